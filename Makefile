@@ -1,0 +1,44 @@
+# The few commands a developer needs; CI runs the same ones through .ci/run.
+
+CARGO ?= cargo
+PUMICE := ./target/release/pumice
+
+.DEFAULT_GOAL := help
+.PHONY: help demo build test lint bench docs clean
+
+help: ## Show this list.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## Build the release binary and let it show what it does.
+	$(CARGO) build --locked --release
+	$(PUMICE) demo
+
+build: ## Build the release binary.
+	$(CARGO) build --locked --release
+
+# The dev profile optimises at level 1 and keeps overflow checks: fast enough for the client tests,
+# and a third of the build time of a release build with link-time optimisation.
+test: ## Run every test: beside the code, tests/tidy and tests/it with real clients.
+	$(CARGO) test --locked --no-fail-fast
+
+lint: ## Check format, lints, documentation and dependency licences.
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --document-private-items
+	@if $(CARGO) deny --version > /dev/null 2>&1; then \
+		echo "$(CARGO) deny check licenses bans sources"; \
+		$(CARGO) deny check licenses bans sources; \
+	elif [ "$$CI" = true ]; then \
+		echo "cargo-deny is missing, and CI does not skip its checks" >&2; exit 1; \
+	else \
+		echo "skipped: cargo deny is not installed (CI runs it)"; \
+	fi
+
+bench: ## Run the in-process benchmark; benches/*.sh measure the server.
+	$(CARGO) bench --locked
+
+docs: ## Rewrite the help texts in docs/cli.md from the built program.
+	UPDATE_DOCS=1 $(CARGO) test --locked --test it cli_doc
+
+clean: ## Remove everything that was built.
+	$(CARGO) clean

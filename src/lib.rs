@@ -1,0 +1,12 @@
+//! Pumice: an SSD controller in software that compresses as it writes.
+//!
+//! The modules are rooms, and imports point down only:
+//!
+//! ```text
+//! base -> runtime, format, codec, media, report -> controller -> serve -> cli
+//! ```
+//!
+//! `ARCHITECTURE.md` walks through them; `docs/terms.md` fixes the words used here.
+
+#![deny(unsafe_code)]
+#![warn(missing_docs)]
