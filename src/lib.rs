@@ -10,3 +10,6 @@
 
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
+
+pub mod base;
+pub mod runtime;

@@ -1,0 +1,45 @@
+//! The two checksums of the format, and where each is used.
+//!
+//! * [`crc64`]: CRC-64/NVME, over everything that can be long: payloads, batches, superblocks.
+//! * [`crc32`]: CRC-32C (iSCSI), over short headers.
+//!
+//! Neither protects against an adversary; encryption will bring its own tag.
+
+use crc_fast::{CrcAlgorithm, Digest};
+
+/// CRC-64/NVME of `bytes`.
+///
+/// Source: NVM Express NVM Command Set Specification 1.0, section 5.2.1.3.4.
+#[inline]
+pub fn crc64(bytes: &[u8]) -> u64 {
+    crc_fast::crc64_nvme(bytes)
+}
+
+/// CRC-64/NVME of `first` followed by `second`.
+pub fn crc64_pair(first: &[u8], second: &[u8]) -> u64 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
+    digest.update(first);
+    digest.update(second);
+    digest.finalize()
+}
+
+/// CRC-32C of `bytes`.
+///
+/// Source: RFC 3720, appendix B.4.
+#[inline]
+pub fn crc32(bytes: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: pin both algorithms to the check values of the CRC catalogue.
+    use super::*;
+
+    #[test]
+    fn check_values() {
+        assert_eq!(crc64(b"123456789"), 0xae8b_1486_0a79_9888);
+        assert_eq!(crc32(b"123456789"), 0xe306_9283);
+        assert_eq!(crc64_pair(b"1234", b"56789"), crc64(b"123456789"));
+    }
+}

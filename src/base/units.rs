@@ -1,0 +1,139 @@
+//! The integers of a drive, one type for each meaning, and sizes as people type them.
+//!
+//! Invariant: an [`Lba`] counts 4 KiB logical blocks, never bytes; a byte offset on the host's
+//! disk is always a plain `u64` named `offset`.
+
+use std::fmt;
+
+/// Size of one logical block in bytes: the unit of [`Lba`].
+///
+/// 4 KiB is the page of every common file system and the smallest unit today's SSDs map.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// Address of one 4 KiB logical block of the host's disk, counted from 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lba(pub u64);
+
+/// Number of a segment on its medium, counted from 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SegmentId(pub u32);
+
+/// Sequence number of a batch in the log; the first batch of a drive is 1, so that 0 can mean
+/// "nothing yet".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SeqNo(pub u64);
+
+impl fmt::Display for Lba {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for SegmentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for SeqNo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Suffixes as coreutils reads them (`dd`, `truncate`): a bare letter and `KiB` are powers of
+/// 1024, `KB` is a power of 1000.
+const SUFFIXES: [(&str, u32); 6] = [("k", 1), ("m", 2), ("g", 3), ("t", 4), ("p", 5), ("e", 6)];
+
+/// Reads a size in bytes as people type it: `4096`, `4k`, `64G`, `1.5TiB`, `100GB`.
+///
+/// A bare letter or `KiB` style means powers of 1024, `KB` style powers of 1000; case does not
+/// matter. A fraction is rounded down to whole bytes.
+///
+/// # Errors
+/// A sentence saying what is wrong and which suffixes exist.
+pub fn parse_size(text: &str) -> std::result::Result<u64, String> {
+    let text = text.trim();
+    let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, suffix) = text.split_at(number_end);
+    let unit = size_unit(suffix.trim()).ok_or_else(|| {
+        format!(
+            "unknown size suffix '{}': use K, M, G, T, P or KiB, MiB ... (powers of 1024), \
+             or KB, MB ... (powers of 1000)",
+            suffix.trim()
+        )
+    })?;
+    let invalid = || format!("'{text}' is not a size: try something like 64G or 4KiB");
+    let bytes = match number.split_once('.') {
+        None => number.parse::<u64>().map_err(|_| invalid())?.checked_mul(unit),
+        Some(_) => {
+            let value = number.parse::<f64>().map_err(|_| invalid())? * unit as f64;
+            (value < 9e18).then_some(value as u64)
+        }
+    };
+    bytes.ok_or_else(|| format!("'{text}' is larger than this program can count"))
+}
+
+fn size_unit(suffix: &str) -> Option<u64> {
+    let suffix = suffix.to_ascii_lowercase();
+    if suffix.is_empty() || suffix == "b" {
+        return Some(1);
+    }
+    let (letter, rest) = suffix.split_at(suffix.chars().next()?.len_utf8());
+    let power = SUFFIXES.iter().find(|(name, _)| *name == letter)?.1;
+    match rest {
+        "" | "ib" => Some(1024u64.pow(power)),
+        "b" => Some(1000u64.pow(power)),
+        _ => None,
+    }
+}
+
+/// Writes a number of bytes for a person: `1.50 GiB`, `4.00 KiB`, `17 B`.
+pub fn format_size(bytes: u64) -> String {
+    const NAMES: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let power = (63 - bytes.leading_zeros()) / 10;
+    let value = bytes as f64 / 1024f64.powi(power as i32);
+    format!("{value:.2} {}", NAMES[power as usize - 1])
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: every spelling a user of coreutils or qemu-img would type, and the errors.
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_coreutils_does() {
+        for (text, bytes) in [
+            ("4096", 4096),
+            ("0", 0),
+            ("4k", 4096),
+            ("4KiB", 4096),
+            ("4KB", 4000),
+            ("64G", 64 << 30),
+            ("1.5T", 3 << 39),
+            (" 32 M ", 32 << 20),
+            ("7b", 7),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn bad_sizes_say_what_to_do() {
+        for text in ["", "G", "64Q", "64Gx", "-1", "1.2.3", "12 parsecs", "99999999999999E"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+        assert!(parse_size("64Q").unwrap_err().contains("suffix 'Q'"));
+    }
+
+    #[test]
+    fn sizes_are_written_in_binary_units() {
+        assert_eq!(format_size(17), "17 B");
+        assert_eq!(format_size(4096), "4.00 KiB");
+        assert_eq!(format_size(3 << 29), "1.50 GiB");
+        assert_eq!(format_size(u64::MAX), "16.00 EiB");
+    }
+}

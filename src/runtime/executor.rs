@@ -1,0 +1,275 @@
+//! Tasks and the queue of those that can go on.
+//!
+//! Invariants:
+//! * Ready tasks run in the order in which they were woken, and a task is queued at most once.
+//! * A task's future is polled and dropped without any borrow of the executor held, so that it can
+//!   spawn, wake and drop whatever it likes.
+//! * A slot keeps its waker for the tasks that follow in it. A waker that outlives its task can
+//!   thus cause one needless poll of a successor, never a lost or a wrong one.
+//!
+//! Deliberately knows neither time nor I/O, and never blocks: the loop that does is in
+//! [`super::Runtime::block_on`].
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::mem;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Names the future that `block_on` was given among the spawned tasks.
+pub(super) const ROOT: usize = usize::MAX;
+
+/// The side of the executor that any thread may touch: what has been woken, and whether the loop
+/// sleeps.
+pub(super) struct Shared {
+    queue: Mutex<Woken>,
+    /// Made readable to end the loop's sleep; absent where no thread ever blocks.
+    alarm: Option<OwnedFd>,
+}
+
+#[derive(Default)]
+struct Woken {
+    tasks: VecDeque<usize>,
+    parked: bool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Woken> {
+        // Nothing in a critical section can panic half-way, so a poisoned queue is a whole one.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, task: usize) {
+        let mut woken = self.lock();
+        woken.tasks.push_back(task);
+        let parked = mem::take(&mut woken.parked);
+        drop(woken);
+        if parked && let Some(alarm) = &self.alarm {
+            // Fails only if the counter is about to overflow, and then it is readable anyway.
+            let _ = rustix::io::write(alarm, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Announces that the loop is about to block: from now on a wake makes the alarm readable.
+    /// False if something is ready already.
+    pub(super) fn park(&self) -> bool {
+        let mut woken = self.lock();
+        woken.parked = woken.tasks.is_empty();
+        woken.parked
+    }
+
+    /// Ends what [`Shared::park`] began; called before the loop itself wakes anything.
+    pub(super) fn unpark(&self) {
+        self.lock().parked = false;
+    }
+
+    /// The descriptor to wait on while parked.
+    pub(super) fn alarm(&self) -> Option<BorrowedFd<'_>> {
+        self.alarm.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Makes the alarm unreadable again.
+    pub(super) fn silence(&self) {
+        if let Some(alarm) = &self.alarm {
+            // It does not block: EAGAIN only says that there was nothing to silence.
+            let _ = rustix::io::read(alarm, &mut [0u8; 8]);
+        }
+    }
+}
+
+struct TaskWaker {
+    shared: Arc<Shared>,
+    task: usize,
+    queued: AtomicBool,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.queued.swap(true, Ordering::AcqRel) {
+            self.shared.push(self.task);
+        }
+    }
+}
+
+/// A place for one task after another, or for the root future.
+struct Slot {
+    flag: Arc<TaskWaker>,
+    waker: Waker,
+    /// Absent while the task is being polled and once it has ended.
+    task: Cell<Option<Task>>,
+}
+
+impl Slot {
+    fn new(shared: &Arc<Shared>, task: usize) -> Self {
+        let queued = AtomicBool::new(false);
+        let flag = Arc::new(TaskWaker { shared: shared.clone(), task, queued });
+        Self { waker: flag.clone().into(), flag, task: Cell::new(None) }
+    }
+
+    /// Polls `future`. A wake that arrives from here on queues the slot again.
+    fn poll<T>(&self, future: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Poll<T> {
+        self.off_queue();
+        future.poll(&mut Context::from_waker(&self.waker))
+    }
+
+    fn off_queue(&self) {
+        self.flag.queued.store(false, Ordering::Release);
+    }
+}
+
+#[derive(Default)]
+struct Slots {
+    slots: Vec<Rc<Slot>>,
+    free: Vec<usize>,
+}
+
+/// All tasks of one runtime.
+pub(super) struct Executor {
+    shared: Arc<Shared>,
+    root: Slot,
+    tasks: RefCell<Slots>,
+    /// The front of the ready queue, taken over from `shared` in one go.
+    ready: RefCell<VecDeque<usize>>,
+    yielded: RefCell<Vec<Waker>>,
+    running: Cell<bool>,
+}
+
+/// Marks the executor as running until it is dropped.
+pub(super) struct Running<'a>(&'a Executor);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.running.set(false);
+    }
+}
+
+impl Executor {
+    /// An executor; `alarm` says whether its loop can sleep and be woken by other threads.
+    pub(super) fn new(alarm: bool) -> std::io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let alarm = if alarm { Some(eventfd(0, flags)?) } else { None };
+        let shared = Arc::new(Shared { queue: Mutex::default(), alarm });
+        Ok(Self {
+            root: Slot::new(&shared, ROOT),
+            shared,
+            tasks: RefCell::default(),
+            ready: RefCell::default(),
+            yielded: RefCell::default(),
+            running: Cell::new(false),
+        })
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Queues a new task.
+    pub(super) fn spawn(&self, task: Task) {
+        let mut tasks = self.tasks.borrow_mut();
+        let index = tasks.free.pop().unwrap_or_else(|| {
+            let index = tasks.slots.len();
+            tasks.slots.push(Rc::new(Slot::new(&self.shared, index)));
+            index
+        });
+        let slot = &tasks.slots[index];
+        let previous = slot.task.replace(Some(task));
+        assert!(previous.is_none(), "a free slot holds a task");
+        slot.waker.wake_by_ref();
+    }
+
+    /// Begins a run and queues the root future.
+    ///
+    /// # Panics
+    /// If a run is under way: an own bug.
+    pub(super) fn enter(&self) -> Running<'_> {
+        assert!(!self.running.replace(true), "block_on inside block_on");
+        self.root.waker.wake_by_ref();
+        Running(self)
+    }
+
+    /// Takes the next ready task, or [`ROOT`], off the queue.
+    pub(super) fn next(&self) -> Option<usize> {
+        let mut ready = self.ready.borrow_mut();
+        if ready.is_empty() {
+            mem::swap(&mut *ready, &mut self.shared.lock().tasks);
+        }
+        ready.pop_front()
+    }
+
+    /// Polls the root future.
+    pub(super) fn poll_root<T>(&self, root: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+        self.root.poll(root)
+    }
+
+    /// Polls a task that [`Executor::next`] named.
+    pub(super) fn poll_task(&self, index: usize) {
+        let slot = self.tasks.borrow().slots[index].clone();
+        let Some(mut task) = slot.task.take() else {
+            // Woken after its end; the next task of this slot must be able to be queued.
+            slot.off_queue();
+            return;
+        };
+        match slot.poll(task.as_mut()) {
+            Poll::Pending => slot.task.set(Some(task)),
+            Poll::Ready(()) => {
+                drop(task);
+                self.tasks.borrow_mut().free.push(index);
+            }
+        }
+    }
+
+    /// Lets every other ready task, and then the kernel, go first.
+    pub(super) async fn yield_now(&self) {
+        let mut yielded = false;
+        poll_fn(|context| {
+            if mem::replace(&mut yielded, true) {
+                return Poll::Ready(());
+            }
+            self.yielded.borrow_mut().push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Whether a task waits in [`Executor::yield_now`].
+    pub(super) fn has_yielded(&self) -> bool {
+        !self.yielded.borrow().is_empty()
+    }
+
+    /// Queues the tasks that yielded.
+    pub(super) fn resume_yielded(&self) {
+        for waker in self.yielded.borrow_mut().drain(..) {
+            waker.wake();
+        }
+    }
+
+    /// Drops every task, also those that dropping spawns.
+    pub(super) fn drop_tasks(&self) {
+        assert!(!self.running.get(), "tasks dropped while they run");
+        let mut index = 0;
+        loop {
+            let Some(slot) = self.tasks.borrow().slots.get(index).cloned() else { break };
+            match slot.task.take() {
+                Some(task) => {
+                    drop(task);
+                    self.tasks.borrow_mut().free.push(index);
+                    index = 0;
+                }
+                None => index += 1,
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Time: the clock, real or virtual, and who waits for it.
+//!
+//! Invariant: timers fire in the order of their deadlines, and those of one deadline in the order
+//! in which they were set. On virtual time the clock moves only in [`Timers::advance`].
+//!
+//! The only place of the program that reads the operating system's clock for the core.
+
+#![allow(clippy::disallowed_methods, reason = "the one place that reads the real clock")]
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+#[derive(Debug)]
+enum Source {
+    Real(Instant),
+    Virtual(Cell<u64>),
+}
+
+/// A deadline and a ticket that makes it unique.
+type Key = (u64, u64);
+
+/// The clock of a runtime and its timers.
+#[derive(Debug)]
+pub(super) struct Timers {
+    source: Source,
+    waiting: RefCell<BTreeMap<Key, Waker>>,
+    tickets: Cell<u64>,
+}
+
+impl Timers {
+    pub(super) fn real() -> Self {
+        Self::new(Source::Real(Instant::now()))
+    }
+
+    pub(super) fn simulated() -> Self {
+        Self::new(Source::Virtual(Cell::new(0)))
+    }
+
+    fn new(source: Source) -> Self {
+        Self { source, waiting: RefCell::default(), tickets: Cell::new(0) }
+    }
+
+    /// Nanoseconds since the clock was made.
+    pub(super) fn now_ns(&self) -> u64 {
+        match &self.source {
+            // 2^64 ns are 584 years.
+            Source::Real(origin) => origin.elapsed().as_nanos() as u64,
+            Source::Virtual(now) => now.get(),
+        }
+    }
+
+    /// A future that ends `ns` nanoseconds after this call.
+    pub(super) fn sleep(&self, ns: u64) -> Sleep<'_> {
+        let ticket = self.tickets.get();
+        self.tickets.set(ticket + 1);
+        Sleep { timers: self, key: (self.now_ns().saturating_add(ns), ticket), waiting: false }
+    }
+
+    /// Nanoseconds until the earliest timer: 0 if it is due, `None` if there is none.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        let deadline = self.waiting.borrow().keys().next()?.0;
+        Some(deadline.saturating_sub(self.now_ns()))
+    }
+
+    /// Wakes everyone whose deadline has come.
+    pub(super) fn fire(&self) {
+        let mut waiting = self.waiting.borrow_mut();
+        if waiting.is_empty() {
+            return;
+        }
+        let now = self.now_ns();
+        while let Some(entry) = waiting.first_entry()
+            && entry.key().0 <= now
+        {
+            entry.remove().wake();
+        }
+    }
+
+    /// Moves virtual time to the earliest deadline. False if nobody waits for any.
+    ///
+    /// # Panics
+    /// On real time, which nobody can move.
+    pub(super) fn advance(&self) -> bool {
+        let Source::Virtual(now) = &self.source else { panic!("real time cannot be moved") };
+        let Some((deadline, _)) = self.waiting.borrow().keys().next().copied() else {
+            return false;
+        };
+        assert!(deadline >= now.get(), "virtual time would go back");
+        now.set(deadline);
+        true
+    }
+}
+
+/// Waits for a deadline; the timer is removed when this is dropped.
+pub(super) struct Sleep<'a> {
+    timers: &'a Timers,
+    key: Key,
+    waiting: bool,
+}
+
+impl Future for Sleep<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        // While the timer is in the map nobody but a late wake asks; looking there saves reading
+        // the clock and keeps the order of firing the order of waking.
+        let mut waiting = self.timers.waiting.borrow_mut();
+        if self.waiting {
+            return match waiting.get_mut(&self.key) {
+                Some(waker) => {
+                    waker.clone_from(context.waker());
+                    Poll::Pending
+                }
+                None => Poll::Ready(()),
+            };
+        }
+        waiting.insert(self.key, context.waker().clone());
+        drop(waiting);
+        self.waiting = true;
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep<'_> {
+    fn drop(&mut self) {
+        if self.waiting {
+            self.timers.waiting.borrow_mut().remove(&self.key);
+        }
+    }
+}

@@ -1,0 +1,596 @@
+//! I/O through io_uring: one ring, one thread.
+//!
+//! ```text
+//! start: slot taken, entry queued      turn: one io_uring_enter submits all entries and waits
+//!   Waiting --completion--> Done --poll--> free
+//!      \--future dropped--> Abandoned --completion--> free
+//! ```
+//!
+//! Invariants, on which the soundness of this file rests:
+//! * From the queueing of an entry to its completion the slot owns the buffer and the descriptor
+//!   the entry names, whatever becomes of the future; nobody touches the buffer meanwhile. A
+//!   shared buffer is owned with others: all of them, the kernel included, only read it.
+//! * A slot is free only when the kernel has nothing left that names it. The ring is not closed
+//!   before that either: dropping it waits.
+//! * A completion is matched to its slot by index *and* generation.
+//!
+//! The only file of the runtime with unsafe code: io_uring takes raw pointers, and the safe
+//! alternative, a system call and a thread hop for each operation, is `threads.rs`.
+
+#![allow(unsafe_code)]
+
+use std::cell::RefCell;
+use std::io;
+use std::mem;
+use std::ops::Range;
+use std::pin::Pin;
+use std::ptr;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use io_uring::squeue::Entry;
+use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::{IoUring, Probe, opcode};
+use rustix::event::PollFlags;
+use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use rustix::net::{SendFlags, SocketFlags};
+
+use super::direct::Direct;
+use super::executor::Shared;
+use crate::base::AlignedBuffer;
+
+/// Entries that one system call can submit; more are submitted in several. Holds a full burst at
+/// queue depth 128 (a receive, a send and a medium operation each need an entry).
+const SUBMISSION_ENTRIES: u32 = 512;
+
+/// Completions that can wait to be reaped; more are kept by the kernel at some cost.
+const COMPLETION_ENTRIES: u32 = 4096;
+
+/// The most bytes Linux moves in one call (`MAX_RW_COUNT`).
+const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
+
+/// User data of entries that have no slot; no slot has this index.
+const ALARM: u64 = u64::MAX;
+const CANCEL: u64 = u64::MAX - 1;
+
+/// What an operation's buffer is while the kernel has it.
+enum Buffer {
+    None,
+    Aligned(AlignedBuffer),
+    /// Of a write: others may read it meanwhile.
+    Shared(Arc<AlignedBuffer>),
+    Bytes(Vec<u8>),
+}
+
+impl Buffer {
+    fn into_aligned(self) -> AlignedBuffer {
+        let Buffer::Aligned(buffer) = self else { unreachable!("a slot changed its buffer") };
+        buffer
+    }
+
+    fn into_bytes(self) -> Vec<u8> {
+        let Buffer::Bytes(buffer) = self else { unreachable!("a slot changed its buffer") };
+        buffer
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Ends by itself; runs to its end even if nobody waits for it any more.
+    File,
+    /// May wait for ever; cancelled when nobody waits for it any more.
+    Socket,
+    /// As `Socket`, and its result is a descriptor.
+    Accept,
+}
+
+enum State {
+    Free,
+    Waiting(Waker),
+    Abandoned,
+    Done(i32),
+}
+
+struct Slot {
+    generation: u32,
+    kind: Kind,
+    state: State,
+    file: Option<Arc<OwnedFd>>,
+    buffer: Buffer,
+}
+
+#[derive(Clone, Copy)]
+struct Key {
+    index: u32,
+    generation: u32,
+}
+
+impl Key {
+    fn user_data(self) -> u64 {
+        u64::from(self.index) << 32 | u64::from(self.generation)
+    }
+}
+
+struct Inner {
+    ring: IoUring,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Operations whose completion has not been reaped.
+    in_flight: usize,
+    /// Whether a poll of the alarm is queued or under way.
+    alarmed: bool,
+    /// Whom the reaped completions wake; kept for its allocation.
+    woken: Vec<Waker>,
+}
+
+/// The ring of one runtime.
+pub(super) struct Uring {
+    inner: RefCell<Inner>,
+    direct: Direct,
+}
+
+impl Uring {
+    /// Sets a ring up with the best the kernel offers.
+    ///
+    /// # Errors
+    /// The kernel's, or `Unsupported` if it lacks an operation that is needed (before Linux 5.11).
+    pub(super) fn new() -> io::Result<Self> {
+        Self::with_setup(0)
+    }
+
+    /// As [`Uring::new`], but leaves out the first `skipped` of the [`SETUPS`].
+    pub(super) fn with_setup(skipped: usize) -> io::Result<Self> {
+        let ring = build_ring(&SETUPS[skipped..])?;
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe)?;
+        let needed = [
+            opcode::Read::CODE,
+            opcode::Write::CODE,
+            opcode::Fsync::CODE,
+            opcode::Fallocate::CODE,
+            opcode::Accept::CODE,
+            opcode::Recv::CODE,
+            opcode::Send::CODE,
+            opcode::PollAdd::CODE,
+            opcode::AsyncCancel::CODE,
+        ];
+        let params = ring.params();
+        if !needed.iter().all(|&code| probe.is_supported(code))
+            || !params.is_feature_ext_arg()
+            || !params.is_feature_nodrop()
+        {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel is too old"));
+        }
+        Ok(Self {
+            inner: RefCell::new(Inner {
+                ring,
+                slots: Vec::new(),
+                free: Vec::new(),
+                in_flight: 0,
+                alarmed: false,
+                woken: Vec::new(),
+            }),
+            direct: Direct::new(),
+        })
+    }
+
+    /// Operations that were ever under way at one time.
+    #[cfg(test)]
+    pub(super) fn slots(&self) -> usize {
+        self.inner.borrow().slots.len()
+    }
+
+    /// Submits what is queued, waits up to `timeout_ns` for something to happen (`None`: for ever;
+    /// 0: not at all) and wakes the tasks of everything that completed.
+    pub(super) fn turn(&self, shared: &Shared, timeout_ns: Option<u64>) {
+        self.direct.refill();
+        let mut inner = self.inner.borrow_mut();
+        inner.enter(shared, timeout_ns);
+        if inner.reap() {
+            shared.silence();
+        }
+        // Woken without the borrow: a waker may be anyone's.
+        let mut woken = mem::take(&mut inner.woken);
+        drop(inner);
+        for waker in woken.drain(..) {
+            waker.wake();
+        }
+        self.inner.borrow_mut().woken = woken;
+    }
+
+    pub(super) async fn read_at(
+        &self,
+        file: &Arc<OwnedFd>,
+        offset: u64,
+        buffer: AlignedBuffer,
+    ) -> (AlignedBuffer, io::Result<usize>) {
+        let operation = self.start(Kind::File, file, Buffer::Aligned(buffer), |fd, buffer| {
+            let (pointer, len) = transfer(buffer, None);
+            opcode::Read::new(fd, pointer, len).offset(offset).build()
+        });
+        let (buffer, result) = operation.await;
+        (buffer.into_aligned(), result.map(|len| len as usize))
+    }
+
+    pub(super) async fn write_at(
+        &self,
+        file: &Arc<OwnedFd>,
+        offset: u64,
+        buffer: Arc<AlignedBuffer>,
+    ) -> io::Result<usize> {
+        let operation = self.start(Kind::File, file, Buffer::Shared(buffer), |fd, buffer| {
+            let (pointer, len) = transfer(buffer, None);
+            opcode::Write::new(fd, pointer, len).offset(offset).build()
+        });
+        operation.await.1.map(|len| len as usize)
+    }
+
+    pub(super) async fn sync_data(&self, file: &Arc<OwnedFd>) -> io::Result<()> {
+        let operation = self.start(Kind::File, file, Buffer::None, |fd, _| {
+            opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build()
+        });
+        operation.await.1.map(drop)
+    }
+
+    pub(super) async fn punch_hole(
+        &self,
+        file: &Arc<OwnedFd>,
+        offset: u64,
+        len: u64,
+    ) -> io::Result<()> {
+        let mode = (FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE).bits() as i32;
+        let operation = self.start(Kind::File, file, Buffer::None, |fd, _| {
+            opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build()
+        });
+        operation.await.1.map(drop)
+    }
+
+    pub(super) async fn accept(&self, listener: &Arc<OwnedFd>) -> io::Result<OwnedFd> {
+        let operation = self.start(Kind::Accept, listener, Buffer::None, |fd, _| {
+            let flags = SocketFlags::CLOEXEC.bits() as i32;
+            opcode::Accept::new(fd, ptr::null_mut(), ptr::null_mut()).flags(flags).build()
+        });
+        let descriptor = operation.await.1?;
+        // SAFETY: an accept that succeeded returns a descriptor that is open and that nobody else
+        // knows of; the slot that held the number is free again.
+        Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
+    }
+
+    pub(super) async fn receive(
+        &self,
+        socket: &Arc<OwnedFd>,
+        mut buffer: Vec<u8>,
+        range: Range<usize>,
+    ) -> (Vec<u8>, io::Result<usize>) {
+        if let Some(result) = self.direct.receive(socket, &mut buffer[range.clone()]) {
+            return (buffer, result);
+        }
+        let operation = self.start(Kind::Socket, socket, Buffer::Bytes(buffer), |fd, buffer| {
+            let (pointer, len) = transfer(buffer, Some(range));
+            opcode::Recv::new(fd, pointer, len).build()
+        });
+        let (buffer, result) = operation.await;
+        (buffer.into_bytes(), result.map(|len| len as usize))
+    }
+
+    pub(super) async fn send(
+        &self,
+        socket: &Arc<OwnedFd>,
+        buffer: Vec<u8>,
+        range: Range<usize>,
+    ) -> (Vec<u8>, io::Result<usize>) {
+        if let Some(result) = self.direct.send(socket, &buffer[range.clone()]) {
+            return (buffer, result);
+        }
+        let operation = self.start(Kind::Socket, socket, Buffer::Bytes(buffer), |fd, buffer| {
+            let (pointer, len) = transfer(buffer, Some(range));
+            let flags = SendFlags::NOSIGNAL.bits() as i32;
+            opcode::Send::new(fd, pointer, len).flags(flags).build()
+        });
+        let (buffer, result) = operation.await;
+        (buffer.into_bytes(), result.map(|len| len as usize))
+    }
+
+    /// Takes a slot for an operation and queues the entry that `build` makes of the descriptor and
+    /// the buffer. `build` must name no memory but that buffer's.
+    fn start(
+        &self,
+        kind: Kind,
+        file: &Arc<OwnedFd>,
+        buffer: Buffer,
+        build: impl FnOnce(Fd, &mut Buffer) -> Entry,
+    ) -> Operation<'_> {
+        let mut inner = self.inner.borrow_mut();
+        let index = inner.free_slot();
+        let slot = &mut inner.slots[index as usize];
+        slot.kind = kind;
+        // Replaced by the waker of the task in the poll that follows at once.
+        slot.state = State::Waiting(Waker::noop().clone());
+        slot.file = Some(file.clone());
+        slot.buffer = buffer;
+        let key = Key { index, generation: slot.generation };
+        let entry = build(Fd(file.as_raw_fd()), &mut slot.buffer).user_data(key.user_data());
+        inner.in_flight += 1;
+        // SAFETY: the entry names the descriptor and the heap memory of the buffer that the slot
+        // now owns. Neither moves, is touched or is freed before the completion is reaped, see
+        // the invariants at the top of this file.
+        unsafe { inner.push(entry) };
+        Operation { uring: self, key, ended: false }
+    }
+}
+
+/// Address and length of what is to be moved: the whole buffer, or a range of it.
+///
+/// # Panics
+/// If the range does not lie in the buffer.
+fn transfer(buffer: &mut Buffer, range: Option<Range<usize>>) -> (*mut u8, u32) {
+    let bytes: &mut [u8] = match buffer {
+        Buffer::Shared(buffer) => {
+            // Only ever written from; the kernel does not write through this address.
+            let len = buffer.len().min(TRANSFER_BYTES_MAX) as u32;
+            return (buffer.as_ptr().cast_mut(), len);
+        }
+        Buffer::Aligned(buffer) => buffer,
+        Buffer::Bytes(buffer) => buffer,
+        Buffer::None => &mut [],
+    };
+    let bytes = match range {
+        Some(range) => &mut bytes[range],
+        None => bytes,
+    };
+    (bytes.as_mut_ptr(), bytes.len().min(TRANSFER_BYTES_MAX) as u32)
+}
+
+/// Ways of running completions, the cheapest first.
+pub(super) const SETUPS: [fn(&mut io_uring::Builder); 3] = [
+    // Linux 6.1: completions are run only when this thread asks for them.
+    |builder| {
+        builder.setup_submit_all().setup_taskrun_flag().setup_single_issuer().setup_defer_taskrun();
+    },
+    // Linux 5.19: completions never interrupt this thread.
+    |builder| {
+        builder.setup_submit_all().setup_taskrun_flag().setup_coop_taskrun();
+    },
+    |_| {},
+];
+
+/// Builds a ring with the first of the setups that the kernel knows.
+fn build_ring(setups: &[fn(&mut io_uring::Builder)]) -> io::Result<IoUring> {
+    let mut result = Err(io::ErrorKind::Unsupported.into());
+    for setup in setups {
+        let mut builder = IoUring::builder();
+        builder.dontfork().setup_cqsize(COMPLETION_ENTRIES);
+        setup(&mut builder);
+        result = builder.build(SUBMISSION_ENTRIES);
+        if !matches!(&result, Err(error) if error.kind() == io::ErrorKind::InvalidInput) {
+            break;
+        }
+    }
+    result
+}
+
+impl Inner {
+    fn free_slot(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            let index = u32::try_from(self.slots.len()).expect("operations in flight");
+            assert!(index < u32::MAX, "operations in flight");
+            self.slots.push(Slot {
+                generation: 0,
+                kind: Kind::File,
+                state: State::Free,
+                file: None,
+                buffer: Buffer::None,
+            });
+            index
+        })
+    }
+
+    /// Frees a slot that the kernel is done with and returns its buffer.
+    fn release(&mut self, index: u32) -> Buffer {
+        let slot = &mut self.slots[index as usize];
+        slot.state = State::Free;
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.file = None;
+        let buffer = mem::replace(&mut slot.buffer, Buffer::None);
+        self.free.push(index);
+        buffer
+    }
+
+    /// Queues an entry; submits if the queue is full.
+    ///
+    /// # Safety
+    /// Everything the entry names stays valid and untouched until its completion is reaped.
+    unsafe fn push(&mut self, entry: Entry) {
+        // SAFETY: as our caller promised.
+        while unsafe { self.ring.submission().push(&entry) }.is_err() {
+            let submitted = self.ring.submit();
+            self.check(submitted);
+            // An alarm that is not silenced rings again as soon as it is armed again.
+            self.reap();
+        }
+    }
+
+    /// Accepts what an enter may well return: everything that goes away by reaping or repeating.
+    ///
+    /// # Panics
+    /// On all else, which says that the ring itself is unusable.
+    fn check(&self, result: io::Result<usize>) {
+        let Err(error) = result else { return };
+        match Errno::from_io_error(&error) {
+            Some(Errno::INTR | Errno::AGAIN | Errno::BUSY | Errno::TIME | Errno::NOMEM) => {}
+            _ => panic!("io_uring_enter failed: {error}"),
+        }
+    }
+
+    /// The one system call of a turn.
+    fn enter(&mut self, shared: &Shared, timeout_ns: Option<u64>) {
+        if timeout_ns != Some(0) {
+            self.arm_alarm(shared);
+        }
+        let reapable = !self.woken.is_empty() || !self.ring.completion().is_empty();
+        if timeout_ns == Some(0) || reapable || !shared.park() {
+            let queue = self.ring.submission();
+            if !queue.is_empty() || queue.taskrun() || queue.cq_overflow() {
+                drop(queue);
+                let submitted = self.ring.submit();
+                self.check(submitted);
+            }
+            return;
+        }
+        let result = match timeout_ns {
+            None => self.ring.submit_and_wait(1),
+            Some(ns) => {
+                let limit =
+                    Timespec::new().sec(ns / 1_000_000_000).nsec((ns % 1_000_000_000) as u32);
+                self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&limit))
+            }
+        };
+        shared.unpark();
+        self.check(result);
+    }
+
+    fn arm_alarm(&mut self, shared: &Shared) {
+        if let Some(alarm) = shared.alarm()
+            && !mem::replace(&mut self.alarmed, true)
+        {
+            let flags = u32::from(PollFlags::IN.bits());
+            let entry = opcode::PollAdd::new(Fd(alarm.as_raw_fd()), flags).build();
+            // SAFETY: names no memory, and a descriptor that outlives the ring (see `Runtime`).
+            unsafe { self.push(entry.user_data(ALARM)) };
+        }
+    }
+
+    /// Moves every completion into its slot. True if the alarm was among them.
+    fn reap(&mut self) -> bool {
+        let mut alarm = false;
+        loop {
+            let Some(completion) = self.ring.completion().next() else { return alarm };
+            match completion.user_data() {
+                CANCEL => {}
+                ALARM => {
+                    self.alarmed = false;
+                    alarm = true;
+                }
+                data => self.complete(data, completion.result()),
+            }
+        }
+    }
+
+    fn complete(&mut self, user_data: u64, result: i32) {
+        let index = (user_data >> 32) as u32;
+        let slot = &mut self.slots[index as usize];
+        assert_eq!(slot.generation, user_data as u32, "completion of an operation that has ended");
+        self.in_flight -= 1;
+        match mem::replace(&mut slot.state, State::Done(result)) {
+            State::Waiting(waker) => self.woken.push(waker),
+            State::Abandoned => {
+                if slot.kind == Kind::Accept && result >= 0 {
+                    // SAFETY: the descriptor is open and nobody else knows of it, as in `accept`.
+                    drop(unsafe { OwnedFd::from_raw_fd(result) });
+                }
+                drop(self.release(index));
+            }
+            State::Free | State::Done(_) => unreachable!("an operation completed twice"),
+        }
+    }
+
+    /// Gives up an operation whose future is gone.
+    fn abandon(&mut self, key: Key) {
+        let slot = &mut self.slots[key.index as usize];
+        match slot.state {
+            State::Waiting(_) => {
+                slot.state = State::Abandoned;
+                if slot.kind != Kind::File {
+                    self.cancel(key);
+                    // At once: where completions are not deferred, the operation could otherwise
+                    // take what arrives before the next turn.
+                    let submitted = self.ring.submit();
+                    self.check(submitted);
+                }
+            }
+            State::Done(result) => {
+                // As if it had been abandoned before the completion came.
+                slot.state = State::Abandoned;
+                self.in_flight += 1;
+                self.complete(key.user_data(), result);
+            }
+            State::Free | State::Abandoned => unreachable!("an operation ended twice"),
+        }
+    }
+
+    fn cancel(&mut self, key: Key) {
+        let entry = opcode::AsyncCancel::new(key.user_data()).build().user_data(CANCEL);
+        // SAFETY: names no memory and no descriptor.
+        unsafe { self.push(entry) };
+    }
+}
+
+impl Drop for Inner {
+    /// Waits until the kernel has no buffer of ours. File operations end by themselves.
+    fn drop(&mut self) {
+        for index in 0..self.slots.len() {
+            let slot = &mut self.slots[index];
+            if matches!(slot.state, State::Waiting(_)) && slot.kind != Kind::File {
+                slot.state = State::Abandoned;
+                let generation = slot.generation;
+                self.cancel(Key { index: index as u32, generation });
+            }
+        }
+        while self.in_flight > 0 {
+            if let Err(error) = self.ring.submit_and_wait(1)
+                && !matches!(
+                    Errno::from_io_error(&error),
+                    Some(Errno::INTR | Errno::AGAIN | Errno::BUSY)
+                )
+            {
+                // The kernel may go on using the buffers: they must never be freed.
+                mem::forget(mem::take(&mut self.slots));
+                return;
+            }
+            self.reap();
+        }
+    }
+}
+
+/// One operation under way: ends with its buffer and result.
+struct Operation<'a> {
+    uring: &'a Uring,
+    key: Key,
+    ended: bool,
+}
+
+impl Future for Operation<'_> {
+    type Output = (Buffer, io::Result<u32>);
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        assert!(!self.ended, "an operation was polled after its end");
+        let mut inner = self.uring.inner.borrow_mut();
+        let slot = &mut inner.slots[self.key.index as usize];
+        match &mut slot.state {
+            State::Waiting(waker) => {
+                waker.clone_from(context.waker());
+                Poll::Pending
+            }
+            State::Done(result) => {
+                let result = *result;
+                let buffer = inner.release(self.key.index);
+                drop(inner);
+                self.ended = true;
+                let result = u32::try_from(result)
+                    .map_err(|_| io::Error::from_raw_os_error(result.wrapping_neg()));
+                Poll::Ready((buffer, result))
+            }
+            State::Free | State::Abandoned => unreachable!("an operation lost its slot"),
+        }
+    }
+}
+
+impl Drop for Operation<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.uring.inner.borrow_mut().abandon(self.key);
+        }
+    }
+}
