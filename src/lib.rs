@@ -12,4 +12,5 @@
 #![warn(missing_docs)]
 
 pub mod base;
+pub mod format;
 pub mod runtime;

@@ -1,0 +1,257 @@
+//! The batch header: what one append to a segment carries, and its place in the log.
+//!
+//! ```text
+//! | batch header 128 | record | record | ... | zero padding to the write unit |
+//!                    '--------------- body: body_bytes ----------------------'
+//! ```
+//!
+//! Batches form a chain: each names the header checksum of the batch before it, and its own header
+//! checksum covers its records' checksum. A batch belongs to the log only if the whole chain before
+//! it does, so what a lost life left behind the end of the log is never taken up again.
+
+use uuid::Uuid;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::layout::layout;
+use super::record::RECORD_HEADER_BYTES;
+use crate::base::checksum::crc64;
+use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
+
+/// Bytes of a batch header; the records follow it.
+pub const BATCH_HEADER_BYTES: usize = 128;
+
+/// Batches begin and end at multiples of this many bytes of their segment.
+pub const BATCH_ALIGNMENT: usize = 4096;
+
+/// Most bytes of one batch: what a reader must be ready to hold at once. An atomic host write of
+/// 1 MiB with a header for each block fits well.
+pub const BATCH_BYTES_MAX: usize = 4 << 20;
+
+const MAGIC: [u8; 8] = *b"PUMICEBT";
+
+layout! {
+    struct Layout: 128 {
+        magic: [u8; 8],
+        header_checksum: U64,
+        records_checksum: U64,
+        seq: U64,
+        previous_checksum: U64,
+        watermark: U64,
+        generation: U64,
+        host_bytes: U64,
+        frame_bytes: U64,
+        media_bytes: U64,
+        segment: U32,
+        offset: U32,
+        body_bytes: U32,
+        record_bytes: U32,
+        record_count: U32,
+        epoch: U32,
+        version: U16,
+        reserved: [u8; 6],
+        uuid: [u8; 16],
+    }
+}
+
+pub(super) const FIELDS: &[super::layout::Field] = Layout::FIELDS;
+
+/// The decoded batch header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchHeader {
+    /// Chained over the record headers in order; see [`chain_record`]. Each of them covers its
+    /// payload, so no byte is summed twice.
+    pub records_checksum: u64,
+    /// Place in the log; consecutive, the first is 1.
+    pub seq: SeqNo,
+    /// Header checksum of the batch before it; see [`chain_start`].
+    pub previous_checksum: u64,
+    /// The highest batch known to be durable when this one was sealed.
+    pub watermark: SeqNo,
+    /// Generation of the segment it stands in.
+    pub generation: u64,
+    /// Bytes the host has written over the drive's life, this batch included.
+    pub host_bytes: u64,
+    /// Record headers and payloads over the drive's life, this batch included.
+    pub frame_bytes: u64,
+    /// Bytes appended to the medium over the drive's life, this batch included.
+    pub media_bytes: u64,
+    /// The segment it stands in.
+    pub segment: SegmentId,
+    /// Where in the segment the header begins; a multiple of [`BATCH_ALIGNMENT`].
+    pub offset: u32,
+    /// Bytes behind the header, padding included; header and body fill whole write units.
+    pub body_bytes: u32,
+    /// Bytes of the body that are records; the rest is padding.
+    pub record_bytes: u32,
+    /// Number of records.
+    pub record_count: u32,
+    /// Opening of the drive in which it was written.
+    pub epoch: u32,
+    /// The drive it belongs to: a host that stores what looks like a batch cannot know it.
+    pub uuid: Uuid,
+}
+
+/// What the first batch of a drive names as the checksum before it.
+pub fn chain_start(uuid: Uuid) -> u64 {
+    crc64(uuid.as_bytes())
+}
+
+/// The records' checksum with one more record: CRC-64/NVME of the checksum so far (8 bytes, 0
+/// before the first record) and the record's header.
+#[inline]
+pub fn chain_record(checksum: u64, record_header: &[u8; RECORD_HEADER_BYTES]) -> u64 {
+    let mut bytes = [0; 8 + RECORD_HEADER_BYTES];
+    bytes[..8].copy_from_slice(&checksum.to_le_bytes());
+    bytes[8..].copy_from_slice(record_header);
+    crc64(&bytes)
+}
+
+impl BatchHeader {
+    /// Writes the header at the start of `target` and gives its checksum, the link for the next
+    /// batch.
+    ///
+    /// # Panics
+    /// If `target` is shorter than [`BATCH_HEADER_BYTES`].
+    pub fn encode_into(&self, target: &mut [u8]) -> u64 {
+        let mut layout = Layout::new_zeroed();
+        layout.magic = MAGIC;
+        layout.records_checksum = self.records_checksum.into();
+        layout.seq = self.seq.0.into();
+        layout.previous_checksum = self.previous_checksum.into();
+        layout.watermark = self.watermark.0.into();
+        layout.generation = self.generation.into();
+        layout.host_bytes = self.host_bytes.into();
+        layout.frame_bytes = self.frame_bytes.into();
+        layout.media_bytes = self.media_bytes.into();
+        layout.segment = self.segment.0.into();
+        layout.offset = self.offset.into();
+        layout.body_bytes = self.body_bytes.into();
+        layout.record_bytes = self.record_bytes.into();
+        layout.record_count = self.record_count.into();
+        layout.epoch = self.epoch.into();
+        layout.uuid = *self.uuid.as_bytes();
+        layout.version = (super::FORMAT_VERSION as u16).into();
+        let checksum = crc64(layout.as_bytes());
+        layout.header_checksum = checksum.into();
+        target[..BATCH_HEADER_BYTES].copy_from_slice(layout.as_bytes());
+        checksum
+    }
+
+    /// Reads a batch header from the first 128 of `bytes`; gives it and its checksum.
+    ///
+    /// # Errors
+    /// `Corrupt` if there is no valid header. The caller knows where it read and whether the end
+    /// of the log or damage is the likelier reason.
+    pub fn decode(bytes: &[u8]) -> Result<(Self, u64)> {
+        let corrupt = |what: &'static str| Error::new(ErrorKind::Corrupt, what);
+        let Ok((mut layout, _)) = Layout::read_from_prefix(bytes) else {
+            return Err(corrupt("a batch header is cut off"));
+        };
+        if layout.magic != MAGIC {
+            return Err(corrupt("there is no batch header"));
+        }
+        let checksum = layout.header_checksum.get();
+        layout.header_checksum = 0.into();
+        if crc64(layout.as_bytes()) != checksum {
+            return Err(corrupt("a batch header's checksum is wrong"));
+        }
+        let header = Self {
+            records_checksum: layout.records_checksum.get(),
+            seq: SeqNo(layout.seq.get()),
+            previous_checksum: layout.previous_checksum.get(),
+            watermark: SeqNo(layout.watermark.get()),
+            generation: layout.generation.get(),
+            host_bytes: layout.host_bytes.get(),
+            frame_bytes: layout.frame_bytes.get(),
+            media_bytes: layout.media_bytes.get(),
+            segment: SegmentId(layout.segment.get()),
+            offset: layout.offset.get(),
+            body_bytes: layout.body_bytes.get(),
+            record_bytes: layout.record_bytes.get(),
+            record_count: layout.record_count.get(),
+            epoch: layout.epoch.get(),
+            uuid: Uuid::from_bytes(layout.uuid),
+        };
+        let whole = BATCH_HEADER_BYTES + header.body_bytes as usize;
+        if u32::from(layout.version.get()) > super::FORMAT_VERSION
+            || layout.reserved.iter().any(|&byte| byte != 0)
+            || whole > BATCH_BYTES_MAX
+            || !whole.is_multiple_of(BATCH_ALIGNMENT)
+            || header.record_bytes > header.body_bytes
+            || header.seq.0 == 0
+        {
+            return Err(corrupt("a batch header's values are impossible"));
+        }
+        Ok((header, checksum))
+    }
+
+    /// Bytes of the whole batch on the medium: header, records, padding.
+    pub fn batch_bytes(&self) -> u64 {
+        BATCH_HEADER_BYTES as u64 + u64::from(self.body_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: round trip; every damaged bit is noticed; impossible lengths never pass.
+    use super::*;
+
+    fn sample() -> BatchHeader {
+        BatchHeader {
+            records_checksum: 1,
+            seq: SeqNo(2),
+            previous_checksum: 3,
+            watermark: SeqNo(1),
+            generation: 5,
+            host_bytes: 6,
+            frame_bytes: 7,
+            media_bytes: 8,
+            segment: SegmentId(9),
+            offset: 4096,
+            body_bytes: 8192 - 128,
+            record_bytes: 5000,
+            record_count: 12,
+            epoch: 13,
+            uuid: Uuid::from_u128(14),
+        }
+    }
+
+    #[test]
+    fn round_trip() {
+        let mut bytes = [0xff; 200];
+        let checksum = sample().encode_into(&mut bytes);
+        assert_eq!(BatchHeader::decode(&bytes).unwrap(), (sample(), checksum));
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_truncation_is_noticed() {
+        let mut good = [0; BATCH_HEADER_BYTES];
+        sample().encode_into(&mut good);
+        for bit in 0..good.len() * 8 {
+            let mut bytes = good;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(BatchHeader::decode(&bytes).is_err(), "bit {bit}");
+        }
+        for len in 0..good.len() {
+            assert!(BatchHeader::decode(&good[..len]).is_err(), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn impossible_values_are_refused_though_the_checksum_is_right() {
+        let changes: [fn(&mut BatchHeader); 4] = [
+            |header| header.body_bytes = 100,
+            |header| header.body_bytes = (8 << 20) - 128,
+            |header| header.record_bytes = header.body_bytes + 1,
+            |header| header.seq = SeqNo(0),
+        ];
+        for (index, change) in changes.into_iter().enumerate() {
+            let mut header = sample();
+            change(&mut header);
+            let mut bytes = [0; BATCH_HEADER_BYTES];
+            header.encode_into(&mut bytes);
+            assert!(BatchHeader::decode(&bytes).is_err(), "change {index}");
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! The superblock: a drive's identity, geometry and features, and where its log stood.
+//!
+//! Two slots are written in turn, each time with a higher `revision`; the newest valid one counts.
+//! A torn write therefore leaves the other slot. Magic, version, length and checksum keep their
+//! places in every version of the format, so that an old program can tell "newer" from "damaged".
+
+use uuid::Uuid;
+use zerocopy::little_endian::{I32, U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::layout::layout;
+use crate::base::checksum::crc64;
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Error, ErrorKind, Result, SeqNo};
+
+/// Bytes of one slot.
+pub const SUPERBLOCK_BYTES: usize = 4096;
+
+/// The first eight bytes of a slot.
+pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"PUMICESB";
+
+/// The version of the format that this program writes, and the newest it reads.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Feature bits this program knows. A drive with others is refused, unless they are compatible
+/// ones; those that allow reading only are refused too until there is one.
+const KNOWN_INCOMPATIBLE: u64 = 0;
+const KNOWN_READ_ONLY: u64 = 0;
+
+/// Smallest segment in bytes: it must hold its header and one batch with a whole atomic write,
+/// and the unused end of a segment (up to one such write) should stay a fraction of it.
+pub const SEGMENT_BYTES_MIN: u32 = 4 << 20;
+
+/// Largest segment in bytes: offsets within a segment are 32 bits.
+pub const SEGMENT_BYTES_MAX: u32 = 1 << 30;
+
+/// Largest disk in bytes, 16 PiB: its directory of the L2P is still only 32 MiB.
+pub const SIZE_BYTES_MAX: u64 = 1 << 54;
+
+/// Most blocks of one frame: a run of the L2P counts them in a byte.
+pub const FRAME_BLOCKS_MAX: u16 = 64;
+
+layout! {
+    struct Layout: 4096 {
+        magic: [u8; 8],
+        version: U32,
+        length: U32,
+        checksum: U64,
+        features_compatible: U64,
+        features_read_only: U64,
+        features_incompatible: U64,
+        uuid: [u8; 16],
+        revision: U64,
+        epoch: U32,
+        state: U32,
+        size_bytes: U64,
+        segment_bytes: U32,
+        segment_count: U32,
+        data_offset: U64,
+        created_seconds: U64,
+        frame_blocks: U16,
+        codec: U16,
+        codec_level: I32,
+        watermark: U64,
+        watermark_checksum: U64,
+        checkpoint_segment: U32,
+        checkpoint_offset: U32,
+        checkpoint_bytes: U64,
+        checkpoint_watermark: U64,
+        checkpoint_checksum: U64,
+        reserved: [u8; 3928],
+    }
+}
+
+pub(super) const FIELDS: &[super::layout::Field] = Layout::FIELDS;
+
+/// The decoded superblock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Identity of the drive, drawn when it was created.
+    pub uuid: Uuid,
+    /// Counts superblock writes; the slot with the higher one is newer.
+    pub revision: u64,
+    /// Counts openings for writing.
+    pub epoch: u32,
+    /// Whether the drive was closed in order: the log ends exactly at `watermark`.
+    pub clean: bool,
+    /// Size of the host's disk in bytes; a multiple of 4096, at least 4096.
+    pub size_bytes: u64,
+    /// Bytes of a segment; a multiple of 4096 from [`SEGMENT_BYTES_MIN`] to
+    /// [`SEGMENT_BYTES_MAX`].
+    pub segment_bytes: u32,
+    /// Number of segments, at least 1.
+    pub segment_count: u32,
+    /// Byte offset of segment 0 on the medium; a multiple of 4096 behind both slots.
+    pub data_offset: u64,
+    /// When the drive was created, in seconds since 1970; information only.
+    pub created_seconds: u64,
+    /// Most blocks of one frame: a power of two up to [`FRAME_BLOCKS_MAX`]. Frames never cross a
+    /// multiple of it, so they never cross a leaf of the L2P.
+    pub frame_blocks: u16,
+    /// The codec for new data: 0 none, 1 LZ4, 2 zstd. Frames name their own encoding.
+    pub codec: u16,
+    /// Level of the codec, 0 where it has none.
+    pub codec_level: i32,
+    /// A batch known to be durable, and everything before it, when this was written.
+    pub watermark: SeqNo,
+    /// Header checksum of that batch; of the empty log, the chain's start (see the batch header).
+    pub watermark_checksum: u64,
+}
+
+impl Superblock {
+    /// The slot's bytes.
+    pub fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
+        let mut layout = Layout::new_zeroed();
+        layout.magic = SUPERBLOCK_MAGIC;
+        layout.version = FORMAT_VERSION.into();
+        layout.length = (SUPERBLOCK_BYTES as u32).into();
+        layout.uuid = *self.uuid.as_bytes();
+        layout.revision = self.revision.into();
+        layout.epoch = self.epoch.into();
+        layout.state = u32::from(self.clean).into();
+        layout.size_bytes = self.size_bytes.into();
+        layout.segment_bytes = self.segment_bytes.into();
+        layout.segment_count = self.segment_count.into();
+        layout.data_offset = self.data_offset.into();
+        layout.created_seconds = self.created_seconds.into();
+        layout.frame_blocks = self.frame_blocks.into();
+        layout.codec = self.codec.into();
+        layout.codec_level = self.codec_level.into();
+        layout.watermark = self.watermark.0.into();
+        layout.watermark_checksum = self.watermark_checksum.into();
+        layout.checksum = crc64(layout.as_bytes()).into();
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        bytes.copy_from_slice(layout.as_bytes());
+        bytes
+    }
+
+    /// Reads one slot.
+    ///
+    /// # Errors
+    /// `NotADrive` without the magic, `Corrupt` with a wrong checksum or impossible values,
+    /// `Unsupported` for a newer version or unknown incompatible features.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let Ok(mut layout) = Layout::read_from_bytes(bytes) else {
+            return Err(Error::new(ErrorKind::Corrupt, "a superblock slot must be 4096 bytes"));
+        };
+        if layout.magic != SUPERBLOCK_MAGIC {
+            return Err(Error::new(ErrorKind::NotADrive, "there is no Pumice superblock"));
+        }
+        let checksum = layout.checksum.get();
+        layout.checksum = 0.into();
+        if crc64(layout.as_bytes()) != checksum {
+            return Err(Error::new(ErrorKind::Corrupt, "the superblock's checksum is wrong"));
+        }
+        check_features(&layout)?;
+        let superblock = Self::from_layout(&layout);
+        match superblock.impossible() {
+            None if layout.reserved.iter().all(|&byte| byte == 0) => Ok(superblock),
+            None => Err(Error::new(ErrorKind::Corrupt, "reserved superblock bytes are not zero")),
+            Some(what) => Err(Error::new(ErrorKind::Corrupt, what)),
+        }
+    }
+
+    fn from_layout(layout: &Layout) -> Self {
+        Self {
+            uuid: Uuid::from_bytes(layout.uuid),
+            revision: layout.revision.get(),
+            epoch: layout.epoch.get(),
+            clean: layout.state.get() == 1,
+            size_bytes: layout.size_bytes.get(),
+            segment_bytes: layout.segment_bytes.get(),
+            segment_count: layout.segment_count.get(),
+            data_offset: layout.data_offset.get(),
+            created_seconds: layout.created_seconds.get(),
+            frame_blocks: layout.frame_blocks.get(),
+            codec: layout.codec.get(),
+            codec_level: layout.codec_level.get(),
+            watermark: SeqNo(layout.watermark.get()),
+            watermark_checksum: layout.watermark_checksum.get(),
+        }
+    }
+
+    /// What is impossible about the values, if anything.
+    pub fn impossible(&self) -> Option<&'static str> {
+        let block = BLOCK_BYTES as u64;
+        if self.size_bytes == 0 || !self.size_bytes.is_multiple_of(block) {
+            return Some("the size must be a multiple of 4 KiB above 0");
+        }
+        if self.size_bytes > SIZE_BYTES_MAX {
+            return Some("the size must not be above 16 PiB");
+        }
+        let segment_range = SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX;
+        if !segment_range.contains(&self.segment_bytes)
+            || !self.segment_bytes.is_multiple_of(BLOCK_BYTES as u32)
+        {
+            return Some("a segment must be a multiple of 4 KiB from 4 MiB to 1 GiB");
+        }
+        if self.segment_count == 0 || self.segment_count == u32::MAX {
+            return Some("the number of segments is impossible");
+        }
+        if self.data_offset < 2 * SUPERBLOCK_BYTES as u64
+            || !self.data_offset.is_multiple_of(block)
+            || self.data_offset > 1 << 40
+        {
+            return Some("the offset of the first segment is impossible");
+        }
+        if !(1..=FRAME_BLOCKS_MAX).contains(&self.frame_blocks)
+            || !self.frame_blocks.is_power_of_two()
+        {
+            return Some("a frame must have 1, 2, 4, 8, 16, 32 or 64 blocks");
+        }
+        if self.codec > 2 {
+            return Some("the codec is unknown");
+        }
+        None
+    }
+}
+
+fn check_features(layout: &Layout) -> Result<()> {
+    let version = layout.version.get();
+    if version > FORMAT_VERSION || layout.length.get() != SUPERBLOCK_BYTES as u32 {
+        let what = format!(
+            "the drive has format version {version}, this program knows up to {FORMAT_VERSION}: \
+             use a newer pumice"
+        );
+        return Err(Error::new(ErrorKind::Unsupported, what));
+    }
+    let unknown = layout.features_incompatible.get() & !KNOWN_INCOMPATIBLE
+        | layout.features_read_only.get() & !KNOWN_READ_ONLY;
+    if unknown != 0 {
+        let what = format!("the drive uses unknown features {unknown:#x}: use a newer pumice");
+        return Err(Error::new(ErrorKind::Unsupported, what));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: what is written is read; every damaged bit is noticed; newer is told from damaged.
+    use super::*;
+
+    fn sample() -> Superblock {
+        Superblock {
+            uuid: Uuid::from_u128(0x1234_5678_9abc_def0_1122_3344_5566_7788),
+            revision: 3,
+            epoch: 2,
+            clean: true,
+            size_bytes: 64 << 30,
+            segment_bytes: 32 << 20,
+            segment_count: 2300,
+            data_offset: 2 << 20,
+            created_seconds: 1_700_000_000,
+            frame_blocks: 8,
+            codec: 2,
+            codec_level: -1,
+            watermark: SeqNo(99),
+            watermark_checksum: 0xfeed,
+        }
+    }
+
+    fn resealed(change: impl FnOnce(&mut Layout)) -> Vec<u8> {
+        let mut layout = Layout::read_from_bytes(&sample().encode()).unwrap();
+        change(&mut layout);
+        layout.checksum = 0.into();
+        layout.checksum = crc64(layout.as_bytes()).into();
+        layout.as_bytes().to_vec()
+    }
+
+    #[test]
+    fn round_trip() {
+        assert_eq!(Superblock::decode(&sample().encode()).unwrap(), sample());
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_truncation_is_noticed() {
+        let good = sample().encode();
+        for bit in (0..512).chain((512..good.len() * 8).step_by(97)) {
+            let mut bytes = good;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Superblock::decode(&bytes).is_err(), "bit {bit}");
+        }
+        for len in [0, 1, 8, 24, 4095] {
+            assert!(Superblock::decode(&good[..len]).is_err(), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn newer_is_told_from_damaged_and_foreign() {
+        let kind = |bytes: &[u8]| Superblock::decode(bytes).unwrap_err().kind();
+        assert_eq!(kind(&[0; 4096]), ErrorKind::NotADrive);
+        assert_eq!(kind(&resealed(|layout| layout.version = 2.into())), ErrorKind::Unsupported);
+        let feature = resealed(|layout| layout.features_incompatible = 4.into());
+        assert_eq!(kind(&feature), ErrorKind::Unsupported);
+        let reserved = resealed(|layout| layout.reserved[7] = 1);
+        assert_eq!(kind(&reserved), ErrorKind::Corrupt);
+        assert!(
+            Superblock::decode(&resealed(|layout| layout.features_compatible = 1.into())).is_ok()
+        );
+    }
+
+    #[test]
+    fn impossible_values_are_refused_though_the_checksum_is_right() {
+        let changes: [fn(&mut Layout); 9] = [
+            |layout| layout.size_bytes = 0.into(),
+            |layout| layout.size_bytes = 4097.into(),
+            |layout| layout.size_bytes = (1 << 55).into(),
+            |layout| layout.segment_bytes = 4096.into(),
+            |layout| layout.segment_count = 0.into(),
+            |layout| layout.data_offset = 0.into(),
+            |layout| layout.frame_blocks = 0.into(),
+            |layout| layout.frame_blocks = 65.into(),
+            |layout| layout.codec = 3.into(),
+        ];
+        for (index, change) in changes.into_iter().enumerate() {
+            let error = Superblock::decode(&resealed(change)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "change {index}");
+        }
+    }
+}
