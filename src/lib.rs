@@ -12,5 +12,6 @@
 #![warn(missing_docs)]
 
 pub mod base;
+pub mod codec;
 pub mod format;
 pub mod runtime;
