@@ -14,4 +14,5 @@
 pub mod base;
 pub mod codec;
 pub mod format;
+pub mod media;
 pub mod runtime;

@@ -1,0 +1,394 @@
+//! Goal: what is written comes back, from every kind of opening; nothing that is in use, not ours
+//! or out of bounds is touched.
+//!
+//! Method: files in a temporary directory, every backend, direct and buffered. Whether the file
+//! system there does direct I/O must not matter.
+
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::sync::Arc;
+
+use super::*;
+use crate::runtime::Backend;
+
+const GEOMETRY: Geometry =
+    Geometry { segment_bytes: 1 << 20, segment_count: 4, data_offset: 2 << 20 };
+
+fn runtimes() -> Vec<Runtime> {
+    let backends = [Backend::Threads, Backend::Uring];
+    backends.into_iter().filter_map(|backend| Runtime::new(backend).ok()).collect()
+}
+
+fn directory() -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("drive");
+    (directory, path)
+}
+
+fn open(runtime: &Runtime, path: &Path) -> Result<FileMedium> {
+    FileMedium::open(runtime.clone(), path, OpenOptions::default())
+}
+
+/// A created and opened medium of [`GEOMETRY`].
+fn medium(runtime: &Runtime, direct: bool) -> (tempfile::TempDir, FileMedium) {
+    let (directory, path) = directory();
+    FileMedium::create(&path, GEOMETRY.medium_bytes(), false).unwrap();
+    let options = OpenOptions { direct, read_only: false };
+    let medium = FileMedium::open(runtime.clone(), &path, options).unwrap();
+    medium.set_geometry(GEOMETRY).unwrap();
+    (directory, medium)
+}
+
+fn filled(len: usize, byte: u8) -> AlignedBuffer {
+    let mut buffer = AlignedBuffer::zeroed(len);
+    buffer.fill(byte);
+    buffer
+}
+
+fn kind<T>(result: Result<T>) -> ErrorKind {
+    match result {
+        Ok(_) => panic!("an error was expected"),
+        Err(error) => error.kind(),
+    }
+}
+
+#[test]
+fn segments_and_superblocks_come_back() {
+    for runtime in runtimes() {
+        for direct in [false, true] {
+            let (_directory, medium) = medium(&runtime, direct);
+            let unit = medium.capabilities().read_unit;
+            assert!(unit.is_power_of_two() && unit <= 4096);
+            assert!(direct || !medium.is_direct());
+            runtime.block_on(async {
+                medium.write_superblock(0, filled(4096, 0xa0)).await.unwrap();
+                medium.write_superblock(1, filled(4096, 0xa1)).await.unwrap();
+                for segment in 0..4 {
+                    let data = filled(8192, segment as u8 + 1);
+                    let result = medium.append(SegmentId(segment), 4096, Arc::new(data)).await;
+                    result.unwrap();
+                }
+                medium.sync().await.unwrap();
+                for segment in 0..4 {
+                    let buffer = filled(16384, 0xff);
+                    let (buffer, result) = medium.read(SegmentId(segment), 0, buffer).await;
+                    result.unwrap();
+                    assert!(buffer[4096..12288].iter().all(|&byte| byte == segment as u8 + 1));
+                    assert!(buffer[..4096].iter().chain(&buffer[12288..]).all(|&byte| byte == 0));
+                }
+                assert!(medium.read_superblock(1).await.unwrap().iter().all(|&b| b == 0xa1));
+            });
+            // Where the bytes lie is part of the format.
+            let file = File::open(medium.path()).unwrap();
+            let mut byte = [0];
+            let slots = [(0, 0xa0), (1 << 20, 0xa1)];
+            let segments = [((2 << 20) + 4096, 1), ((5 << 20) + 12287, 4)];
+            for (offset, expected) in slots.into_iter().chain(segments) {
+                file.read_exact_at(&mut byte, offset).unwrap();
+                assert_eq!(byte, [expected], "at {offset}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_discarded_segment_gives_its_space_back_and_no_other() {
+    for runtime in runtimes() {
+        let (_directory, medium) = medium(&runtime, false);
+        runtime.block_on(async {
+            for segment in 0..3 {
+                let data = filled(1 << 20, 7);
+                medium.append(SegmentId(segment), 0, Arc::new(data)).await.unwrap();
+            }
+            medium.sync().await.unwrap();
+            let before = fs::metadata(medium.path()).unwrap();
+            medium.discard(SegmentId(1)).await.unwrap();
+            medium.sync().await.unwrap();
+            let after = fs::metadata(medium.path()).unwrap();
+            assert_eq!(after.len(), before.len());
+            if medium.capabilities().discard {
+                assert!(after.blocks() + 2048 <= before.blocks());
+            }
+            for segment in [0, 2] {
+                let buffer = AlignedBuffer::zeroed(1 << 20);
+                let (buffer, result) = medium.read(SegmentId(segment), 0, buffer).await;
+                result.unwrap();
+                assert!(buffer.iter().all(|&byte| byte == 7));
+            }
+        });
+    }
+}
+
+#[test]
+fn requests_outside_the_geometry_are_refused() {
+    for runtime in runtimes() {
+        let (_directory, medium) = medium(&runtime, false);
+        runtime.block_on(async {
+            let last = GEOMETRY.segment_bytes - 4096;
+            for (segment, offset, len) in [
+                (4, 0, 4096),
+                (u32::MAX, 0, 4096),
+                (3, last, 8192),
+                (0, u32::MAX - 4095, 4096),
+                (0, 512, 4096),
+                (0, 0, 4000),
+            ] {
+                let buffer = AlignedBuffer::zeroed(len);
+                let result =
+                    medium.append(SegmentId(segment), offset, Arc::new(buffer.clone())).await;
+                let error = result.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InvalidInput);
+                assert_eq!(error.segment(), Some(SegmentId(segment)));
+                let (_, result) = medium.read(SegmentId(segment), offset, buffer).await;
+                assert_eq!(kind(result), ErrorKind::InvalidInput);
+            }
+            medium.append(SegmentId(3), last, Arc::new(filled(4096, 1))).await.unwrap();
+            assert_eq!(kind(medium.discard(SegmentId(4)).await), ErrorKind::InvalidInput);
+            assert_eq!(kind(medium.read_superblock(2).await), ErrorKind::InvalidInput);
+            let short = AlignedBuffer::zeroed(512);
+            assert_eq!(kind(medium.write_superblock(0, short).await), ErrorKind::InvalidInput);
+        });
+        let file_bytes = fs::metadata(medium.path()).unwrap().len();
+        assert_eq!(file_bytes, GEOMETRY.medium_bytes(), "nothing was written behind the end");
+    }
+}
+
+#[test]
+fn geometries_that_do_not_fit_are_refused() {
+    let runtime = &runtimes()[0];
+    let (_directory, path) = directory();
+    FileMedium::create(&path, GEOMETRY.medium_bytes() - 1, false).unwrap();
+    let medium = open(runtime, &path).unwrap();
+    assert_eq!(medium.bytes(), GEOMETRY.medium_bytes() - 1);
+    let error = medium.set_geometry(GEOMETRY).unwrap_err();
+    assert!(error.to_string().contains("too small"), "{error}");
+    for geometry in [
+        Geometry { segment_bytes: 0, ..GEOMETRY },
+        Geometry { segment_bytes: 4097, segment_count: 1, ..GEOMETRY },
+        Geometry { segment_count: 1, data_offset: 1 << 20, ..GEOMETRY },
+        Geometry { data_offset: u64::MAX - 4095, ..GEOMETRY },
+        Geometry { segment_count: u32::MAX, ..GEOMETRY },
+    ] {
+        assert_eq!(kind(medium.set_geometry(geometry)), ErrorKind::InvalidInput, "{geometry:?}");
+    }
+    medium.set_geometry(Geometry { segment_count: 3, ..GEOMETRY }).unwrap();
+}
+
+#[test]
+fn what_lies_behind_the_end_reads_as_zeroes() {
+    for runtime in runtimes() {
+        for direct in [false, true] {
+            let (_directory, path) = directory();
+            fs::write(&path, [9; 5000]).unwrap();
+            let options = OpenOptions { read_only: true, direct };
+            let medium = FileMedium::open(runtime.clone(), &path, options).unwrap();
+            runtime.block_on(async {
+                let slot = medium.read_superblock(0).await.unwrap();
+                assert!(slot.iter().all(|&byte| byte == 9));
+                let slot = medium.read_superblock(1).await.unwrap();
+                assert!(slot.iter().all(|&byte| byte == 0));
+            });
+        }
+    }
+}
+
+#[test]
+fn a_file_that_shrank_reads_as_zeroes_behind_its_end() {
+    for runtime in runtimes() {
+        for direct in [false, true] {
+            let (_directory, medium) = medium(&runtime, direct);
+            runtime.block_on(async {
+                medium.append(SegmentId(0), 0, Arc::new(filled(16384, 5))).await.unwrap();
+                medium.sync().await.unwrap();
+                let file = File::options().write(true).open(medium.path()).unwrap();
+                file.set_len(GEOMETRY.data_offset + 9000).unwrap();
+                let buffer = filled(16384, 0xff);
+                let (buffer, result) = medium.read(SegmentId(0), 0, buffer).await;
+                result.unwrap();
+                assert!(buffer[..9000].iter().all(|&byte| byte == 5));
+                assert!(buffer[9000..].iter().all(|&byte| byte == 0));
+            });
+        }
+    }
+}
+
+#[test]
+fn the_rest_of_a_short_operation_follows() {
+    for runtime in runtimes() {
+        let (_directory, medium) = medium(&runtime, false);
+        let at = GEOMETRY.data_offset;
+        runtime.block_on(async {
+            let data = filled(12288, 3);
+            let mut start = filled(5000, 3);
+            start.set_len(5000);
+            runtime.write_at(&medium.file, at, Arc::new(start)).await.unwrap();
+            medium.write_rest(at, &data, Ok(5000)).await.unwrap();
+            let interrupted = || Err(io::Error::from(io::ErrorKind::Interrupted));
+            medium.write_rest(at + 12288, &data, interrupted()).await.unwrap();
+
+            let mut buffer = filled(24576, 0xff);
+            buffer[..5000].fill(3);
+            medium.fill_rest(at, &mut buffer, Ok(5000)).await.unwrap();
+            assert!(buffer.iter().all(|&byte| byte == 3));
+            let mut buffer = filled(24576, 0xff);
+            medium.fill_rest(at, &mut buffer, interrupted()).await.unwrap();
+            assert!(buffer.iter().all(|&byte| byte == 3));
+
+            let stuck = medium.write_rest(at, &data, Ok(0)).await.unwrap_err();
+            assert_eq!(stuck.kind(), io::ErrorKind::WriteZero);
+            let stuck = medium.fill_rest(at, &mut buffer, Ok(0)).await.unwrap_err();
+            assert_eq!(stuck.kind(), io::ErrorKind::UnexpectedEof);
+        });
+    }
+}
+
+#[test]
+fn a_lock_keeps_writers_apart_and_lets_readers_share() {
+    for runtime in runtimes() {
+        let (_directory, path) = directory();
+        FileMedium::create(&path, 1 << 20, false).unwrap();
+        let read_only = OpenOptions { read_only: true, direct: false };
+        let writer = open(&runtime, &path).unwrap();
+        let error = open(&runtime, &path).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert!(error.to_string().contains("in use"), "{error}");
+        let reader = FileMedium::open(runtime.clone(), &path, read_only);
+        assert_eq!(kind(reader), ErrorKind::Busy);
+        assert_eq!(kind(FileMedium::create(&path, 1 << 20, true)), ErrorKind::Busy);
+        drop(writer);
+        let first = FileMedium::open(runtime.clone(), &path, read_only).unwrap();
+        let second = FileMedium::open(runtime.clone(), &path, read_only).unwrap();
+        assert_eq!(kind(open(&runtime, &path)), ErrorKind::Busy);
+        drop((first, second));
+        open(&runtime, &path).unwrap();
+    }
+}
+
+#[test]
+fn a_read_only_medium_refuses_every_change() {
+    for runtime in runtimes() {
+        let (_directory, path) = directory();
+        FileMedium::create(&path, GEOMETRY.medium_bytes(), false).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+        let options = OpenOptions { read_only: true, direct: false };
+        let medium = FileMedium::open(runtime.clone(), &path, options).unwrap();
+        medium.set_geometry(GEOMETRY).unwrap();
+        assert!(!medium.capabilities().discard);
+        runtime.block_on(async {
+            let result = medium.append(SegmentId(0), 0, Arc::new(filled(4096, 1))).await;
+            assert_eq!(kind(result), ErrorKind::ReadOnly);
+            assert_eq!(
+                kind(medium.write_superblock(0, AlignedBuffer::zeroed(4096)).await),
+                ErrorKind::ReadOnly
+            );
+            assert_eq!(kind(medium.discard(SegmentId(0)).await), ErrorKind::ReadOnly);
+            assert_eq!(kind(medium.sync().await), ErrorKind::ReadOnly);
+            medium.read(SegmentId(0), 0, filled(4096, 1)).await.1.unwrap();
+        });
+    }
+}
+
+#[test]
+fn after_a_failed_sync_nothing_is_written() {
+    for runtime in runtimes() {
+        let (_directory, mut medium) = medium(&runtime, false);
+        // A pipe cannot be synced: EINVAL, the nearest thing to a failing disk at hand.
+        let file = std::mem::replace(&mut medium.file, Arc::new(io::pipe().unwrap().1.into()));
+        assert_eq!(kind(runtime.block_on(medium.sync())), ErrorKind::Medium);
+        medium.file = file;
+        runtime.block_on(async {
+            assert_eq!(kind(medium.sync().await), ErrorKind::Poisoned);
+            let result = medium.append(SegmentId(0), 0, Arc::new(filled(4096, 1))).await;
+            assert_eq!(kind(result), ErrorKind::Poisoned);
+            assert_eq!(kind(medium.discard(SegmentId(0)).await), ErrorKind::Poisoned);
+            medium.read(SegmentId(0), 0, filled(4096, 1)).await.1.unwrap();
+        });
+    }
+}
+
+#[test]
+fn errors_of_the_system_name_file_segment_and_offset() {
+    for runtime in runtimes() {
+        let (_directory, mut medium) = medium(&runtime, false);
+        medium.file = Arc::new(File::open(medium.path()).unwrap().into());
+        let write = medium.append(SegmentId(2), 8192, Arc::new(filled(4096, 1)));
+        let error = runtime.block_on(write).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Medium);
+        let line = error.chain();
+        assert!(line.contains("drive (segment 2, offset 8192): Bad file descriptor"), "{line}");
+    }
+}
+
+#[test]
+fn what_cannot_hold_a_drive_is_named() {
+    let runtime = &runtimes()[0];
+    let (directory, path) = directory();
+    assert_eq!(kind(open(runtime, &path)), ErrorKind::NotFound);
+    for error in [
+        open(runtime, directory.path()).err().unwrap(),
+        FileMedium::create(directory.path(), 1 << 20, true).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.to_string().ends_with("is a directory"), "{error}");
+    }
+    let device = Path::new("/dev/null");
+    assert_eq!(kind(open(runtime, device)), ErrorKind::InvalidInput);
+    assert_eq!(kind(FileMedium::create(device, 1, true)), ErrorKind::InvalidInput);
+    let missing = path.join("below").join("drive");
+    assert_eq!(kind(FileMedium::create(&missing, 1 << 20, false)), ErrorKind::NotFound);
+}
+
+#[test]
+fn create_makes_a_sparse_file_and_overwrites_nothing() {
+    let (_directory, path) = directory();
+    FileMedium::create(&path, 1 << 40, false).unwrap();
+    let metadata = fs::metadata(&path).unwrap();
+    assert_eq!((metadata.len(), metadata.blocks()), (1 << 40, 0));
+    assert_eq!(metadata.permissions().mode() & 0o7133, 0, "no more than 0644");
+
+    let error = FileMedium::create(&path, 1 << 20, false).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+    assert!(error.to_string().contains("--force"), "{error}");
+    assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 40);
+
+    File::options().write(true).open(&path).unwrap().write_all(b"old").unwrap();
+    assert!(FileMedium::create(&path, u64::MAX, true).is_err());
+    assert!(FileMedium::create(&path, i64::MAX as u64, true).is_err());
+    let mut start = [0; 3];
+    File::open(&path).unwrap().read_exact_at(&mut start, 0).unwrap();
+    assert_eq!(&start, b"old", "a failed create changes nothing");
+    assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 40);
+
+    FileMedium::create(&path, 1 << 20, true).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), vec![0; 1 << 20]);
+
+    fs::write(&path, b"").unwrap();
+    FileMedium::create(&path, 1 << 20, false).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 20, "an empty file may be used");
+}
+
+#[test]
+fn a_failed_create_leaves_no_file() {
+    let (_directory, path) = directory();
+    assert!(FileMedium::create(&path, i64::MAX as u64, false).is_err());
+    assert!(!path.exists());
+}
+
+#[test]
+fn memory_file_systems_work_with_or_without_direct_input_and_output() {
+    let Ok(directory) = tempfile::tempdir_in("/dev/shm") else { return };
+    for runtime in runtimes() {
+        let path = directory.path().join(runtime.backend_name());
+        FileMedium::create(&path, GEOMETRY.medium_bytes(), false).unwrap();
+        let options = OpenOptions { direct: true, read_only: false };
+        let medium = FileMedium::open(runtime.clone(), &path, options).unwrap();
+        medium.set_geometry(GEOMETRY).unwrap();
+        runtime.block_on(async {
+            medium.append(SegmentId(1), 0, Arc::new(filled(4096, 1))).await.unwrap();
+            medium.sync().await.unwrap();
+            let (buffer, result) = medium.read(SegmentId(1), 0, filled(4096, 0)).await;
+            result.unwrap();
+            assert!(buffer.iter().all(|&byte| byte == 1));
+        });
+    }
+}

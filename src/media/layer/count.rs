@@ -1,0 +1,191 @@
+//! Counts what a medium is asked for.
+//!
+//! The counters are of the *media* layer: bytes as they were handed over, padding included. An
+//! operation counts when it starts, whether or not it succeeds. Changes no operation.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use crate::base::{AlignedBuffer, Result, SegmentId};
+use crate::media::{Capabilities, Geometry, Medium};
+
+/// What a medium has been asked for since it was wrapped. Subtract two snapshots for an interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Appends.
+    pub appends: u64,
+    /// Bytes of all appends.
+    pub append_bytes: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Bytes of all reads.
+    pub read_bytes: u64,
+    /// Syncs.
+    pub syncs: u64,
+    /// Discards of segments.
+    pub discards: u64,
+    /// Superblock writes, of [`SUPERBLOCK_BYTES`](crate::media::SUPERBLOCK_BYTES) each; not in
+    /// `append_bytes`.
+    pub superblock_writes: u64,
+}
+
+impl std::ops::Sub for Counts {
+    type Output = Self;
+
+    /// What happened between the snapshot `earlier` and this one.
+    ///
+    /// # Panics
+    /// In debug builds, if `earlier` is the later of the two.
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            appends: self.appends - earlier.appends,
+            append_bytes: self.append_bytes - earlier.append_bytes,
+            reads: self.reads - earlier.reads,
+            read_bytes: self.read_bytes - earlier.read_bytes,
+            syncs: self.syncs - earlier.syncs,
+            discards: self.discards - earlier.discards,
+            superblock_writes: self.superblock_writes - earlier.superblock_writes,
+        }
+    }
+}
+
+/// A medium that counts what it is asked for.
+#[derive(Debug)]
+pub struct Count<M> {
+    inner: M,
+    counts: Cell<Counts>,
+}
+
+impl<M> Count<M> {
+    /// Counts the operations of `inner`, from zero.
+    pub fn new(inner: M) -> Self {
+        Self { inner, counts: Cell::default() }
+    }
+
+    /// The counters now.
+    pub fn counts(&self) -> Counts {
+        self.counts.get()
+    }
+
+    /// The wrapped medium.
+    pub fn inner(&self) -> &M {
+        &self.inner
+    }
+
+    fn add(&self, change: impl FnOnce(&mut Counts)) {
+        let mut counts = self.counts.get();
+        change(&mut counts);
+        self.counts.set(counts);
+    }
+}
+
+impl<M: Medium> Medium for Count<M> {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn set_geometry(&self, geometry: Geometry) -> Result<()> {
+        self.inner.set_geometry(geometry)
+    }
+
+    async fn append(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> Result<()> {
+        self.add(|counts| {
+            counts.appends += 1;
+            counts.append_bytes += buffer.len() as u64;
+        });
+        self.inner.append(segment, offset, buffer).await
+    }
+
+    async fn read(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: AlignedBuffer,
+    ) -> (AlignedBuffer, Result<()>) {
+        self.add(|counts| {
+            counts.reads += 1;
+            counts.read_bytes += buffer.len() as u64;
+        });
+        self.inner.read(segment, offset, buffer).await
+    }
+
+    async fn sync(&self) -> Result<()> {
+        self.add(|counts| counts.syncs += 1);
+        self.inner.sync().await
+    }
+
+    async fn discard(&self, segment: SegmentId) -> Result<()> {
+        self.add(|counts| counts.discards += 1);
+        self.inner.discard(segment).await
+    }
+
+    async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
+        self.inner.read_superblock(slot).await
+    }
+
+    async fn write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> Result<()> {
+        self.add(|counts| counts.superblock_writes += 1);
+        self.inner.write_superblock(slot, bytes).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: every operation counts once, in its own counter, and still does its work.
+    use super::*;
+    use crate::media::SUPERBLOCK_BYTES;
+    use crate::media::mem::MemMedium;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    fn now<T>(future: impl Future<Output = T>) -> T {
+        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(value) => value,
+            Poll::Pending => panic!("memory never waits"),
+        }
+    }
+
+    #[test]
+    fn every_operation_counts_once_and_does_its_work() {
+        let medium = Count::new(MemMedium::new(1 << 20));
+        let geometry = Geometry { segment_bytes: 65536, segment_count: 4, data_offset: 0 };
+        medium.set_geometry(geometry).unwrap();
+        assert_eq!(medium.counts(), Counts::default());
+        let mut buffer = AlignedBuffer::zeroed(8192);
+        buffer.fill(3);
+        let buffer = Arc::new(buffer);
+        let result = now(medium.append(SegmentId(0), 0, Arc::clone(&buffer)));
+        result.unwrap();
+        let before = medium.counts();
+        now(medium.read(SegmentId(0), 0, AlignedBuffer::zeroed(512))).1.unwrap();
+        let (copy, result) = now(medium.read(SegmentId(0), 0, AlignedBuffer::zeroed(8192)));
+        result.unwrap();
+        assert_eq!(*copy, **buffer);
+        assert_eq!(
+            medium.counts() - before,
+            Counts { reads: 2, read_bytes: 8704, ..Counts::default() }
+        );
+        now(medium.sync()).unwrap();
+        now(medium.discard(SegmentId(0))).unwrap();
+        assert_eq!(medium.inner().resident_bytes(), 0);
+        now(medium.write_superblock(0, AlignedBuffer::zeroed(SUPERBLOCK_BYTES))).unwrap();
+        now(medium.read_superblock(0)).unwrap();
+        // Failures count too.
+        now(medium.append(SegmentId(9), 0, buffer)).unwrap_err();
+        let expected = Counts {
+            appends: 2,
+            append_bytes: 16384,
+            reads: 2,
+            read_bytes: 8704,
+            syncs: 1,
+            discards: 1,
+            superblock_writes: 1,
+        };
+        assert_eq!(medium.counts(), expected);
+    }
+}

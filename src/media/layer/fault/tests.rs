@@ -1,0 +1,412 @@
+//! Goal: a crash takes back nothing that was synced, may take back every sector that was not, and
+//! every fault strikes when its plan says; the same seed gives the same run.
+//!
+//! Method: a memory medium under the layer, a clock that jumps to the next deadline when nothing
+//! else can go on, and many seeds where an outcome is drawn.
+
+use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use super::*;
+use crate::media::mem::MemMedium;
+
+const GEOMETRY: Geometry = Geometry { segment_bytes: 64 << 10, segment_count: 4, data_offset: 0 };
+
+/// Virtual time.
+#[derive(Clone, Default)]
+struct TestClock(Rc<RefCell<(u64, BTreeSet<u64>)>>);
+
+impl Clock for TestClock {
+    fn now_ns(&self) -> u64 {
+        self.0.borrow().0
+    }
+
+    async fn sleep_ns(&self, ns: u64) {
+        let deadline = self.now_ns() + ns;
+        self.0.borrow_mut().1.insert(deadline);
+        poll_fn(|_| if self.now_ns() < deadline { Poll::Pending } else { Poll::Ready(()) }).await;
+    }
+}
+
+impl TestClock {
+    /// Goes to the next deadline; says whether there was one.
+    fn advance(&self) -> bool {
+        let (now, deadlines) = &mut *self.0.borrow_mut();
+        let Some(next) = deadlines.pop_first() else { return false };
+        *now = next.max(*now);
+        true
+    }
+
+    /// Runs all futures to their end; gives their indices in the order of completion.
+    fn run_all(&self, mut futures: Vec<Pin<Box<dyn Future<Output = ()> + '_>>>) -> Vec<usize> {
+        let mut order = Vec::new();
+        loop {
+            for (index, future) in futures.iter_mut().enumerate() {
+                if !order.contains(&index) && poll(future.as_mut()) {
+                    order.push(index);
+                }
+            }
+            if order.len() == futures.len() {
+                return order;
+            }
+            assert!(self.advance(), "nothing left to wait for");
+        }
+    }
+
+    fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        let mut value = None;
+        self.run_all(vec![Box::pin(async { value = Some(future.await) })]);
+        value.unwrap()
+    }
+}
+
+/// Polls once; says whether the future is done.
+fn poll(future: Pin<&mut (impl Future<Output = ()> + ?Sized)>) -> bool {
+    future.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+}
+
+struct World {
+    clock: TestClock,
+    medium: MemMedium,
+    fault: Fault<MemMedium, TestClock>,
+}
+
+impl World {
+    fn new(seed: u64, plan: FaultPlan) -> Self {
+        let clock = TestClock::default();
+        let medium = MemMedium::new(1 << 20);
+        let fault = Fault::new(medium.clone(), clock.clone(), seed, plan);
+        fault.set_geometry(GEOMETRY).unwrap();
+        Self { clock, medium, fault }
+    }
+
+    fn append(&self, segment: u32, offset: u32, len: usize, byte: u8) -> Result<()> {
+        self.clock.run(self.fault.append(SegmentId(segment), offset, Arc::new(filled(len, byte))))
+    }
+
+    fn write_superblock(&self, byte: u8) -> Result<()> {
+        self.clock.run(self.fault.write_superblock(0, filled(SUPERBLOCK_BYTES, byte)))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.clock.run(self.fault.sync())
+    }
+
+    fn crash(&self) -> Crash {
+        self.clock.run(self.fault.crash()).unwrap()
+    }
+
+    /// What the wrapped medium holds.
+    fn content(&self, segment: u32) -> Vec<u8> {
+        let buffer = AlignedBuffer::zeroed(GEOMETRY.segment_bytes as usize);
+        let (buffer, result) = self.clock.run(self.medium.read(SegmentId(segment), 0, buffer));
+        result.unwrap();
+        buffer.to_vec()
+    }
+
+    fn superblock(&self) -> Vec<u8> {
+        self.clock.run(self.medium.read_superblock(0)).unwrap().to_vec()
+    }
+}
+
+fn filled(len: usize, byte: u8) -> AlignedBuffer {
+    let mut buffer = AlignedBuffer::zeroed(len);
+    buffer.fill(byte);
+    buffer
+}
+
+/// The byte of each sector, after checking that every sector is of one byte.
+fn sectors(bytes: &[u8]) -> Vec<u8> {
+    let sectors = bytes.chunks(SECTOR_BYTES);
+    sectors
+        .map(|sector| {
+            assert!(sector.iter().all(|&byte| byte == sector[0]), "torn inside a sector");
+            sector[0]
+        })
+        .collect()
+}
+
+fn medium_error<T: std::fmt::Debug>(result: Result<T>) {
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::Medium);
+}
+
+#[test]
+fn a_crash_keeps_what_was_synced_and_draws_the_rest_by_sector() {
+    let mut crash_total = Crash::default();
+    let mut survivors = BTreeSet::new();
+    for seed in 0..200 {
+        let world = World::new(seed, FaultPlan::default());
+        world.append(0, 0, 8192, 1).unwrap();
+        world.write_superblock(1).unwrap();
+        world.sync().unwrap();
+        world.append(0, 8192, 8192, 2).unwrap();
+        world.append(1, 4096, 4096, 3).unwrap();
+        world.write_superblock(2).unwrap();
+        // Reads before the crash see everything.
+        assert_eq!(sectors(&world.content(0))[..32], [[1; 16], [2; 16]].concat());
+
+        let crash = world.crash();
+        let content = sectors(&world.content(0));
+        assert_eq!(content[..16], [1; 16]);
+        assert!(content[16..32].iter().all(|byte| [0, 2].contains(byte)));
+        assert!(content[32..].iter().all(|&byte| byte == 0));
+        let other = sectors(&world.content(1));
+        assert!(other[8..16].iter().all(|byte| [0, 3].contains(byte)));
+        assert!(other[..8].iter().chain(&other[16..]).all(|&byte| byte == 0));
+        let superblock = sectors(&world.superblock());
+        assert!(superblock.iter().all(|byte| [1, 2].contains(byte)));
+        assert_eq!(crash.writes_kept + crash.writes_dropped + crash.writes_torn, 3);
+        crash_total.writes_kept += crash.writes_kept;
+        crash_total.writes_dropped += crash.writes_dropped;
+        crash_total.writes_torn += crash.writes_torn;
+        // In any order: each of the three may survive without the others.
+        survivors.insert((content[16] == 2, other[8] == 3, superblock[0] == 2));
+    }
+    assert_eq!(survivors.len(), 8);
+    let Crash { writes_kept, writes_dropped, writes_torn } = crash_total;
+    assert!([writes_kept, writes_dropped, writes_torn].iter().all(|&n| n > 100), "{crash_total:?}");
+}
+
+#[test]
+fn a_sector_written_twice_keeps_one_of_its_contents() {
+    let mut seen = BTreeSet::new();
+    for seed in 0..200 {
+        let world = World::new(seed, FaultPlan::default());
+        world.write_superblock(1).unwrap();
+        world.sync().unwrap();
+        world.write_superblock(2).unwrap();
+        world.write_superblock(3).unwrap();
+        let crash = world.crash();
+        let superblock = sectors(&world.superblock());
+        match (crash.writes_kept, crash.writes_dropped) {
+            (2, 0) => assert_eq!(superblock, [3; 8]),
+            (0, 2) => assert_eq!(superblock, [1; 8]),
+            (1, 1) => assert!(superblock == [2; 8] || superblock == [3; 8], "{superblock:?}"),
+            _ => {}
+        }
+        seen.extend(superblock);
+    }
+    assert_eq!(seen, BTreeSet::from([1, 2, 3]));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let run = |seed| {
+        let plan = FaultPlan {
+            latency_ns: 10..=5000,
+            append_errors: Trigger::Probability(0.2),
+            ..FaultPlan::default()
+        };
+        let world = World::new(seed, plan);
+        let results: Vec<bool> =
+            (0..16).map(|index| world.append(0, index * 4096, 4096, 5).is_ok()).collect();
+        let crash = world.crash();
+        (results, world.clock.now_ns(), world.content(0), crash)
+    };
+    assert!(run(1) == run(1));
+    assert!(run(1) != run(2));
+}
+
+#[test]
+fn operations_complete_out_of_order_within_the_stated_latency() {
+    let plan = FaultPlan { latency_ns: 1000..=9000, ..FaultPlan::default() };
+    let world = World::new(7, plan);
+    let (fault, clock) = (&world.fault, &world.clock);
+    let completed: RefCell<Vec<u64>> = RefCell::default();
+    let order = clock.run_all(
+        (0..16)
+            .map(|index| -> Pin<Box<dyn Future<Output = ()>>> {
+                let completed = &completed;
+                Box::pin(async move {
+                    let offset = index * 4096;
+                    fault.append(SegmentId(0), offset, Arc::new(filled(4096, 1))).await.unwrap();
+                    completed.borrow_mut().push(clock.now_ns());
+                })
+            })
+            .collect(),
+    );
+    assert!(!order.is_sorted());
+    let completed = completed.into_inner();
+    assert!(completed.iter().all(|time| (1000..=9000).contains(time)), "{completed:?}");
+    assert!(completed.is_sorted());
+    assert_eq!(sectors(&world.content(0)), [1; 128]);
+}
+
+#[test]
+fn the_nth_operation_of_its_kind_fails_and_no_other() {
+    let plan = FaultPlan {
+        append_errors: Trigger::Nth(2),
+        read_errors: Trigger::Nth(3),
+        sync_errors: Trigger::Nth(1),
+        ..FaultPlan::default()
+    };
+    let world = World::new(1, plan.clone());
+    let read = || world.clock.run(world.fault.read(SegmentId(0), 0, filled(512, 0))).1;
+    for _ in 0..2 {
+        world.append(0, 0, 4096, 1).unwrap();
+        medium_error(world.write_superblock(1));
+        world.append(0, 4096, 4096, 1).unwrap();
+        read().unwrap();
+        world.clock.run(world.fault.read_superblock(1)).unwrap();
+        medium_error(read());
+        read().unwrap();
+        medium_error(world.sync());
+        world.sync().unwrap();
+        world.fault.set_plan(plan.clone());
+    }
+}
+
+#[test]
+fn a_probability_strikes_about_as_often_as_it_says() {
+    let plan = FaultPlan { read_errors: Trigger::Probability(0.25), ..FaultPlan::default() };
+    let world = World::new(1, plan);
+    let failures = (0..4000)
+        .filter(|_| world.clock.run(world.fault.read(SegmentId(0), 0, filled(512, 0))).1.is_err());
+    // Five standard deviations on either side.
+    assert!((863..1137).contains(&failures.count()));
+}
+
+#[test]
+fn a_failed_append_may_or_may_not_have_arrived() {
+    let mut arrived = BTreeSet::new();
+    let mut survived = BTreeSet::new();
+    for seed in 0..50 {
+        let plan = FaultPlan { append_errors: Trigger::Nth(1), ..FaultPlan::default() };
+        let world = World::new(seed, plan);
+        medium_error(world.append(0, 0, 4096, 1));
+        arrived.insert(world.content(0)[0]);
+        // No later sync makes it durable.
+        world.sync().unwrap();
+        world.crash();
+        survived.extend(sectors(&world.content(0)[..4096]));
+    }
+    assert_eq!(arrived, BTreeSet::from([0, 1]));
+    assert_eq!(survived, BTreeSet::from([0, 1]));
+}
+
+#[test]
+fn what_a_failed_sync_was_to_cover_is_never_durable() {
+    let mut survived = BTreeSet::new();
+    for seed in 0..50 {
+        let plan = FaultPlan { sync_errors: Trigger::Nth(1), ..FaultPlan::default() };
+        let world = World::new(seed, plan);
+        world.append(0, 0, 4096, 1).unwrap();
+        world.write_superblock(1).unwrap();
+        medium_error(world.sync());
+        world.append(0, 4096, 4096, 2).unwrap();
+        world.write_superblock(2).unwrap();
+        world.sync().unwrap();
+        world.crash();
+        let content = sectors(&world.content(0));
+        assert_eq!(content[8..16], [2; 8]);
+        // The second superblock is durable, and the first cannot come back from under it.
+        assert_eq!(sectors(&world.superblock()), [2; 8]);
+        survived.extend(content[..8].to_vec());
+    }
+    assert_eq!(survived, BTreeSet::from([0, 1]));
+}
+
+#[test]
+fn a_sync_cannot_save_what_another_has_lost_meanwhile() {
+    let mut survived = BTreeSet::new();
+    for seed in 0..50 {
+        let plan = FaultPlan { sync_errors: Trigger::Nth(1), ..FaultPlan::default() };
+        let world = World::new(seed, FaultPlan { latency_ns: 100..=1000, ..plan });
+        world.append(0, 0, 4096, 1).unwrap();
+        let order = world.clock.run_all(vec![
+            Box::pin(async { medium_error(world.fault.sync().await) }),
+            Box::pin(async { world.fault.sync().await.unwrap() }),
+        ]);
+        world.crash();
+        if order == [0, 1] {
+            survived.extend(sectors(&world.content(0)[..4096]));
+        }
+    }
+    assert_eq!(survived, BTreeSet::from([0, 1]));
+}
+
+#[test]
+fn a_sync_covers_what_had_completed_when_it_was_called() {
+    let mut survived = BTreeSet::new();
+    for seed in 0..50 {
+        let plan = FaultPlan { latency_ns: 100..=1000, ..FaultPlan::default() };
+        let world = World::new(seed, plan);
+        let mut append = Box::pin(async {
+            world.fault.append(SegmentId(0), 0, Arc::new(filled(4096, 1))).await.unwrap();
+        });
+        assert!(!poll(append.as_mut()));
+        world.clock.run_all(vec![append, Box::pin(async { world.fault.sync().await.unwrap() })]);
+        world.crash();
+        survived.extend(sectors(&world.content(0)[..4096]));
+    }
+    assert_eq!(survived, BTreeSet::from([0, 1]));
+}
+
+#[test]
+fn operations_under_way_at_a_crash_fail_and_are_as_good_as_unsynced() {
+    let mut survived = BTreeSet::new();
+    for seed in 0..50 {
+        let plan = FaultPlan { latency_ns: 100..=1000, ..FaultPlan::default() };
+        let world = World::new(seed, plan);
+        world.append(0, 4096, 4096, 2).unwrap();
+        let mut append = Box::pin(async {
+            medium_error(world.fault.append(SegmentId(0), 0, Arc::new(filled(4096, 1))).await);
+        });
+        let mut sync = Box::pin(async { medium_error(world.fault.sync().await) });
+        assert!(!poll(append.as_mut()));
+        assert!(!poll(sync.as_mut()));
+        world.crash();
+        let content = world.content(0);
+        world.clock.run_all(vec![append, sync]);
+        medium_error(world.append(0, 0, 4096, 3));
+        medium_error(world.sync());
+        medium_error(world.clock.run(world.fault.discard(SegmentId(0))));
+        medium_error(world.clock.run(world.fault.read(SegmentId(0), 0, filled(512, 0))).1);
+        world.clock.run(world.fault.crash()).unwrap_err();
+        assert!(world.content(0) == content);
+        survived.extend(sectors(&content[..8192]));
+    }
+    assert_eq!(survived, BTreeSet::from([0, 1, 2]));
+}
+
+#[test]
+fn a_corrupt_read_has_one_flipped_bit_and_leaves_the_medium_alone() {
+    for seed in 0..20 {
+        let plan = FaultPlan { read_corruptions: Trigger::Nth(2), ..FaultPlan::default() };
+        let world = World::new(seed, plan);
+        world.append(0, 0, 4096, 0x55).unwrap();
+        for number in 1..=3 {
+            let (buffer, result) =
+                world.clock.run(world.fault.read(SegmentId(0), 0, filled(4096, 0)));
+            result.unwrap();
+            let flipped: u32 = buffer.iter().map(|byte| (byte ^ 0x55).count_ones()).sum();
+            assert_eq!(flipped, u32::from(number == 2));
+        }
+        assert_eq!(sectors(&world.content(0)[..4096]), [0x55; 8]);
+    }
+}
+
+#[test]
+fn a_discard_takes_effect_or_is_ignored() {
+    for seed in 0..20 {
+        let plan = FaultPlan { discards_ignored: Trigger::Nth(1), ..FaultPlan::default() };
+        let world = World::new(seed, plan);
+        world.append(0, 0, 4096, 1).unwrap();
+        world.sync().unwrap();
+        world.clock.run(world.fault.discard(SegmentId(0))).unwrap();
+        assert_eq!(world.content(0)[0], 1);
+        world.append(1, 0, 4096, 3).unwrap();
+        world.sync().unwrap();
+        // Rolled back to what an ignored discard left there.
+        world.append(0, 0, 4096, 2).unwrap();
+        // A discard that took effect is not undone with the append before it.
+        world.append(1, 0, 4096, 4).unwrap();
+        world.clock.run(world.fault.discard(SegmentId(1))).unwrap();
+        world.crash();
+        assert!(sectors(&world.content(0)[..4096]).iter().all(|byte| [1, 2].contains(byte)));
+        assert_eq!(sectors(&world.content(1)), [0; 128]);
+    }
+}

@@ -1,0 +1,298 @@
+//! A medium in memory: for tests, and for measuring the controller without a device.
+//!
+//! Every operation completes at its first poll; an append is one copy. A segment has memory from
+//! its first append to its discard, so a mostly empty medium may be larger than the machine.
+//!
+//! Deliberately loses nothing and fails nothing: [`super::layer::fault`] does that, around any
+//! medium.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::{Capabilities, Geometry, Medium, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
+use crate::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId};
+
+/// The same write unit as a file under direct I/O, so that a controller that works here works
+/// there.
+const WRITE_UNIT: u32 = 4096;
+
+/// The finest read unit that devices have.
+const READ_UNIT: u32 = 512;
+
+/// A medium in memory. A clone is another handle on the same bytes: a test keeps one, drops the
+/// drive, and opens it again.
+#[derive(Clone, Debug)]
+pub struct MemMedium {
+    bytes: u64,
+    state: Rc<RefCell<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    geometry: Option<Geometry>,
+    segments: Vec<Option<AlignedBuffer>>,
+    superblocks: [Option<AlignedBuffer>; SUPERBLOCK_SLOTS as usize],
+}
+
+impl MemMedium {
+    /// An empty medium that takes any geometry of up to `bytes` bytes. Allocates nothing yet.
+    pub fn new(bytes: u64) -> Self {
+        Self { bytes, state: Rc::default() }
+    }
+
+    /// The size in bytes that it was made with.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes of memory that segments occupy now.
+    pub fn resident_bytes(&self) -> u64 {
+        self.state.borrow().segments.iter().flatten().map(|buffer| buffer.len() as u64).sum()
+    }
+}
+
+impl State {
+    /// Checks a range of a segment against the geometry and gives the segment's index and size.
+    fn locate(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        len: usize,
+        unit: u32,
+    ) -> Result<(usize, usize)> {
+        let refuse = |what: &'static str| {
+            Error::new(ErrorKind::InvalidInput, what)
+                .in_segment(segment)
+                .at_offset(u64::from(offset))
+        };
+        let geometry =
+            self.geometry.ok_or_else(|| refuse("the medium has not been given its geometry"))?;
+        if segment.0 >= geometry.segment_count {
+            return Err(refuse("the medium has no such segment"));
+        }
+        if u64::from(offset) + len as u64 > u64::from(geometry.segment_bytes) {
+            return Err(refuse("a transfer reaches beyond the end of its segment"));
+        }
+        if !offset.is_multiple_of(unit) || !len.is_multiple_of(unit as usize) {
+            return Err(refuse("a transfer is not aligned to the unit of the medium"));
+        }
+        Ok((segment.0 as usize, geometry.segment_bytes as usize))
+    }
+
+    fn append(&mut self, segment: SegmentId, offset: u32, bytes: &[u8]) -> Result<()> {
+        let (index, segment_bytes) = self.locate(segment, offset, bytes.len(), WRITE_UNIT)?;
+        let content =
+            self.segments[index].get_or_insert_with(|| AlignedBuffer::zeroed(segment_bytes));
+        content[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn read(&self, segment: SegmentId, offset: u32, target: &mut [u8]) -> Result<()> {
+        let (index, _) = self.locate(segment, offset, target.len(), READ_UNIT)?;
+        match &self.segments[index] {
+            Some(content) => target.copy_from_slice(&content[offset as usize..][..target.len()]),
+            None => target.fill(0),
+        }
+        Ok(())
+    }
+}
+
+fn check_slot(slot: u32) -> Result<usize> {
+    if slot < SUPERBLOCK_SLOTS {
+        return Ok(slot as usize);
+    }
+    Err(Error::new(ErrorKind::InvalidInput, format!("the medium has no superblock slot {slot}")))
+}
+
+impl Medium for MemMedium {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { write_unit: WRITE_UNIT, read_unit: READ_UNIT, discard: true }
+    }
+
+    /// Drops what the segments held if they were divided differently before; an equal geometry
+    /// keeps everything.
+    fn set_geometry(&self, geometry: Geometry) -> Result<()> {
+        if geometry.medium_bytes() > self.bytes {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "the medium has {} bytes, the drive needs {}",
+                    self.bytes,
+                    geometry.medium_bytes()
+                ),
+            ));
+        }
+        if !geometry.segment_bytes.is_multiple_of(WRITE_UNIT) {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!("segments are a multiple of {WRITE_UNIT} bytes on this medium"),
+            ));
+        }
+        let mut state = self.state.borrow_mut();
+        if state.geometry != Some(geometry) {
+            state.geometry = Some(geometry);
+            state.segments = Vec::new();
+            state.segments.resize(geometry.segment_count as usize, None);
+        }
+        Ok(())
+    }
+
+    async fn append(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> Result<()> {
+        self.state.borrow_mut().append(segment, offset, &buffer)
+    }
+
+    async fn read(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        mut buffer: AlignedBuffer,
+    ) -> (AlignedBuffer, Result<()>) {
+        let result = self.state.borrow().read(segment, offset, &mut buffer);
+        (buffer, result)
+    }
+
+    async fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Frees the segment's memory; it then reads as zeroes.
+    async fn discard(&self, segment: SegmentId) -> Result<()> {
+        let mut state = self.state.borrow_mut();
+        let (index, _) = state.locate(segment, 0, 0, WRITE_UNIT)?;
+        state.segments[index] = None;
+        Ok(())
+    }
+
+    async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
+        let slot = check_slot(slot)?;
+        let stored = self.state.borrow().superblocks[slot].clone();
+        Ok(stored.unwrap_or_else(|| AlignedBuffer::zeroed(SUPERBLOCK_BYTES)))
+    }
+
+    async fn write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> Result<()> {
+        let slot = check_slot(slot)?;
+        if bytes.len() != SUPERBLOCK_BYTES {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!("a superblock of {} instead of {SUPERBLOCK_BYTES} bytes", bytes.len()),
+            ));
+        }
+        self.state.borrow_mut().superblocks[slot] = Some(bytes);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: bytes are where they were put, nowhere else, and survive the handle that wrote them.
+    //! Method: every operation completes at its first poll, so the futures are polled once.
+    use super::*;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    const GEOMETRY: Geometry =
+        Geometry { segment_bytes: 64 << 10, segment_count: 4, data_offset: 8192 };
+
+    fn now<T>(future: impl Future<Output = T>) -> T {
+        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(value) => value,
+            Poll::Pending => panic!("memory never waits"),
+        }
+    }
+
+    fn filled(len: usize, byte: u8) -> AlignedBuffer {
+        let mut buffer = AlignedBuffer::zeroed(len);
+        buffer.fill(byte);
+        buffer
+    }
+
+    fn medium() -> MemMedium {
+        let medium = MemMedium::new(GEOMETRY.medium_bytes());
+        medium.set_geometry(GEOMETRY).unwrap();
+        medium
+    }
+
+    fn read(medium: &MemMedium, segment: u32, offset: u32, len: usize) -> AlignedBuffer {
+        let (buffer, result) = now(medium.read(SegmentId(segment), offset, filled(len, 0xee)));
+        result.unwrap();
+        buffer
+    }
+
+    #[test]
+    fn bytes_are_where_they_were_put_and_nowhere_else() {
+        let first = medium();
+        now(first.append(SegmentId(1), 8192, Arc::new(filled(4096, 7)))).unwrap();
+        let again = first.clone();
+        drop(first);
+        again.set_geometry(GEOMETRY).unwrap();
+        for segment in 0..4 {
+            let content = read(&again, segment, 0, 64 << 10);
+            for (offset, &byte) in content.iter().enumerate() {
+                let expected = if segment == 1 && offset / 4096 == 2 { 7 } else { 0 };
+                assert_eq!(byte, expected, "segment {segment} offset {offset}");
+            }
+        }
+        assert!(read(&again, 1, 11776, 1024)[..512].iter().all(|&byte| byte == 7));
+    }
+
+    #[test]
+    fn memory_follows_appends_and_discards() {
+        let medium = medium();
+        assert_eq!(medium.bytes(), GEOMETRY.medium_bytes());
+        read(&medium, 0, 0, 512);
+        assert_eq!(medium.resident_bytes(), 0);
+        now(medium.append(SegmentId(3), 0, Arc::new(filled(4096, 1)))).unwrap();
+        assert_eq!(medium.resident_bytes(), 64 << 10);
+        now(medium.discard(SegmentId(3))).unwrap();
+        assert_eq!(medium.resident_bytes(), 0);
+        assert!(read(&medium, 3, 0, 4096).iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn requests_outside_the_medium_are_refused() {
+        let blank = MemMedium::new(GEOMETRY.medium_bytes() - 1);
+        let kind = ErrorKind::InvalidInput;
+        assert_eq!(blank.set_geometry(GEOMETRY).unwrap_err().kind(), kind);
+        assert_eq!(now(blank.discard(SegmentId(0))).unwrap_err().kind(), kind);
+
+        let medium = medium();
+        for (segment, offset, len) in
+            [(4, 0, 4096), (0, 64 << 10, 4096), (0, 60 << 10, 8192), (0, 512, 4096), (0, 0, 512)]
+        {
+            let result = now(medium.append(SegmentId(segment), offset, Arc::new(filled(len, 1))));
+            assert_eq!(result.unwrap_err().kind(), kind, "{segment} {offset} {len}");
+        }
+        for (segment, offset, len) in [(4, 0, 512), (0, 65_024, 1024), (0, 256, 512), (0, 0, 100)] {
+            let result = now(medium.read(SegmentId(segment), offset, filled(len, 1))).1;
+            assert_eq!(result.unwrap_err().kind(), kind, "{segment} {offset} {len}");
+        }
+        assert_eq!(now(medium.discard(SegmentId(4))).unwrap_err().kind(), kind);
+        assert_eq!(now(medium.read_superblock(2)).unwrap_err().kind(), kind);
+        let short = now(medium.write_superblock(0, filled(512, 1)));
+        assert_eq!(short.unwrap_err().kind(), kind);
+        assert_eq!(medium.resident_bytes(), 0);
+    }
+
+    #[test]
+    fn superblocks_are_two_and_apart() {
+        let medium = MemMedium::new(1 << 20);
+        assert!(now(medium.read_superblock(1)).unwrap().iter().all(|&byte| byte == 0));
+        now(medium.write_superblock(1, filled(SUPERBLOCK_BYTES, 9))).unwrap();
+        assert_eq!(*now(medium.read_superblock(1)).unwrap(), *filled(SUPERBLOCK_BYTES, 9));
+        assert!(now(medium.read_superblock(0)).unwrap().iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn another_geometry_starts_empty() {
+        let medium = medium();
+        now(medium.append(SegmentId(0), 0, Arc::new(filled(4096, 1)))).unwrap();
+        medium.set_geometry(Geometry { segment_bytes: 32 << 10, ..GEOMETRY }).unwrap();
+        assert!(read(&medium, 0, 0, 4096).iter().all(|&byte| byte == 0));
+    }
+}
