@@ -13,6 +13,7 @@
 
 pub mod base;
 pub mod codec;
+pub mod controller;
 pub mod format;
 pub mod media;
 pub mod runtime;

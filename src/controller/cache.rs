@@ -1,0 +1,190 @@
+//! The last decoded frames of several blocks, so that small sequential reads do not read and
+//! decode a frame once a block.
+//!
+//! A place in the log holds one frame for ever (until its segment is discarded), so an entry can
+//! never be stale. Frames of one block never come here: they are used whole.
+
+use std::cell::{Cell, RefCell};
+
+use crate::base::wait::WaitQueue;
+
+/// Entries of the cache. With frames of 32 KiB it holds 2 MiB: enough for a few dozen interleaved
+/// sequential readers, small enough that a look-up by scanning the keys costs 20 ns.
+const ENTRIES: usize = 64;
+
+/// Segment and offset of a frame.
+pub(crate) type FrameKey = (u32, u32);
+
+const NO_KEY: FrameKey = (u32::MAX, u32::MAX);
+
+/// What [`FrameCache::begin`] found.
+pub(crate) enum Lookup<T> {
+    /// The frame is here; the closure's answer.
+    Hit(T),
+    /// The frame is not here: the caller loads it and ends with [`FrameCache::finish`].
+    Miss,
+    /// Somebody else is loading it.
+    Loading,
+}
+
+struct Entry {
+    bytes: Vec<u8>,
+    used: bool,
+}
+
+/// The cache of one drive.
+pub(crate) struct FrameCache {
+    keys: RefCell<[FrameKey; ENTRIES]>,
+    entries: RefCell<Vec<Entry>>,
+    hand: Cell<usize>,
+    loading: RefCell<Vec<FrameKey>>,
+    /// A load has ended.
+    pub(crate) loaded: WaitQueue,
+}
+
+impl FrameCache {
+    /// An empty cache.
+    pub(crate) fn new() -> Self {
+        let entries = (0..ENTRIES).map(|_| Entry { bytes: Vec::new(), used: false }).collect();
+        Self {
+            keys: RefCell::new([NO_KEY; ENTRIES]),
+            entries: RefCell::new(entries),
+            hand: Cell::new(0),
+            loading: RefCell::new(Vec::new()),
+            loaded: WaitQueue::default(),
+        }
+    }
+
+    /// Looks for a decoded frame and, on a hit, gives its bytes to `use_bytes`. On a miss the
+    /// frame counts as being loaded by the caller.
+    pub(crate) fn begin<T>(&self, key: FrameKey, use_bytes: impl FnOnce(&[u8]) -> T) -> Lookup<T> {
+        if let Some(at) = self.keys.borrow().iter().position(|found| *found == key) {
+            let entry = &mut self.entries.borrow_mut()[at];
+            entry.used = true;
+            return Lookup::Hit(use_bytes(&entry.bytes));
+        }
+        let mut loading = self.loading.borrow_mut();
+        if loading.contains(&key) {
+            return Lookup::Loading;
+        }
+        loading.push(key);
+        Lookup::Miss
+    }
+
+    /// Ends a load. With `fill`, `len` bytes are decoded into the cache by it and, if that
+    /// succeeds, kept; its answer is passed on.
+    pub(crate) fn fill<T, E>(
+        &self,
+        key: FrameKey,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let at = self.evict();
+        let mut entries = self.entries.borrow_mut();
+        let entry = &mut entries[at];
+        entry.bytes.resize(len, 0);
+        let result = fill(&mut entry.bytes);
+        if result.is_ok() {
+            entry.used = true;
+            self.keys.borrow_mut()[at] = key;
+        }
+        result
+    }
+
+    /// Whether somebody is loading the frame.
+    pub(crate) fn is_loading(&self, key: FrameKey) -> bool {
+        self.loading.borrow().contains(&key)
+    }
+
+    /// Says that the load that [`FrameCache::begin`] started has ended, well or not.
+    pub(crate) fn finish(&self, key: FrameKey) {
+        self.loading.borrow_mut().retain(|loading| *loading != key);
+        self.loaded.wake_all();
+    }
+
+    /// Bytes of memory held.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.entries.borrow().iter().map(|entry| entry.bytes.capacity()).sum()
+    }
+
+    /// Empties an entry not used since the hand last came by (the clock algorithm).
+    fn evict(&self) -> usize {
+        let mut entries = self.entries.borrow_mut();
+        loop {
+            let at = self.hand.get();
+            self.hand.set((at + 1) % ENTRIES);
+            if !std::mem::take(&mut entries[at].used) {
+                self.keys.borrow_mut()[at] = NO_KEY;
+                return at;
+            }
+        }
+    }
+}
+
+/// Ends a load when dropped, so that a failed or abandoned read wakes those who wait for it.
+pub(crate) struct Load<'a> {
+    cache: &'a FrameCache,
+    key: FrameKey,
+}
+
+impl<'a> Load<'a> {
+    /// Guards the load of `key` that began with a miss.
+    pub(crate) fn new(cache: &'a FrameCache, key: FrameKey) -> Self {
+        Self { cache, key }
+    }
+}
+
+impl Drop for Load<'_> {
+    fn drop(&mut self) {
+        self.cache.finish(self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a frame is loaded once, others wait for it, and old entries make room.
+    use super::*;
+
+    fn load(cache: &FrameCache, key: FrameKey, byte: u8) {
+        assert!(matches!(cache.begin(key, |_| ()), Lookup::Miss));
+        let load = Load::new(cache, key);
+        assert!(matches!(cache.begin(key, |_| ()), Lookup::Loading));
+        let fill = |bytes: &mut [u8]| {
+            bytes.fill(byte);
+            Ok::<_, ()>(())
+        };
+        cache.fill(key, 10, fill).unwrap();
+        drop(load);
+    }
+
+    fn hit(cache: &FrameCache, key: FrameKey) -> Option<u8> {
+        match cache.begin(key, |bytes| bytes[0]) {
+            Lookup::Hit(byte) => Some(byte),
+            _ => {
+                cache.finish(key);
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn a_loaded_frame_is_found_until_it_makes_room() {
+        let cache = FrameCache::new();
+        for number in 0..ENTRIES as u32 + 1 {
+            load(&cache, (number, 0), number as u8);
+        }
+        assert_eq!(hit(&cache, (ENTRIES as u32, 0)), Some(ENTRIES as u8));
+        assert_eq!(hit(&cache, (0, 0)), None);
+        assert_eq!(hit(&cache, (1, 0)), Some(1));
+    }
+
+    #[test]
+    fn a_failed_load_leaves_nothing() {
+        let cache = FrameCache::new();
+        assert!(matches!(cache.begin((1, 1), |_| ()), Lookup::Miss));
+        let load = Load::new(&cache, (1, 1));
+        assert_eq!(cache.fill((1, 1), 4, |_| Err::<(), _>("bad")), Err("bad"));
+        drop(load);
+        assert_eq!(hit(&cache, (1, 1)), None);
+    }
+}

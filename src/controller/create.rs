@@ -1,0 +1,190 @@
+//! Making a new drive on a medium.
+
+use uuid::Uuid;
+
+use super::superblocks::{geometry, store};
+use crate::base::units::{BLOCK_BYTES, format_size};
+use crate::base::{Error, ErrorKind, Result, SeqNo};
+use crate::codec::Codec;
+use crate::format::{BATCH_HEADER_BYTES, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, Superblock};
+use crate::format::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SIZE_BYTES_MAX, chain_start};
+use crate::media::{Geometry, Medium, SUPERBLOCK_SLOTS};
+
+use super::write::ATOMIC_WRITE_BYTES;
+
+/// Default bytes of a segment. Large enough that a discard or an erase block is small beside it,
+/// small enough that relocating one takes a fraction of a second.
+pub const SEGMENT_BYTES_DEFAULT: u32 = 32 << 20;
+
+/// Default blocks of a frame: see "Frame sizes" in `docs/bench.md` for the measurements.
+pub const FRAME_BLOCKS_DEFAULT: u16 = 8;
+
+/// Byte offset of segment 0: behind both superblock slots, aligned to 2 MiB.
+const DATA_OFFSET: u64 = 2 << 20;
+
+/// Default over-provisioning in per cent of the size. Between the 7 % and 28 % that drives are
+/// sold with; uniform random writes of incompressible data then cost a write amplification of 4.85
+/// (Xiang-Kurkoski), and compressible data far less.
+const OVER_PROVISIONING_PERCENT: u64 = 12;
+
+/// What a new drive shall be.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Identity; drawn at random by the caller.
+    pub uuid: Uuid,
+    /// Seconds since 1970; information only.
+    pub created_seconds: u64,
+    /// Size of the host's disk in bytes: a multiple of 4096.
+    pub size_bytes: u64,
+    /// Bytes for the log; `None` for the size plus over-provisioning and overhead.
+    pub capacity_bytes: Option<u64>,
+    /// Bytes of a segment: a multiple of 4096 from 4 MiB to 1 GiB.
+    pub segment_bytes: u32,
+    /// Most blocks of a frame: a power of two up to 64.
+    pub frame_blocks: u16,
+    /// Codec for new data.
+    pub codec: Codec,
+}
+
+impl Spec {
+    /// A drive of `size_bytes` with defaults for the rest.
+    pub fn new(uuid: Uuid, size_bytes: u64) -> Self {
+        Self {
+            uuid,
+            created_seconds: 0,
+            size_bytes,
+            capacity_bytes: None,
+            segment_bytes: SEGMENT_BYTES_DEFAULT,
+            frame_blocks: FRAME_BLOCKS_DEFAULT,
+            codec: Codec::Lz4,
+        }
+    }
+
+    /// How the medium will be divided.
+    ///
+    /// # Errors
+    /// `InvalidInput`, saying which value is impossible and what to do.
+    pub fn geometry(&self) -> Result<Geometry> {
+        Ok(geometry(&self.superblock()?))
+    }
+
+    fn superblock(&self) -> Result<Superblock> {
+        let invalid = |what: String| Error::new(ErrorKind::InvalidInput, what);
+        let block = BLOCK_BYTES as u64;
+        if self.size_bytes == 0 {
+            return Err(invalid("the size must not be 0: give something like 64G".into()));
+        }
+        if self.size_bytes > SIZE_BYTES_MAX {
+            return Err(invalid("the size must not be above 16 PiB".into()));
+        }
+        if !self.size_bytes.is_multiple_of(block) {
+            let near = self.size_bytes.next_multiple_of(block);
+            return Err(invalid(format!(
+                "the size must be a multiple of 4 KiB: {} is not, {near} is",
+                self.size_bytes
+            )));
+        }
+        if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes)
+            || !self.segment_bytes.is_multiple_of(BLOCK_BYTES as u32)
+        {
+            return Err(invalid("a segment must be a multiple of 4 KiB from 4M to 1G".into()));
+        }
+        let segment_bytes = u64::from(self.segment_bytes);
+        let capacity = self.capacity_bytes.unwrap_or_else(|| self.full_capacity_bytes());
+        let segment_count = u32::try_from(capacity / segment_bytes).unwrap_or(u32::MAX);
+        if segment_count < SEGMENTS_MIN {
+            return Err(invalid(format!(
+                "a capacity of {} is too small: it must hold {SEGMENTS_MIN} segments of {}",
+                format_size(capacity),
+                format_size(segment_bytes)
+            )));
+        }
+        let (codec, codec_level) = self.codec.to_format();
+        let superblock = Superblock {
+            uuid: self.uuid,
+            revision: 0,
+            epoch: 0,
+            clean: true,
+            size_bytes: self.size_bytes,
+            segment_bytes: self.segment_bytes,
+            segment_count,
+            data_offset: DATA_OFFSET,
+            created_seconds: self.created_seconds,
+            frame_blocks: self.frame_blocks,
+            codec,
+            codec_level,
+            watermark: SeqNo(0),
+            watermark_checksum: chain_start(self.uuid),
+        };
+        match superblock.impossible() {
+            None => Ok(superblock),
+            Some(what) => Err(invalid(what.into())),
+        }
+    }
+
+    /// Bytes of log that hold the whole disk with incompressible data, written block by block,
+    /// plus over-provisioning, in whole segments.
+    fn full_capacity_bytes(&self) -> u64 {
+        let segment_bytes = u64::from(self.segment_bytes);
+        // What a segment holds at worst: its end may be too short for one more atomic write.
+        let unusable = SEGMENT_HEADER_BYTES + BATCH_HEADER_BYTES + ATOMIC_WRITE_BYTES;
+        let usable = segment_bytes - unusable as u64;
+        let blocks = self.size_bytes / BLOCK_BYTES as u64;
+        let stored = self.size_bytes + blocks * RECORD_HEADER_BYTES as u64;
+        let provisioned = stored + self.size_bytes / 100 * OVER_PROVISIONING_PERCENT;
+        (provisioned.div_ceil(usable) + u64::from(SEGMENTS_MIN)) * segment_bytes
+    }
+}
+
+/// Segments a drive needs at least: one to write, one in reserve for trims.
+const SEGMENTS_MIN: u32 = 2;
+
+/// Writes an empty drive's superblocks and makes them durable. What the medium held before is
+/// gone, though segments are not touched.
+///
+/// # Errors
+/// `InvalidInput` for an impossible spec or a medium too small, before anything is written;
+/// `Medium`.
+pub async fn create<M: Medium>(medium: &M, spec: &Spec) -> Result<()> {
+    let mut superblock = spec.superblock()?;
+    medium.set_geometry(geometry(&superblock))?;
+    for slot in 0..SUPERBLOCK_SLOTS {
+        superblock.revision += 1;
+        store(medium, slot, &superblock).await?;
+    }
+    medium.sync().await
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: impossible drives are refused with a hint, and a full drive's capacity covers it.
+    use super::*;
+
+    #[test]
+    fn impossible_specs_are_refused() {
+        let good = Spec::new(Uuid::nil(), 1 << 30);
+        assert!(good.geometry().is_ok());
+        for spec in [
+            Spec { size_bytes: 0, ..good.clone() },
+            Spec { size_bytes: 4097, ..good.clone() },
+            Spec { size_bytes: 1 << 60, ..good.clone() },
+            Spec { segment_bytes: 4096, ..good.clone() },
+            Spec { segment_bytes: (32 << 20) + 1, ..good.clone() },
+            Spec { capacity_bytes: Some(32 << 20), ..good.clone() },
+            Spec { frame_blocks: 3, ..good.clone() },
+        ] {
+            assert_eq!(spec.geometry().unwrap_err().kind(), ErrorKind::InvalidInput, "{spec:?}");
+        }
+        let odd = Spec { size_bytes: 4097, ..good };
+        assert!(odd.geometry().unwrap_err().to_string().contains("8192 is"));
+    }
+
+    #[test]
+    fn a_full_drive_holds_its_size_and_the_over_provisioning() {
+        for size in [1u64 << 20, 1 << 30, 64 << 30, 1 << 44] {
+            let capacity = Spec::new(Uuid::nil(), size).geometry().unwrap().capacity_bytes();
+            assert!(capacity as f64 > size as f64 * 1.12, "{size}: {capacity}");
+            assert!((capacity as f64) < size as f64 * 1.2 + 200e6, "{size}: {capacity}");
+        }
+    }
+}

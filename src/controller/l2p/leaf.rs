@@ -1,0 +1,208 @@
+//! One page of the L2P: 1024 logical blocks (4 MiB of the host's disk) as runs.
+//!
+//! Invariants, checked by `Leaf::check` in tests: the runs partition 0..1024 in order; the first
+//! starts at 0; no two neighbours are the same hole or the same fill. A frame written whole is one
+//! run; a frame with dead parts is as many runs as it has live pieces.
+
+use super::{FramePlace, Mapping, Released};
+
+/// Logical blocks of one leaf.
+pub(crate) const LEAF_BLOCKS: u16 = 1024;
+
+/// What a run maps to, in 12 bytes; with `start` a run is 16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    /// First block of the run within the leaf.
+    start: u16,
+    /// Position in the frame of the run's first block; of a fill, the byte.
+    index: u8,
+    /// Blocks of the whole frame; 0 for a hole or a fill.
+    blocks: u8,
+    segment: u32,
+    offset: u32,
+    record_bytes: u32,
+}
+
+const HOLE: u32 = 0;
+const FILL: u32 = 1;
+
+impl Run {
+    fn new(start: u16, mapping: Mapping) -> Self {
+        let empty = Run { start, index: 0, blocks: 0, segment: HOLE, offset: 0, record_bytes: 0 };
+        match mapping {
+            Mapping::Hole => empty,
+            Mapping::Fill(byte) => Run { index: byte, segment: FILL, ..empty },
+            Mapping::Frame { place, index } => Run {
+                start,
+                index,
+                blocks: place.blocks,
+                segment: place.segment,
+                offset: place.offset,
+                record_bytes: place.record_bytes,
+            },
+        }
+    }
+
+    fn mapping(&self) -> Mapping {
+        match (self.blocks, self.segment) {
+            (0, HOLE) => Mapping::Hole,
+            (0, _) => Mapping::Fill(self.index),
+            _ => Mapping::Frame { place: self.place(), index: self.index },
+        }
+    }
+
+    fn place(&self) -> FramePlace {
+        FramePlace {
+            segment: self.segment,
+            offset: self.offset,
+            record_bytes: self.record_bytes,
+            blocks: self.blocks,
+        }
+    }
+
+    /// The same run from `start` on, which must not lie before its own start.
+    fn cut_to(&self, start: u16) -> Self {
+        let skipped = (start - self.start) as u8;
+        let index = if self.blocks == 0 { self.index } else { self.index + skipped };
+        Run { start, index, ..*self }
+    }
+
+    /// Whether `next` continues this run so that both can be one.
+    fn joins(&self, next: &Run) -> bool {
+        self.blocks == 0
+            && next.blocks == 0
+            && self.segment == next.segment
+            && self.index == next.index
+    }
+}
+
+/// 1024 blocks as runs.
+#[derive(Clone, Debug)]
+pub(super) struct Leaf {
+    runs: Vec<Run>,
+}
+
+impl Leaf {
+    /// A leaf all of whose blocks are `mapping`, which must be a hole or a fill.
+    pub(super) fn uniform(mapping: Mapping) -> Self {
+        Self { runs: vec![Run::new(0, mapping)] }
+    }
+
+    /// The mapping of `block` and how many blocks from it on continue the same run.
+    pub(super) fn lookup(&self, block: u16) -> (Mapping, u16) {
+        let at = self.run_at(block);
+        (self.runs[at].cut_to(block).mapping(), self.run_end(at) - block)
+    }
+
+    /// Maps `count` blocks from `start` on to `mapping`, whose frame index is that of `start`, and
+    /// reports every frame piece that was mapped there before.
+    pub(super) fn replace(
+        &mut self,
+        start: u16,
+        count: u16,
+        mapping: Mapping,
+        released: &mut impl FnMut(Released),
+    ) {
+        let end = start + count;
+        debug_assert!(count > 0 && end <= LEAF_BLOCKS);
+        let first = self.run_at(start);
+        let new = Run::new(start, mapping);
+        if self.runs[first].start == start && self.run_end(first) == end && new.blocks > 0 {
+            report(&self.runs[first], end, released);
+            self.runs[first] = new;
+            return;
+        }
+        let last = first + self.runs[first..].partition_point(|run| run.start < end) - 1;
+        for at in first..=last {
+            let run = &self.runs[at];
+            let piece = run.cut_to(run.start.max(start));
+            report(&piece, self.run_end(at).min(end), released);
+        }
+        self.splice(first, last, new, end);
+    }
+
+    /// Puts `new` (ending at `end`) over the runs `first..=last`, keeping what sticks out on
+    /// either side and joining equal holes and fills.
+    fn splice(&mut self, first: usize, last: usize, new: Run, end: u16) {
+        let (mut from, mut to) = (first, last + 1);
+        let mut pieces = [new; 3];
+        let mut used = 0;
+        if self.runs[first].start < new.start {
+            pieces[used] = self.runs[first];
+            used += 1;
+        } else if first > 0 {
+            from = first - 1;
+            pieces[used] = self.runs[from];
+            used += 1;
+        }
+        if used > 0 && pieces[used - 1].joins(&new) {
+            used -= 1;
+            pieces[used].start = pieces[used].start.min(new.start);
+        } else {
+            pieces[used] = new;
+        }
+        used += 1;
+        let rest = (self.run_end(last) > end)
+            .then(|| self.runs[last].cut_to(end))
+            .or_else(|| self.runs.get(to).copied().inspect(|_| to += 1));
+        if let Some(rest) = rest
+            && !pieces[used - 1].joins(&rest)
+        {
+            // With a neighbour kept on the left, `new` and a rest on the right, all three are used.
+            pieces[used] = rest;
+            used += 1;
+        }
+        self.runs.splice(from..to, pieces[..used].iter().copied());
+    }
+
+    /// Reports every frame piece of the leaf.
+    pub(super) fn release_all(&self, released: &mut impl FnMut(Released)) {
+        for (at, run) in self.runs.iter().enumerate() {
+            report(run, self.run_end(at), released);
+        }
+    }
+
+    /// Every run: first block, number of blocks, mapping.
+    pub(super) fn runs(&self) -> impl Iterator<Item = (u16, u16, Mapping)> {
+        self.runs
+            .iter()
+            .enumerate()
+            .map(|(at, run)| (run.start, self.run_end(at) - run.start, run.mapping()))
+    }
+
+    /// Bytes of memory the leaf holds.
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.runs.capacity() * size_of::<Run>()
+    }
+
+    #[inline]
+    fn run_at(&self, block: u16) -> usize {
+        // Where every block is a run of its own, as random writes leave a leaf, nothing is to be
+        // searched: a search costs ten unpredictable branches.
+        if self.runs.len() == usize::from(LEAF_BLOCKS) {
+            return usize::from(block);
+        }
+        self.runs.partition_point(|run| run.start <= block) - 1
+    }
+
+    fn run_end(&self, at: usize) -> u16 {
+        self.runs.get(at + 1).map_or(LEAF_BLOCKS, |next| next.start)
+    }
+
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        assert_eq!(self.runs[0].start, 0);
+        for pair in self.runs.windows(2) {
+            assert!(pair[0].start < pair[1].start);
+            assert!(!pair[0].joins(&pair[1]), "{pair:?}");
+        }
+        assert!(self.runs.last().unwrap().start < LEAF_BLOCKS);
+    }
+}
+
+fn report(run: &Run, end: u16, released: &mut impl FnMut(Released)) {
+    if run.blocks > 0 {
+        let count = (end - run.start) as u8;
+        released(Released { place: run.place(), index: run.index, count });
+    }
+}

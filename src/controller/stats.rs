@@ -1,0 +1,79 @@
+//! Counters of one drive. Every byte counter names its layer.
+//!
+//! `host_bytes`, `frame_bytes` and `media_bytes` cover the drive's life: batch headers carry them.
+//! Everything else counts from the opening.
+
+use std::cell::Cell;
+
+use super::log::Totals;
+
+/// The counters; all on one thread.
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    /// Bytes the host wrote.
+    pub(crate) host_bytes: Counter,
+    /// Record headers and payloads that they became.
+    pub(crate) frame_bytes: Counter,
+    /// Bytes appended to the medium.
+    pub(crate) media_bytes: Counter,
+    /// Bytes the host read.
+    pub(crate) host_read_bytes: Counter,
+    /// Bytes read from the medium for it.
+    pub(crate) media_read_bytes: Counter,
+    /// Host writes.
+    pub(crate) writes: Counter,
+    /// Host reads.
+    pub(crate) reads: Counter,
+    /// Host flushes, and requests with FUA.
+    pub(crate) flushes: Counter,
+    /// Host trims and write-zeroes.
+    pub(crate) trims: Counter,
+    /// Batches appended to the medium.
+    pub(crate) batches: Counter,
+    /// Syncs of the medium.
+    pub(crate) syncs: Counter,
+    /// Blocks written as fills, without data.
+    pub(crate) fill_blocks: Counter,
+    /// Partly written blocks that had to be read first.
+    pub(crate) merged_blocks: Counter,
+    /// Small reads served from a decoded frame.
+    pub(crate) frame_cache_hits: Counter,
+    /// Reads that met damage.
+    pub(crate) corrupt_reads: Counter,
+}
+
+impl Stats {
+    /// Counters that go on from `totals`.
+    pub(crate) fn new(totals: Totals) -> Self {
+        let stats = Self::default();
+        stats.host_bytes.add(totals.host_bytes);
+        stats.frame_bytes.add(totals.frame_bytes);
+        stats.media_bytes.add(totals.media_bytes);
+        stats
+    }
+
+    /// The counters that batch headers carry.
+    pub(crate) fn totals(&self) -> Totals {
+        Totals {
+            host_bytes: self.host_bytes.get(),
+            frame_bytes: self.frame_bytes.get(),
+            media_bytes: self.media_bytes.get(),
+        }
+    }
+}
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(Cell<u64>);
+
+impl Counter {
+    /// Adds `amount`.
+    pub(crate) fn add(&self, amount: u64) {
+        self.0.set(self.0.get().saturating_add(amount));
+    }
+
+    /// The sum.
+    pub(crate) fn get(&self) -> u64 {
+        self.0.get()
+    }
+}

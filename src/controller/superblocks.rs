@@ -1,0 +1,82 @@
+//! The two superblock slots of a medium: choosing the newest valid one, and writing in turn.
+
+use crate::base::{AlignedBuffer, Error, ErrorKind, Result};
+use crate::format::{SUPERBLOCK_BYTES, Superblock};
+use crate::media::{Geometry, Medium, SUPERBLOCK_SLOTS};
+
+/// The newest valid superblock and the slot it was read from; and what is wrong with the other
+/// slot, if it is not merely older.
+pub(crate) struct Loaded {
+    /// The superblock that counts.
+    pub(crate) superblock: Superblock,
+    /// Its slot.
+    pub(crate) slot: u32,
+    /// Errors of slots that hold no valid superblock.
+    pub(crate) problems: Vec<Error>,
+}
+
+/// Reads both slots.
+///
+/// # Errors
+/// `Medium` if no slot is valid and one cannot be read; `NotADrive` if no slot has the magic;
+/// `Unsupported` if either was written by a newer version; `Corrupt` if neither is valid.
+pub(crate) async fn load<M: Medium>(medium: &M) -> Result<Loaded> {
+    let mut newest: Option<(u32, Superblock)> = None;
+    let mut problems = Vec::new();
+    for slot in 0..SUPERBLOCK_SLOTS {
+        let read = medium.read_superblock(slot).await;
+        match read.and_then(|bytes| Superblock::decode(&bytes)) {
+            Ok(found) => {
+                if newest.as_ref().is_none_or(|(_, newest)| found.revision > newest.revision) {
+                    newest = Some((slot, found));
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
+            Err(error) => problems.push((slot, error)),
+        }
+    }
+    match newest {
+        Some((slot, superblock)) => {
+            let named = |(slot, error): (u32, Error)| {
+                Error::new(ErrorKind::Corrupt, format!("superblock slot {slot} is damaged"))
+                    .caused_by(error)
+            };
+            let problems = problems.into_iter().map(named).collect();
+            Ok(Loaded { superblock, slot, problems })
+        }
+        None => Err(no_superblock(problems)),
+    }
+}
+
+/// Why there is no drive to open.
+fn no_superblock(problems: Vec<(u32, Error)>) -> Error {
+    let kinds: Vec<ErrorKind> = problems.iter().map(|(_, error)| error.kind()).collect();
+    if let Some(unreadable) = kinds.iter().position(|kind| *kind == ErrorKind::Medium) {
+        return problems.into_iter().nth(unreadable).expect("just found").1;
+    }
+    if kinds.iter().all(|kind| *kind == ErrorKind::NotADrive) {
+        let what = "it holds no Pumice drive: make one with `pumice create`";
+        return Error::new(ErrorKind::NotADrive, what);
+    }
+    let what = "both superblocks of the drive are damaged: restore it from a backup";
+    Error::new(ErrorKind::Corrupt, what)
+}
+
+/// Writes a superblock to one slot. Not durable before a sync.
+///
+/// # Errors
+/// `Medium`.
+pub(crate) async fn store<M: Medium>(medium: &M, slot: u32, superblock: &Superblock) -> Result<()> {
+    let mut bytes = AlignedBuffer::zeroed(SUPERBLOCK_BYTES);
+    bytes.copy_from_slice(&superblock.encode());
+    medium.write_superblock(slot, bytes).await
+}
+
+/// The medium's division that a superblock describes.
+pub(crate) fn geometry(superblock: &Superblock) -> Geometry {
+    Geometry {
+        segment_bytes: superblock.segment_bytes,
+        segment_count: superblock.segment_count,
+        data_offset: superblock.data_offset,
+    }
+}

@@ -1,0 +1,201 @@
+//! Goal: the drive keeps its promises: content, order, durability, integrity, space.
+//! Method: a [`World`] holds a medium in memory that outlives every opening of its drive, wrapped
+//! in the fault and count layers, on a runtime in virtual time. Every test is repeatable.
+//!
+//! * `model`: random verbs against a plain array.
+//! * `simulated`: many requests at once, and the same run twice.
+//! * `crash`: power loss at any moment, several lives a drive.
+//! * `damage`: wrong bytes on the medium.
+//! * `space`: a log that fills up.
+//! * `failures`: a medium that reports errors.
+//! * `golden`: images of earlier versions of the format.
+
+mod crash;
+mod damage;
+mod failures;
+mod golden;
+mod model;
+mod payload;
+mod scripted;
+mod simulated;
+mod space;
+
+use std::rc::Rc;
+
+use super::l2p::Mapping;
+use super::*;
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{AlignedBuffer, Lba, SegmentId};
+use crate::codec::Codec;
+use crate::media::layer::{Count, Fault, FaultPlan};
+use crate::media::mem::MemMedium;
+use crate::runtime::Runtime;
+
+/// Shared, so that a test can take the power away while a drive opens.
+type TestMedium = Rc<Fault<Count<MemMedium>, Runtime>>;
+type TestDrive = Drive<TestMedium, Runtime>;
+
+const SEGMENT_BYTES: u32 = 4 << 20;
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// A small drive: `segments` of 4 MiB below a disk of `size_bytes`.
+fn small(size_bytes: u64, segments: u64) -> Spec {
+    Spec {
+        segment_bytes: SEGMENT_BYTES,
+        capacity_bytes: Some(segments * u64::from(SEGMENT_BYTES)),
+        ..Spec::new(uuid::Uuid::from_u128(0x5eed), size_bytes)
+    }
+}
+
+/// A medium, a clock, and the drive made on them.
+struct World {
+    runtime: Runtime,
+    spec: Spec,
+    memory: MemMedium,
+    plan: FaultPlan,
+    seed: u64,
+}
+
+impl World {
+    /// Makes an empty drive.
+    fn new(spec: Spec) -> Self {
+        let memory = MemMedium::new(spec.geometry().unwrap().medium_bytes());
+        let runtime = Runtime::simulated();
+        let world = Self { runtime, spec, memory, plan: FaultPlan::default(), seed: 0 };
+        world.run(create(&world.memory, &world.spec)).unwrap();
+        world
+    }
+
+    fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+
+    /// Fresh layers around the bytes.
+    fn medium(&self) -> TestMedium {
+        let count = Count::new(self.memory.clone());
+        Rc::new(Fault::new(count, self.runtime.clone(), self.seed, self.plan.clone()))
+    }
+
+    fn try_open(&self, options: OpenOptions) -> Result<Rc<TestDrive>> {
+        let drive = self.run(Drive::open(self.medium(), self.runtime.clone(), options))?;
+        let drive = Rc::new(drive);
+        for _ in 0..WRITERS {
+            let writer = drive.clone();
+            self.runtime.spawn(async move { writer.run_writer().await });
+        }
+        let upkeep = drive.clone();
+        self.runtime.spawn(async move { upkeep.run_upkeep().await });
+        Ok(drive)
+    }
+
+    fn open(&self) -> Rc<TestDrive> {
+        self.try_open(OpenOptions::default()).unwrap()
+    }
+
+    fn refusal(&self) -> Error {
+        self.try_open(OpenOptions::default()).map(|_| ()).unwrap_err()
+    }
+
+    fn close(&self, drive: Rc<TestDrive>) {
+        self.run(drive.close()).unwrap();
+        self.kill(drive);
+    }
+
+    /// Ends the process: nothing that is in memory only gets out.
+    fn kill(&self, drive: Rc<TestDrive>) {
+        self.runtime.drop_tasks();
+        assert_eq!(Rc::strong_count(&drive), 1, "somebody still holds the drive");
+    }
+
+    fn reopen(&self, drive: Rc<TestDrive>) -> Rc<TestDrive> {
+        self.close(drive);
+        self.open()
+    }
+
+    fn check(&self) -> CheckReport {
+        self.run(check(&self.medium(), &mut |_| ())).unwrap()
+    }
+
+    fn read(&self, drive: &TestDrive, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let mut out = vec![0xa5; len];
+        self.run(drive.read(offset, &mut out)).map(|()| out)
+    }
+
+    fn write(&self, drive: &TestDrive, offset: u64, data: &[u8]) -> Result<()> {
+        self.run(drive.write(offset, data, false))
+    }
+
+    /// The bytes of a part of a segment, as the medium has them.
+    fn peek(&self, segment: u32, offset: u32, len: usize) -> AlignedBuffer {
+        let buffer = AlignedBuffer::zeroed(len);
+        let (bytes, result) = self.run(self.memory.read(SegmentId(segment), offset, buffer));
+        result.unwrap();
+        bytes
+    }
+
+    /// Flips one bit of the byte at `offset` of a segment.
+    fn flip(&self, segment: u32, offset: u32) {
+        let page = offset / 4096 * 4096;
+        let mut bytes = self.peek(segment, page, 4096);
+        bytes[(offset - page) as usize] ^= 0x10;
+        self.run(self.memory.append(SegmentId(segment), page, bytes.into())).unwrap();
+    }
+
+    /// A fingerprint of everything on the medium.
+    fn medium_checksum(&self) -> u64 {
+        let mut digest = 0;
+        let mut add = |bytes: &[u8]| {
+            digest = crate::base::checksum::crc64_pair(&u64::to_le_bytes(digest), bytes);
+        };
+        for slot in 0..2 {
+            add(&self.run(self.memory.read_superblock(slot)).unwrap());
+        }
+        for segment in 0..self.spec.geometry().unwrap().segment_count {
+            add(&self.peek(segment, 0, SEGMENT_BYTES as usize));
+        }
+        digest
+    }
+}
+
+/// Takes every trimmed leaf down, so that live bytes are exact.
+fn reap_all(drive: &TestDrive) {
+    while drive.reap_step() {}
+}
+
+/// Live bytes of each segment, counted again from the map.
+fn recount(drive: &TestDrive) -> Vec<(SegmentId, u32)> {
+    let mut live: Vec<_> =
+        drive.space.borrow().live_by_segment().map(|(segment, _)| (segment, 0)).collect();
+    for (_, count, mapping) in drive.l2p.borrow().runs() {
+        let Mapping::Frame { place, index } = mapping else { continue };
+        let entry = live.iter_mut().find(|(segment, _)| segment.0 == place.segment);
+        entry.expect("the map names a free segment").1 += place.share(index, count as u8);
+    }
+    live
+}
+
+/// Checks the live bytes against the map, and that what recovery finds is what was there.
+fn assert_accounting(drive: &TestDrive) {
+    reap_all(drive);
+    let live: Vec<_> = drive.space.borrow().live_by_segment().collect();
+    assert_eq!(live, recount(drive));
+    let sum: u64 = live.iter().map(|(_, bytes)| u64::from(*bytes)).sum();
+    assert_eq!(drive.space.borrow().live_bytes(), sum);
+}
+
+/// Checks that a reopened drive has the map and the live bytes of the one before.
+fn assert_same_state(before: (Runs, u64), after: &TestDrive) {
+    assert_accounting(after);
+    assert!(before == state(after), "recovery found another map");
+}
+
+type Runs = Vec<(Lba, u64, Mapping)>;
+
+fn state(drive: &TestDrive) -> (Runs, u64) {
+    reap_all(drive);
+    (drive.l2p.borrow().runs().collect(), drive.space.borrow().live_bytes())
+}
+
+fn kind<T>(result: Result<T>) -> Option<ErrorKind> {
+    result.err().map(|error| error.kind())
+}

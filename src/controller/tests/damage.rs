@@ -1,0 +1,272 @@
+//! Goal: wrong bytes on the medium are never returned and never hide acknowledged data silently:
+//! reads of a damaged place fail and name it, all else goes on, and what cannot be known stops the
+//! opening.
+//! Method: a bit is flipped in each kind of structure after the drive was closed or killed.
+
+use super::*;
+use crate::base::seed::random;
+use crate::format::{BATCH_HEADER_BYTES, BatchHeader, RECORD_HEADER_BYTES};
+
+const SIZE: u64 = 4 << 20;
+
+/// A closed drive with three durable batches in segment 0, of 160 KiB each, one behind the other
+/// on the disk; text, so that frames are compressed.
+fn written() -> (World, Vec<u8>) {
+    let world = World::new(small(SIZE, 4));
+    let data = payload::text(&mut random(1), 480 << 10);
+    let drive = world.open();
+    for (index, part) in data.chunks(160 << 10).enumerate() {
+        world.run(drive.write(index as u64 * (160 << 10), part, true)).unwrap();
+    }
+    world.close(drive);
+    (world, data)
+}
+
+/// The batch headers of a segment, in order.
+fn batches(world: &World, segment: u32) -> Vec<BatchHeader> {
+    let bytes = world.peek(segment, 0, SEGMENT_BYTES as usize);
+    bytes.chunks(4096).filter_map(|page| BatchHeader::decode(page).ok()).map(|(h, _)| h).collect()
+}
+
+/// The record that holds a block: segment, offset.
+fn record_of(world: &World, lba: u64) -> (u32, u32) {
+    let drive = world.try_open(OpenOptions { read_only: true }).unwrap();
+    let (mapping, _) = drive.l2p.borrow().lookup(Lba(lba));
+    world.close(drive);
+    match mapping {
+        Mapping::Frame { place, .. } => (place.segment, place.offset),
+        other => panic!("LBA {lba} is {other:?}"),
+    }
+}
+
+#[test]
+fn a_damaged_frame_fails_its_own_blocks_only() {
+    let (world, data) = written();
+    let (segment, offset) = record_of(&world, 50);
+    world.flip(segment, offset + RECORD_HEADER_BYTES as u32 + 9);
+    let drive = world.open();
+    for lba in 0..120u64 {
+        let read = world.read(&drive, lba * BLOCK, BLOCK_BYTES);
+        if (48..56).contains(&lba) {
+            let error = read.unwrap_err();
+            assert_eq!((error.kind(), error.lba()), (ErrorKind::Corrupt, Some(Lba(lba))));
+        } else {
+            let at = lba as usize * BLOCK_BYTES;
+            assert!(read.unwrap() == data[at..at + BLOCK_BYTES], "LBA {lba}");
+        }
+    }
+    let whole = world.read(&drive, 0, data.len()).unwrap_err();
+    assert_eq!((whole.kind(), whole.lba()), (ErrorKind::Corrupt, Some(Lba(48))));
+    assert_eq!(kind(world.write(&drive, 50 * BLOCK + 1, &[1])), Some(ErrorKind::Corrupt));
+    assert_eq!(drive.info().operations.corrupt_reads, 8 + 1 + 1);
+    let report = world.check();
+    let named = |problem: &&Problem| problem.lba.is_some();
+    let places: Vec<_> = report.problems.iter().filter(named).collect();
+    assert_eq!(places.len(), 1, "{:?}", report.problems);
+    assert_eq!((places[0].lba, places[0].lba_count), (Some(48), Some(8)));
+    // Written anew, the blocks are whole again.
+    world.write(&drive, 48 * BLOCK, &data[48 * BLOCK_BYTES..56 * BLOCK_BYTES]).unwrap();
+    assert!(world.read(&drive, 0, data.len()).unwrap() == data);
+    let drive = world.reopen(drive);
+    assert!(world.read(&drive, 0, data.len()).unwrap() == data);
+}
+
+#[test]
+fn damage_that_hides_durable_data_stops_the_opening_and_is_reported() {
+    let (segment, record) = record_of(&written().0, 50);
+    let middle = batches(&written().0, 0)[1].offset;
+    for (what, offset) in [
+        ("segment header", 20),
+        ("first batch header", 4096 + 30),
+        ("middle batch header", middle + 30),
+        ("record header", record + 8),
+    ] {
+        let (world, _) = written();
+        world.flip(segment, offset);
+        let error = world.refusal();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");
+        assert!(world.check().problem_count > 0, "{what}");
+    }
+}
+
+/// Guards against problems of the first batch that were taken for stray segment headers.
+#[test]
+fn damaged_padding_is_reported_and_harms_nothing() {
+    for batch in 0..3 {
+        let (world, data) = written();
+        let header = &batches(&world, 0)[batch];
+        let padding = header.offset + BATCH_HEADER_BYTES as u32 + header.record_bytes;
+        assert!(header.record_bytes < header.body_bytes, "no padding in batch {batch}");
+        world.flip(0, padding);
+        assert_eq!(world.check().problem_count, 1, "batch {batch}");
+        let drive = world.open();
+        assert!(world.read(&drive, 0, data.len()).unwrap() == data);
+    }
+}
+
+#[test]
+fn a_torn_tail_loses_only_what_was_not_flushed() {
+    for place in 0..2 {
+        let (world, data) = written();
+        let drive = world.open();
+        world.write(&drive, 0, &data[200_000..300_000]).unwrap();
+        drive.seal();
+        world.run(world.runtime.yield_now());
+        world.kill(drive);
+        let header = batches(&world, 0).pop().unwrap();
+        assert_eq!(header.seq.0, 4, "the last batch is not on the medium");
+        world.flip(0, header.offset + [40, 5000][place]);
+        let drive = world.open();
+        assert!(world.read(&drive, 0, data.len()).unwrap() == data, "place {place}");
+        world.run(drive.write(0, &data[100_000..200_000], true)).unwrap();
+        world.kill(drive);
+        assert_eq!(world.check().problems, []);
+        let drive = world.open();
+        assert!(world.read(&drive, 0, 100_000).unwrap() == data[100_000..200_000]);
+    }
+}
+
+/// A batch is of the log only behind the very batch it was written behind.
+#[test]
+fn a_batch_that_names_another_predecessor_is_refused() {
+    let (world, _) = written();
+    let mut header = batches(&world, 0)[1].clone();
+    header.previous_checksum ^= 1;
+    let mut page = world.peek(0, header.offset, 4096);
+    header.encode_into(&mut page);
+    world.run(world.memory.append(SegmentId(0), header.offset, page.into())).unwrap();
+    assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
+}
+
+/// Two batches on the medium, the first torn: the next life writes one of the same size over it,
+/// and the second, which is whole, stands exactly where the log would go on.
+#[test]
+fn what_a_lost_life_left_behind_is_never_taken_up() {
+    let (world, data) = written();
+    let drive = world.open();
+    for (offset, byte) in [(0, 1), (8192, 2)] {
+        world.write(&drive, offset, &[byte; 4096]).unwrap();
+        drive.seal();
+        world.run(world.runtime.yield_now());
+    }
+    world.kill(drive);
+    let left = batches(&world, 0);
+    assert_eq!(left.len(), 5);
+    world.flip(0, left[3].offset + 30);
+    let drive = world.open();
+    world.run(drive.write(4096, &[3; 4096], true)).unwrap();
+    world.kill(drive);
+    let now = batches(&world, 0);
+    assert_eq!((&now[4], now[3].epoch), (&left[4], left[3].epoch + 1));
+    let drive = world.open();
+    let mut expected = data;
+    expected[4096..8192].fill(3);
+    assert!(world.read(&drive, 0, expected.len()).unwrap() == expected);
+}
+
+/// Guards against durable batches dropped as a torn tail: the only proof that the damaged one was
+/// durable stands behind the first batch of the next segment.
+#[test]
+fn damage_at_the_end_of_a_segment_is_no_torn_tail() {
+    let world = World::new(small(SIZE, 4));
+    let drive = world.open();
+    let noise = payload::noise(&mut random(1), 1 << 20);
+    while batches(&world, 1).is_empty() {
+        world.write(&drive, 0, &noise).unwrap();
+        drive.seal();
+        world.run(world.runtime.yield_now());
+    }
+    world.run(drive.flush()).unwrap();
+    world.run(drive.write(0, &noise[..4096], true)).unwrap();
+    world.kill(drive);
+    let next = batches(&world, 1);
+    assert_eq!(next[0].watermark.0, 0);
+    assert_eq!(next[1].watermark, next[0].seq);
+    world.flip(0, batches(&world, 0).pop().unwrap().offset + 30);
+    assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
+}
+
+fn flip_superblock(world: &World, slot: u32, byte: usize) {
+    let mut bytes = world.run(world.memory.read_superblock(slot)).unwrap();
+    bytes[byte] ^= 1;
+    world.run(world.memory.write_superblock(slot, bytes)).unwrap();
+}
+
+#[test]
+fn one_superblock_is_enough_and_epochs_stay_unique() {
+    for slot in 0..2 {
+        let (world, data) = written();
+        let drive = world.open();
+        let epoch = drive.info().epoch;
+        world.run(drive.write(0, &data[4096..8192], true)).unwrap();
+        world.kill(drive);
+        flip_superblock(&world, slot, 100);
+        assert_eq!(world.check().problem_count, 1);
+        let drive = world.open();
+        assert_eq!(drive.info().epoch, epoch + 1, "slot {slot}");
+        assert!(world.read(&drive, 4096, data.len() - 4096).unwrap() == data[4096..]);
+        world.close(drive);
+    }
+}
+
+#[test]
+fn without_superblocks_there_is_no_drive() {
+    let (world, _) = written();
+    for slot in 0..2 {
+        flip_superblock(&world, slot, 100);
+    }
+    assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
+    for slot in 0..2 {
+        flip_superblock(&world, slot, 0);
+    }
+    assert_eq!(world.refusal().kind(), ErrorKind::NotADrive);
+}
+
+#[test]
+fn a_truncated_medium_is_refused() {
+    let (mut world, _) = written();
+    let short = MemMedium::new(world.memory.bytes() - 4096);
+    for slot in 0..2 {
+        let bytes = world.run(world.memory.read_superblock(slot)).unwrap();
+        world.run(short.write_superblock(slot, bytes)).unwrap();
+    }
+    world.memory = short;
+    assert_eq!(world.refusal().kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn read_only_writes_nothing() {
+    let (world, data) = written();
+    let drive = world.open();
+    world.write(&drive, 0, &data[4096..9000]).unwrap();
+    drive.seal();
+    world.run(world.runtime.yield_now());
+    world.kill(drive);
+    let before = world.medium_checksum();
+    let drive = world.try_open(OpenOptions { read_only: true }).unwrap();
+    assert!(world.read(&drive, 0, 4904).unwrap() == data[4096..9000]);
+    let refused = Some(ErrorKind::ReadOnly);
+    assert_eq!(kind(world.write(&drive, 0, &[1])), refused);
+    assert_eq!(kind(world.run(drive.trim(0, BLOCK, false))), refused);
+    assert_eq!(kind(world.run(drive.write_zeroes(0, 1, false, false))), refused);
+    world.run(drive.flush()).unwrap();
+    world.run(drive.close()).unwrap();
+    let counts = drive.medium().inner().counts();
+    assert_eq!((counts.appends, counts.superblock_writes, counts.discards), (0, 0, 0));
+    world.kill(drive);
+    assert_eq!(world.medium_checksum(), before);
+}
+
+#[test]
+fn wrong_bytes_from_the_bus_are_noticed_and_the_next_read_is_right() {
+    let (world, data) = written();
+    let drive = world.open();
+    let once = crate::media::layer::Trigger::Nth(1);
+    drive.medium().set_plan(FaultPlan { read_corruptions: once, ..FaultPlan::default() });
+    // The bit may fall into what the read unit adds around the frame.
+    match world.read(&drive, 0, 32 << 10) {
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt),
+        Ok(read) => assert!(read == data[..32 << 10]),
+    }
+    assert!(world.read(&drive, 0, data.len()).unwrap() == data);
+}

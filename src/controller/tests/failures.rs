@@ -1,0 +1,147 @@
+//! Goal: a medium that fails to write or to sync ends the drive's writes for good; acknowledged
+//! data is still read, and what a reopened drive holds is a prefix with all that was flushed.
+//! Method: the first append or sync of a plan fails, whether or not its bytes arrived.
+
+use super::*;
+use crate::base::seed::random;
+use crate::media::layer::Trigger;
+
+const SIZE: u64 = 4 << 20;
+
+fn assert_poisoned(world: &World, drive: &TestDrive) {
+    let poisoned = Some(ErrorKind::Poisoned);
+    assert_eq!(kind(world.run(drive.flush())), poisoned);
+    assert_eq!(kind(world.write(drive, 0, &[1; 10])), poisoned);
+    assert_eq!(kind(world.run(drive.write(8192, &[1; 4096], true))), poisoned);
+    assert_eq!(kind(world.run(drive.trim(0, BLOCK, false))), poisoned);
+    assert_eq!(kind(world.run(drive.write_zeroes(0, BLOCK, true, false))), poisoned);
+}
+
+/// Blocks 0..4 flushed, then each of them overwritten in a batch of its own, then the failure.
+fn fail(plan: FaultPlan, seed: u64, power_loss: bool) {
+    let mut world = World::new(small(SIZE, 4));
+    world.seed = seed;
+    let drive = world.open();
+    let old = payload::noise(&mut random(seed), 4 * BLOCK_BYTES);
+    let new = payload::noise(&mut random(seed + 1000), 4 * BLOCK_BYTES);
+    world.run(drive.write(0, &old, true)).unwrap();
+    let watermark = drive.info().watermark;
+    drive.medium().set_plan(plan);
+    // All in one poll, before any of them can fail.
+    world.run(async {
+        for block in 0..4 {
+            let at = block * BLOCK_BYTES;
+            drive.write(at as u64, &new[at..at + BLOCK_BYTES], false).await.unwrap();
+            drive.seal();
+        }
+    });
+    assert_eq!(kind(world.run(drive.flush())), Some(ErrorKind::Poisoned));
+    assert!(world.read(&drive, 0, new.len()).unwrap() == new, "acknowledged data is gone");
+    // The medium has recovered; the drive must not believe it.
+    drive.medium().set_plan(FaultPlan::default());
+    assert_poisoned(&world, &drive);
+    assert_eq!(drive.info().watermark, watermark, "called durable after a failure");
+    assert!(world.read(&drive, 0, new.len()).unwrap() == new);
+    assert_eq!(kind(world.run(drive.close())), Some(ErrorKind::Poisoned));
+    if power_loss {
+        world.run(drive.medium().crash()).unwrap();
+    }
+    world.kill(drive);
+    let drive = world.open();
+    assert!(!drive.info().was_clean);
+    let read = world.read(&drive, 0, old.len()).unwrap();
+    let is_new = |block: &usize| {
+        let range = block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES;
+        assert!(read[range.clone()] == new[range.clone()] || read[range.clone()] == old[range]);
+        read[block * BLOCK_BYTES] == new[block * BLOCK_BYTES]
+    };
+    let kept = (0..4).take_while(is_new).count();
+    assert_eq!((0..4).filter(is_new).count(), kept, "not a prefix");
+    world.run(drive.write(0, &new, true)).unwrap();
+    let drive = world.reopen(drive);
+    assert!(world.read(&drive, 0, new.len()).unwrap() == new);
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+#[test]
+fn a_failed_append_poisons_the_drive() {
+    for seed in 0..12 {
+        for failing in 1..=4 {
+            let append_errors = Trigger::Nth(failing);
+            fail(FaultPlan { append_errors, ..FaultPlan::default() }, seed, seed % 2 == 0);
+        }
+    }
+}
+
+#[test]
+fn a_failed_sync_poisons_the_drive() {
+    for seed in 0..12 {
+        let sync_errors = Trigger::Nth(1);
+        fail(FaultPlan { sync_errors, ..FaultPlan::default() }, seed, seed % 2 == 0);
+    }
+}
+
+/// Writers that wait for room when the medium fails are told, not left waiting.
+#[test]
+fn waiting_writes_fail_with_the_drive() {
+    let world = World::new(small(64 << 20, 24));
+    let drive = world.open();
+    let always = Trigger::Probability(1.0);
+    let latency_ns = 1_000_000..=1_000_000;
+    drive.medium().set_plan(FaultPlan { append_errors: always, latency_ns, ..Default::default() });
+    let noise = payload::noise(&mut random(1), 1 << 20);
+    let mut acknowledged = 0;
+    let error = loop {
+        match world.write(&drive, acknowledged << 20, &noise) {
+            Ok(()) => acknowledged += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Poisoned);
+    assert_eq!(acknowledged as usize, log::BUFFER_COUNT, "the wait was not met");
+    for at in 0..acknowledged {
+        assert!(world.read(&drive, at << 20, 1 << 20).unwrap() == noise);
+    }
+}
+
+#[test]
+fn a_failed_read_fails_its_request_only() {
+    let world = World::new(small(SIZE, 4));
+    let drive = world.open();
+    let noise = payload::noise(&mut random(1), 64 << 10);
+    world.run(drive.write(0, &noise, true)).unwrap();
+    for len in [4096, 64 << 10] {
+        drive.medium().set_plan(FaultPlan { read_errors: Trigger::Nth(1), ..Default::default() });
+        assert_eq!(kind(world.read(&drive, 0, len)), Some(ErrorKind::Medium));
+        assert!(world.read(&drive, 0, len).unwrap() == noise[..len]);
+    }
+    drive.medium().set_plan(FaultPlan { read_errors: Trigger::Nth(1), ..Default::default() });
+    // In a frame that no read above has decoded and kept.
+    assert_eq!(kind(world.write(&drive, 40_970, &[1; 10])), Some(ErrorKind::Medium));
+    let block = 40_960..45_056;
+    assert!(world.read(&drive, 40_960, 4096).unwrap() == noise[block], "a failed write changed it");
+    world.write(&drive, 40_970, &[1; 10]).unwrap();
+}
+
+#[test]
+fn a_read_that_fails_while_opening_costs_no_more_than_it_must() {
+    let mut world = World::new(small(SIZE, 4));
+    let drive = world.open();
+    let noise = payload::noise(&mut random(1), 64 << 10);
+    world.run(drive.write(0, &noise, true)).unwrap();
+    world.close(drive);
+    // Reads of an opening: two superblock slots, four segment headers, then the log.
+    for failing in 1..=7 {
+        world.plan = FaultPlan { read_errors: Trigger::Nth(failing), ..Default::default() };
+        let opened = world.try_open(OpenOptions { read_only: true });
+        if failing == 3 {
+            // Without its header, what stands in the only segment of the log is unknown.
+            assert_eq!(kind(opened.map(|_| ())), Some(ErrorKind::Corrupt));
+            continue;
+        }
+        let drive = opened.unwrap();
+        assert!(world.read(&drive, 0, noise.len()).unwrap() == noise, "failing read {failing}");
+        world.close(drive);
+    }
+}

@@ -1,0 +1,102 @@
+//! Goal: a drive written by format version 1 stays readable for ever.
+//! Method: images kept in the repository, never rewritten, one a codec: both superblock slots and
+//! the used beginning of segment 0, of a drive that was written by [`history`], closed, opened and
+//! written again, and not closed. They are opened and compared with what the history left.
+//!
+//! A new image (of a new version) is made by running the tests with `PUMICE_GOLDEN_FOLDER` set to a
+//! folder, which an existing image in it ends.
+
+use std::path::Path;
+
+use super::payload::{noise, text};
+use super::*;
+use crate::base::seed::random;
+
+const SIZE_BYTES: u64 = 1 << 20;
+const SEGMENTS: u64 = 2;
+
+/// What the host did in the first life and in the second, and what the disk then holds.
+fn history(world: &World) -> Vec<u8> {
+    let mut disk = vec![0; SIZE_BYTES as usize];
+    let mut random = random(1);
+    let mut write = |drive: &TestDrive, offset: u64, data: Vec<u8>| {
+        world.write(drive, offset, &data).unwrap();
+        disk[offset as usize..][..data.len()].copy_from_slice(&data);
+    };
+    let drive = world.open();
+    write(&drive, 0, text(&mut random, 3 * BLOCK_BYTES));
+    write(&drive, 5 * BLOCK, noise(&mut random, BLOCK_BYTES));
+    write(&drive, 8 * BLOCK, text(&mut random, 16 * BLOCK_BYTES));
+    write(&drive, 40 * BLOCK, vec![0xff; 4 * BLOCK_BYTES]);
+    world.close(drive);
+    let drive = world.open();
+    write(&drive, 700, noise(&mut random, 300));
+    write(&drive, 10 * BLOCK, vec![0; BLOCK_BYTES]);
+    world.run(drive.trim(12 * BLOCK, 2 * BLOCK, false)).unwrap();
+    world.run(drive.write_zeroes(41 * BLOCK, BLOCK, true, false)).unwrap();
+    world.run(drive.flush()).unwrap();
+    world.kill(drive);
+    for (first, count) in [(12, 2), (41, 1)] {
+        disk[first * BLOCK_BYTES..][..count * BLOCK_BYTES].fill(0);
+    }
+    disk
+}
+
+fn new_world(codec: Codec) -> World {
+    World::new(Spec { codec, ..small(SIZE_BYTES, SEGMENTS) })
+}
+
+/// Both superblock slots and the used part of segment 0.
+fn image(world: &World) -> Vec<u8> {
+    let slot = |slot| world.run(world.memory.read_superblock(slot)).unwrap().to_vec();
+    let segment = world.peek(0, 0, SEGMENT_BYTES as usize);
+    let used = segment.iter().rposition(|&byte| byte != 0).unwrap() + 1;
+    [&slot(0)[..], &slot(1), &segment[..used.next_multiple_of(4096)]].concat()
+}
+
+/// Opens an image and compares every byte.
+fn assert_reads(name: &str, codec: Codec, image: &[u8]) {
+    let expected = history(&new_world(codec));
+    let world = new_world(codec);
+    let part = |range: std::ops::Range<usize>| {
+        let mut buffer = AlignedBuffer::zeroed(range.len());
+        buffer.copy_from_slice(&image[range]);
+        buffer
+    };
+    world.run(world.memory.write_superblock(0, part(0..4096))).unwrap();
+    world.run(world.memory.write_superblock(1, part(4096..8192))).unwrap();
+    let segment = part(8192..image.len());
+    world.run(world.memory.append(SegmentId(0), 0, segment.into())).unwrap();
+    let report = world.check();
+    assert_eq!(report.problem_count, 0, "{name}: {report:?}");
+    let drive = world.open();
+    assert!(world.read(&drive, 0, expected.len()).unwrap() == expected, "{name} reads otherwise");
+    assert_accounting(&drive);
+    world.close(drive);
+}
+
+#[test]
+fn images_of_version_1_are_read() {
+    let images: [(&str, Codec, &[u8]); 2] = [
+        ("v1-lz4", Codec::Lz4, include_bytes!("golden/v1-lz4.bin")),
+        ("v1-zstd", Codec::Zstd { level: 3 }, include_bytes!("golden/v1-zstd.bin")),
+    ];
+    for (name, codec, image) in images {
+        assert_reads(name, codec, image);
+    }
+}
+
+#[test]
+fn a_new_image_reads_as_it_was_written() {
+    for (name, codec) in [("v1-lz4", Codec::Lz4), ("v1-zstd", Codec::Zstd { level: 3 })] {
+        let world = new_world(codec);
+        history(&world);
+        let image = image(&world);
+        assert_reads(name, codec, &image);
+        if let Some(folder) = std::env::var_os("PUMICE_GOLDEN_FOLDER") {
+            let path = Path::new(&folder).join(format!("{name}.bin"));
+            let file = std::fs::File::create_new(path).expect("a golden image is never rewritten");
+            std::io::Write::write_all(&mut &file, &image).unwrap();
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Goal: whatever the verbs, sizes, data, codec and frame size, the disk reads like a plain array
+//! of bytes; live bytes are exact; recovery finds the state that was there.
+//! Method: seeded random verbs on a drive and on an array, compared all along.
+
+use rand::RngExt;
+
+use super::*;
+use crate::base::seed::{Random, random};
+
+const SIZE: u64 = 8 << 20;
+const STEPS: u32 = 220;
+
+struct Pair {
+    world: World,
+    drive: Rc<TestDrive>,
+    plain: Vec<u8>,
+    random: Random,
+}
+
+impl Pair {
+    fn new(codec: Codec, frame_blocks: u16, seed: u64) -> Self {
+        let spec = Spec { codec, frame_blocks, ..small(SIZE, 40) };
+        let world = World::new(spec);
+        let drive = world.open();
+        Self { world, drive, plain: vec![0; SIZE as usize], random: random(seed) }
+    }
+
+    /// A byte range: aligned, within a block, or across borders; now and then above 1 MiB.
+    fn range(&mut self) -> (u64, usize) {
+        let random = &mut self.random;
+        let len = match random.random_range(0..20) {
+            0..6 => random.random_range(1..4096),
+            6..12 => random.random_range(1..=8) * BLOCK_BYTES,
+            12..19 => random.random_range(1..300 << 10),
+            _ => random.random_range(1 << 20..2_500_000),
+        };
+        let offset = random.random_range(0..=SIZE - len as u64);
+        if random.random() {
+            return (offset / BLOCK * BLOCK, len);
+        }
+        (offset, len)
+    }
+
+    fn step(&mut self) {
+        let (offset, len) = self.range();
+        let range = offset as usize..offset as usize + len;
+        let drive = self.drive.clone();
+        let fua = self.random.random_range(0..8) == 0;
+        match self.random.random_range(0..100) {
+            0..50 => {
+                let data = payload::any(&mut self.random, len);
+                self.world.run(drive.write(offset, &data, fua)).unwrap();
+                self.plain[range].copy_from_slice(&data);
+            }
+            50..58 => {
+                self.world.run(drive.trim(offset, len as u64, fua)).unwrap();
+                let whole = offset.div_ceil(BLOCK) * BLOCK..(offset + len as u64) / BLOCK * BLOCK;
+                if !whole.is_empty() {
+                    self.plain[whole.start as usize..whole.end as usize].fill(0);
+                }
+            }
+            58..66 => {
+                let keep = self.random.random();
+                self.world.run(drive.write_zeroes(offset, len as u64, keep, fua)).unwrap();
+                self.plain[range].fill(0);
+            }
+            66..90 => {
+                let read = self.world.read(&drive, offset, len).unwrap();
+                assert!(read == self.plain[range], "read of {offset}+{len}");
+            }
+            90..94 => self.world.run(drive.flush()).unwrap(),
+            94..96 => self.world.run(self.world.runtime.clone().sleep_ns(3_000_000_000)),
+            kind => {
+                drop(drive);
+                self.restart(kind < 98);
+            }
+        }
+    }
+
+    /// Reopens, after a close or after a flush and a kill.
+    fn restart(&mut self, closes: bool) {
+        let before = state(&self.drive);
+        if closes {
+            self.world.run(self.drive.close()).unwrap();
+        } else {
+            self.world.run(self.drive.flush()).unwrap();
+        }
+        self.world.runtime.drop_tasks();
+        self.drive = self.world.open();
+        assert_eq!(self.drive.info().was_clean, closes);
+        assert_same_state(before, &self.drive);
+    }
+
+    fn compare(&self) {
+        let read = self.world.read(&self.drive, 0, SIZE as usize).unwrap();
+        let wrong = (0..SIZE as usize).find(|&at| read[at] != self.plain[at]);
+        assert_eq!(wrong, None, "first wrong byte");
+    }
+}
+
+fn compare_with_an_array(codec: Codec) {
+    for (seed, frame_blocks) in [(1, 1), (2, 8), (3, 64)] {
+        let mut pair = Pair::new(codec, frame_blocks, seed);
+        for _ in 0..STEPS {
+            pair.step();
+        }
+        pair.compare();
+        assert_accounting(&pair.drive);
+        pair.restart(true);
+        pair.compare();
+        pair.restart(true);
+        let report = pair.world.check();
+        assert_eq!(report.problems, [], "frames of {frame_blocks}");
+        assert!(report.frames > 20 && report.segments > 1);
+    }
+}
+
+#[test]
+fn a_drive_without_codec_is_an_array() {
+    compare_with_an_array(Codec::None);
+}
+
+#[test]
+fn a_drive_with_lz4_is_an_array() {
+    compare_with_an_array(Codec::Lz4);
+}
+
+#[test]
+fn a_drive_with_zstd_is_an_array() {
+    compare_with_an_array(Codec::Zstd { level: 1 });
+}
+
+#[test]
+fn a_drive_with_fast_zstd_is_an_array() {
+    compare_with_an_array(Codec::Zstd { level: -1 });
+}
+
+#[test]
+fn requests_beyond_the_end_change_nothing() {
+    let world = World::new(small(SIZE, 4));
+    let drive = world.open();
+    for (offset, len) in [(SIZE, 1), (SIZE - 1, 2), (u64::MAX, 2), (u64::MAX - 1, 1)] {
+        let refused = Some(ErrorKind::InvalidInput);
+        assert_eq!(kind(world.run(drive.write(offset, &vec![1; len as usize], false))), refused);
+        assert_eq!(kind(world.run(drive.trim(offset, len, false))), refused);
+        assert_eq!(kind(world.run(drive.write_zeroes(offset, len, false, false))), refused);
+        assert_eq!(kind(world.read(&drive, offset, len as usize)), refused);
+    }
+    for offset in [0, 1, SIZE] {
+        world.write(&drive, offset, &[]).unwrap();
+        world.run(drive.trim(offset, 0, true)).unwrap();
+        world.run(drive.write_zeroes(offset, 0, false, true)).unwrap();
+        world.read(&drive, offset, 0).unwrap();
+    }
+    assert_eq!(drive.info().sequence, 0, "a batch was written");
+}
+
+/// A write above 1 MiB is cut into atomic pieces; a cut within a block would let a crash leave
+/// half of that block new.
+#[test]
+fn long_writes_are_cut_between_blocks() {
+    let world = World::new(small(SIZE, 8));
+    let drive = world.open();
+    let data = payload::noise(&mut random(9), 3 << 20);
+    world.write(&drive, 100, &data).unwrap();
+    assert_eq!(drive.info().operations.merged_blocks, 2);
+    assert!(world.read(&drive, 100, data.len()).unwrap() == data);
+}
