@@ -17,3 +17,4 @@ pub mod controller;
 pub mod format;
 pub mod media;
 pub mod runtime;
+pub mod serve;

@@ -1,0 +1,250 @@
+//! Where a server listens: a Unix socket or a TCP address.
+//!
+//! Invariant: a Unix socket's file is removed when its [`Listener`] is dropped, unless another
+//! server has replaced it by then. Does not accept anything and knows no protocol.
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::base::{Error, ErrorKind, Result};
+
+/// An address to listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// A socket file; its path is at most 107 bytes.
+    Unix(PathBuf),
+    /// A TCP address; port 0 lets the system choose one.
+    Tcp(SocketAddr),
+}
+
+/// A bound and listening socket.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Arc<OwnedFd>,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    Unix { path: PathBuf, device: u64, inode: u64 },
+    Tcp(SocketAddr),
+}
+
+impl Listener {
+    /// Binds and listens. The socket file a dead server left behind is replaced.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if a live server listens there, [`ErrorKind::InvalidInput`] if the path
+    /// is too long for a socket, [`ErrorKind::AlreadyExists`] if it is a file of another kind, and
+    /// whatever the operating system says.
+    pub fn bind(listen: &Listen) -> Result<Self> {
+        match listen {
+            Listen::Unix(path) => Self::bind_unix(path),
+            Listen::Tcp(address) => Self::bind_tcp(*address),
+        }
+    }
+
+    fn bind_unix(path: &Path) -> Result<Self> {
+        let path = std::path::absolute(path).map_err(|error| {
+            Error::os(format!("cannot use {} as a socket", path.display()), error)
+        })?;
+        let address = SocketAddrUnix::new(&path).map_err(|error| {
+            let what = format!("{} is too long for a socket: use a shorter path", path.display());
+            Error::new(ErrorKind::InvalidInput, what).caused_by(io::Error::from(error))
+        })?;
+        let mut bound = UnixListener::bind(&path);
+        if matches!(&bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse) {
+            remove_stale(&path, &address)?;
+            bound = UnixListener::bind(&path);
+        }
+        let listener = bound.map_err(|error| bind_error(&path.display().to_string(), error))?;
+        let metadata = fs::symlink_metadata(&path)
+            .map_err(|error| Error::os(format!("cannot look at {}", path.display()), error))?;
+        Ok(Self {
+            socket: Arc::new(listener.into()),
+            place: Place::Unix { path, device: metadata.dev(), inode: metadata.ino() },
+        })
+    }
+
+    fn bind_tcp(address: SocketAddr) -> Result<Self> {
+        let failed = |error| bind_error(&address.to_string(), error);
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Self { socket: Arc::new(listener.into()), place: Place::Tcp(address) })
+    }
+
+    /// The NBD URI of the default export here: `nbd+unix:///?socket=PATH` or `nbd://HOST:PORT`.
+    pub fn uri(&self) -> String {
+        match &self.place {
+            Place::Unix { path, .. } => {
+                format!("nbd+unix:///?socket={}", percent_encode(path.as_os_str().as_bytes()))
+            }
+            Place::Tcp(address) => format!("nbd://{address}"),
+        }
+    }
+
+    /// The listening socket.
+    pub(super) fn socket(&self) -> &Arc<OwnedFd> {
+        &self.socket
+    }
+
+    /// Sets an accepted socket up for requests and replies.
+    ///
+    /// On TCP: no delay, because a reply must not wait for the next one, and keep-alive, because a
+    /// host that vanished would otherwise hold its connection for ever.
+    ///
+    /// # Errors
+    /// The peer may be gone already.
+    pub(super) fn prepare(&self, accepted: &OwnedFd) -> io::Result<()> {
+        if let Place::Tcp(_) = self.place {
+            net::sockopt::set_tcp_nodelay(accepted, true)?;
+            net::sockopt::set_socket_keepalive(accepted, true)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let Place::Unix { path, device, inode } = &self.place else { return };
+        let is_ours = fs::symlink_metadata(path)
+            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == (*device, *inode));
+        if is_ours && let Err(error) = fs::remove_file(path) {
+            tracing::warn!("cannot remove the socket {}: {error}", path.display());
+        }
+    }
+}
+
+fn bind_error(place: &str, error: io::Error) -> Error {
+    if error.kind() == io::ErrorKind::AddrInUse {
+        let what = format!("cannot listen on {place}: address in use; stop the other server first");
+        return Error::new(ErrorKind::Busy, what).caused_by(error);
+    }
+    Error::os(format!("cannot listen on {place}"), error)
+}
+
+/// Removes the socket file of a server that no longer listens.
+fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<()> {
+    let failed = |error| Error::os(format!("cannot replace {}", path.display()), error);
+    let metadata = match fs::symlink_metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(error)),
+    };
+    if !metadata.file_type().is_socket() {
+        let what = format!("{} exists and is not a socket: choose another path", path.display());
+        return Err(Error::new(ErrorKind::AlreadyExists, what));
+    }
+    // Not blocking: a live server with a full backlog answers EAGAIN instead of making us wait.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let probe = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+        .map_err(|error| failed(error.into()))?;
+    match net::connect(&probe, address) {
+        Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed),
+        Err(Errno::NOENT) => Ok(()),
+        Ok(()) | Err(Errno::AGAIN | Errno::INPROGRESS) => {
+            let what = format!("socket in use: a server listens on {}", path.display());
+            Err(Error::new(ErrorKind::Busy, what))
+        }
+        Err(error) => Err(failed(error.into())),
+    }
+}
+
+/// Escapes every byte that a URI's query cannot hold as it is.
+fn percent_encode(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for &byte in bytes {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a dead server's socket is replaced, a live one's is not, and nothing else is removed.
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn kind(result: Result<Listener>) -> ErrorKind {
+        result.map(|listener| listener.uri()).unwrap_err().kind()
+    }
+
+    #[test]
+    fn a_unix_socket_lives_as_long_as_its_listener() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a b%.sock");
+        let listener = Listener::bind(&Listen::Unix(path.clone())).unwrap();
+        assert!(listener.uri().starts_with("nbd+unix:///?socket=/"), "{}", listener.uri());
+        assert!(listener.uri().ends_with("/a%20b%25.sock"), "{}", listener.uri());
+        UnixStream::connect(&path).unwrap();
+        assert_eq!(kind(Listener::bind(&Listen::Unix(path.clone()))), ErrorKind::Busy);
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_a_successor_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let first = Listener::bind(&Listen::Unix(path.clone())).unwrap();
+        fs::remove_file(&path).unwrap();
+        let second = Listener::bind(&Listen::Unix(path.clone())).unwrap();
+        drop(first);
+        UnixStream::connect(&path).unwrap();
+        drop(second);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn other_files_and_long_paths_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        fs::write(&file, "precious").unwrap();
+        assert_eq!(kind(Listener::bind(&Listen::Unix(file.clone()))), ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(&file).unwrap(), b"precious");
+        let long = directory.path().join("x".repeat(108));
+        assert_eq!(kind(Listener::bind(&Listen::Unix(long))), ErrorKind::InvalidInput);
+        let absent = directory.path().join("absent/s");
+        assert_eq!(kind(Listener::bind(&Listen::Unix(absent))), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_tcp_port_is_shown_as_bound_and_not_shared() {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let listener = Listener::bind(&Listen::Tcp(any)).unwrap();
+        let port = listener.uri().strip_prefix("nbd://127.0.0.1:").unwrap().parse().unwrap();
+        assert_ne!(port, 0);
+        let taken = SocketAddr::from(([127, 0, 0, 1], port));
+        assert_eq!(kind(Listener::bind(&Listen::Tcp(taken))), ErrorKind::Busy);
+    }
+
+    #[test]
+    fn accepted_tcp_sockets_send_at_once_and_notice_a_lost_peer() {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let listener = Listener::bind(&Listen::Tcp(any)).unwrap();
+        let address = listener.uri();
+        let _client = std::net::TcpStream::connect(&address["nbd://".len()..]).unwrap();
+        let accepted = net::accept(listener.socket()).unwrap();
+        assert!(!net::sockopt::tcp_nodelay(&accepted).unwrap());
+        listener.prepare(&accepted).unwrap();
+        assert!(net::sockopt::tcp_nodelay(&accepted).unwrap());
+        assert!(net::sockopt::socket_keepalive(&accepted).unwrap());
+    }
+}

@@ -1,0 +1,185 @@
+//! Accepting connections, and the end of all of them.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use super::budget::Budget;
+use super::connection;
+use super::session::{Link, Shared};
+use super::stats::{Counters, Stats};
+use crate::base::wait::WaitQueue;
+use crate::base::{Clock, Result};
+use crate::runtime::{Runtime, shutdown_socket};
+use crate::serve::{Disk, Listener};
+
+/// How long to wait after a failed accept: running out of file descriptors fails it at once, again
+/// and again, until a connection ends.
+const ACCEPT_RETRY_NS: u64 = 100_000_000;
+
+/// How a server presents itself, and its limits.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Name of the export; the empty name always works too. At most 4096 bytes by the protocol.
+    pub export_name: String,
+    /// What the export is, for a person. At most 4096 bytes by the protocol.
+    pub description: String,
+    /// Time a client has for the handshake, in nanoseconds.
+    pub handshake_ns: u64,
+    /// Time in nanoseconds that running requests and unsent replies have once the client has sent
+    /// its last request, or the server shuts down.
+    pub grace_ns: u64,
+    /// Connections at once; further clients wait in the listener's backlog.
+    pub connections_max: usize,
+    /// Memory for payloads of all connections in bytes. On top of it each connection may take
+    /// 1 MiB, so that none can stop another.
+    pub payload_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            export_name: String::new(),
+            description: String::new(),
+            // A client on the other side of the world needs a second.
+            handshake_ns: 10_000_000_000,
+            // Long enough for any client that reads, and the end for one that does not.
+            grace_ns: 5_000_000_000,
+            // Clients open 1 to 16; each may cost about 1.7 MiB.
+            connections_max: 64,
+            // Two of the longest reads, or 64 long writes.
+            payload_bytes: 64 << 20,
+        }
+    }
+}
+
+/// Serves one disk to any number of clients.
+pub struct Server<D: Disk> {
+    shared: Rc<Shared<D>>,
+    links: RefCell<Vec<Rc<Link>>>,
+    listeners: RefCell<Vec<Arc<OwnedFd>>>,
+}
+
+impl<D: Disk + 'static> Server<D> {
+    /// A server of `disk` that does not listen yet.
+    pub fn new(runtime: Runtime, disk: Rc<D>, options: Options) -> Rc<Self> {
+        let budget = Budget::new(options.payload_bytes);
+        let shared = Rc::new(Shared {
+            runtime,
+            disk,
+            options,
+            budget,
+            counters: Counters::default(),
+            is_shutting_down: Cell::new(false),
+            changed: WaitQueue::default(),
+        });
+        Rc::new(Self { shared, links: RefCell::default(), listeners: RefCell::default() })
+    }
+
+    /// Accepts clients on `listener` until [`Self::shutdown`]. May run for several listeners.
+    pub async fn serve(self: Rc<Self>, listener: Listener) {
+        let socket = listener.socket().clone();
+        self.listeners.borrow_mut().push(socket.clone());
+        self.accept_clients(&listener).await;
+        drop(listener);
+        self.listeners.borrow_mut().retain(|other| !Arc::ptr_eq(other, &socket));
+        self.shared.changed.wake_all();
+    }
+
+    async fn accept_clients(self: &Rc<Self>, listener: &Listener) {
+        let Shared { runtime, options, changed, is_shutting_down, .. } = &*self.shared;
+        loop {
+            if self.connections() >= options.connections_max {
+                tracing::warn!("{} connections: further clients wait", self.connections());
+            }
+            let has_room = || self.connections() < options.connections_max;
+            changed.wait_for(|| (has_room() || is_shutting_down.get()).then_some(())).await;
+            if is_shutting_down.get() {
+                return;
+            }
+            match self.accept(listener).await {
+                None => return,
+                Some(Ok(socket)) => match listener.prepare(&socket) {
+                    Ok(()) => self.start(socket),
+                    Err(error) => tracing::debug!("a client left at once: {error}"),
+                },
+                Some(Err(error)) => {
+                    tracing::warn!("cannot accept a client: {error}");
+                    runtime.sleep_ns(ACCEPT_RETRY_NS).await;
+                }
+            }
+        }
+    }
+
+    /// The next client; `None` once the server shuts down.
+    ///
+    /// Shutting the listening socket down does not wake an accept everywhere (a Unix socket that
+    /// does not block goes on saying EAGAIN), so the accept is abandoned instead.
+    async fn accept(&self, listener: &Listener) -> Option<io::Result<OwnedFd>> {
+        let Shared { runtime, changed, is_shutting_down, .. } = &*self.shared;
+        let mut accepted = pin!(runtime.accept(listener.socket()));
+        let mut stopped = pin!(changed.wait_for(|| is_shutting_down.get().then_some(())));
+        poll_fn(|context| match stopped.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => accepted.as_mut().poll(context).map(Some),
+        })
+        .await
+    }
+
+    fn start(self: &Rc<Self>, socket: OwnedFd) {
+        let link = Rc::new(Link { socket: Arc::new(socket), is_quiet: Cell::new(true) });
+        self.links.borrow_mut().push(link.clone());
+        let server = self.clone();
+        self.shared.runtime.spawn(async move {
+            connection::serve(server.shared.clone(), link.clone()).await;
+            server.links.borrow_mut().retain(|other| !Rc::ptr_eq(other, &link));
+            server.shared.changed.wake_all();
+        });
+    }
+
+    /// Stops accepting, answers new requests with ESHUTDOWN, lets running ones end for at most
+    /// [`Options::grace_ns`], flushes the disk and closes the connections and listeners.
+    ///
+    /// Returns once all are closed, or after the grace time again if the disk does not answer.
+    ///
+    /// # Errors
+    /// The flush failed: what was acknowledged since the last good one may be lost.
+    pub async fn shutdown(&self) -> Result<()> {
+        let Shared { runtime, disk, options, changed, is_shutting_down, .. } = &*self.shared;
+        is_shutting_down.set(true);
+        changed.wake_all();
+        for listener in self.listeners.borrow().iter() {
+            shutdown_socket(listener);
+        }
+        let is_quiet = || self.links.borrow().iter().all(|link| link.is_quiet.get());
+        let quiet = changed.wait_for(|| is_quiet().then_some(()));
+        if runtime.timeout(options.grace_ns, quiet).await.is_none() {
+            tracing::warn!("shutting down with requests under way");
+        }
+        let flushed = if disk.is_read_only() { Ok(()) } else { disk.flush().await };
+        for link in self.links.borrow().iter() {
+            shutdown_socket(&link.socket);
+        }
+        let is_over = || self.links.borrow().is_empty() && self.listeners.borrow().is_empty();
+        let gone = changed.wait_for(|| is_over().then_some(()));
+        if runtime.timeout(options.grace_ns, gone).await.is_none() {
+            tracing::warn!("{} connections wait for the disk", self.connections());
+        }
+        flushed
+    }
+
+    /// Clients connected now, those in their handshake included.
+    pub fn connections(&self) -> usize {
+        self.links.borrow().len()
+    }
+
+    /// What has been done since the server started.
+    pub fn stats(&self) -> Stats {
+        self.shared.counters.get()
+    }
+}

@@ -1,0 +1,293 @@
+//! Goal: every command, every error value, every way a payload can take, order and pipelining.
+//! Method: the scripted client of the parent module; what reached the disk is compared at the end.
+
+use super::*;
+
+fn run(disk: TestDisk, client: impl FnOnce(&mut Client) + Send + 'static) -> Left {
+    let left = serve(disk, Options::default(), |door| {
+        let mut client_socket = door.enter();
+        client(&mut client_socket);
+        client_socket.request(command::DISC, 0, 0, 0, 0);
+        client_socket.expect_end();
+    });
+    assert_eq!(left.connections, 0);
+    left
+}
+
+/// Bytes that differ at every offset a mistake could shift them by.
+fn pattern(length: usize, seed: u8) -> Vec<u8> {
+    (0..length).map(|at| (at as u8).wrapping_mul(7) ^ ((at >> 8) as u8) ^ seed).collect()
+}
+
+#[test]
+fn every_command_reaches_the_disk() {
+    let left = run(TestDisk::default(), |client| {
+        assert_eq!(client.write(0, 4096, &pattern(4096, 1)), 0);
+        assert_eq!(client.read(4096, 4096).unwrap(), pattern(4096, 1));
+        assert_eq!(client.write(1, 1, b"unaligned"), 0);
+        assert_eq!(client.read(0, 11).unwrap(), b"\0unaligned\0");
+        assert_eq!(client.call(command::FLUSH, 0, 0, 0), 0);
+        assert_eq!(client.call(command::TRIM, 0, 4096, 512), 0);
+        assert_eq!(client.read(4096, 1024).unwrap()[..512], [0; 512]);
+        assert_eq!(client.call(command::WRITE_ZEROES, 0, 4608, 512), 0);
+        assert_eq!(client.call(command::WRITE_ZEROES, 3, 8192, 1 << 20), 0);
+        assert_eq!(client.call(command::CACHE, 0, 0, SIZE as u32), 0);
+        assert_eq!(client.call(command::TRIM, 1, 0, SIZE as u32), 0);
+    });
+    let expected = [
+        "write 4096 4096 false",
+        "write 1 9 true",
+        "flush",
+        "trim 4096 512 false",
+        "zero 4608 512 false false",
+        "zero 8192 1048576 true true",
+        "prefetch 0 41943040",
+        "trim 0 41943040 true",
+        "flush",
+    ];
+    assert_eq!(left.calls(), expected);
+    let stats = left.stats;
+    assert_eq!((stats.read.requests, stats.read.bytes), (3, 4096 + 11 + 1024));
+    assert_eq!((stats.write.requests, stats.write.bytes), (2, 4096 + 9));
+    assert_eq!((stats.flush.requests, stats.trim.bytes), (1, 512 + SIZE));
+    assert_eq!((stats.write_zeroes.requests, stats.cache.requests, stats.refused), (2, 1, 0));
+}
+
+#[test]
+fn fua_and_nothing_are_accepted_on_every_command() {
+    let left = run(TestDisk::default(), |client| {
+        for command in [command::READ, command::TRIM, command::WRITE_ZEROES, command::CACHE] {
+            assert_eq!(client.call(command, 0, 4096, 0), 0);
+        }
+        assert_eq!(client.write(0, SIZE, b""), 0);
+        assert_eq!(client.call(command::READ, 1, 0, 0), 0);
+        assert_eq!(client.call(command::CACHE, 1, 0, 512), 0);
+        assert_eq!(client.call(command::FLUSH, 1, 0, 0), 0);
+        assert_eq!(client.write(1, 0, b""), 0);
+    });
+    // An empty write with FUA still makes earlier ones durable.
+    assert_eq!(left.calls(), ["prefetch 0 512", "flush", "flush", "flush"]);
+}
+
+#[test]
+fn refused_requests_leave_the_stream_in_step() {
+    let left = run(TestDisk::default(), |client| {
+        assert_eq!(client.write(0, SIZE - 1, b"ab"), 28);
+        assert_eq!(client.write(2, 0, &[b'N'; 100_000]), 22);
+        assert_eq!(client.write(0, u64::MAX, &[0x25; 4096]), 28);
+        assert_eq!(client.write(0, 0, &vec![0; (32 << 20) + 1]), 22);
+        assert_eq!(client.read(SIZE - 1, 2), Err(22));
+        assert_eq!(client.read(0, (32 << 20) + 1), Err(22));
+        assert_eq!(client.call(command::TRIM, 0, SIZE, 1), 22);
+        assert_eq!(client.call(command::WRITE_ZEROES, 0, SIZE, 1), 28);
+        assert_eq!(client.call(command::WRITE_ZEROES, 1 << 4, 0, 512), 22);
+        assert_eq!(client.call(command::CACHE, 0, SIZE, 1), 22);
+        assert_eq!(client.call(command::FLUSH, 0, 0, 512), 22);
+        assert_eq!(client.call(7, 0, 0, 512), 22);
+        assert_eq!(client.call(999, 0, 0, 512), 22);
+        client.expect_alive();
+    });
+    assert_eq!(left.stats.refused, 13);
+    assert_eq!(left.stats.write.requests, 1);
+}
+
+#[test]
+fn a_write_far_above_the_limit_and_a_wrong_magic_end_the_connection() {
+    serve(TestDisk::default(), Options::default(), |door| {
+        let mut witness = door.enter();
+        let mut client = door.enter();
+        client.request(command::WRITE, 0, 1, 0, (64 << 20) + 1);
+        client.expect_end();
+        let mut client = door.enter();
+        client.send(&[0; 28]);
+        client.expect_end();
+        witness.expect_alive();
+    });
+}
+
+#[test]
+fn a_read_only_disk_refuses_changes() {
+    let disk = TestDisk { is_read_only: true, ..TestDisk::default() };
+    let left = run(disk, |client| {
+        assert_eq!(client.write(0, 0, &[1; 512]), 1);
+        assert_eq!(client.call(command::TRIM, 0, 0, 512), 1);
+        assert_eq!(client.call(command::WRITE_ZEROES, 0, 0, 512), 1);
+        assert_eq!(client.call(command::FLUSH, 0, 0, 0), 0);
+        assert_eq!(client.read(0, 512).unwrap(), [0; 512]);
+    });
+    assert_eq!(left.calls(), ["flush"]);
+}
+
+#[test]
+fn failures_of_the_disk_become_error_values() {
+    for (kind, value) in [(ErrorKind::NoSpace, 28), (ErrorKind::Corrupt, 5)] {
+        for is_ready in [true, false] {
+            let failure = Some((5000, kind));
+            let disk = TestDisk { failure, is_ready, ..TestDisk::default() };
+            let left = run(disk, move |client| {
+                assert_eq!(client.write(0, 4096, &[1; 4096]), value);
+                assert_eq!(client.write(1, 4096, &[1; 4096]), value);
+                assert_eq!(client.write(0, 0, &vec![1; 3 << 20]), value);
+                assert_eq!(client.read(4096, 4096), Err(value));
+                assert_eq!(client.read(0, 32 << 20), Err(value));
+                assert_eq!(client.call(command::TRIM, 0, 0, 1 << 20), value);
+                assert_eq!(client.call(command::WRITE_ZEROES, 0, 0, 1 << 20), value);
+                assert_eq!(client.call(command::CACHE, 0, 0, 1 << 20), value);
+                client.expect_alive();
+            });
+            assert_eq!((left.stats.write.errors, left.stats.read.errors), (3, 2));
+        }
+    }
+}
+
+#[test]
+fn payloads_of_every_length_arrive_whole() {
+    for is_ready in [true, false] {
+        let disk = TestDisk { is_ready, ..TestDisk::default() };
+        run(disk, |client| {
+            let lengths = [1, 511, 4096, 32768, 32769, 65507, 65508, 65536, 65537, 1 << 20];
+            let longer = [(1 << 20) + 1, 5 << 20, (5 << 20) + 77, 32 << 20];
+            for (seed, length) in lengths.into_iter().chain(longer).enumerate() {
+                let data = pattern(length, seed as u8);
+                let offset = 13 * seed as u64;
+                assert_eq!(client.write((seed % 2) as u16, offset, &data), 0, "{length}");
+                assert!(client.read(offset, length as u32).unwrap() == data, "{length}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_long_write_is_streamed_and_flushed_once_for_fua() {
+    let left = run(TestDisk::default(), |client| {
+        assert_eq!(client.write(1, 512, &pattern((2 << 20) + 5, 3)), 0);
+    });
+    let expected =
+        ["write 512 1048576 false", "write 1049088 1048576 false", "write 2097664 5 false"];
+    assert_eq!(left.calls()[..3], expected);
+    assert_eq!(left.calls()[3..], ["flush", "flush"], "one for FUA, one at shutdown");
+    assert_eq!((left.stats.write.requests, left.stats.write.bytes), (1, (2 << 20) + 5));
+}
+
+#[test]
+fn requests_may_come_in_any_fragments() {
+    run(TestDisk { is_ready: false, ..TestDisk::default() }, |client| {
+        let mut stream = Vec::new();
+        for block in 0..20u64 {
+            let request =
+                Request { flags: 0, command: 1, cookie: block, offset: block * 300, length: 300 };
+            stream.extend_from_slice(&request.encode());
+            stream.extend_from_slice(&pattern(300, block as u8));
+        }
+        for (at, part) in [1, 27, 28, 29, 327, 5000].into_iter().enumerate() {
+            stream.chunks(part).for_each(|fragment| client.send(fragment));
+            let mut cookies: Vec<_> = (0..20).map(|_| client.reply()).collect();
+            cookies.sort();
+            assert_eq!(cookies, (0..20).map(|block| (block, 0)).collect::<Vec<_>>(), "{at}");
+            for block in 0..20u64 {
+                assert_eq!(client.read(block * 300, 300).unwrap(), pattern(300, block as u8));
+            }
+        }
+    });
+}
+
+#[test]
+fn many_requests_at_once_are_all_answered() {
+    for is_ready in [true, false] {
+        run(TestDisk { is_ready, ..TestDisk::default() }, move |client| {
+            let mut writer = Client(client.0.try_clone().unwrap());
+            let sender = std::thread::spawn(move || {
+                for cookie in 0..2000u64 {
+                    let length = 4096 * (1 + cookie as u32 % 17);
+                    match cookie % 4 {
+                        0 => writer.request(command::READ, 0, cookie, 0, length),
+                        1 => writer.request(command::FLUSH, 0, cookie, 0, 0),
+                        2 => writer.request(command::CACHE, 0, cookie, 0, length),
+                        _ => {
+                            writer.request(command::WRITE, 0, cookie, 0, length);
+                            writer.send(&vec![0; length as usize]);
+                        }
+                    }
+                }
+            });
+            let mut answered = vec![false; 2000];
+            for _ in 0..2000 {
+                let (cookie, error) = client.reply();
+                assert_eq!(error, 0);
+                assert!(!std::mem::replace(&mut answered[cookie as usize], true));
+                if cookie % 4 == 0 {
+                    client.receive(4096 * (1 + cookie as usize % 17));
+                }
+            }
+            sender.join().unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_later_request_can_overtake() {
+    let disk = TestDisk { gated_offset: Some(0), is_opened_by_reads: true, ..TestDisk::default() };
+    run(disk, |client| {
+        client.request(command::READ, 0, 1, 0, 4096);
+        client.request(command::READ, 0, 2, 4096, 8);
+        assert_eq!(client.reply(), (2, 0));
+        client.receive(8);
+        assert_eq!(client.reply(), (1, 0));
+        client.receive(4096);
+    });
+}
+
+#[test]
+fn a_disconnect_waits_for_what_is_under_way() {
+    let disk = TestDisk { gated_offset: Some(0), ..TestDisk::default() };
+    serve(disk, Options::default(), |mut door| {
+        let mut client = door.enter();
+        client.request(command::READ, 0, 1, 0, 16);
+        client.request(command::DISC, 0, 2, 0, 0);
+        door.enter().expect_alive();
+        door.signal(OPEN_GATE);
+        assert_eq!(client.reply(), (1, 0));
+        client.receive(16);
+        client.expect_end();
+    });
+}
+
+#[test]
+fn a_write_that_must_wait_lets_others_pass() {
+    let disk = TestDisk { gated_offset: Some(0), ..TestDisk::default() };
+    serve(disk, Options::default(), |mut door| {
+        let mut client = door.enter();
+        client.request(command::WRITE, 0, 1, 0, 4096);
+        client.send(&[1; 4096]);
+        client.expect_alive();
+        door.signal(OPEN_GATE);
+        assert_eq!(client.reply(), (1, 0));
+        assert_eq!(client.read(0, 4096).unwrap(), [1; 4096]);
+    });
+}
+
+#[test]
+fn more_requests_than_slots_wait_in_the_socket() {
+    let disk = TestDisk { gated_offset: Some(0), ..TestDisk::default() };
+    serve(disk, Options::default(), |mut door| {
+        let mut client = door.enter();
+        let mut requests = Vec::new();
+        for cookie in 0..200 {
+            let read = Request { flags: 0, command: command::READ, cookie, offset: 0, length: 1 };
+            requests.extend_from_slice(&read.encode());
+        }
+        client.send(&requests);
+        door.enter().expect_alive();
+        door.signal(OPEN_GATE);
+        let mut cookies = Vec::new();
+        for _ in 0..200 {
+            let (cookie, error) = client.reply();
+            client.receive(1);
+            assert_eq!(error, 0);
+            cookies.push(cookie);
+        }
+        cookies.sort();
+        assert_eq!(cookies, (0..200).collect::<Vec<_>>());
+        client.expect_alive();
+    });
+}
