@@ -12,9 +12,11 @@
 #![warn(missing_docs)]
 
 pub mod base;
+pub mod cli;
 pub mod codec;
 pub mod controller;
 pub mod format;
 pub mod media;
+pub mod report;
 pub mod runtime;
 pub mod serve;

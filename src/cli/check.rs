@@ -1,0 +1,73 @@
+//! `pumice check`: verifies every structure and checksum of a closed drive.
+
+use std::path::PathBuf;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::{Outcome, at_path, print, print_json};
+use crate::base::Result;
+use crate::base::units::format_size;
+use crate::controller::{CheckReport, Problem, check};
+use crate::runtime::{Backend, Runtime};
+
+/// Verify every structure and checksum of a drive that is not in use
+///
+/// Reads the whole log: superblocks, segment headers, batches, records; decodes every frame.
+/// Changes nothing. Exit code 1 with a list when something is wrong.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// File or block device
+    path: PathBuf,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// There is no drive that could be checked.
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    let runtime = Runtime::new(Backend::Auto)?;
+    let medium = super::open::medium(&runtime, &args.path, true)?;
+    let style = ProgressStyle::with_template("checked {bytes} ({bytes_per_sec})");
+    let bar = ProgressBar::no_length().with_style(style.expect("a constant template"));
+    let mut progress = |bytes| bar.set_position(bytes);
+    let report = runtime.block_on(check(&medium, &mut progress));
+    bar.finish_and_clear();
+    let report = report.map_err(|error| at_path(&args.path, error))?;
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print(&text(&report))?;
+    }
+    Ok(if report.problem_count == 0 { Outcome::Good } else { Outcome::Problem })
+}
+
+fn text(report: &CheckReport) -> String {
+    let mut text = String::new();
+    for problem in &report.problems {
+        text += &line(problem);
+    }
+    let unlisted = report.problem_count - report.problems.len() as u64;
+    if unlisted > 0 {
+        text += &format!("and {unlisted} more\n");
+    }
+    text + &format!(
+        "{} problems in {} segments, {} batches, {} records, {} frames, {}\n",
+        report.problem_count,
+        report.segments,
+        report.batches,
+        report.records,
+        report.frames,
+        format_size(report.checked_bytes)
+    )
+}
+
+fn line(problem: &Problem) -> String {
+    match (problem.lba, problem.lba_count) {
+        (Some(lba), Some(count)) => format!("{}: LBA {lba}, {count} blocks\n", problem.what),
+        _ => format!("{}\n", problem.what),
+    }
+}

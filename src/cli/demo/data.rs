@@ -1,0 +1,176 @@
+//! What the demo writes: the files of a folder as a file system would lay them out, and synthetic
+//! blocks that save a given share.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rand::Rng;
+
+use super::failed;
+use crate::base::Result;
+use crate::base::checksum::crc64;
+use crate::base::seed::random;
+use crate::base::units::BLOCK_BYTES;
+
+/// Bytes of one write of real data.
+pub(super) const CHUNK_BYTES: usize = 1 << 20;
+
+/// The unit in which synthetic data is random and then constant: fio's default, small enough that
+/// every codec and every frame size sees the same mixture.
+const UNIT_BYTES: usize = 512;
+
+/// Bytes of synthetic data that are made once and then drawn from; each block gets a stamp, so no
+/// two written blocks are the same.
+const POOL_BYTES: usize = 16 << 20;
+
+/// The files below a folder, one behind the other, each beginning at a 4 KiB block.
+pub(super) struct FileStream {
+    folders: Vec<PathBuf>,
+    files: Vec<PathBuf>,
+    open: Option<File>,
+    device: u64,
+    left: u64,
+    checksums: Vec<u64>,
+}
+
+impl FileStream {
+    /// Up to `bytes` bytes of the files below `folder`, in the order of their names; links are not
+    /// followed and other file systems not entered.
+    pub(super) fn new(folder: &Path, bytes: u64) -> Result<Self> {
+        let what = format!("cannot read {}", folder.display());
+        let device = fs::metadata(folder).map_err(failed(what.clone()))?.dev();
+        fs::read_dir(folder).map_err(failed(what))?;
+        let folders = vec![folder.to_owned()];
+        let (files, checksums) = (Vec::new(), Vec::new());
+        Ok(Self { folders, files, open: None, device, left: bytes, checksums })
+    }
+
+    /// Fills `chunk` with the next bytes, zeroes behind the last file; gives whether there were
+    /// any. Remembers the chunk's checksum.
+    pub(super) fn fill(&mut self, chunk: &mut [u8]) -> bool {
+        let mut at = 0;
+        while at < chunk.len() && self.left > 0 {
+            let Some(file) = self.next_file() else { break };
+            match file.read(&mut chunk[at..]) {
+                Ok(count) if count > 0 => at += count,
+                _ => {
+                    self.open = None;
+                    let end = at.next_multiple_of(BLOCK_BYTES);
+                    chunk[at..end].fill(0);
+                    at = end;
+                }
+            }
+        }
+        chunk[at..].fill(0);
+        self.left = self.left.saturating_sub(at as u64);
+        if at > 0 {
+            self.checksums.push(crc64(chunk));
+        }
+        at > 0
+    }
+
+    /// CRC-64 of each chunk given out so far.
+    pub(super) fn checksums(&self) -> &[u64] {
+        &self.checksums
+    }
+
+    /// The file being read, or the next one that can be; one that cannot is no part of the data.
+    fn next_file(&mut self) -> Option<&mut File> {
+        while self.open.is_none() {
+            match self.files.pop() {
+                Some(path) => self.open = File::open(path).ok(),
+                None if self.next_folder() => {}
+                None => return None,
+            }
+        }
+        self.open.as_mut()
+    }
+
+    /// Lists the next folder; false if there is none.
+    fn next_folder(&mut self) -> bool {
+        let Some(folder) = self.folders.pop() else { return false };
+        let mut entries: Vec<_> = fs::read_dir(folder).into_iter().flatten().flatten().collect();
+        // Taken from the end.
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.file_name()));
+        for entry in entries {
+            match entry.metadata() {
+                Ok(found) if found.is_dir() && found.dev() == self.device => {
+                    self.folders.push(entry.path());
+                }
+                Ok(found) if found.is_file() && found.len() > 0 => self.files.push(entry.path()),
+                _ => {}
+            }
+        }
+        true
+    }
+}
+
+/// Blocks of a given compressibility.
+pub(super) struct Synthetic {
+    pool: Vec<u8>,
+    stamp: u64,
+}
+
+impl Synthetic {
+    /// Blocks of which `saved_percent` is constant and the rest random.
+    pub(super) fn new(saved_percent: u32, seed: u64) -> Self {
+        let mut pool = vec![0; POOL_BYTES];
+        let mut random = random(seed);
+        let random_bytes = UNIT_BYTES * (100 - saved_percent as usize) / 100;
+        for unit in pool.chunks_exact_mut(UNIT_BYTES) {
+            random.fill_bytes(&mut unit[..random_bytes]);
+        }
+        Self { pool, stamp: seed }
+    }
+
+    /// Fills `target`, whole blocks, with bytes not given out before.
+    pub(super) fn fill(&mut self, target: &mut [u8]) {
+        for (index, block) in target.chunks_exact_mut(BLOCK_BYTES).enumerate() {
+            self.stamp += 1;
+            // An odd stride visits every block of the pool before one comes again.
+            let blocks = self.pool.len() / BLOCK_BYTES;
+            let from = (self.stamp as usize + index) * 97 % blocks * BLOCK_BYTES;
+            block.copy_from_slice(&self.pool[from..from + BLOCK_BYTES]);
+            block[..8].copy_from_slice(&self.stamp.to_le_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: files come out whole and aligned, and synthetic blocks save what was asked.
+    use super::*;
+    use crate::codec::{Codec, Compressor};
+
+    #[test]
+    fn files_stand_one_behind_the_other() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("b")).unwrap();
+        fs::write(folder.path().join("a"), vec![1; 5000]).unwrap();
+        fs::write(folder.path().join("b/c"), vec![2; 10]).unwrap();
+        let mut stream = FileStream::new(folder.path(), 1 << 30).unwrap();
+        let mut chunk = vec![9; 32768];
+        assert!(stream.fill(&mut chunk));
+        assert!(chunk[..5000].iter().all(|&byte| byte == 1));
+        assert!(chunk[5000..8192].iter().all(|&byte| byte == 0));
+        assert_eq!(chunk[8192..8203], [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 0]);
+        assert_eq!(stream.checksums(), [crc64(&chunk)]);
+        assert!(!stream.fill(&mut chunk));
+    }
+
+    #[test]
+    fn synthetic_blocks_save_what_was_asked() {
+        let mut compressor = Compressor::new(Codec::Lz4);
+        let mut target = vec![0; Compressor::target_bytes(BLOCK_BYTES)];
+        for (saved, least, most) in [(98, 0.94, 0.99), (50, 0.46, 0.51), (2, 0.0, 0.03)] {
+            let mut synthetic = Synthetic::new(saved, 1);
+            let mut block = vec![0; BLOCK_BYTES];
+            synthetic.fill(&mut block);
+            let (_, stored) = compressor.compress(&block, &mut target);
+            let measured = 1.0 - stored as f64 / BLOCK_BYTES as f64;
+            assert!((least..=most).contains(&measured), "{saved} %: {measured}");
+        }
+    }
+}

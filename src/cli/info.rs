@@ -1,0 +1,104 @@
+//! `pumice info`: what a drive is and how it does, closed or served.
+
+use std::path::{Path, PathBuf};
+
+use super::{Outcome, print, print_json};
+use crate::base::units::format_size;
+use crate::base::{Error, ErrorKind, Result};
+use crate::controller::Info;
+use crate::report::{Align, Table};
+use crate::runtime::{Backend, Runtime};
+use crate::serve::control;
+
+/// Show a drive's identity, geometry and counters, closed or while it is served
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// File or block device
+    path: PathBuf,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// There is no drive, or it is in use by something that does not answer.
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    let info = read(&args.path)?;
+    if args.json {
+        print_json(&info)?
+    } else {
+        print(&text(&args.path, &info))?
+    }
+    Ok(Outcome::Good)
+}
+
+/// Asks the server if the drive is served, else opens it read-only.
+fn read(path: &Path) -> Result<Info> {
+    if let Some(answer) = control::ask(path)? {
+        return serde_json::from_slice(&answer).map_err(|cause| {
+            let what = format!("the server of {} gave no sensible answer", path.display());
+            Error::new(ErrorKind::Unsupported, what).caused_by(cause)
+        });
+    }
+    let runtime = Runtime::new(Backend::Auto)?;
+    super::open::drive(&runtime, path, true).map(|drive| drive.info())
+}
+
+fn text(path: &Path, info: &Info) -> String {
+    let mut table = Table::new(&[("", Align::Left), ("", Align::Left)]);
+    let mut row = |name: &str, value: String| table.row(vec![name.into(), value]);
+    let percent = |fraction: f64| format!("{:.1} %", fraction * 100.0);
+    row("drive", path.display().to_string());
+    row("uuid", info.uuid.to_string());
+    row("format", info.format_version.to_string());
+    row("size", format_size(info.size_bytes));
+    row(
+        "capacity",
+        format!(
+            "{} ({} over-provisioning)",
+            format_size(info.capacity_bytes),
+            percent(info.over_provisioning)
+        ),
+    );
+    row(
+        "segments",
+        format!(
+            "{} of {}, {} free",
+            info.segment_count,
+            format_size(info.segment_bytes.into()),
+            info.free_segments
+        ),
+    );
+    row("codec", format!("{}, frames of up to {} blocks", info.codec, info.frame_blocks));
+    row("host written", format_size(info.host_bytes));
+    row("frames", format_size(info.frame_bytes));
+    row("media written", format_size(info.media_bytes));
+    row("stored fraction", format!("{:.4} (ratio {})", info.stored_fraction, ratio(info)));
+    row("write amplification", format!("{:.4}", info.write_amplification));
+    row("mapped", format_size(info.mapped_bytes));
+    row("live", format_size(info.live_bytes));
+    row("batches", format!("{}, durable up to {}", info.sequence, info.watermark));
+    let memory = &info.memory;
+    row(
+        "memory",
+        format!(
+            "map {}, batch buffers {}, read buffers {}, decoded frames {}",
+            format_size(memory.map_bytes),
+            format_size(memory.batch_bytes),
+            format_size(memory.read_buffer_bytes),
+            format_size(memory.frame_cache_bytes)
+        ),
+    );
+    table.to_text()
+}
+
+fn ratio(info: &Info) -> String {
+    if info.stored_fraction > 0.0 {
+        format!("{:.2}", 1.0 / info.stored_fraction)
+    } else {
+        "unknown".into()
+    }
+}

@@ -1,0 +1,150 @@
+//! The command line: one file per subcommand.
+//!
+//! Results go to stdout, progress and logs to stderr. Exit codes: 0 good, 1 ran and found a
+//! problem, 2 could not run. A reader that closes stdout early is not an error.
+
+mod check;
+mod create;
+mod demo;
+mod info;
+mod open;
+mod serve;
+
+use std::ffi::OsString;
+use std::io::{ErrorKind as IoErrorKind, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::base::Error;
+
+/// What the program found, when it could run.
+pub(crate) enum Outcome {
+    /// All is well.
+    Good,
+    /// It ran and found a problem.
+    Problem,
+    /// Another program's exit code is passed on.
+    Code(u8),
+}
+
+/// An SSD controller in software that compresses as it writes.
+///
+/// A Pumice drive is a file or block device that a host sees as a disk over NBD. Every write is
+/// compressed, packed and appended to a log; nothing is lost that was flushed.
+#[derive(Debug, Parser)]
+#[command(name = "pumice", version, max_term_width = 100, term_width = 100)]
+#[command(after_help = "\
+Examples:
+  pumice create drive.pumice --size 64G
+  pumice serve drive.pumice --unix /tmp/drive.sock
+  pumice serve drive.pumice --run 'nbdinfo \"$uri\"'
+  pumice demo")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Create(create::Args),
+    Serve(serve::Args),
+    Info(info::Args),
+    Check(check::Args),
+    Demo(demo::Args),
+}
+
+/// Runs the program with the process's arguments.
+pub fn main() -> ExitCode {
+    run(std::env::args_os())
+}
+
+fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
+    let default_level = if matches!(cli.command, Command::Serve(_)) { "info" } else { "warn" };
+    let filter = tracing_subscriber::EnvFilter::try_from_env("PUMICE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default_level));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_target(false)
+        .log_internal_errors(false)
+        .without_time()
+        .init();
+    let result = match cli.command {
+        Command::Create(args) => create::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Info(args) => info::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Demo(args) => demo::run(&args),
+    };
+    match result {
+        Ok(Outcome::Good) => ExitCode::SUCCESS,
+        Ok(Outcome::Problem) => ExitCode::from(1),
+        Ok(Outcome::Code(code)) => ExitCode::from(code),
+        Err(error) => {
+            say_error(&error.chain());
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Help and version as clap prints them; every mistake as one line.
+fn refuse(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        return match print(&error.render().to_string()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                say_error(&error.chain());
+                ExitCode::from(2)
+            }
+        };
+    }
+    if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        say_error("name a command: create, serve, info, check or demo (see pumice --help)");
+        return ExitCode::from(2);
+    }
+    let text = error.render().to_string();
+    let paragraph = text.lines().take_while(|line| !line.trim().is_empty());
+    let line = paragraph.map(str::trim).collect::<Vec<_>>().join(" ");
+    let line = line.strip_prefix("error: ").unwrap_or(&line);
+    say_error(&format!("{line} (see pumice --help)"));
+    ExitCode::from(2)
+}
+
+fn say_error(line: &str) {
+    // Nobody may be listening; that must not change how the program ends.
+    let _ = writeln!(std::io::stderr(), "pumice: {line}");
+}
+
+/// Prints a result to stdout.
+pub(crate) fn print(text: &str) -> Result<(), Error> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != IoErrorKind::BrokenPipe => {
+            Err(Error::os("cannot write the result", error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints a result as JSON, indented, to stdout.
+pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Error> {
+    let text = serde_json::to_string_pretty(value).expect("results serialize");
+    print(&(text + "\n"))
+}
+
+/// Reads a size for clap.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    crate::base::units::parse_size(text)
+}
+
+/// A path for a message.
+pub(crate) fn at_path(path: &std::path::Path, error: Error) -> Error {
+    let kind = error.kind();
+    Error::new(kind, path.display().to_string()).caused_by(error)
+}
