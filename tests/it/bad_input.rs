@@ -1,0 +1,202 @@
+//! Goal: what cannot work is refused before anything is touched: one line on stderr that names the
+//! thing, exit code 2, and not a byte of any file changed.
+//!
+//! Method: a table of wrong arguments, and drives that are damaged, absent, busy or not drives.
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::net::TcpListener;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use crate::harness::{Drive, Finished, pumice, stand_in};
+
+/// Where the superblock slots lie, and how long one is. Written out here, because a medium's
+/// layout is part of the format.
+const SLOT_OFFSETS: [u64; 2] = [0, 1 << 20];
+const SLOT_BYTES: usize = 4096;
+
+/// Subcommands that open a drive; `serve` never gets as far as serving in these tests.
+const OPENERS: [&str; 3] = ["serve", "info", "check"];
+
+#[test]
+fn sizes_that_make_no_drive_are_refused() {
+    for (size, mention) in
+        [("64Q", "suffix"), ("0", "size"), ("6K", "4"), ("-1", ""), ("lots", ""), ("99999P", "")]
+    {
+        let drive = Drive::absent();
+        refused(&create(&drive, size), mention);
+        assert!(!drive.path().exists(), "a refused size left a file behind");
+    }
+}
+
+#[test]
+fn a_path_that_is_missing_is_named() {
+    let drive = Drive::absent();
+    for verb in OPENERS {
+        refused(&open(verb, &drive), "drive");
+        assert!(!drive.path().exists(), "{verb} made a file");
+    }
+    let nowhere = drive.beside("no/such/directory");
+    refused(&pumice(&[Path::new("create"), &nowhere, "--size=64M".as_ref()]), "no/such/directory");
+}
+
+#[test]
+fn a_directory_is_not_a_drive() {
+    let drive = Drive::absent();
+    fs::create_dir(drive.path()).unwrap();
+    for verb in OPENERS {
+        refused(&open(verb, &drive), "drive");
+    }
+    refused(&create(&drive, "64M"), "drive");
+    assert_eq!(fs::read_dir(drive.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn no_permission_is_said() {
+    if rustix::process::geteuid().is_root() {
+        println!("skipped: permissions do not bind root");
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    fs::set_permissions(drive.path(), Permissions::from_mode(0o000)).unwrap();
+    for verb in OPENERS {
+        refused(&open(verb, &drive), "ermission");
+    }
+}
+
+#[test]
+fn an_existing_file_is_not_overwritten() {
+    let drive = Drive::create("64M", &[]);
+    unchanged(&drive, |drive| refused(&create(drive, "64M"), "--force"));
+    fs::write(drive.path(), b"somebody's thesis").unwrap();
+    unchanged(&drive, |drive| refused(&create(drive, "64M"), "--force"));
+}
+
+#[test]
+fn other_bytes_are_not_a_drive() {
+    let drive = Drive::absent();
+    for bytes in [vec![0; 2 << 20], b"not a drive\n".repeat(200_000), vec![b'x'; 100], Vec::new()] {
+        fs::write(drive.path(), bytes).unwrap();
+        for verb in OPENERS {
+            unchanged(&drive, |drive| refused(&open(verb, drive), "drive"));
+        }
+    }
+}
+
+#[test]
+fn a_wrong_magic_in_both_slots_is_not_a_drive() {
+    let drive = Drive::create("64M", &[]);
+    for offset in SLOT_OFFSETS {
+        overwrite(&drive, offset, b"NOTADRIV");
+    }
+    for verb in OPENERS {
+        unchanged(&drive, |drive| refused(&open(verb, drive), "drive"));
+    }
+}
+
+#[test]
+fn one_damaged_superblock_slot_does_not_matter() {
+    for offset in SLOT_OFFSETS {
+        let drive = Drive::create("64M", &[]);
+        // A torn write of the slot: the first sector is there, the rest is something else.
+        overwrite(&drive, offset + 512, &[0xA5; SLOT_BYTES - 512]);
+        let finished = open("info", &drive);
+        assert_eq!(finished.code, Some(0), "slot at {offset}: {}", finished.stderr);
+        drive.serve().stop();
+    }
+}
+
+#[test]
+fn two_damaged_superblock_slots_are_refused() {
+    let drive = Drive::create("64M", &[]);
+    for offset in SLOT_OFFSETS {
+        // Behind the magic, so that it is still seen to be a drive.
+        overwrite(&drive, offset + 16, &[0xA5; SLOT_BYTES - 16]);
+    }
+    for verb in OPENERS {
+        unchanged(&drive, |drive| refused(&open(verb, drive), "superblock"));
+    }
+}
+
+#[test]
+fn a_medium_that_was_cut_short_is_refused() {
+    let drive = Drive::create("64M", &[]);
+    let file = OpenOptions::new().write(true).open(drive.path()).unwrap();
+    file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+    for verb in OPENERS {
+        unchanged(&drive, |drive| refused(&open(verb, drive), "small"));
+    }
+}
+
+#[test]
+fn a_socket_in_use_is_left_to_its_owner() {
+    let drive = Drive::create("64M", &[]);
+    let socket = drive.beside("socket");
+    let _owner = UnixListener::bind(&socket).unwrap();
+    unchanged(&drive, |drive| {
+        let args = ["serve".as_ref(), drive.path(), "--unix".as_ref(), &*socket];
+        refused(&pumice(&args), "in use");
+    });
+    assert!(std::os::unix::net::UnixStream::connect(&socket).is_ok(), "the owner lost its socket");
+}
+
+#[test]
+fn a_port_in_use_is_refused() {
+    let drive = Drive::create("64M", &[]);
+    let owner = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = owner.local_addr().unwrap().to_string();
+    unchanged(&drive, |drive| {
+        let args = ["serve".as_ref(), drive.path(), "--listen".as_ref(), address.as_ref()];
+        refused(&pumice(&args), &address);
+    });
+}
+
+#[test]
+fn a_drive_is_opened_by_one_server_at_a_time() {
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let server = drive.serve();
+    refused(&open("serve", &drive), "in use");
+    server.stop();
+    drive.serve().stop();
+}
+
+fn create(drive: &Drive, size: &str) -> Finished {
+    // `=` keeps a size that starts with a minus an argument of its flag.
+    pumice(&["create".as_ref(), drive.path(), format!("--size={size}").as_ref()])
+}
+
+fn open(verb: &str, drive: &Drive) -> Finished {
+    if verb == "serve" {
+        let socket = drive.beside("second-socket");
+        return pumice(&["serve".as_ref(), drive.path(), "--unix".as_ref(), &*socket]);
+    }
+    pumice(&[verb.as_ref(), drive.path()])
+}
+
+/// Asserts exit code 2, nothing on stdout, and one line on stderr that contains `mention`.
+fn refused(finished: &Finished, mention: &str) {
+    let lines: Vec<&str> = finished.stderr.lines().collect();
+    let one_line = lines.len() == 1 && lines[0].starts_with("pumice: ");
+    assert!(
+        finished.code == Some(2) && one_line && finished.stdout.is_empty(),
+        "expected exit 2 and one line 'pumice: ...': {finished:#?}"
+    );
+    assert!(lines[0].contains(mention), "'{mention}' is not mentioned: {}", lines[0]);
+}
+
+/// Asserts that the drive's file has the same bytes afterwards.
+fn unchanged(drive: &Drive, action: impl FnOnce(&Drive)) {
+    let before = fs::read(drive.path()).unwrap();
+    action(drive);
+    let after = fs::read(drive.path()).unwrap();
+    assert!(before == after, "the file was changed");
+}
+
+fn overwrite(drive: &Drive, offset: u64, bytes: &[u8]) {
+    let file = OpenOptions::new().write(true).open(drive.path()).unwrap();
+    file.write_all_at(bytes, offset).unwrap();
+}

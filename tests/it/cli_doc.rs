@@ -1,0 +1,124 @@
+//! Goal: docs/cli.md shows exactly what `--help` prints.
+//!
+//! Method: the document has one fenced block for the program and one for each subcommand; the first
+//! line of a block is its command, the rest its output. `UPDATE_DOCS=1` (or `make docs`) rewrites
+//! the blocks, and adds those of new subcommands at the end.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use crate::harness::pumice;
+
+/// Subcommands a user can rely on; there may be more.
+const EXPECTED: [&str; 5] = ["create", "serve", "info", "check", "demo"];
+
+const FENCE: &str = "```";
+
+#[test]
+fn help_and_document_agree() {
+    let top = help(&[]);
+    let subcommands = subcommands(&top);
+    for name in EXPECTED {
+        assert!(subcommands.contains(&name), "no subcommand {name} in\n{top}");
+    }
+    let mut document = fs::read_to_string(document_path()).expect("docs/cli.md");
+    let update = env::var_os("UPDATE_DOCS").is_some();
+    let mut blocks = vec![("$ pumice --help".to_owned(), top.clone())];
+    blocks
+        .extend(subcommands.iter().map(|name| (format!("$ pumice {name} --help"), help(&[name]))));
+    for (command, output) in &blocks {
+        if update {
+            document = with_block(&document, command, output);
+        }
+        let shown = block(&document, command);
+        assert_eq!(shown, Some(output.as_str()), "docs/cli.md: {command} (run `make docs`)");
+    }
+    for command in document.lines().filter(|line| line.starts_with("$ pumice ")) {
+        let known = blocks.iter().any(|(name, _)| name == command);
+        assert!(known || !command.ends_with("--help"), "docs/cli.md: {command} is gone");
+    }
+    if update {
+        fs::write(document_path(), document).expect("write docs/cli.md");
+    }
+}
+
+fn document_path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/cli.md")
+}
+
+/// What `pumice [subcommand] --help` prints, without trailing blanks.
+fn help(subcommand: &[&str]) -> String {
+    let finished = pumice(&[subcommand, &["--help"]].concat());
+    assert_eq!(finished.code, Some(0), "{subcommand:?}: {}", finished.stderr);
+    assert!(finished.stderr.is_empty(), "help goes to stdout: {}", finished.stderr);
+    let lines: Vec<&str> = finished.stdout.trim_end().lines().map(str::trim_end).collect();
+    let widest = lines.iter().map(|line| line.chars().count()).max();
+    assert!(widest <= Some(100), "help of {subcommand:?} is {widest:?} columns wide");
+    lines.join("\n") + "\n"
+}
+
+/// The names listed under `Commands:`, without clap's own `help`.
+fn subcommands(top: &str) -> Vec<&str> {
+    top.lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| line.starts_with("  "))
+        // A wrapped description is indented further than a name.
+        .filter(|line| !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .collect()
+}
+
+/// The output that the document shows for a command.
+fn block<'a>(document: &'a str, command: &str) -> Option<&'a str> {
+    let (_, rest) = document.split_once(&format!("{FENCE}text\n{command}\n"))?;
+    if rest.starts_with(FENCE) {
+        return Some("");
+    }
+    rest.find(&format!("\n{FENCE}\n")).map(|end| &rest[..=end])
+}
+
+/// The document with this output for a command, in place or at the end.
+fn with_block(document: &str, command: &str, output: &str) -> String {
+    let opening = format!("{FENCE}text\n{command}\n");
+    match block(document, command) {
+        Some(old) => {
+            document.replacen(&format!("{opening}{old}"), &format!("{opening}{output}"), 1)
+        }
+        None => {
+            let title = command.trim_start_matches("$ ").trim_end_matches(" --help");
+            format!("{}\n\n## {title}\n\n{opening}{output}{FENCE}\n", document.trim_end())
+        }
+    }
+}
+
+#[test]
+fn a_stale_block_is_noticed_and_rewritten() {
+    let stale = "# CLI\n\n```text\n$ pumice a --help\nold\n```\n\nWords.\n";
+    assert_eq!(block(stale, "$ pumice a --help"), Some("old\n"));
+    assert_eq!(block(stale, "$ pumice b --help"), None);
+    let fresh = with_block(stale, "$ pumice a --help", "new\nlines\n");
+    assert_eq!(fresh, stale.replace("old", "new\nlines"));
+    let longer = with_block(&fresh, "$ pumice b --help", "more\n");
+    assert_eq!(block(&longer, "$ pumice b --help"), Some("more\n"));
+    assert_eq!(block(&longer, "$ pumice a --help"), Some("new\nlines\n"));
+    let (command, empty) = ("$ pumice c --help", "```text\n$ pumice c --help\n```\n");
+    assert_eq!(block(&with_block(empty, command, "x\n"), command), Some("x\n"));
+}
+
+#[test]
+fn subcommands_are_read_from_the_help() {
+    let top = "\
+Usage: pumice <COMMAND>
+
+Commands:
+  create  Make a drive
+          that lasts
+  help    Print help
+
+Options:
+  -h, --help  Print help
+";
+    assert_eq!(subcommands(top), ["create"]);
+}

@@ -1,0 +1,396 @@
+//! What every test that drives the built program stands on: a drive in a directory of its own, a
+//! server as a child process, other people's tools, and time limits that kill.
+//!
+//! Invariants: nothing outlives its test (children are killed with their process group when they
+//! are dropped or late); servers listen only on unix sockets in the test's own directory; nothing
+//! waits by sleeping for a guessed time.
+//!
+//! With `PUMICE_STAND_IN` set to a shell command that uses `$socket` and `$drive`, the client tests
+//! run against that server on a plain file instead, which tells a wrong expectation of a test from
+//! a fault of the program:
+//!
+//! ```text
+//! PUMICE_STAND_IN='exec nbdkit -f -U "$socket" file "$drive"' cargo test --test it
+//! ```
+//!
+//! This file deliberately reads the real clock: deadlines of child processes are real time.
+#![allow(clippy::disallowed_methods, reason = "deadlines of child processes are real time")]
+
+use std::cell::Cell;
+use std::env;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How long a command of ours or of others may take: several times what the slowest needs on two
+/// busy cores.
+pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(120);
+
+/// How long a server may take to accept its first connection, and to end after SIGTERM.
+const SERVER_LIMIT: Duration = Duration::from_secs(30);
+
+/// The program under test.
+pub(crate) const PUMICE: &str = env!("CARGO_BIN_EXE_pumice");
+
+/// How a command ended and what it said.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    /// Exit code; `None` if a signal ended it.
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// Runs a command without input and waits for its end.
+///
+/// Panics, after killing the command with all its children, if it takes longer than `limit`.
+pub(crate) fn run(command: &mut Command, limit: Duration) -> Finished {
+    let mut child = spawn(command);
+    let stdout = read_in_background(child.stdout.take().expect("stdout is piped"));
+    let stderr = read_in_background(child.stderr.take().expect("stderr is piped"));
+    let status = wait(&mut child, limit);
+    let text = |reader: JoinHandle<Vec<u8>>| {
+        String::from_utf8_lossy(&reader.join().expect("reader thread")).into_owned()
+    };
+    let (stdout, stderr) = (text(stdout), text(stderr));
+    let Some(status) = status else {
+        panic!("{command:?} took longer than {limit:?}\n{stdout}\n{stderr}");
+    };
+    Finished { code: status.code(), stdout, stderr }
+}
+
+/// Runs a command that must succeed within [`COMMAND_LIMIT`].
+pub(crate) fn run_ok(command: &mut Command) -> Finished {
+    let finished = run(command, COMMAND_LIMIT);
+    assert_eq!(
+        finished.code,
+        Some(0),
+        "{command:?}\n--- stdout\n{}\n--- stderr\n{}",
+        finished.stdout,
+        finished.stderr
+    );
+    finished
+}
+
+/// Runs `pumice` with these arguments, however it ends.
+pub(crate) fn pumice<S: AsRef<OsStr>>(args: &[S]) -> Finished {
+    run(Command::new(PUMICE).args(args), COMMAND_LIMIT)
+}
+
+/// Finds somebody else's program.
+///
+/// Without it a test says why it is skipped and returns; under CI a missing program fails the
+/// test, so that nothing is skipped where it counts.
+pub(crate) fn tool(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&path)
+        // mkfs and fsck are not on every user's path.
+        .chain([PathBuf::from("/usr/sbin"), PathBuf::from("/sbin")])
+        .map(|directory| directory.join(name))
+        .find(|file| file.is_file());
+    found.or_else(|| skip(&format!("{name} is not installed")))
+}
+
+/// Finds a Python that has libnbd: Debian's module belongs to Debian's Python, which need not be
+/// the first one on the path.
+pub(crate) fn python_with_libnbd() -> Option<PathBuf> {
+    let candidates = ["python3", "/usr/bin/python3"];
+    let found = candidates.into_iter().find(|python| {
+        let probe = Command::new(python).args(["-c", "import nbd"]).stderr(Stdio::null()).status();
+        probe.is_ok_and(|status| status.success())
+    });
+    found.map(PathBuf::from).or_else(|| skip("no python3 has the nbd module (python3-libnbd)"))
+}
+
+/// A file of `tests/it/fixtures`.
+pub(crate) fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/fixtures").join(name)
+}
+
+fn skip<T>(reason: &str) -> Option<T> {
+    assert!(env::var("CI").as_deref() != Ok("true"), "CI does not skip tests: {reason}");
+    println!("skipped: {reason}");
+    None
+}
+
+/// The server command that stands in for `pumice serve`, if one is set.
+pub(crate) fn stand_in() -> Option<String> {
+    env::var("PUMICE_STAND_IN").ok()
+}
+
+/// A drive in a directory of its own, removed with it.
+pub(crate) struct Drive {
+    directory: TempDir,
+    path: PathBuf,
+    servers: Cell<u32>,
+}
+
+impl Drive {
+    /// Creates a drive of `size` with further arguments for `pumice create`.
+    pub(crate) fn create(size: &str, args: &[&str]) -> Self {
+        let drive = Self::absent();
+        if stand_in().is_some() {
+            let bytes = pumice::base::units::parse_size(size).expect("a size");
+            let file = File::create(&drive.path).expect("create the stand-in's file");
+            file.set_len(bytes).expect("size the stand-in's file");
+        } else {
+            let mut command = Command::new(PUMICE);
+            run_ok(command.arg("create").arg(&drive.path).args(["--size", size]).args(args));
+        }
+        drive
+    }
+
+    /// The directory and the name of a drive that nobody has created.
+    pub(crate) fn absent() -> Self {
+        let directory = tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir");
+        let path = directory.path().join("drive");
+        Self { directory, path, servers: Cell::new(0) }
+    }
+
+    /// The drive's file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A name in the drive's directory.
+    pub(crate) fn beside(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Starts a server and waits until it accepts connections.
+    pub(crate) fn serve(&self) -> Server {
+        self.serve_with(&[])
+    }
+
+    /// [`Drive::serve`] with further arguments for `pumice serve`.
+    pub(crate) fn serve_with(&self, args: &[&str]) -> Server {
+        // A new name each time: after `kill -9` the old socket file is still there.
+        self.servers.set(self.servers.get() + 1);
+        let socket = self.beside(&format!("socket-{}", self.servers.get()));
+        let mut command = match stand_in() {
+            Some(script) => {
+                let mut command = Command::new("sh");
+                command.args(["-c", &script]).env("socket", &socket).env("drive", &self.path);
+                command
+            }
+            None => {
+                let mut command = Command::new(PUMICE);
+                command.arg("serve").arg(&self.path).arg("--unix").arg(&socket).args(args);
+                command
+            }
+        };
+        Server::start(&mut command, socket)
+    }
+
+    /// What `pumice info --json` says.
+    pub(crate) fn info(&self) -> Value {
+        let mut command = Command::new(PUMICE);
+        let finished = run_ok(command.arg("info").arg(&self.path).arg("--json"));
+        serde_json::from_str(&finished.stdout).expect("info --json prints JSON")
+    }
+
+    /// Asserts that `pumice check` finds nothing wrong.
+    pub(crate) fn assert_checks(&self) {
+        if stand_in().is_none() {
+            run_ok(Command::new(PUMICE).arg("check").arg(&self.path));
+        }
+    }
+}
+
+/// The number called `key`, wherever it is in `value`.
+///
+/// Panics if there is none: a renamed counter must not turn a test into nothing.
+pub(crate) fn counter(value: &Value, key: &str) -> u64 {
+    fn find(value: &Value, key: &str) -> Option<u64> {
+        match value {
+            Value::Object(map) => map
+                .get(key)
+                .and_then(Value::as_u64)
+                .or_else(|| map.values().find_map(|inner| find(inner, key))),
+            Value::Array(list) => list.iter().find_map(|inner| find(inner, key)),
+            _ => None,
+        }
+    }
+    find(value, key).unwrap_or_else(|| panic!("no number '{key}' in {value:#}"))
+}
+
+/// A server in a process of its own; killed when dropped.
+pub(crate) struct Server {
+    child: Child,
+    socket: PathBuf,
+    stderr: Arc<Mutex<String>>,
+    lines: Receiver<()>,
+}
+
+impl Server {
+    fn start(command: &mut Command, socket: PathBuf) -> Self {
+        let mut child = spawn(command);
+        drop(read_in_background(child.stdout.take().expect("stdout is piped")));
+        let pipe = child.stderr.take().expect("stderr is piped");
+        let stderr = Arc::new(Mutex::new(String::new()));
+        let (sender, lines) = channel();
+        let seen = Arc::clone(&stderr);
+        thread::spawn(move || {
+            for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+                seen.lock().expect("stderr").push_str(&(line + "\n"));
+                // Nobody listens any more once the server is up; its words are kept all the same.
+                let _ = sender.send(());
+            }
+        });
+        let server = Self { child, socket, stderr, lines };
+        server.wait_until_it_accepts(command);
+        server
+    }
+
+    fn wait_until_it_accepts(&self, command: &Command) {
+        let deadline = Instant::now() + SERVER_LIMIT;
+        while UnixStream::connect(&self.socket).is_err() {
+            // A server that says something may be ready; one that closed its stderr is dead; one
+            // that says nothing is asked again soon.
+            let heard = self.lines.recv_timeout(Duration::from_millis(10));
+            let dead = heard == Err(RecvTimeoutError::Disconnected);
+            let late = Instant::now() > deadline;
+            let state = if dead { "ended" } else { "does not accept connections" };
+            assert!(!dead && !late, "{command:?} {state}\n{}", self.stderr());
+        }
+    }
+
+    /// The server's default export.
+    pub(crate) fn uri(&self) -> String {
+        format!("nbd+unix:///?socket={}", self.socket.display())
+    }
+
+    /// What the server has written to its standard error so far.
+    pub(crate) fn stderr(&self) -> String {
+        self.stderr.lock().expect("stderr").clone()
+    }
+
+    /// Asks the server to end with SIGTERM and asserts that it does so in time and with exit 0.
+    pub(crate) fn stop(mut self) {
+        kill_process(pid(&self.child), Signal::TERM).expect("SIGTERM");
+        let status = wait(&mut self.child, SERVER_LIMIT);
+        let code = status.map(|status| status.code());
+        assert_eq!(code, Some(Some(0)), "end after SIGTERM\n{}", self.stderr());
+    }
+
+    /// Ends the server with SIGKILL, as a crash of the program would.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().expect("SIGKILL");
+        self.child.wait().expect("wait for the killed server");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // A reaped child's number may be somebody else's by now.
+        if let Ok(None) = self.child.try_wait() {
+            end(&mut self.child);
+        }
+    }
+}
+
+/// A client that reports its progress line by line; killed when dropped.
+pub(crate) struct Talker {
+    child: Child,
+    lines: Receiver<String>,
+    stderr: Option<JoinHandle<Vec<u8>>>,
+}
+
+impl Talker {
+    /// Starts the client.
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut child = spawn(command);
+        let stderr = Some(read_in_background(child.stderr.take().expect("stderr is piped")));
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            // Lines that nobody waits for are read all the same, so that the client never blocks.
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        Self { child, lines, stderr }
+    }
+
+    /// Waits for the client's next line; panics with its stderr if it ends or says nothing for
+    /// [`COMMAND_LIMIT`].
+    pub(crate) fn next_line(&mut self) -> String {
+        match self.lines.recv_timeout(COMMAND_LIMIT) {
+            Ok(line) => line,
+            Err(error) => panic!("no line from the client: {error}\n{}", self.end().1),
+        }
+    }
+
+    /// Waits for the client's end and asserts exit 0.
+    pub(crate) fn finish(mut self) {
+        let status = wait(&mut self.child, COMMAND_LIMIT);
+        let code = status.map(|status| status.code());
+        assert_eq!(code, Some(Some(0)), "{}", self.end().1);
+    }
+
+    /// Ends the client and takes its last words.
+    fn end(&mut self) -> (ExitStatus, String) {
+        // A reaped child's number may be somebody else's by now.
+        let status = match self.child.try_wait().expect("state of a child") {
+            Some(status) => status,
+            None => end(&mut self.child),
+        };
+        let stderr = self.stderr.take().map(|reader| reader.join().expect("reader thread"));
+        (status, String::from_utf8_lossy(&stderr.unwrap_or_default()).into_owned())
+    }
+}
+
+impl Drop for Talker {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Starts a child in a process group of its own, with piped output and no input.
+fn spawn(command: &mut Command) -> Child {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.env("LC_ALL", "C.UTF-8").env("NO_COLOR", "1").env_remove("RUST_LOG").process_group(0);
+    command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"))
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_child(child)
+}
+
+/// Waits for a child's end; `None` if it took longer than `limit` and was killed.
+fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let pidfd = pidfd_open(pid(child), PidfdFlags::empty()).expect("pidfd of a child");
+    let mut events = [PollFd::new(&pidfd, PollFlags::IN)];
+    let limit = Timespec::try_from(limit).expect("a limit of seconds");
+    let ended = poll(&mut events, Some(&limit)).expect("poll a pidfd") == 1;
+    let status = end(child);
+    ended.then_some(status)
+}
+
+/// Ends whatever is left of the process group of a child that is not reaped yet, so that its pipes
+/// close, and reaps it. A child that has ended already keeps its status.
+fn end(child: &mut Child) -> ExitStatus {
+    let _ = kill_process_group(pid(child), Signal::KILL);
+    child.wait().expect("wait for a child")
+}
+
+fn read_in_background(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).expect("read a child's output");
+        bytes
+    })
+}

@@ -1,0 +1,17 @@
+//! The built program as a user meets it: real clients, real servers, real files, real crashes.
+//!
+//! One binary, so that it is linked once. `harness` is what all of it stands on; every other file
+//! is one goal. Each test has a drive and a server of its own, so they may all run together.
+
+mod harness;
+
+mod bad_input;
+mod cli_doc;
+mod crash;
+mod fio;
+mod format_doc;
+mod model;
+mod nbdinfo;
+mod qemu;
+mod serve;
+mod space;

@@ -1,0 +1,129 @@
+//! Goal: the ways to serve a drive, and to ask about it while it is served.
+//!
+//! Method: real clients on each kind of listener and each kind of I/O; the exit codes users script
+//! against.
+
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::harness::{Drive, PUMICE, counter, pumice, run_ok, tool};
+
+#[test]
+fn a_served_drive_answers_info() {
+    let Some(qemu_io) = tool("qemu-io") else { return };
+    let drive = Drive::create("64M", &[]);
+    let server = drive.serve();
+    let write = ["-f", "raw", "-c", "write -P 7 0 1M", "-c", "flush"];
+    run_ok(Command::new(qemu_io).args(write).arg(server.uri()));
+    let info = drive.info();
+    assert_eq!(counter(&info, "host_bytes"), 1 << 20);
+    assert_eq!(counter(&info, "mapped_bytes"), 1 << 20);
+    server.stop();
+    assert_eq!(counter(&drive.info(), "host_bytes"), 1 << 20, "counters survive the server");
+}
+
+#[test]
+fn run_gives_the_uri_and_passes_the_exit_code_on() {
+    if tool("nbdinfo").is_none() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let serve = |command: &str| {
+        pumice(&["serve".as_ref(), drive.path().as_os_str(), "--run".as_ref(), command.as_ref()])
+    };
+    let finished = serve("nbdinfo --size \"$uri\"");
+    assert_eq!((finished.code, finished.stdout.trim()), (Some(0), "67108864"));
+    assert_eq!(serve("exit 7").code, Some(7));
+    assert_eq!(serve("kill -9 $$").code, Some(128 + 9));
+}
+
+#[test]
+fn a_signal_ends_the_command_and_leaves_no_socket() {
+    let drive = Drive::create("64M", &[]);
+    let socket = drive.beside("socket");
+    // If the signal were not passed on, the command would end by itself, with 0.
+    let mut child = Command::new(PUMICE)
+        .args(["serve".as_ref(), drive.path().as_os_str(), "--unix".as_ref(), socket.as_os_str()])
+        .args(["--run", "echo ready; exec sleep 20"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
+    assert!(!socket.exists(), "the socket was left behind");
+    drive.assert_checks();
+}
+
+#[test]
+fn tcp_and_threads_serve_as_well() {
+    let Some(qemu_io) = tool("qemu-io") else { return };
+    let drive = Drive::create("64M", &["--codec", "zstd:3"]);
+    let io = format!(
+        "{} -f raw -c 'write -P 1 512 1536' -c 'write -P 2 1M 2M' -c flush -c 'read -P 1 512 1536' \
+         -c 'read -P 2 1M 2M' -c 'read -P 0 4k 4k' \"$uri\"",
+        qemu_io.display()
+    );
+    for extra in [&["--listen", "127.0.0.1:0"][..], &["--io", "threads"], &["--io", "uring"]] {
+        let mut args = vec!["serve", drive.path().to_str().expect("a plain path"), "--run", &io];
+        args.extend(extra);
+        let finished = pumice(&args);
+        let wrong = finished.stdout.contains("Pattern verification failed");
+        assert!(finished.code == Some(0) && !wrong, "{extra:?}: {finished:#?}");
+    }
+    drive.assert_checks();
+}
+
+#[test]
+fn a_read_only_server_changes_nothing() {
+    let Some(qemu_io) = tool("qemu-io") else { return };
+    let drive = Drive::create("64M", &[]);
+    let before = std::fs::read(drive.path()).unwrap();
+    let io = format!("{} -f raw -r -c 'read 0 1M' \"$uri\"", qemu_io.display());
+    let path = drive.path().to_str().expect("a plain path");
+    let finished = pumice(&["serve", path, "--read-only", "--run", &io]);
+    assert_eq!(finished.code, Some(0), "{finished:#?}");
+    assert!(before == std::fs::read(drive.path()).unwrap(), "the file was changed");
+}
+
+#[test]
+fn check_lists_the_blocks_of_a_damaged_frame() {
+    let Some(qemu_io) = tool("qemu-io") else { return };
+    let drive = Drive::create("64M", &["--codec", "none"]);
+    let path = drive.path().to_str().expect("a plain path");
+    // Written as one frame of two blocks of LBA 4 and 5, not all of one byte.
+    let write = format!(
+        "{} -f raw -c 'write -P 1 16k 6k' -c 'write -P 3 22k 2k' -c flush \"$uri\"",
+        qemu_io.display()
+    );
+    assert_eq!(pumice(&["serve", path, "--run", &write]).code, Some(0));
+    assert_eq!(pumice(&["check", path]).code, Some(0));
+    let bytes = std::fs::read(path).unwrap();
+    let boundary = [[1; 2048], [3; 2048]].concat();
+    let at = bytes.windows(4096).position(|window| window == boundary).expect("the data's place");
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(&[2], at as u64).unwrap();
+    let finished = pumice(&["check", path]);
+    assert_eq!(finished.code, Some(1), "{finished:#?}");
+    assert!(finished.stdout.contains("LBA 5"), "{finished:#?}");
+    let json: serde_json::Value =
+        serde_json::from_str(&pumice(&["check", path, "--json"]).stdout).unwrap();
+    let problems = json["problems"].as_array().expect("a list");
+    assert!(problems.iter().any(|problem| problem["lba"] == 5), "{json:#}");
+    // Reading it fails, and reading its neighbour does not.
+    let read = |range: &str| {
+        let io = format!("{} -f raw -r -c 'read {range}' \"$uri\"", qemu_io.display());
+        pumice(&["serve", path, "--read-only", "--run", &io])
+    };
+    let damaged = read("20k 4k");
+    assert!((damaged.stdout + &damaged.stderr).contains("Input/output error"));
+    let whole = read("16k 4k");
+    assert!(whole.code == Some(0) && whole.stdout.contains("read 4096/4096"), "{whole:#?}");
+}

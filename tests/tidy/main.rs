@@ -1,0 +1,80 @@
+//! Goal: what STYLE asks of every file is held by a machine, not by reviewers.
+//!
+//! Method: each rule is a function of a file's path and text that returns what is wrong with it;
+//! the first test runs all rules over the whole tree, the others feed each rule text that it must
+//! refuse. `code` strips comments and strings, `layers` knows which room may import which, `limits`
+//! counts, `words` knows what must not be written, `links` follows the documents' links,
+//! `promises` looks for the tests they name.
+
+use std::fs;
+use std::path::Path;
+
+mod code;
+mod layers;
+mod limits;
+mod links;
+mod promises;
+mod words;
+
+/// A rule: what is wrong with the file at `path` (relative to the root), a line each.
+type Rule = fn(path: &str, text: &str) -> Vec<String>;
+
+const RULES: [Rule; 11] = [
+    layers::imports_point_down,
+    limits::file_is_short,
+    limits::functions_fit_a_screen,
+    limits::lines_fit,
+    limits::header_is_there,
+    words::calls_are_where_they_belong,
+    words::file_name_says_something,
+    words::no_machine_paths,
+    words::text_is_clean,
+    links::relative_links_resolve,
+    promises::named_tests_exist,
+];
+
+/// Directories that hold nothing written by hand.
+const NOT_OURS: [&str; 4] = [".git", "target", "__pycache__", "node_modules"];
+
+/// Ends of names of files that hold text.
+const TEXT: [&str; 9] =
+    [".rs", ".md", ".toml", ".py", ".sh", "Makefile", ".ci/run", ".gitignore", ".editorconfig"];
+
+#[test]
+fn the_tree_is_tidy() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    collect(root, root, &mut files);
+    assert!(files.iter().any(|path| path == "src/lib.rs"), "the walk found no sources: {files:?}");
+    let mut wrong = Vec::new();
+    for path in &files {
+        let text = fs::read_to_string(root.join(path)).expect("text files are UTF-8");
+        for rule in RULES {
+            wrong.extend(rule(path, &text).into_iter().map(|what| format!("{path}:{what}")));
+        }
+    }
+    assert!(wrong.is_empty(), "{} untidy places:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+fn collect(root: &Path, directory: &Path, files: &mut Vec<String>) {
+    for entry in fs::read_dir(directory).expect("read a directory") {
+        let entry = entry.expect("directory entry");
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let kind = entry.file_type().expect("file type");
+        if kind.is_dir() && !NOT_OURS.contains(&name.as_str()) {
+            collect(root, &entry.path(), files);
+        } else if kind.is_file() {
+            let path = entry.path();
+            let path = path.strip_prefix(root).expect("below the root").to_string_lossy();
+            if TEXT.iter().any(|end| path.ends_with(end)) {
+                files.push(path.into_owned());
+            }
+        }
+    }
+}
+
+/// Asserts that a rule is content with the first text and refuses the second one.
+fn assert_tells_apart(rule: Rule, path: &str, good: &str, bad: &str) {
+    assert_eq!(rule(path, good), Vec::<String>::new(), "refuses good text\n{good}");
+    assert!(!rule(path, bad).is_empty(), "accepts bad text\n{bad}");
+}
