@@ -150,3 +150,27 @@ impl Visitor for Check<'_> {
         self.add(&error, None);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! Goal: what a check remembers is bounded, however wrecked the medium is.
+    use super::*;
+
+    #[test]
+    fn lists_of_a_wrecked_medium_end() {
+        let mut visit = Check {
+            report: CheckReport::default(),
+            decompressor: Decompressor::new(),
+            frame: Vec::new(),
+            stray_headers: Vec::new(),
+            progress: &mut |_| (),
+        };
+        for _ in 0..PROBLEMS_LISTED_MAX + 7 {
+            visit.stray_header(Error::new(ErrorKind::Corrupt, "a stray header"));
+            visit.problem(Error::new(ErrorKind::Corrupt, "a problem"));
+        }
+        assert_eq!(visit.stray_headers.len(), PROBLEMS_LISTED_MAX);
+        assert_eq!(visit.report.problems.len(), PROBLEMS_LISTED_MAX);
+        assert_eq!(visit.report.problem_count, PROBLEMS_LISTED_MAX as u64 + 7);
+    }
+}

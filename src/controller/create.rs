@@ -168,6 +168,10 @@ mod tests {
             Spec { size_bytes: 0, ..good.clone() },
             Spec { size_bytes: 4097, ..good.clone() },
             Spec { size_bytes: 1 << 60, ..good.clone() },
+            // Rounding these up, or adding anything to them, overflows.
+            Spec { size_bytes: u64::MAX, ..good.clone() },
+            Spec { size_bytes: u64::MAX - 4095, ..good.clone() },
+            Spec { capacity_bytes: Some(u64::MAX), ..good.clone() },
             Spec { segment_bytes: 4096, ..good.clone() },
             Spec { segment_bytes: (32 << 20) + 1, ..good.clone() },
             Spec { capacity_bytes: Some(32 << 20), ..good.clone() },

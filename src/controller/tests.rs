@@ -5,15 +5,19 @@
 //! * `model`: random verbs against a plain array.
 //! * `simulated`: many requests at once, and the same run twice.
 //! * `crash`: power loss at any moment, several lives a drive.
+//! * `closing`: an end that is not orderly.
 //! * `damage`: wrong bytes on the medium.
+//! * `hostile`: bytes with right checksums that no drive would have written.
 //! * `space`: a log that fills up.
 //! * `failures`: a medium that reports errors.
 //! * `golden`: images of earlier versions of the format.
 
+mod closing;
 mod crash;
 mod damage;
 mod failures;
 mod golden;
+mod hostile;
 mod model;
 mod payload;
 mod scripted;

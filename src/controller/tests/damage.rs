@@ -7,11 +7,11 @@ use super::*;
 use crate::base::seed::random;
 use crate::format::{BATCH_HEADER_BYTES, BatchHeader, RECORD_HEADER_BYTES};
 
-const SIZE: u64 = 4 << 20;
+pub(super) const SIZE: u64 = 4 << 20;
 
 /// A closed drive with three durable batches in segment 0, of 160 KiB each, one behind the other
 /// on the disk; text, so that frames are compressed.
-fn written() -> (World, Vec<u8>) {
+pub(super) fn written() -> (World, Vec<u8>) {
     let world = World::new(small(SIZE, 4));
     let data = payload::text(&mut random(1), 480 << 10);
     let drive = world.open();
@@ -23,13 +23,13 @@ fn written() -> (World, Vec<u8>) {
 }
 
 /// The batch headers of a segment, in order.
-fn batches(world: &World, segment: u32) -> Vec<BatchHeader> {
+pub(super) fn batches(world: &World, segment: u32) -> Vec<BatchHeader> {
     let bytes = world.peek(segment, 0, SEGMENT_BYTES as usize);
     bytes.chunks(4096).filter_map(|page| BatchHeader::decode(page).ok()).map(|(h, _)| h).collect()
 }
 
 /// The record that holds a block: segment, offset.
-fn record_of(world: &World, lba: u64) -> (u32, u32) {
+pub(super) fn record_of(world: &World, lba: u64) -> (u32, u32) {
     let drive = world.try_open(OpenOptions { read_only: true }).unwrap();
     let (mapping, _) = drive.l2p.borrow().lookup(Lba(lba));
     world.close(drive);
