@@ -29,7 +29,7 @@ pub(crate) struct Recovered {
 pub(crate) async fn recover<M: Medium>(medium: &M, superblock: &Superblock) -> Result<Recovered> {
     let mut replay = Replay {
         l2p: L2p::new(superblock.size_bytes / BLOCK_BYTES as u64),
-        space: Space::new(superblock.segment_count),
+        space: Space::new(superblock.segment_count)?,
         open: None,
     };
     let walk_end = walk(medium, superblock, &mut replay).await?;

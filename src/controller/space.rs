@@ -4,7 +4,7 @@
 //! handed out lowest number first. Without garbage collection a sealed segment stays sealed, even
 //! with nothing live in it: replaying the log needs its records.
 
-use crate::base::SegmentId;
+use crate::base::{Error, ErrorKind, Result, SegmentId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -31,15 +31,14 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// A table of `segment_count` free segments.
-    pub(crate) fn new(segment_count: u32) -> Self {
-        let free = Segment { generation: 0, live_bytes: 0, state: State::Free };
-        Self {
-            segments: vec![free; segment_count as usize],
-            free_count: segment_count,
-            lowest_free: 0,
-            live_bytes: 0,
-        }
+    /// A table of `segment_count` free segments. The number comes from a superblock, so memory for
+    /// it is asked for and not taken.
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is not enough memory.
+    pub(crate) fn new(segment_count: u32) -> Result<Self> {
+        let segments = free_segments(segment_count as usize)?;
+        Ok(Self { segments, free_count: segment_count, lowest_free: 0, live_bytes: 0 })
     }
 
     /// Number of free segments.
@@ -117,6 +116,16 @@ impl Space {
     }
 }
 
+fn free_segments(count: usize) -> Result<Vec<Segment>> {
+    let mut segments = Vec::new();
+    segments.try_reserve_exact(count).map_err(|error| {
+        let what = format!("no memory for a table of {count} segments");
+        Error::new(ErrorKind::InvalidInput, what).caused_by(error)
+    })?;
+    segments.resize(count, Segment { generation: 0, live_bytes: 0, state: State::Free });
+    Ok(segments)
+}
+
 #[cfg(test)]
 mod tests {
     //! Goal: segments are handed out once, lowest first, and live bytes add up.
@@ -124,7 +133,7 @@ mod tests {
 
     #[test]
     fn segments_are_handed_out_lowest_first_and_once() {
-        let mut space = Space::new(3);
+        let mut space = Space::new(3).unwrap();
         space.occupy(SegmentId(1), 7);
         assert_eq!(space.allocate(8), Some(SegmentId(0)));
         assert_eq!(space.allocate(9), Some(SegmentId(2)));
@@ -136,7 +145,7 @@ mod tests {
 
     #[test]
     fn live_bytes_add_up() {
-        let mut space = Space::new(2);
+        let mut space = Space::new(2).unwrap();
         space.occupy(SegmentId(0), 1);
         space.add_live(0, 100);
         space.release(0, 40);
@@ -144,10 +153,16 @@ mod tests {
         assert_eq!(space.live_by_segment().collect::<Vec<_>>(), [(SegmentId(0), 60)]);
     }
 
+    /// Guards against a process that aborts on the word of a superblock.
+    #[test]
+    fn a_table_that_no_memory_holds_is_an_error() {
+        assert_eq!(free_segments(usize::MAX / 2).unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+
     #[test]
     #[should_panic(expected = "more bytes died")]
     fn dying_twice_is_a_bug() {
-        let mut space = Space::new(1);
+        let mut space = Space::new(1).unwrap();
         space.release(0, 1);
     }
 }
