@@ -162,9 +162,29 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         iter(groups).buffer_unordered(READS_AT_ONCE).try_collect::<()>().await
     }
 
+    /// Reads pieces that stand close together in one segment, if possible with one media read.
+    /// `out` begins at the host buffer's byte `out_at`.
+    ///
+    /// If the medium cannot read them together, what it cannot read may stand between them, or in
+    /// only one of them: each is then read alone, and the error names the one that fails.
+    async fn read_group(&self, pieces: &[Piece], out_at: usize, out: &mut [u8]) -> Result<()> {
+        match self.read_together(pieces, out_at, out).await {
+            Err(error) if error.kind() == ErrorKind::Medium && pieces.len() > 1 => {
+                tracing::warn!("reading frame by frame: {}", error.chain());
+            }
+            result => return result,
+        }
+        for piece in pieces {
+            let target = piece.target - out_at;
+            let out = &mut out[target..target + piece.wanted.len()];
+            self.read_together(std::slice::from_ref(piece), piece.target, out).await?;
+        }
+        Ok(())
+    }
+
     /// Reads pieces that stand close together in one segment with one media read. `out` begins at
     /// the host buffer's byte `out_at`.
-    async fn read_group(&self, pieces: &[Piece], out_at: usize, out: &mut [u8]) -> Result<()> {
+    async fn read_together(&self, pieces: &[Piece], out_at: usize, out: &mut [u8]) -> Result<()> {
         let (first, last) = (&pieces[0], &pieces[pieces.len() - 1]);
         let segment = SegmentId(first.place.segment);
         let unit = self.read_unit;

@@ -8,6 +8,7 @@
 //! * `closing`: an end that is not orderly.
 //! * `damage`: wrong bytes on the medium.
 //! * `hostile`: bytes with right checksums that no drive would have written.
+//! * `reading`: how many media reads a host read costs, and what a bad sector takes with it.
 //! * `space`: a log that fills up.
 //! * `failures`: a medium that reports errors.
 //! * `golden`: images of earlier versions of the format.
@@ -20,6 +21,7 @@ mod golden;
 mod hostile;
 mod model;
 mod payload;
+mod reading;
 mod scripted;
 mod simulated;
 mod space;

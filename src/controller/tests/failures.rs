@@ -111,11 +111,9 @@ fn a_failed_read_fails_its_request_only() {
     let drive = world.open();
     let noise = payload::noise(&mut random(1), 64 << 10);
     world.run(drive.write(0, &noise, true)).unwrap();
-    for len in [4096, 64 << 10] {
-        drive.medium().set_plan(FaultPlan { read_errors: Trigger::Nth(1), ..Default::default() });
-        assert_eq!(kind(world.read(&drive, 0, len)), Some(ErrorKind::Medium));
-        assert!(world.read(&drive, 0, len).unwrap() == noise[..len]);
-    }
+    drive.medium().set_plan(FaultPlan { read_errors: Trigger::Nth(1), ..Default::default() });
+    assert_eq!(kind(world.read(&drive, 0, 4096)), Some(ErrorKind::Medium));
+    assert!(world.read(&drive, 0, 4096).unwrap() == noise[..4096]);
     drive.medium().set_plan(FaultPlan { read_errors: Trigger::Nth(1), ..Default::default() });
     // In a frame that no read above has decoded and kept.
     assert_eq!(kind(world.write(&drive, 40_970, &[1; 10])), Some(ErrorKind::Medium));

@@ -1,0 +1,127 @@
+//! Goal: small reads of a frame cost one media read together, and a bad sector of the medium fails
+//! the blocks that stand in it and no others.
+//! Method: counted reads; a medium with one sector that cannot be read.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::*;
+use crate::base::seed::random;
+use crate::media::{Capabilities, Geometry};
+
+const SIZE: u64 = 4 << 20;
+
+#[test]
+fn a_stored_frame_that_is_read_in_parts_is_read_from_the_medium_once() {
+    for codec in [Codec::None, Codec::Lz4] {
+        let world = World::new(Spec { codec, ..small(SIZE, 4) });
+        let drive = world.open();
+        let noise = payload::noise(&mut random(1), 32 << 10);
+        world.write(&drive, 0, &noise).unwrap();
+        // Nothing of it is left in a batch buffer.
+        let drive = world.reopen(drive);
+        let before = drive.medium().inner().counts();
+        for block in 0..8 {
+            let at = block * BLOCK_BYTES;
+            let read = world.read(&drive, at as u64, BLOCK_BYTES).unwrap();
+            assert!(read == noise[at..at + BLOCK_BYTES]);
+        }
+        let used = drive.medium().inner().counts() - before;
+        assert_eq!((used.reads, drive.info().operations.frame_cache_hits), (1, 7), "{codec}");
+    }
+}
+
+/// Memory in which a range of one segment cannot be read.
+struct BadSector {
+    inner: MemMedium,
+    bad: RefCell<Option<(SegmentId, Range<u32>)>>,
+}
+
+impl Medium for BadSector {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn set_geometry(&self, geometry: Geometry) -> Result<()> {
+        self.inner.set_geometry(geometry)
+    }
+
+    async fn append(&self, at: SegmentId, offset: u32, buffer: Arc<AlignedBuffer>) -> Result<()> {
+        self.inner.append(at, offset, buffer).await
+    }
+
+    async fn read(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: AlignedBuffer,
+    ) -> (AlignedBuffer, Result<()>) {
+        let end = offset + buffer.len() as u32;
+        let is_hit =
+            self.bad.borrow().as_ref().is_some_and(|(bad, range)| {
+                *bad == segment && range.start < end && offset < range.end
+            });
+        if is_hit {
+            return (buffer, Err(Error::new(ErrorKind::Medium, "a bad sector")));
+        }
+        self.inner.read(segment, offset, buffer).await
+    }
+
+    async fn sync(&self) -> Result<()> {
+        self.inner.sync().await
+    }
+
+    async fn discard(&self, segment: SegmentId) -> Result<()> {
+        self.inner.discard(segment).await
+    }
+
+    async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
+        self.inner.read_superblock(slot).await
+    }
+
+    async fn write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> Result<()> {
+        self.inner.write_superblock(slot, bytes).await
+    }
+}
+
+/// Three frames of one block each, of which the middle one is dead: a read of all three blocks
+/// reads all three frames with one media read.
+#[test]
+fn a_bad_sector_fails_its_own_blocks_and_not_their_neighbours() {
+    let world = World::new(Spec { frame_blocks: 1, ..small(SIZE, 4) });
+    let drive = world.open();
+    let mut data = payload::noise(&mut random(1), 3 * BLOCK_BYTES);
+    world.write(&drive, 0, &data).unwrap();
+    world.run(drive.trim(BLOCK, BLOCK, false)).unwrap();
+    data[BLOCK_BYTES..2 * BLOCK_BYTES].fill(0);
+    world.close(drive);
+    let medium = Rc::new(BadSector { inner: world.memory.clone(), bad: RefCell::default() });
+    let options = OpenOptions { read_only: true };
+    let drive = world.run(Drive::open(medium.clone(), world.runtime.clone(), options)).unwrap();
+    let place = |lba| match drive.l2p.borrow().lookup(Lba(lba)).0 {
+        Mapping::Frame { place, .. } => place,
+        other => panic!("LBA {lba} is {other:?}"),
+    };
+    let (first, last) = (place(0), place(2));
+    assert!(first.segment == last.segment && last.offset - first.offset < 16 << 10);
+    let read = |lba: u64, blocks: usize| {
+        let mut out = vec![0xa5; blocks * BLOCK_BYTES];
+        world.run(drive.read(lba * BLOCK, &mut out)).map(|()| out)
+    };
+    let before = drive.info().operations.media_read_bytes;
+    assert!(read(0, 3).unwrap() == data);
+    let read_bytes = drive.info().operations.media_read_bytes - before;
+    assert!(read_bytes > 3 * BLOCK, "not read together: {read_bytes} bytes");
+
+    let sector = |at: u32| Some((SegmentId(first.segment), at / 512 * 512..at / 512 * 512 + 512));
+    medium.bad.replace(sector(first.offset + first.record_bytes + 2048));
+    assert!(read(0, 3).unwrap() == data, "only the dead frame is unreadable");
+    for (bad, lba) in [(first, 0), (last, 2)] {
+        medium.bad.replace(sector(bad.offset + 2048));
+        let error = read(0, 3).unwrap_err();
+        assert_eq!((error.kind(), error.lba()), (ErrorKind::Medium, Some(Lba(lba))));
+        let neighbour = 2 - lba as usize;
+        let at = neighbour * BLOCK_BYTES;
+        assert!(read(neighbour as u64, 1).unwrap() == data[at..at + BLOCK_BYTES]);
+    }
+}
