@@ -319,6 +319,78 @@ fn errors_of_the_system_name_file_segment_and_offset() {
     }
 }
 
+/// A caller must be able to tell a full medium from a broken one, and neither from a drive that is
+/// absent or in use.
+#[test]
+fn what_fails_while_open_is_a_full_or_a_broken_medium() {
+    for runtime in runtimes() {
+        let (directory, mut medium) = medium(&runtime, false);
+        let full = File::options().read(true).write(true).open("/dev/full").unwrap();
+        medium.file = Arc::new(full.into());
+        runtime.block_on(async {
+            let append = medium.append(SegmentId(0), 0, Arc::new(filled(4096, 1)));
+            assert_eq!(kind(append.await), ErrorKind::NoSpace);
+            let write = medium.write_superblock(0, AlignedBuffer::zeroed(4096));
+            assert_eq!(kind(write.await), ErrorKind::NoSpace);
+        });
+        medium.file = Arc::new(File::open(directory.path()).unwrap().into());
+        let read = runtime.block_on(medium.read(SegmentId(0), 0, filled(4096, 1))).1;
+        assert_eq!(kind(read), ErrorKind::Medium, "a directory cannot be read");
+        let place = Place::Segment(SegmentId(0), 0);
+        for doing in ["read", "write", "discard in"] {
+            for cause in [
+                io::ErrorKind::NotFound,
+                io::ErrorKind::PermissionDenied,
+                io::ErrorKind::AlreadyExists,
+                io::ErrorKind::WouldBlock,
+                io::ErrorKind::ResourceBusy,
+                io::ErrorKind::InvalidInput,
+            ] {
+                let error = medium.failed(doing, place, cause.into());
+                assert_eq!(error.kind(), ErrorKind::Medium, "{doing}, {cause:?}");
+            }
+        }
+        let full = medium.failed("read", place, io::ErrorKind::StorageFull.into());
+        assert_eq!(full.kind(), ErrorKind::Medium);
+    }
+}
+
+/// Whether the page cache holds the first byte of a file; `None` if the file system does not tell.
+fn is_cached(file: &File) -> Option<bool> {
+    let mut byte = [0];
+    let mut buffers = [io::IoSliceMut::new(&mut byte)];
+    match rustix::io::preadv2(file, &mut buffers, 0, rustix::io::ReadWriteFlags::NOWAIT) {
+        Ok(_) => Some(true),
+        Err(Errno::AGAIN) => Some(false),
+        Err(_) => None,
+    }
+}
+
+/// What is seen of a failed sync by the next opening: the page cache shows as clean what never
+/// reached the medium.
+#[test]
+fn a_buffered_opening_begins_with_an_empty_page_cache() {
+    let runtime = &runtimes()[0];
+    let (_directory, path) = directory();
+    fs::write(&path, vec![9; 1 << 20]).unwrap();
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    file.sync_all().unwrap();
+    let drop_pages = || rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+    drop_pages();
+    if is_cached(&file) != Some(false) {
+        println!("skipped: this file system keeps its pages or does not tell");
+        return;
+    }
+    // The look itself has the page read, and the disk may be faster than the look: several tries.
+    let is_dropped = || {
+        file.read_exact_at(&mut [0], 0).unwrap();
+        assert_eq!(is_cached(&file), Some(true), "a page that was just read");
+        let _medium = open(runtime, &path).unwrap();
+        is_cached(&file) == Some(false)
+    };
+    assert!((0..5).any(|_| is_dropped()), "the pages of before are still there");
+}
+
 #[test]
 fn what_cannot_hold_a_drive_is_named() {
     let runtime = &runtimes()[0];
