@@ -1,9 +1,10 @@
 //! Where a server listens: a Unix socket or a TCP address.
 //!
-//! Invariant: a Unix socket's file is removed when its [`Listener`] is dropped, unless another
-//! server has replaced it by then. Does not accept anything and knows no protocol.
+//! Invariants: a Unix socket's file is removed when its [`Listener`] is dropped, unless another
+//! server has replaced it by then; of several servers that find a dead one's socket, one gets it.
+//! Does not accept anything and knows no protocol.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -12,11 +13,17 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::base::{Error, ErrorKind, Result};
+
+/// How long to wait for the lock of a socket's directory: other servers hold it for the few system
+/// calls of a bind, but it is anybody's to hold.
+const LOCK_LIMIT: Duration = Duration::from_secs(5);
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +69,9 @@ impl Listener {
             let what = format!("{} is too long for a socket: use a shorter path", path.display());
             Error::new(ErrorKind::InvalidInput, what).caused_by(io::Error::from(error))
         })?;
+        // Between bind and listen a new socket refuses connections like a dead one, and between
+        // the look at a dead one and its removal it may have been replaced: one server at a time.
+        let _lock = lock_directory(&path)?;
         let mut bound = UnixListener::bind(&path);
         if matches!(&bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse) {
             remove_stale(&path, &address)?;
@@ -131,6 +141,30 @@ fn bind_error(place: &str, error: io::Error) -> Error {
         return Error::new(ErrorKind::Busy, what).caused_by(error);
     }
     Error::os(format!("cannot listen on {place}"), error)
+}
+
+/// Locks the directory of `path` until the file is dropped.
+fn lock_directory(path: &Path) -> Result<File> {
+    let directory = path.parent().unwrap_or(path);
+    let failed = |error| Error::os(format!("cannot lock {}", directory.display()), error);
+    let file = File::open(directory).map_err(failed)?;
+    let (sender, receiver) = channel();
+    // There is no lock that waits for a limited time, so it is a thread that waits.
+    std::thread::spawn(move || {
+        let locked = file.lock().map(|()| file);
+        // After the limit nobody takes it, and it is dropped and unlocked here.
+        let _ = sender.send(locked);
+    });
+    match receiver.recv_timeout(LOCK_LIMIT) {
+        Ok(locked) => locked.map_err(failed),
+        Err(_) => {
+            let what = format!(
+                "cannot listen on {}: another process holds the lock of its directory",
+                path.display()
+            );
+            Err(Error::new(ErrorKind::Busy, what))
+        }
+    }
 }
 
 /// Removes the socket file of a server that no longer listens.
@@ -210,6 +244,32 @@ mod tests {
         UnixStream::connect(&path).unwrap();
         drop(second);
         assert!(!path.exists());
+    }
+
+    /// Guards against a server that looks at a dead socket, and removes the live one that another
+    /// server has put there meanwhile.
+    #[test]
+    fn of_servers_that_find_a_stale_socket_one_gets_it() {
+        const SERVERS: usize = 4;
+        let directory = tempfile::tempdir().unwrap();
+        for round in 0..100 {
+            let path = directory.path().join(round.to_string());
+            drop(UnixListener::bind(&path).unwrap());
+            let listen = Listen::Unix(path.clone());
+            let start = std::sync::Barrier::new(SERVERS);
+            let bound: Vec<_> = std::thread::scope(|scope| {
+                let bind = || {
+                    start.wait();
+                    Listener::bind(&listen)
+                };
+                let servers: Vec<_> = (0..SERVERS).map(|_| scope.spawn(bind)).collect();
+                servers.into_iter().map(|server| server.join().unwrap()).collect()
+            });
+            let (won, lost): (Vec<_>, Vec<_>) = bound.into_iter().partition(Result::is_ok);
+            assert_eq!(won.len(), 1, "round {round}");
+            assert!(lost.into_iter().all(|lost| kind(lost) == ErrorKind::Busy), "round {round}");
+            UnixStream::connect(&path).unwrap();
+        }
     }
 
     #[test]
