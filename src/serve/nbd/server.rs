@@ -145,7 +145,10 @@ impl<D: Disk + 'static> Server<D> {
     /// Stops accepting, answers new requests with ESHUTDOWN, lets running ones end for at most
     /// [`Options::grace_ns`], flushes the disk and closes the connections and listeners.
     ///
-    /// Returns once all are closed, or after the grace time again if the disk does not answer.
+    /// Hosts are waited for twice [`Options::grace_ns`] at most: for running requests, and for
+    /// connections to close. The flush in between takes as long as the disk takes, without a limit:
+    /// a device behind a full write cache needs minutes, and to give up would lose what it is about
+    /// to make durable. Whoever cannot wait ends the process, which loses just that.
     ///
     /// # Errors
     /// The flush failed: what was acknowledged since the last good one may be lost.

@@ -41,6 +41,8 @@ struct TestDisk {
     failure: Option<(u64, ErrorKind)>,
     /// Reads and writes at this offset wait until the gate opens.
     gated_offset: Option<u64>,
+    /// Flushes wait until the gate opens.
+    gates_flush: bool,
     /// Any other read opens the gate too.
     is_opened_by_reads: bool,
     is_open: Cell<bool>,
@@ -56,6 +58,7 @@ impl Default for TestDisk {
             is_ready: true,
             failure: None,
             gated_offset: None,
+            gates_flush: false,
             is_opened_by_reads: false,
             is_open: Cell::new(false),
             opened: WaitQueue::default(),
@@ -129,6 +132,9 @@ impl Disk for TestDisk {
 
     async fn flush(&self) -> Result<()> {
         self.note("flush".into());
+        if self.gates_flush {
+            self.wait_at_gate().await;
+        }
         Ok(())
     }
 

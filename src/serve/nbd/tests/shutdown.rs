@@ -1,8 +1,9 @@
-//! Goal: a shutdown answers what runs, refuses what is new, flushes, and does not wait for ever.
-//! Method: reads that wait at a gate which the client opens before, during or never.
+//! Goal: a shutdown answers what runs, refuses what is new, waits for the flush and for no host.
+//! Method: reads and a flush that wait at a gate which opens before, during or never.
 
 use super::super::wire::{option, reply};
 use super::*;
+use crate::base::Clock;
 
 fn gated() -> TestDisk {
     TestDisk { gated_offset: Some(0), ..TestDisk::default() }
@@ -62,4 +63,19 @@ fn a_client_that_does_not_read_is_not_waited_for() {
         client.drain();
     });
     assert_eq!(left.connections, 0);
+}
+
+/// To give up a flush that is merely slow would lose what it was about to make durable.
+#[test]
+fn a_slow_flush_is_waited_for() {
+    let runtime = Runtime::simulated();
+    let disk = Rc::new(TestDisk { gates_flush: true, ..TestDisk::default() });
+    let server = Server::new(runtime.clone(), disk.clone(), Options::default());
+    let (clock, gate) = (runtime.clone(), disk.clone());
+    runtime.spawn(async move {
+        clock.sleep_ns(600_000_000_000).await;
+        gate.open_gate();
+    });
+    runtime.block_on(server.shutdown()).unwrap();
+    assert!(disk.is_open.get(), "the shutdown gave the flush up");
 }
