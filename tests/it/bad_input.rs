@@ -8,8 +8,11 @@ use std::net::TcpListener;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::process::Command;
 
-use crate::harness::{Drive, Finished, pumice, stand_in};
+use pumice::base::checksum::crc64;
+
+use crate::harness::{COMMAND_LIMIT, Drive, Finished, PUMICE, pumice, run, stand_in};
 
 /// Where the superblock slots lie, and how long one is. Written out here, because a medium's
 /// layout is part of the format.
@@ -21,13 +24,55 @@ const OPENERS: [&str; 3] = ["serve", "info", "check"];
 
 #[test]
 fn sizes_that_make_no_drive_are_refused() {
-    for (size, mention) in
-        [("64Q", "suffix"), ("0", "size"), ("6K", "4"), ("-1", ""), ("lots", ""), ("99999P", "")]
-    {
+    for (size, mention) in [
+        ("64Q", "suffix"),
+        ("0", "size"),
+        ("6K", "4"),
+        ("-1", ""),
+        ("lots", ""),
+        ("99999P", ""),
+        ("15E", "16 PiB"),
+        ("18446744073709551615", "16 PiB"),
+        ("16384P", "larger"),
+    ] {
         let drive = Drive::absent();
         refused(&create(&drive, size), mention);
         assert!(!drive.path().exists(), "a refused size left a file behind");
     }
+}
+
+#[test]
+fn capacities_that_make_no_drive_are_refused() {
+    for capacity in ["1M", "15E", "18446744073709551615"] {
+        let drive = Drive::absent();
+        let flags = ["--size=64M".to_owned(), format!("--capacity={capacity}")];
+        let args = ["create".as_ref(), drive.path(), flags[0].as_ref(), flags[1].as_ref()];
+        refused(&pumice(&args), "drive");
+        assert!(!drive.path().exists(), "a refused capacity left a file behind");
+    }
+}
+
+/// With ever more files allowed, it fails at ever later steps.
+#[test]
+fn a_drive_that_could_not_be_finished_is_removed() {
+    let mut failures = 0;
+    for files in 4..40 {
+        let drive = Drive::absent();
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -n $0; exec \"$@\"", &files.to_string(), PUMICE, "create"]);
+        let finished = run(command.arg(drive.path()).arg("--size=64M"), COMMAND_LIMIT);
+        match finished.code {
+            Some(0) => {
+                drive.assert_checks();
+                assert!(failures > 0);
+                return;
+            }
+            Some(2) => assert!(!drive.path().exists(), "{files} files: {finished:#?}"),
+            _ => panic!("{files} files: {finished:#?}"),
+        }
+        failures += 1;
+    }
+    panic!("{failures} failures and no success");
 }
 
 #[test]
@@ -119,6 +164,66 @@ fn two_damaged_superblock_slots_are_refused() {
     }
 }
 
+/// Offsets of superblock fields, written out for the same reason.
+const VERSION: usize = 8;
+const CHECKSUM: usize = 16;
+const FEATURES: [usize; 3] = [24, 32, 40];
+const SEGMENT_COUNT: usize = 92;
+
+/// Changes bytes of a superblock slot and makes its checksum right again.
+fn reseal(drive: &Drive, slot_offset: u64, at: usize, bytes: &[u8]) {
+    let file = OpenOptions::new().read(true).write(true).open(drive.path()).unwrap();
+    let mut slot = [0; SLOT_BYTES];
+    file.read_exact_at(&mut slot, slot_offset).unwrap();
+    slot[at..at + bytes.len()].copy_from_slice(bytes);
+    slot[CHECKSUM..CHECKSUM + 8].fill(0);
+    let checksum = crc64(&slot).to_le_bytes();
+    slot[CHECKSUM..CHECKSUM + 8].copy_from_slice(&checksum);
+    file.write_all_at(&slot, slot_offset).unwrap();
+}
+
+#[test]
+fn a_newer_format_is_refused_and_not_touched() {
+    let [compatible, read_only, incompatible] = FEATURES;
+    for (at, is_refused) in
+        [(VERSION, true), (read_only, true), (incompatible, true), (compatible, false)]
+    {
+        let drive = Drive::create("64M", &[]);
+        for offset in SLOT_OFFSETS {
+            reseal(&drive, offset, at, &2u32.to_le_bytes());
+        }
+        for verb in OPENERS.into_iter().filter(|_| is_refused) {
+            unchanged(&drive, |drive| refused(&open(verb, drive), "use a newer pumice"));
+        }
+        if !is_refused {
+            drive.serve().stop();
+        }
+    }
+}
+
+#[test]
+fn one_slot_of_a_newer_format_is_enough_to_refuse() {
+    for offset in SLOT_OFFSETS {
+        let drive = Drive::create("64M", &[]);
+        reseal(&drive, offset, VERSION, &2u32.to_le_bytes());
+        for verb in OPENERS {
+            unchanged(&drive, |drive| refused(&open(verb, drive), "use a newer pumice"));
+        }
+    }
+}
+
+/// Guards against memory taken on the word of a superblock.
+#[test]
+fn more_segments_than_the_medium_holds_are_refused() {
+    let drive = Drive::create("64M", &[]);
+    for offset in SLOT_OFFSETS {
+        reseal(&drive, offset, SEGMENT_COUNT, &(u32::MAX - 1).to_le_bytes());
+    }
+    for verb in OPENERS {
+        unchanged(&drive, |drive| refused(&open(verb, drive), "too small"));
+    }
+}
+
 #[test]
 fn a_medium_that_was_cut_short_is_refused() {
     let drive = Drive::create("64M", &[]);
@@ -178,7 +283,7 @@ fn open(verb: &str, drive: &Drive) -> Finished {
 }
 
 /// Asserts exit code 2, nothing on stdout, and one line on stderr that contains `mention`.
-fn refused(finished: &Finished, mention: &str) {
+pub(crate) fn refused(finished: &Finished, mention: &str) {
     let lines: Vec<&str> = finished.stderr.lines().collect();
     let one_line = lines.len() == 1 && lines[0].starts_with("pumice: ");
     assert!(

@@ -120,7 +120,43 @@ pub(crate) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/fixtures").join(name)
 }
 
-fn skip<T>(reason: &str) -> Option<T> {
+/// A block device backed by a file; gone when dropped.
+pub(crate) struct LoopDevice {
+    path: PathBuf,
+    losetup: PathBuf,
+    _directory: TempDir,
+}
+
+impl LoopDevice {
+    /// Makes a device of `bytes` zeroes, or says why the test is skipped: that takes privileges,
+    /// which not even CI has everywhere.
+    pub(crate) fn new(bytes: u64) -> Option<Self> {
+        let losetup = tool("losetup")?;
+        let directory = tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir");
+        let backing = directory.path().join("backing");
+        File::create(&backing).and_then(|file| file.set_len(bytes)).expect("the backing file");
+        let mut command = Command::new(&losetup);
+        let finished = run(command.args(["--find", "--show"]).arg(backing), COMMAND_LIMIT);
+        if finished.code != Some(0) {
+            println!("skipped: no loop device to be had: {}", finished.stderr.trim());
+            return None;
+        }
+        Some(Self { path: finished.stdout.trim().into(), losetup, _directory: directory })
+    }
+
+    /// The device's file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new(&self.losetup).arg("--detach").arg(&self.path).status();
+    }
+}
+
+pub(crate) fn skip<T>(reason: &str) -> Option<T> {
     assert!(env::var("CI").as_deref() != Ok("true"), "CI does not skip tests: {reason}");
     println!("skipped: {reason}");
     None
@@ -160,6 +196,17 @@ impl Drive {
         Self { directory, path, servers: Cell::new(0) }
     }
 
+    /// The name of a drive on a block device that nobody has created.
+    pub(crate) fn on(device: &LoopDevice) -> Self {
+        Self { path: device.path().to_owned(), ..Self::absent() }
+    }
+
+    /// The sockets at which servers of this drive answer `pumice info`.
+    pub(crate) fn control_sockets(&self) -> Vec<PathBuf> {
+        let Ok(entries) = std::fs::read_dir(self.beside("pumice")) else { return Vec::new() };
+        entries.map(|entry| entry.expect("directory entry").path()).collect()
+    }
+
     /// The drive's file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -189,6 +236,8 @@ impl Drive {
             None => {
                 let mut command = Command::new(PUMICE);
                 command.arg("serve").arg(&self.path).arg("--unix").arg(&socket).args(args);
+                // What a killed server leaves behind goes with the drive.
+                command.env("XDG_RUNTIME_DIR", self.directory.path());
                 command
             }
         };
@@ -198,6 +247,7 @@ impl Drive {
     /// What `pumice info --json` says.
     pub(crate) fn info(&self) -> Value {
         let mut command = Command::new(PUMICE);
+        command.env("XDG_RUNTIME_DIR", self.directory.path());
         let finished = run_ok(command.arg("info").arg(&self.path).arg("--json"));
         serde_json::from_str(&finished.stdout).expect("info --json prints JSON")
     }
@@ -359,8 +409,18 @@ impl Drop for Talker {
     }
 }
 
+/// Waits until something is so that sends no event of its own; panics after [`SERVER_LIMIT`].
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + SERVER_LIMIT;
+    let (_sender, never) = channel::<()>();
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}: not within {SERVER_LIMIT:?}");
+        let _ = never.recv_timeout(Duration::from_millis(5));
+    }
+}
+
 /// Starts a child in a process group of its own, with piped output and no input.
-fn spawn(command: &mut Command) -> Child {
+pub(crate) fn spawn(command: &mut Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.env("LC_ALL", "C.UTF-8").env("NO_COLOR", "1").env_remove("RUST_LOG").process_group(0);
     command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"))
@@ -371,7 +431,7 @@ fn pid(child: &Child) -> Pid {
 }
 
 /// Waits for a child's end; `None` if it took longer than `limit` and was killed.
-fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+pub(crate) fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let pidfd = pidfd_open(pid(child), PidfdFlags::empty()).expect("pidfd of a child");
     let mut events = [PollFd::new(&pidfd, PollFlags::IN)];
     let limit = Timespec::try_from(limit).expect("a limit of seconds");

@@ -6,11 +6,12 @@
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{Drive, PUMICE, counter, pumice, run_ok, tool};
+use crate::harness::{Drive, PUMICE, counter, pumice, run_ok, stand_in, tool, wait_until};
 
 #[test]
 fn a_served_drive_answers_info() {
@@ -60,6 +61,59 @@ fn a_signal_ends_the_command_and_leaves_no_socket() {
     assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
     assert!(!socket.exists(), "the socket was left behind");
     drive.assert_checks();
+}
+
+#[test]
+fn the_control_socket_goes_with_its_server_and_a_dead_ones_is_replaced() {
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let answers = || match &drive.control_sockets()[..] {
+        [] => false,
+        [socket] => UnixStream::connect(socket).is_ok(),
+        several => panic!("{several:?}"),
+    };
+    let server = drive.serve();
+    wait_until("the control socket answers", answers);
+    server.stop();
+    assert_eq!(drive.control_sockets().len(), 0, "left behind by an orderly end");
+    let server = drive.serve();
+    wait_until("the control socket answers", answers);
+    server.kill();
+    assert_eq!((drive.control_sockets().len(), answers()), (1, false), "nobody removes it");
+    let server = drive.serve();
+    wait_until("the next server answers", answers);
+    assert_eq!(counter(&drive.info(), "size_bytes"), 64 << 20);
+    server.stop();
+    assert_eq!(drive.control_sockets().len(), 0, "left behind after a replacement");
+}
+
+/// Runs what the README shows, except for its load, with a server that is slow to start: nothing
+/// in it may count on the server to be faster than its client.
+#[test]
+fn the_readme_s_example_works_with_a_slow_server() {
+    if stand_in().is_some() || tool("qemu-img").is_none() {
+        return;
+    }
+    let readme = include_str!("../../README.md");
+    let from = readme.find("$ pumice create").expect("the example");
+    let block = &readme[from..from + readme[from..].find("```").expect("its end")];
+    let block = block.replace("\\\n", " ");
+    let commands = block.lines().filter_map(|line| line.strip_prefix("$ "));
+    let shown: Vec<&str> = commands.filter(|command| !command.starts_with("fio")).collect();
+    assert!(shown.len() >= 5, "{shown:?}");
+    let drive = Drive::absent();
+    let socket = drive.beside("drive.sock");
+    let script = shown.join("\n").replace("/tmp/drive.sock", socket.to_str().expect("plain"));
+    let slow = format!(
+        "set -e\npumice() {{ if [ $1 = serve ]; then sleep 0.5; exec {PUMICE} \"$@\"; fi; \
+         {PUMICE} \"$@\"; }}\n{script}\nwait %1\n"
+    );
+    let mut command = Command::new("bash");
+    let directory = drive.path().parent().expect("a directory");
+    let said = run_ok(command.args(["-c", &slow]).current_dir(directory)).stdout;
+    assert!(said.contains("64 GiB") && !socket.exists(), "{said}");
 }
 
 #[test]
