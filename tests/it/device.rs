@@ -66,7 +66,10 @@ fn a_device_that_is_held_is_left_alone() {
     };
     let drive = Drive::on(&device);
     let holder = hold();
-    refused(&create(&drive, &["--force"]), "busy");
+    let refusal = create(&drive, &["--force"]);
+    refused(&refusal, "busy");
+    // By the first look at it already, and not only when it is opened to be written.
+    refused(&refusal, "cannot create");
     let mut start = [1; 4096];
     File::open(device.path()).unwrap().read_exact_at(&mut start, 0).unwrap();
     assert_eq!(start, [0; 4096], "something was written");
