@@ -378,7 +378,7 @@ fn a_buffered_opening_begins_with_an_empty_page_cache() {
     let drop_pages = || rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
     drop_pages();
     if is_cached(&file) != Some(false) {
-        println!("skipped: this file system keeps its pages or does not tell");
+        // Nothing can be seen on a file system that keeps its pages (tmpfs) or does not tell.
         return;
     }
     // The look itself has the page read, and the disk may be faster than the look: several tries.
