@@ -174,7 +174,7 @@ impl BatchHeader {
             uuid: Uuid::from_bytes(layout.uuid),
         };
         let whole = BATCH_HEADER_BYTES + header.body_bytes as usize;
-        if u32::from(layout.version.get()) > super::FORMAT_VERSION
+        if !(1..=super::FORMAT_VERSION).contains(&layout.version.get().into())
             || layout.reserved.iter().any(|&byte| byte != 0)
             || whole > BATCH_BYTES_MAX
             || !whole.is_multiple_of(BATCH_ALIGNMENT)
@@ -252,6 +252,19 @@ mod tests {
             let mut bytes = [0; BATCH_HEADER_BYTES];
             header.encode_into(&mut bytes);
             assert!(BatchHeader::decode(&bytes).is_err(), "change {index}");
+        }
+    }
+
+    #[test]
+    fn other_versions_are_refused_though_the_checksum_is_right() {
+        for (version, is_read) in [(0u16, false), (1, true), (2, false)] {
+            let mut bytes = [0; BATCH_HEADER_BYTES];
+            sample().encode_into(&mut bytes);
+            let mut layout = Layout::read_from_bytes(&bytes).unwrap();
+            layout.version = version.into();
+            layout.header_checksum = 0.into();
+            layout.header_checksum = crc64(layout.as_bytes()).into();
+            assert_eq!(BatchHeader::decode(layout.as_bytes()).is_ok(), is_read, "{version}");
         }
     }
 }

@@ -99,7 +99,8 @@ impl SegmentHeader {
         if layout.uuid != *uuid.as_bytes() {
             return Ok(None);
         }
-        if layout.version.get() > super::FORMAT_VERSION
+        if !(1..=super::FORMAT_VERSION).contains(&layout.version.get())
+            || layout.length.get() != SEGMENT_HEADER_BYTES as u32
             || layout.segment.get() != segment.0
             || layout.reserved.iter().any(|&byte| byte != 0)
         {
@@ -144,6 +145,26 @@ mod tests {
         assert_eq!(SegmentHeader::decode(&bytes, Uuid::from_u128(8), SegmentId(42)).unwrap(), None);
         let unused = SegmentHeader::decode(&[0; 4096], Uuid::from_u128(7), SegmentId(42));
         assert_eq!(unused.unwrap(), None);
+    }
+
+    #[test]
+    fn impossible_values_are_refused_though_the_checksum_is_right() {
+        let (header, good) = sample();
+        let changes: [fn(&mut Layout); 5] = [
+            |layout| layout.version = 0.into(),
+            |layout| layout.version = 2.into(),
+            |layout| layout.length = 0.into(),
+            |layout| layout.segment = 41.into(),
+            |layout| layout.reserved[9] = 1,
+        ];
+        for (index, change) in changes.into_iter().enumerate() {
+            let mut layout = Layout::read_from_bytes(&good).unwrap();
+            change(&mut layout);
+            layout.checksum = 0.into();
+            layout.checksum = crc64(layout.as_bytes()).into();
+            let decoded = SegmentHeader::decode(layout.as_bytes(), header.uuid, SegmentId(42));
+            assert_eq!(decoded.unwrap_err().kind(), ErrorKind::Corrupt, "change {index}");
+        }
     }
 
     #[test]

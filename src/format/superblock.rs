@@ -154,6 +154,9 @@ impl Superblock {
             return Err(Error::new(ErrorKind::Corrupt, "the superblock's checksum is wrong"));
         }
         check_features(&layout)?;
+        if layout.version.get() == 0 || layout.state.get() > 1 {
+            return Err(Error::new(ErrorKind::Corrupt, "the superblock's values are impossible"));
+        }
         let superblock = Self::from_layout(&layout);
         match superblock.impossible() {
             None if layout.reserved.iter().all(|&byte| byte == 0) => Ok(superblock),
@@ -301,7 +304,9 @@ mod tests {
 
     #[test]
     fn impossible_values_are_refused_though_the_checksum_is_right() {
-        let changes: [fn(&mut Layout); 9] = [
+        let changes: [fn(&mut Layout); 11] = [
+            |layout| layout.version = 0.into(),
+            |layout| layout.state = 2.into(),
             |layout| layout.size_bytes = 0.into(),
             |layout| layout.size_bytes = 4097.into(),
             |layout| layout.size_bytes = (1 << 55).into(),
