@@ -16,6 +16,9 @@ pub mod cli;
 pub mod codec;
 pub mod controller;
 pub mod format;
+#[cfg(any(test, feature = "fuzz"))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod media;
 pub mod report;
 pub mod runtime;

@@ -131,7 +131,8 @@ impl<D: Disk + 'static> Server<D> {
         .await
     }
 
-    fn start(self: &Rc<Self>, socket: OwnedFd) {
+    /// Serves the client at the other end of `socket`, which is in blocking mode, in a task.
+    pub(crate) fn start(self: &Rc<Self>, socket: OwnedFd) {
         let link = Rc::new(Link { socket: Arc::new(socket), is_quiet: Cell::new(true) });
         self.links.borrow_mut().push(link.clone());
         let server = self.clone();
