@@ -8,10 +8,13 @@ FUZZ_TARGETS := superblock segment batch record open nbd_handshake nbd_transmiss
 SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test lint bench fuzz docs clean
+# Rounds of each load of `make crash-rounds`, three to five seconds a round.
+ROUNDS := 50
+
+.PHONY: help demo build test crash-rounds lint bench fuzz docs clean
 
 help: ## Show this list.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Build the release binary and let it show what it does.
 	$(CARGO) build --locked --release
@@ -24,6 +27,9 @@ build: ## Build the release binary.
 # and a third of the build time of a release build with link-time optimisation.
 test: ## Run every test: beside the code, tests/tidy and tests/it with real clients.
 	$(CARGO) test --locked --no-fail-fast
+
+crash-rounds: build ## Kill the server under fio, ext4, XFS and PostgreSQL ROUNDS times each (root).
+	tests/crash_rounds.sh --rounds $(ROUNDS) --pumice $(PUMICE)
 
 lint: ## Check format, lints, documentation and dependency licences.
 	$(CARGO) fmt --all --check

@@ -16,5 +16,6 @@ mod model;
 mod nbdinfo;
 mod output;
 mod qemu;
+mod rounds;
 mod serve;
 mod space;

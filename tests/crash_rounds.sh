@@ -1,0 +1,501 @@
+#!/bin/bash
+# Kills the server with SIGKILL under real loads, round after round on the same drive, and checks
+# that everything which was acknowledged as durable is there.
+#
+#   tests/crash_rounds.sh [--rounds N] [--load NAME]... [--seed N] [--pumice PROGRAM] [--keep]
+#
+# One round, for each load (default: all four, one round):
+#
+#   pumice serve - nbdfuse - loop device - load      kill -9 of pumice at a random moment
+#   pumice serve - nbdfuse - loop device - check     fsck after the journal was replayed; the
+#                                                    load's own check; pumice check
+#
+#   fio         random writes with O_DSYNC on the loop device. Each write that returned must verify.
+#   ext4, xfs   four threads make, replace and remove files, with fsync; fixtures/files.py checks
+#               each file. e2fsck -fn or xfs_repair -n must find nothing.
+#   postgresql  pgbench beside two clients that note the number of each committed row, on ext4 and
+#               on xfs in turn. After recovery each noted row must be there, the balances must add
+#               up, and pg_amcheck, pg_checksums and fsck must find nothing.
+#
+# fsync reaches the drive as FLUSH through nbdfuse and loop: a round goes on only when the server's
+# count of flushes grows. Every third round also kills the server within 60 ms of its next start. A
+# kill leaves the operating system's page cache alone, so this is about the server's own buffers;
+# that it syncs the medium too is shown by the simulated power losses of src/controller/tests/.
+#
+# Prints a line a round and a summary. Exit code 0: all clean. 1: a check failed, and everything
+# that is needed to look at it is kept, the drive as the crash left it (`crashed`) too. 2: a program
+# is missing. 77: no root, FUSE, loop device or file system here. Works in a folder below TMPDIR
+# (default /var/tmp), which needs 6 GB.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PATH="$PATH:/usr/sbin:/sbin" LC_ALL=C.UTF-8
+
+# A drive takes this many crashes before the next one begins: there is no garbage collection, so the
+# log has to have room for all that its rounds write. Measured after ten: 343 MB at most, fio's.
+ROUNDS_PER_DRIVE=10
+CAPACITY=4G
+SIZE=512M
+# Longest that a client may go on after the crash, that a step may take, and that a load may run.
+STEP_SECONDS=60
+LOAD_SECONDS=20
+
+# Neither pumice nor nbdfuse is to leave a core behind.
+ulimit -c 0
+rounds=1 seed=$((RANDOM * 32768 + RANDOM)) pumice=$PWD/target/release/pumice keep=no loads=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    --rounds) rounds=$2 && shift ;;
+    --load) loads+=("$2") && shift ;;
+    --seed) seed=$2 && shift ;;
+    --pumice) pumice=$2 && shift ;;
+    --keep) keep=yes ;;
+    *) echo "unknown argument: $1" >&2 && exit 2 ;;
+    esac
+    shift
+done
+[ "${#loads[@]}" -gt 0 ] || loads=(fio ext4 xfs postgresql)
+fixture=$PWD/tests/it/fixtures/files.py
+# Debian keeps PostgreSQL's programs off the path, a directory for each version.
+pg=$(find /usr/lib/postgresql -maxdepth 2 -name bin 2> /dev/null | sort -V | tail -n 1) || :
+
+need() {
+    local name
+    for name; do
+        [ -n "$(command -v "$name")" ] || { echo "$name is not installed" >&2 && exit 2; }
+    done
+}
+
+cannot() {
+    echo "$*" >&2
+    exit 77
+}
+
+check_tools() {
+    need "$pumice" nbdinfo nbdfuse losetup setpriv timeout
+    local load
+    for load in "${loads[@]}"; do
+        case $load in
+        fio) need fio ;;
+        ext4) need python3 mkfs.ext4 e2fsck ;;
+        xfs) need python3 mkfs.xfs xfs_repair ;;
+        postgresql)
+            need mkfs.ext4 mkfs.xfs e2fsck xfs_repair "${pg:-the server of postgresql}/postgres" \
+                "$pg/pgbench" "$pg/pg_amcheck" "$pg/pg_checksums"
+            id postgres > /dev/null || exit 2 ;;
+        *) echo "no load is called $load" >&2 && exit 2 ;;
+        esac
+    done
+    [ "$(id -u)" -eq 0 ] || cannot "mounting needs root"
+    [ -c /dev/fuse ] || cannot "there is no FUSE"
+    losetup --find > /dev/null 2>&1 || cannot "there is no loop device"
+    unshare --mount true 2> /dev/null || cannot "mounting is not allowed"
+    case ${loads[*]} in *xfs* | *postgresql*)
+        grep -qw xfs /proc/filesystems || modprobe xfs 2> /dev/null || cannot "there is no XFS" ;;
+    esac
+}
+
+# What is up at the moment, for cleaning up after a failure anywhere.
+running='' folder='' server='' nbdfuse='' loop='' mounted='' postmaster='' clients=()
+
+fail() {
+    echo "FAILED: $load, round $round of $rounds, seed $seed: $*" >&2
+    running=no
+    keep=yes
+    exit 1
+}
+
+# Waits up to STEP_SECONDS for a command to succeed.
+within_limit() {
+    local end=$((SECONDS + STEP_SECONDS))
+    until "$@" > /dev/null 2>&1; do
+        [ "$SECONDS" -lt "$end" ] || return 1
+        sleep 0.02
+    done
+}
+
+ended() {
+    ! kill -0 "$1" 2> /dev/null
+}
+
+reap() {
+    wait "$1" 2> /dev/null
+}
+
+# Unmounts a place that may be unmounted already: nbdfuse ends its mount itself on a signal.
+release() {
+    ! grep -q " $1 " /proc/self/mounts || umount "$1"
+}
+
+# The same, left to the kernel if somebody still keeps the place busy.
+release_anyhow() {
+    within_limit release "$1" || umount --lazy "$1" || :
+}
+
+cleanup() {
+    local status=$?
+    trap '' INT TERM
+    # Neither fail nor a signal: a command that nobody expected to go wrong did.
+    if [ "$running" = yes ] && [ "$status" -ne 0 ]; then
+        echo "FAILED: $load, round $round of $rounds, seed $seed: exit code $status" >&2
+        keep=yes status=1
+    fi
+    if [ -n "$server" ]; then
+        kill -KILL "$server" 2> /dev/null || :
+        reap "$server" || :
+    fi
+    [ "${#clients[@]}" -eq 0 ] || kill -TERM "${clients[@]}" 2> /dev/null || :
+    STEP_SECONDS=10
+    [ -z "$postmaster" ] || stop_postgresql
+    [ -z "$mounted" ] || release_anyhow "$folder/mount"
+    [ -z "$loop" ] || losetup --detach "$loop" || :
+    [ -z "$nbdfuse" ] || release_anyhow "$folder/disk"
+    if [ -n "$folder" ] && [ "$keep" = yes ]; then
+        echo "kept: $folder" >&2
+    elif [ -n "$folder" ]; then
+        rm -rf --one-file-system "$folder"
+    fi
+    exit "$status"
+}
+
+answers() {
+    ended "$server" || nbdinfo --size "$uri"
+}
+
+serve() {
+    serves=$((serves + 1))
+    uri="nbd+unix:///?socket=$folder/socket-$serves"
+    PUMICE_LOG=warn "$pumice" serve "$folder/drive" --unix "$folder/socket-$serves" \
+        2>> "$folder/server.log" &
+    server=$!
+}
+
+has_size() {
+    ended "$nbdfuse" || [ -s "$folder/disk" ]
+}
+
+# serve, nbdfuse, loop. In every other round the loop device goes round the page cache.
+attach() {
+    serve
+    within_limit answers && ! ended "$server" || fail "the server does not come up"
+    : > "$folder/disk"
+    # When the server dies, nbdfuse 1.14 may abort; the disk is dead either way. The subshell keeps
+    # bash's word about it in the log.
+    (nbdfuse "$folder/disk" "$uri" || exit) 2>> "$folder/nbdfuse.log" &
+    nbdfuse=$!
+    within_limit has_size && ! ended "$nbdfuse" || fail "nbdfuse does not come up"
+    local direct=off
+    [ $((round % 2)) -eq 0 ] || direct=on
+    loop=$(losetup --find --show --direct-io="$direct" "$folder/disk") || fail "no loop device"
+}
+
+loop_is_free() {
+    ! losetup "$loop"
+}
+
+detach() {
+    losetup --detach "$loop" && within_limit loop_is_free || fail "$loop stays busy"
+    loop=
+    within_limit release "$folder/disk" || fail "nbdfuse stays busy"
+    reap "$nbdfuse" || :
+    nbdfuse=
+}
+
+mount_disk() {
+    mount -t "$type" -o discard "$loop" "$folder/mount" || fail "$type does not mount"
+    mounted=yes
+}
+
+unmount_disk() {
+    within_limit release "$folder/mount" || fail "$type stays busy"
+    mounted=
+}
+
+# The journal is replayed by mounting; fsck must then find nothing to do.
+fsck_disk() {
+    mount_disk
+    unmount_disk
+    local fsck=(e2fsck -fn "$loop")
+    [ "$type" = ext4 ] || fsck=(xfs_repair -n "$loop")
+    timeout "$STEP_SECONDS" "${fsck[@]}" > "$folder/fsck.log" 2>&1 ||
+        fail "${fsck[*]} ended with $?: $(cat "$folder/fsck.log")"
+}
+
+make_file_system() {
+    if [ "$type" = ext4 ]; then
+        mkfs.ext4 -q "$loop" || fail "mkfs.ext4"
+    else
+        mkfs.xfs -q "$loop" || fail "mkfs.xfs"
+    fi
+    mount_disk
+}
+
+flushes() {
+    "$pumice" info "$folder/drive" --json | sed -n 's/^ *"flushes": \([0-9]*\).*/\1/p'
+}
+
+# Waits for the clients and demands that each of them met the crash.
+join_clients() {
+    local client status
+    for client in "${clients[@]}"; do
+        status=0
+        reap "$client" || status=$?
+        # 124: timeout ended it.
+        case $status in 0 | 124) fail "a client did not meet the crash: exit code $status" ;; esac
+    done
+    clients=()
+}
+
+# ---- fio: every write that returned is verified; those that failed may be anything ----
+
+fio_job() {
+    (cd "$folder" && exec timeout "$STEP_SECONDS" fio --name=job --filename="$loop" \
+        --ioengine=libaio --iodepth=16 --direct=1 --sync=dsync --rw=randwrite --size="$SIZE" \
+        --bssplit=4k/50:16k/25:64k/25 --randseed="$round" --rate=,100m --refill_buffers \
+        --buffer_compress_percentage=50 --verify=crc32c --verify_fatal=0 "$@" 2>&1)
+}
+
+fio_new() { :; }
+
+fio_resume() { :; }
+
+fio_start() {
+    fio_job --do_verify=0 --verify_state_save=1 > "$folder/fio-write.log" &
+    clients=($!)
+}
+
+fio_crashed() {
+    grep -o 'io_u error .* write offset=[0-9]*' "$folder/fio-write.log" | sed 's/.*=//' |
+        sort -u > "$folder/fio-failed"
+    [ -s "$folder/fio-failed" ] || fail "no write of fio failed"
+}
+
+fio_check() {
+    # fio keeps its place in a file, and counts writes that failed among those it verifies.
+    fio_job --verify_only=1 --verify_state_load=1 --verify_state_save=0 \
+        --continue_on_error=verify > "$folder/fio-verify.log" || :
+    sed -n 's/.*requested block: offset=\([0-9]*\).*/\1/p' "$folder/fio-verify.log" |
+        sort -u > "$folder/fio-bad"
+    local lost written verified
+    lost=$(comm -13 "$folder/fio-failed" "$folder/fio-bad" | tr '\n' ' ')
+    [ -z "$lost" ] || fail "writes that returned do not verify, at offsets $lost"
+    written=$(sed -n 's/.*issued rwts: total=[0-9]*,\([0-9]*\),.*/\1/p' "$folder/fio-write.log")
+    verified=$(sed -n 's/.*issued rwts: total=\([0-9]*\),.*/\1/p' "$folder/fio-verify.log")
+    promised=$((written - $(wc -l < "$folder/fio-failed")))
+    [ "$promised" -gt 0 ] && [ "${verified:-0}" -ge "$promised" ] ||
+        fail "fio wrote $promised blocks and verified ${verified:-none}"
+    promised="$promised writes"
+}
+
+# ---- ext4, xfs ----
+
+files_new() {
+    type=$load
+    make_file_system
+    : > "$folder/files.log"
+}
+
+files_resume() {
+    mount_disk
+}
+
+files_start() {
+    python3 "$fixture" write --folder "$folder/mount" --log "$folder/files.log" \
+        --seed "$seed-$round" --seconds "$LOAD_SECONDS" > "$folder/files-write.log" 2>&1 &
+    clients=($!)
+}
+
+files_crashed() {
+    grep -q 'operations acknowledged' "$folder/files-write.log" ||
+        fail "the writer failed: $(cat "$folder/files-write.log")"
+}
+
+files_check() {
+    fsck_disk
+    mount_disk
+    promised=$(timeout "$STEP_SECONDS" python3 "$fixture" check --folder "$folder/mount" \
+        --log "$folder/files.log" 2>&1) || fail "files are not as promised: $promised"
+    [ "$promised" -gt 0 ] || fail "no file was made durable before the crash"
+    promised="$promised files"
+}
+
+# ---- postgresql ----
+
+as_postgres() {
+    setpriv --reuid=postgres --regid=postgres --clear-groups -- "$@"
+}
+
+psql_here() {
+    as_postgres "$pg/psql" --no-psqlrc --quiet --no-align --tuples-only \
+        --set=ON_ERROR_STOP=1 --host="$folder/run" --dbname=postgres "$@"
+}
+
+start_postgresql() {
+    setpriv --reuid=postgres --regid=postgres --clear-groups -- "$pg/postgres" \
+        -D "$folder/mount/data" -c listen_addresses= -c unix_socket_directories="$folder/run" \
+        -c max_wal_size=32MB -c shared_buffers=16MB >> "$folder/postgresql.log" 2>&1 &
+    postmaster=$!
+    within_limit "$pg/pg_isready" --host="$folder/run" --timeout=5 && ! ended "$postmaster" ||
+        fail "PostgreSQL does not start: $(tail -n 5 "$folder/postgresql.log")"
+}
+
+stop_postgresql() {
+    kill "-${1:-QUIT}" "$postmaster" 2> /dev/null || :
+    within_limit ended "$postmaster" || kill -KILL "$postmaster"
+    reap "$postmaster" || :
+    postmaster=
+}
+
+postgresql_new() {
+    type=ext4
+    [ $((drives % 2)) -eq 1 ] || type=xfs
+    make_file_system
+    install -d -o postgres -g postgres -m 700 "$folder/mount/data" "$folder/run"
+    as_postgres "$pg/initdb" -D "$folder/mount/data" --data-checksums --auth=trust \
+        --wal-segsize=4 --no-locale > "$folder/initdb.log" 2>&1 || fail "initdb"
+    start_postgresql
+    as_postgres "$pg/pgbench" --initialize --scale=2 --quiet --host="$folder/run" postgres \
+        > "$folder/pgbench-new.log" 2>&1 || fail "pgbench --initialize"
+    psql_here --command="CREATE EXTENSION amcheck" --command="CREATE TABLE noted (
+        id bigserial PRIMARY KEY, body text NOT NULL,
+        digest text GENERATED ALWAYS AS (md5(body)) STORED)" || fail "CREATE TABLE"
+    : > "$folder/noted-1" > "$folder/noted-2"
+}
+
+# psql prints a row once its COMMIT has returned. It ends with the connection; its last line is
+# whole.
+note_commits() {
+    yes 'INSERT INTO noted (body) SELECT repeat(md5(random()::text), 1 + (random() * 99)::int)
+         RETURNING id;' 2> /dev/null |
+        timeout "$LOAD_SECONDS" setpriv --reuid=postgres --regid=postgres --clear-groups -- \
+            "$pg/psql" --no-psqlrc --quiet --no-align --tuples-only --set=ON_ERROR_STOP=1 \
+            --host="$folder/run" --dbname=postgres >> "$folder/noted-$1" 2>> "$folder/psql.log"
+}
+
+postgresql_resume() {
+    mount_disk
+    start_postgresql
+}
+
+postgresql_start() {
+    note_commits 1 &
+    clients=($!)
+    note_commits 2 &
+    clients+=($!)
+    as_postgres timeout "$LOAD_SECONDS" "$pg/pgbench" --no-vacuum --client=2 \
+        --time="$LOAD_SECONDS" --host="$folder/run" postgres > "$folder/pgbench.log" 2>&1 &
+    clients+=($!)
+}
+
+postgresql_crashed() {
+    stop_postgresql
+}
+
+postgresql_check() {
+    fsck_disk
+    mount_disk
+    start_postgresql
+    cat "$folder/noted-1" "$folder/noted-2" > "$folder/noted"
+    local lost sums
+    lost=$(psql_here <<< "CREATE TEMPORARY TABLE promised (id bigint);
+        \\copy promised FROM '$folder/noted'
+        SELECT id FROM promised WHERE NOT EXISTS (
+            SELECT FROM noted WHERE noted.id = promised.id AND md5(body) = digest) LIMIT 20") ||
+        fail "PostgreSQL cannot say which rows are there"
+    [ -z "$lost" ] || fail "committed rows are lost:" $lost
+    sums=$(psql_here --command="SELECT count(DISTINCT total) FROM (
+        SELECT sum(abalance) AS total FROM pgbench_accounts
+        UNION ALL SELECT sum(tbalance) FROM pgbench_tellers
+        UNION ALL SELECT sum(bbalance) FROM pgbench_branches
+        UNION ALL SELECT coalesce(sum(delta), 0) FROM pgbench_history) AS totals") ||
+        fail "PostgreSQL cannot add up the balances"
+    [ "$sums" = 1 ] || fail "the balances of pgbench do not add up: $sums different sums"
+    as_postgres "$pg/pg_amcheck" --host="$folder/run" --heapallindexed --database=postgres \
+        > "$folder/amcheck.log" 2>&1 || fail "pg_amcheck: $(head -n 5 "$folder/amcheck.log")"
+    stop_postgresql INT
+    as_postgres "$pg/pg_checksums" --check -D "$folder/mount/data" \
+        > "$folder/checksums.log" 2>&1 || fail "pg_checksums: $(head -n 5 "$folder/checksums.log")"
+    promised="$(wc -l < "$folder/noted") commits"
+    [ -s "$folder/noted" ] || fail "nothing was committed before the crash"
+}
+
+# ---- the rounds ----
+
+new_drive() {
+    drives=$((drives + 1))
+    rm -f "$folder/drive"
+    "$pumice" create "$folder/drive" --size "$SIZE" --capacity "$CAPACITY" > /dev/null ||
+        fail "pumice create"
+}
+
+# A number of milliseconds below $1, as seconds.
+moment() {
+    local milliseconds=$(((RANDOM * 32768 + RANDOM) % $1))
+    printf '%d.%03d' $((milliseconds / 1000)) $((milliseconds % 1000))
+}
+
+kill_server() {
+    kill -KILL "$server" || fail "the server ended by itself: $(tail -n 5 "$folder/server.log")"
+    reap "$server" || :
+    server=
+}
+
+# The load is under way, and its fsyncs reach the server.
+flushes_arrive() {
+    [ "$(flushes)" -ge $((before + 20)) ]
+}
+
+run_round() {
+    local verbs=$load before after delay interrupted=''
+    case $load in ext4 | xfs) verbs=files ;; esac
+    local first=$(((round - 1) % ROUNDS_PER_DRIVE == 0))
+    if [ "$first" -eq 1 ]; then new_drive; fi
+    attach
+    if [ "$first" -eq 1 ]; then "${verbs}_new"; else "${verbs}_resume"; fi
+    before=$(flushes)
+    "${verbs}_start"
+    within_limit flushes_arrive || fail "no flushes reach the server: $before, then $(flushes)"
+    delay=$(moment 1500)
+    sleep "$delay"
+    after=$(flushes)
+    kill_server
+    join_clients
+    "${verbs}_crashed"
+    [ -z "$mounted" ] || unmount_disk
+    detach
+    cp --sparse=auto --reflink=auto "$folder/drive" "$folder/crashed"
+    if [ $((round % 3)) -eq 0 ]; then
+        serve
+        sleep "$(moment 60)"
+        kill_server
+        interrupted=' and again at its start'
+    fi
+    attach
+    "${verbs}_check"
+    [ -z "$mounted" ] || unmount_disk
+    detach
+    kill -TERM "$server"
+    reap "$server" || fail "the server ended with $?: $(tail -n 5 "$folder/server.log")"
+    server=
+    timeout "$STEP_SECONDS" "$pumice" check "$folder/drive" > "$folder/check.log" 2>&1 ||
+        fail "pumice check: $(cat "$folder/check.log")"
+    echo "$load round $round of $rounds: killed after $delay s$interrupted," \
+        "$((after - before)) flushes, $promised promised and there, all clean"
+}
+
+trap cleanup EXIT
+trap 'running=no; exit 130' INT TERM
+check_tools
+echo "seed $seed, $("$pumice" --version)"
+RANDOM=$((seed % 32768))
+started=$SECONDS running=yes
+for load in "${loads[@]}"; do
+    folder=$(mktemp -d "${TMPDIR:-/var/tmp}/pumice-crash-$load-XXXXXX")
+    # PostgreSQL runs as a user of its own and has to get at its socket and its data.
+    chmod 755 "$folder"
+    mkdir "$folder/mount"
+    serves=0 drives=0 type=''
+    for ((round = 1; round <= rounds; round++)); do run_round; done
+    [ "$keep" = yes ] || rm -rf --one-file-system "$folder"
+done
+echo "$rounds rounds each of ${loads[*]}: all clean, in $((SECONDS - started)) s"
+folder=''

@@ -1,0 +1,66 @@
+//! Goal: what other people's software made durable on a drive survives `kill -9` of the server:
+//! fio's synchronous writes, files on ext4 and XFS, PostgreSQL's commits.
+//!
+//! Method: a few rounds of `tests/crash_rounds.sh`, whose header says what a round is; `make
+//! crash-rounds` runs many. Several crashes in a row hit the same drive, and the third round kills
+//! the server at its next start, too. Set `PUMICE_SEED` to repeat the choice of moments (a
+//! moment is repeated to within a few writes only).
+//!
+//! Mounting needs root, FUSE and a loop device: where there are none the tests say so and are
+//! skipped, under CI too, because installing packages does not bring them.
+
+use std::env;
+use std::path::Path;
+use std::process::Command;
+
+use crate::harness::{COMMAND_LIMIT, PUMICE, run, skip, tool};
+
+/// Rounds of one test: the fewest that have a drive which was crashed before, and a crash at
+/// the start.
+const ROUNDS: &str = "3";
+
+/// Exit codes of the script besides success and failure.
+const PROGRAM_IS_MISSING: i32 = 2;
+const MACHINE_CANNOT: i32 = 77;
+
+#[test]
+fn fio_finds_each_synchronous_write_after_kill_9() {
+    run_rounds("fio");
+}
+
+#[test]
+fn ext4_and_its_files_survive_kill_9() {
+    run_rounds("ext4");
+}
+
+#[test]
+fn xfs_and_its_files_survive_kill_9() {
+    run_rounds("xfs");
+}
+
+#[test]
+fn postgresql_keeps_each_commit_after_kill_9() {
+    run_rounds("postgresql");
+}
+
+fn run_rounds(load: &str) {
+    let Some(timeout) = tool("timeout") else { return };
+    let seed = env::var("PUMICE_SEED").unwrap_or_else(|_| "13".into());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/crash_rounds.sh");
+    // SIGTERM lets the script unmount what it has mounted; the harness would only kill it.
+    let limit = format!("{}s", COMMAND_LIMIT.as_secs() - 40);
+    let finished = run(
+        Command::new(timeout)
+            .args(["--signal=TERM", "--kill-after=30s", &limit])
+            .arg(script)
+            .args(["--rounds", ROUNDS, "--load", load, "--seed", &seed, "--pumice", PUMICE]),
+        COMMAND_LIMIT,
+    );
+    let reason = finished.stderr.trim_end();
+    match finished.code {
+        Some(0) => println!("{}", finished.stdout.trim_end()),
+        Some(PROGRAM_IS_MISSING) => skip(reason).unwrap_or_default(),
+        Some(MACHINE_CANNOT) => println!("skipped: {reason}"),
+        code => panic!("exit code {code:?}\n{}\n{reason}", finished.stdout),
+    }
+}
