@@ -160,10 +160,11 @@ mod tests {
     fn hit(cache: &FrameCache, key: FrameKey) -> Option<u8> {
         match cache.begin(key, |bytes| bytes[0]) {
             Lookup::Hit(byte) => Some(byte),
-            _ => {
+            Lookup::Miss => {
                 cache.finish(key);
                 None
             }
+            Lookup::Loading => panic!("a load that has ended goes on"),
         }
     }
 
@@ -176,6 +177,35 @@ mod tests {
         assert_eq!(hit(&cache, (ENTRIES as u32, 0)), Some(ENTRIES as u8));
         assert_eq!(hit(&cache, (0, 0)), None);
         assert_eq!(hit(&cache, (1, 0)), Some(1));
+    }
+
+    #[test]
+    fn a_frame_in_use_outlives_one_that_is_not() {
+        let cache = FrameCache::new();
+        for number in 0..ENTRIES as u32 + 1 {
+            load(&cache, (number, 0), number as u8);
+        }
+        // The hand has come by all of them: only those asked for since count as used.
+        assert_eq!(hit(&cache, (1, 0)), Some(1));
+        load(&cache, (1000, 0), 7);
+        assert_eq!((hit(&cache, (1, 0)), hit(&cache, (2, 0))), (Some(1), None));
+    }
+
+    /// A load that fails half way has overwritten the entry that made room for it.
+    #[test]
+    fn a_failed_load_takes_nobodys_place() {
+        let cache = FrameCache::new();
+        for number in 0..ENTRIES as u32 {
+            load(&cache, (number, 0), number as u8);
+        }
+        let half = |bytes: &mut [u8]| {
+            bytes.fill(0xee);
+            Err::<(), _>("bad")
+        };
+        cache.fill((1000, 0), 10, half).unwrap_err();
+        for number in 0..ENTRIES as u32 {
+            assert_ne!(hit(&cache, (number, 0)), Some(0xee), "frame {number}");
+        }
     }
 
     #[test]

@@ -144,6 +144,14 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "in use already")]
+    fn a_segment_in_use_is_not_handed_out() {
+        let mut space = Space::new(2);
+        space.occupy(SegmentId(1), 1);
+        space.occupy(SegmentId(1), 2);
+    }
+
+    #[test]
     fn live_bytes_add_up() {
         let mut space = Space::new(2).unwrap();
         space.occupy(SegmentId(0), 1);

@@ -253,6 +253,17 @@ mod tests {
             header.encode_into(&mut bytes);
             assert!(BatchHeader::decode(&bytes).is_err(), "change {index}");
         }
+        let changes: [fn(&mut Layout); 2] =
+            [|layout| layout.version = 2.into(), |layout| layout.reserved[5] = 1];
+        for (index, change) in changes.into_iter().enumerate() {
+            let mut bytes = [0; BATCH_HEADER_BYTES];
+            sample().encode_into(&mut bytes);
+            let mut layout = Layout::read_from_bytes(&bytes).unwrap();
+            change(&mut layout);
+            layout.header_checksum = 0.into();
+            layout.header_checksum = crc64(layout.as_bytes()).into();
+            assert!(BatchHeader::decode(layout.as_bytes()).is_err(), "layout change {index}");
+        }
     }
 
     #[test]

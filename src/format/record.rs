@@ -272,5 +272,23 @@ mod tests {
             record.encode_into(PLACE, &mut bytes);
             assert!(Record::decode(&bytes, PLACE).is_err(), "{record:?}");
         }
+        let changes: [(usize, fn(&mut Layout)); 7] = [
+            (0, |layout| layout.stored_bytes = (super::super::BATCH_BYTES_MAX as u32 + 1).into()),
+            (1, |layout| layout.stored_bytes = 1.into()),
+            (1, |layout| layout.lba_count = 1.into()),
+            (2, |layout| layout.lba_count = 1.into()),
+            (2, |layout| layout.argument = 1),
+            (2, |layout| layout.kind = 0),
+            (2, |layout| layout.kind = 4),
+        ];
+        for (index, (sample, change)) in changes.into_iter().enumerate() {
+            let mut bytes = [0; RECORD_HEADER_BYTES];
+            samples()[sample].encode_into(PLACE, &mut bytes);
+            let mut layout = Layout::read_from_bytes(&bytes).unwrap();
+            change(&mut layout);
+            layout.header_checksum = 0.into();
+            layout.header_checksum = checksum(&layout, PLACE).into();
+            assert!(Record::decode(layout.as_bytes(), PLACE).is_err(), "change {index}");
+        }
     }
 }

@@ -168,6 +168,13 @@ mod tests {
     }
 
     #[test]
+    fn no_two_uses_of_a_segment_share_a_generation() {
+        let uses = [(0, 0), (0, 1), (0, u32::MAX), (1, 0), (1, 1), (2, 0), (u32::MAX, u32::MAX)];
+        let generations = uses.map(|(epoch, ordinal)| generation(epoch, ordinal));
+        assert!(generations.is_sorted_by(|earlier, later| earlier < later), "{generations:?}");
+    }
+
+    #[test]
     fn every_flipped_bit_and_every_truncation_is_noticed() {
         let (header, good) = sample();
         for bit in (0..600).chain((600..good.len() * 8).step_by(101)) {

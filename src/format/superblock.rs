@@ -292,9 +292,15 @@ mod tests {
     fn newer_is_told_from_damaged_and_foreign() {
         let kind = |bytes: &[u8]| Superblock::decode(bytes).unwrap_err().kind();
         assert_eq!(kind(&[0; 4096]), ErrorKind::NotADrive);
-        assert_eq!(kind(&resealed(|layout| layout.version = 2.into())), ErrorKind::Unsupported);
-        let feature = resealed(|layout| layout.features_incompatible = 4.into());
-        assert_eq!(kind(&feature), ErrorKind::Unsupported);
+        let newer: [fn(&mut Layout); 4] = [
+            |layout| layout.version = 2.into(),
+            |layout| layout.length = 8192.into(),
+            |layout| layout.features_incompatible = 4.into(),
+            |layout| layout.features_read_only = 4.into(),
+        ];
+        for (index, change) in newer.into_iter().enumerate() {
+            assert_eq!(kind(&resealed(change)), ErrorKind::Unsupported, "change {index}");
+        }
         let reserved = resealed(|layout| layout.reserved[7] = 1);
         assert_eq!(kind(&reserved), ErrorKind::Corrupt);
         assert!(
@@ -304,16 +310,20 @@ mod tests {
 
     #[test]
     fn impossible_values_are_refused_though_the_checksum_is_right() {
-        let changes: [fn(&mut Layout); 11] = [
+        let changes: [fn(&mut Layout); 15] = [
             |layout| layout.version = 0.into(),
             |layout| layout.state = 2.into(),
             |layout| layout.size_bytes = 0.into(),
             |layout| layout.size_bytes = 4097.into(),
             |layout| layout.size_bytes = (1 << 55).into(),
             |layout| layout.segment_bytes = 4096.into(),
+            |layout| layout.segment_bytes = ((32 << 20) + 512).into(),
             |layout| layout.segment_count = 0.into(),
+            |layout| layout.segment_count = u32::MAX.into(),
             |layout| layout.data_offset = 0.into(),
+            |layout| layout.data_offset = ((2 << 20) + 512).into(),
             |layout| layout.frame_blocks = 0.into(),
+            |layout| layout.frame_blocks = 3.into(),
             |layout| layout.frame_blocks = 65.into(),
             |layout| layout.codec = 3.into(),
         ];

@@ -261,6 +261,9 @@ mod tests {
         assert_eq!(blank.set_geometry(GEOMETRY).unwrap_err().kind(), kind);
         assert_eq!(now(blank.discard(SegmentId(0))).unwrap_err().kind(), kind);
 
+        let odd = Geometry { segment_bytes: 6144, ..GEOMETRY };
+        assert_eq!(MemMedium::new(1 << 20).set_geometry(odd).unwrap_err().kind(), kind);
+
         let medium = medium();
         for (segment, offset, len) in
             [(4, 0, 4096), (0, 64 << 10, 4096), (0, 60 << 10, 8192), (0, 512, 4096), (0, 0, 512)]

@@ -68,4 +68,11 @@ mod tests {
             "name          bytes\nhost           4096\na longer one      7\n"
         );
     }
+
+    #[test]
+    fn columns_without_names_have_no_header() {
+        let mut table = Table::new(&[("", Align::Left), ("", Align::Left)]);
+        table.row(vec!["size".into(), "64 GiB".into()]);
+        assert_eq!(table.to_text(), "size  64 GiB\n");
+    }
 }

@@ -125,12 +125,20 @@ fn tcp_and_threads_serve_as_well() {
          -c 'read -P 2 1M 2M' -c 'read -P 0 4k 4k' \"$uri\"",
         qemu_io.display()
     );
-    for extra in [&["--listen", "127.0.0.1:0"][..], &["--io", "threads"], &["--io", "uring"]] {
+    let io = format!("echo \"$uri\"; {io}");
+    let ways = [
+        (&["--listen", "127.0.0.1:0"][..], "nbd://127.0.0.1:", " I/O"),
+        (&["--io", "threads"], "nbd+unix:///", "threads I/O"),
+        (&["--io", "uring"], "nbd+unix:///", "io_uring I/O"),
+    ];
+    for (extra, uri, log) in ways {
         let mut args = vec!["serve", drive.path().to_str().expect("a plain path"), "--run", &io];
         args.extend(extra);
         let finished = pumice(&args);
         let wrong = finished.stdout.contains("Pattern verification failed");
         assert!(finished.code == Some(0) && !wrong, "{extra:?}: {finished:#?}");
+        let as_asked = finished.stdout.starts_with(uri) && finished.stderr.contains(log);
+        assert!(as_asked, "{extra:?}: {finished:#?}");
     }
     drive.assert_checks();
 }

@@ -156,8 +156,36 @@ mod tests {
         assert!(chunk[..5000].iter().all(|&byte| byte == 1));
         assert!(chunk[5000..8192].iter().all(|&byte| byte == 0));
         assert_eq!(chunk[8192..8203], [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 0]);
+        assert!(chunk[8203..].iter().all(|&byte| byte == 0));
         assert_eq!(stream.checksums(), [crc64(&chunk)]);
         assert!(!stream.fill(&mut chunk));
+    }
+
+    #[test]
+    fn files_come_by_name_up_to_the_limit_and_links_are_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in [3u8, 1, 2] {
+            fs::write(folder.path().join(name.to_string()), [name; BLOCK_BYTES]).unwrap();
+        }
+        std::os::unix::fs::symlink("1", folder.path().join("0")).unwrap();
+        std::os::unix::fs::symlink(".", folder.path().join("4")).unwrap();
+        let mut stream = FileStream::new(folder.path(), 1 << 30).unwrap();
+        let mut chunk = vec![9; 8 * BLOCK_BYTES];
+        assert!(stream.fill(&mut chunk));
+        let first_bytes: Vec<u8> = chunk.chunks(BLOCK_BYTES).map(|block| block[0]).collect();
+        assert_eq!(first_bytes, [1, 2, 3, 0, 0, 0, 0, 0]);
+        let mut stream = FileStream::new(folder.path(), BLOCK_BYTES as u64).unwrap();
+        assert!(stream.fill(&mut chunk[..BLOCK_BYTES]));
+        assert!(!stream.fill(&mut chunk[..BLOCK_BYTES]), "more than was asked for");
+    }
+
+    #[test]
+    fn no_synthetic_block_is_given_out_twice() {
+        let mut synthetic = Synthetic::new(50, 1);
+        let mut blocks = vec![0; 2 * POOL_BYTES];
+        synthetic.fill(&mut blocks);
+        let seen: std::collections::BTreeSet<&[u8]> = blocks.chunks(BLOCK_BYTES).collect();
+        assert_eq!(seen.len(), blocks.len() / BLOCK_BYTES);
     }
 
     #[test]

@@ -127,6 +127,23 @@ fn agrees_with_a_plain_array() {
     }
 }
 
+/// Random writes of single blocks leave a leaf in which nothing is searched for.
+#[test]
+fn a_leaf_of_single_blocks_finds_each() {
+    let mut model = Model::new();
+    for step in 0..1024 {
+        model.write(1024 + step * 357 % 1024, 1);
+    }
+    model.check();
+    assert_eq!(model.map.runs().count(), 1024);
+    for step in 0..1024 {
+        model.uniform(1024 + step * 31 % 1024, 1, Mapping::Fill(1));
+    }
+    model.check();
+    assert_eq!(model.map.runs().collect::<Vec<_>>(), [(Lba(1024), 1024, Mapping::Fill(1))]);
+    assert!(model.live.is_empty());
+}
+
 #[test]
 fn trimming_the_largest_drive_touches_no_leaf() {
     let blocks = 1u64 << 40;

@@ -292,3 +292,43 @@ fn power_loss_while_opening_or_closing_loses_nothing() {
     }
     assert!((5..55).contains(&ended), "{ended} of 60 lives ended before the power did");
 }
+
+/// A process dies with batches on the medium that nothing synced, the next one opens, and power
+/// fails meanwhile: what the new superblock calls durable must be so.
+#[test]
+fn power_loss_while_opening_after_a_kill_leaves_a_drive_that_opens() {
+    let mut kept = 0;
+    for seed in 0..60u64 {
+        let mut random = random(seed);
+        let mut world = World::new(small(SIZE as u64, 4));
+        world.seed = seed;
+        let medium = world.medium();
+        let clock = world.runtime.clone();
+        let open = || Drive::open(medium.clone(), clock.clone(), OpenOptions::default());
+        let data = unique(&mut random, 100_000);
+        let drive = Rc::new(world.run(open()).unwrap());
+        let writer = drive.clone();
+        world.runtime.spawn(async move { writer.run_writer().await });
+        world.write(&drive, 0, &data).unwrap();
+        drive.seal();
+        world.run(world.runtime.yield_now());
+        assert_eq!(drive.log.written_seq().0, 1, "the batch is not on the medium");
+        world.kill(drive);
+        medium.set_plan(FaultPlan { latency_ns: 500_000..=1_000_000, ..FaultPlan::default() });
+        let moment_ns = random.random_range(0..12_000_000);
+        world.run(async {
+            clock.timeout(moment_ns, open()).await;
+            medium.crash().await.unwrap();
+        });
+        world.plan = FaultPlan::default();
+        let drive = world.open();
+        let read = world.read(&drive, 0, data.len()).unwrap();
+        assert!(
+            read == data || read.iter().all(|&byte| byte == 0),
+            "seed {seed}: a part of a write"
+        );
+        kept += u32::from(read == data);
+        world.close(drive);
+    }
+    assert!((5..55).contains(&kept), "{kept} of 60 writes were kept: too tame a test");
+}

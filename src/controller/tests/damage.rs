@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::base::seed::random;
-use crate::format::{BATCH_HEADER_BYTES, BatchHeader, RECORD_HEADER_BYTES};
+use crate::format::{BATCH_HEADER_BYTES, BatchHeader, RECORD_HEADER_BYTES, Record};
 
 pub(super) const SIZE: u64 = 4 << 20;
 
@@ -74,11 +74,13 @@ fn a_damaged_frame_fails_its_own_blocks_only() {
 #[test]
 fn damage_that_hides_durable_data_stops_the_opening_and_is_reported() {
     let (segment, record) = record_of(&written().0, 50);
-    let middle = batches(&written().0, 0)[1].offset;
+    let [_, middle, last] = &batches(&written().0, 0)[..] else { panic!("three batches") };
+    let (middle, last) = (middle.offset, last.offset);
     for (what, offset) in [
         ("segment header", 20),
         ("first batch header", 4096 + 30),
         ("middle batch header", middle + 30),
+        ("last batch header, which the superblock names", last + 30),
         ("record header", record + 8),
     ] {
         let (world, _) = written();
@@ -124,6 +126,43 @@ fn a_torn_tail_loses_only_what_was_not_flushed() {
         let drive = world.open();
         assert!(world.read(&drive, 0, 100_000).unwrap() == data[100_000..200_000]);
     }
+}
+
+/// Every checksum is right, so only what the drive can hold is left to go by.
+#[test]
+fn a_record_of_blocks_that_the_drive_cannot_have_is_refused() {
+    let noise = payload::noise(&mut random(1), 2 * BLOCK_BYTES);
+    let end = SIZE / BLOCK;
+    for beyond in [false, true] {
+        let (world, _) = written();
+        let drive = world.open();
+        world.write(&drive, 0, &noise[..BLOCK_BYTES]).unwrap();
+        drive.log.append(|open| match beyond {
+            true => open.push_range(&Record::Trim { lba: Lba(end - 1), lba_count: 2 }),
+            false => {
+                let compressor = &mut drive.compressor.borrow_mut();
+                open.push_frame(Lba(7), &noise, compressor);
+            }
+        });
+        world.run(drive.flush()).unwrap();
+        world.kill(drive);
+        assert_eq!(world.refusal().kind(), ErrorKind::Corrupt, "beyond the disk: {beyond}");
+    }
+}
+
+/// The place, the generation and every checksum are right; it is only not the block asked for.
+#[test]
+fn a_frame_of_other_blocks_than_the_map_says_is_refused() {
+    let (world, _) = written();
+    let drive = world.open();
+    let (mapping, _) = drive.l2p.borrow().lookup(Lba(0));
+    let Mapping::Frame { place, .. } = mapping else { panic!("LBA 0 is {mapping:?}") };
+    drive.l2p.borrow_mut().map_frame(Lba(16), place, |_| ());
+    for len in [BLOCK_BYTES, 8 * BLOCK_BYTES] {
+        let error = world.read(&drive, 16 * BLOCK, len).unwrap_err();
+        assert_eq!((error.kind(), error.lba()), (ErrorKind::Corrupt, Some(Lba(16))));
+    }
+    world.read(&drive, 0, BLOCK_BYTES).unwrap();
 }
 
 /// A batch is of the log only behind the very batch it was written behind.

@@ -187,5 +187,6 @@ mod tests {
             superblock_writes: 1,
         };
         assert_eq!(medium.counts(), expected);
+        assert_eq!(medium.counts() - expected, Counts::default());
     }
 }
