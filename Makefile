@@ -11,7 +11,7 @@ SECONDS ?= 60
 # Rounds of each load of `make crash-rounds`, three to five seconds a round.
 ROUNDS := 50
 
-.PHONY: help demo build test crash-rounds lint bench fuzz docs clean
+.PHONY: help demo build test crash-rounds test-mutants lint bench fuzz docs clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ test: ## Run every test: beside the code, tests/tidy and tests/it with real clie
 
 crash-rounds: build ## Kill the server under fio, ext4, XFS and PostgreSQL ROUNDS times each (root).
 	tests/crash_rounds.sh --rounds $(ROUNDS) --pumice $(PUMICE)
+
+# FILTER=text takes only the planted bugs with that text in their room, name, file or test.
+test-mutants: ## Plant bugs one by one; each must be caught by its test.
+	$(CARGO) test --locked --test mutants -- "$(FILTER)"
 
 lint: ## Check format, lints, documentation and dependency licences.
 	$(CARGO) fmt --all --check

@@ -4,7 +4,7 @@
 //! the first test runs all rules over the whole tree, the others feed each rule text that it must
 //! refuse. `code` strips comments and strings, `layers` knows which room may import which, `limits`
 //! counts, `words` knows what must not be written, `links` follows the documents' links,
-//! `promises` looks for the tests they name.
+//! `promises` looks for the tests they name, `mutants` for the text that planted bugs replace.
 
 use std::fs;
 use std::path::Path;
@@ -13,13 +13,14 @@ mod code;
 mod layers;
 mod limits;
 mod links;
+mod mutants;
 mod promises;
 mod words;
 
 /// A rule: what is wrong with the file at `path` (relative to the root), a line each.
 type Rule = fn(path: &str, text: &str) -> Vec<String>;
 
-const RULES: [Rule; 11] = [
+const RULES: [Rule; 12] = [
     layers::imports_point_down,
     limits::file_is_short,
     limits::functions_fit_a_screen,
@@ -31,6 +32,7 @@ const RULES: [Rule; 11] = [
     words::text_is_clean,
     links::relative_links_resolve,
     promises::named_tests_exist,
+    mutants::planted_bugs_fit,
 ];
 
 /// Directories that hold nothing written by hand.

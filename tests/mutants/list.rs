@@ -1,0 +1,93 @@
+//! The list of planted bugs: `tests/mutants/*.toml`, one file a room, read and held to its rules.
+//!
+//! ```toml
+//! [[mutant]]
+//! name = "what is broken, in words"
+//! file = "src/room/file.rs"
+//! find = 'text that occurs exactly once in the file'
+//! replace = 'what stands there instead'
+//! lib = "room::file::tests::name_of_the_test_that_must_fail"   # or: it = "file::name_of_test"
+//! ```
+//!
+//! Shared by the runner and by `tests/tidy`, which holds the list against the sources. Runs
+//! nothing.
+
+use serde::Deserialize;
+
+/// Which binary holds the test that must fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Target {
+    /// The library's own tests.
+    Lib,
+    /// `tests/it`, which drives the built program.
+    It,
+}
+
+/// A bug to plant, and the test that must see it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Mutant {
+    /// What is broken.
+    pub(crate) name: String,
+    /// The file, relative to the root.
+    pub(crate) file: String,
+    find: String,
+    replace: String,
+    lib: Option<String>,
+    it: Option<String>,
+    /// The list it stands in.
+    #[serde(skip)]
+    pub(crate) room: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct List {
+    mutant: Vec<Mutant>,
+}
+
+impl Mutant {
+    /// The test that must fail, by its full name.
+    pub(crate) fn test(&self) -> (Target, &str) {
+        match (&self.lib, &self.it) {
+            (Some(test), _) => (Target::Lib, test),
+            (None, Some(test)) => (Target::It, test),
+            (None, None) => (Target::Lib, ""),
+        }
+    }
+
+    /// `source` with the bug in it.
+    ///
+    /// # Errors
+    /// Why it cannot be planted there.
+    pub(crate) fn plant(&self, source: &str) -> Result<String, String> {
+        let count = source.matches(&self.find).count();
+        if self.find.is_empty() || count != 1 {
+            return Err(format!("its text occurs {count} times in {}, not once", self.file));
+        }
+        if self.find == self.replace {
+            return Err("it changes nothing".to_owned());
+        }
+        Ok(source.replacen(&self.find, &self.replace, 1))
+    }
+}
+
+/// Reads the list of one room.
+///
+/// # Errors
+/// It is no such list, an entry does not name exactly one test, or a name stands in it twice.
+pub(crate) fn parse(room: &str, text: &str) -> Result<Vec<Mutant>, String> {
+    let mut list: List = toml::from_str(text).map_err(|error| error.to_string())?;
+    for mutant in &mut list.mutant {
+        if mutant.lib.is_some() == mutant.it.is_some() {
+            return Err(format!("'{}' must name one test, as `lib` or as `it`", mutant.name));
+        }
+        mutant.room = room.to_owned();
+    }
+    let mut names: Vec<&str> = list.mutant.iter().map(|mutant| mutant.name.as_str()).collect();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(format!("two mutants are called '{}'", pair[0])),
+        None => Ok(list.mutant),
+    }
+}

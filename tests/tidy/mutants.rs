@@ -1,0 +1,77 @@
+//! Every planted bug of `tests/mutants` still fits the sources: its text occurs exactly once in its
+//! file, and its test exists. Whether the test sees it, `make test-mutants` shows.
+
+use std::fs;
+use std::path::Path;
+
+use list::{Mutant, Target};
+
+#[path = "../mutants/list.rs"]
+mod list;
+
+pub(crate) fn planted_bugs_fit(path: &str, text: &str) -> Vec<String> {
+    let name = path.strip_prefix("tests/mutants/").and_then(|name| name.strip_suffix(".toml"));
+    let Some(room) = name else { return Vec::new() };
+    let mutants = match list::parse(room, text) {
+        Ok(mutants) => mutants,
+        Err(error) => return vec![format!("1: {error}")],
+    };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let wrong = mutants.iter().filter_map(|mutant| Some((mutant, misfit(root, mutant)?)));
+    wrong.map(|(mutant, what)| format!("1: '{}: {}': {what}", mutant.room, mutant.name)).collect()
+}
+
+/// What is wrong with an entry, held against the sources below `root`.
+fn misfit(root: &Path, mutant: &Mutant) -> Option<String> {
+    let (target, test) = mutant.test();
+    if !test_exists(&root.join(if target == Target::Lib { "src" } else { "tests/it" }), test) {
+        return Some(format!("there is no test {test}"));
+    }
+    match fs::read_to_string(root.join(&mutant.file)) {
+        Ok(source) => mutant.plant(&source).err(),
+        Err(error) => Some(format!("cannot read {}: {error}", mutant.file)),
+    }
+}
+
+/// Whether the function that `test` names stands in the file of its module, below `sources`.
+fn test_exists(sources: &Path, test: &str) -> bool {
+    let mut parts: Vec<&str> = test.split("::").collect();
+    let function = format!("fn {}(", parts.pop().unwrap_or_default());
+    // A module's tests stand in a file of their own or at the end of their subject's.
+    while !parts.is_empty() {
+        let place = sources.join(parts.join("/"));
+        for file in [place.with_extension("rs"), place.join("mod.rs")] {
+            if fs::read_to_string(file).is_ok_and(|text| text.contains(&function)) {
+                return true;
+            }
+        }
+        parts.pop();
+    }
+    false
+}
+
+#[test]
+fn a_planted_bug_that_does_not_fit_is_refused() {
+    let entry = |file: &str, find: &str, replace: &str, test: &str| {
+        let place = format!("file = '{file}'\nfind = '{find}'\nreplace = '{replace}'");
+        format!("[[mutant]]\nname = 'x'\n{place}\n{test}\n")
+    };
+    let test = "lib = 'format::batch::tests::round_trip'";
+    let (file, find) = ("src/format/batch.rs", "pub fn chain_start(");
+    let good = entry(file, find, "fn start(", test);
+    for bad in [
+        entry(file, "no such text", "y", test),
+        entry(file, "use ", "y", test),
+        entry(file, "", "y", test),
+        entry(file, find, find, test),
+        entry("src/none.rs", find, "y", test),
+        entry(file, find, "y", "lib = 'format::batch::tests::nobody_wrote_this'"),
+        entry(file, find, "y", "it = 'batch::round_trip'"),
+        entry(file, find, "y", ""),
+        entry(file, find, "y", &format!("{test}\nit = 'crash::x'")),
+        entry(file, find, "y", &format!("{test}\nwhy = 'x'")),
+        good.repeat(2),
+    ] {
+        crate::assert_tells_apart(planted_bugs_fit, "tests/mutants/x.toml", &good, &bad);
+    }
+}
