@@ -7,10 +7,10 @@ PUMICE := ./target/release/pumice
 FUZZ_TARGETS := superblock segment batch record open nbd_handshake nbd_transmission
 SECONDS ?= 60
 
-.DEFAULT_GOAL := help
 # Rounds of each load of `make crash-rounds`, three to five seconds a round.
 ROUNDS := 50
 
+.DEFAULT_GOAL := help
 .PHONY: help demo build test crash-rounds test-mutants lint bench fuzz docs clean
 
 help: ## Show this list.

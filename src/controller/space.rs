@@ -146,7 +146,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "in use already")]
     fn a_segment_in_use_is_not_handed_out() {
-        let mut space = Space::new(2);
+        let mut space = Space::new(2).unwrap();
         space.occupy(SegmentId(1), 1);
         space.occupy(SegmentId(1), 2);
     }

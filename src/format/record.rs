@@ -272,7 +272,8 @@ mod tests {
             record.encode_into(PLACE, &mut bytes);
             assert!(Record::decode(&bytes, PLACE).is_err(), "{record:?}");
         }
-        let changes: [(usize, fn(&mut Layout)); 7] = [
+        type Change = (usize, fn(&mut Layout));
+        let changes: [Change; 7] = [
             (0, |layout| layout.stored_bytes = (super::super::BATCH_BYTES_MAX as u32 + 1).into()),
             (1, |layout| layout.stored_bytes = 1.into()),
             (1, |layout| layout.lba_count = 1.into()),
