@@ -4,7 +4,7 @@ CARGO ?= cargo
 PUMICE := ./target/release/pumice
 
 # What `make fuzz` runs, and for how long each.
-FUZZ_TARGETS := superblock segment batch record open nbd_handshake nbd_transmission
+FUZZ_TARGETS := superblock segment batch record leaf checkpoint open nbd_handshake nbd_transmission
 SECONDS ?= 60
 
 # Rounds of each load of `make crash-rounds`, three to five seconds a round.

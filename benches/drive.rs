@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use pumice::base::seed::random;
 use pumice::codec::{Codec, Compressor};
-use pumice::controller::{Drive, OpenOptions, Spec, WRITERS, create};
+use pumice::controller::{Drive, OpenOptions, Spec, create};
 use pumice::media::mem::MemMedium;
 use pumice::runtime::{Backend, Runtime};
 use rand::{Rng, RngExt};
@@ -95,9 +95,8 @@ fn drive_rate(
     runtime.block_on(create(medium, &spec)).expect("create");
     let opening = Drive::open(medium.clone(), runtime.clone(), OpenOptions::default());
     let drive = Rc::new(runtime.block_on(opening).expect("open"));
-    for _ in 0..WRITERS {
-        let drive = drive.clone();
-        runtime.spawn(async move { drive.run_writer().await });
+    for task in Drive::tasks(&drive) {
+        runtime.spawn(task);
     }
     let mut random = random(2);
     runtime.block_on(async {

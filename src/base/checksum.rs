@@ -31,6 +31,14 @@ pub fn crc32(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
+/// CRC-32C of `first` followed by `second`.
+pub fn crc32_pair(first: &[u8], second: &[u8]) -> u32 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    digest.update(first);
+    digest.update(second);
+    digest.finalize() as u32
+}
+
 #[cfg(test)]
 mod tests {
     //! Goal: pin both algorithms to the check values of the CRC catalogue.
@@ -41,5 +49,6 @@ mod tests {
         assert_eq!(crc64(b"123456789"), 0xae8b_1486_0a79_9888);
         assert_eq!(crc32(b"123456789"), 0xe306_9283);
         assert_eq!(crc64_pair(b"1234", b"56789"), crc64(b"123456789"));
+        assert_eq!(crc32_pair(b"1234", b"56789"), crc32(b"123456789"));
     }
 }

@@ -6,6 +6,7 @@ use super::{Outcome, print, print_json};
 use crate::base::units::format_size;
 use crate::base::{Error, ErrorKind, Result};
 use crate::controller::Info;
+use crate::controller::OpenOptions;
 use crate::report::{Align, Table};
 use crate::runtime::{Backend, Runtime};
 use crate::serve::control;
@@ -44,7 +45,8 @@ fn read(path: &Path) -> Result<Info> {
         });
     }
     let runtime = Runtime::new(Backend::Auto)?;
-    super::open::drive(&runtime, path, true).map(|drive| drive.info())
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    super::open::drive(&runtime, path, options).map(|drive| drive.info())
 }
 
 fn text(path: &Path, info: &Info) -> String {

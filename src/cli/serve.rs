@@ -15,9 +15,11 @@ use clap::ValueEnum;
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::open::FileDrive;
-use super::{Outcome, print_json};
+use super::open::{FileDrive, while_busy};
+use super::{Outcome, print_json, size};
 use crate::base::{Error, Result};
+use crate::codec::Codec;
+use crate::controller::OpenOptions;
 use crate::runtime::{Backend, Runtime};
 use crate::serve::control::ControlSocket;
 use crate::serve::nbd::{Options, Server};
@@ -54,6 +56,18 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COMMAND")]
     run: Option<String>,
 
+    /// Memory for the map, about; what does not fit is read from the drive when it is needed
+    #[arg(long, value_parser = size, default_value = "256M", value_name = "SIZE")]
+    map_cache: u64,
+
+    /// Log between checkpoints at most: what an opening after a crash reads again
+    #[arg(long, value_parser = size, default_value = "1G", value_name = "SIZE")]
+    checkpoint: u64,
+
+    /// Compress what garbage collection moves with a denser codec: zstd or zstd:LEVEL
+    #[arg(long, value_name = "CODEC")]
+    recompress: Option<Codec>,
+
     /// How the operating system is asked for I/O
     #[arg(long, value_enum, default_value_t = Io::Auto)]
     io: Io,
@@ -73,6 +87,17 @@ enum Io {
     Threads,
 }
 
+impl Args {
+    fn options(&self) -> OpenOptions {
+        OpenOptions {
+            read_only: self.read_only,
+            map_cache_bytes: self.map_cache as usize,
+            checkpoint_bytes: self.checkpoint,
+            recompress: self.recompress,
+        }
+    }
+}
+
 /// Runs the subcommand.
 ///
 /// # Errors
@@ -85,8 +110,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     })?;
     let signals = Arc::new(signal_socket()?);
     // Before the drive: a socket in use must change nothing on it.
-    let (listeners, _private) = listeners(args)?;
-    let drive = super::open::drive(&runtime, &args.path, args.read_only)?;
+    let (listeners, _private) = listeners(args, &runtime)?;
+    let drive = super::open::drive(&runtime, &args.path, args.options())?;
     let uris: Vec<String> = listeners.iter().map(Listener::uri).collect();
     tracing::info!(
         "serving {} ({}, {} I/O) at {}",
@@ -135,7 +160,7 @@ fn serve_until_the_end(
 }
 
 /// The sockets asked for, and the directory of a private one.
-fn listeners(args: &Args) -> Result<(Vec<Listener>, Option<tempfile::TempDir>)> {
+fn listeners(args: &Args, runtime: &Runtime) -> Result<(Vec<Listener>, Option<tempfile::TempDir>)> {
     let mut listens = Vec::new();
     listens.extend(args.unix.clone().map(Listen::Unix));
     listens.extend(args.listen.map(Listen::Tcp));
@@ -148,7 +173,8 @@ fn listeners(args: &Args) -> Result<(Vec<Listener>, Option<tempfile::TempDir>)> 
     } else if listens.is_empty() {
         listens.push(Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 10809))));
     }
-    let listeners = listens.iter().map(Listener::bind).collect::<Result<_>>()?;
+    let bind = |listen| while_busy(runtime, || Listener::bind(listen));
+    let listeners = listens.iter().map(bind).collect::<Result<_>>()?;
     Ok((listeners, private))
 }
 

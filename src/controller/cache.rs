@@ -1,8 +1,9 @@
 //! The last decoded frames of several blocks, so that small sequential reads do not read and
 //! decode a frame once a block.
 //!
-//! A place in the log holds one frame for ever (until its segment is discarded), so an entry can
-//! never be stale. Frames of one block never come here: they are used whole.
+//! A place in the log holds one frame until its segment is given back, and then the entries of the
+//! segment are forgotten: an entry can never be stale. Frames of one block never come here: they
+//! are used whole.
 
 use std::cell::{Cell, RefCell};
 
@@ -69,6 +70,13 @@ impl FrameCache {
         }
         loading.push(key);
         Lookup::Miss
+    }
+
+    /// Forgets the frames of a segment that is given back.
+    pub(crate) fn forget(&self, segment: u32) {
+        for key in self.keys.borrow_mut().iter_mut().filter(|key| key.0 == segment) {
+            *key = NO_KEY;
+        }
     }
 
     /// Ends a load. With `fill`, `len` bytes are decoded into the cache by it and, if that

@@ -12,6 +12,7 @@
 use super::Drive;
 use super::log::Log;
 use crate::base::{Clock, Result, SeqNo};
+use crate::format::Stream;
 use crate::media::Medium;
 
 /// What a waiting flush does next.
@@ -31,7 +32,15 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             return Ok(());
         }
         self.stats.flushes.add(1);
-        self.seal();
+        self.seal(Stream::Host);
+        self.flush_log().await
+    }
+
+    /// Makes every batch that is sealed durable.
+    ///
+    /// # Errors
+    /// As [`Drive::flush`].
+    pub(crate) async fn flush_log(&self) -> Result<()> {
         let target = self.log.sealed_seq();
         while let Step::Sync = self.next_flush_step(target).await? {
             let written = self.log.written_seq();

@@ -31,7 +31,7 @@ pub struct Info {
     pub segment_bytes: u32,
     /// Number of segments.
     pub segment_count: u32,
-    /// Segments never written.
+    /// Segments that hold nothing.
     pub free_segments: u32,
     /// Most blocks of a frame.
     pub frame_blocks: u16,
@@ -47,7 +47,9 @@ pub struct Info {
     pub stored_fraction: f64,
     /// media_bytes / host_bytes; 0 before the first write.
     pub write_amplification: f64,
-    /// Record bytes that the map still names.
+    /// Bytes of records that garbage collection moved, over the drive's life.
+    pub moved_bytes: u64,
+    /// Record bytes that the map or the newest checkpoint names.
     pub live_bytes: u64,
     /// Bytes of the host's disk that hold data or a fill.
     pub mapped_bytes: u64,
@@ -84,6 +86,22 @@ pub struct Operations {
     pub frame_cache_hits: u64,
     /// Reads that met damage.
     pub corrupt_reads: u64,
+    /// Segments that garbage collection emptied.
+    pub gc_victims: u64,
+    /// Bytes of metadata records that checkpoints wrote.
+    pub meta_bytes: u64,
+    /// Checkpoints written.
+    pub checkpoints: u64,
+    /// Batches behind the newest checkpoint that the opening read.
+    pub recovered_batches: u64,
+    /// Nanoseconds that the opening took for checkpoint and log.
+    pub recovery_ns: u64,
+    /// Look-ups and changes of the map that found their leaf in memory.
+    pub map_hits: u64,
+    /// Leaves of the map that had to be read.
+    pub map_misses: u64,
+    /// Leaves given up for the map's budget.
+    pub map_evictions: u64,
     /// Batches appended to the medium.
     pub batches: u64,
     /// Syncs of the medium.
@@ -93,8 +111,10 @@ pub struct Operations {
 /// Bytes of memory held, by owner.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
-    /// The L2P.
+    /// The L2P: directory, leaves and what a checkpoint has set aside.
     pub map_bytes: u64,
+    /// Of that, leaves; their budget is the map cache.
+    pub map_leaf_bytes: u64,
     /// Batch buffers.
     pub batch_bytes: u64,
     /// Read buffers kept.
@@ -104,7 +124,7 @@ pub struct Memory {
 }
 
 impl<M: Medium, C: Clock> Drive<M, C> {
-    /// A snapshot of the drive's facts. Walks the map: not for the data path.
+    /// A snapshot of the drive's facts.
     pub fn info(&self) -> Info {
         let superblock = &*self.superblock.borrow();
         let totals = self.stats.totals();
@@ -113,7 +133,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             0 => 0.0,
             host_bytes => bytes as f64 / host_bytes as f64,
         };
-        let mapped: u64 = self.l2p.borrow().runs().map(|(_, count, _)| count).sum();
+        let l2p = self.l2p.borrow();
         let space = self.space.borrow();
         Info {
             uuid: superblock.uuid,
@@ -135,8 +155,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             media_bytes: totals.media_bytes,
             stored_fraction: fraction(totals.frame_bytes),
             write_amplification: fraction(totals.media_bytes),
+            moved_bytes: totals.moved_bytes,
             live_bytes: space.live_bytes(),
-            mapped_bytes: mapped * BLOCK_BYTES as u64,
+            mapped_bytes: l2p.mapped_blocks() * BLOCK_BYTES as u64,
             sequence: self.log.sealed_seq().0,
             watermark: self.log.durable_seq().0,
             operations: self.operations(),
@@ -146,7 +167,16 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     fn operations(&self) -> Operations {
         let stats = &self.stats;
+        let map = self.l2p.borrow().stats();
         Operations {
+            gc_victims: self.gc.victims(),
+            meta_bytes: stats.meta_bytes.get(),
+            checkpoints: self.checkpoints.completed(),
+            recovered_batches: self.recovered_batches,
+            recovery_ns: self.recovery_ns,
+            map_hits: map.hits,
+            map_misses: map.misses,
+            map_evictions: map.evictions,
             reads: stats.reads.get(),
             writes: stats.writes.get(),
             flushes: stats.flushes.get(),
@@ -166,6 +196,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let batch_bytes = super::log::BUFFER_COUNT * super::packing::batch_buffer_bytes();
         Memory {
             map_bytes: self.l2p.borrow().memory_bytes() as u64,
+            map_leaf_bytes: self.l2p.borrow().resident_bytes() as u64,
             batch_bytes: batch_bytes as u64,
             read_buffer_bytes: self.buffers.memory_bytes() as u64,
             frame_cache_bytes: self.cache.memory_bytes() as u64,

@@ -6,6 +6,10 @@
 //!                           durable_seq: all batches up to it survive power loss (the watermark)
 //! ```
 //!
+//! Three streams are appended to, each with an open segment and, at times, an open batch: what the
+//! host writes, what garbage collection moves, and metadata. Their batches form one chain, in the
+//! order in which they were sealed.
+//!
 //! Batches go to the medium several at a time and may arrive in any order; `written_seq` only moves
 //! over an unbroken row. Invariant: `durable_seq <= written_seq < next_seq`. A failed append or
 //! sync poisons the log for good: nothing after it may be called durable.
@@ -21,13 +25,19 @@ use uuid::Uuid;
 
 use crate::base::wait::WaitQueue;
 use crate::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId, SeqNo};
-use crate::format::{BATCH_HEADER_BYTES, BatchHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::{
+    BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, DriveShape, Record, SEGMENT_HEADER_BYTES,
+    SegmentHeader, Stream,
+};
 
-/// Batch buffers of a drive: one open, the others on their way to the medium. Eight of 1 MiB keep
-/// a medium of 2 GB/s busy for 4 ms, longer than any hiccup of this thread.
-pub(crate) const BUFFER_COUNT: usize = 8;
+/// Batch buffers of a drive: one open in each stream, the others on their way to the medium. Eight
+/// of 1 MiB keep a medium of 2 GB/s busy for 4 ms, longer than any hiccup of this thread.
+pub(crate) const BUFFER_COUNT: usize = 10;
 
-/// The segment that the log is appended to, and the next free byte in it.
+/// Bytes at the end of every segment that are kept for the batch that names the next one.
+pub(crate) const CLOSING_BYTES: u32 = BATCH_ALIGNMENT as u32;
+
+/// The segment that a stream is appended to, and the next free byte in it.
 #[derive(Clone, Debug)]
 pub(crate) struct Tail {
     /// The segment.
@@ -36,6 +46,17 @@ pub(crate) struct Tail {
     pub(crate) generation: u64,
     /// Where the next batch begins; 0 before the segment header is written.
     pub(crate) used: u32,
+}
+
+/// A batch that was sealed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SealedBatch {
+    /// Its segment.
+    pub(crate) segment: SegmentId,
+    /// Its sequence number.
+    pub(crate) seq: SeqNo,
+    /// Bytes it will take on the medium, a segment header included.
+    pub(crate) media_bytes: u64,
 }
 
 /// Lifetime byte counters, as batch headers carry them.
@@ -47,6 +68,8 @@ pub(crate) struct Totals {
     pub(crate) frame_bytes: u64,
     /// Bytes appended to the medium.
     pub(crate) media_bytes: u64,
+    /// Bytes of records that garbage collection moved.
+    pub(crate) moved_bytes: u64,
 }
 
 /// Where the log stands when a drive is opened.
@@ -56,12 +79,12 @@ pub(crate) struct LogEnd {
     pub(crate) seq: SeqNo,
     /// Its header checksum, or the chain's start.
     pub(crate) checksum: u64,
-    /// The segment it stands in and where it ends, if there is any.
-    pub(crate) tail: Option<Tail>,
+    /// Where each stream goes on.
+    pub(crate) tails: [Option<Tail>; Stream::COUNT],
 }
 
 /// What a request for room finds.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
     /// The open batch has the room.
     Open,
@@ -86,18 +109,28 @@ struct Sealed {
 }
 
 struct State {
-    open: Option<OpenBatch>,
+    open: [Option<OpenBatch>; Stream::COUNT],
+    tails: [Option<Tail>; Stream::COUNT],
     sealed: VecDeque<Sealed>,
     free: Vec<Arc<AlignedBuffer>>,
-    tail: Option<Tail>,
     next_seq: SeqNo,
     chain: u64,
+}
+
+impl State {
+    fn open(&self, stream: Stream) -> Option<&OpenBatch> {
+        self.open[stream as usize].as_ref()
+    }
+
+    fn tail(&self, stream: Stream) -> Option<&Tail> {
+        self.tails[stream as usize].as_ref()
+    }
 }
 
 /// The log of one drive.
 pub(crate) struct Log {
     state: RefCell<State>,
-    segment_bytes: u32,
+    shape: Cell<DriveShape>,
     epoch: u32,
     uuid: Uuid,
     written_seq: Cell<SeqNo>,
@@ -115,18 +148,18 @@ pub(crate) struct Log {
 impl Log {
     /// The log of the drive `uuid`, opened for the `epoch`-th time, that continues at `end`;
     /// everything up to there must be durable.
-    pub(crate) fn new(end: LogEnd, segment_bytes: u32, epoch: u32, uuid: Uuid) -> Self {
+    pub(crate) fn new(end: LogEnd, shape: DriveShape, epoch: u32, uuid: Uuid) -> Self {
         let state = State {
-            open: None,
+            open: [const { None }; Stream::COUNT],
+            tails: end.tails,
             sealed: VecDeque::with_capacity(BUFFER_COUNT),
             free: (0..BUFFER_COUNT).map(|_| batch_buffer()).collect(),
-            tail: end.tail,
             next_seq: SeqNo(end.seq.0 + 1),
             chain: end.checksum,
         };
         Self {
             state: RefCell::new(state),
-            segment_bytes,
+            shape: Cell::new(shape),
             epoch,
             uuid,
             written_seq: Cell::new(end.seq),
@@ -139,79 +172,105 @@ impl Log {
         }
     }
 
-    /// How `bytes` of records can get into the log.
-    pub(crate) fn fit(&self, bytes: usize) -> Fit {
+    /// How `bytes` of records can get into a stream.
+    pub(crate) fn fit(&self, stream: Stream, bytes: usize) -> Fit {
         let state = self.state.borrow();
-        if state.open.as_ref().is_some_and(|open| open.room() >= bytes) {
+        if state.open(stream).is_some_and(|open| open.room() >= bytes) {
             return Fit::Open;
         }
-        let Some(tail) = &state.tail else { return Fit::NewSegment };
-        let used = state.open.as_ref().map_or(tail.used, OpenBatch::end);
+        let Some(tail) = state.tail(stream) else { return Fit::NewSegment };
+        let used = state.open(stream).map_or(tail.used, OpenBatch::end);
         let header = if used == 0 { SEGMENT_HEADER_BYTES } else { 0 } + BATCH_HEADER_BYTES;
-        if (self.segment_bytes - used) as usize >= header + bytes {
-            Fit::NewBatch
-        } else {
-            Fit::NewSegment
-        }
+        let room = (self.shape.get().segment_bytes - CLOSING_BYTES).saturating_sub(used);
+        if room as usize >= header + bytes { Fit::NewBatch } else { Fit::NewSegment }
     }
 
-    /// Whether a batch could be begun now.
-    pub(crate) fn has_free_buffer(&self) -> bool {
-        !self.state.borrow().free.is_empty()
+    /// Batches that could be begun now.
+    pub(crate) fn free_buffers(&self) -> usize {
+        self.state.borrow().free.len()
     }
 
-    /// Makes `segment` the one that the log is appended to; the open batch must be sealed.
-    pub(crate) fn start_segment(&self, segment: SegmentId, generation: u64) {
+    /// Whether a batch is open in a stream.
+    pub(crate) fn is_open(&self, stream: Stream) -> bool {
+        self.state.borrow().open(stream).is_some()
+    }
+
+    /// Makes `segment` the one that a stream is appended to; its open batch must be sealed.
+    pub(crate) fn start_segment(&self, stream: Stream, segment: SegmentId, generation: u64) {
         let mut state = self.state.borrow_mut();
-        assert!(state.open.is_none());
-        state.tail = Some(Tail { segment, generation, used: 0 });
+        assert!(state.open(stream).is_none());
+        state.tails[stream as usize] = Some(Tail { segment, generation, used: 0 });
     }
 
-    /// The segment the log is appended to.
-    pub(crate) fn tail_segment(&self) -> Option<SegmentId> {
-        self.state.borrow().tail.as_ref().map(|tail| tail.segment)
+    /// Where a stream goes on.
+    pub(crate) fn tail(&self, stream: Stream) -> Option<Tail> {
+        self.state.borrow().tail(stream).cloned()
     }
 
-    /// Begins a batch at the tail in a free buffer.
+    /// What segment headers say about the drive from now on.
+    pub(crate) fn set_shape(&self, shape: DriveShape) {
+        self.shape.set(shape);
+    }
+
+    /// Begins a batch at a stream's tail in a free buffer.
     ///
     /// # Panics
     /// If there is no free buffer, no segment, or a batch is open.
-    pub(crate) fn begin_batch(&self) {
-        let mut state = self.state.borrow_mut();
-        assert!(state.open.is_none());
-        let buffer = state.free.pop().expect("no free batch buffer");
-        let first_seq = state.next_seq;
-        let Tail { segment, generation, used } = state.tail.clone().expect("no open segment");
-        let header = SegmentHeader { uuid: self.uuid, generation, first_seq, segment, stream: 0 };
-        let header = (used == 0).then_some(&header);
-        let place = BatchPlace { segment, generation, base: used };
-        state.open = Some(OpenBatch::begin(buffer, place, header, self.segment_bytes));
+    pub(crate) fn begin_batch(&self, stream: Stream) {
+        self.begin(stream, self.shape.get().segment_bytes - CLOSING_BYTES);
     }
 
-    /// Gives the open batch to `append`.
+    /// Begins the batch that closes a stream's segment, in the bytes that are kept for it.
+    ///
+    /// # Panics
+    /// As [`Log::begin_batch`].
+    pub(crate) fn begin_closing_batch(&self, stream: Stream) {
+        self.begin(stream, self.shape.get().segment_bytes);
+    }
+
+    fn begin(&self, stream: Stream, segment_end: u32) {
+        let mut state = self.state.borrow_mut();
+        assert!(state.open(stream).is_none());
+        let buffer = state.free.pop().expect("no free batch buffer");
+        let Tail { segment, generation, used } = state.tail(stream).cloned().expect("no segment");
+        let place = BatchPlace { segment, generation, base: used };
+        let open = OpenBatch::begin(buffer, place, used == 0, segment_end);
+        state.open[stream as usize] = Some(open);
+    }
+
+    /// Gives a stream's open batch to `append`.
     ///
     /// # Panics
     /// If none is open.
-    pub(crate) fn append<T>(&self, append: impl FnOnce(&mut OpenBatch) -> T) -> T {
-        append(self.state.borrow_mut().open.as_mut().expect("no open batch"))
+    pub(crate) fn append<T>(&self, stream: Stream, append: impl FnOnce(&mut OpenBatch) -> T) -> T {
+        let mut state = self.state.borrow_mut();
+        append(state.open[stream as usize].as_mut().expect("no open batch"))
     }
 
-    /// Seals the open batch and hands it to the writers; one without a record is given up, as its
-    /// writer did. `totals` are the drive's counters without the batch's own media bytes; gives
-    /// those. No batch is open then.
-    pub(crate) fn seal(&self, totals: Totals) -> u64 {
+    /// Seals a stream's open batch and hands it to the writers; one without a record is given up,
+    /// as its writer did. `totals` are the drive's counters without the batch's own media bytes.
+    /// No batch is open in the stream then.
+    pub(crate) fn seal(&self, stream: Stream, totals: Totals) -> Option<SealedBatch> {
         let mut state = self.state.borrow_mut();
-        let Some(open) = state.open.take() else { return 0 };
+        let open = state.open[stream as usize].take()?;
         if open.is_empty() {
             state.free.push(open.into_buffer());
-            return 0;
+            return None;
         }
         let end = open.end();
-        let tail = state.tail.as_mut().expect("an open batch has a segment");
-        let media_bytes = u64::from(end - tail.used);
-        tail.used = end;
         let seq = state.next_seq;
-        let (place, buffer, checksum) = open.seal(BatchHeader {
+        let tail = state.tails[stream as usize].as_mut().expect("an open batch has a segment");
+        let media_bytes = u64::from(end - tail.used);
+        let segment_header = (tail.used == 0).then(|| SegmentHeader {
+            uuid: self.uuid,
+            generation: tail.generation,
+            first_seq: seq,
+            segment: tail.segment,
+            stream,
+            shape: self.shape.get(),
+        });
+        tail.used = end;
+        let header = BatchHeader {
             records_checksum: 0,
             seq,
             previous_checksum: state.chain,
@@ -220,6 +279,7 @@ impl Log {
             host_bytes: totals.host_bytes,
             frame_bytes: totals.frame_bytes,
             media_bytes: totals.media_bytes.saturating_add(media_bytes),
+            moved_bytes: totals.moved_bytes,
             segment: SegmentId(0),
             offset: 0,
             body_bytes: 0,
@@ -227,13 +287,19 @@ impl Log {
             record_count: 0,
             epoch: self.epoch,
             uuid: self.uuid,
-        });
+        };
+        let (place, buffer, checksum) = open.seal(header, segment_header.as_ref());
         state.sealed.push_back(Sealed { seq, place, buffer, progress: Progress::Waiting });
         state.next_seq = SeqNo(seq.0 + 1);
         state.chain = checksum;
         drop(state);
         self.work.wake_all();
-        media_bytes
+        Some(SealedBatch { segment: place.segment, seq, media_bytes })
+    }
+
+    /// Puts the record that names where a stream goes on into the open batch of `carrier`.
+    pub(crate) fn announce(&self, carrier: Stream, record: &Record) {
+        self.append(carrier, |open| open.push_open(record));
     }
 
     /// The next batch for a writer, now in flight: number, place, bytes.
@@ -268,7 +334,8 @@ impl Log {
         use_bytes: impl FnOnce(&[u8]) -> T,
     ) -> Option<T> {
         let state = self.state.borrow();
-        if let Some(bytes) = state.open.as_ref().and_then(|open| open.bytes_from(segment, offset)) {
+        let mut open = state.open.iter().flatten();
+        if let Some(bytes) = open.find_map(|open| open.bytes_from(segment, offset)) {
             return Some(use_bytes(bytes));
         }
         let sealed = state.sealed.iter().find(|sealed| {
@@ -300,9 +367,9 @@ impl Log {
         (SeqNo(state.next_seq.0 - 1), state.chain)
     }
 
-    /// Whether records wait in the open batch.
-    pub(crate) fn has_open_records(&self) -> bool {
-        self.state.borrow().open.as_ref().is_some_and(|open| !open.is_empty())
+    /// Whether records wait in a stream's open batch.
+    pub(crate) fn has_open_records(&self, stream: Stream) -> bool {
+        self.state.borrow().open(stream).is_some_and(|open| !open.is_empty())
     }
 
     /// Moves the watermark to `seq`.

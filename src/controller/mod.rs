@@ -1,9 +1,11 @@
 //! The drive: one file per host verb, and the leaves they move.
 //!
 //! ```text
-//! verbs:  write  read  flush  trim            the order of steps; with write_back, recovery,
-//!         write_back  recovery  check  create check and create the only ones that know it
+//! verbs:  write  read  flush  trim            the order of steps; with write_back, gc (moving),
+//!         write_back  gc  checkpoint          checkpoint, recovery, check and create the only ones
+//!         recovery  check  create             that know it
 //! leaves: admit  framing  packing  log  l2p  space  cache  buffers  stats
+//!         walk  scan  window  records  leaves
 //! ```
 //!
 //! Async code over two seams, [`Medium`] and [`Clock`], on one thread that owns all state: no
@@ -13,60 +15,113 @@ mod admit;
 mod buffers;
 mod cache;
 mod check;
+mod checkpoint;
 mod create;
 mod flush;
 mod framing;
+mod gc;
 mod info;
 mod l2p;
+mod leaves;
 mod log;
+mod moving;
 mod packing;
 mod read;
+mod records;
 mod recovery;
-mod replay;
+mod scan;
 mod space;
 mod stats;
 mod superblocks;
 #[cfg(test)]
 mod tests;
 mod trim;
+mod walk;
+mod window;
 mod write;
 mod write_back;
 
 use std::cell::{Cell, RefCell};
+use std::pin::Pin;
+use std::rc::Rc;
 
-pub use check::{CheckReport, Problem, check};
-pub use create::{FRAME_BLOCKS_DEFAULT, SEGMENT_BYTES_DEFAULT, Spec, create};
+pub use check::{CheckReport, Depth, Problem, check};
+pub use create::{
+    FRAME_BLOCKS_DEFAULT, OVER_PROVISIONING_PERCENT_DEFAULT, SEGMENT_BYTES_DEFAULT, Spec, create,
+};
 pub use info::{Info, Memory, Operations};
 pub use write::ATOMIC_WRITE_BYTES;
-pub use write_back::WRITERS;
 
+use crate::base::wait::WaitQueue;
 use crate::base::{Clock, Error, ErrorKind, Result};
 use crate::codec::{Codec, Compressor, Decompressor};
-use crate::format::Superblock;
+use crate::format::{Stream, Superblock};
 use crate::media::Medium;
 
+/// Default bytes of clean and dirty leaves of the map in memory: the whole map of a disk of 64 GiB
+/// that was written in random blocks.
+pub const MAP_CACHE_BYTES_DEFAULT: usize = 256 << 20;
+
+/// Default bytes of log between checkpoints, at most: what is read again when a drive is opened
+/// after a crash, in a second or less.
+pub const CHECKPOINT_BYTES_DEFAULT: u64 = 1 << 30;
+
 /// How to open a drive.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct OpenOptions {
     /// Refuse writes and change nothing on the medium.
     pub read_only: bool,
+    /// Bytes of the map's leaves to keep in memory, about.
+    pub map_cache_bytes: usize,
+    /// Bytes of log between checkpoints, at most.
+    pub checkpoint_bytes: u64,
+    /// A denser codec for what garbage collection moves.
+    pub recompress: Option<Codec>,
 }
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            map_cache_bytes: MAP_CACHE_BYTES_DEFAULT,
+            checkpoint_bytes: CHECKPOINT_BYTES_DEFAULT,
+            recompress: None,
+        }
+    }
+}
+
+/// A background task of a drive.
+pub type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// An open drive: a disk of [`Drive::size_bytes`] bytes for a host, on a medium of segments.
 ///
-/// The owner runs [`Drive::run_writer`] ([`WRITERS`] times) and [`Drive::run_upkeep`] as tasks
-/// beside the host's requests, and ends with [`Drive::close`].
+/// The owner runs [`Drive::tasks`] beside the host's requests, and ends with [`Drive::close`].
 pub struct Drive<M, C> {
     medium: M,
     clock: C,
     superblock: RefCell<Superblock>,
     superblock_slot: Cell<u32>,
-    read_only: bool,
+    options: OpenOptions,
     was_clean: bool,
+    recovered_batches: u64,
+    recovery_ns: u64,
     epoch: u32,
     frame_blocks: u16,
+    codec: Codec,
     read_unit: u32,
     segments_opened: Cell<u32>,
+    /// Segments from this one on are not used any more: the capacity is being shrunk.
+    segments_end: Cell<u32>,
+    /// Segments kept for checkpoints.
+    meta_segments: u32,
+    /// Bytes of the map's leaves that may wait for a checkpoint.
+    dirty_bytes_max: usize,
+    ending: Cell<bool>,
+    gc: gc::Gc,
+    checkpoints: checkpoint::Checkpoints,
+    /// A checkpoint may be due.
+    checkpoint_wanted: WaitQueue,
+    loads: leaves::Loads,
     l2p: RefCell<l2p::L2p>,
     space: RefCell<space::Space>,
     log: log::Log,
@@ -91,34 +146,52 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let mut superblock = loaded.superblock;
         medium.set_geometry(superblocks::geometry(&superblock))?;
         let was_clean = superblock.clean;
-        let recovered = recovery::recover(&medium, &superblock).await?;
+        let begun_ns = clock.now_ns();
+        let recovered = recovery::recover(&medium, &superblock, options.map_cache_bytes).await?;
+        let recovery_ns = clock.now_ns() - begun_ns;
+        tracing::debug!("read {} batches in {} us", recovered.batches, recovery_ns / 1000);
         let end = recovered.walk_end.end;
         let mut slot = loaded.slot;
         if !options.read_only {
             // What was found must be durable before anything calls it so.
             medium.sync().await?;
-            slot = 1 - slot;
             // If the newest superblock was lost, the log knows of a later epoch than the other.
             superblock.epoch = next_epoch(superblock.epoch.max(recovered.walk_end.epoch))?;
-            superblock.revision = superblock.revision.saturating_add(1);
             superblock.clean = false;
             superblock.watermark = end.seq;
             superblock.watermark_checksum = end.checksum;
-            superblocks::store(&medium, slot, &superblock).await?;
-            medium.sync().await?;
+            for _ in 0..2 {
+                slot = 1 - slot;
+                superblocks::store_next(&medium, slot, &mut superblock).await?;
+                medium.sync().await?;
+            }
         }
         let codec = Codec::from_format(superblock.codec, superblock.codec_level);
+        let (shape, epoch, uuid) = (superblock.shape(), superblock.epoch, superblock.uuid);
+        let (watermark, begun_at_bytes) = recovered.checkpoint;
+        let lists = recovered.lists;
         Ok(Self {
             superblock_slot: Cell::new(slot),
-            read_only: options.read_only,
+            options,
             was_clean,
-            epoch: superblock.epoch,
+            recovered_batches: recovered.batches,
+            recovery_ns,
+            epoch,
             frame_blocks: superblock.frame_blocks,
+            codec,
             read_unit: medium.capabilities().read_unit,
             segments_opened: Cell::new(0),
+            segments_end: Cell::new(superblock.segment_count),
+            meta_segments: create::meta_segments(&shape, options.map_cache_bytes),
+            dirty_bytes_max: create::dirty_bytes_max(&shape, options.map_cache_bytes),
+            ending: Cell::new(false),
+            gc: gc::Gc::default(),
+            checkpoints: checkpoint::Checkpoints::new(watermark, begun_at_bytes, lists),
+            checkpoint_wanted: WaitQueue::default(),
+            loads: leaves::Loads::default(),
             l2p: RefCell::new(recovered.l2p),
             space: RefCell::new(recovered.space),
-            log: log::Log::new(end, superblock.segment_bytes, superblock.epoch, superblock.uuid),
+            log: log::Log::new(end, shape, epoch, uuid),
             compressor: RefCell::new(Compressor::new(codec)),
             decompressor: RefCell::new(Decompressor::new()),
             cache: cache::FrameCache::new(),
@@ -130,36 +203,105 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         })
     }
 
-    /// Flushes, marks the drive as closed in order, and ends its tasks. No request may follow.
+    /// What must run beside the host's requests: taking batches to the medium, garbage collection,
+    /// checkpoints, upkeep. Each task ends by itself when the drive is closed.
+    pub fn tasks(drive: &Rc<Self>) -> Vec<Task>
+    where
+        M: 'static,
+        C: 'static,
+    {
+        let mut tasks: Vec<Task> = Vec::new();
+        for _ in 0..write_back::WRITERS {
+            let drive = drive.clone();
+            tasks.push(Box::pin(async move { drive.run_writer().await }));
+        }
+        let (gc, checkpoints, upkeep) = (drive.clone(), drive.clone(), drive.clone());
+        tasks.push(Box::pin(async move { gc.run_gc().await }));
+        tasks.push(Box::pin(async move { checkpoints.run_checkpoints().await }));
+        tasks.push(Box::pin(async move { upkeep.run_upkeep().await }));
+        tasks
+    }
+
+    /// Flushes, writes a checkpoint, marks the drive as closed in order, and ends its tasks. No
+    /// request may follow.
     ///
     /// # Errors
     /// `Poisoned`, `Medium`, or `Busy` if requests were still under way: what was not flushed
     /// before may be lost, the drive still opens.
     pub async fn close(&self) -> Result<()> {
-        let flushed = self.flush().await;
+        self.ending.set(true);
+        self.gc.wake();
+        self.checkpoint_wanted.wake_all();
+        self.gc.until_it_ended().await;
+        let closed = self.close_log().await;
         self.log.close();
-        flushed?;
-        if self.read_only {
+        closed
+    }
+
+    /// Closes without a checkpoint, so that the next opening reads the log.
+    #[cfg(test)]
+    async fn close_without_checkpoint(&self) -> Result<()> {
+        self.checkpoints.pretend_all_is_in();
+        self.close().await
+    }
+
+    async fn close_log(&self) -> Result<()> {
+        self.flush().await?;
+        if self.is_read_only() {
             return Ok(());
         }
+        if self.log.sealed_seq() > self.checkpoints.watermark()
+            && let Err(error) = self.checkpoint().await
+        {
+            // The next opening reads a longer log.
+            tracing::warn!("no checkpoint at the end: {}", error.chain());
+            self.log.check_poison()?;
+        }
         let (watermark, watermark_checksum) = self.log.chain_end();
-        if watermark != self.log.durable_seq() || self.log.has_open_records() {
+        let has_open_records =
+            Stream::ALL.into_iter().any(|stream| self.log.has_open_records(stream));
+        if watermark != self.log.durable_seq() || has_open_records {
             // A request that should have ended got in behind the flush. To call that durable would
             // make its loss look like damage; an unclean end is always safe.
             let what = "the drive was closed while requests were under way";
             return Err(Error::new(ErrorKind::Busy, what));
         }
-        let superblock = {
-            let mut superblock = self.superblock.borrow_mut();
-            superblock.revision = superblock.revision.saturating_add(1);
+        let _turn = self.checkpoint_turn().await;
+        self.update_superblocks(|superblock| {
             superblock.clean = true;
             superblock.watermark = watermark;
             superblock.watermark_checksum = watermark_checksum;
-            superblock.clone()
-        };
-        self.superblock_slot.set(1 - self.superblock_slot.get());
-        superblocks::store(&self.medium, self.superblock_slot.get(), &superblock).await?;
-        self.medium.sync().await
+        })
+        .await
+    }
+
+    /// Changes the superblock: one slot, made durable, then the other. Whoever calls this has the
+    /// checkpoint's turn.
+    ///
+    /// # Errors
+    /// `Medium`, and the drive is poisoned: which superblock counts is not known.
+    pub(crate) async fn update_superblocks(
+        &self,
+        change: impl FnOnce(&mut Superblock),
+    ) -> Result<()> {
+        let mut superblock = self.superblock.borrow().clone();
+        superblock.watermark = self.log.durable_seq();
+        change(&mut superblock);
+        for _ in 0..2 {
+            let slot = 1 - self.superblock_slot.get();
+            let stored = superblocks::store_next(&self.medium, slot, &mut superblock).await;
+            let synced = match stored {
+                Ok(()) => self.medium.sync().await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = synced {
+                self.log.poison(&error);
+                return Err(error);
+            }
+            self.superblock_slot.set(slot);
+        }
+        *self.superblock.borrow_mut() = superblock;
+        Ok(())
     }
 
     /// Size of the host's disk in bytes.
@@ -169,7 +311,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     /// Whether writes are refused.
     pub fn is_read_only(&self) -> bool {
-        self.read_only
+        self.options.read_only
     }
 
     /// Identity of the drive.
@@ -182,10 +324,17 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         &self.medium
     }
 
-    /// Seals the open batch, or gives it up if it holds no record.
-    fn seal(&self) {
-        let media_bytes = self.log.seal(self.stats.totals());
-        self.stats.media_bytes.add(media_bytes);
+    /// Seals a stream's open batch, or gives it up if it holds no record.
+    fn seal(&self, stream: Stream) {
+        let Some(sealed) = self.log.seal(stream, self.stats.totals()) else { return };
+        self.stats.media_bytes.add(sealed.media_bytes);
+        self.space.borrow_mut().batch_sealed(sealed.segment, sealed.seq);
+        if stream != Stream::Moved {
+            self.gc.spend(sealed.media_bytes);
+        }
+        if self.checkpoint_is_due() {
+            self.checkpoint_wanted.wake_all();
+        }
     }
 }
 

@@ -7,6 +7,9 @@
 //!
 //! The codec writes straight into the buffer; the slack behind the limit is room for a codec's
 //! worst case and never reaches the medium. Does no I/O and knows no order of batches.
+//!
+//! Frames are packed byte by byte. Metadata records are padded to 16 bytes, and since their stream
+//! holds nothing else (but the record that closes a segment), all of them begin at such a multiple.
 
 use std::sync::Arc;
 
@@ -16,8 +19,9 @@ use crate::base::units::BLOCK_BYTES;
 use crate::base::{AlignedBuffer, Lba, SegmentId};
 use crate::codec::Compressor;
 use crate::format::{
-    BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX, RECORD_HEADER_BYTES,
-    Record, RecordPlace, SEGMENT_HEADER_BYTES, SegmentHeader, chain_record,
+    BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX, META_ALIGNMENT,
+    META_PREFIX_BYTES, MetaKind, MetaPlace, RECORD_HEADER_BYTES, Record, RecordPlace,
+    SEGMENT_HEADER_BYTES, SOURCE_BYTES, SegmentHeader, Source, chain_record,
 };
 
 /// Bytes of a batch buffer that may reach the medium. Larger batches save media operations, but
@@ -44,7 +48,31 @@ pub(crate) struct OpenBatch {
     used: usize,
     limit: usize,
     record_count: u32,
-    records_checksum: u64,
+    records_checksum: u32,
+}
+
+/// A frame that garbage collection moves: what its record says, its payload and where it was.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MovedFrame<'a> {
+    /// First block.
+    pub(crate) lba: Lba,
+    /// Number of blocks.
+    pub(crate) blocks: u8,
+    /// How the payload is encoded.
+    pub(crate) encoding: u8,
+    /// The payload as it is stored.
+    pub(crate) payload: &'a [u8],
+    /// Its checksum, which a damaged payload keeps, so that it stays damaged.
+    pub(crate) payload_checksum: u64,
+    /// Where its blocks were copied from, in order.
+    pub(crate) sources: &'a [Source],
+}
+
+impl MovedFrame<'_> {
+    /// Bytes the frame takes in a batch.
+    pub(crate) fn record_bytes(&self) -> usize {
+        RECORD_HEADER_BYTES + self.sources.len() * SOURCE_BYTES + self.payload.len()
+    }
 }
 
 /// A buffer for one batch.
@@ -58,27 +86,29 @@ pub(crate) fn batch_buffer_bytes() -> usize {
     (BATCH_LIMIT + slack).next_multiple_of(BATCH_ALIGNMENT)
 }
 
+/// The most bytes that a metadata record with `raw_bytes` before encoding can take in a batch.
+pub(crate) fn meta_bytes_max(raw_bytes: usize) -> usize {
+    let bytes = RECORD_HEADER_BYTES + META_PREFIX_BYTES + raw_bytes;
+    bytes.next_multiple_of(META_ALIGNMENT as usize)
+}
+
 /// The most bytes that writing `blocks` blocks can take in a batch.
 pub(crate) fn worst_case_bytes(blocks: usize) -> usize {
     blocks * (BLOCK_BYTES + RECORD_HEADER_BYTES)
 }
 
 impl OpenBatch {
-    /// Begins a batch at `place` in a buffer that nobody else holds, up to `segment_end`; with
-    /// `segment_header` it is the first of its segment.
+    /// Begins a batch at `place` in a buffer that nobody else holds, up to `segment_end`; the first
+    /// of its segment leaves room for the segment header.
     pub(crate) fn begin(
         mut buffer: Arc<AlignedBuffer>,
         place: BatchPlace,
-        segment_header: Option<&SegmentHeader>,
+        is_first: bool,
         segment_end: u32,
     ) -> Self {
         let bytes = exclusive(&mut buffer);
         bytes.set_len(bytes.capacity());
-        let mut header_at = 0;
-        if let Some(header) = segment_header {
-            header.encode_into(bytes);
-            header_at = SEGMENT_HEADER_BYTES;
-        }
+        let header_at = if is_first { SEGMENT_HEADER_BYTES } else { 0 };
         let limit = BATCH_LIMIT.min((segment_end - place.base) as usize);
         let used = header_at + BATCH_HEADER_BYTES;
         Self { buffer, place, header_at, used, limit, record_count: 0, records_checksum: 0 }
@@ -121,11 +151,12 @@ impl OpenBatch {
         let record = Record::Data {
             lba,
             lba_count: blocks,
+            source_count: 0,
             encoding: encoding as u8,
             stored_bytes: stored as u32,
             payload_checksum: crc64(payload),
         };
-        record.encode_into(place, &mut buffer[self.used..]);
+        record.encode_into(place, &[], &mut buffer[self.used..]);
         self.advance(record.record_bytes() as usize);
         FramePlace {
             segment: place.segment.0,
@@ -135,11 +166,76 @@ impl OpenBatch {
         }
     }
 
+    /// Copies a moved frame into the batch as it is. The caller has made sure of the room.
+    pub(crate) fn push_moved(&mut self, frame: &MovedFrame<'_>) -> FramePlace {
+        let place = self.record_place();
+        let record = Record::Data {
+            lba: frame.lba,
+            lba_count: u16::from(frame.blocks),
+            source_count: frame.sources.len() as u8,
+            encoding: frame.encoding,
+            stored_bytes: frame.payload.len() as u32,
+            payload_checksum: frame.payload_checksum,
+        };
+        let target = &mut exclusive(&mut self.buffer)[self.used..];
+        record.encode_into(place, frame.sources, target);
+        target[record.header_bytes() as usize..][..frame.payload.len()]
+            .copy_from_slice(frame.payload);
+        self.advance(record.record_bytes() as usize);
+        FramePlace {
+            segment: place.segment.0,
+            offset: place.offset,
+            record_bytes: record.record_bytes(),
+            blocks: frame.blocks,
+        }
+    }
+
     /// Adds a record without payload: a fill or a trim.
     pub(crate) fn push_range(&mut self, record: &Record) {
         let place = self.record_place();
-        record.encode_into(place, &mut exclusive(&mut self.buffer)[self.used..]);
+        record.encode_into(place, &[], &mut exclusive(&mut self.buffer)[self.used..]);
         self.advance(record.record_bytes() as usize);
+    }
+
+    /// Adds the record that names where a stream goes on. It may stand behind the limit, in the
+    /// bytes that every segment keeps for it.
+    pub(crate) fn push_open(&mut self, record: &Record) {
+        self.limit += RECORD_HEADER_BYTES;
+        self.push_range(record);
+    }
+
+    /// Encodes a metadata payload into the batch; gives its place and the checksum of the stored
+    /// payload. The caller has made sure of the room ([`meta_bytes_max`]).
+    pub(crate) fn push_meta(
+        &mut self,
+        kind: MetaKind,
+        number: u64,
+        raw: &[u8],
+        compressor: &mut Compressor,
+    ) -> (MetaPlace, u64) {
+        let place = self.record_place();
+        assert!(place.offset.is_multiple_of(META_ALIGNMENT), "metadata is not aligned");
+        let buffer = exclusive(&mut self.buffer);
+        let payload_at = self.used + RECORD_HEADER_BYTES;
+        let encoded_at = payload_at + META_PREFIX_BYTES;
+        let (encoding, encoded) = compressor.compress(raw, &mut buffer[encoded_at..]);
+        let lengths = [raw.len() as u32, encoded as u32].map(u32::to_le_bytes);
+        buffer[payload_at..encoded_at].copy_from_slice(lengths.as_flattened());
+        let record_bytes = meta_bytes_max(encoded);
+        let end = self.used + record_bytes;
+        buffer[encoded_at + encoded..end].fill(0);
+        let payload_checksum = crc64(&buffer[payload_at..end]);
+        let record = Record::Meta {
+            kind,
+            number,
+            encoding: encoding as u8,
+            stored_bytes: (end - payload_at) as u32,
+            payload_checksum,
+        };
+        record.encode_into(place, &[], &mut buffer[self.used..]);
+        self.advance(record_bytes);
+        let bytes = record_bytes as u32;
+        (MetaPlace { segment: place.segment, offset: place.offset, bytes }, payload_checksum)
     }
 
     /// The bytes from segment offset `offset` to the end of the records, if they are here.
@@ -151,15 +247,23 @@ impl OpenBatch {
         self.buffer.get((offset - self.place.base) as usize..self.used)
     }
 
-    /// Ends the batch: pads it, completes `header` (everything but what is known here) and gives
-    /// the bytes to append at the batch's place, and the header's checksum.
-    pub(crate) fn seal(mut self, header: BatchHeader) -> (BatchPlace, Arc<AlignedBuffer>, u64) {
+    /// Ends the batch: pads it, completes `header` (everything but what is known here), puts the
+    /// segment header in front of the first of a segment, and gives the bytes to append at the
+    /// batch's place, and the batch header's checksum.
+    pub(crate) fn seal(
+        mut self,
+        header: BatchHeader,
+        segment_header: Option<&SegmentHeader>,
+    ) -> (BatchPlace, Arc<AlignedBuffer>, u64) {
         let end = self.used.next_multiple_of(BATCH_ALIGNMENT);
         let body_at = self.header_at + BATCH_HEADER_BYTES;
         let (used, header_at) = (self.used, self.header_at);
         let records_checksum = self.records_checksum;
         let buffer = exclusive(&mut self.buffer);
         buffer[used..end].fill(0);
+        if let Some(segment_header) = segment_header {
+            segment_header.encode_into(buffer);
+        }
         let header = BatchHeader {
             records_checksum,
             generation: self.place.generation,

@@ -15,12 +15,12 @@ use std::ops::Range;
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
 use super::Drive;
-use super::cache::{Load, Lookup};
-use super::l2p::{FramePlace, Mapping};
+use super::cache::{Load, Lookup as CacheLookup};
+use super::l2p::{FramePlace, Lookup, Mapping};
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Error, ErrorKind, Lba, Result, SegmentId};
 use crate::codec::Encoding;
-use crate::format::{RECORD_HEADER_BYTES, Record, RecordPlace, check_payload};
+use crate::format::{Record, RecordPlace, check_payload};
 use crate::media::Medium;
 
 /// Longest media read that neighbouring frames are joined into: what one operation of a fast
@@ -57,6 +57,16 @@ impl Piece {
     }
 }
 
+/// What serves the start of a host read.
+enum Next {
+    /// It is served: so many bytes.
+    Done(usize),
+    /// So many bytes come from a frame on the medium.
+    Read(usize, Piece),
+    /// The leaf of this number must be loaded first.
+    Missing(u64),
+}
+
 impl<M: Medium, C: Clock> Drive<M, C> {
     /// Fills `out` with the bytes at byte `offset`; no alignment needed.
     ///
@@ -78,14 +88,25 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     async fn read_range(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         let mut at = 0;
         let mut rest = Vec::new();
+        // Until they are dropped, no segment that is read from is given back.
+        let mut pins = Vec::new();
         while at < out.len() {
-            let (len, piece) = self.next_piece(offset + at as u64, &mut out[at..])?;
+            let (len, piece) = match self.next_piece(offset + at as u64, &mut out[at..])? {
+                Next::Missing(leaf) => {
+                    self.load_leaf(leaf).await?;
+                    continue;
+                }
+                Next::Done(len) => (len, None),
+                Next::Read(len, piece) => (len, Some(piece)),
+            };
             if let Some(piece) = piece {
                 let piece = Piece { target: at, ..piece };
+                let pin = self.pin(piece.place.segment);
                 // The common small read is one piece and needs no list.
                 if at == 0 && len == out.len() {
                     return self.read_piece(&piece, out).await;
                 }
+                pins.push(pin);
                 rest.push(piece);
             }
             at += len;
@@ -95,21 +116,24 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     /// Serves the start of `out` from memory, or says which frame on the medium serves it, and how
     /// many bytes.
-    fn next_piece(&self, offset: u64, out: &mut [u8]) -> Result<(usize, Option<Piece>)> {
+    fn next_piece(&self, offset: u64, out: &mut [u8]) -> Result<Next> {
         let block = BLOCK_BYTES as u64;
         let lba = Lba(offset / block);
         let skip = (offset % block) as usize;
-        let (mapping, run_blocks) = self.l2p.borrow().lookup(lba);
+        let (mapping, run_blocks) = match self.l2p.borrow().lookup(lba) {
+            Lookup::Run(mapping, run_blocks) => (mapping, run_blocks),
+            Lookup::Missing(leaf) => return Ok(Next::Missing(leaf)),
+        };
         let run_bytes = run_blocks.saturating_mul(block) - skip as u64;
         let len = run_bytes.min(out.len() as u64) as usize;
         let (place, index) = match mapping {
             Mapping::Hole => {
                 out[..len].fill(0);
-                return Ok((len, None));
+                return Ok(Next::Done(len));
             }
             Mapping::Fill(byte) => {
                 out[..len].fill(byte);
-                return Ok((len, None));
+                return Ok(Next::Done(len));
             }
             Mapping::Frame { place, index } => (place, index),
         };
@@ -119,8 +143,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             self.decode_piece(&piece, bytes, &mut out[..len])
         });
         match decoded {
-            None => Ok((len, Some(piece))),
-            Some(result) => result.map(|()| (len, None)),
+            None => Ok(Next::Read(len, piece)),
+            Some(result) => result.map(|()| Next::Done(len)),
         }
     }
 
@@ -130,18 +154,28 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             return self.read_group(std::slice::from_ref(piece), 0, out).await;
         }
         let key = (piece.place.segment, piece.place.offset);
+        let mut is_other = false;
         loop {
-            let copy = |frame: &[u8]| out.copy_from_slice(&frame[piece.wanted.clone()]);
+            let copy = |frame: &[u8]| match frame.get(piece.wanted.clone()) {
+                Some(wanted) if frame.len() == piece.frame_bytes() => out.copy_from_slice(wanted),
+                // A damaged map says two things about one frame.
+                _ => is_other = true,
+            };
             match self.cache.begin(key, copy) {
-                Lookup::Hit(()) => {
+                CacheLookup::Hit(()) if is_other => {
+                    let what = "a frame is not the one that the map names";
+                    let error = Error::new(ErrorKind::Corrupt, what).at_lba(piece.lba);
+                    return Err(error.in_segment(SegmentId(piece.place.segment)));
+                }
+                CacheLookup::Hit(()) => {
                     self.stats.frame_cache_hits.add(1);
                     return Ok(());
                 }
-                Lookup::Miss => {
+                CacheLookup::Miss => {
                     let _load = Load::new(&self.cache, key);
                     return self.read_group(std::slice::from_ref(piece), 0, out).await;
                 }
-                Lookup::Loading => {}
+                CacheLookup::Loading => {}
             }
             let was_loaded = || (!self.cache.is_loading(key)).then_some(());
             self.cache.loaded.wait_for(was_loaded).await;
@@ -240,18 +274,17 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 .in_segment(segment)
                 .at_offset(u64::from(place.offset))
         };
-        let Record::Data { lba, lba_count, encoding, stored_bytes, payload_checksum } =
-            Record::decode(record, place)?
-        else {
+        let header = Record::decode(record, place)?;
+        let Record::Data { lba, lba_count, encoding, payload_checksum, .. } = header else {
             return Err(wrong("the map names a record that is no frame"));
         };
         if lba.0 + u64::from(piece.index) != piece.lba.0
             || lba_count != u16::from(piece.place.blocks)
-            || stored_bytes + RECORD_HEADER_BYTES as u32 != piece.place.record_bytes
+            || header.record_bytes() != piece.place.record_bytes
         {
             return Err(wrong("a frame is not the one that the map names"));
         }
-        let payload = record.get(RECORD_HEADER_BYTES..piece.place.record_bytes as usize);
+        let payload = record.get(header.header_bytes() as usize..piece.place.record_bytes as usize);
         let payload = payload.ok_or_else(|| wrong("a frame is cut off"))?;
         check_payload(payload, payload_checksum, place)?;
         let encoding =

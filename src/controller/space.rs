@@ -1,10 +1,16 @@
-//! The segment table: which segments are free, open or sealed, and how many live bytes each holds.
+//! The segment table: which segments are free, open or sealed, how many live bytes each holds, how
+//! old its data is, and who reads it.
 //!
-//! Live bytes are record bytes (header and payload) that the L2P still maps. Free segments are
-//! handed out lowest number first. Without garbage collection a sealed segment stays sealed, even
-//! with nothing live in it: replaying the log needs its records.
+//! ```text
+//!   free --allocate--> open --seal--> sealed --(nothing live, nobody reads)--> free
+//! ```
+//!
+//! Live bytes are record bytes (header and payload) that the L2P or the newest checkpoint still
+//! names. Free segments are handed out lowest number first. When a sealed segment may be freed is
+//! for garbage collection to say: this table knows nothing of durability.
 
-use crate::base::{Error, ErrorKind, Result, SegmentId};
+use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
+use crate::format::{Stream, TableEntry};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -16,9 +22,29 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     generation: u64,
+    /// The last batch in it.
+    last_seq: SeqNo,
+    /// The batch in which the host wrote the newest data in it.
+    age: SeqNo,
     live_bytes: u32,
+    /// Reads under way.
+    readers: u32,
+    stream: Stream,
     state: State,
+    /// Garbage collection could not empty it, because something in it cannot be read.
+    stuck: bool,
 }
+
+const FREE: Segment = Segment {
+    generation: 0,
+    last_seq: SeqNo(0),
+    age: SeqNo(0),
+    live_bytes: 0,
+    readers: 0,
+    stream: Stream::Host,
+    state: State::Free,
+    stuck: false,
+};
 
 /// The segment table of one drive.
 #[derive(Debug)]
@@ -28,17 +54,55 @@ pub(crate) struct Space {
     /// No segment below this one is free.
     lowest_free: u32,
     live_bytes: u64,
+    /// Counts changes, so that a waiter can tell whether anything died since it looked.
+    changes: u64,
+    /// A segment whose live bytes cannot be right: more died in it than were live, or more live
+    /// than it can hold. What the medium says may be wrong in this way without any other sign.
+    inconsistent: Option<SegmentId>,
 }
 
 impl Space {
-    /// A table of `segment_count` free segments. The number comes from a superblock, so memory for
-    /// it is asked for and not taken.
+    /// A table of `segment_count` free segments.
     ///
     /// # Errors
-    /// `InvalidInput` if there is not enough memory.
+    /// `InvalidInput` if the table does not fit in memory.
     pub(crate) fn new(segment_count: u32) -> Result<Self> {
-        let segments = free_segments(segment_count as usize)?;
-        Ok(Self { segments, free_count: segment_count, lowest_free: 0, live_bytes: 0 })
+        let mut space = Self {
+            segments: Vec::new(),
+            free_count: 0,
+            lowest_free: 0,
+            live_bytes: 0,
+            changes: 0,
+            inconsistent: None,
+        };
+        space.grow(segment_count)?;
+        Ok(space)
+    }
+
+    /// Adds free segments up to `segment_count`.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the table does not fit in memory.
+    pub(crate) fn grow(&mut self, segment_count: u32) -> Result<()> {
+        let more = (segment_count as usize).saturating_sub(self.segments.len());
+        let too_many = |error| {
+            let what = format!("a table of {segment_count} segments does not fit in memory");
+            Error::new(ErrorKind::InvalidInput, what).caused_by(error)
+        };
+        self.segments.try_reserve_exact(more).map_err(too_many)?;
+        self.segments.resize(self.segments.len() + more, FREE);
+        self.free_count += more as u32;
+        Ok(())
+    }
+
+    /// Takes away the segments from `segment_count` on.
+    ///
+    /// # Panics
+    /// If one of them is not free.
+    pub(crate) fn shrink(&mut self, segment_count: u32) {
+        let gone = self.segments.split_off(segment_count as usize);
+        assert!(gone.iter().all(|segment| segment.state == State::Free), "a segment is in use");
+        self.free_count -= gone.len() as u32;
     }
 
     /// Number of free segments.
@@ -51,38 +115,123 @@ impl Space {
         self.segments.len() as u32
     }
 
-    /// Live record bytes of the drive.
+    /// Live record bytes of the drive, metadata included.
     pub(crate) fn live_bytes(&self) -> u64 {
         self.live_bytes
     }
 
-    /// Generation of a segment in use; 0 of a free one.
-    pub(crate) fn generation(&self, segment: SegmentId) -> u64 {
-        self.segments[segment.0 as usize].generation
+    /// How often something died or was sealed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
 
-    /// Takes the lowest free segment for `generation` and marks it open.
-    pub(crate) fn allocate(&mut self, generation: u64) -> Option<SegmentId> {
-        let from = self.lowest_free as usize;
-        let found =
-            self.segments[from..].iter().position(|segment| segment.state == State::Free)?;
+    /// Generation of a segment in use; 0 of a free one or one that does not exist.
+    pub(crate) fn generation(&self, segment: SegmentId) -> u64 {
+        self.segments.get(segment.0 as usize).map_or(0, |entry| entry.generation)
+    }
+
+    /// Takes the lowest free segment below `end` for a stream and marks it open.
+    pub(crate) fn allocate(
+        &mut self,
+        stream: Stream,
+        generation: u64,
+        end: u32,
+    ) -> Option<SegmentId> {
+        let from = (self.lowest_free as usize).min(self.segments.len());
+        let to = (end as usize).clamp(from, self.segments.len());
+        let free = |segment: &Segment| segment.state == State::Free;
+        let Some(found) = self.segments[from..to].iter().position(free) else {
+            self.lowest_free = to as u32;
+            return None;
+        };
         let segment = SegmentId((from + found) as u32);
-        self.occupy(segment, generation);
+        let entry = &mut self.segments[segment.0 as usize];
+        // A damaged map may name what is free, and a read of it be under way.
+        let readers = entry.readers;
+        *entry = Segment { generation, stream, state: State::Open, readers, ..FREE };
+        self.free_count -= 1;
+        self.lowest_free = segment.0 + 1;
         Some(segment)
     }
 
-    /// Marks a segment as open with `generation`, as recovery finds it.
+    /// Marks a segment as open, as recovery finds it: it must be free or, having been freed and
+    /// used again since the checkpoint, hold nothing live any more.
     ///
-    /// # Panics
-    /// If it is not free.
-    pub(crate) fn occupy(&mut self, segment: SegmentId, generation: u64) {
-        let entry = &mut self.segments[segment.0 as usize];
-        assert_eq!(entry.state, State::Free, "segment {segment} is in use already");
-        *entry = Segment { generation, live_bytes: 0, state: State::Open };
-        self.free_count -= 1;
-        if segment.0 == self.lowest_free {
-            self.lowest_free += 1;
+    /// # Errors
+    /// `Corrupt` if it cannot have been begun.
+    pub(crate) fn occupy(
+        &mut self,
+        segment: SegmentId,
+        stream: Stream,
+        generation: u64,
+    ) -> Result<()> {
+        let wrong = |what: &'static str| Error::new(ErrorKind::Corrupt, what).in_segment(segment);
+        let Some(entry) = self.segments.get_mut(segment.0 as usize) else {
+            return Err(wrong("the log goes on in a segment that does not exist"));
+        };
+        match entry.state {
+            // The checkpoint that is being rolled forward from says so already.
+            State::Open if entry.generation == generation && entry.stream == stream => Ok(()),
+            State::Open => Err(wrong("the log goes on in a segment that is in use")),
+            State::Sealed if entry.live_bytes > 0 => {
+                Err(wrong("the log goes on in a segment that holds live data"))
+            }
+            State::Sealed | State::Free => {
+                self.free_count -= u32::from(entry.state == State::Free);
+                *entry = Segment { generation, stream, state: State::Open, ..FREE };
+                Ok(())
+            }
         }
+    }
+
+    /// Takes over what a checkpoint says about a segment.
+    ///
+    /// # Errors
+    /// `Corrupt` if the segment does not exist, or was opened after the checkpoint was begun: then
+    /// it was free.
+    pub(crate) fn restore(
+        &mut self,
+        segment: SegmentId,
+        entry: &TableEntry,
+        is_open: bool,
+    ) -> Result<()> {
+        if !entry.in_use {
+            return Ok(());
+        }
+        let Some(target) = self.segments.get_mut(segment.0 as usize) else {
+            let what = "a checkpoint names a segment that does not exist";
+            return Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment));
+        };
+        let is_same = (target.generation, target.stream) == (entry.generation, entry.stream);
+        if target.state != State::Free && !(is_open && is_same) {
+            let what = "a checkpoint says two things about a segment";
+            return Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment));
+        }
+        self.free_count -= u32::from(target.state == State::Free);
+        *target = Segment {
+            generation: entry.generation,
+            last_seq: entry.last_seq,
+            age: entry.age,
+            live_bytes: entry.live_bytes,
+            stream: entry.stream,
+            state: if is_open { State::Open } else { State::Sealed },
+            ..FREE
+        };
+        self.live_bytes += u64::from(entry.live_bytes);
+        Ok(())
+    }
+
+    /// What a checkpoint says about the segments: everything but live metadata.
+    pub(crate) fn table(&self) -> Vec<TableEntry> {
+        let entry = |segment: &Segment| TableEntry {
+            in_use: segment.state != State::Free,
+            generation: segment.generation,
+            stream: segment.stream,
+            last_seq: segment.last_seq,
+            age: segment.age,
+            live_bytes: if segment.stream == Stream::Meta { 0 } else { segment.live_bytes },
+        };
+        self.segments.iter().map(entry).collect()
     }
 
     /// Marks an open segment as full.
@@ -90,87 +239,232 @@ impl Space {
         let entry = &mut self.segments[segment.0 as usize];
         debug_assert_eq!(entry.state, State::Open);
         entry.state = State::Sealed;
+        self.changes += 1;
     }
 
-    /// Counts `bytes` of a segment as live.
+    /// Notes that batch `seq` stands in a segment.
+    pub(crate) fn batch_sealed(&mut self, segment: SegmentId, seq: SeqNo) {
+        let entry = &mut self.segments[segment.0 as usize];
+        entry.last_seq = seq;
+        if entry.stream != Stream::Moved {
+            entry.age = seq;
+        }
+    }
+
+    /// Notes that data which the host wrote in batch `origin` was moved to a segment.
+    pub(crate) fn moved_in(&mut self, segment: u32, origin: SeqNo) {
+        let entry = &mut self.segments[segment as usize];
+        entry.age = entry.age.max(origin);
+    }
+
+    /// Whether a stream goes on in a segment.
+    pub(crate) fn is_open(&self, segment: SegmentId, stream: Stream, generation: u64) -> bool {
+        self.segments.get(segment.0 as usize).is_some_and(|entry| {
+            entry.state == State::Open && (entry.stream, entry.generation) == (stream, generation)
+        })
+    }
+
+    /// Counts `bytes` of a segment as live. Where that is impossible, see [`Space::check`].
     pub(crate) fn add_live(&mut self, segment: u32, bytes: u32) {
-        self.segments[segment as usize].live_bytes += bytes;
-        self.live_bytes += u64::from(bytes);
+        let entry = self.segments.get_mut(segment as usize);
+        match entry.and_then(|entry| Some((entry.live_bytes.checked_add(bytes)?, entry))) {
+            Some((live_bytes, entry)) => {
+                entry.live_bytes = live_bytes;
+                self.live_bytes += u64::from(bytes);
+            }
+            None => self.inconsistent = Some(SegmentId(segment)),
+        }
     }
 
-    /// Counts `bytes` of a segment as dead.
+    /// Whether the live bytes added up so far. They may not after a checkpoint, or records behind
+    /// it, that were damaged in a way no checksum shows: no panic then, but no writes either, since
+    /// what is still needed would be taken for dead.
+    ///
+    /// # Errors
+    /// `Corrupt`, naming a segment.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        let Some(segment) = self.inconsistent else { return Ok(()) };
+        let what = "the live bytes of a segment do not add up: see `pumice check`";
+        Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment))
+    }
+
+    /// Counts `bytes` of a segment of `segment_bytes` as live, if that is possible.
+    ///
+    /// # Errors
+    /// `Corrupt` if the segment does not exist, is free or cannot hold as much.
+    pub(crate) fn try_add_live(
+        &mut self,
+        segment: u32,
+        bytes: u32,
+        segment_bytes: u32,
+    ) -> Result<()> {
+        let entry = self.segments.get_mut(segment as usize);
+        let entry = entry.filter(|entry| entry.state != State::Free);
+        match entry.and_then(|entry| {
+            let live_bytes = entry.live_bytes.checked_add(bytes)?;
+            entry.live_bytes = Some(live_bytes).filter(|&bytes| bytes <= segment_bytes)?;
+            Some(())
+        }) {
+            Some(()) => {
+                self.live_bytes += u64::from(bytes);
+                Ok(())
+            }
+            None => {
+                let what = "a checkpoint names metadata in a segment that cannot hold it";
+                Err(Error::new(ErrorKind::Corrupt, what).in_segment(SegmentId(segment)))
+            }
+        }
+    }
+
+    /// Counts `bytes` of a segment as dead. Where it has fewer live bytes, see [`Space::check`].
+    #[inline]
+    pub(crate) fn release(&mut self, segment: u32, bytes: u32) {
+        let entry = self.segments.get_mut(segment as usize);
+        match entry.and_then(|entry| Some((entry.live_bytes.checked_sub(bytes)?, entry))) {
+            Some((live_bytes, entry)) => {
+                entry.live_bytes = live_bytes;
+                self.live_bytes -= u64::from(bytes);
+            }
+            None => self.inconsistent = Some(SegmentId(segment)),
+        }
+        self.changes += 1;
+    }
+
+    /// Live bytes of a segment.
+    pub(crate) fn live_bytes_of(&self, segment: SegmentId) -> u32 {
+        self.segments[segment.0 as usize].live_bytes
+    }
+
+    /// Notes that a read of a segment begins: it is not freed before [`Space::unpin`].
+    #[inline]
+    pub(crate) fn pin(&mut self, segment: u32) {
+        self.segments[segment as usize].readers += 1;
+    }
+
+    /// Notes that a read has ended.
+    #[inline]
+    pub(crate) fn unpin(&mut self, segment: u32) {
+        self.segments[segment as usize].readers -= 1;
+    }
+
+    /// The sealed segments without live bytes and without readers whose last batch is at most
+    /// `watermark`.
+    pub(crate) fn empty(&self, watermark: SeqNo) -> Vec<SegmentId> {
+        let empty = |segment: &Segment| {
+            segment.is_empty() && segment.readers == 0 && segment.last_seq <= watermark
+        };
+        self.matching(empty).collect()
+    }
+
+    /// The first `count` segments that are free, or could be.
+    pub(crate) fn lowest_empty(&self, count: usize) -> Vec<SegmentId> {
+        self.matching(|segment| segment.live_bytes == 0 && segment.state != State::Open)
+            .take(count)
+            .collect()
+    }
+
+    /// Whether a sealed segment without live bytes waits for a checkpoint behind `watermark`.
+    pub(crate) fn has_empty_behind(&self, watermark: SeqNo) -> bool {
+        self.matching(|segment| segment.is_empty() && segment.last_seq > watermark).next().is_some()
+    }
+
+    /// Whether a read is under way in a sealed segment without live bytes.
+    pub(crate) fn has_empty_in_use(&self) -> bool {
+        self.matching(|segment| segment.is_empty() && segment.readers > 0).next().is_some()
+    }
+
+    /// The sealed segment that garbage collection should empty next: the one with the best ratio
+    /// of what is gained (dead bytes, for the longer the older the data is) to what it costs
+    /// (reading it all, writing what is live). None with fewer than `gain_bytes_min` dead bytes.
+    /// Segments from `evacuate` on come first whatever they gain.
+    ///
+    /// Source: Rosenblum and Ousterhout, "The design and implementation of a log-structured file
+    /// system", 1992, section 3.6.
+    pub(crate) fn victim(
+        &self,
+        now: SeqNo,
+        segment_bytes: u32,
+        gain_bytes_min: u32,
+        evacuate: u32,
+    ) -> Option<SegmentId> {
+        let mut best: Option<(f64, SegmentId)> = None;
+        for (number, segment) in self.segments.iter().enumerate() {
+            if segment.state != State::Sealed || segment.live_bytes == 0 || segment.stuck {
+                continue;
+            }
+            let number = SegmentId(number as u32);
+            if number.0 >= evacuate {
+                return Some(number);
+            }
+            let dead = segment_bytes.saturating_sub(segment.live_bytes);
+            // Moving metadata means writing it again with the next checkpoint; most of it dies by
+            // itself before.
+            let is_meta_worth_it =
+                segment.stream != Stream::Meta || segment.live_bytes < segment_bytes / 4;
+            if dead < gain_bytes_min || !is_meta_worth_it {
+                continue;
+            }
+            let utilization = f64::from(segment.live_bytes) / f64::from(segment_bytes);
+            let age = (now.0 - segment.age.0.min(now.0) + 1) as f64;
+            let score = (1.0 - utilization) * age / (1.0 + utilization);
+            if best.is_none_or(|(highest, _)| score > highest) {
+                best = Some((score, number));
+            }
+        }
+        best.map(|(_, segment)| segment)
+    }
+
+    /// Says that a segment cannot be emptied: it is no victim any more.
+    pub(crate) fn set_stuck(&mut self, segment: SegmentId) {
+        self.segments[segment.0 as usize].stuck = true;
+    }
+
+    /// Stream of a segment in use.
+    pub(crate) fn stream(&self, segment: SegmentId) -> Stream {
+        self.segments[segment.0 as usize].stream
+    }
+
+    /// Whether a segment is free.
+    pub(crate) fn is_free(&self, segment: SegmentId) -> bool {
+        self.segments.get(segment.0 as usize).is_none_or(|entry| entry.state == State::Free)
+    }
+
+    /// Gives an empty segment back, unless it is being read: then a damaged map names something in
+    /// it.
     ///
     /// # Panics
-    /// If it has fewer live bytes.
-    pub(crate) fn release(&mut self, segment: u32, bytes: u32) {
-        let live = &mut self.segments[segment as usize].live_bytes;
-        *live = live.checked_sub(bytes).expect("more bytes died than were live");
-        self.live_bytes -= u64::from(bytes);
+    /// If it is not sealed or holds live bytes.
+    pub(crate) fn free(&mut self, segment: SegmentId) {
+        let entry = &mut self.segments[segment.0 as usize];
+        assert!(entry.is_empty(), "segment {segment} is in use");
+        if entry.readers > 0 {
+            self.inconsistent = Some(segment);
+            return;
+        }
+        *entry = FREE;
+        self.free_count += 1;
+        self.lowest_free = self.lowest_free.min(segment.0);
     }
 
-    /// Live bytes of each segment in use: number, bytes.
-    #[cfg(test)]
-    pub(crate) fn live_by_segment(&self) -> impl Iterator<Item = (SegmentId, u32)> {
+    /// Segments in use: number, generation, live bytes.
+    pub(crate) fn used(&self) -> impl Iterator<Item = (SegmentId, u64, u32)> {
         let used = self.segments.iter().enumerate().filter(|(_, entry)| entry.state != State::Free);
-        used.map(|(number, entry)| (SegmentId(number as u32), entry.live_bytes))
+        used.map(|(number, entry)| (SegmentId(number as u32), entry.generation, entry.live_bytes))
+    }
+
+    fn matching(&self, wanted: impl Fn(&Segment) -> bool) -> impl Iterator<Item = SegmentId> {
+        let found = self.segments.iter().enumerate().filter(move |(_, segment)| wanted(segment));
+        found.map(|(number, _)| SegmentId(number as u32))
     }
 }
 
-fn free_segments(count: usize) -> Result<Vec<Segment>> {
-    let mut segments = Vec::new();
-    segments.try_reserve_exact(count).map_err(|error| {
-        let what = format!("no memory for a table of {count} segments");
-        Error::new(ErrorKind::InvalidInput, what).caused_by(error)
-    })?;
-    segments.resize(count, Segment { generation: 0, live_bytes: 0, state: State::Free });
-    Ok(segments)
+impl Segment {
+    /// Sealed, and nothing in it is live.
+    fn is_empty(&self) -> bool {
+        self.state == State::Sealed && self.live_bytes == 0
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    //! Goal: segments are handed out once, lowest first, and live bytes add up.
-    use super::*;
-
-    #[test]
-    fn segments_are_handed_out_lowest_first_and_once() {
-        let mut space = Space::new(3).unwrap();
-        space.occupy(SegmentId(1), 7);
-        assert_eq!(space.allocate(8), Some(SegmentId(0)));
-        assert_eq!(space.allocate(9), Some(SegmentId(2)));
-        assert_eq!(space.allocate(10), None);
-        assert_eq!(space.free_count(), 0);
-        let generations = [0, 1, 2].map(|segment| space.generation(SegmentId(segment)));
-        assert_eq!(generations, [8, 7, 9]);
-    }
-
-    #[test]
-    #[should_panic(expected = "in use already")]
-    fn a_segment_in_use_is_not_handed_out() {
-        let mut space = Space::new(2).unwrap();
-        space.occupy(SegmentId(1), 1);
-        space.occupy(SegmentId(1), 2);
-    }
-
-    #[test]
-    fn live_bytes_add_up() {
-        let mut space = Space::new(2).unwrap();
-        space.occupy(SegmentId(0), 1);
-        space.add_live(0, 100);
-        space.release(0, 40);
-        assert_eq!(space.live_bytes(), 60);
-        assert_eq!(space.live_by_segment().collect::<Vec<_>>(), [(SegmentId(0), 60)]);
-    }
-
-    /// Guards against a process that aborts on the word of a superblock.
-    #[test]
-    fn a_table_that_no_memory_holds_is_an_error() {
-        assert_eq!(free_segments(usize::MAX / 2).unwrap_err().kind(), ErrorKind::InvalidInput);
-    }
-
-    #[test]
-    #[should_panic(expected = "more bytes died")]
-    fn dying_twice_is_a_bug() {
-        let mut space = Space::new(1).unwrap();
-        space.release(0, 1);
-    }
-}
+mod tests;

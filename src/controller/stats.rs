@@ -16,6 +16,10 @@ pub(crate) struct Stats {
     pub(crate) frame_bytes: Counter,
     /// Bytes appended to the medium.
     pub(crate) media_bytes: Counter,
+    /// Bytes of records that garbage collection moved.
+    pub(crate) moved_bytes: Counter,
+    /// Bytes of metadata records that checkpoints wrote.
+    pub(crate) meta_bytes: Counter,
     /// Bytes the host read.
     pub(crate) host_read_bytes: Counter,
     /// Bytes read from the medium for it.
@@ -49,6 +53,7 @@ impl Stats {
         stats.host_bytes.add(totals.host_bytes);
         stats.frame_bytes.add(totals.frame_bytes);
         stats.media_bytes.add(totals.media_bytes);
+        stats.moved_bytes.add(totals.moved_bytes);
         stats
     }
 
@@ -58,6 +63,7 @@ impl Stats {
             host_bytes: self.host_bytes.get(),
             frame_bytes: self.frame_bytes.get(),
             media_bytes: self.media_bytes.get(),
+            moved_bytes: self.moved_bytes.get(),
         }
     }
 }

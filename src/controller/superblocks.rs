@@ -58,8 +58,22 @@ fn no_superblock(problems: Vec<(u32, Error)>) -> Error {
         let what = "it holds no Pumice drive: make one with `pumice create`";
         return Error::new(ErrorKind::NotADrive, what);
     }
-    let what = "both superblocks of the drive are damaged: restore it from a backup";
+    let what = "both superblocks of the drive are damaged: make a working drive of what is left \
+                with `pumice rebuild`";
     Error::new(ErrorKind::Corrupt, what)
+}
+
+/// Writes a superblock with the next revision to one slot. Not durable before a sync.
+///
+/// # Errors
+/// `Medium`.
+pub(crate) async fn store_next<M: Medium>(
+    medium: &M,
+    slot: u32,
+    superblock: &mut Superblock,
+) -> Result<()> {
+    superblock.revision = superblock.revision.saturating_add(1);
+    store(medium, slot, superblock).await
 }
 
 /// Writes a superblock to one slot. Not durable before a sync.

@@ -9,17 +9,20 @@
 //! * `damage`: wrong bytes on the medium.
 //! * `hostile`: bytes with right checksums that no drive would have written.
 //! * `reading`: how many media reads a host read costs, and what a bad sector takes with it.
-//! * `space`: a log that fills up.
+//! * `space`: drives that are full.
+//! * `paging`: a map larger than its memory.
 //! * `failures`: a medium that reports errors.
 //! * `golden`: images of earlier versions of the format.
 
 mod closing;
+mod crafted;
 mod crash;
 mod damage;
 mod failures;
 mod golden;
 mod hostile;
 mod model;
+mod paging;
 mod payload;
 mod reading;
 mod scripted;
@@ -44,11 +47,15 @@ type TestDrive = Drive<TestMedium, Runtime>;
 const SEGMENT_BYTES: u32 = 4 << 20;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// A small drive: `segments` of 4 MiB below a disk of `size_bytes`.
+/// Segments of a small drive that data never gets: kept for trims, garbage collection and
+/// checkpoints, or open for those.
+const OTHER_SEGMENTS: u64 = 7;
+
+/// A small drive: about `segments` of 4 MiB for data below a disk of `size_bytes`.
 fn small(size_bytes: u64, segments: u64) -> Spec {
     Spec {
         segment_bytes: SEGMENT_BYTES,
-        capacity_bytes: Some(segments * u64::from(SEGMENT_BYTES)),
+        capacity_bytes: Some((segments + OTHER_SEGMENTS) * u64::from(SEGMENT_BYTES)),
         ..Spec::new(uuid::Uuid::from_u128(0x5eed), size_bytes)
     }
 }
@@ -85,12 +92,9 @@ impl World {
     fn try_open(&self, options: OpenOptions) -> Result<Rc<TestDrive>> {
         let drive = self.run(Drive::open(self.medium(), self.runtime.clone(), options))?;
         let drive = Rc::new(drive);
-        for _ in 0..WRITERS {
-            let writer = drive.clone();
-            self.runtime.spawn(async move { writer.run_writer().await });
+        for task in Drive::tasks(&drive) {
+            self.runtime.spawn(task);
         }
-        let upkeep = drive.clone();
-        self.runtime.spawn(async move { upkeep.run_upkeep().await });
         Ok(drive)
     }
 
@@ -107,6 +111,12 @@ impl World {
         self.kill(drive);
     }
 
+    /// Closes in order, and leaves it to the next opening to read the log.
+    fn close_without_checkpoint(&self, drive: Rc<TestDrive>) {
+        self.run(drive.close_without_checkpoint()).unwrap();
+        self.kill(drive);
+    }
+
     /// Ends the process: nothing that is in memory only gets out.
     fn kill(&self, drive: Rc<TestDrive>) {
         self.runtime.drop_tasks();
@@ -119,7 +129,7 @@ impl World {
     }
 
     fn check(&self) -> CheckReport {
-        self.run(check(&self.medium(), &mut |_| ())).unwrap()
+        self.run(check(&self.medium(), Depth::Full, &mut |_| ())).unwrap()
     }
 
     fn read(&self, drive: &TestDrive, offset: u64, len: usize) -> Result<Vec<u8>> {
@@ -163,19 +173,33 @@ impl World {
     }
 }
 
-/// Takes every trimmed leaf down, so that live bytes are exact.
+/// Takes every trimmed leaf down, so that live bytes are exact, and brings every other one in.
 fn reap_all(drive: &TestDrive) {
-    while drive.reap_step() {}
+    drive.clock.block_on(async {
+        drive.reap_all().await.unwrap();
+        let next = |leaf| drive.l2p.borrow().next_mapped_leaf(leaf);
+        let mut leaf = next(0);
+        while let Some(found) = leaf {
+            drive.load_leaf(found).await.unwrap();
+            leaf = next(found + 1);
+        }
+    });
 }
 
 /// Live bytes of each segment, counted again from the map.
 fn recount(drive: &TestDrive) -> Vec<(SegmentId, u32)> {
     let mut live: Vec<_> =
-        drive.space.borrow().live_by_segment().map(|(segment, _)| (segment, 0)).collect();
+        drive.space.borrow().used().map(|(segment, _, _)| (segment, 0)).collect();
+    let mut add = |number: u32, bytes: u32| {
+        let entry = live.iter_mut().find(|(segment, _)| segment.0 == number);
+        entry.expect("the map names a free segment").1 += bytes;
+    };
     for (_, count, mapping) in drive.l2p.borrow().runs() {
         let Mapping::Frame { place, index } = mapping else { continue };
-        let entry = live.iter_mut().find(|(segment, _)| segment.0 == place.segment);
-        entry.expect("the map names a free segment").1 += place.share(index, count as u8);
+        add(place.segment, place.share(index, count as u8));
+    }
+    for (segment, bytes) in drive.metadata() {
+        add(segment, bytes);
     }
     live
 }
@@ -183,7 +207,8 @@ fn recount(drive: &TestDrive) -> Vec<(SegmentId, u32)> {
 /// Checks the live bytes against the map, and that what recovery finds is what was there.
 fn assert_accounting(drive: &TestDrive) {
     reap_all(drive);
-    let live: Vec<_> = drive.space.borrow().live_by_segment().collect();
+    let live: Vec<_> =
+        drive.space.borrow().used().map(|(segment, _, live_bytes)| (segment, live_bytes)).collect();
     assert_eq!(live, recount(drive));
     let sum: u64 = live.iter().map(|(_, bytes)| u64::from(*bytes)).sum();
     assert_eq!(drive.space.borrow().live_bytes(), sum);
@@ -199,7 +224,8 @@ type Runs = Vec<(Lba, u64, Mapping)>;
 
 fn state(drive: &TestDrive) -> (Runs, u64) {
     reap_all(drive);
-    (drive.l2p.borrow().runs().collect(), drive.space.borrow().live_bytes())
+    let metadata: u64 = drive.metadata().iter().map(|(_, bytes)| u64::from(*bytes)).sum();
+    (drive.l2p.borrow().runs().collect(), drive.space.borrow().live_bytes() - metadata)
 }
 
 fn kind<T>(result: Result<T>) -> Option<ErrorKind> {

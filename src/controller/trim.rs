@@ -6,14 +6,10 @@
 
 use super::Drive;
 use super::admit::Purpose;
-use super::write::release;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Lba, Result};
 use crate::format::{RECORD_HEADER_BYTES, Record};
 use crate::media::Medium;
-
-/// Leaves taken down in one step: at most 64 K runs, well under a millisecond.
-const REAP_STEPS: u32 = 64;
 
 static ZERO_BLOCK: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
@@ -28,8 +24,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         self.stats.trims.add(1);
         let (lba, count) = whole_blocks(offset, len);
         if count > 0 {
-            self.make_room(RECORD_HEADER_BYTES, Purpose::Trim).await?;
-            self.append_range(&Record::Trim { lba, lba_count: count });
+            self.append_uniform(&Record::Trim { lba, lba_count: count }).await?;
         }
         self.reap_step();
         if fua { self.flush().await } else { Ok(()) }
@@ -55,12 +50,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let head_end = end.min(offset.next_multiple_of(block));
         self.write_zero_edge(offset, head_end).await?;
         if count > 0 {
-            self.make_room(RECORD_HEADER_BYTES, Purpose::Trim).await?;
-            self.append_range(&if keep_allocated {
+            let record = if keep_allocated {
                 Record::Fill { lba, lba_count: count, byte: 0 }
             } else {
                 Record::Trim { lba, lba_count: count }
-            });
+            };
+            self.append_uniform(&record).await?;
         }
         let tail = head_end.max(end / block * block);
         self.write_zero_edge(tail, end).await?;
@@ -75,10 +70,17 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
     }
 
-    /// Takes down some leaves of long trims. Gives whether more is left.
-    pub(crate) fn reap_step(&self) -> bool {
-        let space = &mut *self.space.borrow_mut();
-        self.l2p.borrow_mut().reap(REAP_STEPS, |released| release(space, released))
+    async fn append_uniform(&self, record: &Record) -> Result<()> {
+        let (lba, count) = record.lba_range();
+        loop {
+            self.load_edges(lba, count).await?;
+            self.make_room(RECORD_HEADER_BYTES, Purpose::Trim).await?;
+            if self.l2p.borrow().missing_edges(lba, count).is_none() {
+                break;
+            }
+        }
+        self.append_range(record);
+        Ok(())
     }
 }
 

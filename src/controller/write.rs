@@ -11,12 +11,13 @@
 use super::Drive;
 use super::admit::Purpose;
 use super::framing::{Span, spans};
-use super::l2p::{FramePlace, Mapping, Released};
+use super::l2p::{FramePlace, Lookup, Mapping, Released};
+use super::leaves::Pin;
 use super::packing::worst_case_bytes;
 use super::space::Space;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Lba, Result};
-use crate::format::{RECORD_HEADER_BYTES, Record};
+use crate::format::{RECORD_HEADER_BYTES, Record, Stream};
 use crate::media::Medium;
 
 /// A host write of up to this many bytes is atomic; a longer one is cut, between blocks, into
@@ -24,11 +25,13 @@ use crate::media::Medium;
 pub const ATOMIC_WRITE_BYTES: usize = 1 << 20;
 
 /// The blocks that a write covers only in part, merged with what they held.
-struct Edge {
+struct Edge<'a, M: Medium, C: Clock> {
     lba: Lba,
     /// What the block mapped to when it was read.
     before: Mapping,
     block: Box<[u8; BLOCK_BYTES]>,
+    /// As long as it is held, the same mapping means the same content.
+    _pin: Option<Pin<'a, M, C>>,
 }
 
 impl<M: Medium, C: Clock> Drive<M, C> {
@@ -60,14 +63,26 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         len <= ATOMIC_WRITE_BYTES
             && offset.is_multiple_of(block)
             && len.is_multiple_of(BLOCK_BYTES)
-            && self.has_room(worst_case_bytes(len / BLOCK_BYTES))
+            && self.has_room(worst_case_bytes(len / BLOCK_BYTES), Purpose::Data)
+            && self.is_resident(Lba(offset / block), (len / BLOCK_BYTES) as u64)
+    }
+
+    fn is_resident(&self, lba: Lba, count: u64) -> bool {
+        self.l2p.borrow().missing(lba, count).is_none()
     }
 
     async fn write_piece(&self, offset: u64, data: &[u8]) -> Result<()> {
         let block = BLOCK_BYTES as u64;
         if offset.is_multiple_of(block) && data.len().is_multiple_of(BLOCK_BYTES) {
-            self.make_room(worst_case_bytes(data.len() / BLOCK_BYTES), Purpose::Data).await?;
-            self.append_blocks(Lba(offset / block), data);
+            let (lba, count) = (Lba(offset / block), data.len() / BLOCK_BYTES);
+            loop {
+                self.load_range(lba, count as u64).await?;
+                self.make_room(worst_case_bytes(count), Purpose::Data).await?;
+                if self.is_resident(lba, count as u64) {
+                    break;
+                }
+            }
+            self.append_blocks(lba, data);
         } else {
             self.write_unaligned(offset, data).await?;
         }
@@ -87,9 +102,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         loop {
             let head = self.merged_edge(offset, head_data).await?;
             let tail = self.merged_edge(end - tail_data.len() as u64, tail_data).await?;
+            let lba = Lba(offset / block);
+            self.load_range(lba, blocks as u64).await?;
             self.make_room(worst_case_bytes(blocks), Purpose::Data).await?;
-            let unchanged = |edge: &Edge| self.l2p.borrow().lookup(edge.lba).0 == edge.before;
-            if !head.iter().chain(&tail).all(unchanged) {
+            let unchanged = |edge: &Edge<'_, M, C>| self.mapping(edge.lba) == Some(edge.before);
+            if !self.is_resident(lba, blocks as u64) || !head.iter().chain(&tail).all(unchanged) {
                 continue;
             }
             if let Some(edge) = head {
@@ -104,28 +121,46 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     /// The block around `data`, which lies within one block at `offset`; nothing for no data.
-    async fn merged_edge(&self, offset: u64, data: &[u8]) -> Result<Option<Edge>> {
+    async fn merged_edge(&self, offset: u64, data: &[u8]) -> Result<Option<Edge<'_, M, C>>> {
         if data.is_empty() {
             return Ok(None);
         }
         let lba = Lba(offset / BLOCK_BYTES as u64);
-        let before = self.l2p.borrow().lookup(lba).0;
+        let before = loop {
+            match self.mapping(lba) {
+                Some(before) => break before,
+                None => self.load_range(lba, 1).await?,
+            }
+        };
+        let _pin = match before {
+            Mapping::Frame { place, .. } => Some(self.pin(place.segment)),
+            _ => None,
+        };
         let mut block = Box::new([0; BLOCK_BYTES]);
         self.read_blocks(lba, &mut block[..]).await?;
         let from = (offset % BLOCK_BYTES as u64) as usize;
         block[from..from + data.len()].copy_from_slice(data);
         self.stats.merged_blocks.add(1);
-        Ok(Some(Edge { lba, before, block }))
+        Ok(Some(Edge { lba, before, block, _pin }))
+    }
+
+    /// What a block maps to, if its leaf is in memory.
+    fn mapping(&self, lba: Lba) -> Option<Mapping> {
+        match self.l2p.borrow().lookup(lba) {
+            Lookup::Run(mapping, _) => Some(mapping),
+            Lookup::Missing(_) => None,
+        }
     }
 
     /// Appends whole blocks to the open batch, which has the room, and maps them.
-    fn append_blocks(&self, lba: Lba, bytes: &[u8]) {
+    pub(crate) fn append_blocks(&self, lba: Lba, bytes: &[u8]) {
         let mut compressor = self.compressor.borrow_mut();
         for span in spans(lba, bytes, self.frame_blocks) {
             match span {
                 Span::Data { lba, bytes } => {
-                    let place =
-                        self.log.append(|open| open.push_frame(lba, bytes, &mut compressor));
+                    let place = self
+                        .log
+                        .append(Stream::Host, |open| open.push_frame(lba, bytes, &mut compressor));
                     self.stats.frame_bytes.add(u64::from(place.record_bytes));
                     self.map_frame(lba, place);
                 }
@@ -145,7 +180,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     /// Appends a fill or a trim to the open batch, which has the room, and maps it.
     pub(crate) fn append_range(&self, record: &Record) {
-        self.log.append(|open| open.push_range(record));
+        self.log.append(Stream::Host, |open| open.push_range(record));
         self.stats.frame_bytes.add(RECORD_HEADER_BYTES as u64);
         let (lba, count) = record.lba_range();
         let mapping = match *record {

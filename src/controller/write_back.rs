@@ -1,15 +1,15 @@
 //! What runs behind the host's back: taking sealed batches to the medium, sealing a batch that has
 //! waited too long, taking down trimmed leaves.
 //!
-//! The owner of a drive runs these as tasks: [`WRITERS`] times [`Drive::run_writer`], and
-//! [`Drive::run_upkeep`] once.
+//! [`Drive::tasks`] has these: [`WRITERS`] times [`Drive::run_writer`], and [`Drive::run_upkeep`].
 
 use super::Drive;
 use crate::base::Clock;
+use crate::format::Stream;
 use crate::media::Medium;
 
 /// Batches on their way to the medium at once.
-pub const WRITERS: usize = 4;
+pub(crate) const WRITERS: usize = 4;
 
 /// How long acknowledged data may sit in memory when no more comes, before it goes to the medium
 /// (without a sync): the order of what operating systems do, for the same reason.
@@ -17,7 +17,7 @@ const UPKEEP_NS: u64 = 1_000_000_000;
 
 impl<M: Medium, C: Clock> Drive<M, C> {
     /// Takes sealed batches to the medium until the drive closes.
-    pub async fn run_writer(&self) {
+    pub(crate) async fn run_writer(&self) {
         loop {
             let next = || match self.log.next_to_write() {
                 Some(batch) => Some(Some(batch)),
@@ -36,17 +36,19 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     /// Seals batches that nobody flushes and takes down trimmed leaves until the drive closes.
-    pub async fn run_upkeep(&self) {
+    pub(crate) async fn run_upkeep(&self) {
         let mut seen = self.log.sealed_seq();
-        while !self.log.is_closing() {
+        while !self.ending.get() {
             self.clock.sleep_ns(UPKEEP_NS).await;
             let now = self.log.sealed_seq();
-            if now == seen && self.log.has_open_records() && self.log.check_poison().is_ok() {
-                self.seal();
+            if now == seen && self.log.check_poison().is_ok() {
+                for stream in Stream::ALL {
+                    self.seal(stream);
+                }
             }
             seen = self.log.sealed_seq();
-            while self.reap_step() {
-                self.clock.sleep_ns(0).await;
+            if let Err(error) = self.reap_all().await {
+                tracing::warn!("cannot take down what was trimmed: {}", error.chain());
             }
         }
     }

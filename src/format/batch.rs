@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::layout::layout;
 use super::record::RECORD_HEADER_BYTES;
-use crate::base::checksum::crc64;
+use crate::base::checksum::{crc32, crc64};
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 
 /// Bytes of a batch header; the records follow it.
@@ -34,7 +34,8 @@ layout! {
     struct Layout: 128 {
         magic: [u8; 8],
         header_checksum: U64,
-        records_checksum: U64,
+        records_checksum: U32,
+        epoch: U32,
         seq: U64,
         previous_checksum: U64,
         watermark: U64,
@@ -47,9 +48,9 @@ layout! {
         body_bytes: U32,
         record_bytes: U32,
         record_count: U32,
-        epoch: U32,
         version: U16,
-        reserved: [u8; 6],
+        reserved: [u8; 2],
+        moved_bytes: U64,
         uuid: [u8; 16],
     }
 }
@@ -61,13 +62,15 @@ pub(super) const FIELDS: &[super::layout::Field] = Layout::FIELDS;
 pub struct BatchHeader {
     /// Chained over the record headers in order; see [`chain_record`]. Each of them covers its
     /// payload, so no byte is summed twice.
-    pub records_checksum: u64,
+    pub records_checksum: u32,
     /// Place in the log; consecutive, the first is 1.
     pub seq: SeqNo,
     /// Header checksum of the batch before it; see [`chain_start`].
     pub previous_checksum: u64,
     /// The highest batch known to be durable when this one was sealed.
     pub watermark: SeqNo,
+    /// Bytes of records that garbage collection moved over the drive's life.
+    pub moved_bytes: u64,
     /// Generation of the segment it stands in.
     pub generation: u64,
     /// Bytes the host has written over the drive's life, this batch included.
@@ -97,14 +100,15 @@ pub fn chain_start(uuid: Uuid) -> u64 {
     crc64(uuid.as_bytes())
 }
 
-/// The records' checksum with one more record: CRC-64/NVME of the checksum so far (8 bytes, 0
-/// before the first record) and the record's header.
+/// The records' checksum with one more record: CRC-32C of the checksum so far (4 bytes, 0 before
+/// the first record) and the record's header. The header has a checksum of its own, over its
+/// sources too; this one says that it is the header that the batch was sealed with.
 #[inline]
-pub fn chain_record(checksum: u64, record_header: &[u8; RECORD_HEADER_BYTES]) -> u64 {
-    let mut bytes = [0; 8 + RECORD_HEADER_BYTES];
-    bytes[..8].copy_from_slice(&checksum.to_le_bytes());
-    bytes[8..].copy_from_slice(record_header);
-    crc64(&bytes)
+pub fn chain_record(checksum: u32, record_header: &[u8; RECORD_HEADER_BYTES]) -> u32 {
+    let mut bytes = [0; 4 + RECORD_HEADER_BYTES];
+    bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+    bytes[4..].copy_from_slice(record_header);
+    crc32(&bytes)
 }
 
 impl BatchHeader {
@@ -124,6 +128,7 @@ impl BatchHeader {
         layout.host_bytes = self.host_bytes.into();
         layout.frame_bytes = self.frame_bytes.into();
         layout.media_bytes = self.media_bytes.into();
+        layout.moved_bytes = self.moved_bytes.into();
         layout.segment = self.segment.0.into();
         layout.offset = self.offset.into();
         layout.body_bytes = self.body_bytes.into();
@@ -165,6 +170,7 @@ impl BatchHeader {
             host_bytes: layout.host_bytes.get(),
             frame_bytes: layout.frame_bytes.get(),
             media_bytes: layout.media_bytes.get(),
+            moved_bytes: layout.moved_bytes.get(),
             segment: SegmentId(layout.segment.get()),
             offset: layout.offset.get(),
             body_bytes: layout.body_bytes.get(),
@@ -207,6 +213,7 @@ mod tests {
             host_bytes: 6,
             frame_bytes: 7,
             media_bytes: 8,
+            moved_bytes: 4,
             segment: SegmentId(9),
             offset: 4096,
             body_bytes: 8192 - 128,
@@ -254,7 +261,7 @@ mod tests {
             assert!(BatchHeader::decode(&bytes).is_err(), "change {index}");
         }
         let changes: [fn(&mut Layout); 2] =
-            [|layout| layout.version = 2.into(), |layout| layout.reserved[5] = 1];
+            [|layout| layout.version = 2.into(), |layout| layout.reserved[1] = 1];
         for (index, change) in changes.into_iter().enumerate() {
             let mut bytes = [0; BATCH_HEADER_BYTES];
             sample().encode_into(&mut bytes);

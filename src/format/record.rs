@@ -1,30 +1,40 @@
-//! The records of a batch: frames of data, fills, trims.
+//! The records of a batch: frames of data, fills, trims; metadata; where a stream goes on.
 //!
 //! ```text
-//! | record header 28 | payload: stored_bytes |   packed byte by byte, no alignment
+//! | record header 28 | sources 16 * source_count | payload: stored_bytes |   byte by byte
 //! ```
+//!
+//! A frame that garbage collection moved names its *sources*: which frames its blocks were copied
+//! from, and how old they are. Replay moves a block only if it still maps to its source, so it does
+//! not matter in which order the batches of the host and of garbage collection were sealed.
 //!
 //! The header has its own checksum, so that a frame with a damaged payload still says which blocks
 //! it held; it is bound to the segment's generation and to the record's place, so that a header
 //! read from the wrong place, or left by an earlier use of the segment, does not pass.
 
-use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::layout::layout;
-use crate::base::checksum::{crc32, crc64};
+use super::segment::Stream;
+use crate::base::checksum::{crc32, crc32_pair, crc64};
 use crate::base::units::BLOCK_BYTES;
-use crate::base::{Error, ErrorKind, Lba, Result, SegmentId};
+use crate::base::{Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
 
 /// Bytes of a record header.
 pub const RECORD_HEADER_BYTES: usize = 28;
+
+/// Metadata records begin and end at multiples of this many bytes of their segment, so that a
+/// directory entry names place and length in 63 bits.
+pub const META_ALIGNMENT: u32 = 16;
 
 layout! {
     struct Layout: 28 {
         header_checksum: U32,
         stored_bytes: U32,
-        lba: U64,
-        lba_count: U16,
+        number: U64,
+        blocks: u8,
+        source_count: u8,
         kind: u8,
         argument: u8,
         tail: U64,
@@ -33,9 +43,27 @@ layout! {
 
 pub(super) const FIELDS: &[super::layout::Field] = Layout::FIELDS;
 
+layout! {
+    struct SourceLayout: 16 {
+        origin_blocks: U64,
+        segment: U32,
+        offset: U32,
+    }
+}
+
+pub(super) const SOURCE_FIELDS: &[super::layout::Field] = SourceLayout::FIELDS;
+
+/// Bytes of one source behind a record header.
+pub const SOURCE_BYTES: usize = 16;
+
 const KIND_DATA: u8 = 1;
 const KIND_FILL: u8 = 2;
 const KIND_TRIM: u8 = 3;
+const KIND_OPEN: u8 = 4;
+const KIND_META: u8 = 5;
+
+/// Bits of a source's first word that are the origin; the others count blocks.
+const ORIGIN_BITS: u32 = 56;
 
 /// Where a record stands; its header's checksum covers this too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,15 +76,62 @@ pub struct RecordPlace {
     pub offset: u32,
 }
 
-/// What a record says about consecutive logical blocks.
+/// Where garbage collection copied consecutive blocks of a frame from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The batch in which the host wrote the blocks: the age of the data. Below 2^56.
+    pub origin: SeqNo,
+    /// Number of blocks, 1..=64.
+    pub blocks: u8,
+    /// Segment of the frame they were copied from.
+    pub segment: SegmentId,
+    /// Byte offset of that frame's record in its segment.
+    pub offset: u32,
+}
+
+/// What a metadata record holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum MetaKind {
+    /// A leaf of the map; its number counts leaves.
+    Leaf = 1,
+    /// A page of the map's directory; its number counts pages.
+    Page = 2,
+    /// A piece of a checkpoint's list of directory pages.
+    PageList = 3,
+    /// A piece of a checkpoint's segment table.
+    Table = 4,
+    /// A piece of a checkpoint's list of dropped ranges.
+    Dropped = 5,
+    /// A checkpoint's root.
+    Root = 6,
+}
+
+impl MetaKind {
+    fn from_u8(kind: u8) -> Option<Self> {
+        Some(match kind {
+            1 => Self::Leaf,
+            2 => Self::Page,
+            3 => Self::PageList,
+            4 => Self::Table,
+            5 => Self::Dropped,
+            6 => Self::Root,
+            _ => return None,
+        })
+    }
+}
+
+/// What a record says: about consecutive logical blocks, about the log itself, or metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// A frame: the blocks' content follows the header.
+    /// A frame: the blocks' content follows the header and the sources.
     Data {
         /// First block.
         lba: Lba,
-        /// Number of blocks, at least 1.
+        /// Number of blocks, 1..=64.
         lba_count: u16,
+        /// Sources behind the header: 0 in what the host wrote, else the frame was moved.
+        source_count: u8,
         /// How the payload is encoded (numbers of `codec::Encoding`; not checked here).
         encoding: u8,
         /// Bytes of the payload.
@@ -80,60 +155,120 @@ pub enum Record {
         /// Number of blocks, at least 1.
         lba_count: u64,
     },
+    /// A stream of the log goes on in another segment.
+    Open {
+        /// The stream.
+        stream: Stream,
+        /// The segment.
+        segment: SegmentId,
+        /// The segment's generation from now on.
+        generation: u64,
+    },
+    /// Metadata: payload behind the header, padded to a multiple of 16 bytes with the header.
+    Meta {
+        /// What it is.
+        kind: MetaKind,
+        /// Which one of its kind.
+        number: u64,
+        /// How the payload is encoded, as of a frame.
+        encoding: u8,
+        /// Bytes of the payload as stored, padding included.
+        stored_bytes: u32,
+        /// CRC-64/NVME of the payload as stored.
+        payload_checksum: u64,
+    },
 }
 
 impl Record {
-    /// First block and number of blocks.
+    /// First block and number of blocks; none for records that are not about blocks.
     pub fn lba_range(&self) -> (Lba, u64) {
         match *self {
             Record::Data { lba, lba_count, .. } => (lba, u64::from(lba_count)),
             Record::Fill { lba, lba_count, .. } | Record::Trim { lba, lba_count } => {
                 (lba, lba_count)
             }
+            Record::Open { .. } | Record::Meta { .. } => (Lba(0), 0),
+        }
+    }
+
+    /// Bytes of the header and the sources behind it; the payload follows.
+    #[inline]
+    pub fn header_bytes(&self) -> u32 {
+        match *self {
+            Record::Data { source_count, .. } => {
+                RECORD_HEADER_BYTES as u32 + u32::from(source_count) * SOURCE_BYTES as u32
+            }
+            _ => RECORD_HEADER_BYTES as u32,
         }
     }
 
     /// Bytes of the payload behind the header.
+    #[inline]
     pub fn stored_bytes(&self) -> u32 {
         match *self {
-            Record::Data { stored_bytes, .. } => stored_bytes,
-            Record::Fill { .. } | Record::Trim { .. } => 0,
+            Record::Data { stored_bytes, .. } | Record::Meta { stored_bytes, .. } => stored_bytes,
+            Record::Fill { .. } | Record::Trim { .. } | Record::Open { .. } => 0,
         }
     }
 
-    /// Bytes of the whole record: header and payload.
+    /// Bytes of the whole record: header, sources and payload.
+    #[inline]
     pub fn record_bytes(&self) -> u32 {
-        RECORD_HEADER_BYTES as u32 + self.stored_bytes()
+        self.header_bytes() + self.stored_bytes()
     }
 
-    /// Writes the header for `place` at the start of `target`.
+    /// Checksum of the payload, where there is one.
+    pub fn payload_checksum(&self) -> Option<u64> {
+        match *self {
+            Record::Data { payload_checksum, .. } | Record::Meta { payload_checksum, .. } => {
+                Some(payload_checksum)
+            }
+            _ => None,
+        }
+    }
+
+    /// Writes the header for `place`, and the sources, at the start of `target`.
     ///
     /// # Panics
-    /// If `target` is shorter than [`RECORD_HEADER_BYTES`].
+    /// If `target` is shorter than [`Record::header_bytes`], or `sources` are not as many as the
+    /// record says.
     #[inline]
-    pub fn encode_into(&self, place: RecordPlace, target: &mut [u8]) {
-        let (lba, _) = self.lba_range();
-        let (kind, argument, lba_count, tail) = match *self {
-            Record::Data { lba_count, encoding, payload_checksum, .. } => {
-                (KIND_DATA, encoding, lba_count, payload_checksum)
+    pub fn encode_into(&self, place: RecordPlace, sources: &[Source], target: &mut [u8]) {
+        let (number, blocks, source_count, kind, argument, tail) = match *self {
+            Record::Data { lba, lba_count, source_count, encoding, payload_checksum, .. } => {
+                (lba.0, lba_count as u8, source_count, KIND_DATA, encoding, payload_checksum)
             }
-            Record::Fill { byte, lba_count, .. } => (KIND_FILL, byte, 0, lba_count),
-            Record::Trim { lba_count, .. } => (KIND_TRIM, 0, 0, lba_count),
+            Record::Fill { lba, byte, lba_count } => (lba.0, 0, 0, KIND_FILL, byte, lba_count),
+            Record::Trim { lba, lba_count } => (lba.0, 0, 0, KIND_TRIM, 0, lba_count),
+            Record::Open { stream, segment, generation } => {
+                (generation, 0, 0, KIND_OPEN, stream as u8, u64::from(segment.0))
+            }
+            Record::Meta { kind, number, encoding, payload_checksum, .. } => {
+                (number, kind as u8, 0, KIND_META, encoding, payload_checksum)
+            }
         };
+        assert_eq!(sources.len(), usize::from(source_count));
         let mut layout = Layout {
             header_checksum: 0.into(),
             stored_bytes: self.stored_bytes().into(),
-            lba: lba.0.into(),
-            lba_count: lba_count.into(),
+            number: number.into(),
+            blocks,
+            source_count,
             kind,
             argument,
             tail: tail.into(),
         };
-        layout.header_checksum = checksum(&layout, place).into();
-        target[..RECORD_HEADER_BYTES].copy_from_slice(layout.as_bytes());
+        let (header, rest) = target.split_at_mut(RECORD_HEADER_BYTES);
+        for (source, bytes) in sources.iter().zip(rest.chunks_exact_mut(SOURCE_BYTES)) {
+            bytes.copy_from_slice(source.layout().as_bytes());
+        }
+        let sources = &rest[..sources.len() * SOURCE_BYTES];
+        layout.header_checksum = checksum(&layout, sources, place).into();
+        header.copy_from_slice(layout.as_bytes());
     }
 
-    /// Reads the record header at the start of `bytes`, which were read from `place`.
+    /// Reads the record header, and its sources, at the start of `bytes`, which were read from
+    /// `place`.
     ///
     /// The block range is checked against overflow only; whether it lies on the drive, and whether
     /// the payload lies in what was read, is the caller's to check.
@@ -142,36 +277,113 @@ impl Record {
     /// `Corrupt`, naming the place.
     #[inline]
     pub fn decode(bytes: &[u8], place: RecordPlace) -> Result<Self> {
-        let Ok((mut layout, _)) = Layout::read_from_prefix(bytes) else {
+        let Ok((mut layout, rest)) = Layout::read_from_prefix(bytes) else {
+            return Err(corrupt("a record header is cut off", place));
+        };
+        let Some(sources) = rest.get(..usize::from(layout.source_count) * SOURCE_BYTES) else {
             return Err(corrupt("a record header is cut off", place));
         };
         let expected = layout.header_checksum.get();
         layout.header_checksum = 0.into();
-        if checksum(&layout, place) != expected {
+        if checksum(&layout, sources, place) != expected {
             return Err(corrupt("a record header's checksum is wrong", place));
         }
-        let lba = Lba(layout.lba.get());
+        match Self::from_layout(&layout).filter(|record| record.is_possible(&layout, sources)) {
+            Some(record) => Ok(record),
+            None => Err(corrupt("a record's values are impossible", place)),
+        }
+    }
+
+    /// The sources of the record whose header stands at the start of `bytes` and was decoded.
+    pub fn sources<'a>(&self, bytes: &'a [u8]) -> impl Iterator<Item = Source> + use<'a> {
+        let sources = bytes.get(RECORD_HEADER_BYTES..self.header_bytes() as usize);
+        let entries = sources.unwrap_or_default().chunks_exact(SOURCE_BYTES);
+        entries.filter_map(|bytes| SourceLayout::read_from_bytes(bytes).ok()).map(Source::from)
+    }
+
+    fn from_layout(layout: &Layout) -> Option<Self> {
+        let (lba, tail) = (Lba(layout.number.get()), layout.tail.get());
         let stored_bytes = layout.stored_bytes.get();
-        let (lba_count, tail) = (layout.lba_count.get(), layout.tail.get());
-        let record = match (layout.kind, layout.argument) {
-            (KIND_DATA, encoding) => {
-                Record::Data { lba, lba_count, encoding, stored_bytes, payload_checksum: tail }
-            }
+        Some(match (layout.kind, layout.argument) {
+            (KIND_DATA, encoding) => Record::Data {
+                lba,
+                lba_count: u16::from(layout.blocks),
+                source_count: layout.source_count,
+                encoding,
+                stored_bytes,
+                payload_checksum: tail,
+            },
             (KIND_FILL, byte) => Record::Fill { lba, lba_count: tail, byte },
             (KIND_TRIM, 0) => Record::Trim { lba, lba_count: tail },
-            _ => return Err(corrupt("a record is of an unknown kind", place)),
-        };
-        let (_, blocks) = record.lba_range();
-        let possible = blocks > 0
-            && lba.0.checked_add(blocks).is_some_and(|end| end <= u64::MAX / BLOCK_BYTES as u64)
-            && record.stored_bytes() == stored_bytes
+            (KIND_OPEN, stream) => Record::Open {
+                stream: Stream::from_u8(stream)?,
+                segment: SegmentId(u32::try_from(tail).ok()?),
+                generation: lba.0,
+            },
+            (KIND_META, encoding) => Record::Meta {
+                kind: MetaKind::from_u8(layout.blocks)?,
+                number: lba.0,
+                encoding,
+                stored_bytes,
+                payload_checksum: tail,
+            },
+            _ => return None,
+        })
+    }
+
+    fn is_possible(&self, layout: &Layout, sources: &[u8]) -> bool {
+        let (lba, blocks) = self.lba_range();
+        let stored_bytes = layout.stored_bytes.get();
+        let bytes_fit = self.stored_bytes() == stored_bytes
             && stored_bytes as usize <= super::BATCH_BYTES_MAX
-            && (lba_count == 0) != (layout.kind == KIND_DATA);
-        if possible { Ok(record) } else { Err(corrupt("a record's values are impossible", place)) }
+            && (self.header_bytes() as usize - RECORD_HEADER_BYTES) == sources.len();
+        let blocks_fit =
+            lba.0.checked_add(blocks).is_some_and(|end| end <= u64::MAX / BLOCK_BYTES as u64);
+        let kind_fits = match *self {
+            Record::Data { lba_count, .. } => {
+                let (mut moved, mut is_empty) = (0, false);
+                for source in sources.chunks_exact(SOURCE_BYTES) {
+                    moved += u16::from(source[7]);
+                    is_empty |= source[7] == 0;
+                }
+                // What encoding makes longer is stored as it is.
+                (1..=super::FRAME_BLOCKS_MAX).contains(&lba_count)
+                    && stored_bytes <= u32::from(lba_count) * BLOCK_BYTES as u32
+                    && !is_empty
+                    && (sources.is_empty() || moved == lba_count)
+            }
+            Record::Fill { .. } | Record::Trim { .. } => blocks > 0 && layout.blocks == 0,
+            Record::Open { .. } => layout.blocks == 0,
+            Record::Meta { .. } => self.record_bytes().is_multiple_of(META_ALIGNMENT),
+        };
+        bytes_fit && blocks_fit && kind_fits
     }
 }
 
-/// Checks a data record's payload.
+impl Source {
+    fn layout(&self) -> SourceLayout {
+        debug_assert!(self.origin.0 >> ORIGIN_BITS == 0);
+        SourceLayout {
+            origin_blocks: (self.origin.0 | u64::from(self.blocks) << ORIGIN_BITS).into(),
+            segment: self.segment.0.into(),
+            offset: self.offset.into(),
+        }
+    }
+}
+
+impl From<SourceLayout> for Source {
+    fn from(layout: SourceLayout) -> Self {
+        let word = layout.origin_blocks.get();
+        Self {
+            origin: SeqNo(word & ((1 << ORIGIN_BITS) - 1)),
+            blocks: (word >> ORIGIN_BITS) as u8,
+            segment: SegmentId(layout.segment.get()),
+            offset: layout.offset.get(),
+        }
+    }
+}
+
+/// Checks a record's payload.
 ///
 /// # Errors
 /// `Corrupt`, naming the place.
@@ -180,16 +392,16 @@ pub fn check_payload(payload: &[u8], expected: u64, place: RecordPlace) -> Resul
     if crc64(payload) == expected {
         return Ok(());
     }
-    Err(corrupt("a frame's payload has a wrong checksum", place))
+    Err(corrupt("a record's payload has a wrong checksum", place))
 }
 
-fn checksum(layout: &Layout, place: RecordPlace) -> u32 {
+fn checksum(layout: &Layout, sources: &[u8], place: RecordPlace) -> u32 {
     let mut bytes = [0; 16 + RECORD_HEADER_BYTES];
     bytes[..8].copy_from_slice(&place.generation.to_le_bytes());
     bytes[8..12].copy_from_slice(&place.segment.0.to_le_bytes());
     bytes[12..16].copy_from_slice(&place.offset.to_le_bytes());
     bytes[16..].copy_from_slice(layout.as_bytes());
-    crc32(&bytes)
+    if sources.is_empty() { crc32(&bytes) } else { crc32_pair(&bytes, sources) }
 }
 
 #[cold]
@@ -207,36 +419,56 @@ mod tests {
     const PLACE: RecordPlace =
         RecordPlace { generation: 1 << 32 | 7, segment: SegmentId(3), offset: 4097 };
 
-    fn samples() -> [Record; 3] {
-        [
-            Record::Data {
-                lba: Lba(77),
-                lba_count: 8,
-                encoding: 1,
-                stored_bytes: 1234,
-                payload_checksum: 0xdead_beef,
-            },
-            Record::Fill { lba: Lba(0), lba_count: 1 << 40, byte: 0xff },
-            Record::Trim { lba: Lba(5), lba_count: 1 },
+    const SOURCES: [Source; 2] = [
+        Source { origin: SeqNo(9), blocks: 3, segment: SegmentId(5), offset: 77 },
+        Source { origin: SeqNo((1 << 56) - 1), blocks: 5, segment: SegmentId(6), offset: 1 << 29 },
+    ];
+
+    fn data(lba_count: u16, source_count: u8) -> Record {
+        Record::Data {
+            lba: Lba(77),
+            lba_count,
+            source_count,
+            encoding: 1,
+            stored_bytes: 1234,
+            payload_checksum: 0xdead_beef,
+        }
+    }
+
+    fn meta(stored_bytes: u32) -> Record {
+        let kind = MetaKind::Table;
+        Record::Meta { kind, number: 8, encoding: 1, stored_bytes, payload_checksum: 9 }
+    }
+
+    fn samples() -> Vec<(Record, &'static [Source])> {
+        let segment = SegmentId(u32::MAX - 2);
+        vec![
+            (data(8, 0), &[]),
+            (data(8, 2), &SOURCES),
+            (Record::Fill { lba: Lba(0), lba_count: 1 << 40, byte: 0xff }, &[]),
+            (Record::Trim { lba: Lba(5), lba_count: 1 }, &[]),
+            (Record::Open { stream: Stream::Moved, segment, generation: 1 << 40 }, &[]),
+            (meta(36), &[]),
         ]
     }
 
     #[test]
     fn round_trip() {
-        for record in samples() {
+        for (record, sources) in samples() {
             let mut bytes = [0; 64];
-            record.encode_into(PLACE, &mut bytes);
+            record.encode_into(PLACE, sources, &mut bytes);
             assert_eq!(Record::decode(&bytes, PLACE).unwrap(), record);
+            assert_eq!(record.sources(&bytes).collect::<Vec<_>>(), sources);
         }
     }
 
     #[test]
     fn every_flipped_bit_every_truncation_and_every_wrong_place_is_noticed() {
-        for record in samples() {
-            let mut good = [0; RECORD_HEADER_BYTES];
-            record.encode_into(PLACE, &mut good);
+        for (record, sources) in samples() {
+            let mut good = vec![0; record.header_bytes() as usize];
+            record.encode_into(PLACE, sources, &mut good);
             for bit in 0..good.len() * 8 {
-                let mut bytes = good;
+                let mut bytes = good.clone();
                 bytes[bit / 8] ^= 1 << (bit % 8);
                 assert!(Record::decode(&bytes, PLACE).is_err(), "{record:?} bit {bit}");
             }
@@ -256,39 +488,39 @@ mod tests {
 
     #[test]
     fn impossible_values_are_refused_though_the_checksum_is_right() {
-        let impossible = [
-            Record::Trim { lba: Lba(5), lba_count: 0 },
-            Record::Fill { lba: Lba(u64::MAX), lba_count: 2, byte: 1 },
-            Record::Data {
-                lba: Lba(1),
-                lba_count: 0,
-                encoding: 0,
-                stored_bytes: 0,
-                payload_checksum: 0,
-            },
+        let impossible: [(Record, &[Source]); 7] = [
+            (Record::Trim { lba: Lba(5), lba_count: 0 }, &[]),
+            (Record::Fill { lba: Lba(u64::MAX), lba_count: 2, byte: 1 }, &[]),
+            (data(0, 0), &[]),
+            (data(65, 0), &[]),
+            (data(7, 2), &SOURCES),
+            (data(9, 2), &SOURCES),
+            (meta(35), &[]),
         ];
-        for record in impossible {
-            let mut bytes = [0; RECORD_HEADER_BYTES];
-            record.encode_into(PLACE, &mut bytes);
+        for (record, sources) in impossible {
+            let mut bytes = [0; 64];
+            record.encode_into(PLACE, sources, &mut bytes);
             assert!(Record::decode(&bytes, PLACE).is_err(), "{record:?}");
         }
         type Change = (usize, fn(&mut Layout));
-        let changes: [Change; 7] = [
+        let changes: [Change; 9] = [
             (0, |layout| layout.stored_bytes = (super::super::BATCH_BYTES_MAX as u32 + 1).into()),
-            (1, |layout| layout.stored_bytes = 1.into()),
-            (1, |layout| layout.lba_count = 1.into()),
-            (2, |layout| layout.lba_count = 1.into()),
-            (2, |layout| layout.argument = 1),
-            (2, |layout| layout.kind = 0),
-            (2, |layout| layout.kind = 4),
+            (2, |layout| layout.stored_bytes = 1.into()),
+            (2, |layout| layout.blocks = 1),
+            (3, |layout| layout.blocks = 1),
+            (3, |layout| layout.argument = 1),
+            (3, |layout| layout.kind = 0),
+            (3, |layout| layout.kind = 6),
+            (4, |layout| layout.argument = 3),
+            (5, |layout| layout.blocks = 7),
         ];
         for (index, (sample, change)) in changes.into_iter().enumerate() {
             let mut bytes = [0; RECORD_HEADER_BYTES];
-            samples()[sample].encode_into(PLACE, &mut bytes);
+            samples()[sample].0.encode_into(PLACE, &[], &mut bytes);
             let mut layout = Layout::read_from_bytes(&bytes).unwrap();
             change(&mut layout);
             layout.header_checksum = 0.into();
-            layout.header_checksum = checksum(&layout, PLACE).into();
+            layout.header_checksum = checksum(&layout, &[], PLACE).into();
             assert!(Record::decode(layout.as_bytes(), PLACE).is_err(), "change {index}");
         }
     }

@@ -28,7 +28,12 @@ layout! {
         first_seq: U64,
         segment: U32,
         stream: U16,
-        reserved: [u8; 4034],
+        frame_blocks: U16,
+        size_bytes: U64,
+        data_offset: U64,
+        segment_bytes: U32,
+        segment_count: U32,
+        reserved: [u8; 4008],
     }
 }
 
@@ -45,8 +50,52 @@ pub struct SegmentHeader {
     pub first_seq: SeqNo,
     /// The segment's own number.
     pub segment: SegmentId,
-    /// What is appended to it: 0 host writes; others are reserved.
-    pub stream: u16,
+    /// What is appended to it.
+    pub stream: Stream,
+    /// What the drive looked like when the segment was begun.
+    pub shape: DriveShape,
+}
+
+/// What a drive must be known to be for its segments to be read: repeated in every segment header,
+/// so that a drive whose superblocks are lost can be rebuilt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriveShape {
+    /// Size of the host's disk in bytes.
+    pub size_bytes: u64,
+    /// Byte offset of segment 0 on the medium.
+    pub data_offset: u64,
+    /// Bytes of a segment.
+    pub segment_bytes: u32,
+    /// Number of segments.
+    pub segment_count: u32,
+    /// Most blocks of a frame that a host writes.
+    pub frame_blocks: u16,
+}
+
+/// What is appended to a segment. Each stream has one open segment, so that data of different ages
+/// does not share segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Stream {
+    /// What the host writes.
+    Host = 0,
+    /// What garbage collection moves.
+    Moved = 1,
+    /// The map and the rest of checkpoints.
+    Meta = 2,
+}
+
+impl Stream {
+    /// Number of streams.
+    pub const COUNT: usize = 3;
+
+    /// All streams.
+    pub const ALL: [Self; Self::COUNT] = [Self::Host, Self::Moved, Self::Meta];
+
+    /// The stream of a number on the medium.
+    pub fn from_u8(stream: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(stream)).copied()
+    }
 }
 
 /// The generation of the `ordinal`-th segment opened in `epoch`: unique over the drive's life,
@@ -69,7 +118,12 @@ impl SegmentHeader {
         layout.generation = self.generation.into();
         layout.first_seq = self.first_seq.0.into();
         layout.segment = self.segment.0.into();
-        layout.stream = self.stream.into();
+        layout.stream = (self.stream as u16).into();
+        layout.frame_blocks = self.shape.frame_blocks.into();
+        layout.size_bytes = self.shape.size_bytes.into();
+        layout.data_offset = self.shape.data_offset.into();
+        layout.segment_bytes = self.shape.segment_bytes.into();
+        layout.segment_count = self.shape.segment_count.into();
         layout.checksum = crc64(layout.as_bytes()).into();
         target[..SEGMENT_HEADER_BYTES].copy_from_slice(layout.as_bytes());
     }
@@ -99,19 +153,28 @@ impl SegmentHeader {
         if layout.uuid != *uuid.as_bytes() {
             return Ok(None);
         }
-        if !(1..=super::FORMAT_VERSION).contains(&layout.version.get())
-            || layout.length.get() != SEGMENT_HEADER_BYTES as u32
-            || layout.segment.get() != segment.0
-            || layout.reserved.iter().any(|&byte| byte != 0)
-        {
+        let stream = u8::try_from(layout.stream.get()).ok().and_then(Stream::from_u8);
+        let Some(stream) = stream.filter(|_| {
+            (1..=super::FORMAT_VERSION).contains(&layout.version.get())
+                && layout.length.get() == SEGMENT_HEADER_BYTES as u32
+                && layout.segment.get() == segment.0
+                && layout.reserved.iter().all(|&byte| byte == 0)
+        }) else {
             return Err(corrupt("the segment header's values are impossible"));
-        }
+        };
         Ok(Some(Self {
             uuid,
             generation: layout.generation.get(),
             first_seq: SeqNo(layout.first_seq.get()),
             segment,
-            stream: layout.stream.get(),
+            stream,
+            shape: DriveShape {
+                size_bytes: layout.size_bytes.get(),
+                data_offset: layout.data_offset.get(),
+                segment_bytes: layout.segment_bytes.get(),
+                segment_count: layout.segment_count.get(),
+                frame_blocks: layout.frame_blocks.get(),
+            },
         }))
     }
 }
@@ -127,7 +190,14 @@ mod tests {
             generation: generation(3, 9),
             first_seq: SeqNo(1000),
             segment: SegmentId(42),
-            stream: 0,
+            stream: Stream::Meta,
+            shape: DriveShape {
+                size_bytes: 1 << 40,
+                data_offset: 2 << 20,
+                segment_bytes: 32 << 20,
+                segment_count: 1000,
+                frame_blocks: 8,
+            },
         };
         let mut bytes = vec![0xaa; SEGMENT_HEADER_BYTES];
         header.encode_into(&mut bytes);

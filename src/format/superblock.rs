@@ -9,9 +9,11 @@ use zerocopy::little_endian::{I32, U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::layout::layout;
+use super::record::RecordPlace;
+use super::segment::DriveShape;
 use crate::base::checksum::crc64;
 use crate::base::units::BLOCK_BYTES;
-use crate::base::{Error, ErrorKind, Result, SeqNo};
+use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 
 /// Bytes of one slot.
 pub const SUPERBLOCK_BYTES: usize = 4096;
@@ -65,8 +67,9 @@ layout! {
         watermark_checksum: U64,
         checkpoint_segment: U32,
         checkpoint_offset: U32,
-        checkpoint_bytes: U64,
-        checkpoint_watermark: U64,
+        checkpoint_generation: U64,
+        checkpoint_bytes: U32,
+        warn_percent: [u8; 4],
         checkpoint_checksum: U64,
         reserved: [u8; 3928],
     }
@@ -107,6 +110,21 @@ pub struct Superblock {
     pub watermark: SeqNo,
     /// Header checksum of that batch; of the empty log, the chain's start (see the batch header).
     pub watermark_checksum: u64,
+    /// The newest checkpoint; none before the first, and then the log begins in segment 0.
+    pub checkpoint: Option<CheckpointPlace>,
+    /// Shares of the capacity in use, in per cent, at which to warn; 0 is none.
+    pub warn_percent: [u8; 4],
+}
+
+/// Where a checkpoint's root record stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckpointPlace {
+    /// Segment and offset of the record, and the segment's generation.
+    pub place: RecordPlace,
+    /// Bytes of the record, at least 1.
+    pub record_bytes: u32,
+    /// Checksum of its payload.
+    pub payload_checksum: u64,
 }
 
 impl Superblock {
@@ -130,6 +148,14 @@ impl Superblock {
         layout.codec_level = self.codec_level.into();
         layout.watermark = self.watermark.0.into();
         layout.watermark_checksum = self.watermark_checksum.into();
+        layout.warn_percent = self.warn_percent;
+        if let Some(checkpoint) = &self.checkpoint {
+            layout.checkpoint_segment = checkpoint.place.segment.0.into();
+            layout.checkpoint_offset = checkpoint.place.offset.into();
+            layout.checkpoint_generation = checkpoint.place.generation.into();
+            layout.checkpoint_bytes = checkpoint.record_bytes.into();
+            layout.checkpoint_checksum = checkpoint.payload_checksum.into();
+        }
         layout.checksum = crc64(layout.as_bytes()).into();
         let mut bytes = [0; SUPERBLOCK_BYTES];
         bytes.copy_from_slice(layout.as_bytes());
@@ -181,6 +207,27 @@ impl Superblock {
             codec_level: layout.codec_level.get(),
             watermark: SeqNo(layout.watermark.get()),
             watermark_checksum: layout.watermark_checksum.get(),
+            checkpoint: (layout.checkpoint_bytes.get() > 0).then(|| CheckpointPlace {
+                place: RecordPlace {
+                    generation: layout.checkpoint_generation.get(),
+                    segment: SegmentId(layout.checkpoint_segment.get()),
+                    offset: layout.checkpoint_offset.get(),
+                },
+                record_bytes: layout.checkpoint_bytes.get(),
+                payload_checksum: layout.checkpoint_checksum.get(),
+            }),
+            warn_percent: layout.warn_percent,
+        }
+    }
+
+    /// What every segment header repeats.
+    pub fn shape(&self) -> DriveShape {
+        DriveShape {
+            size_bytes: self.size_bytes,
+            data_offset: self.data_offset,
+            segment_bytes: self.segment_bytes,
+            segment_count: self.segment_count,
+            frame_blocks: self.frame_blocks,
         }
     }
 
@@ -259,6 +306,12 @@ mod tests {
             codec_level: -1,
             watermark: SeqNo(99),
             watermark_checksum: 0xfeed,
+            checkpoint: Some(CheckpointPlace {
+                place: RecordPlace { generation: 7, segment: SegmentId(2299), offset: 8192 },
+                record_bytes: 160,
+                payload_checksum: 0xbeef,
+            }),
+            warn_percent: [70, 80, 90, 0],
         }
     }
 

@@ -1,4 +1,5 @@
-//! Targets for the decoders of `format`: superblock, segment header, batch, record.
+//! Targets for the decoders of `format`: superblock, segment header, batch, record; leaves and
+//! directory pages of the map; what a checkpoint consists of.
 //!
 //! Each decodes the input as it is, then once more with its checksum put right. What is taken for
 //! good must encode to the same bytes again; a superblock to the same values, as a reader ignores
@@ -11,9 +12,11 @@ use crate::base::units::BLOCK_BYTES;
 use crate::base::{Result, SegmentId};
 use crate::codec::{Codec, Compressor, Decompressor, Encoding};
 use crate::format::{
-    BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX,
-    RECORD_HEADER_BYTES, Record, RecordPlace, SEGMENT_HEADER_BYTES, SUPERBLOCK_BYTES,
-    SegmentHeader, Superblock, chain_record, check_payload,
+    BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, DIRECTORY_PAGE_BYTES,
+    DirectoryEntry, DroppedRange, FRAME_BLOCKS_MAX, MapLimits, RECORD_HEADER_BYTES, Record,
+    RecordPlace, Root, SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES, SOURCE_BYTES, SUPERBLOCK_BYTES,
+    SegmentHeader, Superblock, TableEntry, chain_record, check_payload, decode_leaf, decode_page,
+    encode_page, encode_run, meta_payload,
 };
 
 /// Where the checksum stands in superblocks and segment headers.
@@ -82,16 +85,17 @@ fn walk(header: &BatchHeader, records: &mut [u8], put_right: bool) -> bool {
         let offset = header.offset.wrapping_add((BATCH_HEADER_BYTES + at) as u32);
         let place = RecordPlace { generation: header.generation, segment: header.segment, offset };
         let rest = &mut records[at..];
-        if let Some(head) = rest.first_chunk_mut().filter(|_| put_right) {
-            seal_record(head, place);
+        if put_right {
+            seal_record(rest, place);
         }
         let Ok(record) = Record::decode(rest, place) else { return false };
         let Some((whole, _)) = rest.split_at_checked(record.record_bytes() as usize) else {
             return false;
         };
-        let (head, payload) = whole.split_first_chunk().expect("a record has its header");
+        let head = whole.first_chunk().expect("a record has its header");
         chain = chain_record(chain, head);
-        if let Record::Data { payload_checksum, .. } = record {
+        let payload = &whole[record.header_bytes() as usize..];
+        if let Some(payload_checksum) = record.payload_checksum() {
             settle(check_payload(payload, payload_checksum, place));
         }
         at += whole.len();
@@ -101,39 +105,117 @@ fn walk(header: &BatchHeader, records: &mut [u8], put_right: bool) -> bool {
 
 /// One record and what its payload decodes to: one byte that says what to put right (bit 0 the
 /// payload's length and checksum) and what to do besides (bit 1: take the payload for host data
-/// and send it through every codec), a record header, a payload.
+/// and send it through every codec), a record header, its sources, a payload.
 pub fn record(input: &[u8]) -> bool {
     let Some((&mode, input)) = input.split_first() else { return false };
     let place = RecordPlace { generation: 1 << 32, segment: SegmentId(3), offset: 4096 + 128 };
     settle(Record::decode(input, place));
-    let Some((head, payload)) = input.split_first_chunk::<RECORD_HEADER_BYTES>() else {
+    let mut bytes = input[..input.len().min(BATCH_BYTES_MAX)].to_vec();
+    if bytes.len() < RECORD_HEADER_BYTES {
         return false;
-    };
+    }
+    let payload_at = RECORD_HEADER_BYTES + usize::from(bytes[17]) * SOURCE_BYTES;
+    let Some(payload) = bytes.get(payload_at..) else { return false };
     if mode & 2 != 0 {
         round_trip(payload);
     }
-    let mut head = *head;
     if mode & 1 != 0 {
-        head[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
-        head[20..28].copy_from_slice(&crc64(payload).to_le_bytes());
+        let (length, checksum) = (payload.len() as u32, crc64(payload));
+        bytes[4..8].copy_from_slice(&length.to_le_bytes());
+        bytes[20..28].copy_from_slice(&checksum.to_le_bytes());
     }
-    seal_record(&mut head, place);
-    let Ok(record) = Record::decode(&head, place) else { return false };
-    let mut again = [0; RECORD_HEADER_BYTES];
-    record.encode_into(place, &mut again);
+    seal_record(&mut bytes, place);
+    let Ok(record) = Record::decode(&bytes, place) else { return false };
+    let (head, payload) = bytes.split_at(record.header_bytes() as usize);
+    let sources: Vec<_> = record.sources(&bytes).collect();
+    let mut again = vec![0; head.len()];
+    record.encode_into(place, &sources, &mut again);
     assert_eq!(again, head, "there is one way only to write a record");
-    let Record::Data { lba_count, encoding, payload_checksum, stored_bytes, .. } = record else {
-        return true;
-    };
-    if payload.len() != stored_bytes as usize
-        || check_payload(payload, payload_checksum, place).is_err()
-        || lba_count > FRAME_BLOCKS_MAX
-    {
-        return false;
+    match record {
+        Record::Data { lba_count, encoding, payload_checksum, stored_bytes, .. } => {
+            assert!((1..=FRAME_BLOCKS_MAX).contains(&lba_count));
+            let whole = usize::from(lba_count) * BLOCK_BYTES;
+            payload.len() == stored_bytes as usize
+                && check_payload(payload, payload_checksum, place).is_ok()
+                && decodes(encoding, payload, whole)
+        }
+        Record::Meta { encoding, payload_checksum, stored_bytes, .. } => {
+            let payload = Some(payload).filter(|payload| payload.len() == stored_bytes as usize);
+            payload.is_some_and(|payload| {
+                check_payload(payload, payload_checksum, place).is_ok()
+                    && meta_payload(payload)
+                        .is_ok_and(|(raw, encoded)| decodes(encoding, encoded, raw))
+            })
+        }
+        Record::Fill { .. } | Record::Trim { .. } | Record::Open { .. } => true,
     }
+}
+
+/// Whether a payload decodes to `raw_bytes`, which its header says and limits hold.
+fn decodes(encoding: u8, payload: &[u8], raw_bytes: usize) -> bool {
     let Some(encoding) = Encoding::from_u8(encoding) else { return false };
-    let mut frame = vec![0; usize::from(lba_count) * BLOCK_BYTES];
-    Decompressor::new().decompress(encoding, payload, &mut frame).is_ok()
+    Decompressor::new().decompress(encoding, payload, &mut vec![0; raw_bytes]).is_ok()
+}
+
+/// What places in the map lie within.
+const LIMITS: MapLimits = MapLimits { segment_count: 8, segment_bytes: SEGMENT_BYTES_MIN };
+
+/// A leaf of the map, or a page of its directory: one byte that says which (bit 0: a page, of which
+/// the input is the beginning), its bytes.
+pub fn leaf(input: &[u8]) -> bool {
+    let Some((&mode, input)) = input.split_first() else { return false };
+    if mode & 1 != 0 {
+        settle(decode_page(input, &LIMITS));
+        let page = filled::<DIRECTORY_PAGE_BYTES>(input);
+        let Ok(entries) = decode_page(&page, &LIMITS) else { return false };
+        assert!(encode_page(&entries) == page, "there is one way only to write a page");
+        for packed in entries {
+            let entry = DirectoryEntry::unpack(packed).expect("was possible before");
+            assert_eq!(entry.pack(), packed, "there is one way only to write an entry");
+        }
+        return true;
+    }
+    let Ok(runs) = decode_leaf(input, &LIMITS) else { return false };
+    let mut again = Vec::new();
+    for (start, content) in runs {
+        encode_run(start, content, &mut again);
+    }
+    assert!(again == input, "there is one way only to write a leaf");
+    true
+}
+
+/// What a checkpoint consists of: one byte that says what (metadata payload, root, entries of the
+/// segment table, dropped ranges), its bytes.
+pub fn checkpoint(input: &[u8]) -> bool {
+    let Some((&mode, input)) = input.split_first() else { return false };
+    match mode % 4 {
+        0 => meta_payload(input).is_ok_and(|(_, encoded)| encoded.len() < input.len()),
+        1 => {
+            let Ok(root) = Root::decode(input) else { return false };
+            assert_eq!(Root::decode(&root.encode()).expect("was good before"), root);
+            assert_eq!(root.encode().len(), input.len());
+            true
+        }
+        2 => every(input, TableEntry::BYTES, |bytes| {
+            let Ok(entry) = TableEntry::decode(bytes) else { return false };
+            let mut again = Vec::new();
+            entry.encode_into(&mut again);
+            assert!(again == bytes || !entry.in_use, "there is one way only to write an entry");
+            true
+        }),
+        _ => every(input, DroppedRange::BYTES, |bytes| {
+            let Ok(range) = DroppedRange::decode(bytes) else { return false };
+            let mut again = Vec::new();
+            range.encode_into(&mut again);
+            assert!(again == bytes, "there is one way only to write a range");
+            true
+        }),
+    }
+}
+
+/// Whether every piece of `bytes` bytes of a list is taken for good; the last may be cut off.
+fn every(list: &[u8], bytes: usize, taken: impl Fn(&[u8]) -> bool) -> bool {
+    list.chunks(bytes).all(taken)
 }
 
 /// Encodes and decodes host data with every codec.
@@ -169,12 +251,16 @@ fn seal(bytes: &mut [u8], at: usize) {
     bytes[at..at + 8].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// Puts a record header's checksum right for `place`.
-fn seal_record(head: &mut [u8; RECORD_HEADER_BYTES], place: RecordPlace) {
+/// Puts the checksum of the record header at the start of `bytes`, and of as many sources as it
+/// names, right for `place`; nothing if they are cut off.
+fn seal_record(bytes: &mut [u8], place: RecordPlace) {
+    let Some(&source_count) = bytes.get(17) else { return };
+    let length = RECORD_HEADER_BYTES + usize::from(source_count) * SOURCE_BYTES;
+    let Some(head) = bytes.get_mut(..length) else { return };
     head[..4].fill(0);
-    let mut bytes = place.generation.to_le_bytes().to_vec();
-    bytes.extend_from_slice(&place.segment.0.to_le_bytes());
-    bytes.extend_from_slice(&place.offset.to_le_bytes());
-    bytes.extend_from_slice(head);
-    head[..4].copy_from_slice(&crc32(&bytes).to_le_bytes());
+    let mut covered = place.generation.to_le_bytes().to_vec();
+    covered.extend_from_slice(&place.segment.0.to_le_bytes());
+    covered.extend_from_slice(&place.offset.to_le_bytes());
+    covered.extend_from_slice(head);
+    head[..4].copy_from_slice(&crc32(&covered).to_le_bytes());
 }

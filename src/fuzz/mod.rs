@@ -1,7 +1,8 @@
 //! Entry points of the fuzzers: one function a target, from bytes that anyone may have made.
 //!
 //! * `bytes`: the decoders of `format`, and `codec` behind them.
-//! * `image`: a small drive's medium, written as a script says, its checksums right.
+//! * `image`: a small drive's medium, written as a script says, its checksums right; a checkpoint
+//!   if the script has one.
 //! * `open`: opens and checks such a medium.
 //! * `nbd`: a client of the NBD server.
 //!
@@ -21,7 +22,7 @@ mod open;
 #[cfg(test)]
 mod tests;
 
-pub use bytes::{batch, record, segment, superblock};
+pub use bytes::{batch, checkpoint, leaf, record, segment, superblock};
 pub use nbd::{nbd_handshake, nbd_transmission};
 pub use open::open;
 
@@ -30,11 +31,13 @@ pub type EntryPoint = fn(&[u8]) -> bool;
 
 /// Every target: its name in `fuzz/fuzz_targets/` and `fuzz/corpus/`, and its entry point. A new
 /// one takes a line here, a binary in `fuzz/` and a few seeds.
-pub const TARGETS: [(&str, EntryPoint); 7] = [
+pub const TARGETS: [(&str, EntryPoint); 9] = [
     ("superblock", superblock),
     ("segment", segment),
     ("batch", batch),
     ("record", record),
+    ("leaf", leaf),
+    ("checkpoint", checkpoint),
     ("open", open),
     ("nbd_handshake", nbd_handshake),
     ("nbd_transmission", nbd_transmission),

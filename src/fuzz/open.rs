@@ -2,14 +2,15 @@
 //! again.
 //!
 //! Damage is refused or reported; it is never taken silently. What `check` finds nothing wrong
-//! with opens, and reads without an error; what is then flushed is there after the next opening.
+//! with opens, and reads without an error; what is then flushed is there after the next opening. A
+//! drive that opens though something is wrong with it may be written to, too.
 
 use std::rc::Rc;
 
 use super::image::{self, Image};
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{AlignedBuffer, ErrorKind, Result, SegmentId};
-use crate::controller::{CheckReport, Drive, OpenOptions, WRITERS, check};
+use crate::controller::{CheckReport, Depth, Drive, OpenOptions, check};
 use crate::format::{SUPERBLOCK_BYTES, Superblock};
 use crate::media::mem::MemMedium;
 use crate::media::{Geometry, Medium};
@@ -17,7 +18,7 @@ use crate::runtime::Runtime;
 
 /// Bytes of the medium: room for a few segments of the smallest size. A superblock that tells of
 /// more is refused.
-const MEDIUM_BYTES: u64 = 34 << 20;
+const MEDIUM_BYTES: u64 = 52 << 20;
 
 /// Bytes read at the beginning of the disk.
 const READ_BYTES_MAX: u64 = 256 << 10;
@@ -31,7 +32,7 @@ pub fn open(input: &[u8]) -> bool {
     let runtime = Runtime::simulated();
     let image = image::write(input);
     let Some(medium) = runtime.block_on(medium(&image)) else { return false };
-    let report = runtime.block_on(check(&medium, &mut |_| ()));
+    let report = runtime.block_on(check(&medium, Depth::Full, &mut |_| ()));
     let opened = open_drive(&runtime, &medium, true);
     match (&report, &opened) {
         (Err(checked), Ok(_)) => panic!("opens, though check says: {}", checked.chain()),
@@ -44,8 +45,10 @@ pub fn open(input: &[u8]) -> bool {
     let is_whole = report.is_ok_and(|report| report.problem_count == 0);
     let before = read(&runtime, &drive, is_whole);
     drop(drive);
-    if is_whole && image.is_written_to {
-        write(&runtime, &medium, before);
+    match image.is_written_to {
+        true if is_whole => write(&runtime, &medium, before),
+        true => write_to_wreck(&runtime, &medium),
+        false => {}
     }
     is_whole
 }
@@ -83,7 +86,7 @@ async fn medium(image: &Image) -> Option<MemMedium> {
 type MemDrive = Drive<MemMedium, Runtime>;
 
 fn open_drive(runtime: &Runtime, medium: &MemMedium, read_only: bool) -> Result<Rc<MemDrive>> {
-    let options = OpenOptions { read_only };
+    let options = OpenOptions { read_only, ..OpenOptions::default() };
     runtime.block_on(Drive::open(medium.clone(), runtime.clone(), options)).map(Rc::new)
 }
 
@@ -109,10 +112,7 @@ fn read(runtime: &Runtime, drive: &MemDrive, is_whole: bool) -> Vec<u8> {
 fn write(runtime: &Runtime, medium: &MemMedium, mut expected: Vec<u8>) {
     // Its counters may be worn out: then it says so and stays as it is.
     let Ok(drive) = open_drive(runtime, medium, false) else { return };
-    for _ in 0..WRITERS {
-        let writer = drive.clone();
-        runtime.spawn(async move { writer.run_writer().await });
-    }
+    Drive::tasks(&drive).into_iter().for_each(|task| runtime.spawn(task));
     let data = [0xa5; WRITE_BYTES];
     let start = WRITE_OFFSET as usize;
     let is_written = expected.len() >= start + data.len()
@@ -121,10 +121,35 @@ fn write(runtime: &Runtime, medium: &MemMedium, mut expected: Vec<u8>) {
         expected[start..start + data.len()].copy_from_slice(&data);
     }
     runtime.block_on(drive.flush()).expect("memory does not fail");
+    // A full drive has no room for it.
+    let _ = runtime.block_on(drive.checkpoint());
     drop(drive);
     runtime.drop_tasks();
-    let report = runtime.block_on(check(medium, &mut |_| ())).expect("a drive that was open");
+    let report =
+        runtime.block_on(check(medium, Depth::Full, &mut |_| ())).expect("a drive that was open");
     assert_eq!(report.problem_count, 0, "{report:?}");
     let drive = open_drive(runtime, medium, true).expect("a drive that was open");
     assert!(read(runtime, &drive, true) == expected, "what was flushed is not there");
+}
+
+/// Writes to a drive in which something is wrong. Anything may fail; nothing may panic or go on for
+/// ever.
+fn write_to_wreck(runtime: &Runtime, medium: &MemMedium) {
+    let Ok(drive) = open_drive(runtime, medium, false) else { return };
+    Drive::tasks(&drive).into_iter().for_each(|task| runtime.spawn(task));
+    let size = drive.size_bytes();
+    let wrecking = async {
+        for offset in [0, WRITE_OFFSET, (size / 2).next_multiple_of(BLOCK_BYTES as u64)] {
+            let length = WRITE_BYTES.min(size.saturating_sub(offset) as usize);
+            let _ = drive.write(offset, &[0xa5; WRITE_BYTES][..length], true).await;
+        }
+        let _ = drive.trim(0, size, true).await;
+        let _ = drive.checkpoint().await;
+        let _ = drive.write(0, &[0x5a; BLOCK_BYTES], false).await;
+        let _ = drive.close().await;
+    };
+    runtime.block_on(wrecking);
+    drop(drive);
+    runtime.drop_tasks();
+    let _ = runtime.block_on(check(medium, Depth::Full, &mut |_| ()));
 }

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::base::units::BLOCK_BYTES;
-use crate::format::{BATCH_HEADER_BYTES, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES};
+use crate::format::{
+    BATCH_HEADER_BYTES, META_PREFIX_BYTES, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, SOURCE_BYTES,
+};
 
 /// Files of one target, and bytes of them all: a corpus in the repository is for regressions.
 const FILES_MAX: usize = 48;
@@ -127,6 +129,8 @@ fn seeds(target: &str) -> Vec<(&'static str, Vec<u8>)> {
         "segment" => segment_seeds(),
         "batch" => batch_seeds(),
         "record" => record_seeds(),
+        "leaf" => leaf_seeds(),
+        "checkpoint" => checkpoint_seeds(),
         "open" => open_seeds(),
         "nbd_handshake" => handshake_seeds(),
         "nbd_transmission" => transmission_seeds(),
@@ -145,11 +149,26 @@ fn hostile() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     vec![
         ("open", "frame-off-the-disk", [&[3], &far[..], &[7, 1, 5]].concat()),
         ("open", "fill-off-the-disk", [&[4], &far[..], &[1, 5]].concat()),
-        ("open", "frame-over-a-border", vec![3, 4, 7, 1, 65]),
-        ("open", "frame-of-many-blocks", vec![2, 0, 0xf1, 0, 1, 1, 3, 1, 2, 3]),
+        ("open", "frame-over-a-border", vec![3, 60, 7, 1, 65]),
+        ("leaf", "run-behind-the-first-block", [&[0, 1][..], &[0; 15]].concat()),
+        ("leaf", "two-holes", [&[0; 17][..], &[1], &[0; 15]].concat()),
+        ("leaf", "page-of-impossible-entries", vec![1, 0, 0, 0, 0, 0, 0, 0, 0xc0]),
+        ("checkpoint", "longer-than-it-is", vec![0, 9, 0, 0, 0, 9, 0, 0, 0, 1]),
+        ("checkpoint", "range-of-nothing", vec![3; 25]),
         ("open", "unknown-encoding", vec![2, 0, 1, 3, 3, 1, 2, 3]),
         ("open", "record-beyond-the-batch", vec![3, 0, 7, 0, 65, 8, 11, 40, 6, 11, 1]),
         ("open", "records-beyond-the-body", vec![3, 0, 7, 1, 65, 8, 12, 0xff, 6, 11, 1]),
+        ("open", "live-bytes-of-nothing", [&LOG[..], &[13, 3, 2, 24, 0, 12, 11]].concat()),
+        ("open", "tail-beyond-the-segment", [&LOG[..], &[13, 5, 2, 84, 0xff, 12, 11]].concat()),
+        ("open", "tail-off-the-drive", [&LOG[..], &[13, 5, 2, 80, 99, 12, 11]].concat()),
+        (
+            "open",
+            "tail-not-in-the-table",
+            [&LOG[..], &[13, 3, 0, 29, 0, 12, 4, 0, 1, 1, 11]].concat(),
+        ),
+        ("open", "last-batch-there-is", [&LOG[..], &[13, 5, 3, 16, 0xf8, 12, 11]].concat()),
+        ("open", "many-pieces", [&LOG[..], &[13, 5, 2, 132, 0xff, 12, 11]].concat()),
+        ("open", "leaf-of-another-frame", [&LOG[..], &[13, 0, 0, 3, 9, 12, 11]].concat()),
         ("open", "lost-batch", [&LOG[..], &[0, 1, 4, 0, 1, 1, 6, 11, 9]].concat()),
         ("nbd_handshake", "long-option", long_option),
         ("nbd_handshake", "many-options", many_options),
@@ -185,7 +204,7 @@ fn segment_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let header = |script: &[u8], number| {
         trimmed(&image::write(script).segments[&number][..SEGMENT_HEADER_BYTES])
     };
-    vec![("first", header(&LOG, 0)), ("later", header(&[7, 0, 0xff, 7, 1, 99, 0, 2], 2))]
+    vec![("first", header(&LOG, 0)), ("later", header(&[7, 0, 0xff, 7, 1, 99, 0, 2, 5, 1, 1], 2))]
 }
 
 /// The batch of a script that writes one, with `mode` before it.
@@ -205,12 +224,53 @@ fn batch_seeds() -> Vec<(&'static str, Vec<u8>)> {
 
 /// The record of a script that writes one, with `mode` before it.
 fn record_of(mode: u8, script: &[u8]) -> Vec<u8> {
-    let batch = batch_of(mode, script);
-    let record = &batch[1 + BATCH_HEADER_BYTES..];
-    let stored = u32::from_le_bytes(*record[4..].first_chunk().expect("a record")) as usize;
-    let mut record = record[..record.len().min(RECORD_HEADER_BYTES + stored)].to_vec();
-    record.resize(RECORD_HEADER_BYTES + stored, 0);
-    [&[mode], &record[..]].concat()
+    record_in(mode, 0, script, 0)
+}
+
+/// The record of this number in the first batch of a segment, with `mode` before it.
+fn record_in(mode: u8, number: usize, script: &[u8], segment: u32) -> Vec<u8> {
+    let image = image::write(script);
+    let mut rest = &image.segments[&segment][SEGMENT_HEADER_BYTES + BATCH_HEADER_BYTES..];
+    for _ in 0..number {
+        rest = &rest[record_bytes(rest)..];
+    }
+    [&[mode], &rest[..record_bytes(rest)]].concat()
+}
+
+/// Bytes of the record at the beginning of `bytes`.
+fn record_bytes(bytes: &[u8]) -> usize {
+    let stored = u32::from_le_bytes(*bytes[4..].first_chunk().expect("a record")) as usize;
+    RECORD_HEADER_BYTES + usize::from(bytes[17]) * SOURCE_BYTES + stored
+}
+
+/// The content of the metadata record of this number in the first checkpoint of a script, with
+/// `mode` before it.
+fn metadata_of(mode: u8, number: usize, script: &[u8]) -> Vec<u8> {
+    let record = record_in(mode, number, script, 1);
+    let payload = &record[1 + RECORD_HEADER_BYTES..];
+    let raw = u32::from_le_bytes(*payload.first_chunk().expect("a length")) as usize;
+    [&[mode], &payload[META_PREFIX_BYTES..][..raw]].concat()
+}
+
+fn leaf_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let log = [&LOG[..], &[4, 0xf1, 0, 4, 0xf1, 0, 4, 7, 12]].concat();
+    vec![
+        ("runs", metadata_of(0, 0, &log)),
+        ("page", trimmed(&metadata_of(1, 2, &log))),
+        ("one-hole", vec![0; 17]),
+        ("empty-page", vec![1]),
+    ]
+}
+
+fn checkpoint_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let log = [&LOG[..], &[15, 0, 1, 0, 15, 2, 4, 7, 12]].concat();
+    let payload = record_in(0, 0, &log, 1);
+    vec![
+        ("payload", [&[0], &payload[1 + RECORD_HEADER_BYTES..]].concat()),
+        ("root", metadata_of(1, 6, &log)),
+        ("table", metadata_of(2, 4, &log)),
+        ("dropped", metadata_of(3, 5, &log)),
+    ]
 }
 
 fn record_seeds() -> Vec<(&'static str, Vec<u8>)> {
@@ -222,6 +282,9 @@ fn record_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("lz4-put-right", record_of(1, &[3, 0, 7, 1, 1])),
         ("zstd-put-right", record_of(1, &[3, 0, 7, 2, 1])),
         ("round-trip", record_of(3, &[3, 0, 0, 1, 77])),
+        ("moved", record_in(1, 0, &[3, 0, 7, 1, 1, 14, 0, 7, 5, 1, 0], 1)),
+        ("open", record_in(0, 1, &[4, 5, 6, 7, 0, 1], 0)),
+        ("metadata", record_in(0, 0, &[3, 0, 7, 1, 1, 12], 1)),
     ]
 }
 
@@ -229,7 +292,9 @@ fn open_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let second = [0, 1, 3, 0, 3, 1, 90, 8, 3, 1, 1];
     let other_slot = [10, 6, 1, 2];
     // Another epoch, in which a segment is continued, and one that was used before is used again.
-    let again = [0, 1, 4, 0, 9, 1, 1, 6, 1, 2, 0, 1, 5, 2, 3, 1];
+    let again = [0, 1, 4, 0, 9, 1, 1, 6, 1, 2, 0, 2, 5, 2, 3, 0, 1, 5, 4, 3, 1];
+    let moved = [14, 0, 7, 5, 1, 0];
+    let dropped = [4, 0, 0xf1, 0, 8, 9, 15, 1, 2, 0];
     vec![
         ("empty", Vec::new()),
         ("one-batch", LOG.to_vec()),
@@ -240,6 +305,14 @@ fn open_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("new-and-written-to", vec![11]),
         ("later-epoch", [&LOG[..], &[6, 1, 2, 4, 3, 4, 5, 1]].concat()),
         ("used-again", [&LOG[..], &again].concat()),
+        ("checkpoint", [&LOG[..], &[12]].concat()),
+        ("checkpoint-and-log", [&LOG[..], &second, &[12], &LOG, &[0, 3, 3, 1, 1, 1, 7]].concat()),
+        ("two-checkpoints", [&LOG[..], &[12], &LOG, &[0, 5, 3, 1, 1, 1, 7, 10, 12]].concat()),
+        ("checkpoint-and-written-to", [&LOG[..], &[12], &LOG, &[11]].concat()),
+        ("moved", [&LOG[..], &moved].concat()),
+        ("moved-and-checkpoint", [&LOG[..], &moved, &[12, 11]].concat()),
+        ("checkpoint-and-moved", [&LOG[..], &[12], &moved, &[11]].concat()),
+        ("dropped", [&LOG[..], &dropped, &[12, 11]].concat()),
         ("torn-tail", [&LOG[..], &second, &[9, 1, 0xf1, 0x9c, 0x10, 1]].concat()),
         (
             "large-disk",

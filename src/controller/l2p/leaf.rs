@@ -4,10 +4,10 @@
 //! starts at 0; no two neighbours are the same hole or the same fill. A frame written whole is one
 //! run; a frame with dead parts is as many runs as it has live pieces.
 
-use super::{FramePlace, Mapping, Released};
-
-/// Logical blocks of one leaf.
-pub(crate) const LEAF_BLOCKS: u16 = 1024;
+use super::{FramePlace, LivePiece, Mapping, Released};
+use crate::base::Result;
+pub(crate) use crate::format::LEAF_BLOCKS;
+use crate::format::{MapLimits, RunContent, decode_leaf, encode_run};
 
 /// What a run maps to, in 12 bytes; with `start` a run is 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,28 @@ impl Run {
         }
     }
 
+    fn content(&self) -> RunContent {
+        match self.mapping() {
+            Mapping::Hole => RunContent::Hole,
+            Mapping::Fill(byte) => RunContent::Fill(byte),
+            Mapping::Frame { place, index } => RunContent::Frame {
+                segment: place.segment,
+                offset: place.offset,
+                record_bytes: place.record_bytes,
+                blocks: place.blocks,
+                index,
+            },
+        }
+    }
+
+    fn is_hole(&self) -> bool {
+        self.blocks == 0 && self.segment == HOLE
+    }
+
+    fn is_of(&self, frame: (u32, u32)) -> bool {
+        self.blocks > 0 && (self.segment, self.offset) == frame
+    }
+
     fn place(&self) -> FramePlace {
         FramePlace {
             segment: self.segment,
@@ -77,8 +99,8 @@ impl Run {
 }
 
 /// 1024 blocks as runs.
-#[derive(Clone, Debug)]
-pub(super) struct Leaf {
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Leaf {
     runs: Vec<Run>,
 }
 
@@ -88,6 +110,54 @@ impl Leaf {
         Self { runs: vec![Run::new(0, mapping)] }
     }
 
+    /// A leaf from its bytes on the medium.
+    ///
+    /// # Errors
+    /// `Corrupt` unless it is a partition into possible runs whose frames lie within `limits`.
+    pub(crate) fn decode(bytes: &[u8], limits: &MapLimits) -> Result<Self> {
+        let run = |(start, content)| {
+            let mapping = match content {
+                RunContent::Hole => Mapping::Hole,
+                RunContent::Fill(byte) => Mapping::Fill(byte),
+                RunContent::Frame { segment, offset, record_bytes, blocks, index } => {
+                    let place = FramePlace { segment, offset, record_bytes, blocks };
+                    Mapping::Frame { place, index }
+                }
+            };
+            Run::new(start, mapping)
+        };
+        Ok(Self { runs: decode_leaf(bytes, limits)?.map(run).collect() })
+    }
+
+    /// Appends the leaf's bytes on the medium, 16 a run, to `target`.
+    pub(crate) fn encode(&self, target: &mut Vec<u8>) {
+        for run in &self.runs {
+            encode_run(run.start, run.content(), target);
+        }
+    }
+
+    /// What all blocks are, if they are one hole or fill.
+    pub(super) fn as_uniform(&self) -> Option<Mapping> {
+        (self.runs.len() == 1 && self.runs[0].blocks == 0).then(|| self.runs[0].mapping())
+    }
+
+    /// Number of blocks that are no holes.
+    pub(super) fn mapped_blocks(&self) -> u64 {
+        let mapped = self.runs().filter(|(_, _, mapping)| *mapping != Mapping::Hole);
+        mapped.map(|(_, count, _)| u64::from(count)).sum()
+    }
+
+    /// The first piece of `frame` (segment, offset) among the blocks `start..end`.
+    pub(super) fn next_piece(&self, start: u16, end: u16, frame: (u32, u32)) -> Option<LivePiece> {
+        let first = self.run_at(start);
+        let covered = self.runs.iter().enumerate().skip(first);
+        let mut covered = covered.take_while(|(_, run)| run.start < end);
+        let (at, run) = covered.find(|(_, run)| run.is_of(frame))?;
+        let piece = run.cut_to(run.start.max(start));
+        let count = (self.run_end(at).min(end) - piece.start) as u8;
+        Some(LivePiece { start: piece.start, index: piece.index, count })
+    }
+
     /// The mapping of `block` and how many blocks from it on continue the same run.
     pub(super) fn lookup(&self, block: u16) -> (Mapping, u16) {
         let at = self.run_at(block);
@@ -95,30 +165,36 @@ impl Leaf {
     }
 
     /// Maps `count` blocks from `start` on to `mapping`, whose frame index is that of `start`, and
-    /// reports every frame piece that was mapped there before.
+    /// reports every frame piece that was mapped there before. Gives how many of the blocks were
+    /// holes.
     pub(super) fn replace(
         &mut self,
         start: u16,
         count: u16,
         mapping: Mapping,
         released: &mut impl FnMut(Released),
-    ) {
+    ) -> u16 {
         let end = start + count;
         debug_assert!(count > 0 && end <= LEAF_BLOCKS);
         let first = self.run_at(start);
         let new = Run::new(start, mapping);
         if self.runs[first].start == start && self.run_end(first) == end && new.blocks > 0 {
             report(&self.runs[first], end, released);
+            let holes = if self.runs[first].is_hole() { count } else { 0 };
             self.runs[first] = new;
-            return;
+            return holes;
         }
         let last = first + self.runs[first..].partition_point(|run| run.start < end) - 1;
+        let mut holes = 0;
         for at in first..=last {
             let run = &self.runs[at];
             let piece = run.cut_to(run.start.max(start));
-            report(&piece, self.run_end(at).min(end), released);
+            let piece_end = self.run_end(at).min(end);
+            report(&piece, piece_end, released);
+            holes += if piece.is_hole() { piece_end - piece.start } else { 0 };
         }
         self.splice(first, last, new, end);
+        holes
     }
 
     /// Puts `new` (ending at `end`) over the runs `first..=last`, keeping what sticks out on
@@ -163,16 +239,16 @@ impl Leaf {
     }
 
     /// Every run: first block, number of blocks, mapping.
-    pub(super) fn runs(&self) -> impl Iterator<Item = (u16, u16, Mapping)> {
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (u16, u16, Mapping)> {
         self.runs
             .iter()
             .enumerate()
             .map(|(at, run)| (run.start, self.run_end(at) - run.start, run.mapping()))
     }
 
-    /// Bytes of memory the leaf holds.
+    /// Bytes of memory the leaf's runs take.
     pub(super) fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + self.runs.capacity() * size_of::<Run>()
+        self.runs.capacity() * size_of::<Run>()
     }
 
     #[inline]

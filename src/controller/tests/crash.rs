@@ -277,14 +277,21 @@ fn power_loss_while_opening_or_closing_loses_nothing() {
         world.kill(drive);
         world.plan.latency_ns = 500_000..=1_000_000;
         world.seed = seed;
-        let (medium, moment_ns) = (world.medium(), random.random_range(0..16_000_000));
+        let (medium, moment_ns) = (world.medium(), random.random_range(0..40_000_000));
         let clock = world.runtime.clone();
         let opening = Drive::open(medium.clone(), clock.clone(), OpenOptions::default());
-        let life = async { opening.await.unwrap().close().await.unwrap() };
+        let life = async {
+            let drive = Rc::new(opening.await.unwrap());
+            for task in Drive::tasks(&drive) {
+                clock.spawn(task);
+            }
+            drive.close().await.unwrap()
+        };
         world.run(async {
             ended += u32::from(clock.timeout(moment_ns, life).await.is_some());
             medium.crash().await.unwrap();
         });
+        world.runtime.drop_tasks();
         world.plan = FaultPlan::default();
         let drive = world.open();
         assert!(world.read(&drive, 5000, data.len()).unwrap() == data, "seed {seed}");
@@ -310,7 +317,7 @@ fn power_loss_while_opening_after_a_kill_leaves_a_drive_that_opens() {
         let writer = drive.clone();
         world.runtime.spawn(async move { writer.run_writer().await });
         world.write(&drive, 0, &data).unwrap();
-        drive.seal();
+        drive.seal(Stream::Host);
         world.run(world.runtime.yield_now());
         assert_eq!(drive.log.written_seq().0, 1, "the batch is not on the medium");
         world.kill(drive);

@@ -18,7 +18,7 @@ pub(super) fn written() -> (World, Vec<u8>) {
     for (index, part) in data.chunks(160 << 10).enumerate() {
         world.run(drive.write(index as u64 * (160 << 10), part, true)).unwrap();
     }
-    world.close(drive);
+    world.close_without_checkpoint(drive);
     (world, data)
 }
 
@@ -30,8 +30,9 @@ pub(super) fn batches(world: &World, segment: u32) -> Vec<BatchHeader> {
 
 /// The record that holds a block: segment, offset.
 pub(super) fn record_of(world: &World, lba: u64) -> (u32, u32) {
-    let drive = world.try_open(OpenOptions { read_only: true }).unwrap();
-    let (mapping, _) = drive.l2p.borrow().lookup(Lba(lba));
+    let drive = world.try_open(OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+    world.run(drive.load_range(Lba(lba), 1)).unwrap();
+    let (mapping, _) = drive.l2p.borrow().lookup(Lba(lba)).resident();
     world.close(drive);
     match mapping {
         Mapping::Frame { place, .. } => (place.segment, place.offset),
@@ -112,7 +113,7 @@ fn a_torn_tail_loses_only_what_was_not_flushed() {
         let (world, data) = written();
         let drive = world.open();
         world.write(&drive, 0, &data[200_000..300_000]).unwrap();
-        drive.seal();
+        drive.seal(Stream::Host);
         world.run(world.runtime.yield_now());
         world.kill(drive);
         let header = batches(&world, 0).pop().unwrap();
@@ -137,7 +138,7 @@ fn a_record_of_blocks_that_the_drive_cannot_have_is_refused() {
         let (world, _) = written();
         let drive = world.open();
         world.write(&drive, 0, &noise[..BLOCK_BYTES]).unwrap();
-        drive.log.append(|open| match beyond {
+        drive.log.append(Stream::Host, |open| match beyond {
             true => open.push_range(&Record::Trim { lba: Lba(end - 1), lba_count: 2 }),
             false => {
                 let compressor = &mut drive.compressor.borrow_mut();
@@ -155,7 +156,8 @@ fn a_record_of_blocks_that_the_drive_cannot_have_is_refused() {
 fn a_frame_of_other_blocks_than_the_map_says_is_refused() {
     let (world, _) = written();
     let drive = world.open();
-    let (mapping, _) = drive.l2p.borrow().lookup(Lba(0));
+    world.run(drive.load_range(Lba(0), 1)).unwrap();
+    let (mapping, _) = drive.l2p.borrow().lookup(Lba(0)).resident();
     let Mapping::Frame { place, .. } = mapping else { panic!("LBA 0 is {mapping:?}") };
     drive.l2p.borrow_mut().map_frame(Lba(16), place, |_| ());
     for len in [BLOCK_BYTES, 8 * BLOCK_BYTES] {
@@ -185,7 +187,7 @@ fn what_a_lost_life_left_behind_is_never_taken_up() {
     let drive = world.open();
     for (offset, byte) in [(0, 1), (8192, 2)] {
         world.write(&drive, offset, &[byte; 4096]).unwrap();
-        drive.seal();
+        drive.seal(Stream::Host);
         world.run(world.runtime.yield_now());
     }
     world.kill(drive);
@@ -212,7 +214,7 @@ fn damage_at_the_end_of_a_segment_is_no_torn_tail() {
     let noise = payload::noise(&mut random(1), 1 << 20);
     while batches(&world, 1).is_empty() {
         world.write(&drive, 0, &noise).unwrap();
-        drive.seal();
+        drive.seal(Stream::Host);
         world.run(world.runtime.yield_now());
     }
     world.run(drive.flush()).unwrap();
@@ -278,11 +280,11 @@ fn read_only_writes_nothing() {
     let (world, data) = written();
     let drive = world.open();
     world.write(&drive, 0, &data[4096..9000]).unwrap();
-    drive.seal();
+    drive.seal(Stream::Host);
     world.run(world.runtime.yield_now());
     world.kill(drive);
     let before = world.medium_checksum();
-    let drive = world.try_open(OpenOptions { read_only: true }).unwrap();
+    let drive = world.try_open(OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
     assert!(world.read(&drive, 0, 4904).unwrap() == data[4096..9000]);
     let refused = Some(ErrorKind::ReadOnly);
     assert_eq!(kind(world.write(&drive, 0, &[1])), refused);

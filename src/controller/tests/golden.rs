@@ -46,12 +46,20 @@ fn new_world(codec: Codec) -> World {
     World::new(Spec { codec, ..small(SIZE_BYTES, SEGMENTS) })
 }
 
-/// Both superblock slots and the used part of segment 0.
+/// Both superblock slots, then of every segment that was used its number, the length of its used
+/// part (4 bytes each) and that part.
 fn image(world: &World) -> Vec<u8> {
     let slot = |slot| world.run(world.memory.read_superblock(slot)).unwrap().to_vec();
-    let segment = world.peek(0, 0, SEGMENT_BYTES as usize);
-    let used = segment.iter().rposition(|&byte| byte != 0).unwrap() + 1;
-    [&slot(0)[..], &slot(1), &segment[..used.next_multiple_of(4096)]].concat()
+    let mut image = [slot(0), slot(1)].concat();
+    for number in 0..world.spec.geometry().unwrap().segment_count {
+        let segment = world.peek(number, 0, SEGMENT_BYTES as usize);
+        let Some(last) = segment.iter().rposition(|&byte| byte != 0) else { continue };
+        let used = &segment[..(last + 1).next_multiple_of(4096)];
+        image.extend(number.to_le_bytes());
+        image.extend((used.len() as u32).to_le_bytes());
+        image.extend(used);
+    }
+    image
 }
 
 /// Opens an image and compares every byte.
@@ -65,8 +73,14 @@ fn assert_reads(name: &str, codec: Codec, image: &[u8]) {
     };
     world.run(world.memory.write_superblock(0, part(0..4096))).unwrap();
     world.run(world.memory.write_superblock(1, part(4096..8192))).unwrap();
-    let segment = part(8192..image.len());
-    world.run(world.memory.append(SegmentId(0), 0, segment.into())).unwrap();
+    let word = |at: usize| u32::from_le_bytes(image[at..at + 4].try_into().unwrap());
+    let mut at = 8192;
+    while at < image.len() {
+        let (segment, len) = (SegmentId(word(at)), word(at + 4) as usize);
+        let used = part(at + 8..at + 8 + len);
+        world.run(world.memory.append(segment, 0, used.into())).unwrap();
+        at += 8 + len;
+    }
     let report = world.check();
     assert_eq!(report.problem_count, 0, "{name}: {report:?}");
     let drive = world.open();

@@ -29,7 +29,7 @@ fn a_record_header_that_does_not_fit_the_chain_stops_the_opening() {
         let Record::Data { lba, .. } = &mut record else { panic!("{record:?}") };
         lba.0 += 8;
         let mut header = [0; RECORD_HEADER_BYTES];
-        record.encode_into(place, &mut header);
+        record.encode_into(place, &[], &mut header);
         patch(&world, offset, &header);
         if payload_is_damaged {
             world.flip(segment, offset + RECORD_HEADER_BYTES as u32 + 9);

@@ -20,6 +20,7 @@ fn a_stored_frame_that_is_read_in_parts_is_read_from_the_medium_once() {
         world.write(&drive, 0, &noise).unwrap();
         // Nothing of it is left in a batch buffer.
         let drive = world.reopen(drive);
+        world.run(drive.load_range(Lba(0), 8)).unwrap();
         let before = drive.medium().inner().counts();
         for block in 0..8 {
             let at = block * BLOCK_BYTES;
@@ -96,9 +97,10 @@ fn a_bad_sector_fails_its_own_blocks_and_not_their_neighbours() {
     data[BLOCK_BYTES..2 * BLOCK_BYTES].fill(0);
     world.close(drive);
     let medium = Rc::new(BadSector { inner: world.memory.clone(), bad: RefCell::default() });
-    let options = OpenOptions { read_only: true };
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let drive = world.run(Drive::open(medium.clone(), world.runtime.clone(), options)).unwrap();
-    let place = |lba| match drive.l2p.borrow().lookup(Lba(lba)).0 {
+    world.run(drive.load_range(Lba(0), 3)).unwrap();
+    let place = |lba| match drive.l2p.borrow().lookup(Lba(lba)).resident().0 {
         Mapping::Frame { place, .. } => place,
         other => panic!("LBA {lba} is {other:?}"),
     };

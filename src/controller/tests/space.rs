@@ -1,6 +1,8 @@
-//! Goal: a full log refuses writes before acknowledging them and loses nothing; reads, flushes and
-//! trims go on; a trim of any length takes no time that grows with it.
-//! Method: incompressible writes until the drive refuses them, compared with an array.
+//! Goal: a thin drive refuses writes before acknowledging them, loses nothing, and takes writes
+//! again after a trim; a full drive never refuses; reads, flushes and trims always go on; a trim of
+//! any length takes no time that grows with it.
+//! Method: incompressible writes until the drive refuses them, or for many times its size, compared
+//! with an array.
 
 use rand::RngExt;
 
@@ -9,7 +11,7 @@ use crate::base::seed::random;
 
 const SIZE: u64 = 4 << 20;
 
-/// Writes noise of `len` bytes at random places until the drive refuses; gives the disk.
+/// Writes noise of `len` bytes at random places until the drive refuses; keeps the disk.
 fn fill(world: &World, drive: &TestDrive, len: usize, plain: &mut [u8], seed: u64) {
     let mut random = random(seed);
     for _ in 0..100_000 {
@@ -23,66 +25,71 @@ fn fill(world: &World, drive: &TestDrive, len: usize, plain: &mut [u8], seed: u6
             }
         }
     }
-    panic!("the log never fills");
+    panic!("the drive never fills");
 }
 
 #[test]
-fn a_full_log_refuses_writes_and_keeps_what_it_acknowledged() {
-    let world = World::new(small(SIZE, 4));
+fn a_full_thin_drive_refuses_writes_and_takes_them_again_after_a_trim() {
+    let size = 64u64 << 20;
+    let world = World::new(small(size, 6));
     let drive = world.open();
-    let mut plain = vec![0; SIZE as usize];
+    let mut plain = vec![0; size as usize];
     fill(&world, &drive, 1 << 20, &mut plain, 1);
-    // Smaller writes still find room at the end of the last segment.
-    let before = drive.info().host_bytes;
-    fill(&world, &drive, 100 << 10, &mut plain, 2);
-    fill(&world, &drive, 4 << 10, &mut plain, 3);
-    assert!(drive.info().host_bytes - before > 100 << 10);
-    assert_eq!(drive.info().free_segments, 1, "the reserve was touched");
+    fill(&world, &drive, 4 << 10, &mut plain, 2);
     for fua in [false, true] {
         let refused = kind(world.run(drive.write(0, &[1; 5000], fua)));
         assert_eq!(refused, Some(ErrorKind::NoSpace));
     }
-    assert!(world.read(&drive, 0, SIZE as usize).unwrap() == plain);
+    assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
     world.run(drive.flush()).unwrap();
+    assert_accounting(&drive);
     let drive = world.reopen(drive);
-    assert!(world.read(&drive, 0, SIZE as usize).unwrap() == plain);
+    assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
     assert_eq!(kind(world.write(&drive, 4096, &[1; 4096])), Some(ErrorKind::NoSpace));
-
-    // Trims go on, and data may not follow them into the reserve: they would run out.
-    for round in 0..50 {
-        let lba = round * 7 % (SIZE / BLOCK);
-        world.run(drive.trim(lba * BLOCK, 3 * BLOCK, true)).unwrap();
-        world.run(drive.write_zeroes(lba * BLOCK, BLOCK, true, false)).unwrap();
-        let from = (lba * BLOCK) as usize;
-        plain[from..(from + 3 * BLOCK_BYTES).min(SIZE as usize)].fill(0);
-        let refused = kind(world.write(&drive, SIZE - 4096, &[1; 4096]));
-        assert_eq!(refused, Some(ErrorKind::NoSpace), "round {round}");
+    // Trims go on, and more of them than fit into any reserve.
+    for round in 0..3000 {
+        let at = round * 7 % (size / BLOCK / 64) * BLOCK;
+        world.run(drive.trim(at, BLOCK, true)).unwrap();
+        plain[at as usize..][..BLOCK_BYTES].fill(0);
     }
-    let drive = world.reopen(drive);
-    assert_eq!(kind(world.write(&drive, 0, &[1; 4096])), Some(ErrorKind::NoSpace));
-    world.run(drive.trim(0, BLOCK, true)).unwrap();
-    plain[..BLOCK_BYTES].fill(0);
-    assert!(world.read(&drive, 0, SIZE as usize).unwrap() == plain);
+    assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
+    // What they gave back is taken again, and no more.
+    world.run(drive.trim(0, size / 2, false)).unwrap();
+    plain[..size as usize / 2].fill(0);
+    let before = drive.info().host_bytes;
+    fill(&world, &drive, 64 << 10, &mut plain, 3);
+    assert!(drive.info().host_bytes - before > 4 << 20, "a trim gave nothing back");
+    assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
     assert_accounting(&drive);
     world.close(drive);
     assert_eq!(world.check().problems, []);
 }
 
+/// Guards against garbage collection that needs space to make space.
 #[test]
-fn a_log_filled_with_trims_refuses_them_too_and_still_closes() {
-    let world = World::new(small(SIZE, 2));
-    let drive = world.open();
-    world.write(&drive, 0, &[7; 100]).unwrap();
-    let mut trims = 0u64;
-    while let Ok(()) = world.run(drive.trim(BLOCK, BLOCK, true)) {
-        trims += 1;
-        assert!(trims < 5000);
+fn a_full_drive_takes_overwrites_for_ever() {
+    let size = 24u64 << 20;
+    let spec = Spec { capacity_bytes: None, frame_blocks: 1, ..small(size, 0) };
+    let world = World::new(spec);
+    let mut drive = world.open();
+    let mut random = random(1);
+    let mut plain = vec![0; size as usize];
+    for life in 0..3 {
+        for _ in 0..8 * size / BLOCK {
+            let offset = random.random_range(0..size / BLOCK) * BLOCK;
+            let data = payload::noise(&mut random, BLOCK_BYTES);
+            world.write(&drive, offset, &data).unwrap();
+            plain[offset as usize..][..BLOCK_BYTES].copy_from_slice(&data);
+        }
+        let info = drive.info();
+        assert!(info.operations.gc_victims > 10, "life {life}: {info:?}");
+        assert!(world.read(&drive, 0, plain.len()).unwrap() == plain, "life {life}");
+        assert_accounting(&drive);
+        drive = world.reopen(drive);
+        assert!(world.read(&drive, 0, plain.len()).unwrap() == plain, "life {life}, reopened");
     }
-    assert!(trims > u64::from(SEGMENT_BYTES) / BLOCK, "{trims} trims did not use the reserve");
-    let drive = world.reopen(drive);
-    assert_eq!(kind(world.run(drive.trim(BLOCK, BLOCK, false))), Some(ErrorKind::NoSpace));
-    assert_eq!(world.read(&drive, 0, 100).unwrap(), [7; 100]);
     world.close(drive);
+    assert_eq!(world.check().problems, []);
 }
 
 /// The default capacity holds the whole disk, written once in any order, with data that does not

@@ -1,0 +1,318 @@
+//! Garbage collection: emptying segments that hold little live data, and giving empty ones back.
+//!
+//! ```text
+//! few segments are free -> take down trimmed leaves -> free what is empty
+//!                       -> a checkpoint, if that is what frees segments -> a victim -> ...
+//! victim:  each record that the map names -> copied, still compressed, behind what was moved
+//!          before -> the map names the copy
+//! free:    seal every stream, flush -> discard -> free
+//! ```
+//!
+//! **A segment is given back** when nothing in it is live, nobody reads it, everything that made
+//! its records dead is durable, and the newest checkpoint's watermark lies behind its last batch:
+//! recovery reads no batch in it any more and finds every map entry into it replaced. (Metadata
+//! dies when a checkpoint that does not name it is complete.)
+//!
+//! **Pace.** While it works, data is let in only as fast as segments are gained, so that a write
+//! waits a little, often, and not long when the last segment is used up.
+//!
+//! A frame whose payload is damaged is moved as it is, with the checksum that it does not match: it
+//! stays unreadable, and its neighbours stay readable.
+
+use std::cell::Cell;
+
+use super::Drive;
+use super::admit::Purpose;
+use super::l2p::Reap;
+use super::moving::Mover;
+use super::records::{check_possible, records};
+use super::scan::Scan;
+use super::write::release;
+use crate::base::wait::WaitQueue;
+use crate::base::{Clock, Result, SegmentId};
+use crate::format::{Stream, Superblock};
+use crate::media::Medium;
+
+/// Garbage collection works when there are fewer free segments than data must leave and this many
+/// more: what the host fills while the first victims are emptied.
+const HEADROOM_SEGMENTS: u32 = 3;
+
+/// A segment with fewer dead bytes than this part of it is no victim: so little is gained that
+/// moving the rest would wear the medium for nothing.
+const GAIN_DIVISOR: u32 = 50;
+
+/// Victims in a row that gained nothing, after which the drive counts as full: frames of which only
+/// a part is live may not get smaller by being moved.
+const FRUITLESS_MAX: u32 = 16;
+
+/// What the host may write before the first gain, in bytes: a few batches.
+const CREDIT_BYTES: i64 = 4 << 20;
+
+/// Leaves of trimmed ranges taken down in one step: at most 64 K runs, well under a millisecond.
+const REAP_STEPS: u32 = 64;
+
+/// How long to wait for the last readers of an empty segment.
+const READERS_NS: u64 = 1_000_000;
+
+/// The state of garbage collection.
+#[derive(Default)]
+pub(crate) struct Gc {
+    wanted: WaitQueue,
+    /// Bytes the host may write before more is gained; meaningful while `is_moving`.
+    credit: Cell<i64>,
+    is_moving: Cell<bool>,
+    /// [`super::space::Space::changes`] when nothing was found to be gained.
+    exhausted_at: Cell<Option<u64>>,
+    fruitless: Cell<u32>,
+    victims: Cell<u64>,
+    runs: Cell<bool>,
+    ended: WaitQueue,
+}
+
+/// Garbage collection runs as long as this lives.
+struct Running<'a>(&'a Gc);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.runs.set(false);
+        self.0.ended.wake_all();
+    }
+}
+
+impl Gc {
+    /// Lets garbage collection look whether there is something to do.
+    pub(crate) fn wake(&self) {
+        self.wanted.wake_all();
+    }
+
+    /// Whether data must wait for garbage collection to gain something first.
+    pub(crate) fn is_host_ahead(&self) -> bool {
+        self.is_moving.get() && self.credit.get() <= 0
+    }
+
+    /// Takes what was written to the medium, and not by garbage collection, off the credit.
+    pub(crate) fn spend(&self, bytes: u64) {
+        self.credit.set(self.credit.get().saturating_sub_unsigned(bytes));
+    }
+
+    /// Says that garbage collection runs until the guard is dropped.
+    fn begin(&self) -> Running<'_> {
+        self.runs.set(true);
+        Running(self)
+    }
+
+    /// Waits until garbage collection has ended; it must have been told to.
+    pub(crate) async fn until_it_ended(&self) {
+        self.ended.wait_for(|| (!self.runs.get()).then_some(())).await;
+    }
+
+    /// Segments emptied since the opening.
+    pub(crate) fn victims(&self) -> u64 {
+        self.victims.get()
+    }
+}
+
+/// What one step of garbage collection came to.
+enum Step {
+    Progress,
+    /// Nothing is to be gained now.
+    Nothing,
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Empties segments and gives them back until the drive closes.
+    pub(crate) async fn run_gc(&self) {
+        let _running = self.gc.begin();
+        while !self.is_read_only() {
+            let next = || (self.gc_ends() || self.gc_is_wanted()).then_some(self.gc_ends());
+            if self.gc.wanted.wait_for(next).await {
+                return;
+            }
+            match self.gc_step().await {
+                Ok(Step::Progress) => {}
+                Ok(Step::Nothing) => self.gc.exhausted_at.set(Some(self.space.borrow().changes())),
+                Err(error) => {
+                    tracing::warn!("garbage collection failed: {}", error.chain());
+                    self.gc.exhausted_at.set(Some(self.space.borrow().changes()));
+                }
+            }
+            self.gc.is_moving.set(false);
+            self.log.changed.wake_all();
+        }
+    }
+
+    fn gc_ends(&self) -> bool {
+        self.ending.get() || self.log.check_poison().is_err()
+    }
+
+    /// Whether garbage collection could still gain something; asks it to try.
+    pub(crate) fn gc_can_gain(&self) -> bool {
+        let exhausted = self.gc.exhausted_at.get() == Some(self.space.borrow().changes());
+        if !exhausted {
+            self.gc.wake();
+        }
+        !exhausted || self.checkpoints.is_running()
+    }
+
+    /// Whether so few segments are free that garbage collection should work.
+    pub(crate) fn is_short_of_segments(&self) -> bool {
+        let target = self.reserved_segments(Purpose::Data) + HEADROOM_SEGMENTS;
+        self.space.borrow().free_count() < target
+    }
+
+    fn gc_is_wanted(&self) -> bool {
+        let must_evacuate = self.segments_end.get() < self.space.borrow().segment_count();
+        (self.is_short_of_segments() || must_evacuate)
+            && self.gc.exhausted_at.get() != Some(self.space.borrow().changes())
+    }
+
+    async fn gc_step(&self) -> Result<Step> {
+        self.reap_all().await?;
+        if self.free_empty_segments().await? > 0 {
+            return Ok(Step::Progress);
+        }
+        let watermark = self.checkpoints.watermark();
+        let victim = self.next_victim();
+        let is_last_chance =
+            self.space.borrow().free_count() <= self.reserved_segments(Purpose::Data) + 1;
+        if (victim.is_none() || is_last_chance) && self.space.borrow().has_empty_behind(watermark) {
+            self.checkpoint().await?;
+            return Ok(Step::Progress);
+        }
+        let Some(victim) = victim else {
+            if self.space.borrow().has_empty_in_use() {
+                self.clock.sleep_ns(READERS_NS).await;
+                return Ok(Step::Progress);
+            }
+            return Ok(Step::Nothing);
+        };
+        let before = self.space.borrow().live_bytes_of(victim);
+        let moved_bytes = self.stats.moved_bytes.get();
+        self.empty_victim(victim).await?;
+        let moved_bytes = self.stats.moved_bytes.get() - moved_bytes;
+        let segment_bytes = self.superblock.borrow().segment_bytes;
+        let gained = u64::from(segment_bytes) > moved_bytes + u64::from(segment_bytes / 100);
+        let fruitless = if gained { 0 } else { self.gc.fruitless.get() + 1 };
+        self.gc.fruitless.set(fruitless);
+        tracing::debug!("garbage collection: {victim} had {before}, moved {moved_bytes} bytes");
+        if fruitless > FRUITLESS_MAX {
+            self.gc.fruitless.set(0);
+            return Ok(Step::Nothing);
+        }
+        Ok(Step::Progress)
+    }
+
+    /// The segment to empty next.
+    fn next_victim(&self) -> Option<SegmentId> {
+        let segment_bytes = self.superblock.borrow().segment_bytes;
+        let gain_bytes_min = segment_bytes / GAIN_DIVISOR;
+        let space = self.space.borrow();
+        space.victim(self.log.sealed_seq(), segment_bytes, gain_bytes_min, self.segments_end.get())
+    }
+
+    /// Takes down every leaf of trimmed ranges: what they held is dead only then.
+    pub(crate) async fn reap_all(&self) -> Result<()> {
+        loop {
+            match self.reap_step() {
+                Reap::Done => return Ok(()),
+                Reap::More => self.clock.sleep_ns(0).await,
+                Reap::Missing(leaf) => self.load_leaf(leaf).await?,
+            }
+        }
+    }
+
+    /// Takes down some leaves of trimmed ranges.
+    pub(crate) fn reap_step(&self) -> Reap {
+        let space = &mut *self.space.borrow_mut();
+        self.l2p.borrow_mut().reap(REAP_STEPS, |released| release(space, released))
+    }
+
+    /// Gives back every segment that may be; says how many.
+    async fn free_empty_segments(&self) -> Result<usize> {
+        if self.space.borrow().empty(self.checkpoints.watermark()).is_empty() {
+            return Ok(0);
+        }
+        // A segment that was in use when a checkpoint was begun must not hold a piece of it: its
+        // table would say two things about the segment.
+        let _turn = self.checkpoint_turn().await;
+        let empty = self.space.borrow().empty(self.checkpoints.watermark());
+        // What made their records dead may stand in batches that are still open.
+        for stream in Stream::ALL {
+            self.seal(stream);
+        }
+        self.flush_log().await?;
+        let mut freed = 0;
+        for segment in empty {
+            self.cache.forget(segment.0);
+            let is_discarded = self.medium.capabilities().discard;
+            if is_discarded && let Err(error) = self.medium.discard(segment).await {
+                // Its bytes stay, and do no harm.
+                tracing::warn!("cannot discard: {}", error.chain());
+            }
+            // Nobody can have begun to read what nothing names.
+            self.space.borrow_mut().free(segment);
+            freed += 1;
+        }
+        self.log.changed.wake_all();
+        Ok(freed)
+    }
+
+    /// Moves everything live out of a segment.
+    async fn empty_victim(&self, victim: SegmentId) -> Result<()> {
+        let superblock: Superblock = self.superblock.borrow().clone();
+        let (generation, stream) = {
+            let space = self.space.borrow();
+            (space.generation(victim), space.stream(victim))
+        };
+        self.gc.victims.set(self.gc.victims.get() + 1);
+        if !self.gc.is_moving.replace(true) {
+            self.gc.credit.set(CREDIT_BYTES);
+        }
+        let shape = superblock.shape();
+        let mut scan = Scan::new(&self.medium, superblock.uuid, &shape, victim, generation);
+        let mut mover = Mover::new(self);
+        while self.space.borrow().live_bytes_of(victim) > 0 && !self.gc_ends() {
+            let before = scan.offset();
+            let Some((header, body)) = scan.next().await else { break };
+            let moved_bytes = self.stats.moved_bytes.get();
+            for found in records(&header, body) {
+                // The frames behind a damaged header cannot be found any more.
+                let Ok(found) = found else { break };
+                // A life that was lost may have left anything.
+                if check_possible(&found, &superblock).is_err() {
+                    continue;
+                }
+                mover.move_record(header.seq, &found).await?;
+            }
+            let moved_bytes = self.stats.moved_bytes.get() - moved_bytes;
+            let gained = i64::from(scan.offset() - before) - moved_bytes as i64;
+            self.gc.credit.set(self.gc.credit.get().saturating_add(gained));
+            self.log.changed.wake_all();
+        }
+        if stream == Stream::Meta && self.space.borrow().live_bytes_of(victim) > 0 {
+            self.checkpoint().await?;
+        }
+        if self.gc_ends() {
+            return Ok(());
+        }
+        // Trims that came meanwhile.
+        self.reap_all().await?;
+        if self.space.borrow().live_bytes_of(victim) > 0 {
+            let what = "cannot be emptied, for something in it is damaged";
+            tracing::warn!("segment {victim} {what}; `pumice check` says what");
+            self.space.borrow_mut().set_stuck(victim);
+        }
+        Ok(())
+    }
+
+    /// Whether a host's write must wait until a checkpoint has made leaves of the map clean, which
+    /// only then can be evicted.
+    pub(crate) fn must_wait_for_checkpoint(&self) -> bool {
+        let l2p = self.l2p.borrow();
+        let is_over = l2p.dirty_bytes() + l2p.frozen_bytes() > self.dirty_bytes_max;
+        if is_over && !self.checkpoints.is_running() {
+            self.checkpoint_wanted.wake_all();
+        }
+        is_over
+    }
+}

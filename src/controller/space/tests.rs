@@ -1,0 +1,151 @@
+//! Goal: segments are handed out once, lowest first; live bytes add up; only what is empty and
+//! unread is freed; the victim is the one that pays best.
+use super::*;
+
+const BYTES: u32 = 1000;
+
+fn used(space: &mut Space, live_bytes: u32, age: u64) -> SegmentId {
+    let segment = space.allocate(Stream::Host, 1, u32::MAX).unwrap();
+    space.batch_sealed(segment, SeqNo(age));
+    space.add_live(segment.0, live_bytes);
+    space.seal(segment);
+    segment
+}
+
+#[test]
+fn segments_are_handed_out_lowest_first_and_once() {
+    let mut space = Space::new(3).unwrap();
+    space.occupy(SegmentId(1), Stream::Host, 7).unwrap();
+    assert_eq!(space.allocate(Stream::Host, 8, 3), Some(SegmentId(0)));
+    assert_eq!(space.allocate(Stream::Host, 9, 2), None, "beyond the end");
+    assert_eq!(space.allocate(Stream::Moved, 9, 3), Some(SegmentId(2)));
+    assert_eq!(space.allocate(Stream::Host, 10, 3), None);
+    assert_eq!(space.free_count(), 0);
+    let generations = [0, 1, 2, 3].map(|segment| space.generation(SegmentId(segment)));
+    assert_eq!(generations, [8, 7, 9, 0]);
+    space.seal(SegmentId(1));
+    space.free(SegmentId(1));
+    assert_eq!(space.free_count(), 1);
+    assert_eq!(space.allocate(Stream::Host, 11, 3), Some(SegmentId(1)));
+}
+
+#[test]
+fn live_bytes_add_up() {
+    let mut space = Space::new(2).unwrap();
+    space.occupy(SegmentId(0), Stream::Host, 1).unwrap();
+    space.add_live(0, 100);
+    space.release(0, 40);
+    assert_eq!(space.live_bytes(), 60);
+    assert_eq!(space.used().collect::<Vec<_>>(), [(SegmentId(0), 1, 60)]);
+    assert_eq!(space.changes(), 1);
+    assert!(space.try_add_live(1, 5, BYTES).is_err(), "a free segment");
+    assert!(space.try_add_live(2, 5, BYTES).is_err(), "no segment");
+    assert!(space.try_add_live(0, BYTES - 59, BYTES).is_err(), "more than there can be");
+    assert_eq!(space.live_bytes(), 60);
+}
+
+#[test]
+fn what_does_not_add_up_is_noticed_and_counts_as_it_was() {
+    let wrong: [fn(&mut Space); 4] = [
+        |space| space.release(0, 101),
+        |space| space.release(9, 1),
+        |space| space.add_live(0, u32::MAX),
+        |space| space.add_live(9, 1),
+    ];
+    for wrong in wrong {
+        let mut space = Space::new(1).unwrap();
+        space.occupy(SegmentId(0), Stream::Host, 1).unwrap();
+        space.add_live(0, 100);
+        space.check().unwrap();
+        wrong(&mut space);
+        assert_eq!(space.check().unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!((space.live_bytes(), space.live_bytes_of(SegmentId(0))), (100, 100));
+    }
+}
+
+#[test]
+fn what_is_being_read_is_not_freed() {
+    let mut space = Space::new(1).unwrap();
+    let segment = used(&mut space, 0, 1);
+    space.pin(segment.0);
+    space.free(segment);
+    assert!(!space.is_free(segment));
+    assert!(space.check().is_err());
+}
+
+#[test]
+fn a_segment_is_empty_when_nothing_lives_in_it_and_nobody_reads_it() {
+    let mut space = Space::new(4).unwrap();
+    let (live, old, young) =
+        (used(&mut space, 1, 1), used(&mut space, 0, 5), used(&mut space, 0, 9));
+    assert_eq!(space.empty(SeqNo(9)), [old, young]);
+    assert_eq!(space.empty(SeqNo(8)), [old]);
+    assert!(space.has_empty_behind(SeqNo(8)) && !space.has_empty_behind(SeqNo(9)));
+    space.pin(old.0);
+    assert!(space.has_empty_in_use());
+    assert_eq!(space.empty(SeqNo(9)), [young]);
+    space.unpin(old.0);
+    assert_eq!(space.empty(SeqNo(9)), [old, young]);
+    space.release(live.0, 1);
+    assert_eq!(space.empty(SeqNo(5)), [live, old]);
+}
+
+#[test]
+fn recovery_takes_a_segment_again_only_when_nothing_in_it_lives() {
+    let mut space = Space::new(2).unwrap();
+    let segment = used(&mut space, 10, 1);
+    assert_eq!(space.occupy(segment, Stream::Host, 9).unwrap_err().kind(), ErrorKind::Corrupt);
+    space.release(segment.0, 10);
+    space.occupy(segment, Stream::Host, 9).unwrap();
+    space.occupy(segment, Stream::Host, 9).unwrap();
+    assert!(space.occupy(segment, Stream::Host, 10).is_err());
+    assert!(space.occupy(segment, Stream::Meta, 9).is_err());
+    assert!(space.occupy(SegmentId(2), Stream::Host, 9).is_err());
+    assert_eq!(space.free_count(), 1);
+}
+
+#[test]
+fn a_table_comes_back_without_metadata() {
+    let mut space = Space::new(4).unwrap();
+    used(&mut space, 10, 3);
+    let meta = space.allocate(Stream::Meta, 5, 4).unwrap();
+    space.add_live(meta.0, 77);
+    let table = space.table();
+    let mut restored = Space::new(4).unwrap();
+    for (number, entry) in table.iter().enumerate() {
+        let segment = SegmentId(number as u32);
+        restored.restore(segment, entry, segment == meta).unwrap();
+    }
+    assert_eq!(restored.live_bytes(), 10);
+    assert_eq!(restored.free_count(), 2);
+    restored.add_live(meta.0, 77);
+    assert_eq!(restored.table(), table);
+    assert!(restored.restore(SegmentId(4), &table[0], false).is_err());
+}
+
+#[test]
+fn the_victim_pays_best() {
+    let mut space = Space::new(8).unwrap();
+    let full = used(&mut space, BYTES, 1);
+    let half = used(&mut space, 500, 90);
+    assert_eq!(space.victim(SeqNo(100), BYTES, 1, u32::MAX), Some(half));
+    // As empty, but older: what is dead there stays dead longer.
+    let old = used(&mut space, 500, 10);
+    assert_eq!(space.victim(SeqNo(100), BYTES, 1, u32::MAX), Some(old));
+    let emptier = used(&mut space, 100, 10);
+    assert_eq!(space.victim(SeqNo(100), BYTES, 1, u32::MAX), Some(emptier));
+    assert_eq!(space.victim(SeqNo(100), BYTES, 901, u32::MAX), None, "too little to gain");
+    space.set_stuck(emptier);
+    assert_eq!(space.victim(SeqNo(100), BYTES, 1, u32::MAX), Some(old));
+    // What must go goes, and whatever it gains.
+    assert_eq!(space.victim(SeqNo(100), BYTES, 1, full.0), Some(full));
+}
+
+#[test]
+fn a_table_too_large_for_memory_is_refused() {
+    let mut space = Space::new(0).unwrap();
+    assert!(space.grow(1000).is_ok());
+    assert_eq!(space.free_count(), 1000);
+    space.shrink(10);
+    assert_eq!((space.free_count(), space.segment_count()), (10, 10));
+}

@@ -1,0 +1,94 @@
+//! Goal: a checkpoint or a log that says what cannot be, with every checksum right, is an error and
+//! never a panic; what a drive really writes is not taken for one.
+//! Method: doors of the segment table and the map are called behind the drive's back before it
+//! writes its checkpoint, so that the medium says it.
+
+use super::*;
+use crate::base::seed::random;
+use crate::format::Record;
+
+const SIZE: u64 = 4 << 20;
+
+/// A drive with data whose segment table was changed before a checkpoint; killed then.
+fn checkpointed(change: impl FnOnce(&mut crate::controller::space::Space)) -> World {
+    let world = World::new(small(SIZE, 4));
+    let drive = world.open();
+    let noise = payload::noise(&mut random(1), 64 << 10);
+    world.write(&drive, 0, &noise).unwrap();
+    change(&mut drive.space.borrow_mut());
+    world.run(drive.checkpoint()).unwrap();
+    world.kill(drive);
+    world
+}
+
+/// Guards against a panic where more bytes died than a checkpoint counts as live.
+#[test]
+fn a_drive_whose_live_bytes_do_not_add_up_takes_no_writes_and_reads_on() {
+    let world = checkpointed(|space| space.release(0, 60 << 10));
+    assert!(world.check().problem_count > 0);
+    let drive = world.open();
+    let before = world.read(&drive, 0, 64 << 10).unwrap();
+    world.write(&drive, 0, &[1; 64 << 10]).unwrap();
+    let next = world.write(&drive, 0, &payload::noise(&mut random(2), 2 << 20));
+    assert!(next.is_err(), "written over what does not add up");
+    assert_eq!(kind(world.run(drive.flush())), Some(ErrorKind::Poisoned));
+    assert_eq!(world.read(&drive, 0, 64 << 10).unwrap().len(), before.len());
+    world.kill(drive);
+}
+
+/// The same behind the checkpoint, where replay meets it.
+#[test]
+fn a_log_in_which_more_dies_than_lived_is_refused() {
+    let world = World::new(small(SIZE, 4));
+    let drive = world.open();
+    let noise = payload::noise(&mut random(1), 64 << 10);
+    world.write(&drive, 0, &noise).unwrap();
+    drive.space.borrow_mut().release(0, 60 << 10);
+    world.run(drive.checkpoint()).unwrap();
+    drive.space.borrow_mut().add_live(0, 60 << 10);
+    world.run(drive.trim(0, 64 << 10, true)).unwrap();
+    world.kill(drive);
+    assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
+    assert!(world.check().problem_count > 0);
+}
+
+#[test]
+fn a_table_that_does_not_know_the_tails_is_refused() {
+    let world = checkpointed(|space| space.seal(SegmentId(0)));
+    world.close_without_checkpoint(world.open());
+    let world = checkpointed(|space| {
+        let live = space.live_bytes_of(SegmentId(0));
+        space.release(0, live);
+        space.seal(SegmentId(0));
+        space.free(SegmentId(0));
+    });
+    assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
+}
+
+/// It would be written from the front again, over what is in it.
+#[test]
+fn a_record_that_lets_a_stream_go_on_where_it_is_is_refused() {
+    let world = World::new(small(SIZE, 4));
+    let drive = world.open();
+    world.write(&drive, 0, &payload::noise(&mut random(1), BLOCK_BYTES)).unwrap();
+    let generation = drive.space.borrow().generation(SegmentId(0));
+    let record = Record::Open { stream: Stream::Host, segment: SegmentId(0), generation };
+    drive.log.announce(Stream::Host, &record);
+    world.run(drive.flush()).unwrap();
+    world.kill(drive);
+    assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
+}
+
+/// Guards against a walk that looked for the host's first batch nowhere.
+#[test]
+fn a_checkpoint_before_the_first_write_keeps_what_is_written_then() {
+    let world = World::new(small(SIZE, 4));
+    let drive = world.open();
+    world.run(drive.checkpoint()).unwrap();
+    let noise = payload::noise(&mut random(1), 64 << 10);
+    world.run(drive.write(0, &noise, true)).unwrap();
+    world.kill(drive);
+    let drive = world.open();
+    assert!(world.read(&drive, 0, noise.len()).unwrap() == noise);
+    assert_eq!(world.check().problem_count, 0);
+}

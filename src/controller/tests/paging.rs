@@ -1,0 +1,70 @@
+//! Goal: the map's leaves stay within their budget whatever the disk's size, what was evicted is
+//! read again, and an opening reads only the log behind the newest checkpoint.
+//! Method: writes scattered over a disk many times larger than the budget covers.
+
+use rand::RngExt;
+
+use super::*;
+use crate::base::seed::random;
+
+const SIZE: u64 = 64 << 30;
+const CACHE_BYTES: usize = 64 << 10;
+
+fn options() -> OpenOptions {
+    let checkpoint_bytes = 1 << 20;
+    OpenOptions { map_cache_bytes: CACHE_BYTES, checkpoint_bytes, ..OpenOptions::default() }
+}
+
+/// Writes blocks of the byte 1, 2, ... far apart; gives the places in order.
+fn scatter(world: &World, drive: &TestDrive, count: usize) -> Vec<u64> {
+    let mut random = random(1);
+    let place = |_| random.random_range(0..SIZE / BLOCK) * BLOCK;
+    let places: Vec<u64> = (0..count).map(place).collect();
+    for (number, place) in places.iter().enumerate() {
+        world.run(drive.write(*place, &payload_of(number), false)).unwrap();
+        let leaves = drive.info().memory.map_leaf_bytes as usize;
+        assert!(leaves < CACHE_BYTES + (32 << 10), "{leaves} bytes after {number} writes");
+    }
+    places
+}
+
+fn payload_of(number: usize) -> Vec<u8> {
+    let word = (number as u64).to_le_bytes();
+    word.repeat(BLOCK_BYTES / word.len())
+}
+
+#[test]
+fn a_small_map_cache_holds_a_large_disk() {
+    let world = World::new(small(SIZE, 10));
+    let drive = world.try_open(options()).unwrap();
+    let places = scatter(&world, &drive, 3000);
+    for (number, place) in places.iter().enumerate() {
+        assert!(world.read(&drive, *place, BLOCK_BYTES).unwrap() == payload_of(number));
+    }
+    let operations = drive.info().operations;
+    assert!(operations.map_misses > 2000, "{operations:?}");
+    assert!(operations.map_evictions > 2000 && operations.checkpoints > 2, "{operations:?}");
+    world.run(drive.flush()).unwrap();
+    let written = operations.batches;
+    world.kill(drive);
+    let drive = world.try_open(options()).unwrap();
+    let recovered = drive.info().operations.recovered_batches;
+    assert!(recovered < written / 2, "{recovered} of {written} batches were read again");
+    for (number, place) in places.iter().enumerate() {
+        assert!(world.read(&drive, *place, BLOCK_BYTES).unwrap() == payload_of(number));
+    }
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+/// After an orderly end nothing of the log is read.
+#[test]
+fn an_orderly_end_leaves_no_log_to_read() {
+    let world = World::new(small(SIZE, 10));
+    let drive = world.try_open(options()).unwrap();
+    scatter(&world, &drive, 300);
+    let drive = world.reopen(drive);
+    // The checkpoint's own batches stand behind its watermark.
+    assert!(drive.info().operations.recovered_batches <= 2, "{:?}", drive.info().operations);
+    world.close(drive);
+}

@@ -1,0 +1,457 @@
+//! A checkpoint's structures: its root, the segment table, the list of dropped ranges; and the
+//! frame around every metadata payload.
+//!
+//! ```text
+//! metadata payload: | raw_bytes u32 | encoded_bytes u32 | encoded | zero padding |
+//! root:             | Layout | Segment * opened | MetaPlace u64 * (page lists, tables, dropped) |
+//! ```
+//!
+//! Everything a checkpoint names is written before its root, and the root before the superblock
+//! that names it. Decoders take untrusted bytes; every count is held against the bytes that are
+//! there before anything is allocated.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::layout::layout;
+use super::map::{DirectoryEntry, MetaPlace};
+use super::segment::Stream;
+use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
+
+/// Bytes in front of a metadata payload's encoded bytes.
+pub const META_PREFIX_BYTES: usize = 8;
+
+/// Most bytes of a metadata payload before encoding. Leaves and pieces of lists have at most 16
+/// KiB, so that a [`MetaPlace`] can name them; a root, which the superblock names, up to this: 60
+/// thousand pieces, enough for the tables of 30 million segments.
+pub const META_RAW_BYTES_MAX: usize = 512 << 10;
+
+const MAGIC: [u8; 8] = *b"PUMICECP";
+const NO_SEGMENT: u32 = u32::MAX;
+
+/// No drive writes as many batches; sources have 56 bits for them.
+const SEQ_END: u64 = 1 << 56;
+
+layout! {
+    struct RootLayout: 160 {
+        magic: [u8; 8],
+        epoch: U32,
+        segment_count: U32,
+        watermark: U64,
+        watermark_checksum: U64,
+        host_bytes: U64,
+        frame_bytes: U64,
+        media_bytes: U64,
+        size_bytes: U64,
+        mapped_blocks: U64,
+        tails: [[u8; 16]; 3],
+        page_count: U32,
+        dropped_count: U32,
+        opened_count: U32,
+        page_lists: U32,
+        tables: U32,
+        dropped_lists: U32,
+        moved_bytes: U64,
+        reserved: [u8; 8],
+    }
+}
+
+layout! {
+    struct TailLayout: 16 {
+        generation: U64,
+        segment: U32,
+        used: U32,
+    }
+}
+
+layout! {
+    struct TableLayout: 32 {
+        generation: U64,
+        last_seq: U64,
+        age: U64,
+        live_bytes: U32,
+        stream: u8,
+        state: u8,
+        reserved: U16,
+    }
+}
+
+layout! {
+    struct DroppedLayout: 24 {
+        start: U64,
+        end: U64,
+        mapping: U64,
+    }
+}
+
+pub(super) const ROOT_FIELDS: &[super::layout::Field] = RootLayout::FIELDS;
+pub(super) const TABLE_FIELDS: &[super::layout::Field] = TableLayout::FIELDS;
+pub(super) const DROPPED_FIELDS: &[super::layout::Field] = DroppedLayout::FIELDS;
+
+/// The encoded bytes of a metadata payload and how long they are decoded.
+///
+/// # Errors
+/// `Corrupt`.
+pub fn meta_payload(payload: &[u8]) -> Result<(usize, &[u8])> {
+    let wrong = || Error::new(ErrorKind::Corrupt, "a metadata payload's lengths are impossible");
+    let (raw, rest) = U32::read_from_prefix(payload).map_err(|_| wrong())?;
+    let (encoded, rest) = U32::read_from_prefix(rest).map_err(|_| wrong())?;
+    let (raw, encoded) = (raw.get() as usize, encoded.get() as usize);
+    if raw > META_RAW_BYTES_MAX {
+        return Err(wrong());
+    }
+    let (encoded, padding) = rest.split_at_checked(encoded).ok_or_else(wrong)?;
+    let right = padding.len() < super::META_ALIGNMENT as usize && padding.iter().all(|&b| b == 0);
+    if right { Ok((raw, encoded)) } else { Err(wrong()) }
+}
+
+/// Where a stream stood when a checkpoint was begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamTail {
+    /// The stream's open segment.
+    pub segment: SegmentId,
+    /// Its generation.
+    pub generation: u64,
+    /// Byte offset at which its next batch begins; 0 before its first.
+    pub used: u32,
+}
+
+/// The root of a checkpoint: the state of the drive after the batch `watermark`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Root {
+    /// Opening of the drive in which it was written.
+    pub epoch: u32,
+    /// Segments of the drive; the table has as many entries.
+    pub segment_count: u32,
+    /// Size of the host's disk in bytes.
+    pub size_bytes: u64,
+    /// The batch up to which everything is in the checkpoint.
+    pub watermark: SeqNo,
+    /// Header checksum of that batch.
+    pub watermark_checksum: u64,
+    /// Lifetime counters at the watermark, as in batch headers.
+    pub host_bytes: u64,
+    /// See [`Root::host_bytes`].
+    pub frame_bytes: u64,
+    /// See [`Root::host_bytes`].
+    pub media_bytes: u64,
+    /// See [`Root::host_bytes`].
+    pub moved_bytes: u64,
+    /// Blocks of leaves that hold data or a fill; those of dropped ranges are not counted.
+    pub mapped_blocks: u64,
+    /// Tails of the streams at the watermark.
+    pub tails: [Option<StreamTail>; Stream::COUNT],
+    /// Segments that were opened behind the watermark and hold parts of the checkpoint.
+    pub opened: Vec<(Stream, SegmentId, u64)>,
+    /// Number of directory pages that exist, in all page lists.
+    pub page_count: u32,
+    /// Number of dropped ranges, in all lists of them.
+    pub dropped_count: u32,
+    /// Pieces of the list of directory pages.
+    pub page_lists: Vec<MetaPlace>,
+    /// Pieces of the segment table.
+    pub tables: Vec<MetaPlace>,
+    /// Pieces of the list of dropped ranges.
+    pub dropped_lists: Vec<MetaPlace>,
+}
+
+impl Root {
+    /// The root's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut layout = RootLayout::new_zeroed();
+        layout.magic = MAGIC;
+        layout.epoch = self.epoch.into();
+        layout.segment_count = self.segment_count.into();
+        layout.size_bytes = self.size_bytes.into();
+        layout.watermark = self.watermark.0.into();
+        layout.watermark_checksum = self.watermark_checksum.into();
+        layout.host_bytes = self.host_bytes.into();
+        layout.frame_bytes = self.frame_bytes.into();
+        layout.media_bytes = self.media_bytes.into();
+        layout.moved_bytes = self.moved_bytes.into();
+        layout.mapped_blocks = self.mapped_blocks.into();
+        for (bytes, tail) in layout.tails.iter_mut().zip(&self.tails) {
+            let tail = match tail {
+                None => encode_tail(0, NO_SEGMENT, 0),
+                Some(tail) => encode_tail(tail.generation, tail.segment.0, tail.used),
+            };
+            bytes.copy_from_slice(tail.as_bytes());
+        }
+        layout.page_count = self.page_count.into();
+        layout.dropped_count = self.dropped_count.into();
+        layout.opened_count = (self.opened.len() as u32).into();
+        layout.page_lists = (self.page_lists.len() as u32).into();
+        layout.tables = (self.tables.len() as u32).into();
+        layout.dropped_lists = (self.dropped_lists.len() as u32).into();
+        let mut bytes = layout.as_bytes().to_vec();
+        for &(stream, segment, generation) in &self.opened {
+            bytes.extend(encode_tail(generation, segment.0, stream as u32).as_bytes());
+        }
+        for place in self.page_lists.iter().chain(&self.tables).chain(&self.dropped_lists) {
+            bytes.extend(place.pack().to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads a root.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let wrong = || Error::new(ErrorKind::Corrupt, "a checkpoint's root is impossible");
+        let (layout, rest) = RootLayout::read_from_prefix(bytes).map_err(|_| wrong())?;
+        let count = |count: U32| count.get() as usize;
+        let opened_bytes = count(layout.opened_count).checked_mul(16).ok_or_else(wrong)?;
+        let (opened, places) = rest.split_at_checked(opened_bytes).ok_or_else(wrong)?;
+        let lists = [layout.page_lists, layout.tables, layout.dropped_lists].map(count);
+        let is_right = layout.magic == MAGIC
+            && layout.reserved == [0; 8]
+            && layout.watermark.get() < SEQ_END
+            && places.len() as u64 == lists.iter().map(|&list| list as u64 * 8).sum::<u64>();
+        if !is_right {
+            return Err(wrong());
+        }
+        let mut places = places.chunks_exact(8).map(|word| {
+            let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
+            MetaPlace::unpack(word).ok_or_else(wrong)
+        });
+        let mut list = |count: usize| places.by_ref().take(count).collect::<Result<Vec<_>>>();
+        let [page_lists, tables, dropped_lists] =
+            [list(lists[0])?, list(lists[1])?, list(lists[2])?];
+        let opened = opened.chunks_exact(16).map(|bytes| {
+            let tail = TailLayout::read_from_bytes(bytes).map_err(|_| wrong())?;
+            let stream = u8::try_from(tail.used.get()).ok().and_then(Stream::from_u8);
+            Ok((stream.ok_or_else(wrong)?, SegmentId(tail.segment.get()), tail.generation.get()))
+        });
+        Ok(Self {
+            epoch: layout.epoch.get(),
+            segment_count: layout.segment_count.get(),
+            size_bytes: layout.size_bytes.get(),
+            watermark: SeqNo(layout.watermark.get()),
+            watermark_checksum: layout.watermark_checksum.get(),
+            host_bytes: layout.host_bytes.get(),
+            frame_bytes: layout.frame_bytes.get(),
+            media_bytes: layout.media_bytes.get(),
+            moved_bytes: layout.moved_bytes.get(),
+            mapped_blocks: layout.mapped_blocks.get(),
+            tails: layout.tails.map(|bytes| decode_tail(&bytes)),
+            opened: opened.collect::<Result<_>>()?,
+            page_count: layout.page_count.get(),
+            dropped_count: layout.dropped_count.get(),
+            page_lists,
+            tables,
+            dropped_lists,
+        })
+    }
+}
+
+fn encode_tail(generation: u64, segment: u32, used: u32) -> TailLayout {
+    TailLayout { generation: generation.into(), segment: segment.into(), used: used.into() }
+}
+
+fn decode_tail(bytes: &[u8; 16]) -> Option<StreamTail> {
+    let tail = TailLayout::read_from_bytes(bytes).ok()?;
+    (tail.segment.get() != NO_SEGMENT).then(|| StreamTail {
+        segment: SegmentId(tail.segment.get()),
+        generation: tail.generation.get(),
+        used: tail.used.get(),
+    })
+}
+
+/// What a checkpoint's segment table says about one segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableEntry {
+    /// Whether the segment holds anything; the other fields matter only then.
+    pub in_use: bool,
+    /// Its generation.
+    pub generation: u64,
+    /// Its stream.
+    pub stream: Stream,
+    /// The last batch in it.
+    pub last_seq: SeqNo,
+    /// The newest data in it was written by the host in this batch.
+    pub age: SeqNo,
+    /// Bytes of records in it that the map names. Metadata is not counted: the checkpoint says
+    /// itself where its own is.
+    pub live_bytes: u32,
+}
+
+impl TableEntry {
+    /// Bytes of an entry.
+    pub const BYTES: usize = size_of::<TableLayout>();
+
+    /// Appends the entry to `out`.
+    pub fn encode_into(&self, out: &mut Vec<u8>) {
+        let mut layout = TableLayout::new_zeroed();
+        if self.in_use {
+            layout.generation = self.generation.into();
+            layout.last_seq = self.last_seq.0.into();
+            layout.age = self.age.0.into();
+            layout.live_bytes = self.live_bytes.into();
+            layout.stream = self.stream as u8;
+            layout.state = 1;
+        }
+        out.extend(layout.as_bytes());
+    }
+
+    /// Reads an entry of [`TableEntry::BYTES`].
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let wrong = || Error::new(ErrorKind::Corrupt, "a segment table's entry is impossible");
+        let layout = TableLayout::read_from_bytes(bytes).map_err(|_| wrong())?;
+        let stream = Stream::from_u8(layout.stream).ok_or_else(wrong)?;
+        if layout.state > 1 || layout.reserved.get() != 0 {
+            return Err(wrong());
+        }
+        Ok(Self {
+            in_use: layout.state == 1,
+            generation: layout.generation.get(),
+            stream,
+            last_seq: SeqNo(layout.last_seq.get()),
+            age: SeqNo(layout.age.get()),
+            live_bytes: layout.live_bytes.get(),
+        })
+    }
+}
+
+/// Leaves of the map that became a hole or a fill at once, and whose old content has not been taken
+/// down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DroppedRange {
+    /// First leaf.
+    pub start: u64,
+    /// The leaf behind the last.
+    pub end: u64,
+    /// What the leaves became; never [`DirectoryEntry::Leaf`].
+    pub mapping: DirectoryEntry,
+}
+
+impl DroppedRange {
+    /// Bytes of a range.
+    pub const BYTES: usize = size_of::<DroppedLayout>();
+
+    /// Appends the range to `out`.
+    pub fn encode_into(&self, out: &mut Vec<u8>) {
+        let layout = DroppedLayout {
+            start: self.start.into(),
+            end: self.end.into(),
+            mapping: self.mapping.pack().into(),
+        };
+        out.extend(layout.as_bytes());
+    }
+
+    /// Reads a range of [`DroppedRange::BYTES`].
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let wrong = || Error::new(ErrorKind::Corrupt, "a dropped range is impossible");
+        let layout = DroppedLayout::read_from_bytes(bytes).map_err(|_| wrong())?;
+        let mapping = DirectoryEntry::unpack(layout.mapping.get()).ok_or_else(wrong)?;
+        let (start, end) = (layout.start.get(), layout.end.get());
+        if start >= end || matches!(mapping, DirectoryEntry::Leaf(_)) {
+            return Err(wrong());
+        }
+        Ok(Self { start, end, mapping })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: what is written is read; whatever is cut off or impossible is refused without a panic
+    //! and without an allocation that the bytes ask for.
+    use super::*;
+
+    fn place(number: u32) -> MetaPlace {
+        MetaPlace { segment: SegmentId(number), offset: 4096 + 16 * number, bytes: 160 }
+    }
+
+    fn sample() -> Root {
+        let tail = StreamTail { segment: SegmentId(7), generation: 9 << 32, used: 8192 };
+        Root {
+            epoch: 3,
+            segment_count: 99,
+            size_bytes: 1 << 30,
+            watermark: SeqNo(1234),
+            watermark_checksum: 0xfeed,
+            host_bytes: 1,
+            frame_bytes: 2,
+            media_bytes: 3,
+            moved_bytes: 4,
+            mapped_blocks: 5,
+            tails: [Some(tail), None, Some(StreamTail { used: 0, ..tail })],
+            opened: vec![(Stream::Meta, SegmentId(8), 9 << 32 | 1)],
+            page_count: 6,
+            dropped_count: 7,
+            page_lists: vec![place(1), place(2)],
+            tables: vec![place(3)],
+            dropped_lists: vec![place(4), place(5), place(6)],
+        }
+    }
+
+    #[test]
+    fn round_trip() {
+        assert_eq!(Root::decode(&sample().encode()).unwrap(), sample());
+        let entry = TableEntry {
+            in_use: true,
+            generation: 5,
+            stream: Stream::Moved,
+            last_seq: SeqNo(6),
+            age: SeqNo(4),
+            live_bytes: 77,
+        };
+        let mut bytes = Vec::new();
+        entry.encode_into(&mut bytes);
+        assert_eq!(TableEntry::decode(&bytes).unwrap(), entry);
+        let range = DroppedRange { start: 1, end: 9, mapping: DirectoryEntry::Fill(7) };
+        bytes.clear();
+        range.encode_into(&mut bytes);
+        assert_eq!(DroppedRange::decode(&bytes).unwrap(), range);
+    }
+
+    #[test]
+    fn what_is_cut_off_or_impossible_is_refused() {
+        let good = sample().encode();
+        for len in 0..good.len() {
+            assert!(Root::decode(&good[..len]).is_err(), "{len}");
+        }
+        for offset in [
+            std::mem::offset_of!(RootLayout, opened_count),
+            std::mem::offset_of!(RootLayout, page_lists),
+            std::mem::offset_of!(RootLayout, tables),
+            std::mem::offset_of!(RootLayout, dropped_lists),
+        ] {
+            let mut bytes = good.clone();
+            bytes[offset..offset + 4].fill(0xff);
+            assert!(Root::decode(&bytes).is_err(), "the count at {offset}");
+        }
+        let mut bytes = Vec::new();
+        for (start, end) in [(5, 5), (5, 4)] {
+            bytes.clear();
+            DroppedRange { start, end, mapping: DirectoryEntry::Hole }.encode_into(&mut bytes);
+            assert!(DroppedRange::decode(&bytes).is_err(), "{start} {end}");
+        }
+        assert!(DroppedRange::decode(&bytes[1..]).is_err());
+        let mut entry = [0; TableEntry::BYTES];
+        entry[28] = 3;
+        assert!(TableEntry::decode(&entry).is_err());
+        assert!(TableEntry::decode(&entry[1..]).is_err());
+    }
+
+    #[test]
+    fn a_metadata_payload_says_its_lengths() {
+        let mut payload = vec![0; 32];
+        payload[..4].copy_from_slice(&100u32.to_le_bytes());
+        payload[4..8].copy_from_slice(&20u32.to_le_bytes());
+        payload[8..28].fill(7);
+        assert_eq!(meta_payload(&payload).unwrap(), (100, &[7; 20][..]));
+        assert!(meta_payload(&payload[..27]).is_err());
+        payload[30] = 1;
+        assert!(meta_payload(&payload).is_err(), "padding");
+        payload[30] = 0;
+        payload[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(meta_payload(&payload).is_err(), "raw length");
+    }
+}
