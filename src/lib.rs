@@ -3,7 +3,7 @@
 //! The modules are rooms, and imports point down only:
 //!
 //! ```text
-//! base -> runtime, format, codec, media, report -> controller -> serve -> cli
+//! base -> runtime, format, codec, media, report -> controller -> serve, torture -> cli
 //! ```
 //!
 //! `ARCHITECTURE.md` walks through them; `docs/terms.md` fixes the words used here.
@@ -23,3 +23,4 @@ pub mod media;
 pub mod report;
 pub mod runtime;
 pub mod serve;
+pub mod torture;

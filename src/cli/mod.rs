@@ -9,6 +9,7 @@ mod demo;
 mod info;
 mod open;
 mod serve;
+mod torture;
 
 use std::ffi::OsString;
 use std::io::{ErrorKind as IoErrorKind, Write};
@@ -52,6 +53,7 @@ enum Command {
     Info(info::Args),
     Check(check::Args),
     Demo(demo::Args),
+    Torture(torture::Args),
 }
 
 /// Runs the program with the process's arguments.
@@ -64,7 +66,12 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
-    let default_level = if matches!(cli.command, Command::Serve(_)) { "info" } else { "warn" };
+    let default_level = match cli.command {
+        Command::Serve(_) => "info",
+        // Its drives fail on purpose.
+        Command::Torture(_) => "off",
+        _ => "warn",
+    };
     let filter = tracing_subscriber::EnvFilter::try_from_env("PUMICE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default_level));
     tracing_subscriber::fmt()
@@ -81,6 +88,7 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Info(args) => info::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Torture(args) => torture::run(&args),
     };
     match result {
         Ok(Outcome::Good) => ExitCode::SUCCESS,
@@ -105,7 +113,9 @@ fn refuse(error: &clap::Error) -> ExitCode {
         };
     }
     if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        say_error("name a command: create, serve, info, check or demo (see pumice --help)");
+        say_error(
+            "name a command: create, serve, info, check, demo or torture (see pumice --help)",
+        );
         return ExitCode::from(2);
     }
     let text = error.render().to_string();

@@ -383,8 +383,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         self.checkpoints.completed.set(self.checkpoints.completed.get() + 1);
     }
 
-    /// Every metadata record that is live: segment and bytes.
-    #[cfg(test)]
+    /// Every metadata record that is live while no checkpoint is being written: segment and bytes.
     pub(crate) fn metadata(&self) -> Vec<(u32, u32)> {
         let l2p = self.l2p.borrow();
         let map = l2p.meta_places().chain(l2p.superseded_places());

@@ -44,18 +44,29 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let target = self.log.sealed_seq();
         while let Step::Sync = self.next_flush_step(target).await? {
             let written = self.log.written_seq();
-            let syncing = Syncing::begin(&self.log);
-            let synced = self.medium.sync().await;
-            drop(syncing);
-            match synced {
-                Ok(()) => {
-                    self.stats.syncs.add(1);
-                    self.log.set_durable(written);
-                }
-                Err(error) => self.log.poison(&error),
+            if self.sync_alone().await.is_ok() {
+                self.log.set_durable(written);
             }
         }
         Ok(())
+    }
+
+    /// Syncs the medium when nobody else does. Of two syncs at once, only one may be told that what
+    /// both were to make durable is lost.
+    ///
+    /// # Errors
+    /// `Medium`, and the drive is poisoned; `Poisoned` if it is already.
+    pub(crate) async fn sync_alone(&self) -> Result<()> {
+        self.log.changed.wait_for(|| (!self.log.syncing.get()).then_some(())).await;
+        self.log.check_poison()?;
+        let syncing = Syncing::begin(&self.log);
+        let synced = self.medium.sync().await;
+        match &synced {
+            Ok(()) => self.stats.syncs.add(1),
+            Err(error) => self.log.poison(error),
+        }
+        drop(syncing);
+        synced
     }
 
     async fn next_flush_step(&self, target: SeqNo) -> Result<Step> {

@@ -12,6 +12,7 @@
 //! locks, and between two awaits nobody else runs. It never names a socket, a thread or a runtime.
 
 mod admit;
+mod audit;
 mod buffers;
 mod cache;
 mod check;
@@ -45,6 +46,7 @@ use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
 
+pub use audit::{Audit, Taken};
 pub use check::{CheckReport, Depth, Problem, check};
 pub use create::{
     FRAME_BLOCKS_DEFAULT, OVER_PROVISIONING_PERCENT_DEFAULT, SEGMENT_BYTES_DEFAULT, Spec, create,
@@ -290,14 +292,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         for _ in 0..2 {
             let slot = 1 - self.superblock_slot.get();
             let stored = superblocks::store_next(&self.medium, slot, &mut superblock).await;
-            let synced = match stored {
-                Ok(()) => self.medium.sync().await,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = synced {
+            if let Err(error) = stored {
                 self.log.poison(&error);
                 return Err(error);
             }
+            self.sync_alone().await?;
             self.superblock_slot.set(slot);
         }
         *self.superblock.borrow_mut() = superblock;

@@ -30,6 +30,10 @@ use crate::media::Medium;
 /// the slower decoding.
 const DENSER_DIVISOR: usize = 16;
 
+/// How often a payload that looks damaged is read again before it is taken for damaged. More than
+/// once, since what disturbed one reading may disturb the next; arbitrary beyond that.
+const READS_AGAIN: u32 = 4;
+
 /// Moves records, with its own buffers.
 pub(crate) struct Mover<'a, M: Medium, C: Clock> {
     drive: &'a Drive<M, C>,
@@ -83,7 +87,13 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
                     blocks: lba_count as u8,
                 };
                 self.take_sources(seq, found, lba_count as u8, source_count);
-                let payload = found.payload();
+                let is_whole =
+                    |payload: &[u8]| check_payload(payload, payload_checksum, found.place).is_ok();
+                let again = match is_whole(found.payload()) {
+                    true => None,
+                    false => self.read_again(found, is_whole).await,
+                };
+                let payload = again.as_deref().unwrap_or(found.payload());
                 let frame = Frame {
                     lba,
                     blocks: lba_count as u8,
@@ -91,13 +101,38 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
                     payload,
                     payload_checksum,
                     place,
-                    is_whole: check_payload(payload, payload_checksum, found.place).is_ok(),
+                    is_whole: is_whole(payload),
                 };
                 self.move_frame(frame).await
             }
             Record::Meta { kind, number, .. } => self.touch(kind, number, found).await,
             Record::Fill { .. } | Record::Trim { .. } | Record::Open { .. } => Ok(()),
         }
+    }
+
+    /// Reads a payload that looks damaged again: what was wrong may have been the reading of it, and
+    /// a copy would make that last. None if it is damaged on the medium.
+    async fn read_again(
+        &self,
+        found: &Found<'_>,
+        is_whole: impl Fn(&[u8]) -> bool,
+    ) -> Option<Vec<u8>> {
+        let drive = self.drive;
+        let unit = drive.read_unit;
+        let from = found.place.offset + found.record.header_bytes();
+        let end = found.place.offset + found.record.record_bytes();
+        let start = from / unit * unit;
+        for _ in 0..READS_AGAIN {
+            let buffer = drive.buffers.take((end.next_multiple_of(unit) - start) as usize);
+            let (bytes, result) = drive.medium.read(found.place.segment, start, buffer).await;
+            let payload = &bytes[(from - start) as usize..(end - start) as usize];
+            let payload = (result.is_ok() && is_whole(payload)).then(|| payload.to_vec());
+            drive.buffers.put(bytes);
+            if payload.is_some() {
+                return payload;
+            }
+        }
+        None
     }
 
     /// The sources that a copy of this record names: its own place, and the age of its blocks.

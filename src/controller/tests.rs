@@ -15,6 +15,7 @@
 //! * `golden`: images of earlier versions of the format.
 
 mod closing;
+mod collecting;
 mod crafted;
 mod crash;
 mod damage;

@@ -12,11 +12,10 @@ use super::Drive;
 use super::admit::Purpose;
 use super::framing::{Span, spans};
 use super::l2p::{FramePlace, Lookup, Mapping, Released};
-use super::leaves::Pin;
 use super::packing::worst_case_bytes;
 use super::space::Space;
 use crate::base::units::BLOCK_BYTES;
-use crate::base::{Clock, Lba, Result};
+use crate::base::{Clock, Lba, Result, SegmentId};
 use crate::format::{RECORD_HEADER_BYTES, Record, Stream};
 use crate::media::Medium;
 
@@ -25,14 +24,17 @@ use crate::media::Medium;
 pub const ATOMIC_WRITE_BYTES: usize = 1 << 20;
 
 /// The blocks that a write covers only in part, merged with what they held.
-struct Edge<'a, M: Medium, C: Clock> {
+struct Edge {
     lba: Lba,
     /// What the block mapped to when it was read.
-    before: Mapping,
+    before: Version,
     block: Box<[u8; BLOCK_BYTES]>,
-    /// As long as it is held, the same mapping means the same content.
-    _pin: Option<Pin<'a, M, C>>,
 }
+
+/// What a block maps to, and in which use of its segment: the same again means the same content. A
+/// pin would do as well, but a write waits for room with this in hand, and nothing may keep a
+/// segment from being given back that makes the room.
+type Version = (Mapping, Option<u64>);
 
 impl<M: Medium, C: Clock> Drive<M, C> {
     /// Writes `data` at byte `offset`; no alignment needed. Visible to reads, and ordered among
@@ -105,7 +107,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             let lba = Lba(offset / block);
             self.load_range(lba, blocks as u64).await?;
             self.make_room(worst_case_bytes(blocks), Purpose::Data).await?;
-            let unchanged = |edge: &Edge<'_, M, C>| self.mapping(edge.lba) == Some(edge.before);
+            let unchanged = |edge: &Edge| self.version(edge.lba) == Some(edge.before);
             if !self.is_resident(lba, blocks as u64) || !head.iter().chain(&tail).all(unchanged) {
                 continue;
             }
@@ -121,35 +123,35 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     /// The block around `data`, which lies within one block at `offset`; nothing for no data.
-    async fn merged_edge(&self, offset: u64, data: &[u8]) -> Result<Option<Edge<'_, M, C>>> {
+    async fn merged_edge(&self, offset: u64, data: &[u8]) -> Result<Option<Edge>> {
         if data.is_empty() {
             return Ok(None);
         }
         let lba = Lba(offset / BLOCK_BYTES as u64);
         let before = loop {
-            match self.mapping(lba) {
+            match self.version(lba) {
                 Some(before) => break before,
                 None => self.load_range(lba, 1).await?,
             }
-        };
-        let _pin = match before {
-            Mapping::Frame { place, .. } => Some(self.pin(place.segment)),
-            _ => None,
         };
         let mut block = Box::new([0; BLOCK_BYTES]);
         self.read_blocks(lba, &mut block[..]).await?;
         let from = (offset % BLOCK_BYTES as u64) as usize;
         block[from..from + data.len()].copy_from_slice(data);
         self.stats.merged_blocks.add(1);
-        Ok(Some(Edge { lba, before, block, _pin }))
+        Ok(Some(Edge { lba, before, block }))
     }
 
     /// What a block maps to, if its leaf is in memory.
-    fn mapping(&self, lba: Lba) -> Option<Mapping> {
-        match self.l2p.borrow().lookup(lba) {
-            Lookup::Run(mapping, _) => Some(mapping),
-            Lookup::Missing(_) => None,
-        }
+    fn version(&self, lba: Lba) -> Option<Version> {
+        let Lookup::Run(mapping, _) = self.l2p.borrow().lookup(lba) else { return None };
+        let generation = match mapping {
+            Mapping::Frame { place, .. } => {
+                Some(self.space.borrow().generation(SegmentId(place.segment)))
+            }
+            _ => None,
+        };
+        Some((mapping, generation))
     }
 
     /// Appends whole blocks to the open batch, which has the room, and maps them.

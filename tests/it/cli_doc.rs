@@ -10,7 +10,7 @@ use std::{env, fs};
 use crate::harness::pumice;
 
 /// Subcommands a user can rely on; there may be more.
-const EXPECTED: [&str; 5] = ["create", "serve", "info", "check", "demo"];
+const EXPECTED: [&str; 6] = ["create", "serve", "info", "check", "demo", "torture"];
 
 const FENCE: &str = "```";
 

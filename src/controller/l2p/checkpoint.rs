@@ -224,8 +224,7 @@ impl L2p {
         }
     }
 
-    /// Places that the newest checkpoint names and the next will not.
-    #[cfg(test)]
+    /// Places that the newest checkpoint names and the next will not, while none is running.
     pub(crate) fn superseded_places(&self) -> impl Iterator<Item = MetaPlace> {
         self.superseded.iter().filter_map(|&packed| MetaPlace::unpack(packed))
     }

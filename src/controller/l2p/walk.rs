@@ -89,7 +89,6 @@ impl L2p {
     }
 
     /// The first leaf from `leaf` on that may hold something else than holes.
-    #[cfg(test)]
     pub(crate) fn next_mapped_leaf(&self, leaf: u64) -> Option<u64> {
         let mut leaf = leaf;
         while leaf < self.leaf_count {

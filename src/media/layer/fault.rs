@@ -62,6 +62,10 @@ pub struct FaultPlan {
     pub read_corruptions: Trigger,
     /// Discards that report success and leave all bytes as they are, as a device may.
     pub discards_ignored: Trigger,
+    /// Discards after which the segment reads as noise, as a device may give.
+    pub discards_scrambled: Trigger,
+    /// Failing discards. Whether the bytes are gone is drawn.
+    pub discard_errors: Trigger,
 }
 
 impl Default for FaultPlan {
@@ -73,6 +77,8 @@ impl Default for FaultPlan {
             sync_errors: Trigger::Never,
             read_corruptions: Trigger::Never,
             discards_ignored: Trigger::Never,
+            discards_scrambled: Trigger::Never,
+            discard_errors: Trigger::Never,
         }
     }
 }
@@ -96,7 +102,12 @@ enum Kind {
     ReadCorruption,
     Sync,
     Discard,
+    DiscardScrambled,
+    DiscardError,
 }
+
+/// Number of [`Kind`]s.
+const KINDS: usize = 7;
 
 /// A medium with faults. See the [module](self).
 pub struct Fault<M, C> {
@@ -104,10 +115,11 @@ pub struct Fault<M, C> {
     clock: C,
     plan: RefCell<FaultPlan>,
     /// Operations of each [`Kind`] since the plan was set.
-    operations: Cell<[u64; 5]>,
+    operations: Cell<[u64; KINDS]>,
     random: RefCell<Random>,
     undo: RefCell<UndoLog>,
     is_off: Cell<bool>,
+    geometry: Cell<Option<Geometry>>,
     /// Operations that the wrapped medium has not finished.
     under_way: Cell<u32>,
     finished: WaitQueue,
@@ -124,6 +136,7 @@ impl<M: Medium, C: Clock> Fault<M, C> {
             random: RefCell::new(random(seed)),
             undo: RefCell::default(),
             is_off: Cell::new(false),
+            geometry: Cell::new(None),
             under_way: Cell::new(0),
             finished: WaitQueue::default(),
         }
@@ -151,6 +164,21 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         }
         self.finished.wait_for(|| (self.under_way.get() == 0).then_some(())).await;
         let (rollbacks, crash) = self.undo.borrow_mut().crash(&mut self.random.borrow_mut());
+        for rollback in rollbacks {
+            self.roll_back(rollback).await?;
+        }
+        Ok(crash)
+    }
+
+    /// The process that used the medium is gone, the power is not: of the writes under way each is
+    /// there, not there, or torn; all that had completed is there, and as volatile as before. The
+    /// medium goes on serving.
+    ///
+    /// # Errors
+    /// What the wrapped medium reports while bytes are put back.
+    pub async fn kill(&self) -> Result<Crash> {
+        self.finished.wait_for(|| (self.under_way.get() == 0).then_some(())).await;
+        let (rollbacks, crash) = self.undo.borrow_mut().kill(&mut self.random.borrow_mut());
         for rollback in rollbacks {
             self.roll_back(rollback).await?;
         }
@@ -230,6 +258,14 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         result
     }
 
+    /// Fills a segment of the wrapped medium with noise.
+    async fn scramble(&self, segment: SegmentId) -> Result<()> {
+        let Some(geometry) = self.geometry.get() else { return Ok(()) };
+        let mut noise = AlignedBuffer::zeroed(geometry.segment_bytes as usize);
+        self.random.borrow_mut().fill_bytes(&mut noise);
+        self.inner.append(segment, 0, Arc::new(noise)).await
+    }
+
     /// What is wrong with a read that just got its bytes: flips a bit, or fails.
     async fn spoil(&self, bytes: &mut [u8], latency_ns: u64) -> Result<()> {
         if self.strikes(Kind::ReadCorruption) && !bytes.is_empty() {
@@ -262,6 +298,8 @@ impl<M: Medium, C: Clock> Fault<M, C> {
             Kind::ReadCorruption => plan.read_corruptions,
             Kind::Sync => plan.sync_errors,
             Kind::Discard => plan.discards_ignored,
+            Kind::DiscardScrambled => plan.discards_scrambled,
+            Kind::DiscardError => plan.discard_errors,
         };
         match trigger {
             Trigger::Never => false,
@@ -330,7 +368,9 @@ impl<M: Medium, C: Clock> Medium for Fault<M, C> {
     }
 
     fn set_geometry(&self, geometry: Geometry) -> Result<()> {
-        self.inner.set_geometry(geometry)
+        self.inner.set_geometry(geometry)?;
+        self.geometry.set(Some(geometry));
+        Ok(())
     }
 
     async fn append(
@@ -378,14 +418,21 @@ impl<M: Medium, C: Clock> Medium for Fault<M, C> {
     /// Takes effect at once, and then survives a crash; or not at all, if the plan ignores it.
     async fn discard(&self, segment: SegmentId) -> Result<()> {
         let latency_ns = self.draw_latency_ns();
-        let is_ignored = self.strikes(Kind::Discard);
+        let fails = self.strikes(Kind::DiscardError);
+        let is_lost = fails && below(&mut self.random.borrow_mut(), 2) == 0;
+        let is_ignored = self.strikes(Kind::Discard) || is_lost;
+        let is_scrambled = self.strikes(Kind::DiscardScrambled);
         let under_way = self.enter()?;
         if !is_ignored {
             self.undo.borrow_mut().forget(segment);
             self.inner.discard(segment).await?;
+            if is_scrambled {
+                self.scramble(segment).await?;
+            }
         }
         drop(under_way);
-        self.pass(latency_ns).await
+        self.pass(latency_ns).await?;
+        if fails { Err(injected("discard")) } else { Ok(()) }
     }
 
     async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {

@@ -410,3 +410,38 @@ fn a_discard_takes_effect_or_is_ignored() {
         assert_eq!(sectors(&world.content(1)), [0; 128]);
     }
 }
+
+/// A process that dies takes back nothing that had completed, and what it had under way arrives
+/// whole, in part or not at all; the medium goes on, and its cache is still volatile.
+#[test]
+fn a_killed_process_leaves_the_cache_as_it_was() {
+    let (mut kept, mut gone, mut torn, mut lost_later) = (0, 0, 0, 0);
+    for seed in 0..60 {
+        let world = World::new(seed, FaultPlan { latency_ns: 5..=5, ..FaultPlan::default() });
+        world.append(0, 0, 8192, 1).unwrap();
+        let bytes = Arc::new(filled(8192, 2));
+        let mut under_way = Box::pin(world.fault.append(SegmentId(1), 0, bytes));
+        let waits = under_way.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
+        assert!(waits);
+        drop(under_way);
+        world.clock.run(world.fault.kill()).unwrap();
+        assert!(world.content(0)[..8192].iter().all(|&byte| byte == 1), "seed {seed}");
+        match world.content(1)[..8192].iter().filter(|&&byte| byte == 2).count() {
+            0 => gone += 1,
+            8192 => kept += 1,
+            _ => torn += 1,
+        }
+        // The next process writes and syncs: then all that is there is durable.
+        let before = world.content(1);
+        if seed % 2 == 0 {
+            world.sync().unwrap();
+            world.crash();
+            assert_eq!(world.content(1), before, "seed {seed}");
+            assert!(world.content(0)[..8192].iter().all(|&byte| byte == 1), "seed {seed}");
+        } else {
+            world.crash();
+            lost_later += u32::from(world.content(0)[..8192].contains(&0));
+        }
+    }
+    assert!(kept > 5 && gone > 2 && torn > 5 && lost_later > 5, "{kept} {gone} {torn}");
+}

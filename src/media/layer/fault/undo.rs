@@ -138,38 +138,61 @@ impl UndoLog {
         self.records.retain(|record| record.place != Place::Segment(segment));
     }
 
+    /// The writers are gone: draws the fate of what was under way, as in a crash. What had arrived
+    /// whole is as any other completed write from now on.
+    pub(super) fn kill(&mut self, random: &mut Random) -> (Vec<Rollback>, Crash) {
+        let is_under_way = |record: &Record| record.state == State::UnderWay;
+        let mut torn = Vec::new();
+        for index in (0..self.records.len()).rev() {
+            if !is_under_way(&self.records[index]) {
+                continue;
+            }
+            if below(random, 2) == 0 {
+                self.records[index].state = State::Done;
+            } else {
+                torn.insert(0, self.records.remove(index));
+            }
+        }
+        draw_fates(torn, random)
+    }
+
     /// Draws the fate of every unsynced write and gives what to roll back, in the order in which
     /// to do it (newest first). Each write is kept, dropped, cut off behind some sector, or
     /// scattered (each sector kept or dropped), one as likely as the other.
     pub(super) fn crash(&mut self, random: &mut Random) -> (Vec<Rollback>, Crash) {
-        let mut crash = Crash::default();
-        let mut rollbacks = Vec::new();
-        // Sectors whose surviving content is known: what older writes did to them is past.
-        let mut decided = BTreeSet::new();
-        for record in self.records.drain(..).rev() {
-            let exposed: Vec<usize> = record.exposed_sectors().collect();
-            let mut lost = vec![false; exposed.len()];
-            match below(random, 4) {
-                0 => {}
-                1 => lost.fill(true),
-                2 => lost[below(random, exposed.len() as u64 + 1) as usize..].fill(true),
-                _ => lost.fill_with(|| below(random, 2) == 0),
-            }
-            match lost.iter().filter(|&&lost| lost).count() {
-                0 => crash.writes_kept += 1,
-                count if count == exposed.len() => crash.writes_dropped += 1,
-                _ => crash.writes_torn += 1,
-            }
-            let mut sectors = Vec::new();
-            for (&sector, lost) in exposed.iter().zip(lost) {
-                if !lost {
-                    decided.insert(record.sector(sector));
-                } else if !decided.contains(&record.sector(sector)) {
-                    sectors.push(sector);
-                }
-            }
-            rollbacks.push(Rollback { record, sectors });
-        }
-        (rollbacks, crash)
+        draw_fates(std::mem::take(&mut self.records), random)
     }
+}
+
+/// What a loss leaves of `records`, in the order in which they began.
+fn draw_fates(records: Vec<Record>, random: &mut Random) -> (Vec<Rollback>, Crash) {
+    let mut crash = Crash::default();
+    let mut rollbacks = Vec::new();
+    // Sectors whose surviving content is known: what older writes did to them is past.
+    let mut decided = BTreeSet::new();
+    for record in records.into_iter().rev() {
+        let exposed: Vec<usize> = record.exposed_sectors().collect();
+        let mut lost = vec![false; exposed.len()];
+        match below(random, 4) {
+            0 => {}
+            1 => lost.fill(true),
+            2 => lost[below(random, exposed.len() as u64 + 1) as usize..].fill(true),
+            _ => lost.fill_with(|| below(random, 2) == 0),
+        }
+        match lost.iter().filter(|&&lost| lost).count() {
+            0 => crash.writes_kept += 1,
+            count if count == exposed.len() => crash.writes_dropped += 1,
+            _ => crash.writes_torn += 1,
+        }
+        let mut sectors = Vec::new();
+        for (&sector, lost) in exposed.iter().zip(lost) {
+            if !lost {
+                decided.insert(record.sector(sector));
+            } else if !decided.contains(&record.sector(sector)) {
+                sectors.push(sector);
+            }
+        }
+        rollbacks.push(Rollback { record, sectors });
+    }
+    (rollbacks, crash)
 }
