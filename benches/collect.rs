@@ -106,8 +106,7 @@ impl Draw {
             }
         };
         // A bijection, so that neighbours in rank are none on the disk.
-        let step = 0x9e37_79b1 % blocks | 1;
-        let mut step = step;
+        let mut step = (0x9e37_79b1 % blocks) | 1;
         while gcd(step, blocks) != 1 {
             step += 2;
         }
@@ -140,8 +139,8 @@ fn capacity(size_bytes: u64, percent: u32) -> u64 {
     (segments + OTHER_SEGMENTS) * u64::from(SEGMENT_BYTES)
 }
 
-fn measure(case: &Case, size_bytes: u64) {
-    let pool = pool(case.saved_percent);
+/// A new drive for a case, in memory, with its tasks running.
+fn open(case: &Case, size_bytes: u64, runtime: &Runtime) -> Rc<Drive<MemMedium, Runtime>> {
     let spec = Spec {
         codec: if case.saved_percent == 0 { Codec::None } else { Codec::Lz4 },
         segment_bytes: SEGMENT_BYTES,
@@ -149,7 +148,6 @@ fn measure(case: &Case, size_bytes: u64) {
         ..Spec::new(uuid::Uuid::from_u128(1), size_bytes)
     };
     let geometry = spec.geometry().expect("a possible drive");
-    let runtime = Runtime::new(Backend::Auto).expect("a runtime");
     let medium = MemMedium::new(geometry.medium_bytes());
     runtime.block_on(create(&medium, &spec)).expect("create");
     let opening = Drive::open(medium, runtime.clone(), OpenOptions::default());
@@ -157,6 +155,13 @@ fn measure(case: &Case, size_bytes: u64) {
     for task in Drive::tasks(&drive) {
         runtime.spawn(task);
     }
+    drive
+}
+
+fn measure(case: &Case, size_bytes: u64) {
+    let pool = pool(case.saved_percent);
+    let runtime = Runtime::new(Backend::Auto).expect("a runtime");
+    let drive = open(case, size_bytes, &runtime);
     let blocks = size_bytes / BLOCK as u64;
     let zipf_norm = match case.traffic {
         Traffic::Zipf(exponent) => {

@@ -9,13 +9,15 @@ use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::units::{Lba, SegmentId};
 
 /// Result with the one public [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What a caller can do about an error. Stable: a kind is never reused for another meaning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ErrorKind {
     /// The request itself is wrong; repeating it cannot help. EINVAL.
     InvalidInput,

@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 fn text(report: &CheckReport) -> String {
     let mut text = String::new();
     for problem in &report.problems {
-        text += &line(problem);
+        text += &(line(problem) + "\n");
     }
     let unlisted = report.problem_count - report.problems.len() as u64;
     if unlisted > 0 {
@@ -72,9 +72,10 @@ fn text(report: &CheckReport) -> String {
     )
 }
 
-fn line(problem: &Problem) -> String {
+/// A problem as a line of a list.
+pub(crate) fn line(problem: &Problem) -> String {
     match (problem.lba, problem.lba_count) {
-        (Some(lba), Some(count)) => format!("{}: LBA {lba}, {count} blocks\n", problem.what),
-        _ => format!("{}\n", problem.what),
+        (Some(lba), Some(count)) => format!("{}: LBA {lba}, {count} blocks", problem.what),
+        _ => problem.what.clone(),
     }
 }

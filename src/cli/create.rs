@@ -5,11 +5,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::{Outcome, at_path, print, print_json, size};
+use super::{Outcome, at_path, print, print_json, size, thresholds};
 use crate::base::units::format_size;
 use crate::base::{Error, ErrorKind, Result};
 use crate::codec::Codec;
-use crate::controller::{SEGMENT_BYTES_DEFAULT, Spec, create};
+use crate::controller::{SEGMENT_BYTES_DEFAULT, Spec, WARN_THRESHOLDS_MAX, create};
 use crate::media::file::FileMedium;
 use crate::runtime::{Backend, Runtime};
 
@@ -40,6 +40,10 @@ pub(crate) struct Args {
     #[arg(long, value_parser = size, default_value = "32M", value_name = "SIZE")]
     segment: u64,
 
+    /// Shares of the capacity in use at which to warn, up to four, in per cent; or none
+    #[arg(long, value_parser = thresholds, default_value = "80,90,95", value_name = "PERCENT,...")]
+    warn: [u8; WARN_THRESHOLDS_MAX],
+
     /// Overwrite what is there
     #[arg(long)]
     force: bool,
@@ -68,6 +72,7 @@ fn spec(args: &Args, segment_bytes: u32) -> Spec {
         capacity_bytes: args.capacity,
         segment_bytes,
         codec: args.codec,
+        warn_percent: args.warn,
         ..Spec::new(uuid::Uuid::new_v4(), args.size)
     }
 }

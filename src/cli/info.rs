@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::{Outcome, print, print_json};
+use crate::base::Result;
 use crate::base::units::format_size;
-use crate::base::{Error, ErrorKind, Result};
 use crate::controller::Info;
 use crate::controller::OpenOptions;
 use crate::report::{Align, Table};
@@ -38,11 +38,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 
 /// Asks the server if the drive is served, else opens it read-only.
 fn read(path: &Path) -> Result<Info> {
-    if let Some(answer) = control::ask(path)? {
-        return serde_json::from_slice(&answer).map_err(|cause| {
-            let what = format!("the server of {} gave no sensible answer", path.display());
-            Error::new(ErrorKind::Unsupported, what).caused_by(cause)
-        });
+    if let Some(info) = control::info(path)? {
+        return Ok(info);
     }
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
@@ -82,7 +79,11 @@ fn text(path: &Path, info: &Info) -> String {
     row("write amplification", format!("{:.4}", info.write_amplification));
     row("mapped", format_size(info.mapped_bytes));
     row("live", format_size(info.live_bytes));
+    row("used", used(info));
     row("batches", format!("{}, durable up to {}", info.sequence, info.watermark));
+    if let Some(scrub) = scrub(info) {
+        row("scrub", scrub);
+    }
     let memory = &info.memory;
     row(
         "memory",
@@ -95,6 +96,32 @@ fn text(path: &Path, info: &Info) -> String {
         ),
     );
     table.to_text()
+}
+
+/// The share of the capacity in use, and the highest threshold that it has reached.
+fn used(info: &Info) -> String {
+    let warning = match info.warnings.last() {
+        Some(threshold) => format!(", above {threshold} %: trim, or see `pumice resize --help`"),
+        None => String::new(),
+    };
+    format!("{:.1} % of what data may take{warning}", info.used_percent)
+}
+
+/// How far a scrub is, or what the last one came to.
+fn scrub(info: &Info) -> Option<String> {
+    let scrub = &info.scrub;
+    let state = match (scrub.scrub_running, scrub.scrub_segments) {
+        (false, 0) => return None,
+        (false, _) => "ended",
+        (true, _) => "running",
+    };
+    Some(format!(
+        "{state}, {} of {} segments, {}, {} problems",
+        scrub.scrub_segments_done,
+        scrub.scrub_segments,
+        format_size(scrub.scrub_checked_bytes),
+        scrub.scrub_problems
+    ))
 }
 
 fn ratio(info: &Info) -> String {

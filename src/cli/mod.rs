@@ -6,8 +6,13 @@
 mod check;
 mod create;
 mod demo;
+mod extract;
 mod info;
+mod interrupt;
 mod open;
+mod rebuild;
+mod resize;
+mod scrub;
 mod serve;
 mod torture;
 
@@ -18,6 +23,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::base::Error;
+use crate::controller::WARN_THRESHOLDS_MAX;
 
 /// What the program found, when it could run.
 pub(crate) enum Outcome {
@@ -52,6 +58,10 @@ enum Command {
     Serve(serve::Args),
     Info(info::Args),
     Check(check::Args),
+    Scrub(scrub::Args),
+    Resize(resize::Args),
+    Extract(extract::Args),
+    Rebuild(rebuild::Args),
     Demo(demo::Args),
     Torture(torture::Args),
 }
@@ -87,6 +97,10 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Scrub(args) => scrub::run(&args),
+        Command::Resize(args) => resize::run(&args),
+        Command::Extract(args) => extract::run(&args),
+        Command::Rebuild(args) => rebuild::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Torture(args) => torture::run(&args),
     };
@@ -113,9 +127,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
         };
     }
     if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        say_error(
-            "name a command: create, serve, info, check, demo or torture (see pumice --help)",
-        );
+        say_error("name a command, like create or serve (see pumice --help)");
         return ExitCode::from(2);
     }
     let text = error.render().to_string();
@@ -151,6 +163,27 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Error> {
 /// Reads a size for clap.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     crate::base::units::parse_size(text)
+}
+
+/// Reads thresholds in per cent for clap: `80,90,95` or `none`.
+pub(crate) fn thresholds(text: &str) -> Result<[u8; WARN_THRESHOLDS_MAX], String> {
+    let mut thresholds = [0; WARN_THRESHOLDS_MAX];
+    if text == "none" {
+        return Ok(thresholds);
+    }
+    let wrong =
+        || format!("'{text}' is not a list of up to {WARN_THRESHOLDS_MAX} per cents like 80,90,95");
+    let parts: Vec<&str> = text.split(',').collect();
+    if parts.len() > WARN_THRESHOLDS_MAX {
+        return Err(wrong());
+    }
+    for (threshold, part) in thresholds.iter_mut().zip(parts) {
+        *threshold = part.trim().parse().map_err(|_| wrong())?;
+        if !(1..=100).contains(threshold) {
+            return Err(wrong());
+        }
+    }
+    Ok(thresholds)
 }
 
 /// A path for a message.

@@ -16,10 +16,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::open::{FileDrive, while_busy};
-use super::{Outcome, print_json, size};
+use super::{Outcome, print_json, size, thresholds};
 use crate::base::{Error, Result};
 use crate::codec::Codec;
-use crate::controller::OpenOptions;
+use crate::controller::{OpenOptions, WARN_THRESHOLDS_MAX};
 use crate::runtime::{Backend, Runtime};
 use crate::serve::control::ControlSocket;
 use crate::serve::nbd::{Options, Server};
@@ -68,6 +68,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CODEC")]
     recompress: Option<Codec>,
 
+    /// Shares of the capacity in use at which to warn, up to four, in per cent; or none [default:
+    /// those that the drive was created with]
+    #[arg(long, value_parser = thresholds, value_name = "PERCENT,...")]
+    warn: Option<[u8; WARN_THRESHOLDS_MAX]>,
+
     /// How the operating system is asked for I/O
     #[arg(long, value_enum, default_value_t = Io::Auto)]
     io: Io,
@@ -94,6 +99,7 @@ impl Args {
             map_cache_bytes: self.map_cache as usize,
             checkpoint_bytes: self.checkpoint,
             recompress: self.recompress,
+            warn_percent: self.warn,
         }
     }
 }
@@ -178,15 +184,13 @@ fn listeners(args: &Args, runtime: &Runtime) -> Result<(Vec<Listener>, Option<te
     Ok((listeners, private))
 }
 
-/// Lets `pumice info` ask about the drive. Serving works without.
+/// Lets other commands reach the drive. Serving works without.
 fn control(runtime: &Runtime, drive: &Rc<FileDrive>, path: &Path) -> Option<ControlSocket> {
     let socket = ControlSocket::bind(path).inspect_err(|error| {
-        tracing::warn!("`pumice info` will not see this server: {}", error.chain());
+        tracing::warn!("no other command will reach this server: {}", error.chain());
     });
     let socket = socket.ok()?;
-    let drive = drive.clone();
-    let answer = move || serde_json::to_vec(&drive.info()).expect("info serializes");
-    runtime.spawn(socket.serve(runtime.clone(), answer));
+    runtime.spawn(socket.serve(runtime.clone(), drive.clone()));
     Some(socket)
 }
 

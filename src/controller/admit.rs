@@ -22,6 +22,9 @@ const GC_SEGMENTS: u32 = 2;
 /// MiB holds over a million of their records, or 8,000 that are each flushed.
 const TRIM_SEGMENTS: u32 = 2;
 
+/// Segments kept back from data beside those for checkpoints.
+pub(crate) const RESERVED_SEGMENTS: u32 = GC_SEGMENTS + TRIM_SEGMENTS;
+
 /// Batch buffers that only the host may take: garbage collection and checkpoints wait while there
 /// are no more, so that they cannot fill the queue to the medium.
 const HOST_BUFFERS: usize = 4;
@@ -100,9 +103,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// Free segments that a purpose must leave to others.
     pub(crate) fn reserved_segments(&self, purpose: Purpose) -> u32 {
         match purpose {
-            Purpose::Data => self.meta_segments + GC_SEGMENTS + TRIM_SEGMENTS,
-            Purpose::Trim => self.meta_segments + GC_SEGMENTS,
-            Purpose::Moved => self.meta_segments,
+            Purpose::Data => self.meta_segments.get() + RESERVED_SEGMENTS,
+            Purpose::Trim => self.meta_segments.get() + GC_SEGMENTS,
+            Purpose::Moved => self.meta_segments.get(),
             Purpose::Meta => 0,
         }
     }
@@ -134,7 +137,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     fn obstacle(&self, bytes: usize, purpose: Purpose) -> Obstacle {
-        let fit = self.log.fit(purpose.stream(), bytes);
+        let fit = self.log.fit(purpose.stream(), bytes, self.space.borrow().end());
         if matches!(purpose, Purpose::Data | Purpose::Trim) {
             // Once something has begun to use the reserve, what is left of it is not for data.
             let needed = self.reserved_segments(purpose) + u32::from(fit == Fit::NewSegment);
@@ -170,6 +173,21 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         Obstacle::None(fit)
     }
 
+    /// Has every stream go on in a segment below the segment table's end.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Poisoned`.
+    pub(crate) async fn leave_segments_beyond_end(&self) -> Result<()> {
+        for purpose in [Purpose::Trim, Purpose::Moved, Purpose::Meta] {
+            let end = self.space.borrow().end();
+            let tail = self.log.tail(purpose.stream());
+            if tail.is_some_and(|tail| tail.segment.0 >= end) {
+                self.make_room(RECORD_HEADER_BYTES, purpose).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Lets a stream go on in a free segment, which there must be; two buffers (four if it is the
     /// stream's first) must be free. Closes the one before.
     fn open_segment(&self, stream: Stream) {
@@ -180,8 +198,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let ordinal = self.segments_opened.get();
         self.segments_opened.set(ordinal + 1);
         let generation = generation(self.epoch, ordinal);
-        let end = self.segments_end.get();
-        let segment = self.space.borrow_mut().allocate(stream, generation, end);
+        let segment = self.space.borrow_mut().allocate(stream, generation);
         let segment = segment.expect("a free segment was just counted");
         let record = Record::Open { stream, segment, generation };
         if let Some(tail) = self.log.tail(stream) {
@@ -200,10 +217,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     /// Names a stream's first segment in the host's stream.
     fn announce_first(&self, record: &Record) {
-        if self.log.fit(Stream::Host, RECORD_HEADER_BYTES) == Fit::NewSegment {
+        let end = self.space.borrow().end();
+        if self.log.fit(Stream::Host, RECORD_HEADER_BYTES, end) == Fit::NewSegment {
             self.open_segment(Stream::Host);
         }
-        if self.log.fit(Stream::Host, RECORD_HEADER_BYTES) != Fit::Open {
+        if self.log.fit(Stream::Host, RECORD_HEADER_BYTES, end) != Fit::Open {
             self.seal(Stream::Host);
             self.log.begin_batch(Stream::Host);
         }

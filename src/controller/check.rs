@@ -25,7 +25,7 @@ use crate::media::Medium;
 
 /// Problems listed one by one; more are only counted, so that a wrecked medium cannot fill the
 /// memory.
-const PROBLEMS_LISTED_MAX: usize = 10_000;
+pub(crate) const PROBLEMS_LISTED_MAX: usize = 10_000;
 
 /// Something wrong on the medium.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +38,18 @@ pub struct Problem {
     pub lba: Option<u64>,
     /// Number of blocks concerned.
     pub lba_count: Option<u64>,
+}
+
+impl Problem {
+    /// An error, and the blocks that it concerns.
+    pub(crate) fn new(error: &Error, lbas: Option<(Lba, u64)>) -> Self {
+        Self {
+            what: error.chain(),
+            segment: error.segment().map(|segment| segment.0),
+            lba: lbas.map(|(lba, _)| lba.0),
+            lba_count: lbas.map(|(_, count)| count),
+        }
+    }
 }
 
 /// What a check found.
@@ -117,12 +129,7 @@ impl CheckReport {
     fn add(&mut self, error: &Error, lbas: Option<(Lba, u64)>) {
         self.problem_count += 1;
         if self.problems.len() < PROBLEMS_LISTED_MAX {
-            self.problems.push(Problem {
-                what: error.chain(),
-                segment: error.segment().map(|segment| segment.0),
-                lba: lbas.map(|(lba, _)| lba.0),
-                lba_count: lbas.map(|(_, count)| count),
-            });
+            self.problems.push(Problem::new(error, lbas));
         }
     }
 }
@@ -290,7 +297,15 @@ impl<M: Medium> Check<'_, M> {
     }
 }
 
-fn check_frame(found: &Found<'_>, decompressor: &mut Decompressor, frame: &mut [u8]) -> Result<()> {
+/// Checks a frame's payload and decodes it into `frame`, which holds the longest one.
+///
+/// # Errors
+/// `Corrupt`, naming the place.
+pub(crate) fn check_frame(
+    found: &Found<'_>,
+    decompressor: &mut Decompressor,
+    frame: &mut [u8],
+) -> Result<()> {
     let Record::Data { lba_count, encoding, payload_checksum, .. } = found.record else {
         return Ok(());
     };

@@ -196,7 +196,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let limit = self.options.checkpoint_bytes;
         let paid_off = (dirty_bytes as u64).saturating_mul(COST_DIVISOR).max(DISTANCE_BYTES_MIN);
         since >= limit.min(paid_off)
-            || dirty_bytes > self.dirty_bytes_max / 4 * 3
+            || dirty_bytes > self.dirty_bytes_max.get() / 4 * 3
             || dirty_leaves > DIRTY_LEAVES_MAX
     }
 
@@ -381,6 +381,16 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         self.checkpoints.watermark.set(root.watermark);
         self.checkpoints.begun_at_bytes.set(root.media_bytes);
         self.checkpoints.completed.set(self.checkpoints.completed.get() + 1);
+    }
+
+    /// Bytes of a segment that are live because the newest checkpoint names them, though the map
+    /// as it is now does not: lists, its root, and what the next checkpoint will not name.
+    pub(crate) fn checkpoint_only_bytes(&self, segment: SegmentId) -> u64 {
+        let lists = self.checkpoints.lists.borrow();
+        let l2p = self.l2p.borrow();
+        let superseded = l2p.superseded_places().map(|place| (place.segment.0, place.bytes));
+        let all = lists.iter().copied().chain(superseded);
+        all.filter(|(number, _)| *number == segment.0).map(|(_, bytes)| u64::from(bytes)).sum()
     }
 
     /// Every metadata record that is live while no checkpoint is being written: segment and bytes.

@@ -15,6 +15,7 @@ use crate::media::{Geometry, Medium, SUPERBLOCK_SLOTS};
 
 use super::MAP_CACHE_BYTES_DEFAULT;
 use super::log::CLOSING_BYTES;
+use super::warn::WARN_THRESHOLDS_MAX;
 use super::write::ATOMIC_WRITE_BYTES;
 
 /// Default bytes of a segment. Large enough that a discard or an erase block is small beside it,
@@ -52,6 +53,8 @@ pub struct Spec {
     pub frame_blocks: u16,
     /// Codec for new data.
     pub codec: Codec,
+    /// Shares of the capacity in use, in per cent, at which to warn; 0 is none.
+    pub warn_percent: [u8; WARN_THRESHOLDS_MAX],
 }
 
 impl Spec {
@@ -66,6 +69,7 @@ impl Spec {
             segment_bytes: SEGMENT_BYTES_DEFAULT,
             frame_blocks: FRAME_BLOCKS_DEFAULT,
             codec: Codec::Lz4,
+            warn_percent: WARN_PERCENT_DEFAULT,
         }
     }
 
@@ -131,7 +135,7 @@ impl Spec {
             watermark: SeqNo(0),
             watermark_checksum: chain_start(self.uuid),
             checkpoint: None,
-            warn_percent: WARN_PERCENT_DEFAULT,
+            warn_percent: self.warn_percent,
         };
         match superblock.impossible() {
             None => Ok(superblock),
@@ -143,10 +147,7 @@ impl Spec {
     /// plus over-provisioning, in whole segments.
     fn full_capacity_bytes(&self) -> u64 {
         let segment_bytes = u64::from(self.segment_bytes);
-        // What a segment holds at worst: its end may be too short for one more atomic write.
-        let unusable =
-            SEGMENT_HEADER_BYTES + BATCH_HEADER_BYTES + CLOSING_BYTES as usize + ATOMIC_WRITE_BYTES;
-        let usable = segment_bytes - unusable as u64;
+        let usable = usable_segment_bytes(self.segment_bytes);
         let blocks = self.size_bytes / BLOCK_BYTES as u64;
         // Garbage collection adds a source to every frame that it moves. The map is there twice
         // while a checkpoint is written.
@@ -168,10 +169,17 @@ impl Spec {
 
 /// Segments a drive needs at least: one that each stream writes to, one for it to go on in, what
 /// is kept for trims, garbage collection and checkpoints, and something for data.
-const SEGMENTS_MIN: u32 = 10;
+pub(crate) const SEGMENTS_MIN: u32 = 10;
 
 /// Shares of the capacity in use, in per cent, at which a drive warns unless told otherwise.
-const WARN_PERCENT_DEFAULT: [u8; 4] = [80, 90, 95, 0];
+const WARN_PERCENT_DEFAULT: [u8; WARN_THRESHOLDS_MAX] = [80, 90, 95, 0];
+
+/// What a segment holds at worst: its end may be too short for one more atomic write.
+pub(crate) fn usable_segment_bytes(segment_bytes: u32) -> u64 {
+    let unusable =
+        SEGMENT_HEADER_BYTES + BATCH_HEADER_BYTES + CLOSING_BYTES as usize + ATOMIC_WRITE_BYTES;
+    u64::from(segment_bytes) - unusable as u64
+}
 
 /// Segments to keep for checkpoints: one to write to, and as many as the largest checkpoint takes,
 /// when half of the map's cache is dirty.

@@ -45,6 +45,9 @@ const GAIN_DIVISOR: u32 = 50;
 /// a part is live may not get smaller by being moved.
 const FRUITLESS_MAX: u32 = 16;
 
+/// The same, after which what must be emptied comes first, with the room that there is.
+const FRUITLESS_BEFORE_EVACUATION: u32 = 2;
+
 /// What the host may write before the first gain, in bytes: a few batches.
 const CREDIT_BYTES: i64 = 4 << 20;
 
@@ -65,6 +68,8 @@ pub(crate) struct Gc {
     exhausted_at: Cell<Option<u64>>,
     fruitless: Cell<u32>,
     victims: Cell<u64>,
+    /// Works though enough segments are free: more are wanted.
+    compacting: Cell<bool>,
     runs: Cell<bool>,
     ended: WaitQueue,
 }
@@ -83,6 +88,11 @@ impl Gc {
     /// Lets garbage collection look whether there is something to do.
     pub(crate) fn wake(&self) {
         self.wanted.wake_all();
+    }
+
+    /// Has it work, or not, as if too few segments were free.
+    pub(crate) fn set_compacting(&self, compacting: bool) {
+        self.compacting.set(compacting);
     }
 
     /// Whether data must wait for garbage collection to gain something first.
@@ -157,11 +167,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// Whether so few segments are free that garbage collection should work.
     pub(crate) fn is_short_of_segments(&self) -> bool {
         let target = self.reserved_segments(Purpose::Data) + HEADROOM_SEGMENTS;
-        self.space.borrow().free_count() < target
+        self.gc.compacting.get() || self.space.borrow().free_count() < target
     }
 
     fn gc_is_wanted(&self) -> bool {
-        let must_evacuate = self.segments_end.get() < self.space.borrow().segment_count();
+        let must_evacuate = self.space.borrow().beyond_end() > 0;
         (self.is_short_of_segments() || must_evacuate)
             && self.gc.exhausted_at.get() != Some(self.space.borrow().changes())
     }
@@ -192,7 +202,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let moved_bytes = self.stats.moved_bytes.get() - moved_bytes;
         let segment_bytes = self.superblock.borrow().segment_bytes;
         let gained = u64::from(segment_bytes) > moved_bytes + u64::from(segment_bytes / 100);
-        let fruitless = if gained { 0 } else { self.gc.fruitless.get() + 1 };
+        let is_evacuated = victim.0 >= self.space.borrow().end();
+        let fruitless = match gained {
+            true => 0,
+            false => self.gc.fruitless.get() + u32::from(!is_evacuated),
+        };
         self.gc.fruitless.set(fruitless);
         tracing::debug!("garbage collection: {victim} had {before}, moved {moved_bytes} bytes");
         if fruitless > FRUITLESS_MAX {
@@ -202,12 +216,23 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         Ok(Step::Progress)
     }
 
-    /// The segment to empty next.
+    /// The segment to empty next. Emptying what must go gains nothing by itself: as long as there
+    /// is little room for it, room is made first.
     fn next_victim(&self) -> Option<SegmentId> {
         let segment_bytes = self.superblock.borrow().segment_bytes;
-        let gain_bytes_min = segment_bytes / GAIN_DIVISOR;
+        let is_short = self.is_short_of_segments();
+        let gain_bytes_min = if is_short { segment_bytes / GAIN_DIVISOR } else { u32::MAX };
         let space = self.space.borrow();
-        space.victim(self.log.sealed_seq(), segment_bytes, gain_bytes_min, self.segments_end.get())
+        let must_evacuate = |purpose| {
+            space.beyond_end() > 0 && space.free_count() > self.reserved_segments(purpose) + 1
+        };
+        let best = || space.victim(self.log.sealed_seq(), segment_bytes, gain_bytes_min);
+        let is_fruitless = self.gc.fruitless.get() > FRUITLESS_BEFORE_EVACUATION;
+        if must_evacuate(Purpose::Data) || (is_fruitless && must_evacuate(Purpose::Moved)) {
+            return space.evacuee().or_else(best);
+        }
+        let evacuee = || space.evacuee().filter(|_| must_evacuate(Purpose::Moved));
+        best().or_else(evacuee)
     }
 
     /// Takes down every leaf of trimmed ranges: what they held is dead only then.
@@ -309,7 +334,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// only then can be evicted.
     pub(crate) fn must_wait_for_checkpoint(&self) -> bool {
         let l2p = self.l2p.borrow();
-        let is_over = l2p.dirty_bytes() + l2p.frozen_bytes() > self.dirty_bytes_max;
+        let is_over = l2p.dirty_bytes() + l2p.frozen_bytes() > self.dirty_bytes_max.get();
         if is_over && !self.checkpoints.is_running() {
             self.checkpoint_wanted.wake_all();
         }

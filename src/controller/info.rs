@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Drive;
+use super::{Drive, ScrubProgress};
 use crate::base::Clock;
 use crate::base::units::BLOCK_BYTES;
 use crate::codec::Codec;
@@ -51,6 +51,10 @@ pub struct Info {
     pub moved_bytes: u64,
     /// Record bytes that the map or the newest checkpoint names.
     pub live_bytes: u64,
+    /// Live bytes, in per cent of what data may take: the capacity without the reserves.
+    pub used_percent: f64,
+    /// The thresholds, in per cent, that this has reached; lowest first.
+    pub warnings: Vec<u8>,
     /// Bytes of the host's disk that hold data or a fill.
     pub mapped_bytes: u64,
     /// The last batch of the log.
@@ -59,6 +63,9 @@ pub struct Info {
     pub watermark: u64,
     /// Since the opening: host reads, writes, flushes, trims and write-zeroes.
     pub operations: Operations,
+    /// How far a scrub is.
+    #[serde(flatten)]
+    pub scrub: ScrubProgress,
     /// Memory held now.
     pub memory: Memory,
 }
@@ -157,10 +164,13 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             write_amplification: fraction(totals.media_bytes),
             moved_bytes: totals.moved_bytes,
             live_bytes: space.live_bytes(),
+            used_percent: self.used_percent(),
+            warnings: self.warnings(),
             mapped_bytes: l2p.mapped_blocks() * BLOCK_BYTES as u64,
             sequence: self.log.sealed_seq().0,
             watermark: self.log.durable_seq().0,
             operations: self.operations(),
+            scrub: self.scrubs.progress(),
             memory: self.memory(),
         }
     }
@@ -193,7 +203,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     fn memory(&self) -> Memory {
-        let batch_bytes = super::log::BUFFER_COUNT * super::packing::batch_buffer_bytes();
+        let buffers = if self.is_read_only() { 0 } else { super::log::BUFFER_COUNT };
+        let batch_bytes = buffers * super::packing::batch_buffer_bytes();
         Memory {
             map_bytes: self.l2p.borrow().memory_bytes() as u64,
             map_leaf_bytes: self.l2p.borrow().resident_bytes() as u64,

@@ -78,7 +78,11 @@ pub(crate) async fn read_meta<M: Medium>(
     decoded
 }
 
-fn decode_meta(
+/// The payload of a metadata record, decoded, and the checksum of the payload as stored.
+///
+/// # Errors
+/// `Corrupt`, naming the place.
+pub(crate) fn decode_meta(
     bytes: &[u8],
     decompressor: &RefCell<Decompressor>,
     wanted: Wanted,

@@ -147,13 +147,20 @@ pub(crate) struct Log {
 
 impl Log {
     /// The log of the drive `uuid`, opened for the `epoch`-th time, that continues at `end`;
-    /// everything up to there must be durable.
-    pub(crate) fn new(end: LogEnd, shape: DriveShape, epoch: u32, uuid: Uuid) -> Self {
+    /// everything up to there must be durable. It has `buffers` batch buffers: [`BUFFER_COUNT`], or
+    /// none if nothing will be written.
+    pub(crate) fn new(
+        end: LogEnd,
+        shape: DriveShape,
+        epoch: u32,
+        uuid: Uuid,
+        buffers: usize,
+    ) -> Self {
         let state = State {
             open: [const { None }; Stream::COUNT],
             tails: end.tails,
             sealed: VecDeque::with_capacity(BUFFER_COUNT),
-            free: (0..BUFFER_COUNT).map(|_| batch_buffer()).collect(),
+            free: (0..buffers).map(|_| batch_buffer()).collect(),
             next_seq: SeqNo(end.seq.0 + 1),
             chain: end.checksum,
         };
@@ -172,9 +179,12 @@ impl Log {
         }
     }
 
-    /// How `bytes` of records can get into a stream.
-    pub(crate) fn fit(&self, stream: Stream, bytes: usize) -> Fit {
+    /// How `bytes` of records can get into a stream, whose segment must be below `segments_end`.
+    pub(crate) fn fit(&self, stream: Stream, bytes: usize, segments_end: u32) -> Fit {
         let state = self.state.borrow();
+        if state.tail(stream).is_some_and(|tail| tail.segment.0 >= segments_end) {
+            return Fit::NewSegment;
+        }
         if state.open(stream).is_some_and(|open| open.room() >= bytes) {
             return Fit::Open;
         }

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! verbs:  write  read  flush  trim            the order of steps; with write_back, gc (moving),
-//!         write_back  gc  checkpoint          checkpoint, recovery, check and create the only ones
-//!         recovery  check  create             that know it
+//!         write_back  gc  checkpoint          checkpoint, recovery, check, scrub, resize,
+//!         recovery  check  scrub  resize      create and extract the only ones that know it;
+//!         create  extract                     rebuild stands above them
 //! leaves: admit  framing  packing  log  l2p  space  cache  buffers  stats
 //!         walk  scan  window  records  leaves
 //! ```
@@ -18,6 +19,7 @@ mod cache;
 mod check;
 mod checkpoint;
 mod create;
+mod extract;
 mod flush;
 mod framing;
 mod gc;
@@ -28,9 +30,12 @@ mod log;
 mod moving;
 mod packing;
 mod read;
+mod rebuild;
 mod records;
 mod recovery;
+mod resize;
 mod scan;
+mod scrub;
 mod space;
 mod stats;
 mod superblocks;
@@ -38,6 +43,7 @@ mod superblocks;
 mod tests;
 mod trim;
 mod walk;
+mod warn;
 mod window;
 mod write;
 mod write_back;
@@ -51,7 +57,12 @@ pub use check::{CheckReport, Depth, Problem, check};
 pub use create::{
     FRAME_BLOCKS_DEFAULT, OVER_PROVISIONING_PERCENT_DEFAULT, SEGMENT_BYTES_DEFAULT, Spec, create,
 };
+pub use extract::{Extract, Extracted};
 pub use info::{Info, Memory, Operations};
+pub use rebuild::{Finder, Identity, Parts, Way, Wreck, copy_into};
+pub use resize::{Resize, Resized};
+pub use scrub::{ScrubProgress, ScrubReport};
+pub use warn::WARN_THRESHOLDS_MAX;
 pub use write::ATOMIC_WRITE_BYTES;
 
 use crate::base::wait::WaitQueue;
@@ -79,6 +90,9 @@ pub struct OpenOptions {
     pub checkpoint_bytes: u64,
     /// A denser codec for what garbage collection moves.
     pub recompress: Option<Codec>,
+    /// Shares of the capacity in use, in per cent, at which to warn; 0 is none. `None` for those
+    /// that the drive was created with.
+    pub warn_percent: Option<[u8; WARN_THRESHOLDS_MAX]>,
 }
 
 impl Default for OpenOptions {
@@ -88,6 +102,7 @@ impl Default for OpenOptions {
             map_cache_bytes: MAP_CACHE_BYTES_DEFAULT,
             checkpoint_bytes: CHECKPOINT_BYTES_DEFAULT,
             recompress: None,
+            warn_percent: None,
         }
     }
 }
@@ -112,18 +127,20 @@ pub struct Drive<M, C> {
     codec: Codec,
     read_unit: u32,
     segments_opened: Cell<u32>,
-    /// Segments from this one on are not used any more: the capacity is being shrunk.
-    segments_end: Cell<u32>,
     /// Segments kept for checkpoints.
-    meta_segments: u32,
+    meta_segments: Cell<u32>,
     /// Bytes of the map's leaves that may wait for a checkpoint.
-    dirty_bytes_max: usize,
+    dirty_bytes_max: Cell<usize>,
+    /// Whether size or capacity are being changed.
+    resizing: Cell<bool>,
     ending: Cell<bool>,
     gc: gc::Gc,
     checkpoints: checkpoint::Checkpoints,
     /// A checkpoint may be due.
     checkpoint_wanted: WaitQueue,
     loads: leaves::Loads,
+    scrubs: scrub::Scrubs,
+    warnings: warn::Warnings,
     l2p: RefCell<l2p::L2p>,
     space: RefCell<space::Space>,
     log: log::Log,
@@ -145,7 +162,17 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         for problem in &loaded.problems {
             tracing::warn!("{}", problem.chain());
         }
-        let mut superblock = loaded.superblock;
+        Self::open_as(medium, clock, options, loaded.superblock, loaded.slot).await
+    }
+
+    /// Opens the drive as a superblock describes it, which was read from `slot`.
+    async fn open_as(
+        medium: M,
+        clock: C,
+        options: OpenOptions,
+        mut superblock: Superblock,
+        mut slot: u32,
+    ) -> Result<Self> {
         medium.set_geometry(superblocks::geometry(&superblock))?;
         let was_clean = superblock.clean;
         let begun_ns = clock.now_ns();
@@ -153,7 +180,6 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let recovery_ns = clock.now_ns() - begun_ns;
         tracing::debug!("read {} batches in {} us", recovered.batches, recovery_ns / 1000);
         let end = recovered.walk_end.end;
-        let mut slot = loaded.slot;
         if !options.read_only {
             // What was found must be durable before anything calls it so.
             medium.sync().await?;
@@ -172,6 +198,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let (shape, epoch, uuid) = (superblock.shape(), superblock.epoch, superblock.uuid);
         let (watermark, begun_at_bytes) = recovered.checkpoint;
         let lists = recovered.lists;
+        let buffers = if options.read_only { 0 } else { log::BUFFER_COUNT };
         Ok(Self {
             superblock_slot: Cell::new(slot),
             options,
@@ -183,17 +210,19 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             codec,
             read_unit: medium.capabilities().read_unit,
             segments_opened: Cell::new(0),
-            segments_end: Cell::new(superblock.segment_count),
-            meta_segments: create::meta_segments(&shape, options.map_cache_bytes),
-            dirty_bytes_max: create::dirty_bytes_max(&shape, options.map_cache_bytes),
+            meta_segments: Cell::new(create::meta_segments(&shape, options.map_cache_bytes)),
+            dirty_bytes_max: Cell::new(create::dirty_bytes_max(&shape, options.map_cache_bytes)),
+            resizing: Cell::new(false),
             ending: Cell::new(false),
             gc: gc::Gc::default(),
             checkpoints: checkpoint::Checkpoints::new(watermark, begun_at_bytes, lists),
             checkpoint_wanted: WaitQueue::default(),
             loads: leaves::Loads::default(),
+            scrubs: scrub::Scrubs::default(),
+            warnings: warn::Warnings::default(),
             l2p: RefCell::new(recovered.l2p),
             space: RefCell::new(recovered.space),
-            log: log::Log::new(end, shape, epoch, uuid),
+            log: log::Log::new(end, shape, epoch, uuid, buffers),
             compressor: RefCell::new(Compressor::new(codec)),
             decompressor: RefCell::new(Decompressor::new()),
             cache: cache::FrameCache::new(),

@@ -164,9 +164,10 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             if live == 0 {
                 return Ok(());
             }
-            // The worst case: every live block stored as it is, in a frame of its own.
-            let whole =
-                RECORD_HEADER_BYTES + self.sources.len() * SOURCE_BYTES + frame.payload.len();
+            // The worst case: every live block stored as it is, in a frame of its own; or a source
+            // for each block.
+            let sources = usize::from(frame.blocks);
+            let whole = RECORD_HEADER_BYTES + sources * SOURCE_BYTES + frame.payload.len();
             let single = RECORD_HEADER_BYTES + SOURCE_BYTES + BLOCK_BYTES;
             drive.make_room(whole.max(live * single), Purpose::Moved).await?;
             if drive.l2p.borrow().missing(frame.lba, count).is_none() {
@@ -178,10 +179,19 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         if live == 0 {
             return Ok(());
         }
-        if live == usize::from(frame.blocks) || !frame.is_whole || !self.decode(&frame) {
+        if live == usize::from(frame.blocks) {
+            self.copy(&frame);
+            return Ok(());
+        }
+        let pieces: Vec<LivePiece> = {
+            let l2p = drive.l2p.borrow();
+            l2p.live_pieces(frame.lba, frame.place).collect()
+        };
+        self.sources = mark_dead(&self.sources, &pieces);
+        if !frame.is_whole || !self.decode(&frame) {
             self.copy(&frame);
         } else {
-            self.reframe(&frame);
+            self.reframe(&frame, &pieces);
         }
         Ok(())
     }
@@ -235,15 +245,11 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
 
     /// Puts the live parts of the decoded frame into frames of their own, or copies it whole if
     /// that is smaller.
-    fn reframe(&mut self, frame: &Frame<'_>) {
-        let pieces: Vec<LivePiece> = {
-            let l2p = self.drive.l2p.borrow();
-            l2p.live_pieces(frame.lba, frame.place).collect()
-        };
+    fn reframe(&mut self, frame: &Frame<'_>, pieces: &[LivePiece]) {
         let mut encoded = Vec::with_capacity(pieces.len());
         let mut used = 0;
         let mut bytes = 0;
-        for piece in &pieces {
+        for piece in pieces {
             let from = usize::from(piece.index) * BLOCK_BYTES;
             let raw = &self.frame[from..from + usize::from(piece.count) * BLOCK_BYTES];
             if self.target.len() - used < Compressor::target_bytes(raw.len()) {
@@ -332,6 +338,26 @@ pub(crate) fn move_live(
     release(space, *released);
 }
 
+/// The sources of a frame of which only `pieces` are live: dead blocks are older than everything,
+/// so that a copy that carries them along never passes for the newest version of them.
+fn mark_dead(sources: &[Source], pieces: &[LivePiece]) -> Vec<Source> {
+    let blocks = sources.iter().map(|source| source.blocks).sum();
+    let place = sources[0];
+    let mut marked = Vec::with_capacity(sources.len() + 2 * pieces.len());
+    let mut at = 0;
+    for piece in pieces {
+        if at < piece.index {
+            marked.push(Source { origin: SeqNo(0), blocks: piece.index - at, ..place });
+        }
+        marked.extend(cut_sources(sources, piece.index, piece.count));
+        at = piece.index + piece.count;
+    }
+    if at < blocks {
+        marked.push(Source { origin: SeqNo(0), blocks: blocks - at, ..place });
+    }
+    marked
+}
+
 /// The sources of `count` blocks of a frame from block `index` on.
 fn cut_sources(sources: &[Source], index: u8, count: u8) -> Vec<Source> {
     let (from, end) = (index, index + count);
@@ -352,6 +378,30 @@ mod tests {
     //! Goal: the sources of a part of a frame are those of its blocks.
     use super::*;
     use crate::base::SegmentId;
+
+    #[test]
+    fn dead_blocks_of_a_copy_are_older_than_everything() {
+        let source = |origin, blocks| Source {
+            origin: SeqNo(origin),
+            blocks,
+            segment: SegmentId(1),
+            offset: 2,
+        };
+        let all = [source(7, 3), source(8, 5)];
+        let piece = |index, count| LivePiece { start: 100 + u16::from(index), index, count };
+        let marked = mark_dead(&all, &[piece(1, 1), piece(2, 2), piece(6, 1)]);
+        let expected = [
+            source(0, 1),
+            source(7, 1),
+            source(7, 1),
+            source(8, 1),
+            source(0, 2),
+            source(8, 1),
+            source(0, 1),
+        ];
+        assert_eq!(marked, expected);
+        assert_eq!(mark_dead(&all, &[piece(0, 8)]), all);
+    }
 
     #[test]
     fn sources_are_cut_to_the_blocks_that_move() {

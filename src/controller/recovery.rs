@@ -167,9 +167,10 @@ impl<'a, M: Medium> Reader<'a, M> {
         let (raw, checksum) = self.read(wanted).await.map_err(unreadable)?;
         let root = Root::decode(&raw).map_err(unreadable)?;
         self.check_lists(&root).map_err(unreadable)?;
+        // The drive may have grown since: see `resize`.
         let is_right = checksum == place.payload_checksum
-            && root.segment_count == self.superblock.segment_count
-            && root.size_bytes == self.superblock.size_bytes;
+            && root.segment_count <= self.superblock.segment_count
+            && root.size_bytes <= self.superblock.size_bytes;
         if !is_right {
             let what = "the checkpoint is not the one that the superblock names";
             return Err(unreadable(Error::new(ErrorKind::Corrupt, what)));
@@ -198,6 +199,20 @@ impl<'a, M: Medium> Reader<'a, M> {
             return Ok(());
         }
         Err(Error::new(ErrorKind::Corrupt, "a checkpoint's root names what cannot be"))
+    }
+
+    /// Reads one piece of a list that a root names.
+    ///
+    /// # Errors
+    /// `Medium`, `Corrupt`.
+    pub(crate) async fn piece(
+        &self,
+        place: MetaPlace,
+        kind: MetaKind,
+        number: u64,
+        generation: u64,
+    ) -> Result<()> {
+        self.read(wanted(place, kind, number, &|_| generation)).await.map(|_| ())
     }
 
     /// Reads what a root names: map and segment table, and where its lists stand.

@@ -50,6 +50,9 @@ const FREE: Segment = Segment {
 #[derive(Debug)]
 pub(crate) struct Space {
     segments: Vec<Segment>,
+    /// Segments from this one on are not handed out: the capacity is changing.
+    end: u32,
+    /// Free segments below `end`.
     free_count: u32,
     /// No segment below this one is free.
     lowest_free: u32,
@@ -69,6 +72,7 @@ impl Space {
     pub(crate) fn new(segment_count: u32) -> Result<Self> {
         let mut space = Self {
             segments: Vec::new(),
+            end: 0,
             free_count: 0,
             lowest_free: 0,
             live_bytes: 0,
@@ -76,10 +80,12 @@ impl Space {
             inconsistent: None,
         };
         space.grow(segment_count)?;
+        space.set_end(segment_count);
+        space.changes = 0;
         Ok(space)
     }
 
-    /// Adds free segments up to `segment_count`.
+    /// Adds free segments up to `segment_count`; none of them is used before [`Space::set_end`].
     ///
     /// # Errors
     /// `InvalidInput` if the table does not fit in memory.
@@ -91,8 +97,61 @@ impl Space {
         };
         self.segments.try_reserve_exact(more).map_err(too_many)?;
         self.segments.resize(self.segments.len() + more, FREE);
-        self.free_count += more as u32;
         Ok(())
+    }
+
+    /// Has only segments below `end` handed out from now on, of those that there are.
+    pub(crate) fn set_end(&mut self, end: u32) {
+        self.end = end.min(self.segment_count());
+        let below = &self.segments[..self.end as usize];
+        self.free_count =
+            below.iter().filter(|segment| segment.state == State::Free).count() as u32;
+        self.lowest_free = 0;
+        self.changes += 1;
+    }
+
+    /// Segments from this one on are not handed out.
+    pub(crate) fn end(&self) -> u32 {
+        self.end
+    }
+
+    /// Segments in use that are to be emptied because they are not handed out any more.
+    pub(crate) fn beyond_end(&self) -> u32 {
+        self.used_from(self.end)
+    }
+
+    /// Segments in use from `first` on.
+    pub(crate) fn used_from(&self, first: u32) -> u32 {
+        let from = self.segments.iter().skip(first as usize);
+        from.filter(|segment| segment.state != State::Free).count() as u32
+    }
+
+    /// A sealed segment to be emptied.
+    pub(crate) fn evacuee(&self) -> Option<SegmentId> {
+        let beyond = self.segments.iter().enumerate().skip(self.end as usize);
+        let mut wanted = beyond.filter(|(_, segment)| {
+            segment.state == State::Sealed && segment.live_bytes > 0 && !segment.stuck
+        });
+        wanted.next().map(|(number, _)| SegmentId(number as u32))
+    }
+
+    /// The lowest end, but no lower than `end`, that leaves `free_count` free segments below it.
+    pub(crate) fn lowest_end(&self, end: u32, free_count: u32) -> u32 {
+        let mut found = 0;
+        for (number, segment) in (0..).zip(&self.segments) {
+            if number >= end && found >= free_count {
+                return number;
+            }
+            found += u32::from(segment.state == State::Free);
+        }
+        self.segment_count()
+    }
+
+    /// A segment to be emptied that garbage collection cannot empty.
+    pub(crate) fn stuck_beyond_end(&self) -> Option<SegmentId> {
+        let beyond = self.segments.iter().enumerate().skip(self.end as usize);
+        let mut stuck = beyond.filter(|(_, segment)| segment.stuck && segment.live_bytes > 0);
+        stuck.next().map(|(number, _)| SegmentId(number as u32))
     }
 
     /// Takes away the segments from `segment_count` on.
@@ -102,10 +161,10 @@ impl Space {
     pub(crate) fn shrink(&mut self, segment_count: u32) {
         let gone = self.segments.split_off(segment_count as usize);
         assert!(gone.iter().all(|segment| segment.state == State::Free), "a segment is in use");
-        self.free_count -= gone.len() as u32;
+        self.set_end(self.end);
     }
 
-    /// Number of free segments.
+    /// Number of free segments that are handed out.
     pub(crate) fn free_count(&self) -> u32 {
         self.free_count
     }
@@ -130,15 +189,10 @@ impl Space {
         self.segments.get(segment.0 as usize).map_or(0, |entry| entry.generation)
     }
 
-    /// Takes the lowest free segment below `end` for a stream and marks it open.
-    pub(crate) fn allocate(
-        &mut self,
-        stream: Stream,
-        generation: u64,
-        end: u32,
-    ) -> Option<SegmentId> {
-        let from = (self.lowest_free as usize).min(self.segments.len());
-        let to = (end as usize).clamp(from, self.segments.len());
+    /// Takes the lowest free segment for a stream and marks it open.
+    pub(crate) fn allocate(&mut self, stream: Stream, generation: u64) -> Option<SegmentId> {
+        let to = self.end as usize;
+        let from = (self.lowest_free as usize).min(to);
         let free = |segment: &Segment| segment.state == State::Free;
         let Some(found) = self.segments[from..to].iter().position(free) else {
             self.lowest_free = to as u32;
@@ -177,7 +231,7 @@ impl Space {
                 Err(wrong("the log goes on in a segment that holds live data"))
             }
             State::Sealed | State::Free => {
-                self.free_count -= u32::from(entry.state == State::Free);
+                self.free_count -= u32::from(entry.state == State::Free && segment.0 < self.end);
                 *entry = Segment { generation, stream, state: State::Open, ..FREE };
                 Ok(())
             }
@@ -207,7 +261,7 @@ impl Space {
             let what = "a checkpoint says two things about a segment";
             return Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment));
         }
-        self.free_count -= u32::from(target.state == State::Free);
+        self.free_count -= u32::from(target.state == State::Free && segment.0 < self.end);
         *target = Segment {
             generation: entry.generation,
             last_seq: entry.last_seq,
@@ -377,7 +431,6 @@ impl Space {
     /// The sealed segment that garbage collection should empty next: the one with the best ratio
     /// of what is gained (dead bytes, for the longer the older the data is) to what it costs
     /// (reading it all, writing what is live). None with fewer than `gain_bytes_min` dead bytes.
-    /// Segments from `evacuate` on come first whatever they gain.
     ///
     /// Source: Rosenblum and Ousterhout, "The design and implementation of a log-structured file
     /// system", 1992, section 3.6.
@@ -386,7 +439,6 @@ impl Space {
         now: SeqNo,
         segment_bytes: u32,
         gain_bytes_min: u32,
-        evacuate: u32,
     ) -> Option<SegmentId> {
         let mut best: Option<(f64, SegmentId)> = None;
         for (number, segment) in self.segments.iter().enumerate() {
@@ -394,9 +446,6 @@ impl Space {
                 continue;
             }
             let number = SegmentId(number as u32);
-            if number.0 >= evacuate {
-                return Some(number);
-            }
             let dead = segment_bytes.saturating_sub(segment.live_bytes);
             // Moving metadata means writing it again with the next checkpoint; most of it dies by
             // itself before.
@@ -443,7 +492,7 @@ impl Space {
             return;
         }
         *entry = FREE;
-        self.free_count += 1;
+        self.free_count += u32::from(segment.0 < self.end);
         self.lowest_free = self.lowest_free.min(segment.0);
     }
 

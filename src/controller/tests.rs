@@ -9,9 +9,13 @@
 //! * `damage`: wrong bytes on the medium.
 //! * `hostile`: bytes with right checksums that no drive would have written.
 //! * `reading`: how many media reads a host read costs, and what a bad sector takes with it.
+//! * `rebuilding`: a new drive from what is left of one.
+//! * `resize`: other sizes and capacities, and power loss meanwhile.
+//! * `scrub`: finding damage in a drive in use.
 //! * `space`: drives that are full.
 //! * `paging`: a map larger than its memory.
 //! * `failures`: a medium that reports errors.
+//! * `extracting`: the whole disk taken out of a drive.
 //! * `golden`: images of earlier versions of the format.
 
 mod closing;
@@ -19,6 +23,7 @@ mod collecting;
 mod crafted;
 mod crash;
 mod damage;
+mod extracting;
 mod failures;
 mod golden;
 mod hostile;
@@ -26,13 +31,16 @@ mod model;
 mod paging;
 mod payload;
 mod reading;
+mod rebuilding;
+mod resize;
 mod scripted;
+mod scrub;
 mod simulated;
 mod space;
 
 use std::rc::Rc;
 
-use super::l2p::Mapping;
+use super::l2p::{Lookup, Mapping};
 use super::*;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{AlignedBuffer, Lba, SegmentId};

@@ -35,7 +35,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
     }
 
-    /// Seals batches that nobody flushes and takes down trimmed leaves until the drive closes.
+    /// Seals batches that nobody flushes, takes down trimmed leaves and warns of a lack of space
+    /// until the drive closes.
     pub(crate) async fn run_upkeep(&self) {
         let mut seen = self.log.sealed_seq();
         while !self.ending.get() {
@@ -50,6 +51,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             if let Err(error) = self.reap_all().await {
                 tracing::warn!("cannot take down what was trimmed: {}", error.chain());
             }
+            self.warn_of_space();
         }
     }
 }

@@ -85,6 +85,7 @@ layout! {
 }
 
 pub(super) const ROOT_FIELDS: &[super::layout::Field] = RootLayout::FIELDS;
+pub(super) const TAIL_FIELDS: &[super::layout::Field] = TailLayout::FIELDS;
 pub(super) const TABLE_FIELDS: &[super::layout::Field] = TableLayout::FIELDS;
 pub(super) const DROPPED_FIELDS: &[super::layout::Field] = DroppedLayout::FIELDS;
 

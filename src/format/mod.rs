@@ -50,6 +50,7 @@ pub fn tables() -> Vec<(&'static str, Vec<Field>)> {
         ("Source", record::SOURCE_FIELDS.to_vec()),
         ("Map", map::FIELDS.to_vec()),
         ("Checkpoint root", checkpoint::ROOT_FIELDS.to_vec()),
+        ("Stream tail", checkpoint::TAIL_FIELDS.to_vec()),
         ("Segment table entry", checkpoint::TABLE_FIELDS.to_vec()),
         ("Dropped range", checkpoint::DROPPED_FIELDS.to_vec()),
     ]

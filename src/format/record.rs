@@ -79,7 +79,8 @@ pub struct RecordPlace {
 /// Where garbage collection copied consecutive blocks of a frame from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// The batch in which the host wrote the blocks: the age of the data. Below 2^56.
+    /// The batch in which the host wrote the blocks: the age of the data. Below 2^56; 0 if they
+    /// were dead when the frame was moved.
     pub origin: SeqNo,
     /// Number of blocks, 1..=64.
     pub blocks: u8,
@@ -337,6 +338,9 @@ impl Record {
         let bytes_fit = self.stored_bytes() == stored_bytes
             && stored_bytes as usize <= super::BATCH_BYTES_MAX
             && (self.header_bytes() as usize - RECORD_HEADER_BYTES) == sources.len();
+        if !bytes_fit {
+            return false;
+        }
         let blocks_fit =
             lba.0.checked_add(blocks).is_some_and(|end| end <= u64::MAX / BLOCK_BYTES as u64);
         let kind_fits = match *self {
@@ -356,7 +360,7 @@ impl Record {
             Record::Open { .. } => layout.blocks == 0,
             Record::Meta { .. } => self.record_bytes().is_multiple_of(META_ALIGNMENT),
         };
-        bytes_fit && blocks_fit && kind_fits
+        blocks_fit && kind_fits
     }
 }
 

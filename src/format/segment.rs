@@ -128,6 +128,13 @@ impl SegmentHeader {
         target[..SEGMENT_HEADER_BYTES].copy_from_slice(layout.as_bytes());
     }
 
+    /// The segment header that `bytes` are, of whatever drive and segment.
+    pub fn found_in(bytes: &[u8]) -> Option<Self> {
+        let layout = Layout::read_from_bytes(bytes).ok()?;
+        let segment = SegmentId(layout.segment.get());
+        Self::decode(bytes, Uuid::from_bytes(layout.uuid), segment).ok()?
+    }
+
     /// Reads the header of `segment` of the drive `uuid` from the segment's first 4 KiB.
     /// `None` if the segment was never used by this drive.
     ///

@@ -21,7 +21,7 @@
 //! | 11 write | the drive shall be written to |
 //! | 12 checkpoint | of everything so far; see `metadata` |
 //! | 13 edit | kind u8, width u8, offset, number: another value in the next metadata of a kind |
-//! | 14 moved | lba, blocks u8, byte u8, origin, twist u8: a frame moved from where the blocks are |
+//! | 14 moved | lba, blocks u8, byte u8, origin, twist u8: a frame moved from where they are |
 //! | 15 dropped | first leaf, end, byte u8 (0: a hole): a dropped range of the next checkpoint |
 
 mod metadata;
@@ -498,8 +498,10 @@ fn encode(blocks: usize, codec: u8, byte: u8) -> (u8, Vec<u8>) {
         1 => Codec::Lz4,
         _ => Codec::Zstd { level: 1 },
     };
-    let source: Vec<u8> =
-        (0..blocks * BLOCK_BYTES).map(|at| byte.wrapping_add((at / 64 % 7) as u8)).collect();
+    let mut source = vec![0; blocks * BLOCK_BYTES];
+    for (at, piece) in (0u8..7).cycle().zip(source.chunks_exact_mut(64)) {
+        piece.fill(byte.wrapping_add(at));
+    }
     let mut target = vec![0; Compressor::target_bytes(source.len())];
     let (encoding, length) = Compressor::new(codec).compress(&source, &mut target);
     target.truncate(length);

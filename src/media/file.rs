@@ -14,6 +14,7 @@
 //! It deliberately does not cache, does not check content and does not know what a drive is.
 
 use std::cell::Cell;
+use std::cmp::Ordering;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
@@ -55,7 +56,7 @@ pub struct FileMedium {
     file: Arc<OwnedFd>,
     path: PathBuf,
     kind: FileKind,
-    bytes: u64,
+    bytes: Cell<u64>,
     read_only: bool,
     direct: bool,
     capabilities: Capabilities,
@@ -132,7 +133,7 @@ impl FileMedium {
             file: Arc::new(file.into()),
             path: path.to_owned(),
             kind,
-            bytes,
+            bytes: Cell::new(bytes),
             read_only: options.read_only,
             direct,
             capabilities,
@@ -142,9 +143,9 @@ impl FileMedium {
         })
     }
 
-    /// Size of the file or device in bytes when it was opened.
+    /// Size of the file or device in bytes, as far as this drive knows.
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.bytes.get()
     }
 
     /// Whether the page cache is bypassed.
@@ -297,12 +298,30 @@ impl FileMedium {
         }
     }
 
+    /// Makes a file so long; looks again how large a device is.
+    fn set_bytes(&self, needed: u64) -> Result<()> {
+        self.check_writable()?;
+        let failed = |error: io::Error| {
+            Error::os(format!("cannot change the size of {}", self.path.display()), error)
+        };
+        let bytes = match self.kind {
+            FileKind::Regular => {
+                rustix::fs::ftruncate(&self.file, needed).map_err(|error| failed(error.into()))?;
+                needed
+            }
+            FileKind::Device => rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0))
+                .map_err(|error| failed(error.into()))?,
+        };
+        self.bytes.set(bytes);
+        Ok(())
+    }
+
     /// Where the file ends now.
     fn end(&self) -> io::Result<u64> {
         match self.kind {
             FileKind::Regular => Ok(rustix::fs::fstat(&self.file)?.st_size as u64),
             // A device keeps its size.
-            FileKind::Device => Ok(self.bytes),
+            FileKind::Device => Ok(self.bytes.get()),
         }
     }
 }
@@ -313,7 +332,6 @@ impl Medium for FileMedium {
     }
 
     fn set_geometry(&self, geometry: Geometry) -> Result<()> {
-        assert!(self.geometry.get().is_none(), "the geometry is told once");
         let Geometry { segment_bytes, segment_count, data_offset } = geometry;
         let unit = u64::from(WRITE_UNIT);
         let slots_end = (u64::from(SUPERBLOCK_SLOTS) - 1) * SUPERBLOCK_STRIDE + unit;
@@ -326,13 +344,22 @@ impl Medium for FileMedium {
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
         let capacity = u64::from(segment_bytes) * u64::from(segment_count);
-        let needed = data_offset.checked_add(capacity);
-        if needed.is_none_or(|needed| needed > self.bytes) {
+        let Some(needed) = data_offset.checked_add(capacity) else {
+            return Err(Error::new(ErrorKind::InvalidInput, "no medium has as many segments"));
+        };
+        if let Some(old) = self.geometry.get() {
+            assert_eq!(Geometry { segment_count, ..old }, geometry, "only the number changes");
+            match segment_count.cmp(&old.segment_count) {
+                Ordering::Greater => self.set_bytes(needed.max(self.bytes.get()))?,
+                Ordering::Less => self.set_bytes(needed)?,
+                Ordering::Equal => {}
+            }
+        }
+        if needed > self.bytes.get() {
             let what = format!(
-                "{} is too small: it has {} bytes, its drive needs {}",
+                "{} is too small: it has {} bytes, its drive needs {needed}",
                 self.path.display(),
-                self.bytes,
-                needed.unwrap_or(u64::MAX)
+                self.bytes.get()
             );
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }

@@ -46,6 +46,18 @@ impl MemMedium {
         self.bytes
     }
 
+    /// Another medium with the same bytes.
+    #[cfg(test)]
+    pub(crate) fn deep_copy(&self) -> Self {
+        let state = self.state.borrow();
+        let state = State {
+            geometry: state.geometry,
+            segments: state.segments.clone(),
+            superblocks: state.superblocks.clone(),
+        };
+        Self { bytes: self.bytes, state: Rc::new(RefCell::new(state)) }
+    }
+
     /// Bytes of memory that segments occupy now.
     pub fn resident_bytes(&self) -> u64 {
         self.state.borrow().segments.iter().flatten().map(|buffer| buffer.len() as u64).sum()
@@ -110,8 +122,8 @@ impl Medium for MemMedium {
         Capabilities { write_unit: WRITE_UNIT, read_unit: READ_UNIT, discard: true }
     }
 
-    /// Drops what the segments held if they were divided differently before; an equal geometry
-    /// keeps everything.
+    /// Drops what the segments held if they were divided differently before; another number of
+    /// segments keeps those that are left. The size in bytes never changes, as a device's.
     fn set_geometry(&self, geometry: Geometry) -> Result<()> {
         if geometry.medium_bytes() > self.bytes {
             return Err(Error::new(
@@ -130,11 +142,14 @@ impl Medium for MemMedium {
             ));
         }
         let mut state = self.state.borrow_mut();
-        if state.geometry != Some(geometry) {
-            state.geometry = Some(geometry);
+        let segment_count = geometry.segment_count;
+        let is_same =
+            state.geometry.is_some_and(|old| Geometry { segment_count, ..old } == geometry);
+        if !is_same {
             state.segments = Vec::new();
-            state.segments.resize(geometry.segment_count as usize, None);
         }
+        state.geometry = Some(geometry);
+        state.segments.resize(segment_count as usize, None);
         Ok(())
     }
 

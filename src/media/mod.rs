@@ -75,10 +75,14 @@ pub trait Medium {
     /// What the medium asks and offers. Constant while it is open.
     fn capabilities(&self) -> Capabilities;
 
-    /// Tells the medium how it is divided; called once, before any segment is touched.
+    /// Tells the medium how it is divided, before any segment is touched; and again, with another
+    /// number of segments only, when the drive's capacity changes. A medium that can then grows, or
+    /// gives back what lies behind the last segment, which nothing is in any more; a longer one is
+    /// durable after a sync.
     ///
     /// # Errors
-    /// `InvalidInput` if the medium is too small for the geometry.
+    /// `InvalidInput` if the medium is too small for the geometry, `NoSpace` or `Medium` if it
+    /// cannot grow; nothing is changed then.
     fn set_geometry(&self, geometry: Geometry) -> Result<()>;
 
     /// Writes the buffer's bytes at `offset` of `segment`. The controller never writes a byte of
@@ -130,4 +134,49 @@ pub trait Medium {
     /// `Medium`.
     fn write_superblock(&self, slot: u32, bytes: AlignedBuffer)
     -> impl Future<Output = Result<()>>;
+}
+
+/// A medium that is only lent: what tries several ways of opening a drive on it.
+impl<M: Medium> Medium for &M {
+    fn capabilities(&self) -> Capabilities {
+        (**self).capabilities()
+    }
+
+    fn set_geometry(&self, geometry: Geometry) -> Result<()> {
+        (**self).set_geometry(geometry)
+    }
+
+    async fn append(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> Result<()> {
+        (**self).append(segment, offset, buffer).await
+    }
+
+    async fn read(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: AlignedBuffer,
+    ) -> (AlignedBuffer, Result<()>) {
+        (**self).read(segment, offset, buffer).await
+    }
+
+    async fn sync(&self) -> Result<()> {
+        (**self).sync().await
+    }
+
+    async fn discard(&self, segment: SegmentId) -> Result<()> {
+        (**self).discard(segment).await
+    }
+
+    async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
+        (**self).read_superblock(slot).await
+    }
+
+    async fn write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> Result<()> {
+        (**self).write_superblock(slot, bytes).await
+    }
 }

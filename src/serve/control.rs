@@ -1,29 +1,28 @@
-//! The control socket: how `pumice info` asks a server about the drive it holds locked.
+//! The control socket: how other commands reach a drive that a server holds locked.
 //!
 //! One Unix socket a served drive, named after the file's device and inode so that any path to it
-//! finds it, in a directory of the user's own. Whoever connects is sent one JSON document and the
-//! end of the stream; nothing is ever read from a client.
+//! finds it, in a directory of the user's own. Whoever connects sends one request and is sent one
+//! answer or several: see `protocol`. `session` serves, `client` asks.
+
+mod client;
+mod protocol;
+mod session;
 
 use std::fs::{self, DirBuilder, Permissions};
-use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::base::{Clock, Error, ErrorKind, Result};
+pub use client::{Client, connect, info};
+pub use protocol::{Answer, Progress, Request};
+
+use crate::base::{Error, ErrorKind, Result};
+use crate::controller::Drive;
+use crate::media::Medium;
 use crate::runtime::Runtime;
-
-/// Longest answer that a client takes.
-const ANSWER_BYTES_MAX: u64 = 1 << 20;
-
-/// How long a client waits for a server that is busy.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Time a client has to take its answer, and the pause after a failed accept.
-const SEND_NS: u64 = 5_000_000_000;
 
 /// The listening control socket of one drive; its file goes when this is dropped.
 pub struct ControlSocket {
@@ -54,71 +53,19 @@ impl ControlSocket {
         Ok(Self { socket: Arc::new(listener.into()), path })
     }
 
-    /// Answers every client with what `answer` gives, one after the other, for ever. The socket's
-    /// file does not wait for this to end.
-    pub fn serve(
+    /// Serves requests about `drive` for ever. The socket's file does not wait for this to end.
+    pub fn serve<M: Medium + 'static>(
         &self,
         runtime: Runtime,
-        answer: impl Fn() -> Vec<u8> + 'static,
+        drive: Rc<Drive<M, Runtime>>,
     ) -> impl Future<Output = ()> + 'static {
-        answer_clients(runtime, self.socket.clone(), answer)
-    }
-}
-
-async fn answer_clients(runtime: Runtime, socket: Arc<OwnedFd>, answer: impl Fn() -> Vec<u8>) {
-    loop {
-        match runtime.accept(&socket).await {
-            Ok(client) => {
-                let sending = send_all(&runtime, Arc::new(client), answer());
-                runtime.timeout(SEND_NS, sending).await;
-            }
-            Err(error) => {
-                tracing::warn!("the control socket failed: {error}");
-                runtime.sleep_ns(SEND_NS).await;
-            }
-        }
+        session::serve(runtime, self.socket.clone(), drive)
     }
 }
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
-    }
-}
-
-async fn send_all(runtime: &Runtime, client: Arc<OwnedFd>, mut bytes: Vec<u8>) {
-    let mut at = 0;
-    while at < bytes.len() {
-        let range = at..bytes.len();
-        let (buffer, sent) = runtime.send(&client, bytes, range).await;
-        bytes = buffer;
-        match sent {
-            Ok(sent) if sent > 0 => at += sent,
-            // The client has gone: its loss.
-            _ => return,
-        }
-    }
-}
-
-/// Asks the server of the drive at `drive`; `None` if there is none, or if it ends just now.
-///
-/// # Errors
-/// `Busy` if there is a server that does not answer in ten seconds.
-pub fn ask(drive: &Path) -> Result<Option<Vec<u8>>> {
-    let silent = |error| {
-        let what = format!("the server of {} does not answer: try again later", drive.display());
-        Error::new(ErrorKind::Busy, what).caused_by(error)
-    };
-    let Ok(mut stream) = UnixStream::connect(socket_path(drive)?) else { return Ok(None) };
-    let mut answer = Vec::new();
-    let read = stream
-        .set_read_timeout(Some(ANSWER_TIMEOUT))
-        .and_then(|()| stream.by_ref().take(ANSWER_BYTES_MAX).read_to_end(&mut answer));
-    match read {
-        Ok(0) => Ok(None),
-        Ok(_) => Ok(Some(answer)),
-        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Err(silent(error)),
-        Err(_) => Ok(None),
     }
 }
 

@@ -379,5 +379,6 @@ fn draw_options(random: &mut Random) -> OpenOptions {
         map_cache_bytes: caches[random.random_range(0..caches.len())],
         checkpoint_bytes: distances[random.random_range(0..distances.len())],
         recompress: denser[random.random_range(0..denser.len())],
+        ..default
     }
 }

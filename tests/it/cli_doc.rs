@@ -10,7 +10,9 @@ use std::{env, fs};
 use crate::harness::pumice;
 
 /// Subcommands a user can rely on; there may be more.
-const EXPECTED: [&str; 6] = ["create", "serve", "info", "check", "demo", "torture"];
+const EXPECTED: [&str; 10] = [
+    "create", "serve", "info", "check", "scrub", "resize", "extract", "rebuild", "demo", "torture",
+];
 
 const FENCE: &str = "```";
 

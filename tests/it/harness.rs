@@ -245,6 +245,14 @@ impl Drive {
         Server::start(&mut command, socket)
     }
 
+    /// [`Drive::serve_with`], and waits until other commands reach the server, too.
+    pub(crate) fn serve_with_control(&self, args: &[&str]) -> Server {
+        let server = self.serve_with(args);
+        let answers = |socket: &PathBuf| UnixStream::connect(socket).is_ok();
+        wait_until("the control socket answers", || self.control_sockets().iter().any(answers));
+        server
+    }
+
     /// What `pumice info --json` says.
     pub(crate) fn info(&self) -> Value {
         let mut command = Command::new(PUMICE);

@@ -200,9 +200,8 @@ impl DemoDrive {
     }
 
     fn info(&self) -> Result<Info> {
-        let answer = control::ask(&self.path)?.unwrap_or_default();
-        serde_json::from_slice(&answer)
-            .map_err(|error| Error::new(ErrorKind::Medium, "no info").caused_by(error))
+        let silent = || Error::new(ErrorKind::Medium, "no info");
+        control::info(&self.path)?.ok_or_else(silent)
     }
 
     /// Stops the server, checks the drive and removes it.

@@ -359,9 +359,9 @@ impl L2p {
         moved
     }
 
-    /// Which blocks of a frame whose record says that it begins at `lba`, and that lies in one leaf,
-    /// map to it, in order. What a damaged map says differently from the record is left out: other
-    /// lengths, other blocks.
+    /// Which blocks of a frame whose record says that it begins at `lba`, and that lies in one
+    /// leaf, map to it, in order. What a damaged map says differently from the record is left
+    /// out: other lengths, other blocks.
     ///
     /// # Panics
     /// If the leaf is [`L2p::missing`].

@@ -5,7 +5,7 @@ use super::*;
 const BYTES: u32 = 1000;
 
 fn used(space: &mut Space, live_bytes: u32, age: u64) -> SegmentId {
-    let segment = space.allocate(Stream::Host, 1, u32::MAX).unwrap();
+    let segment = space.allocate(Stream::Host, 1).unwrap();
     space.batch_sealed(segment, SeqNo(age));
     space.add_live(segment.0, live_bytes);
     space.seal(segment);
@@ -16,17 +16,20 @@ fn used(space: &mut Space, live_bytes: u32, age: u64) -> SegmentId {
 fn segments_are_handed_out_lowest_first_and_once() {
     let mut space = Space::new(3).unwrap();
     space.occupy(SegmentId(1), Stream::Host, 7).unwrap();
-    assert_eq!(space.allocate(Stream::Host, 8, 3), Some(SegmentId(0)));
-    assert_eq!(space.allocate(Stream::Host, 9, 2), None, "beyond the end");
-    assert_eq!(space.allocate(Stream::Moved, 9, 3), Some(SegmentId(2)));
-    assert_eq!(space.allocate(Stream::Host, 10, 3), None);
+    assert_eq!(space.allocate(Stream::Host, 8), Some(SegmentId(0)));
+    space.set_end(2);
+    assert_eq!((space.allocate(Stream::Host, 9), space.free_count()), (None, 0), "beyond the end");
+    space.set_end(3);
+    assert_eq!(space.free_count(), 1);
+    assert_eq!(space.allocate(Stream::Moved, 9), Some(SegmentId(2)));
+    assert_eq!(space.allocate(Stream::Host, 10), None);
     assert_eq!(space.free_count(), 0);
     let generations = [0, 1, 2, 3].map(|segment| space.generation(SegmentId(segment)));
     assert_eq!(generations, [8, 7, 9, 0]);
     space.seal(SegmentId(1));
     space.free(SegmentId(1));
     assert_eq!(space.free_count(), 1);
-    assert_eq!(space.allocate(Stream::Host, 11, 3), Some(SegmentId(1)));
+    assert_eq!(space.allocate(Stream::Host, 11), Some(SegmentId(1)));
 }
 
 #[test]
@@ -108,7 +111,7 @@ fn recovery_takes_a_segment_again_only_when_nothing_in_it_lives() {
 fn a_table_comes_back_without_metadata() {
     let mut space = Space::new(4).unwrap();
     used(&mut space, 10, 3);
-    let meta = space.allocate(Stream::Meta, 5, 4).unwrap();
+    let meta = space.allocate(Stream::Meta, 5).unwrap();
     space.add_live(meta.0, 77);
     let table = space.table();
     let mut restored = Space::new(4).unwrap();
@@ -128,23 +131,27 @@ fn the_victim_pays_best() {
     let mut space = Space::new(8).unwrap();
     let full = used(&mut space, BYTES, 1);
     let half = used(&mut space, 500, 90);
-    assert_eq!(space.victim(SeqNo(100), BYTES, 1, u32::MAX), Some(half));
+    assert_eq!(space.victim(SeqNo(100), BYTES, 1), Some(half));
     // As empty, but older: what is dead there stays dead longer.
     let old = used(&mut space, 500, 10);
-    assert_eq!(space.victim(SeqNo(100), BYTES, 1, u32::MAX), Some(old));
+    assert_eq!(space.victim(SeqNo(100), BYTES, 1), Some(old));
     let emptier = used(&mut space, 100, 10);
-    assert_eq!(space.victim(SeqNo(100), BYTES, 1, u32::MAX), Some(emptier));
-    assert_eq!(space.victim(SeqNo(100), BYTES, 901, u32::MAX), None, "too little to gain");
+    assert_eq!(space.victim(SeqNo(100), BYTES, 1), Some(emptier));
+    assert_eq!(space.victim(SeqNo(100), BYTES, 901), None, "too little to gain");
     space.set_stuck(emptier);
-    assert_eq!(space.victim(SeqNo(100), BYTES, 1, u32::MAX), Some(old));
+    assert_eq!(space.victim(SeqNo(100), BYTES, 1), Some(old));
     // What must go goes, and whatever it gains.
-    assert_eq!(space.victim(SeqNo(100), BYTES, 1, full.0), Some(full));
+    space.set_end(full.0);
+    assert_eq!(space.beyond_end(), 4);
+    assert_eq!(space.evacuee(), Some(full));
 }
 
 #[test]
 fn a_table_too_large_for_memory_is_refused() {
     let mut space = Space::new(0).unwrap();
     assert!(space.grow(1000).is_ok());
+    assert_eq!(space.free_count(), 0, "nothing is used before it is told");
+    space.set_end(1000);
     assert_eq!(space.free_count(), 1000);
     space.shrink(10);
     assert_eq!((space.free_count(), space.segment_count()), (10, 10));

@@ -13,7 +13,7 @@ use super::*;
 use crate::base::seed::random;
 
 const SIZE_BYTES: u64 = 1 << 20;
-const SEGMENTS: u64 = 2;
+const SEGMENTS: u64 = 4;
 
 /// What the host did in the first life and in the second, and what the disk then holds.
 fn history(world: &World) -> Vec<u8> {

@@ -212,7 +212,8 @@ fn a_lost_race_near_the_end_of_a_segment_leaves_no_batch_in_the_way() {
     let world = World::new(small(SIZE, 6));
     let drive = world.open();
     let noise = payload::noise(&mut random(5), 1 << 20);
-    while drive.info().sequence == 0 || drive.log.fit(Stream::Host, 1 << 20) != log::Fit::NewSegment
+    while drive.info().sequence == 0
+        || drive.log.fit(Stream::Host, 1 << 20, u32::MAX) != log::Fit::NewSegment
     {
         world.run(drive.write(0, &noise[..200 << 10], true)).unwrap();
     }
@@ -228,7 +229,7 @@ fn a_lost_race_near_the_end_of_a_segment_leaves_no_batch_in_the_way() {
             drive.seal(Stream::Host);
             clock.sleep_ns(3_500_000).await;
             assert_eq!(
-                drive.log.fit(Stream::Host, 4096),
+                drive.log.fit(Stream::Host, 4096, u32::MAX),
                 log::Fit::Open,
                 "the batch of the write that lost"
             );

@@ -119,6 +119,9 @@ impl Model {
     /// A leaf's runs as they are stored, or what all of it is.
     fn leaf(&self, leaf: u64) -> Result<Vec<u8>, DirectoryEntry> {
         let first = leaf * u64::from(LEAF_BLOCKS);
+        if self.blocks.range(first..first + u64::from(LEAF_BLOCKS)).next().is_none() {
+            return Err(DirectoryEntry::Hole);
+        }
         let mut runs = vec![(0, self.content(first))];
         for start in 1..LEAF_BLOCKS {
             let (before, now) = (

@@ -1,0 +1,100 @@
+//! Finding out what a drive was when both its superblocks are gone: every segment header says it.
+//!
+//! A header counts if its checksum is right and it stands where it says that it does, so that the
+//! image of a drive, stored as data within another one, is not taken for a drive. Does no I/O: it
+//! says where to look, and is given what stands there.
+
+use std::collections::BTreeMap;
+
+use uuid::Uuid;
+
+use super::Identity;
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Error, ErrorKind, Result};
+use crate::format::{DriveShape, SegmentHeader};
+
+/// Drives remembered at most: a device that was used by more in turn is asked for by `--uuid`.
+const DRIVES_MAX: usize = 64;
+
+/// A search for segment headers.
+#[derive(Debug, Default)]
+pub struct Finder {
+    wanted: Option<Uuid>,
+    /// Each drive's newest header, and how many there are.
+    drives: BTreeMap<Uuid, Found>,
+    shape: Option<DriveShape>,
+}
+
+#[derive(Debug)]
+struct Found {
+    generation: u64,
+    shape: DriveShape,
+    headers: u64,
+}
+
+impl Finder {
+    /// A search for the drive `wanted`, or for whatever there is.
+    pub fn new(wanted: Option<Uuid>) -> Self {
+        Self { wanted, ..Self::default() }
+    }
+
+    /// Takes the 4096 bytes at byte `offset` of the medium; gives the next byte offset to look at.
+    /// Until a header is found that is every 4 KiB, then only where segments begin.
+    pub fn look(&mut self, offset: u64, page: &[u8]) -> u64 {
+        let header = SegmentHeader::found_in(page).filter(|header| {
+            let DriveShape { data_offset, segment_bytes, .. } = header.shape;
+            let start = u64::from(header.segment.0).checked_mul(segment_bytes.into());
+            let start = start.and_then(|start| start.checked_add(data_offset));
+            start == Some(offset)
+                && self.wanted.is_none_or(|wanted| wanted == header.uuid)
+                && Identity::new(header.uuid, header.shape).is_ok()
+        });
+        if let Some(header) = header {
+            self.shape = Some(self.shape.unwrap_or(header.shape));
+            self.count(&header);
+        }
+        match self.shape {
+            None => offset + BLOCK_BYTES as u64,
+            Some(shape) => offset + u64::from(shape.segment_bytes),
+        }
+    }
+
+    fn count(&mut self, header: &SegmentHeader) {
+        if self.drives.len() >= DRIVES_MAX && !self.drives.contains_key(&header.uuid) {
+            return;
+        }
+        let (generation, shape) = (header.generation, header.shape);
+        let new = || Found { generation, shape, headers: 0 };
+        let found = self.drives.entry(header.uuid).or_insert_with(new);
+        found.headers += 1;
+        // A drive may have been resized: the newest header is right.
+        if generation > found.generation {
+            (found.generation, found.shape) = (generation, shape);
+        }
+    }
+
+    /// The drive that was found.
+    ///
+    /// # Errors
+    /// `NotADrive` if there is none, `InvalidInput` if there are several.
+    pub fn result(&self) -> Result<Identity> {
+        let mut drives = self.drives.iter();
+        match (drives.next(), drives.next()) {
+            (None, _) => {
+                let what = "no segment of a Pumice drive was found: there is nothing to rebuild";
+                Err(Error::new(ErrorKind::NotADrive, what))
+            }
+            (Some((&uuid, found)), None) => Identity::new(uuid, found.shape),
+            _ => {
+                let list = self
+                    .drives
+                    .iter()
+                    .map(|(uuid, found)| format!("{uuid} ({} segments)", found.headers));
+                let list = list.collect::<Vec<_>>().join(", ");
+                let what =
+                    format!("segments of several drives were found: choose with --uuid: {list}");
+                Err(Error::new(ErrorKind::InvalidInput, what))
+            }
+        }
+    }
+}

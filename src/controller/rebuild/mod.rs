@@ -1,0 +1,321 @@
+//! Making a working drive of what is left of one.
+//!
+//! ```text
+//! superblocks, else segment headers -> what the drive was
+//! its own superblock | a checkpoint found in the segments | the log from its first batch
+//!                    -> the drive as it was, opened read-only
+//! none of them works -> the newest version of each block in the records of all segments
+//! either             -> parts of the disk, written to a new drive as a host would
+//! ```
+//!
+//! Whatever is tried, frames are verified, and nothing older is given where the newest version of a
+//! block is known and damaged. What cannot be known from records alone is said: trims and fills
+//! whose records are gone (garbage collection does not move them: the map has them), and which
+//! blocks stood behind a damaged header.
+//!
+//! Never writes to the medium it reads: everything is opened read-only.
+
+mod find;
+mod salvage;
+mod survey;
+mod versions;
+
+use uuid::Uuid;
+
+pub use find::Finder;
+use salvage::Salvage;
+use survey::Survey;
+
+use super::superblocks::{self, geometry};
+use super::{Drive, Extract, Extracted, OpenOptions, Problem, Spec};
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Clock, Error, ErrorKind, Result, SeqNo};
+use crate::codec::Codec;
+use crate::format::{CheckpointPlace, DriveShape, Superblock, chain_start};
+use crate::media::Medium;
+
+/// Bytes written at once where the content is all the same.
+const FILL_BYTES: usize = 1 << 20;
+
+/// What a drive must be known to be so that its segments can be read.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    pub(crate) uuid: Uuid,
+    pub(crate) shape: DriveShape,
+    /// The superblock and its slot, if one is whole.
+    superblock: Option<(Superblock, u32)>,
+}
+
+impl Identity {
+    /// The drive that a superblock of the medium describes; none if both are gone.
+    ///
+    /// # Errors
+    /// `Unsupported` if a newer version wrote one.
+    pub async fn of_superblocks<M: Medium>(medium: &M) -> Result<Option<Self>> {
+        match superblocks::load(medium).await {
+            Ok(loaded) => Ok(Some(Self {
+                uuid: loaded.superblock.uuid,
+                shape: loaded.superblock.shape(),
+                superblock: Some((loaded.superblock, loaded.slot)),
+            })),
+            Err(error) if error.kind() == ErrorKind::Unsupported => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// A drive that segment headers describe.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is impossible.
+    fn new(uuid: Uuid, shape: DriveShape) -> Result<Self> {
+        let identity = Self { uuid, shape, superblock: None };
+        match identity.superblock_for(None, SeqNo(0)).impossible() {
+            None => Ok(identity),
+            Some(what) => Err(Error::new(ErrorKind::Corrupt, what)),
+        }
+    }
+
+    /// Whether a superblock says what the drive is.
+    pub fn has_superblock(&self) -> bool {
+        self.superblock.is_some()
+    }
+
+    /// The drive's uuid.
+    pub fn uuid(&self) -> Uuid {
+        self.uuid
+    }
+
+    /// Size of the host's disk in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.shape.size_bytes
+    }
+
+    /// A new drive of the same size, geometry and, if it is known and no other is asked for, codec.
+    pub fn spec(&self, uuid: Uuid, codec: Option<Codec>) -> Spec {
+        let known = self.superblock.as_ref();
+        let known = known.map(|(known, _)| Codec::from_format(known.codec, known.codec_level));
+        let capacity = u64::from(self.shape.segment_bytes) * u64::from(self.shape.segment_count);
+        Spec {
+            capacity_bytes: Some(capacity),
+            segment_bytes: self.shape.segment_bytes,
+            frame_blocks: self.shape.frame_blocks,
+            codec: codec.or(known).unwrap_or(Codec::Lz4),
+            ..Spec::new(uuid, self.shape.size_bytes)
+        }
+    }
+
+    fn blocks(&self) -> u64 {
+        self.shape.size_bytes / BLOCK_BYTES as u64
+    }
+
+    /// A superblock that names a checkpoint, and calls everything up to `watermark` durable.
+    fn superblock_for(&self, checkpoint: Option<CheckpointPlace>, watermark: SeqNo) -> Superblock {
+        Superblock {
+            uuid: self.uuid,
+            revision: 0,
+            epoch: 0,
+            clean: false,
+            size_bytes: self.shape.size_bytes,
+            segment_bytes: self.shape.segment_bytes,
+            segment_count: self.shape.segment_count,
+            data_offset: self.shape.data_offset,
+            created_seconds: 0,
+            frame_blocks: self.shape.frame_blocks,
+            codec: 0,
+            codec_level: 0,
+            watermark,
+            watermark_checksum: chain_start(self.uuid),
+            checkpoint,
+            warn_percent: [0; 4],
+        }
+    }
+}
+
+/// From what a disk is rebuilt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The drive opens as it is.
+    Superblock,
+    /// A checkpoint and the log behind it: the disk is as it was.
+    Checkpoint,
+    /// The whole log from its first batch: the disk is as it was.
+    Log,
+    /// The records of all segments: see [`Wreck::problems`] for what that cannot tell.
+    Records,
+}
+
+/// What is left of a drive, on a medium that is only read.
+pub struct Wreck<'a, M, C>(Inside<'a, M, C>, Way);
+
+enum Inside<'a, M, C> {
+    Drive(Box<Drive<&'a M, C>>),
+    Records(Box<Salvage<'a, M>>),
+}
+
+/// The parts of a wreck's disk, in order.
+pub enum Parts<'s, 'a, M, C> {
+    /// From a drive that could be opened.
+    Drive(Extract<'s, &'a M, C>),
+    /// From records alone.
+    Records(PartsOfRecords<'s, 'a, M>),
+}
+
+/// Parts from records alone.
+pub struct PartsOfRecords<'s, 'a, M>(&'s mut Salvage<'a, M>);
+
+impl<'a, M: Medium, C: Clock + Clone> Wreck<'a, M, C> {
+    /// Finds the best way to what a medium holds. Reads all segments, unless the superblock is
+    /// whole and the drive opens.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the medium is smaller than the drive.
+    pub async fn open(medium: &'a M, clock: C, identity: Identity) -> Result<Self> {
+        let mut durable = SeqNo(0);
+        medium.set_geometry(geometry(&identity.superblock_for(None, durable)))?;
+        let attempt = |superblock, slot| try_open(medium, clock.clone(), superblock, slot);
+        if let Some((superblock, slot)) = identity.superblock.clone() {
+            durable = superblock.watermark;
+            if let Some(drive) = attempt(superblock, slot).await {
+                return Ok(Self(Inside::Drive(Box::new(drive)), Way::Superblock));
+            }
+        }
+        let survey = Survey::of(medium, &identity, durable).await;
+        for &(seq, root) in &survey.roots {
+            // A root counts only if all before it is there: its leaves are.
+            let watermark = survey.watermark.max(seq);
+            let superblock = identity.superblock_for(Some(root), watermark);
+            if let Some(drive) = attempt(superblock, 0).await {
+                return Ok(Self(Inside::Drive(Box::new(drive)), Way::Checkpoint));
+            }
+        }
+        if survey.has_first_batch() {
+            let superblock = identity.superblock_for(None, survey.watermark);
+            if let Some(drive) = attempt(superblock, 0).await {
+                return Ok(Self(Inside::Drive(Box::new(drive)), Way::Log));
+            }
+        }
+        let salvage = Salvage::new(medium, identity, survey);
+        Ok(Self(Inside::Records(Box::new(salvage)), Way::Records))
+    }
+
+    /// From what the disk is rebuilt.
+    pub fn way(&self) -> Way {
+        self.1
+    }
+
+    /// The parts of the disk from its beginning.
+    pub fn parts(&mut self) -> Parts<'_, 'a, M, C> {
+        match &mut self.0 {
+            Inside::Drive(drive) => Parts::Drive(Extract::new(drive)),
+            Inside::Records(salvage) => Parts::Records(PartsOfRecords(salvage)),
+        }
+    }
+
+    /// Damage that may have cost more than the blocks reported as lost, and how many problems there
+    /// are in all. Known when all parts have been taken.
+    pub fn problems(&self) -> (&[Problem], u64) {
+        match &self.0 {
+            Inside::Drive(_) => (&[], 0),
+            Inside::Records(salvage) => (&salvage.survey.problems, salvage.survey.problem_count),
+        }
+    }
+
+    /// Blocks that may have been trimmed, or filled with one byte, before the drive was lost, at
+    /// most: their content is older than a batch that is not there any more. Known when all parts
+    /// have been taken.
+    pub fn doubtful_blocks(&self) -> u64 {
+        match &self.0 {
+            Inside::Drive(_) => 0,
+            Inside::Records(salvage) => salvage.doubtful_blocks,
+        }
+    }
+
+    /// Whether records are gone of which nothing is left: blocks without any may have been filled
+    /// with one byte.
+    pub fn has_missing_batches(&self) -> bool {
+        match &self.0 {
+            Inside::Drive(_) => false,
+            Inside::Records(salvage) => salvage.survey.last_missing() > SeqNo(0),
+        }
+    }
+
+    /// Whether batches were left out because one before them is missing: they were never flushed.
+    pub fn has_cut_batches(&self) -> bool {
+        match &self.0 {
+            Inside::Drive(_) => false,
+            Inside::Records(salvage) => salvage.survey.has_batches_behind_the_end(),
+        }
+    }
+}
+
+impl<M: Medium, C: Clock> Parts<'_, '_, M, C> {
+    /// The next part of the disk; none at its end.
+    pub async fn next(&mut self) -> Option<Extracted<'_>> {
+        match self {
+            Self::Drive(extract) => extract.next().await,
+            Self::Records(records) => records.0.next().await,
+        }
+    }
+
+    /// The byte up to which the disk has been gone through.
+    pub fn offset(&self) -> u64 {
+        match self {
+            Self::Drive(extract) => extract.offset(),
+            Self::Records(records) => records.0.offset(),
+        }
+    }
+}
+
+/// Opens a drive as a superblock describes it, if that works and all of its map can be read.
+async fn try_open<M: Medium, C: Clock>(
+    medium: M,
+    clock: C,
+    superblock: Superblock,
+    slot: u32,
+) -> Option<Drive<M, C>> {
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let opened = Drive::open_as(medium, clock, options, superblock, slot).await;
+    let drive = opened.inspect_err(say_refused).ok()?;
+    let mut next = drive.l2p.borrow().next_mapped_leaf(0);
+    while let Some(leaf) = next {
+        drive.load_leaf(leaf).await.inspect_err(say_refused).ok()?;
+        next = drive.l2p.borrow().next_mapped_leaf(leaf + 1);
+    }
+    Some(drive)
+}
+
+fn say_refused(error: &Error) {
+    tracing::warn!("a way to the drive's content is blocked: {}", error.chain());
+}
+
+/// Writes a part of a disk to a new drive, as a host would.
+///
+/// # Errors
+/// Those of [`Drive::write`].
+pub async fn copy_into<M: Medium, C: Clock>(
+    part: &Extracted<'_>,
+    target: &Drive<M, C>,
+) -> Result<()> {
+    match part {
+        Extracted::Data { offset, bytes } => target.write(*offset, bytes, false).await,
+        Extracted::Fill { offset, len, byte: 0 } => {
+            target.write_zeroes(*offset, *len, true, false).await
+        }
+        Extracted::Fill { offset, len, byte } => {
+            let bytes = vec![*byte; FILL_BYTES.min(*len as usize)];
+            let mut at = 0;
+            while at < *len {
+                let piece = (len - at).min(bytes.len() as u64);
+                target.write(offset + at, &bytes[..piece as usize], false).await?;
+                at += piece;
+            }
+            Ok(())
+        }
+        Extracted::Lost(_) => Ok(()),
+    }
+}
+
+fn problem(error: &Error) -> Problem {
+    let segment = error.segment().map(|segment| segment.0);
+    Problem { what: error.chain(), segment, lba: None, lba_count: None }
+}

@@ -1,0 +1,221 @@
+//! A survey of all segments of a drive: which uses of them there are, which batches belong to the
+//! drive's history, where checkpoints' roots stand, and what cannot be read.
+//!
+//! A batch of a *lost life* (written, not durable, and written over in part by the next life) has a
+//! sequence number that a later epoch's batch reaches, too. Behind the highest batch that any other
+//! one calls durable, batches count only as far as none is missing: what stands behind a gap was
+//! never flushed.
+
+use std::collections::BTreeMap;
+
+use super::super::Problem;
+use super::super::records::records;
+use super::super::scan::Scan;
+use super::super::window::Window;
+use super::Identity;
+use crate::base::{SegmentId, SeqNo};
+use crate::format::{
+    BATCH_ALIGNMENT, BatchHeader, CheckpointPlace, MetaKind, Record, SEGMENT_HEADER_BYTES,
+    SegmentHeader,
+};
+use crate::media::Medium;
+
+/// Checkpoints remembered: the newest.
+const ROOTS_MAX: usize = 16;
+
+/// Damaged places listed one by one; more are only counted.
+const PROBLEMS_LISTED_MAX: usize = 10_000;
+
+/// What the segments of a drive hold.
+#[derive(Debug, Default)]
+pub(crate) struct Survey {
+    /// Segments in use, and their generations.
+    pub(crate) segments: Vec<(SegmentId, u64)>,
+    /// Roots of checkpoints with the batch each stands in, newest first.
+    pub(crate) roots: Vec<(SeqNo, CheckpointPlace)>,
+    /// The highest batch that is known to have been durable.
+    pub(crate) watermark: SeqNo,
+    /// What is damaged, the first ten thousand.
+    pub(crate) problems: Vec<Problem>,
+    /// How many problems there are.
+    pub(crate) problem_count: u64,
+    /// Lowest sequence number of each epoch; after the survey: of it and all later ones.
+    epochs: BTreeMap<u32, u64>,
+    /// Runs of sequence numbers that were found: first, last.
+    found: BTreeMap<u64, u64>,
+    end: u64,
+}
+
+impl Survey {
+    /// Reads every segment. What the superblock, if there is one, calls durable is.
+    pub(crate) async fn of<M: Medium>(medium: &M, identity: &Identity, durable: SeqNo) -> Self {
+        let mut survey = Self { watermark: durable, ..Self::default() };
+        let mut roots = Vec::new();
+        for number in 0..identity.shape.segment_count {
+            let segment = SegmentId(number);
+            let Some(generation) = survey.generation_of(medium, identity, segment).await else {
+                continue;
+            };
+            survey.segments.push((segment, generation));
+            survey.read_segment(medium, identity, (segment, generation), &mut roots).await;
+        }
+        let mut lowest = u64::MAX;
+        for first in survey.epochs.values_mut().rev() {
+            lowest = lowest.min(*first);
+            *first = lowest;
+        }
+        let watermark = survey.watermark.0;
+        let run = survey.found.range(..=watermark + 1).next_back();
+        survey.end = run.map_or(watermark, |(_, &last)| last.max(watermark));
+        roots.retain(|(header, _)| survey.counts(header));
+        roots.sort_by_key(|(header, _)| std::cmp::Reverse(header.seq));
+        roots.truncate(ROOTS_MAX);
+        survey.roots = roots.into_iter().map(|(header, place)| (header.seq, place)).collect();
+        survey
+    }
+
+    /// Whether a batch belongs to the drive's history.
+    pub(crate) fn counts(&self, header: &BatchHeader) -> bool {
+        let later = header.epoch.checked_add(1).and_then(|next| self.epochs.range(next..).next());
+        let is_lost = later.is_some_and(|(_, &first)| first <= header.seq.0);
+        !is_lost && header.seq.0 <= self.end
+    }
+
+    /// Whether the log can be read from its first batch on.
+    pub(crate) fn has_first_batch(&self) -> bool {
+        self.found.contains_key(&1)
+    }
+
+    /// The highest batch of the drive's history that is not there any more; 0 if all are.
+    pub(crate) fn last_missing(&self) -> SeqNo {
+        let run = self.found.range(..=self.end).next_back();
+        match run {
+            Some((&first, &last)) if last >= self.end => SeqNo(first - 1),
+            _ => SeqNo(self.end),
+        }
+    }
+
+    /// Batches found behind a gap, which are left out.
+    pub(crate) fn has_batches_behind_the_end(&self) -> bool {
+        self.found.last_key_value().is_some_and(|(_, &last)| last > self.end)
+    }
+
+    /// In which use a segment is, if it is in use.
+    async fn generation_of<M: Medium>(
+        &mut self,
+        medium: &M,
+        identity: &Identity,
+        segment: SegmentId,
+    ) -> Option<u64> {
+        let segment_bytes = identity.shape.segment_bytes;
+        let mut window = Window::new(medium, segment_bytes);
+        let page = window.read(segment, 0, SEGMENT_HEADER_BYTES as u32).await;
+        if let Ok(Some(header)) = SegmentHeader::decode(page, identity.uuid, segment) {
+            return Some(header.generation);
+        }
+        // A batch says in which use of its segment it was written; the newest use is what counts.
+        let mut newest = None;
+        for at in (SEGMENT_HEADER_BYTES as u32..segment_bytes).step_by(BATCH_ALIGNMENT) {
+            let page = window.read(segment, at, BATCH_ALIGNMENT as u32).await;
+            let Ok((header, _)) = BatchHeader::decode(page) else { continue };
+            if (header.uuid, header.segment, header.offset) == (identity.uuid, segment, at) {
+                newest = newest.max(Some(header.generation));
+            }
+        }
+        if newest.is_some() {
+            self.add_problem(segment, "the segment's header is damaged".into());
+        }
+        newest
+    }
+
+    async fn read_segment<M: Medium>(
+        &mut self,
+        medium: &M,
+        identity: &Identity,
+        (segment, generation): (SegmentId, u64),
+        roots: &mut Vec<(BatchHeader, CheckpointPlace)>,
+    ) {
+        let mut scan = Scan::new(medium, identity.uuid, &identity.shape, segment, generation);
+        while let Some((header, body)) = scan.next().await {
+            self.watermark = self.watermark.max(header.watermark);
+            let first = self.epochs.entry(header.epoch).or_insert(header.seq.0);
+            *first = header.seq.0.min(*first);
+            self.note(header.seq.0);
+            for found in records(&header, body) {
+                let Ok(found) = found else {
+                    let what = format!(
+                        "a record of batch {} is damaged: which blocks it and those behind it \
+                         held is unknown, and what is recovered of them may be older",
+                        header.seq
+                    );
+                    self.add_problem(segment, what);
+                    break;
+                };
+                if let Record::Meta { kind: MetaKind::Root, payload_checksum, .. } = found.record {
+                    let record_bytes = found.record.record_bytes();
+                    let place = found.place;
+                    let named = CheckpointPlace { place, record_bytes, payload_checksum };
+                    roots.push((header.clone(), named));
+                }
+            }
+        }
+        if scan.skipped_bytes > 0 {
+            let what = format!(
+                "{} bytes with no whole batch header: which blocks they held is unknown, and what \
+                 is recovered of them may be older",
+                scan.skipped_bytes
+            );
+            self.add_problem(segment, what);
+        }
+    }
+
+    fn add_problem(&mut self, segment: SegmentId, what: String) {
+        self.problem_count += 1;
+        if self.problems.len() < PROBLEMS_LISTED_MAX {
+            let segment = Some(segment.0);
+            self.problems.push(Problem { what, segment, lba: None, lba_count: None });
+        }
+    }
+
+    /// Notes that batch `seq` was found.
+    fn note(&mut self, seq: u64) {
+        let before = self.found.range(..=seq).next_back().map(|(&first, &last)| (first, last));
+        if before.is_some_and(|(_, last)| last >= seq) {
+            return;
+        }
+        let first = match before {
+            Some((first, last)) if last + 1 == seq => first,
+            _ => seq,
+        };
+        let last = seq.checked_add(1).and_then(|next| self.found.remove(&next)).unwrap_or(seq);
+        self.found.insert(first, last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: which batches are missing, and where the log ends, whatever the order they are found.
+    use super::*;
+
+    fn survey(found: &[u64], end: u64) -> Survey {
+        let mut survey = Survey { end, ..Survey::default() };
+        for &seq in found {
+            survey.note(seq);
+        }
+        survey
+    }
+
+    #[test]
+    fn missing_batches_are_counted() {
+        for (found, missing) in [
+            (&[1, 2, 3, 4][..], 0),
+            (&[4, 2, 3, 1, 2], 0),
+            (&[4, 3], 2),
+            (&[4, 1, 2], 3),
+            (&[1, 2, 3], 4),
+            (&[], 4),
+        ] {
+            assert_eq!(survey(found, 4).last_missing(), SeqNo(missing), "{found:?}");
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! Goal: a drive is rebuilt from what is left of it: exactly, as long as a checkpoint or the whole
+//! log is there; else from its records, where nothing older is given for a block whose newest
+//! version is known, and only trims and fills may be forgotten, which is said. The source stays as
+//! it is.
+//! Method: drives with a history of every verb lose superblocks, checkpoints, all metadata; what is
+//! rebuilt is opened as a drive of its own and compared with an array.
+
+use rand::RngExt;
+
+use super::*;
+use crate::base::seed::{Random, random};
+use crate::controller::rebuild::{Finder, Identity, Way, Wreck, copy_into};
+use crate::format::{RECORD_HEADER_BYTES, SegmentHeader};
+
+/// What came of a rebuilding.
+struct Rebuilt {
+    way: Way,
+    disk: Vec<u8>,
+    lost: Vec<(u64, u64)>,
+    doubtful: u64,
+    problems: u64,
+}
+
+/// A drive, an array of its bytes, and which blocks were trimmed last.
+struct History {
+    world: World,
+    drive: Rc<TestDrive>,
+    plain: Vec<u8>,
+    trimmed: Vec<bool>,
+    random: Random,
+}
+
+impl History {
+    fn new(size: u64, segments: u64, seed: u64) -> Self {
+        let world = World::new(small(size, segments));
+        let drive = world.open();
+        let (plain, trimmed) = (vec![0; size as usize], vec![false; (size / BLOCK) as usize]);
+        Self { world, drive, plain, trimmed, random: random(seed) }
+    }
+
+    /// One verb on whole blocks. Batches are left open: versions of a block share them.
+    fn step(&mut self) {
+        let blocks = self.trimmed.len() as u64;
+        let count = self.random.random_range(1..=24);
+        let lba = self.random.random_range(0..=blocks - count);
+        let (offset, len) = (lba * BLOCK, count * BLOCK);
+        let range = offset as usize..(offset + len) as usize;
+        let is_trim = match self.random.random_range(0..20) {
+            0 => {
+                self.world.run(self.drive.trim(offset, len, false)).unwrap();
+                self.plain[range].fill(0);
+                true
+            }
+            1 => {
+                self.world.run(self.drive.write_zeroes(offset, len, true, false)).unwrap();
+                self.plain[range].fill(0);
+                false
+            }
+            kind => {
+                let data = match kind {
+                    // So small when compressed that a copy carries its dead blocks along.
+                    2..11 => payload::noise(&mut self.random, 64).repeat(len as usize / 64),
+                    11..14 => payload::text(&mut self.random, len as usize),
+                    _ => payload::any(&mut self.random, len as usize),
+                };
+                self.world.write(&self.drive, offset, &data).unwrap();
+                self.plain[range].copy_from_slice(&data);
+                false
+            }
+        };
+        self.trimmed[lba as usize..(lba + count) as usize].fill(is_trim);
+        if self.random.random_range(0..40) == 0 {
+            self.world.run(self.drive.flush()).unwrap();
+        }
+    }
+
+    fn steps(&mut self, count: u32) {
+        for _ in 0..count {
+            self.step();
+        }
+    }
+
+    /// Closes the drive; both its superblocks are gone then.
+    fn lose_superblocks(self) -> (World, Vec<u8>, Vec<bool>) {
+        let Self { world, drive, plain, trimmed, .. } = self;
+        world.close(drive);
+        zero_superblocks(&world);
+        (world, plain, trimmed)
+    }
+}
+
+fn zero_superblocks(world: &World) {
+    for slot in 0..2 {
+        world.run(world.memory.write_superblock(slot, AlignedBuffer::zeroed(4096))).unwrap();
+    }
+}
+
+fn header(world: &World, segment: u32) -> Option<SegmentHeader> {
+    SegmentHeader::found_in(&world.peek(segment, 0, 4096))
+}
+
+/// Zeroes every segment of metadata; says how many there were.
+fn zero_metadata(world: &World) -> usize {
+    let segments = 0..world.spec.geometry().unwrap().segment_count;
+    let is_meta =
+        |segment: &u32| header(world, *segment).is_some_and(|header| header.stream == Stream::Meta);
+    let metadata: Vec<u32> = segments.filter(is_meta).collect();
+    for &segment in &metadata {
+        world.run(world.memory.discard(SegmentId(segment))).unwrap();
+    }
+    metadata.len()
+}
+
+/// What the drive was, from its superblocks or its segments' headers.
+fn identity(world: &World) -> Identity {
+    if let Some(identity) = world.run(Identity::of_superblocks(&world.memory)).unwrap() {
+        return identity;
+    }
+    let geometry = world.spec.geometry().unwrap();
+    let mut finder = Finder::new(None);
+    let mut offset = 0;
+    while offset < geometry.medium_bytes() {
+        let at = offset.checked_sub(geometry.data_offset);
+        let segment_bytes = u64::from(geometry.segment_bytes);
+        let page = match at {
+            None => AlignedBuffer::zeroed(4096),
+            Some(at) => world.peek((at / segment_bytes) as u32, (at % segment_bytes) as u32, 4096),
+        };
+        let next = finder.look(offset, &page);
+        assert!(next > offset);
+        offset = next;
+    }
+    finder.result().unwrap()
+}
+
+/// Rebuilds a drive; checks that the source is not written to, and the new drive.
+fn rebuild(world: &World) -> Rebuilt {
+    let before = world.medium_checksum();
+    let medium = world.medium();
+    let identity = identity(world);
+    let spec = identity.spec(uuid::Uuid::from_u128(0x4e3), None);
+    let target = World::new(Spec { codec: Codec::Lz4, ..spec });
+    let drive = target.open();
+    let mut wreck = world.run(Wreck::open(&medium, world.runtime.clone(), identity)).unwrap();
+    let mut lost = Vec::new();
+    let mut parts = wreck.parts();
+    while let Some(part) = world.run(parts.next()) {
+        target.run(copy_into(&part, &drive)).unwrap();
+        if let Extracted::Lost(problem) = part {
+            lost.push((problem.lba.unwrap(), problem.lba_count.unwrap()));
+        }
+    }
+    assert_eq!(parts.offset(), world.spec.size_bytes);
+    let rebuilt = Rebuilt {
+        way: wreck.way(),
+        doubtful: wreck.doubtful_blocks(),
+        problems: wreck.problems().1,
+        lost,
+        disk: {
+            let drive = target.reopen(drive);
+            let disk = target.read(&drive, 0, world.spec.size_bytes as usize).unwrap();
+            target.close(drive);
+            disk
+        },
+    };
+    assert_eq!(target.check().problems, []);
+    let counts = medium.inner().counts();
+    assert_eq!((counts.appends, counts.superblock_writes, counts.discards), (0, 0, 0));
+    assert_eq!(world.medium_checksum(), before, "the source was changed");
+    rebuilt
+}
+
+/// Holds a disk against an array, but for blocks that were trimmed or became one byte last: of
+/// these the records may be gone, and then how many may hold something older is said.
+fn compare(rebuilt: &Rebuilt, plain: &[u8], trimmed: &[bool]) {
+    let mut came_back = 0;
+    let uniform = |block: &[u8]| block.iter().all(|&byte| byte == block[0]);
+    for (lba, &is_trimmed) in trimmed.iter().enumerate() {
+        let range = lba * BLOCK_BYTES..(lba + 1) * BLOCK_BYTES;
+        let (found, right) = (&rebuilt.disk[range.clone()], &plain[range]);
+        assert!(found == right || is_trimmed || uniform(right), "LBA {lba} is wrong");
+        // Where nothing older is left either, a block reads as zeroes.
+        came_back += u64::from(found != right && found.iter().any(|&byte| byte != 0));
+    }
+    assert!(came_back <= rebuilt.doubtful, "{came_back} blocks came back unsaid");
+}
+
+#[test]
+fn without_superblocks_a_checkpoint_gives_all_back() {
+    let mut history = History::new(12 << 20, 24, 1);
+    history.steps(300);
+    let (world, plain, _) = history.lose_superblocks();
+    assert_eq!(world.refusal().kind(), ErrorKind::NotADrive);
+    let rebuilt = rebuild(&world);
+    assert_eq!((rebuilt.way, rebuilt.lost.len(), rebuilt.doubtful), (Way::Checkpoint, 0, 0));
+    assert!(rebuilt.disk == plain);
+    // The only checkpoint stands at the end of the log, which needs none.
+    assert!(zero_metadata(&world) > 0);
+    let rebuilt = rebuild(&world);
+    assert_eq!((rebuilt.way, rebuilt.lost.len(), rebuilt.doubtful), (Way::Log, 0, 0));
+    assert!(rebuilt.disk == plain);
+}
+
+/// The log behind the older checkpoint is still there.
+#[test]
+fn without_the_newest_checkpoint_an_older_one_gives_all_back() {
+    let mut history = History::new(12 << 20, 24, 2);
+    history.steps(150);
+    history.world.run(history.drive.checkpoint()).unwrap();
+    history.steps(150);
+    history.world.run(history.drive.checkpoint()).unwrap();
+    let place = history.drive.superblock.borrow().checkpoint.unwrap().place;
+    history.world.run(history.drive.flush()).unwrap();
+    let History { world, drive, plain, .. } = history;
+    world.kill(drive);
+    world.flip(place.segment.0, place.offset + RECORD_HEADER_BYTES as u32 + 20);
+    zero_superblocks(&world);
+    let rebuilt = rebuild(&world);
+    assert_eq!((rebuilt.way, rebuilt.lost.len(), rebuilt.doubtful), (Way::Checkpoint, 0, 0));
+    assert!(rebuilt.disk == plain);
+}
+
+#[test]
+fn without_any_metadata_the_records_give_all_back() {
+    let mut history = History::new(12 << 20, 24, 3);
+    history.steps(150);
+    history.world.run(history.drive.checkpoint()).unwrap();
+    history.steps(150);
+    let (world, plain, _) = history.lose_superblocks();
+    assert!(zero_metadata(&world) > 0);
+    let rebuilt = rebuild(&world);
+    assert_eq!((rebuilt.way, rebuilt.lost.len()), (Way::Records, 0));
+    // No segment of data was given back: no trim is forgotten.
+    assert!(rebuilt.disk == plain);
+}
+
+/// Versions of a block stand in one batch, were moved with parts of their frames dead, and their
+/// segments were given back and used again.
+#[test]
+fn after_garbage_collection_the_newest_versions_are_found() {
+    for seed in 4..7 {
+        let mut history = History::new(12 << 20, 6, seed);
+        while history.drive.info().operations.gc_victims < 24 {
+            history.steps(20);
+        }
+        let (world, plain, trimmed) = history.lose_superblocks();
+        let rebuilt = rebuild(&world);
+        assert_eq!((rebuilt.way, rebuilt.doubtful), (Way::Checkpoint, 0));
+        assert!(rebuilt.disk == plain, "seed {seed}");
+        assert!(zero_metadata(&world) > 0);
+        let rebuilt = rebuild(&world);
+        assert_eq!((rebuilt.way, rebuilt.lost.len()), (Way::Records, 0));
+        assert!(rebuilt.doubtful > 0, "no batch is gone: too tame a test");
+        compare(&rebuilt, &plain, &trimmed);
+    }
+}
+
+/// A frame of which a block was overwritten in the same batch is copied whole, because that is
+/// smaller: the copy of the dead block is as old as the live one's, and must not pass for it.
+#[test]
+fn a_dead_block_that_was_copied_along_is_not_taken() {
+    let mut history = History::new(12 << 20, 6, 9);
+    let size = 8 * BLOCK_BYTES;
+    for frame in 0..64 {
+        let small = payload::noise(&mut history.random, 64).repeat(size / 64);
+        let over = payload::noise(&mut history.random, BLOCK_BYTES);
+        let at = frame * size;
+        history.world.write(&history.drive, at as u64, &small).unwrap();
+        history.world.write(&history.drive, at as u64 + 3 * BLOCK, &over).unwrap();
+        history.plain[at..at + size].copy_from_slice(&small);
+        history.plain[at + 3 * BLOCK_BYTES..at + 4 * BLOCK_BYTES].copy_from_slice(&over);
+    }
+    let first = history.plain[..64 * size].to_vec();
+    history.world.run(history.drive.flush()).unwrap();
+    assert_eq!(damage::batches(&history.world, 0).len(), 1);
+    let is_there = |world: &World| header(world, 0).is_some_and(|header| header.first_seq.0 == 1);
+    while is_there(&history.world) {
+        let at = history.random.random_range(3 << 20..11 << 20) / BLOCK * BLOCK;
+        let data = payload::noise(&mut history.random, 128 << 10);
+        history.world.write(&history.drive, at, &data).unwrap();
+    }
+    let (world, ..) = history.lose_superblocks();
+    assert!(zero_metadata(&world) > 0);
+    let rebuilt = rebuild(&world);
+    assert_eq!((rebuilt.way, rebuilt.lost.len()), (Way::Records, 0));
+    for (lba, block) in first.chunks(BLOCK_BYTES).enumerate() {
+        assert!(rebuilt.disk[lba * BLOCK_BYTES..][..BLOCK_BYTES] == *block, "LBA {lba}");
+    }
+}
+
+/// A whole superblock does not help a drive whose log is damaged in the middle.
+#[test]
+fn damage_in_the_middle_of_the_log_costs_what_stood_there() {
+    let (world, data) = damage::written();
+    let (segment, record) = damage::record_of(&world, 50);
+    world.flip(segment, record + 8);
+    assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
+    let rebuilt = rebuild(&world);
+    assert_eq!((rebuilt.way, rebuilt.problems), (Way::Records, 1));
+    let batch = 160 << 10;
+    assert!(rebuilt.disk[..batch] == data[..batch]);
+    assert!(rebuilt.disk[2 * batch..data.len()] == data[2 * batch..]);
+}
+
+#[test]
+fn a_damaged_frame_is_lost_and_nothing_older_is_given() {
+    let (world, data) = damage::written();
+    let drive = world.open();
+    let newer = payload::text(&mut random(77), 32 << 10);
+    world.run(drive.write(48 * BLOCK, &newer, true)).unwrap();
+    world.kill(drive);
+    let (segment, offset) = damage::record_of(&world, 50);
+    world.flip(segment, offset + RECORD_HEADER_BYTES as u32 + 9);
+    // The first batch is damaged: there is no way but the records.
+    world.flip(0, 4096 + 30);
+    zero_superblocks(&world);
+    let rebuilt = rebuild(&world);
+    assert_eq!((rebuilt.way, &rebuilt.lost[..]), (Way::Records, &[(48, 8)][..]));
+    let mut expected = data;
+    expected[48 * BLOCK_BYTES..56 * BLOCK_BYTES].fill(0);
+    assert!(rebuilt.disk[160 << 10..expected.len()] == expected[160 << 10..]);
+    assert_eq!(rebuilt.problems, 1);
+}
+
+/// Two batches were not flushed, the first was torn; the next life wrote over it, and the second
+/// still stands there, whole.
+#[test]
+fn what_a_lost_life_left_behind_is_not_taken() {
+    let (world, data) = damage::written();
+    let drive = world.open();
+    for (offset, byte) in [(0, 1), (8192, 2)] {
+        world.write(&drive, offset, &[byte; 4096]).unwrap();
+        drive.seal(Stream::Host);
+        world.run(world.runtime.yield_now());
+    }
+    world.kill(drive);
+    let left = damage::batches(&world, 0);
+    world.flip(0, left[3].offset + 30);
+    let drive = world.open();
+    world.run(drive.write(4096, &[3; 4096], true)).unwrap();
+    world.kill(drive);
+    assert_eq!(damage::batches(&world, 0).len(), 5);
+    world.flip(0, left[1].offset + 30);
+    let rebuilt = rebuild(&world);
+    assert_eq!(rebuilt.way, Way::Records);
+    assert!(rebuilt.disk[8192..160 << 10] == data[8192..160 << 10], "a lost write came back");
+    assert!(rebuilt.disk[4096..8192].iter().all(|&byte| byte == 3));
+}
+
+#[test]
+fn a_segment_without_its_header_is_read_all_the_same() {
+    let (world, data) = damage::written();
+    world.flip(0, 20);
+    zero_superblocks(&world);
+    let found = Finder::new(None);
+    assert_eq!(found.result().unwrap_err().kind(), ErrorKind::NotADrive);
+    // Another segment says what the drive was.
+    let spec = identity_of_another(&world);
+    let medium = world.medium();
+    let mut wreck = world.run(Wreck::open(&medium, world.runtime.clone(), spec)).unwrap();
+    let mut parts = wreck.parts();
+    let mut bytes = 0;
+    while let Some(part) = world.run(parts.next()) {
+        let Extracted::Data { offset, bytes: found } = part else { panic!("{part:?}") };
+        assert!(found == &data[offset as usize..][..found.len()]);
+        bytes += found.len();
+    }
+    assert_eq!(bytes, data.len());
+    assert_eq!((wreck.way(), wreck.problems().1), (Way::Records, 1));
+}
+
+/// What a drive that was made alike is.
+fn identity_of_another(world: &World) -> Identity {
+    let another = World::new(world.spec.clone());
+    let drive = another.open();
+    another.run(drive.write(0, &[1, 2], true)).unwrap();
+    another.kill(drive);
+    zero_superblocks(&another);
+    identity(&another)
+}
+
+#[test]
+fn segments_of_several_drives_are_told_apart() {
+    let drives = [World::new(small(4 << 20, 4)), {
+        World::new(Spec { uuid: uuid::Uuid::from_u128(9), ..small(8 << 20, 4) })
+    }];
+    let mut pages = Vec::new();
+    for world in &drives {
+        let drive = world.open();
+        world.run(drive.write(0, &[1, 2], true)).unwrap();
+        world.kill(drive);
+        pages.push(world.peek(0, 0, 4096));
+    }
+    let at = 2 << 20;
+    let mut finder = Finder::new(None);
+    assert_eq!(finder.look(0, &pages[0]), 4096, "a header out of its place counted");
+    for page in &pages {
+        assert_eq!(finder.look(at, page), at + u64::from(SEGMENT_BYTES));
+    }
+    let error = finder.result().unwrap_err();
+    assert!(error.to_string().contains("--uuid"), "{error}");
+    let mut finder = Finder::new(Some(uuid::Uuid::from_u128(9)));
+    for page in &pages {
+        finder.look(at, page);
+    }
+    assert_eq!(finder.result().unwrap().size_bytes(), 8 << 20);
+}

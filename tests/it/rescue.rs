@@ -1,0 +1,147 @@
+//! Goal: a drive without its server, or without its superblocks, still gives its disk back:
+//! `extract` as an image, `rebuild` as a new drive; neither changes the drive it reads.
+//! Method: drives written by a real client, damaged in their files, compared as images.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use crate::harness::{Drive, Finished, pumice, tool};
+
+/// Bytes of the disk of every drive here.
+const SIZE: usize = 64 << 20;
+
+/// A drive of [`SIZE`] with data, text of two kinds, a trimmed range and a fill; none without a
+/// client. What its disk holds is asked of the server.
+fn written(args: &[&str]) -> Option<(Drive, Vec<u8>)> {
+    let qemu_io = tool("qemu-io")?;
+    let qemu_img = tool("qemu-img")?;
+    let drive = Drive::create("64M", args);
+    let source = drive.beside("source");
+    let text: Vec<u8> = (0..12u32 << 20).map(|at| ((at / 7) ^ (at / 4096)) as u8).collect();
+    fs::write(&source, &text).expect("the source");
+    let image = drive.beside("expected");
+    let io = format!(
+        "{io} -f raw -c 'write -s {source} 1M 12M' -c 'write -P 7 3M 40k' \
+         -c 'write -s {source} 5M 64k' -c 'discard 8M 1M' -c flush \"$uri\" \
+         && {img} convert -f raw -O raw \"$uri\" {image}",
+        io = qemu_io.display(),
+        img = qemu_img.display(),
+        source = source.display(),
+        image = image.display(),
+    );
+    let finished = pumice(&["serve".as_ref(), drive.path(), "--run".as_ref(), io.as_ref()]);
+    assert_eq!(finished.code, Some(0), "{finished:#?}");
+    let disk = fs::read(&image).expect("the image");
+    assert_eq!(disk.len(), SIZE);
+    assert!(disk[1 << 20..3 << 20] == text[..2 << 20] && disk[3 << 20] == 7);
+    Some((drive, disk))
+}
+
+fn two(verb: &str, source: &Path, target: &Path, flags: &[&str]) -> Finished {
+    let mut args: Vec<&std::ffi::OsStr> = vec![verb.as_ref(), source.as_ref(), target.as_ref()];
+    args.extend(flags.iter().map(AsRef::<std::ffi::OsStr>::as_ref));
+    pumice(&args)
+}
+
+/// What `pumice extract` makes of a drive, which is whole.
+fn extracted(path: &Path, drive: &Drive) -> Vec<u8> {
+    let image = drive.beside("image");
+    let finished = two("extract", path, &image, &["--force"]);
+    assert_eq!(finished.code, Some(0), "{finished:#?}");
+    fs::read(image).expect("the image")
+}
+
+fn overwrite(drive: &Drive, offset: u64, bytes: &[u8]) {
+    let file = OpenOptions::new().write(true).open(drive.path()).expect("the drive's file");
+    file.write_all_at(bytes, offset).expect("damage the drive");
+}
+
+#[test]
+fn an_image_is_the_disk_and_as_sparse() {
+    let Some((drive, disk)) = written(&[]) else { return };
+    let before = fs::read(drive.path()).unwrap();
+    assert!(extracted(drive.path(), &drive) == disk);
+    let allocated = fs::metadata(drive.beside("image")).unwrap().blocks() * 512;
+    assert!(allocated < 16 << 20, "{allocated} bytes: holes were written");
+    assert!(before == fs::read(drive.path()).unwrap(), "the drive was changed");
+    // As a stream, of which nobody need read all.
+    let path = drive.path().display();
+    let stream = drive.beside("stream");
+    let command = format!(
+        "{pumice} extract {path} - > {} && {pumice} extract {path} - | head -c 1 > /dev/null",
+        stream.display(),
+        pumice = crate::harness::PUMICE
+    );
+    let mut shell = std::process::Command::new("sh");
+    crate::harness::run_ok(shell.args(["-c", &command]));
+    assert!(fs::read(stream).unwrap() == disk);
+}
+
+#[test]
+fn an_image_is_not_overwritten_and_never_the_drive() {
+    let drive = Drive::create("64M", &[]);
+    let before = fs::read(drive.path()).unwrap();
+    let image = drive.beside("image");
+    fs::write(&image, b"somebody's thesis").unwrap();
+    for verb in ["extract", "rebuild"] {
+        let refused = two(verb, drive.path(), &image, &[]);
+        assert!(refused.code == Some(2) && refused.stderr.contains("--force"), "{refused:#?}");
+        assert_eq!(fs::read(&image).unwrap(), b"somebody's thesis");
+        let refused = two(verb, drive.path(), drive.path(), &["--force"]);
+        assert_eq!(refused.code, Some(2), "{refused:#?}");
+        assert!(before == fs::read(drive.path()).unwrap(), "{verb} changed the drive");
+    }
+}
+
+#[test]
+fn a_damaged_frame_is_left_out_of_the_image_and_listed() {
+    let Some((drive, disk)) = written(&["--codec", "none"]) else { return };
+    let bytes = fs::read(drive.path()).unwrap();
+    // LBA 1280 + 40 was not overwritten since.
+    let at = 1320 * 4096;
+    let block = &disk[at..at + 4096];
+    let place = bytes.windows(4096).position(|window| window == block).expect("the block's place");
+    overwrite(&drive, place as u64, b"?");
+    for verb in ["extract", "rebuild"] {
+        let target = drive.beside(verb);
+        let finished = two(verb, drive.path(), &target, &["--json"]);
+        assert_eq!(finished.code, Some(1), "{finished:#?}");
+        let json: serde_json::Value = serde_json::from_str(&finished.stdout).unwrap();
+        assert_eq!(json["lost_blocks"], 8, "{json:#}");
+        let image =
+            if verb == "extract" { fs::read(&target).unwrap() } else { extracted(&target, &drive) };
+        let mut expected = disk.clone();
+        expected[at..at + 8 * 4096].fill(0);
+        assert!(image == expected, "{verb}");
+    }
+}
+
+#[test]
+fn a_drive_without_superblocks_is_refused_and_rebuilt() {
+    let Some((drive, disk)) = written(&[]) else { return };
+    for slot in 0..2 {
+        overwrite(&drive, (slot << 20) + 100, &[0xff; 64]);
+    }
+    let before = fs::read(drive.path()).unwrap();
+    let refused = pumice(&["serve".as_ref(), drive.path(), "--run".as_ref(), "true".as_ref()]);
+    assert!(refused.code == Some(2), "{refused:#?}");
+    assert!(refused.stderr.contains("pumice rebuild"), "{refused:#?}");
+    for slot in 0..2 {
+        overwrite(&drive, slot << 20, &[0; 4096]);
+    }
+    let wiped = fs::read(drive.path()).unwrap();
+    assert!(before != wiped);
+    let target = drive.beside("rebuilt");
+    let finished = two("rebuild", drive.path(), &target, &["--json"]);
+    assert_eq!(finished.code, Some(0), "{finished:#?}");
+    let json: serde_json::Value = serde_json::from_str(&finished.stdout).unwrap();
+    assert_eq!((&json["from"], &json["problem_count"]), (&"checkpoint".into(), &0.into()));
+    assert!(wiped == fs::read(drive.path()).unwrap(), "the source was changed");
+    assert!(extracted(&target, &drive) == disk);
+    let checked = pumice(&["check".as_ref(), target.as_os_str()]);
+    assert_eq!(checked.code, Some(0), "{checked:#?}");
+    let wrong = two("rebuild", &drive.beside("source"), &drive.beside("nothing"), &[]);
+    assert!(wrong.code == Some(2) && wrong.stderr.contains("nothing to rebuild"), "{wrong:#?}");
+    assert!(!drive.beside("nothing").exists());
+}
