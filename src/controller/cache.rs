@@ -152,6 +152,10 @@ impl Drop for Load<'_> {
 mod tests {
     //! Goal: a frame is loaded once, others wait for it, and old entries make room.
     use super::*;
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Context, Wake, Waker};
 
     fn load(cache: &FrameCache, key: FrameKey, byte: u8) {
         assert!(matches!(cache.begin(key, |_| ()), Lookup::Miss));
@@ -214,6 +218,28 @@ mod tests {
         for number in 0..ENTRIES as u32 {
             assert_ne!(hit(&cache, (number, 0)), Some(0xee), "frame {number}");
         }
+    }
+
+    #[test]
+    fn the_end_of_a_load_wakes_those_who_wait_for_it() {
+        struct Woken(AtomicBool);
+        impl Wake for Woken {
+            fn wake(self: Arc<Self>) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let cache = FrameCache::new();
+        assert!(matches!(cache.begin((1, 1), |_| ()), Lookup::Miss));
+        let load = Load::new(&cache, (1, 1));
+        let ended = || (!cache.is_loading((1, 1))).then_some(());
+        let mut waiting = pin!(cache.loaded.wait_for(ended));
+        let woken = Arc::new(Woken(AtomicBool::new(false)));
+        let waker = Waker::from(woken.clone());
+        let mut context = Context::from_waker(&waker);
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        drop(load);
+        assert!(woken.0.load(Ordering::Relaxed), "nobody was woken");
+        assert!(waiting.as_mut().poll(&mut context).is_ready());
     }
 
     #[test]

@@ -110,8 +110,8 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         }
     }
 
-    /// Reads a payload that looks damaged again: what was wrong may have been the reading of it, and
-    /// a copy would make that last. None if it is damaged on the medium.
+    /// Reads a payload that looks damaged again: what was wrong may have been the reading of it,
+    /// and a copy would make that last. None if it is damaged on the medium.
     async fn read_again(
         &self,
         found: &Found<'_>,

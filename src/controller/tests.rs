@@ -13,6 +13,7 @@
 //! * `resize`: other sizes and capacities, and power loss meanwhile.
 //! * `scrub`: finding damage in a drive in use.
 //! * `space`: drives that are full.
+//! * `survival`: garbage collection and checkpoints when the power fails.
 //! * `paging`: a map larger than its memory.
 //! * `failures`: a medium that reports errors.
 //! * `extracting`: the whole disk taken out of a drive.
@@ -37,6 +38,7 @@ mod scripted;
 mod scrub;
 mod simulated;
 mod space;
+mod survival;
 
 use std::rc::Rc;
 

@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn impossible_values_are_refused_though_the_checksum_is_right() {
         let changes: [fn(&mut BatchHeader); 4] = [
-            |header| header.body_bytes = 100,
+            |header| header.body_bytes += 512,
             |header| header.body_bytes = (8 << 20) - 128,
             |header| header.record_bytes = header.body_bytes + 1,
             |header| header.seq = SeqNo(0),

@@ -182,7 +182,11 @@ fn run_unbroken<'a>(
     }
     match wrong.is_empty() {
         true => Ok(limits),
-        false => Err(format!("on the tree as it is:\n{}", wrong.join("\n"))),
+        false => Err(format!(
+            "on the tree as it is:\n{}\nIf `make test` passes, remove target/mutants and try \
+             again.",
+            wrong.join("\n")
+        )),
     }
 }
 

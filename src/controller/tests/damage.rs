@@ -251,6 +251,16 @@ fn one_superblock_is_enough_and_epochs_stay_unique() {
 }
 
 #[test]
+fn the_newer_of_two_superblocks_counts() {
+    for slot in 0..2 {
+        let (world, _) = written();
+        let mut newest = world.run(superblocks::load(&world.memory)).unwrap().superblock;
+        world.run(superblocks::store_next(&world.memory, slot, &mut newest)).unwrap();
+        assert_eq!(world.run(superblocks::load(&world.memory)).unwrap().slot, slot);
+    }
+}
+
+#[test]
 fn without_superblocks_there_is_no_drive() {
     let (world, _) = written();
     for slot in 0..2 {

@@ -151,3 +151,33 @@ fn a_read_that_fails_while_opening_costs_no_more_than_it_must() {
     }
     assert_eq!(refused, 4);
 }
+
+/// Guards against two syncs at once, one of which is told of a loss that concerns both: a flush
+/// must not be acknowledged because it was the other one.
+#[test]
+fn a_flush_beside_a_failing_sync_is_not_acknowledged() {
+    let mut acknowledged = 0;
+    for seed in 0..200 {
+        let mut world = World::new(small(SIZE, 4));
+        (world.seed, world.plan.latency_ns) = (seed, 1..=2_000_000);
+        let drive = world.open();
+        let sync_errors = Trigger::Nth(1 + seed % 2);
+        drive.medium().set_plan(FaultPlan { sync_errors, ..world.plan.clone() });
+        let beside = drive.clone();
+        world.runtime.spawn(async move { drop(beside.update_superblocks(|_| ()).await) });
+        let data = payload::noise(&mut random(seed), BLOCK_BYTES);
+        let is_acknowledged = world.run(drive.write(0, &data, true)).is_ok();
+        world.run(world.runtime.sleep_ns(20_000_000));
+        world.run(drive.medium().crash()).unwrap();
+        world.kill(drive);
+        world.plan = FaultPlan::default();
+        let drive = world.open();
+        if is_acknowledged {
+            acknowledged += 1;
+            let read = world.read(&drive, 0, BLOCK_BYTES).unwrap();
+            assert!(read == data, "seed {seed}: what was flushed is gone");
+        }
+        world.kill(drive);
+    }
+    assert!(acknowledged > 20, "too tame a test");
+}

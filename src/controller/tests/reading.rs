@@ -33,9 +33,9 @@ fn a_stored_frame_that_is_read_in_parts_is_read_from_the_medium_once() {
 }
 
 /// Memory in which a range of one segment cannot be read.
-struct BadSector {
-    inner: MemMedium,
-    bad: RefCell<Option<(SegmentId, Range<u32>)>>,
+pub(super) struct BadSector {
+    pub(super) inner: MemMedium,
+    pub(super) bad: RefCell<Option<(SegmentId, Range<u32>)>>,
 }
 
 impl Medium for BadSector {

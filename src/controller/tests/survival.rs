@@ -1,0 +1,378 @@
+//! Goal: garbage collection and checkpoints lose nothing that is durable, whenever the process or
+//! the power dies; what they read, move, name and give back is accounted for exactly.
+//! Method: lives of a drive that holds little more than its disk, with a writer that knows what
+//! each block may hold and a reader beside it; single steps are driven by hand where a random life
+//! would hardly ever meet them.
+
+use std::cell::RefCell;
+
+use rand::RngExt;
+
+use super::super::moving::Mover;
+use super::super::records::records;
+use super::super::scan::Scan;
+use super::*;
+use crate::base::SeqNo;
+use crate::base::seed::{Random, random};
+use crate::format::Record;
+
+const BLOCKS: u64 = 1536;
+const SEEDS: u64 = 5;
+const LIVES: u64 = 5;
+
+/// A block of the host's: its version is its first eight bytes, 0 for one that was trimmed. A third
+/// is noise, a third half noise, and of the last a whole frame is smaller than a part of it alone.
+fn content(version: u64) -> Vec<u8> {
+    let mut block = vec![0; BLOCK_BYTES];
+    if version > 0 {
+        let noise = [BLOCK_BYTES, BLOCK_BYTES / 2, 0][(version >> 20) as usize % 3];
+        block[8..].fill(0x55);
+        let noise = payload::noise(&mut random(version), noise.max(8));
+        block[..noise.len()].copy_from_slice(&noise);
+        block[..8].copy_from_slice(&version.to_le_bytes());
+    }
+    block
+}
+
+/// What each block may hold.
+struct Disk {
+    /// Versions that may be found after a crash: the durable one and all later ones.
+    allowed: Vec<Vec<u64>>,
+    /// Changes begun and ended; odd while one is under way.
+    changes: Vec<u64>,
+    writes: u64,
+    victims: u64,
+    checkpoints: u64,
+}
+
+type Shared = Rc<RefCell<Disk>>;
+
+impl Disk {
+    fn begin(&mut self, lba: u64, count: u64, trims: bool) -> Vec<u8> {
+        self.writes += 1;
+        let mut data = Vec::new();
+        for lba in lba..lba + count {
+            let version = if trims { 0 } else { self.writes << 20 | lba };
+            self.allowed[lba as usize].push(version);
+            self.changes[lba as usize] += 1;
+            data.extend(content(version));
+        }
+        data
+    }
+
+    fn end(&mut self, lba: u64, count: u64) {
+        for lba in lba..lba + count {
+            self.changes[lba as usize] += 1;
+        }
+    }
+
+    fn flushed(&mut self) {
+        for versions in &mut self.allowed {
+            versions.drain(..versions.len() - 1);
+        }
+    }
+
+    /// Takes what is found after a crash as the content, if each block may hold it.
+    fn compare(&mut self, found: &[u8], when: &str) {
+        for (lba, block) in found.chunks(BLOCK_BYTES).enumerate() {
+            let version = u64::from_le_bytes(block[..8].try_into().unwrap());
+            let allowed = &mut self.allowed[lba];
+            assert!(allowed.contains(&version), "{when}: LBA {lba} is {version}, not {allowed:?}");
+            assert!(block == content(version), "{when}: LBA {lba}");
+            *allowed = vec![version];
+            self.changes[lba] &= !1;
+        }
+    }
+}
+
+/// Writes, trims and flushes until a request fails.
+async fn write(drive: Rc<TestDrive>, disk: Shared, mut random: Random) {
+    loop {
+        let count = random.random_range(1..=24);
+        let lba = random.random_range(0..=BLOCKS - count);
+        let kind = random.random_range(0..40);
+        let data = disk.borrow_mut().begin(lba, count, kind == 0);
+        let fua = kind < 3;
+        let done = match kind {
+            0 => drive.trim(lba * BLOCK, count * BLOCK, fua).await,
+            _ => drive.write(lba * BLOCK, &data, fua).await,
+        };
+        if let Err(error) = done {
+            assert_ne!(error.kind(), ErrorKind::NoSpace, "the drive is full");
+            return;
+        }
+        disk.borrow_mut().end(lba, count);
+        if fua {
+            disk.borrow_mut().flushed();
+        }
+    }
+}
+
+/// Reads blocks, each of which must be what was acknowledged last if nobody is changing it.
+async fn read(drive: Rc<TestDrive>, disk: Shared, mut random: Random, failed: Rc<Cell<u32>>) {
+    let mut block = vec![0; BLOCK_BYTES];
+    loop {
+        drive.clock.sleep_ns(random.random_range(1000..400_000)).await;
+        let lba = random.random_range(0..BLOCKS) as usize;
+        let before = disk.borrow().changes[lba];
+        match drive.read(lba as u64 * BLOCK, &mut block).await {
+            Err(error) if error.kind() == ErrorKind::Corrupt => failed.set(failed.get() + 1),
+            Err(_) => return,
+            Ok(()) => {
+                let disk = disk.borrow();
+                if before.is_multiple_of(2) && disk.changes[lba] == before {
+                    let expected = content(*disk.allowed[lba].last().unwrap());
+                    failed.set(failed.get() + u32::from(block != expected));
+                }
+            }
+        }
+    }
+}
+
+/// One life: reads and writes until the process or the power dies.
+fn live(world: &World, options: OpenOptions, random_of: &mut Random, disk: &Shared, when: &str) {
+    let drive = world.try_open(options).unwrap();
+    let failed = Rc::new(Cell::new(0));
+    let writer = write(drive.clone(), disk.clone(), random(random_of.random()));
+    world.runtime.spawn(writer);
+    for _ in 0..3 {
+        let seed = random(random_of.random());
+        world.runtime.spawn(read(drive.clone(), disk.clone(), seed, failed.clone()));
+    }
+    let last = disk.borrow().writes + random_of.random_range(300..900);
+    world.run(async {
+        while disk.borrow().writes < last {
+            world.runtime.sleep_ns(random_of.random_range(1000..200_000)).await;
+        }
+    });
+    if random_of.random() {
+        world.run(drive.medium().crash()).unwrap();
+    }
+    assert_eq!(failed.get(), 0, "{when}: reads failed");
+    let operations = drive.info().operations;
+    disk.borrow_mut().victims += operations.gc_victims;
+    disk.borrow_mut().checkpoints += operations.checkpoints;
+    world.kill(drive);
+    // Read-only: what is counted here is what recovery found, and no checkpoint is under way.
+    let drive = world.try_open(OpenOptions { read_only: true, ..options }).unwrap();
+    let found = world.read(&drive, 0, (BLOCKS * BLOCK) as usize).unwrap();
+    disk.borrow_mut().compare(&found, when);
+    assert_accounting(&drive);
+    world.kill(drive);
+}
+
+fn flip_superblock(world: &World, slot: u32) {
+    let mut bytes = world.run(world.memory.read_superblock(slot)).unwrap();
+    bytes[100] ^= 1;
+    world.run(world.memory.write_superblock(slot, bytes)).unwrap();
+}
+
+/// Lives under the same garbage collection, with checkpoints every so many bytes.
+fn live_and_die(checkpoint_bytes: u64) {
+    let (mut victims, mut checkpoints) = (0, 0);
+    for seed in 0..SEEDS {
+        let mut random = random(seed);
+        let options = OpenOptions { checkpoint_bytes, ..OpenOptions::default() };
+        let mut world = World::new(small(BLOCKS * BLOCK, 5));
+        world.plan.latency_ns = 1000..=random.random_range(2000..500_000);
+        let disk = Shared::new(RefCell::new(Disk {
+            allowed: vec![vec![0]; BLOCKS as usize],
+            changes: vec![0; BLOCKS as usize],
+            writes: 0,
+            victims: 0,
+            checkpoints: 0,
+        }));
+        for life in 0..LIVES {
+            world.seed = seed * LIVES + life;
+            live(&world, options, &mut random, &disk, &format!("seed {seed}, life {life}"));
+        }
+        world.plan = FaultPlan::default();
+        assert_eq!(world.check().problems, [], "seed {seed}");
+        // Whichever slot is left names whole structures.
+        flip_superblock(&world, seed as u32 % 2);
+        let drive = world.try_open(options).unwrap();
+        let found = world.read(&drive, 0, (BLOCKS * BLOCK) as usize).unwrap();
+        disk.borrow_mut().compare(&found, "one superblock");
+        world.close(drive);
+        victims += disk.borrow().victims;
+        checkpoints += disk.borrow().checkpoints;
+    }
+    assert!(
+        victims > 30 && checkpoints > 10,
+        "too tame: {victims} victims, {checkpoints} checkpoints"
+    );
+}
+
+#[test]
+fn deaths_under_garbage_collection_and_checkpoints_lose_nothing() {
+    live_and_die(1 << 20);
+}
+
+#[test]
+fn deaths_under_garbage_collection_lose_nothing() {
+    live_and_die(64 << 20);
+}
+
+/// The age of data is that of the host's write, however often it was moved.
+#[test]
+fn a_frame_moved_twice_names_the_batch_in_which_the_host_wrote_it() {
+    let world = World::new(small(4 << 20, 4));
+    let drive = world.open();
+    world.run(drive.write(0, &payload::noise(&mut random(1), 8 * BLOCK_BYTES), true)).unwrap();
+    let origin = drive.log.sealed_seq();
+    for _ in 0..2 {
+        let Mapping::Frame { place, .. } = drive.l2p.borrow().lookup(Lba(0)).resident().0 else {
+            panic!("LBA 0 is no frame");
+        };
+        world.run(move_all(&drive, SegmentId(place.segment)));
+        drive.seal(Stream::Moved);
+        world.run(drive.flush_log()).unwrap();
+    }
+    let tail = drive.log.tail(Stream::Moved).unwrap();
+    let origins = world.run(origins_in(&drive, tail.segment));
+    assert_eq!(origins, [origin; 2]);
+    let age = drive.space.borrow().table()[tail.segment.0 as usize].age;
+    assert_eq!(age, origin);
+    assert_accounting(&drive);
+}
+
+fn scan(drive: &TestDrive, segment: SegmentId) -> Scan<'_, TestMedium> {
+    let shape = drive.superblock.borrow().shape();
+    let generation = drive.space.borrow().generation(segment);
+    Scan::new(drive.medium(), drive.uuid(), &shape, segment, generation)
+}
+
+async fn move_all(drive: &TestDrive, segment: SegmentId) {
+    let mut mover = Mover::new(drive);
+    let mut scan = scan(drive, segment);
+    while let Some((header, body)) = scan.next().await {
+        for found in records(&header, body) {
+            mover.move_record(header.seq, &found.unwrap()).await.unwrap();
+        }
+    }
+}
+
+/// The origins of the sources of all frames in a segment.
+async fn origins_in(drive: &TestDrive, segment: SegmentId) -> Vec<SeqNo> {
+    let mut origins = Vec::new();
+    let mut scan = scan(drive, segment);
+    while let Some((header, body)) = scan.next().await {
+        for found in records(&header, body).map(|found| found.unwrap()) {
+            if matches!(found.record, Record::Data { .. }) {
+                let sources = found.record.sources(found.bytes);
+                origins.extend(sources.map(|source| source.origin));
+            }
+        }
+    }
+    origins
+}
+
+/// A checkpoint that finds no room leaves the one before as it was, accounted for to the byte.
+#[test]
+fn a_checkpoint_that_fails_leaves_the_one_before() {
+    let world = World::new(small(4 << 20, 4));
+    let clock = world.runtime.clone();
+    let drive =
+        Rc::new(world.run(Drive::open(world.medium(), clock, OpenOptions::default())).unwrap());
+    // Without garbage collection, which would make room.
+    let writer = drive.clone();
+    world.runtime.spawn(async move { writer.run_writer().await });
+    let data = payload::noise(&mut random(1), 64 << 10);
+    world.write(&drive, 0, &data).unwrap();
+    world.run(drive.checkpoint()).unwrap();
+    while drive.space.borrow_mut().allocate(Stream::Moved, 1).is_some() {}
+    let mut completed = 0;
+    let (refused, named) = loop {
+        assert!(completed < 5000, "checkpoints take no room");
+        let named = drive.metadata();
+        drive.l2p.borrow_mut().touch_leaf(0);
+        match world.run(drive.checkpoint()) {
+            Ok(()) => completed += 1,
+            Err(error) => break (error, named),
+        }
+    };
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    let still_named = drive.metadata();
+    assert!(named.iter().all(|place| still_named.contains(place)), "{named:?}, {still_named:?}");
+    assert_accounting(&drive);
+    world.kill(drive);
+    let drive = world.open();
+    assert!(world.read(&drive, 0, data.len()).unwrap() == data);
+    assert_accounting(&drive);
+}
+
+/// Batches that cannot be read may have been durable: that is no torn tail.
+#[test]
+fn a_log_whose_end_cannot_be_read_does_not_end_there() {
+    let (world, _) = damage::written();
+    let drive = world.open();
+    let data = vec![7; 100_000];
+    world.run(drive.write(0, &data, true)).unwrap();
+    world.kill(drive);
+    let last = damage::batches(&world, 0).pop().unwrap();
+    assert_eq!(last.seq.0, 4);
+    let bad = RefCell::new(Some((SegmentId(0), last.offset..last.offset + 512)));
+    let medium = Rc::new(reading::BadSector { inner: world.memory.clone(), bad });
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let open = || world.run(Drive::open(medium.clone(), world.runtime.clone(), options));
+    assert_eq!(open().map(|_| ()).unwrap_err().kind(), ErrorKind::Medium);
+    // What cannot be read behind the end, where nothing was written, is nobody's loss.
+    let beyond = last.offset + last.batch_bytes() as u32 + (64 << 10);
+    medium.bad.replace(Some((SegmentId(0), beyond..beyond + 512)));
+    let drive = open().unwrap();
+    let mut out = vec![0; data.len()];
+    world.run(drive.read(0, &mut out)).unwrap();
+    assert!(out == data);
+}
+
+/// Power fails while a checkpoint's superblocks are being written: one of them is whole.
+#[test]
+fn power_loss_between_superblocks_leaves_one() {
+    for seed in 0..60 {
+        let mut world = World::new(small(4 << 20, 4));
+        world.seed = seed;
+        let drive = world.open();
+        let data = payload::noise(&mut random(seed), 64 << 10);
+        world.run(drive.write(0, &data, true)).unwrap();
+        let latency_ns = 1_000_000..=1_000_000;
+        drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+        let writes = || drive.medium().inner().counts().superblock_writes;
+        let (before, more) = (writes(), 1 + seed % 2);
+        let checkpointing = drive.clone();
+        world.runtime.spawn(async move { drop(checkpointing.checkpoint().await) });
+        world.run(async {
+            while writes() < before + more {
+                world.runtime.sleep_ns(100_000).await;
+            }
+            drive.medium().crash().await.unwrap();
+        });
+        world.kill(drive);
+        let drive = world.open();
+        assert!(world.read(&drive, 0, data.len()).unwrap() == data, "seed {seed}");
+        world.kill(drive);
+    }
+}
+
+/// Guards against a block that reads as what stood at its place before the segment was used again.
+#[test]
+fn frames_of_a_segment_that_is_given_back_are_forgotten() {
+    let world = World::new(small(4 << 20, 4));
+    let drive = world.open();
+    let noise = payload::noise(&mut random(1), 1 << 20);
+    for _ in 0..6 {
+        world.run(drive.write(0, &noise, true)).unwrap();
+    }
+    let place = (0, crate::format::SEGMENT_HEADER_BYTES as u32);
+    drive.cache.fill(place, BLOCK_BYTES, |_| Ok::<_, Error>(())).unwrap();
+    assert!(matches!(drive.cache.begin(place, |_| ()), cache::Lookup::Hit(())));
+    assert_eq!(drive.space.borrow().live_bytes_of(SegmentId(0)), 0);
+    while drive.space.borrow().free_count() > 6 {
+        drive.space.borrow_mut().allocate(Stream::Moved, 1).unwrap();
+    }
+    world.run(drive.checkpoint()).unwrap();
+    drive.gc.wake();
+    world.run(world.runtime.sleep_ns(1_000_000_000));
+    assert!(drive.space.borrow().is_free(SegmentId(0)), "too tame a test");
+    assert!(matches!(drive.cache.begin(place, |_| ()), cache::Lookup::Miss));
+    world.kill(drive);
+}
