@@ -60,6 +60,8 @@ pub(crate) struct Checkpoints {
     watermark: Cell<SeqNo>,
     /// Media bytes of the drive's life when it was begun.
     begun_at_bytes: Cell<u64>,
+    /// Media bytes of metadata sealed since: what the checkpoint itself costs.
+    own_bytes: Cell<u64>,
     running: Cell<bool>,
     ended: WaitQueue,
     /// Where the newest checkpoint's lists and root stand: segment and bytes.
@@ -83,6 +85,7 @@ impl Checkpoints {
         Self {
             watermark: Cell::new(watermark),
             begun_at_bytes: Cell::new(begun_at_bytes),
+            own_bytes: Cell::new(0),
             running: Cell::new(false),
             ended: WaitQueue::default(),
             lists: RefCell::new(lists),
@@ -103,11 +106,6 @@ impl Checkpoints {
         self.watermark.set(SeqNo(u64::MAX));
     }
 
-    /// Media bytes of the drive's life when the newest checkpoint was begun.
-    pub(crate) fn begun_at_bytes(&self) -> u64 {
-        self.begun_at_bytes.get()
-    }
-
     /// Checkpoints completed since the opening.
     pub(crate) fn completed(&self) -> u64 {
         self.completed.get()
@@ -116,6 +114,13 @@ impl Checkpoints {
     /// Whether one is being written.
     pub(crate) fn is_running(&self) -> bool {
         self.running.get()
+    }
+
+    /// Notes that a batch was sealed while a checkpoint was being written, or not.
+    pub(crate) fn batch_sealed(&self, stream: Stream, media_bytes: u64) {
+        if self.running.get() && stream == Stream::Meta {
+            self.own_bytes.set(self.own_bytes.get().saturating_add(media_bytes));
+        }
     }
 
     /// Notes that a stream goes on in a segment. Only metadata matters: what a checkpoint names is
@@ -183,10 +188,13 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     /// Whether so much was written since the last checkpoint, or so much of the map is dirty, that
     /// another is due. Until recovery would take about a second, a checkpoint waits until it costs
-    /// no more than 2 % of what was written.
+    /// no more than 2 % of what was written. What a checkpoint writes does not count: it would be
+    /// the reason for the next, and that one for the next, on a drive that nobody uses.
     pub(crate) fn checkpoint_is_due(&self) -> bool {
-        let since = self.stats.media_bytes.get().saturating_sub(self.checkpoints.begun_at_bytes());
-        if self.checkpoints.is_running() || since == 0 {
+        let checkpoints = &self.checkpoints;
+        let counted = checkpoints.begun_at_bytes.get().saturating_add(checkpoints.own_bytes.get());
+        let since = self.stats.media_bytes.get().saturating_sub(counted);
+        if checkpoints.is_running() || since == 0 {
             return false;
         }
         let (dirty_bytes, dirty_leaves) = {
@@ -254,6 +262,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             self.seal(stream);
         }
         self.checkpoints.opened.borrow_mut().clear();
+        self.checkpoints.own_bytes.set(0);
         let (watermark, watermark_checksum) = self.log.chain_end();
         let DroppedSnapshot { ranges, leaf_mapped_blocks } =
             self.l2p.borrow_mut().begin_checkpoint();

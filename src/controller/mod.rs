@@ -357,6 +357,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let Some(sealed) = self.log.seal(stream, self.stats.totals()) else { return };
         self.stats.media_bytes.add(sealed.media_bytes);
         self.space.borrow_mut().batch_sealed(sealed.segment, sealed.seq);
+        self.checkpoints.batch_sealed(stream, sealed.media_bytes);
         if stream != Stream::Moved {
             self.gc.spend(sealed.media_bytes);
         }

@@ -68,3 +68,22 @@ fn an_orderly_end_leaves_no_log_to_read() {
     assert!(drive.info().operations.recovered_batches <= 2, "{:?}", drive.info().operations);
     world.close(drive);
 }
+
+/// Guards against a checkpoint that is the reason for the next one.
+#[test]
+fn a_drive_at_rest_writes_no_checkpoints() {
+    let mut world = World::new(small(SIZE, 10));
+    world.plan.latency_ns = 1_000_000..=1_000_000;
+    let drive = world.try_open(OpenOptions { checkpoint_bytes: 1, ..options() }).unwrap();
+    scatter(&world, &drive, 20);
+    world.run(drive.flush()).unwrap();
+    // The one that is due, and one for what the host wrote while that was being written.
+    world.run(drive.clock.sleep_ns(5_000_000_000));
+    let (checkpoints, media_bytes) =
+        (drive.info().operations.checkpoints, drive.info().media_bytes);
+    assert!((1..=20).contains(&checkpoints), "{checkpoints}");
+    world.run(drive.clock.sleep_ns(60_000_000_000));
+    assert_eq!(drive.info().operations.checkpoints, checkpoints);
+    assert_eq!(drive.info().media_bytes, media_bytes);
+    world.close(drive);
+}
