@@ -96,7 +96,7 @@ impl<'a, M: Medium> Walk<'a, M> {
     /// A walk that begins behind a checkpoint's watermark, or at the log's beginning.
     pub(crate) fn new(medium: &'a M, superblock: &'a Superblock, root: Option<&Root>) -> Self {
         let first = Position { segment: SegmentId(0), generation: None, used: 0 };
-        let windows = Stream::ALL.map(|_| Window::new(medium, superblock.segment_bytes));
+        let windows = Stream::ALL.map(|_| Window::reading_ahead(medium, superblock.segment_bytes));
         let mut walk = Self {
             superblock,
             positions: [Some(first), None, None],

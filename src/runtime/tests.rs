@@ -277,14 +277,32 @@ fn dropping_a_ring_ends_what_was_queued_and_what_was_leaked() {
         std::mem::forget(receive);
         runtime.yield_now().await;
         let mut write =
-            pin!(runtime.write_at(&descriptor, 0, Arc::new(AlignedBuffer::zeroed(1 << 20))));
+            pin!(runtime.write_at(&descriptor, 0, Arc::new(AlignedBuffer::zeroed(64 << 10))));
         assert!(poll_once(&mut write).await.is_none());
     });
     assert_eq!(file.metadata().unwrap().len(), 0, "the write is queued, not submitted");
     drop(runtime);
-    assert_eq!(file.metadata().unwrap().len(), 1 << 20);
+    assert_eq!(file.metadata().unwrap().len(), 64 << 10);
     assert_eq!(Arc::strong_count(&descriptor), 1);
     assert_eq!(Arc::strong_count(&server), 1);
+}
+
+/// A long write goes on while its thread is busy with something else.
+#[test]
+fn long_operations_are_submitted_at_once() {
+    let Ok(runtime) = Runtime::new(Backend::Uring) else { return };
+    let file = tempfile::tempfile().unwrap();
+    let descriptor = Arc::new(OwnedFd::from(file.try_clone().unwrap()));
+    runtime.block_on(async {
+        let bytes = Arc::new(AlignedBuffer::zeroed(1 << 20));
+        let mut write = pin!(runtime.write_at(&descriptor, 0, bytes));
+        assert!(poll_once(&mut write).await.is_none());
+        let begun = Instant::now();
+        while file.metadata().unwrap().len() < 1 << 20 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the write waits for a turn");
+        }
+        assert_eq!(write.await.unwrap(), 1 << 20);
+    });
 }
 
 fn bound_listener() -> (UnixListener, tempfile::TempDir) {

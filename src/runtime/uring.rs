@@ -41,6 +41,11 @@ use super::direct::Direct;
 use super::executor::Shared;
 use crate::base::AlignedBuffer;
 
+/// An operation on a file that moves so many bytes is submitted when it begins and not with all
+/// others at the end of the turn: the medium works while this thread goes on, and the system call
+/// is a small part of what 256 KiB cost.
+const SUBMIT_AT_ONCE_BYTES: usize = 256 << 10;
+
 /// Entries that one system call can submit; more are submitted in several. Holds a full burst at
 /// queue depth 128 (a receive, a send and a medium operation each need an entry).
 const SUBMISSION_ENTRIES: u32 = 512;
@@ -68,6 +73,15 @@ impl Buffer {
     fn into_aligned(self) -> AlignedBuffer {
         let Buffer::Aligned(buffer) = self else { unreachable!("a slot changed its buffer") };
         buffer
+    }
+
+    /// Bytes that a file operation with it moves.
+    fn file_bytes(&self) -> usize {
+        match self {
+            Buffer::Aligned(buffer) => buffer.len(),
+            Buffer::Shared(buffer) => buffer.len(),
+            Buffer::None | Buffer::Bytes(_) => 0,
+        }
     }
 
     fn into_bytes(self) -> Vec<u8> {
@@ -305,6 +319,7 @@ impl Uring {
         let mut inner = self.inner.borrow_mut();
         let index = inner.free_slot();
         let slot = &mut inner.slots[index as usize];
+        let is_long = buffer.file_bytes() >= SUBMIT_AT_ONCE_BYTES;
         slot.kind = kind;
         // Replaced by the waker of the task in the poll that follows at once.
         slot.state = State::Waiting(Waker::noop().clone());
@@ -317,6 +332,10 @@ impl Uring {
         // now owns. Neither moves, is touched or is freed before the completion is reaped, see
         // the invariants at the top of this file.
         unsafe { inner.push(entry) };
+        if is_long {
+            let submitted = inner.ring.submit();
+            inner.check(submitted);
+        }
         Operation { uring: self, key, ended: false }
     }
 }

@@ -45,6 +45,9 @@ pub enum Trigger {
     Probability(f64),
 }
 
+/// What stands in the buffer of a read that failed: nobody must take it for content.
+const UNREAD_BYTE: u8 = 0xbd;
+
 /// Which faults to inject. The default injects none, but the cache is volatile all the same.
 #[derive(Clone, Debug)]
 pub struct FaultPlan {
@@ -266,7 +269,8 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         self.inner.append(segment, 0, Arc::new(noise)).await
     }
 
-    /// What is wrong with a read that just got its bytes: flips a bit, or fails.
+    /// What is wrong with a read that just got its bytes: flips a bit, or fails, and then the bytes
+    /// are not what they should be.
     async fn spoil(&self, bytes: &mut [u8], latency_ns: u64) -> Result<()> {
         if self.strikes(Kind::ReadCorruption) && !bytes.is_empty() {
             let bit = below(&mut self.random.borrow_mut(), bytes.len() as u64 * 8) as usize;
@@ -274,7 +278,11 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         }
         let fails = self.strikes(Kind::Read);
         self.pass(latency_ns).await?;
-        if fails { Err(injected("read")) } else { Ok(()) }
+        if !fails {
+            return Ok(());
+        }
+        bytes.fill(UNREAD_BYTE);
+        Err(injected("read"))
     }
 
     fn draw_latency_ns(&self) -> u64 {
