@@ -9,7 +9,9 @@ use super::{Outcome, at_path, print, print_json, size, thresholds};
 use crate::base::units::format_size;
 use crate::base::{Error, ErrorKind, Result};
 use crate::codec::Codec;
-use crate::controller::{SEGMENT_BYTES_DEFAULT, Spec, WARN_THRESHOLDS_MAX, create};
+use crate::controller::{
+    OVER_PROVISIONING_PERCENT_DEFAULT, SEGMENT_BYTES_DEFAULT, Spec, WARN_THRESHOLDS_MAX, create,
+};
 use crate::media::file::FileMedium;
 use crate::runtime::{Backend, Runtime};
 
@@ -19,6 +21,7 @@ use crate::runtime::{Backend, Runtime};
 Examples:
   pumice create drive.pumice --size 64G
   pumice create drive.pumice --size 64G --codec zstd:3
+  pumice create drive.pumice --size 64G --over-provisioning 28
   pumice create /dev/sdx --size 2T --capacity 1T --force")]
 pub(crate) struct Args {
     /// File or block device
@@ -28,9 +31,15 @@ pub(crate) struct Args {
     #[arg(long, value_parser = size, value_name = "SIZE", allow_hyphen_values = true)]
     size: u64,
 
-    /// Bytes for the log [default: the size, its overhead when nothing compresses, and 12 %]
+    /// Bytes for the log [default: the size, its overhead when nothing compresses, and the
+    /// over-provisioning]
     #[arg(long, value_parser = size, value_name = "SIZE")]
     capacity: Option<u64>,
+
+    /// What the capacity has beyond size and overhead, in per cent of the size, 1 to 1000
+    #[arg(long, default_value_t = OVER_PROVISIONING_PERCENT_DEFAULT, value_name = "PERCENT")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "capacity")]
+    over_provisioning: u32,
 
     /// Codec for new data: none, lz4, zstd or zstd:LEVEL
     #[arg(long, default_value = "lz4", value_name = "CODEC")]
@@ -70,6 +79,7 @@ fn spec(args: &Args, segment_bytes: u32) -> Spec {
     Spec {
         created_seconds: since_1970.map_or(0, |since| since.as_secs()),
         capacity_bytes: args.capacity,
+        over_provisioning_percent: args.over_provisioning,
         segment_bytes,
         codec: args.codec,
         warn_percent: args.warn,

@@ -155,7 +155,7 @@ pub(crate) fn print(text: &str) -> Result<(), Error> {
 }
 
 /// Prints a result as JSON, indented, to stdout.
-pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Error> {
+pub(crate) fn print_json(value: &(impl serde::Serialize + ?Sized)) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(value).expect("results serialize");
     print(&(text + "\n"))
 }

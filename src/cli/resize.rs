@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::ArgGroup;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Outcome, at_path, print, print_json, size};
@@ -19,6 +20,7 @@ use crate::serve::control::{self, Answer, Client, Request};
 /// refused if that does not fit. Power loss leaves the old drive or the new one, with all data. On
 /// a served drive the server does it, and goes on when this command is interrupted.
 #[derive(Debug, clap::Args)]
+#[command(group(ArgGroup::new("change").args(["size", "capacity"]).required(true).multiple(true)))]
 #[command(after_help = "\
 Examples:
   pumice resize drive.pumice --size 128G --capacity 150G
@@ -28,7 +30,7 @@ pub(crate) struct Args {
     path: PathBuf,
 
     /// Size of the disk that the host sees: a multiple of 4 KiB, not below what it is
-    #[arg(long, value_parser = size, value_name = "SIZE", required_unless_present = "capacity")]
+    #[arg(long, value_parser = size, value_name = "SIZE")]
     size: Option<u64>,
 
     /// Bytes for the log

@@ -52,6 +52,23 @@ fn capacities_that_make_no_drive_are_refused() {
     }
 }
 
+#[test]
+fn over_provisioning_that_makes_no_drive_is_refused() {
+    for flags in [&["--over-provisioning=0"][..], &["--over-provisioning=7", "--capacity=1G"]] {
+        let drive = Drive::absent();
+        let path = drive.path().to_str().expect("a plain path");
+        refused(&pumice(&[&["create", path, "--size=64M"][..], flags].concat()), "over-provision");
+        assert!(!drive.path().exists(), "refused flags left a file behind");
+    }
+}
+
+#[test]
+fn a_resize_without_a_change_is_refused() {
+    let drive = Drive::create("64M", &[]);
+    let refusal = pumice(&["resize", drive.path().to_str().expect("a plain path")]);
+    refused(&refusal, "--size <SIZE>|--capacity <SIZE>");
+}
+
 /// With ever more files allowed, it fails at ever later steps.
 #[test]
 fn a_drive_that_could_not_be_finished_is_removed() {

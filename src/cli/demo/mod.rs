@@ -1,11 +1,14 @@
 //! `pumice demo`: the drive's main job in one command, with and without compression.
 //!
 //! ```text
-//! for codec lz4, then none:
-//!   create in a temporary folder -> `pumice serve` as a child, on a Unix socket
-//!   -> real files in, all read back and compared -> synthetic data, random and sequential
-//!   -> stop the server -> check the drive -> remove it
+//! two drives, lz4 and none: created in a temporary folder, each served by `pumice serve` as a child
+//!   -> real files in, all read back and compared, on one drive and then on the other
+//!   -> synthetic data, random and sequential: several rounds, the drives taking turns
+//!   -> stop the servers -> check both drives -> remove them
 //! ```
+//!
+//! Medians of rounds that take turns: on a disk that others use too, one run beside another says
+//! nothing about the drives.
 //!
 //! Nothing stays behind, not after Ctrl-C either: a signal ends the run at the next request, and
 //! the folder and the server go as they do after any error.
@@ -13,6 +16,7 @@
 mod client;
 mod data;
 
+use std::fmt;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -40,9 +44,13 @@ use crate::serve::control;
 /// Where the synthetic data lies on the disk: behind the real data.
 const SYNTHETIC_AREA_BYTES: u64 = 1 << 30;
 
-/// Bytes of each sequential run and of each random one.
-const SEQUENTIAL_BYTES: u64 = 512 << 20;
-const RANDOM_BYTES: u64 = 256 << 20;
+/// Bytes of each sequential round and of each random one, and rounds of each kind of data.
+const SEQUENTIAL_BYTES: u64 = 160 << 20;
+const RANDOM_BYTES: u64 = 80 << 20;
+const ROUNDS: u64 = 3;
+
+/// Bytes of all synthetic data that a drive gets.
+const SYNTHETIC_BYTES: u64 = 3 * ROUNDS * (SEQUENTIAL_BYTES + RANDOM_BYTES);
 
 /// Requests in flight, sequential and random.
 const SEQUENTIAL_DEPTH: usize = 8;
@@ -50,9 +58,9 @@ const RANDOM_DEPTH: usize = 32;
 
 /// Show what the drive does with real and synthetic data, beside the same without compression
 ///
-/// Makes two drives in a temporary folder, one with LZ4 and one without compression, serves each
-/// over NBD, fills it with the files of a folder, reads all back and compares, then measures
-/// synthetic data. Takes a minute or two; nothing is left behind.
+/// Makes two drives in a temporary folder, one with LZ4 and one without compression, serves both
+/// over NBD, fills each with the files of a folder, reads all back and compares, then measures
+/// synthetic data on both in turns. Takes a minute or two; nothing is left behind.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Folder whose files are the real data
@@ -72,7 +80,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What one kind of data became on one drive.
+/// What one kind of data became on one drive. Speeds are medians of the rounds.
 #[derive(Clone, Debug, Serialize)]
 struct Line {
     data: String,
@@ -86,6 +94,8 @@ struct Line {
     write_iops: f64,
     read_mb_s: f64,
     read_iops: f64,
+    /// Of each round, in order.
+    write_mb_s_rounds: Vec<f64>,
 }
 
 /// Runs the subcommand.
@@ -103,7 +113,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         return Err(Error::new(ErrorKind::Medium, "interrupted; nothing is left behind"));
     }
     match result {
-        Ok(lines) if args.json => print_json(&lines)?,
+        Ok(lines) if args.json => print_json(lines.as_flattened())?,
         Ok(lines) => print(&text(&lines))?,
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             super::say_error(&error.chain());
@@ -114,8 +124,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// Everything with one drive, then with the other.
-fn compare(args: &Args, interrupted: &Arc<AtomicBool>) -> Result<Vec<Line>> {
+/// Everything with both drives: a line of each for each kind of data.
+fn compare(args: &Args, interrupted: &Arc<AtomicBool>) -> Result<Vec<[Line; 2]>> {
     let scratch = args.scratch.clone().unwrap_or_else(|| {
         std::env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from)
     });
@@ -131,13 +141,20 @@ fn compare(args: &Args, interrupted: &Arc<AtomicBool>) -> Result<Vec<Line>> {
     while stream.fill(&mut chunk) && !interrupted.load(Ordering::Relaxed) {
         bar.inc(CHUNK_BYTES as u64);
     }
-    let mut lines = Vec::new();
-    for codec in ["lz4", "none"] {
-        let drive = DemoDrive::start(folder.path(), codec, bytes)?;
-        let client = Client::connect(&drive.socket, interrupted.clone())?;
-        lines.extend(measure(&drive, client, codec, &args.path, bytes, &bar)?);
-        bar.set_message(format!("{codec}: checking every checksum"));
-        drive.finish()?;
+    let mut sides = [
+        Side::start(folder.path(), "lz4", bytes, interrupted)?,
+        Side::start(folder.path(), "none", bytes, interrupted)?,
+    ];
+    let mut lines = vec![real_data(&mut sides, &args.path, bytes, &bar)?];
+    for saved in [98, 50, 2] {
+        for pattern in [Pattern::Random, Pattern::Sequential] {
+            lines.push(synthetic_data(&mut sides, saved, pattern, &bar)?);
+        }
+    }
+    for side in sides {
+        bar.set_message(format!("{}: checking every checksum", side.codec));
+        side.client.disconnect()?;
+        side.drive.finish()?;
     }
     bar.finish_and_clear();
     Ok(lines)
@@ -148,14 +165,15 @@ fn fitting_bytes(folder: &Path, wanted: u64) -> Result<u64> {
     let space =
         rustix::fs::statvfs(folder).map_err(|error| failed("no free space")(error.into()))?;
     let free = space.f_bavail * space.f_frsize;
-    let synthetic = 3 * (SEQUENTIAL_BYTES + RANDOM_BYTES) * 11 / 10;
-    let left = free.saturating_sub(synthetic + (256 << 20)) * 9 / 10;
+    // Both drives hold all of it, the one without compression as it is.
+    let synthetic = 2 * (SYNTHETIC_BYTES * 11 / 10);
+    let left = free.saturating_sub(synthetic + (256 << 20)) / 2 * 9 / 10;
     if left < 64 << 20 {
         let what = format!(
             "{} has {} free, the demo needs {}: name another folder with --scratch",
             folder.display(),
             format_size(free),
-            format_size(synthetic + (400 << 20))
+            format_size(synthetic + (500 << 20))
         );
         return Err(Error::new(ErrorKind::NoSpace, what));
     }
@@ -173,8 +191,8 @@ impl DemoDrive {
     fn start(folder: &Path, codec: &str, real_bytes: u64) -> Result<Self> {
         let (path, socket) = (folder.join(codec), folder.join(format!("{codec}.sock")));
         let size = real_bytes + SYNTHETIC_AREA_BYTES;
-        // There is no garbage collection yet: the log must hold everything that is written.
-        let written = real_bytes + 3 * (SEQUENTIAL_BYTES + RANDOM_BYTES);
+        // All that is written fits, so that garbage collection has nothing to do on either drive.
+        let written = real_bytes + SYNTHETIC_BYTES;
         let capacity = written + written / 50 + (256 << 20);
         let (size, capacity) = (size.to_string(), capacity.to_string());
         let mut create = pumice()?;
@@ -242,82 +260,125 @@ fn pumice() -> Result<Command> {
     Ok(command)
 }
 
-/// All of one drive's lines.
-fn measure(
-    drive: &DemoDrive,
-    mut client: Client,
+/// A drive and its client.
+struct Side {
     codec: &'static str,
-    folder: &Path,
-    real_bytes: u64,
-    bar: &ProgressBar,
-) -> Result<Vec<Line>> {
-    let mut lines = Vec::new();
-    let before = drive.info()?;
-    let (written, read) = real_data(&mut client, codec, folder, real_bytes, bar)?;
-    let name = format!("files of {}", folder.display());
-    lines.push(line(name, codec, &before, &drive.info()?, written, read));
-    for saved in [98, 50, 2] {
-        for (pattern, verb_depth, len, bytes) in [
-            ("random 4 KiB", RANDOM_DEPTH, BLOCK_BYTES, RANDOM_BYTES),
-            ("sequential 1 MiB", SEQUENTIAL_DEPTH, CHUNK_BYTES, SEQUENTIAL_BYTES),
-        ] {
-            let name = format!("{saved} % saved, {pattern}");
-            bar.set_message(format!("{codec}: {name}"));
-            bar.reset();
-            let mut requests =
-                Pattern { start: client.size_bytes() - SYNTHETIC_AREA_BYTES, len, bytes };
-            let before = drive.info()?;
-            let mut synthetic = Synthetic::new(saved, u64::from(saved) << 40);
-            let mut fill = |request: Request, buffer: &mut [u8]| {
-                bar.inc(request.len as u64);
-                synthetic.fill(buffer);
-                Ok(())
-            };
-            let written =
-                client.run(Verb::Write, verb_depth, &mut requests.requests(), &mut fill)?;
-            let after = drive.info()?;
-            let mut ignore = |request: Request, _: &mut [u8]| {
-                bar.inc(request.len as u64);
-                Ok(())
-            };
-            let read = client.run(Verb::Read, verb_depth, &mut requests.requests(), &mut ignore)?;
-            lines.push(line(name, codec, &before, &after, written, read));
-        }
-    }
-    client.disconnect()?;
-    Ok(lines)
+    client: Client,
+    drive: DemoDrive,
 }
 
-/// Where a synthetic run reads or writes.
-struct Pattern {
-    start: u64,
-    len: usize,
-    bytes: u64,
+impl Side {
+    fn start(
+        folder: &Path,
+        codec: &'static str,
+        real_bytes: u64,
+        interrupted: &Arc<AtomicBool>,
+    ) -> Result<Self> {
+        let drive = DemoDrive::start(folder, codec, real_bytes)?;
+        let client = Client::connect(&drive.socket, interrupted.clone())?;
+        Ok(Self { codec, client, drive })
+    }
+}
+
+/// What one round of writing and reading measured.
+struct Round {
+    written: Measured,
+    read: Measured,
+}
+
+/// Where a synthetic round reads or writes.
+#[derive(Clone, Copy)]
+enum Pattern {
+    Random,
+    Sequential,
 }
 
 impl Pattern {
-    /// The same requests at every call: blocks drawn by a fixed seed, or one behind the other.
-    fn requests(&mut self) -> impl Iterator<Item = Request> + use<> {
-        let (start, len) = (self.start, self.len);
-        let mut random = random(self.bytes);
-        (0..self.bytes / len as u64).map(move |number| {
-            let block = match len {
-                BLOCK_BYTES => random.random_range(0..SYNTHETIC_AREA_BYTES / len as u64),
-                _ => number,
+    fn name(self) -> &'static str {
+        match self {
+            Pattern::Random => "random 4 KiB",
+            Pattern::Sequential => "sequential 1 MiB",
+        }
+    }
+
+    fn depth(self) -> usize {
+        match self {
+            Pattern::Random => RANDOM_DEPTH,
+            Pattern::Sequential => SEQUENTIAL_DEPTH,
+        }
+    }
+
+    /// The requests of a round, the same at every call: blocks drawn by the round's number, or one
+    /// behind the other.
+    fn requests(self, start: u64, round: u64) -> impl Iterator<Item = Request> {
+        let (len, bytes) = match self {
+            Pattern::Random => (BLOCK_BYTES, RANDOM_BYTES),
+            Pattern::Sequential => (CHUNK_BYTES, SEQUENTIAL_BYTES),
+        };
+        let mut random = random(round);
+        let first = round * SEQUENTIAL_BYTES / CHUNK_BYTES as u64;
+        (0..bytes / len as u64).map(move |number| {
+            let block = match self {
+                Pattern::Random => random.random_range(0..SYNTHETIC_AREA_BYTES / len as u64),
+                Pattern::Sequential => first + number,
             };
             Request { offset: start + block * len as u64, len }
         })
     }
 }
 
-/// Writes the files and reads them back, comparing every chunk.
+/// Writes and reads synthetic data, the drives taking turns.
+fn synthetic_data(
+    sides: &mut [Side; 2],
+    saved: u32,
+    pattern: Pattern,
+    bar: &ProgressBar,
+) -> Result<[Line; 2]> {
+    let name = format!("{saved} % saved, {}", pattern.name());
+    let before = [sides[0].drive.info()?, sides[1].drive.info()?];
+    let mut rounds = [Vec::new(), Vec::new()];
+    for round in 0..ROUNDS {
+        for (side, rounds) in sides.iter_mut().zip(&mut rounds) {
+            bar.set_message(format!("{}: {name}, round {} of {ROUNDS}", side.codec, round + 1));
+            bar.reset();
+            let start = side.client.size_bytes() - SYNTHETIC_AREA_BYTES;
+            let mut synthetic = Synthetic::new(saved, u64::from(saved) << 40 | round << 32);
+            let mut fill = |request: Request, buffer: &mut [u8]| {
+                bar.inc(request.len as u64);
+                synthetic.fill(buffer);
+                Ok(())
+            };
+            let requests = || pattern.requests(start, round);
+            let depth = pattern.depth();
+            let written = side.client.run(Verb::Write, depth, &mut requests(), &mut fill)?;
+            let mut ignore = |request: Request, _: &mut [u8]| {
+                bar.inc(request.len as u64);
+                Ok(())
+            };
+            let read = side.client.run(Verb::Read, depth, &mut requests(), &mut ignore)?;
+            rounds.push(Round { written, read });
+        }
+    }
+    lines(&name, sides, &before, &rounds)
+}
+
+/// Writes the files to one drive and reads them back, comparing every chunk; then to the other.
 fn real_data(
-    client: &mut Client,
-    codec: &str,
+    sides: &mut [Side; 2],
     folder: &Path,
     bytes: u64,
     bar: &ProgressBar,
-) -> Result<(Measured, Measured)> {
+) -> Result<[Line; 2]> {
+    let before = [sides[0].drive.info()?, sides[1].drive.info()?];
+    let mut rounds = [Vec::new(), Vec::new()];
+    for (side, rounds) in sides.iter_mut().zip(&mut rounds) {
+        rounds.push(files(side, folder, bytes, bar)?);
+    }
+    lines(&format!("files of {}", folder.display()), sides, &before, &rounds)
+}
+
+fn files(side: &mut Side, folder: &Path, bytes: u64, bar: &ProgressBar) -> Result<Round> {
+    let Side { codec, client, .. } = side;
     let mut stream = FileStream::new(folder, bytes)?;
     bar.set_message(format!("{codec}: writing the files of {}", folder.display()));
     bar.reset();
@@ -348,38 +409,55 @@ fn real_data(
         Err(Error::new(ErrorKind::Corrupt, what).at_offset(request.offset))
     };
     let read = client.run(Verb::Read, SEQUENTIAL_DEPTH, &mut requests, &mut compare)?;
-    Ok((written, read))
+    Ok(Round { written, read })
 }
 
-fn line(
-    data: String,
-    codec: &'static str,
-    before: &Info,
-    after: &Info,
-    written: Measured,
-    read: Measured,
-) -> Line {
+/// The lines of both drives for one kind of data.
+fn lines(
+    data: &str,
+    sides: &[Side; 2],
+    before: &[Info; 2],
+    rounds: &[Vec<Round>; 2],
+) -> Result<[Line; 2]> {
+    let line = |side: usize| {
+        let Side { codec, drive, .. } = &sides[side];
+        Ok(line(data, codec, &before[side], &drive.info()?, &rounds[side]))
+    };
+    Ok([line(0)?, line(1)?])
+}
+
+fn line(data: &str, codec: &'static str, before: &Info, after: &Info, rounds: &[Round]) -> Line {
     let host_bytes = after.host_bytes - before.host_bytes;
     let frame_bytes = after.frame_bytes - before.frame_bytes;
     let media_bytes = after.media_bytes - before.media_bytes;
-    let rate = |amount: u64, seconds: f64| amount as f64 / seconds.max(1e-9);
+    let per_second = |amount: u64, measured: &Measured| amount as f64 / measured.seconds.max(1e-9);
+    let rates = |rate: &dyn Fn(&Round) -> f64| rounds.iter().map(rate).collect::<Vec<_>>();
+    let write_mb_s = rates(&|round| per_second(round.written.bytes, &round.written) / 1e6);
     Line {
-        data,
+        data: data.into(),
         codec,
         host_bytes,
         frame_bytes,
         media_bytes,
-        stored_fraction: rate(frame_bytes, host_bytes as f64),
-        write_amplification: rate(media_bytes, host_bytes as f64),
-        write_mb_s: rate(written.bytes, written.seconds) / 1e6,
-        write_iops: rate(written.requests, written.seconds),
-        read_mb_s: rate(read.bytes, read.seconds) / 1e6,
-        read_iops: rate(read.requests, read.seconds),
+        stored_fraction: frame_bytes as f64 / host_bytes as f64,
+        write_amplification: media_bytes as f64 / host_bytes as f64,
+        write_mb_s: median(&write_mb_s),
+        write_iops: median(&rates(&|round| per_second(round.written.requests, &round.written))),
+        read_mb_s: median(&rates(&|round| per_second(round.read.bytes, &round.read) / 1e6)),
+        read_iops: median(&rates(&|round| per_second(round.read.requests, &round.read))),
+        write_mb_s_rounds: write_mb_s,
     }
 }
 
+/// The middle one, the upper of two; 0 if there is none.
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+}
+
 /// The table, and in two sentences what it shows.
-fn text(lines: &[Line]) -> String {
+fn text(lines: &[[Line; 2]]) -> String {
     let mut table = Table::new(&[
         ("data", Align::Left),
         ("codec", Align::Left),
@@ -392,8 +470,7 @@ fn text(lines: &[Line]) -> String {
         ("read MB/s", Align::Right),
         ("read IOPS", Align::Right),
     ]);
-    let (with, without) = lines.split_at(lines.len() / 2);
-    for line in with.iter().zip(without).flat_map(|(with, without)| [with, without]) {
+    for line in lines.as_flattened() {
         let mib = |bytes: u64| format!("{:.0}", bytes as f64 / (1 << 20) as f64);
         table.row(vec![
             if line.codec == "none" { String::new() } else { line.data.clone() },
@@ -408,25 +485,53 @@ fn text(lines: &[Line]) -> String {
             format!("{:.0}", line.read_iops),
         ]);
     }
-    table.to_text() + "\n" + &conclusion(with, without)
+    table.to_text() + "\n" + &conclusion(lines)
 }
 
-fn conclusion(with: &[Line], without: &[Line]) -> String {
-    let real = &with[0];
-    let fastest = &with[2];
-    let speedup = |index: usize| with[index].write_mb_s / without[index].write_mb_s.max(1e-9);
+/// Two sentences on the real data, and on the sequential writes that save most and least.
+fn conclusion(lines: &[[Line; 2]]) -> String {
+    let [with, without] = &lines[0];
+    let (most, least) = (Speedup::of(&lines[2]), Speedup::of(&lines[6]));
+    let verdict = if most.lowest > least.highest {
+        "your data decides"
+    } else {
+        "on this machine, in so short a run, its speed does not show which data it gets"
+    };
     format!(
         "All {:.0} MiB of {} read back right, and the drive wrote {:.2} bytes for each byte of \
-         theirs, where without compression it wrote {:.2}.\n{} is written at {:.2} x the speed \
-         without compression, data that saves 2 % at {:.2} x: your data decides.\n",
-        real.host_bytes as f64 / (1 << 20) as f64,
-        real.data,
-        real.write_amplification,
-        without[0].write_amplification,
-        fastest.data,
-        speedup(2),
-        speedup(6),
+         theirs, where without compression it wrote {:.2}.\nThe speed of sequential writes, as a \
+         multiple of that without compression, is {most} with data that saves 98 % and {least} \
+         with data that saves 2 %: {verdict}.\n",
+        with.host_bytes as f64 / (1 << 20) as f64,
+        with.data,
+        with.write_amplification,
+        without.write_amplification,
     )
+}
+
+/// How many times as fast writing is with compression as without, by round.
+struct Speedup {
+    lowest: f64,
+    median: f64,
+    highest: f64,
+}
+
+impl Speedup {
+    fn of([with, without]: &[Line; 2]) -> Self {
+        let pairs = with.write_mb_s_rounds.iter().zip(&without.write_mb_s_rounds);
+        let ratios: Vec<f64> = pairs.map(|(with, without)| with / without.max(1e-9)).collect();
+        Self {
+            lowest: ratios.iter().copied().fold(f64::INFINITY, f64::min),
+            median: median(&ratios),
+            highest: ratios.iter().copied().fold(0.0, f64::max),
+        }
+    }
+}
+
+impl fmt::Display for Speedup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.2} ({:.2} to {:.2})", self.median, self.lowest, self.highest)
+    }
 }
 
 /// An error of the operating system while doing `what`.
