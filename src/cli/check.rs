@@ -52,30 +52,32 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 }
 
 fn text(report: &CheckReport) -> String {
+    list(&report.problems, report.problem_count)
+        + &format!(
+            "{} problems in {} segments, {} leaves, {} batches, {} records, {} frames, {}\n",
+            report.problem_count,
+            report.segments,
+            report.leaves,
+            report.batches,
+            report.records,
+            report.frames,
+            format_size(report.checked_bytes)
+        )
+}
+
+/// The problems that are listed, a line each, and how many there are beside them.
+pub(crate) fn list(problems: &[Problem], problem_count: u64) -> String {
     let mut text = String::new();
-    for problem in &report.problems {
-        text += &(line(problem) + "\n");
+    for problem in problems {
+        text += &problem.what;
+        if let (Some(lba), Some(count)) = (problem.lba, problem.lba_count) {
+            text += &format!(": LBA {lba}, {count} blocks");
+        }
+        text.push('\n');
     }
-    let unlisted = report.problem_count - report.problems.len() as u64;
+    let unlisted = problem_count - problems.len() as u64;
     if unlisted > 0 {
         text += &format!("and {unlisted} more\n");
     }
-    text + &format!(
-        "{} problems in {} segments, {} leaves, {} batches, {} records, {} frames, {}\n",
-        report.problem_count,
-        report.segments,
-        report.leaves,
-        report.batches,
-        report.records,
-        report.frames,
-        format_size(report.checked_bytes)
-    )
-}
-
-/// A problem as a line of a list.
-pub(crate) fn line(problem: &Problem) -> String {
-    match (problem.lba, problem.lba_count) {
-        (Some(lba), Some(count)) => format!("{}: LBA {lba}, {count} blocks", problem.what),
-        _ => problem.what.clone(),
-    }
+    text
 }

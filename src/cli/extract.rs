@@ -111,11 +111,11 @@ fn report(summary: &Summary, args: &Args, to_stdout: bool) -> Result<Outcome> {
     if args.json {
         print_json(summary)?;
     } else if to_stdout {
-        for line in summary.lost_lines() {
-            super::say_error(&line);
+        for line in summary.lost_list().lines() {
+            super::say_error(line);
         }
     } else {
-        let mut text: String = summary.lost_lines().map(|line| line + "\n").collect();
+        let mut text = summary.lost_list();
         text += &format!(
             "extracted a disk of {} to {}: {} of content, {} blocks lost\n",
             format_size(summary.size_bytes),
@@ -159,10 +159,8 @@ impl Summary {
         }
     }
 
-    fn lost_lines(&self) -> impl Iterator<Item = String> {
-        let lines = self.lost.iter().map(super::check::line);
-        let unlisted = self.lost_count - self.lost.len() as u64;
-        lines.chain((unlisted > 0).then(|| format!("and {unlisted} more")))
+    fn lost_list(&self) -> String {
+        super::check::list(&self.lost, self.lost_count)
     }
 }
 

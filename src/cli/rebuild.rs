@@ -268,14 +268,7 @@ impl Summary {
     }
 
     fn text(&self, target: &Path) -> String {
-        let mut text = String::new();
-        for problem in &self.problems {
-            text += &(super::check::line(problem) + "\n");
-        }
-        let unlisted = self.problem_count - self.problems.len() as u64;
-        if unlisted > 0 {
-            text += &format!("and {unlisted} more\n");
-        }
+        let mut text = super::check::list(&self.problems, self.problem_count);
         if self.fills_may_be_missing {
             text += &format!(
                 "no checkpoint could be used, and parts of the log are gone: of {} blocks it is \

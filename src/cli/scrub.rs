@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::check::line;
+use super::check::list;
 use super::{Outcome, at_path, print, print_json, size};
 use crate::base::units::format_size;
 use crate::base::{Error, ErrorKind, Result};
@@ -110,18 +110,14 @@ fn bar() -> ProgressBar {
 }
 
 fn text(report: &ScrubReport) -> String {
-    let mut text: String = report.problems.iter().map(line).collect();
-    let unlisted = report.problem_count - report.problems.len() as u64;
-    if unlisted > 0 {
-        text += &format!("and {unlisted} more\n");
-    }
-    text + &format!(
-        "{} problems in {} segments, {} batches, {} frames, {} metadata records, {}\n",
-        report.problem_count,
-        report.segments,
-        report.batches,
-        report.frames,
-        report.metadata,
-        format_size(report.checked_bytes)
-    )
+    list(&report.problems, report.problem_count)
+        + &format!(
+            "{} problems in {} segments, {} batches, {} frames, {} metadata records, {}\n",
+            report.problem_count,
+            report.segments,
+            report.batches,
+            report.frames,
+            report.metadata,
+            format_size(report.checked_bytes)
+        )
 }

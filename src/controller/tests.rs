@@ -34,7 +34,6 @@ mod payload;
 mod reading;
 mod rebuilding;
 mod resize;
-mod scripted;
 mod scrub;
 mod simulated;
 mod space;

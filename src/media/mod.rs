@@ -13,6 +13,7 @@ use crate::base::{AlignedBuffer, Result, SegmentId};
 
 pub mod file;
 pub mod layer;
+mod lent;
 pub mod mem;
 
 /// Bytes of one superblock slot.
@@ -134,49 +135,4 @@ pub trait Medium {
     /// `Medium`.
     fn write_superblock(&self, slot: u32, bytes: AlignedBuffer)
     -> impl Future<Output = Result<()>>;
-}
-
-/// A medium that is only lent: what tries several ways of opening a drive on it.
-impl<M: Medium> Medium for &M {
-    fn capabilities(&self) -> Capabilities {
-        (**self).capabilities()
-    }
-
-    fn set_geometry(&self, geometry: Geometry) -> Result<()> {
-        (**self).set_geometry(geometry)
-    }
-
-    async fn append(
-        &self,
-        segment: SegmentId,
-        offset: u32,
-        buffer: Arc<AlignedBuffer>,
-    ) -> Result<()> {
-        (**self).append(segment, offset, buffer).await
-    }
-
-    async fn read(
-        &self,
-        segment: SegmentId,
-        offset: u32,
-        buffer: AlignedBuffer,
-    ) -> (AlignedBuffer, Result<()>) {
-        (**self).read(segment, offset, buffer).await
-    }
-
-    async fn sync(&self) -> Result<()> {
-        (**self).sync().await
-    }
-
-    async fn discard(&self, segment: SegmentId) -> Result<()> {
-        (**self).discard(segment).await
-    }
-
-    async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
-        (**self).read_superblock(slot).await
-    }
-
-    async fn write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> Result<()> {
-        (**self).write_superblock(slot, bytes).await
-    }
 }

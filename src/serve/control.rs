@@ -11,7 +11,7 @@ mod session;
 use std::fs::{self, DirBuilder, Permissions};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,19 +28,26 @@ use crate::runtime::Runtime;
 pub struct ControlSocket {
     socket: Arc<OwnedFd>,
     path: PathBuf,
+    /// Device and inode of the socket's file.
+    file: (u64, u64),
 }
 
 impl ControlSocket {
     /// Listens for questions about the drive at `drive`, which the caller holds locked: a socket
-    /// file that is there already was left by a server that died.
+    /// that does not answer was left by a server that died.
     ///
     /// # Errors
-    /// The directory or the socket cannot be made.
+    /// `Busy` if another server answers, which both can only serve read-only; the directory or the
+    /// socket cannot be made.
     pub fn bind(drive: &Path) -> Result<Self> {
         let path = socket_path(drive)?;
         let cannot = |error| Error::os(format!("cannot listen at {}", path.display()), error);
         if let Some(directory) = path.parent() {
             make_private(directory)?;
+        }
+        if UnixStream::connect(&path).is_ok() {
+            let what = "another server of the drive answers already";
+            return Err(Error::new(ErrorKind::Busy, what));
         }
         match fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -50,7 +57,9 @@ impl ControlSocket {
         }
         let listener = UnixListener::bind(&path).map_err(cannot)?;
         fs::set_permissions(&path, Permissions::from_mode(0o600)).map_err(cannot)?;
-        Ok(Self { socket: Arc::new(listener.into()), path })
+        let metadata = fs::symlink_metadata(&path).map_err(cannot)?;
+        let file = (metadata.dev(), metadata.ino());
+        Ok(Self { socket: Arc::new(listener.into()), path, file })
     }
 
     /// Serves requests about `drive` for ever. The socket's file does not wait for this to end.
@@ -65,7 +74,11 @@ impl ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        // Another read-only server that was started at the same moment may have taken the place.
+        let is_own = |metadata: fs::Metadata| (metadata.dev(), metadata.ino()) == self.file;
+        if fs::symlink_metadata(&self.path).is_ok_and(is_own) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 

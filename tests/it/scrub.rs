@@ -93,6 +93,7 @@ fn damage_is_listed_with_its_blocks_closed_and_served() {
         let finished = scrub(&drive, &[]);
         assert_eq!(finished.code, Some(1), "{finished:?}");
         assert!(finished.stdout.contains("LBA 0, 8 blocks"), "{finished:?}");
+        assert_eq!(finished.stdout.lines().count(), 2, "{finished:?}");
         if is_served {
             assert_eq!(drive.info()["scrub_problems"], 1);
         }

@@ -89,6 +89,22 @@ fn the_control_socket_goes_with_its_server_and_a_dead_ones_is_replaced() {
     assert_eq!(drive.control_sockets().len(), 0, "left behind after a replacement");
 }
 
+#[test]
+fn two_read_only_servers_leave_each_other_s_control_socket_alone() {
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let first = drive.serve_with_control(&["--read-only"]);
+    let second = drive.serve_with(&["--read-only"]);
+    assert_eq!(counter(&drive.info(), "size_bytes"), 64 << 20);
+    second.stop();
+    let sockets = drive.control_sockets();
+    assert!(UnixStream::connect(&sockets[0]).is_ok(), "the second server took it away");
+    first.stop();
+    assert_eq!(drive.control_sockets().len(), 0, "left behind by an orderly end");
+}
+
 /// Runs what the README shows, except for its load, with a server that is slow to start: nothing
 /// in it may count on the server to be faster than its client.
 #[test]
