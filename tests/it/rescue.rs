@@ -3,8 +3,12 @@
 //! Method: drives written by a real client, damaged in their files, compared as images.
 
 use std::fs::{self, OpenOptions};
+use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{Drive, Finished, pumice, tool};
 
@@ -76,6 +80,25 @@ fn an_image_is_the_disk_and_as_sparse() {
     let mut shell = std::process::Command::new("sh");
     crate::harness::run_ok(shell.args(["-c", &command]));
     assert!(fs::read(stream).unwrap() == disk);
+}
+
+/// The pipe holds less than the disk has, so that the program is in the middle of its work.
+#[test]
+fn an_interrupted_extraction_says_so() {
+    let Some((drive, disk)) = written(&[]) else { return };
+    let mut command = Command::new(crate::harness::PUMICE);
+    command.arg("extract").arg(drive.path()).arg("-").stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdout = child.stdout.take().expect("stdout is piped");
+    let mut image = vec![0];
+    stdout.read_exact(&mut image).unwrap();
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    stdout.read_to_end(&mut image).unwrap();
+    let finished = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&finished.stderr);
+    assert_eq!(finished.status.code(), Some(2), "{said}");
+    assert!(said.contains("interrupted: the image - is incomplete"), "{said}");
+    assert!(image.len() < disk.len() && image == disk[..image.len()]);
 }
 
 #[test]
