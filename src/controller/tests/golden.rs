@@ -1,7 +1,8 @@
 //! Goal: a drive written by format version 1 stays readable for ever.
-//! Method: images kept in the repository, never rewritten, one a codec: both superblock slots and
-//! the used beginning of segment 0, of a drive that was written by [`history`], closed, opened and
-//! written again, and not closed. They are opened and compared with what the history left.
+//! Method: images kept in the repository, never rewritten: both superblock slots and what was used
+//! of each segment. They are opened and compared with what their history left on the disk. With
+//! each codec one of [`two_lives`], where most is found through a checkpoint; and one of
+//! [`one_life`], where the log is read from its very beginning.
 //!
 //! A new image (of a new version) is made by running the tests with `PUMICE_GOLDEN_FOLDER` set to a
 //! folder, which an existing image in it ends.
@@ -15,8 +16,18 @@ use crate::base::seed::random;
 const SIZE_BYTES: u64 = 1 << 20;
 const SEGMENTS: u64 = 4;
 
-/// What the host did in the first life and in the second, and what the disk then holds.
-fn history(world: &World) -> Vec<u8> {
+/// Does what a host did, and gives what the disk then holds.
+type History = fn(&World) -> Vec<u8>;
+
+/// Every kept image of version 1: its name, codec and history.
+const IMAGES: [(&str, Codec, History); 3] = [
+    ("v1-lz4", Codec::Lz4, two_lives),
+    ("v1-zstd", Codec::Zstd { level: 3 }, two_lives),
+    ("v1-log", Codec::Lz4, one_life),
+];
+
+/// Written, closed, opened and written again, and not closed.
+fn two_lives(world: &World) -> Vec<u8> {
     let mut disk = vec![0; SIZE_BYTES as usize];
     let mut random = random(1);
     let mut write = |drive: &TestDrive, offset: u64, data: Vec<u8>| {
@@ -42,6 +53,29 @@ fn history(world: &World) -> Vec<u8> {
     disk
 }
 
+/// Written and not closed: there is no checkpoint, and every kind of record of the host's is read.
+fn one_life(world: &World) -> Vec<u8> {
+    let mut disk = vec![0; SIZE_BYTES as usize];
+    let mut random = random(2);
+    let drive = world.open();
+    for (block, data) in [
+        (0, text(&mut random, 6 * BLOCK_BYTES)),
+        (20, vec![0xa7; 5 * BLOCK_BYTES]),
+        (22, noise(&mut random, BLOCK_BYTES)),
+    ] {
+        world.write(&drive, block as u64 * BLOCK, &data).unwrap();
+        disk[block * BLOCK_BYTES..][..data.len()].copy_from_slice(&data);
+    }
+    world.run(drive.trim(BLOCK, BLOCK, false)).unwrap();
+    world.run(drive.write_zeroes(23 * BLOCK, BLOCK, true, false)).unwrap();
+    world.run(drive.flush()).unwrap();
+    world.kill(drive);
+    for block in [1, 23] {
+        disk[block * BLOCK_BYTES..][..BLOCK_BYTES].fill(0);
+    }
+    disk
+}
+
 fn new_world(codec: Codec) -> World {
     World::new(Spec { codec, ..small(SIZE_BYTES, SEGMENTS) })
 }
@@ -63,7 +97,7 @@ fn image(world: &World) -> Vec<u8> {
 }
 
 /// Opens an image and compares every byte.
-fn assert_reads(name: &str, codec: Codec, image: &[u8]) {
+fn assert_reads(name: &str, codec: Codec, history: History, image: &[u8]) {
     let expected = history(&new_world(codec));
     let world = new_world(codec);
     let part = |range: std::ops::Range<usize>| {
@@ -91,22 +125,23 @@ fn assert_reads(name: &str, codec: Codec, image: &[u8]) {
 
 #[test]
 fn images_of_version_1_are_read() {
-    let images: [(&str, Codec, &[u8]); 2] = [
-        ("v1-lz4", Codec::Lz4, include_bytes!("golden/v1-lz4.bin")),
-        ("v1-zstd", Codec::Zstd { level: 3 }, include_bytes!("golden/v1-zstd.bin")),
+    let images: [&[u8]; 3] = [
+        include_bytes!("golden/v1-lz4.bin"),
+        include_bytes!("golden/v1-zstd.bin"),
+        include_bytes!("golden/v1-log.bin"),
     ];
-    for (name, codec, image) in images {
-        assert_reads(name, codec, image);
+    for ((name, codec, history), image) in IMAGES.into_iter().zip(images) {
+        assert_reads(name, codec, history, image);
     }
 }
 
 #[test]
 fn a_new_image_reads_as_it_was_written() {
-    for (name, codec) in [("v1-lz4", Codec::Lz4), ("v1-zstd", Codec::Zstd { level: 3 })] {
+    for (name, codec, history) in IMAGES {
         let world = new_world(codec);
         history(&world);
         let image = image(&world);
-        assert_reads(name, codec, &image);
+        assert_reads(name, codec, history, &image);
         if let Some(folder) = std::env::var_os("PUMICE_GOLDEN_FOLDER") {
             let path = Path::new(&folder).join(format!("{name}.bin"));
             let file = std::fs::File::create_new(path).expect("a golden image is never rewritten");
