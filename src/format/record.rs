@@ -507,8 +507,11 @@ mod tests {
             assert!(Record::decode(&bytes, PLACE).is_err(), "{record:?}");
         }
         type Change = (usize, fn(&mut Layout));
-        let changes: [Change; 9] = [
-            (0, |layout| layout.stored_bytes = (super::super::BATCH_BYTES_MAX as u32 + 1).into()),
+        const BATCH: u32 = super::super::BATCH_BYTES_MAX as u32;
+        let changes: [Change; 10] = [
+            (0, |layout| layout.stored_bytes = (8 * BLOCK_BYTES as u32 + 1).into()),
+            // With its header a multiple of 16 bytes, as it must be.
+            (5, |layout| layout.stored_bytes = (BATCH + 4).into()),
             (2, |layout| layout.stored_bytes = 1.into()),
             (2, |layout| layout.blocks = 1),
             (3, |layout| layout.blocks = 1),

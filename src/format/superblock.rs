@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn impossible_values_are_refused_though_the_checksum_is_right() {
-        let changes: [fn(&mut Layout); 15] = [
+        let changes: [fn(&mut Layout); 17] = [
             |layout| layout.version = 0.into(),
             |layout| layout.state = 2.into(),
             |layout| layout.size_bytes = 0.into(),
@@ -375,9 +375,11 @@ mod tests {
             |layout| layout.segment_count = u32::MAX.into(),
             |layout| layout.data_offset = 0.into(),
             |layout| layout.data_offset = ((2 << 20) + 512).into(),
+            |layout| layout.data_offset = (1 << 41).into(),
             |layout| layout.frame_blocks = 0.into(),
             |layout| layout.frame_blocks = 3.into(),
             |layout| layout.frame_blocks = 65.into(),
+            |layout| layout.frame_blocks = 128.into(),
             |layout| layout.codec = 3.into(),
         ];
         for (index, change) in changes.into_iter().enumerate() {

@@ -136,10 +136,13 @@ impl<M: Medium> Medium for Count<M> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every operation counts once, in its own counter, and still does its work.
+    //! Goal: every operation counts once, in its own counter, and still does its work. What a
+    //! medium does that leaves no trace, such as a sync, is seen by letting it fail.
     use super::*;
     use crate::media::SUPERBLOCK_BYTES;
+    use crate::media::layer::{Fault, FaultPlan, Trigger};
     use crate::media::mem::MemMedium;
+    use crate::runtime::Runtime;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
@@ -173,8 +176,10 @@ mod tests {
         now(medium.sync()).unwrap();
         now(medium.discard(SegmentId(0))).unwrap();
         assert_eq!(medium.inner().resident_bytes(), 0);
-        now(medium.write_superblock(0, AlignedBuffer::zeroed(SUPERBLOCK_BYTES))).unwrap();
-        now(medium.read_superblock(0)).unwrap();
+        let mut superblock = AlignedBuffer::zeroed(SUPERBLOCK_BYTES);
+        superblock.fill(5);
+        now(medium.write_superblock(1, superblock)).unwrap();
+        assert_eq!(*now(medium.read_superblock(1)).unwrap(), [5; SUPERBLOCK_BYTES]);
         // Failures count too.
         now(medium.append(SegmentId(9), 0, buffer)).unwrap_err();
         let expected = Counts {
@@ -188,5 +193,40 @@ mod tests {
         };
         assert_eq!(medium.counts(), expected);
         assert_eq!(medium.counts() - expected, Counts::default());
+    }
+    #[test]
+    fn what_fails_on_the_medium_fails_and_counts_here() {
+        let always = Trigger::Probability(1.0);
+        let plan = FaultPlan {
+            append_errors: always,
+            read_errors: always,
+            sync_errors: always,
+            discard_errors: always,
+            ..FaultPlan::default()
+        };
+        let runtime = Runtime::simulated();
+        let medium = Count::new(Fault::new(MemMedium::new(1 << 20), runtime.clone(), 1, plan));
+        let geometry = Geometry { segment_bytes: 65536, segment_count: 4, data_offset: 0 };
+        medium.set_geometry(geometry).unwrap();
+        let bytes = || AlignedBuffer::zeroed(SUPERBLOCK_BYTES);
+        let segment = SegmentId(0);
+        runtime.block_on(async {
+            medium.append(segment, 0, Arc::new(bytes())).await.unwrap_err();
+            medium.read(segment, 0, bytes()).await.1.unwrap_err();
+            medium.discard(segment).await.unwrap_err();
+            medium.write_superblock(0, bytes()).await.unwrap_err();
+            medium.read_superblock(0).await.unwrap_err();
+            medium.sync().await.unwrap_err();
+        });
+        let expected = Counts {
+            appends: 1,
+            append_bytes: 4096,
+            reads: 1,
+            read_bytes: 4096,
+            syncs: 1,
+            discards: 1,
+            superblock_writes: 1,
+        };
+        assert_eq!(medium.counts(), expected);
     }
 }
