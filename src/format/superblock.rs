@@ -9,6 +9,7 @@ use zerocopy::little_endian::{I32, U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::layout::layout;
+use super::map::META_SEGMENTS_MAX;
 use super::record::RecordPlace;
 use super::segment::DriveShape;
 use crate::base::checksum::crc64;
@@ -93,7 +94,7 @@ pub struct Superblock {
     /// Bytes of a segment; a multiple of 4096 from [`SEGMENT_BYTES_MIN`] to
     /// [`SEGMENT_BYTES_MAX`].
     pub segment_bytes: u32,
-    /// Number of segments, at least 1.
+    /// Number of segments, from 1 to [`META_SEGMENTS_MAX`].
     pub segment_count: u32,
     /// Byte offset of segment 0 on the medium; a multiple of 4096 behind both slots.
     pub data_offset: u64,
@@ -246,7 +247,7 @@ impl Superblock {
         {
             return Some("a segment must be a multiple of 4 KiB from 4 MiB to 1 GiB");
         }
-        if self.segment_count == 0 || self.segment_count == u32::MAX {
+        if self.segment_count == 0 || self.segment_count > META_SEGMENTS_MAX {
             return Some("the number of segments is impossible");
         }
         if self.data_offset < 2 * SUPERBLOCK_BYTES as u64
@@ -372,7 +373,7 @@ mod tests {
             |layout| layout.segment_bytes = 4096.into(),
             |layout| layout.segment_bytes = ((32 << 20) + 512).into(),
             |layout| layout.segment_count = 0.into(),
-            |layout| layout.segment_count = u32::MAX.into(),
+            |layout| layout.segment_count = ((1 << 26) + 1).into(),
             |layout| layout.data_offset = 0.into(),
             |layout| layout.data_offset = ((2 << 20) + 512).into(),
             |layout| layout.data_offset = (1 << 41).into(),
@@ -386,5 +387,7 @@ mod tests {
             let error = Superblock::decode(&resealed(change)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "change {index}");
         }
+        let most = resealed(|layout| layout.segment_count = (1 << 26).into());
+        assert_eq!(Superblock::decode(&most).unwrap().segment_count, 1 << 26);
     }
 }

@@ -229,12 +229,13 @@ fn one_slot_of_a_newer_format_is_enough_to_refuse() {
     }
 }
 
-/// Guards against memory taken on the word of a superblock.
+/// Guards against memory taken on the word of a superblock, which here names the most segments that
+/// the format allows.
 #[test]
 fn more_segments_than_the_medium_holds_are_refused() {
     let drive = Drive::create("64M", &[]);
     for offset in SLOT_OFFSETS {
-        reseal(&drive, offset, SEGMENT_COUNT, &(u32::MAX - 1).to_le_bytes());
+        reseal(&drive, offset, SEGMENT_COUNT, &(1u32 << 26).to_le_bytes());
     }
     for verb in OPENERS {
         unchanged(&drive, |drive| refused(&open(verb, drive), "too small"));
