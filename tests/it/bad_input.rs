@@ -27,7 +27,7 @@ fn sizes_that_make_no_drive_are_refused() {
     for (size, mention) in [
         ("64Q", "suffix"),
         ("0", "size"),
-        ("6K", "4"),
+        ("6K", "8192 is"),
         ("-1", ""),
         ("lots", ""),
         ("99999P", ""),
@@ -258,8 +258,7 @@ fn a_socket_in_use_is_left_to_its_owner() {
     let socket = drive.beside("socket");
     let _owner = UnixListener::bind(&socket).unwrap();
     unchanged(&drive, |drive| {
-        let args = ["serve".as_ref(), drive.path(), "--unix".as_ref(), &*socket];
-        refused(&pumice(&args), "in use");
+        refused(&serve(drive, &["--unix".as_ref(), &*socket]), "in use");
     });
     assert!(std::os::unix::net::UnixStream::connect(&socket).is_ok(), "the owner lost its socket");
 }
@@ -270,8 +269,7 @@ fn a_port_in_use_is_refused() {
     let owner = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = owner.local_addr().unwrap().to_string();
     unchanged(&drive, |drive| {
-        let args = ["serve".as_ref(), drive.path(), "--listen".as_ref(), address.as_ref()];
-        refused(&pumice(&args), &address);
+        refused(&serve(drive, &["--listen".as_ref(), address.as_ref()]), &address);
     });
 }
 
@@ -295,9 +293,15 @@ fn create(drive: &Drive, size: &str) -> Finished {
 fn open(verb: &str, drive: &Drive) -> Finished {
     if verb == "serve" {
         let socket = drive.beside("second-socket");
-        return pumice(&["serve".as_ref(), drive.path(), "--unix".as_ref(), &*socket]);
+        return serve(drive, &["--unix".as_ref(), &*socket]);
     }
     pumice(&[verb.as_ref(), drive.path()])
+}
+
+/// Serves for as long as `true` runs: what is not refused ends with 0, not with the test's time.
+fn serve(drive: &Drive, listens: &[&Path]) -> Finished {
+    let args = ["serve".as_ref(), drive.path(), "--run".as_ref(), "true".as_ref()];
+    pumice(&[&args[..], listens].concat())
 }
 
 /// Asserts exit code 2, nothing on stdout, and one line on stderr that contains `mention`.
