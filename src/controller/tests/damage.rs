@@ -167,15 +167,30 @@ fn a_frame_of_other_blocks_than_the_map_says_is_refused() {
     world.read(&drive, 0, BLOCK_BYTES).unwrap();
 }
 
+/// Writes a batch header of segment 0 anew, changed, with the checksum of what it now says.
+fn change_header(world: &World, batch: usize, change: fn(&mut BatchHeader)) {
+    let mut header = batches(world, 0)[batch].clone();
+    change(&mut header);
+    let mut page = world.peek(0, header.offset, 4096);
+    header.encode_into(&mut page);
+    world.run(world.memory.append(SegmentId(0), header.offset, page.into())).unwrap();
+}
+
 /// A batch is of the log only behind the very batch it was written behind.
 #[test]
 fn a_batch_that_names_another_predecessor_is_refused() {
     let (world, _) = written();
-    let mut header = batches(&world, 0)[1].clone();
-    header.previous_checksum ^= 1;
-    let mut page = world.peek(0, header.offset, 4096);
-    header.encode_into(&mut page);
-    world.run(world.memory.append(SegmentId(0), header.offset, page.into())).unwrap();
+    change_header(&world, 1, |header| header.previous_checksum ^= 1);
+    assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
+}
+
+/// Every checksum and the chain are right, but epochs never fall along the log.
+#[test]
+fn a_batch_of_an_earlier_epoch_than_the_one_before_it_is_refused() {
+    let (world, _) = written();
+    change_header(&world, 2, |_| ());
+    assert_eq!(world.check().problem_count, 0);
+    change_header(&world, 2, |header| header.epoch -= 1);
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
 }
 
