@@ -236,6 +236,24 @@ fn a_frame_moved_twice_names_the_batch_in_which_the_host_wrote_it() {
     assert_accounting(&drive);
 }
 
+/// A frame whose parts would take more than the whole is copied with its dead block. Its bytes are
+/// not a multiple of its blocks: which ones live decides about their share.
+#[test]
+fn the_live_pieces_of_a_moved_frame_keep_their_own_shares() {
+    let world = World::new(small(4 << 20, 4));
+    let drive = world.open();
+    let noise = payload::noise(&mut random(1), BLOCK_BYTES);
+    world.write(&drive, 0, &noise.repeat(5)).unwrap();
+    world.run(drive.write(2 * BLOCK, &noise, true)).unwrap();
+    world.run(move_all(&drive, SegmentId(0)));
+    let Mapping::Frame { place, index } = drive.l2p.borrow().lookup(Lba(3)).resident().0 else {
+        panic!("LBA 3 is no frame");
+    };
+    assert!(place.segment > 0 && (place.blocks, index) == (5, 3), "{place:?} {index}");
+    assert_ne!(place.share(index, 2), place.share(0, 2));
+    assert_accounting(&drive);
+}
+
 fn scan(drive: &TestDrive, segment: SegmentId) -> Scan<'_, TestMedium> {
     let shape = drive.superblock.borrow().shape();
     let generation = drive.space.borrow().generation(segment);
