@@ -202,8 +202,8 @@ impl<'a, M: Medium> Window<'a, M> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a window gives the segment's bytes, wherever it is moved, and zeroes for what cannot be
-    //! read and nothing more.
+    //! Goal: a window gives the segment's bytes, wherever it is moved, and zeroes for what cannot
+    //! be read and nothing more.
     //! Method: random walks, mostly forwards, over a medium that is slow and fails now and then.
 
     use rand::RngExt;

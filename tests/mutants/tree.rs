@@ -19,6 +19,9 @@ use crate::list::{Mutant, Target};
 /// Lines of the compiler's that are shown of a mutant that does not build.
 const ERROR_LINES: usize = 12;
 
+/// Building is most of what a mutant takes: five times less for a package that is not optimised.
+const UNOPTIMISED: &str = "profile.dev.package.pumice.opt-level=0";
+
 /// The copy, locked for this process.
 pub(crate) struct Tree {
     root: PathBuf,
@@ -99,6 +102,7 @@ impl Tree {
         let output = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
             .args(["test", "--locked", "--no-run", "--message-format=json-render-diagnostics"])
             .args(which)
+            .args(["--config", UNOPTIMISED])
             .arg("--target-dir")
             .arg(&self.build)
             .current_dir(&self.root)

@@ -1,7 +1,7 @@
 //! `pumice demo`: the drive's main job in one command, with and without compression.
 //!
 //! ```text
-//! two drives, lz4 and none: created in a temporary folder, each served by `pumice serve` as a child
+//! two drives, lz4 and none: created in a temporary folder, each served by a child
 //!   -> real files in, all read back and compared, on one drive and then on the other
 //!   -> synthetic data, random and sequential: several rounds, the drives taking turns
 //!   -> stop the servers -> check both drives -> remove them
