@@ -15,14 +15,15 @@
 //! what came later, so that rolling forward through the same doors gives the same accounting.
 
 use std::cell::{Cell, RefCell};
+use std::mem::take;
 
 use super::Drive;
 use super::admit::Purpose;
 use super::l2p::{Content, DroppedSnapshot, Mapping};
-use super::log::Totals;
+use super::log::{ChainEnd, Totals};
 use super::packing::meta_bytes_max;
 use crate::base::wait::WaitQueue;
-use crate::base::{Clock, Result, SegmentId, SeqNo};
+use crate::base::{Clock, Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::codec::{Codec, Compressor};
 use crate::format::{
     CheckpointPlace, DirectoryEntry, DroppedRange, MetaKind, MetaPlace, RecordPlace, Root, Stream,
@@ -143,26 +144,38 @@ impl Drop for Turn<'_> {
     }
 }
 
+/// A checkpoint that is being written. Dropped before its end it is given up: the leaves and pages
+/// that it wrote are for the next one to name, its lists are dead.
+struct Attempt<'a, M: Medium, C: Clock> {
+    drive: &'a Drive<M, C>,
+    /// Where its lists and root stand: segment and bytes.
+    lists: Vec<(u32, u32)>,
+}
+
+impl<M: Medium, C: Clock> Drop for Attempt<'_, M, C> {
+    fn drop(&mut self) {
+        self.drive.l2p.borrow_mut().abandon_checkpoint();
+        self.drive.release_all(take(&mut self.lists));
+    }
+}
+
 impl<M: Medium, C: Clock> Drive<M, C> {
     /// Writes a checkpoint of the drive as it is now. When this returns, all of it is durable.
+    /// Dropped before its end it is given up; while it writes superblocks, the drive is poisoned
+    /// then.
     ///
     /// # Errors
     /// `NoSpace`, `Poisoned`, `Medium`: the checkpoint before is still the newest.
     pub async fn checkpoint(&self) -> Result<()> {
         let turn = self.checkpoint_turn().await;
         self.log.check_poison()?;
-        let mut lists = Vec::new();
-        let result = match self.write_checkpoint(&mut lists).await {
-            Ok(root) => {
-                self.end_checkpoint(&root, lists);
-                Ok(())
-            }
-            Err(error) => {
-                self.l2p.borrow_mut().abandon_checkpoint();
-                self.release_all(lists);
-                Err(error)
-            }
-        };
+        if self.log.is_closing() {
+            return Err(Error::new(ErrorKind::Poisoned, "the drive is closed"));
+        }
+        let mut attempt = Attempt { drive: self, lists: Vec::new() };
+        let written = self.write_checkpoint(&mut attempt.lists).await;
+        let result = written.map(|root| self.end_checkpoint(&root, take(&mut attempt.lists)));
+        drop(attempt);
         drop(turn);
         self.log.changed.wake_all();
         self.gc.wake();
@@ -263,7 +276,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
         self.checkpoints.opened.borrow_mut().clear();
         self.checkpoints.own_bytes.set(0);
-        let (watermark, watermark_checksum) = self.log.chain_end();
+        let ChainEnd { seq: watermark, checksum: watermark_checksum } = self.log.chain_end();
         let DroppedSnapshot { ranges, leaf_mapped_blocks } =
             self.l2p.borrow_mut().begin_checkpoint();
         let dropped = ranges.iter().map(|range| DroppedRange {

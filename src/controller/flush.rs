@@ -3,23 +3,19 @@
 //! ```text
 //! already durable? done
 //! else seal the open batch -> wait until all batches up to it are written
-//!      -> one of the waiting syncs the medium, the others wait for it -> watermark
+//!      -> ask for a sync that begins now or later -> wait for its end
 //! ```
 //!
-//! Touches neither map nor codec. A failed sync poisons the log: the operating system may have
-//! dropped the dirty pages, so a later success would prove nothing.
+//! Touches neither map nor codec. One task syncs the medium for all, one sync after the other: of
+//! two syncs at once only one may be told that what both were to make durable is lost, and a medium
+//! may tell it only once. So a sync ends though whoever asked for it has gone, and if it fails all
+//! are told: it poisons the log, for the operating system may have dropped the dirty pages, and a
+//! later success would prove nothing.
 
 use super::Drive;
-use super::log::Log;
-use crate::base::{Clock, Result, SeqNo};
+use crate::base::{Clock, Result};
 use crate::format::Stream;
 use crate::media::Medium;
-
-/// What a waiting flush does next.
-enum Step {
-    Done,
-    Sync,
-}
 
 impl<M: Medium, C: Clock> Drive<M, C> {
     /// Makes every write, trim and write-zeroes that returned before this was called durable.
@@ -42,62 +38,51 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// As [`Drive::flush`].
     pub(crate) async fn flush_log(&self) -> Result<()> {
         let target = self.log.sealed_seq();
-        while let Step::Sync = self.next_flush_step(target).await? {
-            let written = self.log.written_seq();
-            if self.sync_alone().await.is_ok() {
-                self.log.set_durable(written);
-            }
-        }
-        Ok(())
+        let is_durable = || self.log.durable_seq() >= target;
+        let next = || match self.log.check_poison() {
+            _ if is_durable() => Some(Ok(())),
+            Ok(()) => (self.log.written_seq() >= target).then_some(Ok(())),
+            Err(error) => Some(Err(error)),
+        };
+        self.log.changed.wait_for(next).await?;
+        if is_durable() { Ok(()) } else { self.sync().await }
     }
 
-    /// Syncs the medium when nobody else does. Of two syncs at once, only one may be told that what
-    /// both were to make durable is lost.
+    /// Waits for a sync of the medium that begins after this is called, and covers all that had
+    /// completed by then.
     ///
     /// # Errors
-    /// `Medium`, and the drive is poisoned; `Poisoned` if it is already.
-    pub(crate) async fn sync_alone(&self) -> Result<()> {
-        self.log.changed.wait_for(|| (!self.log.syncing.get()).then_some(())).await;
-        self.log.check_poison()?;
-        let syncing = Syncing::begin(&self.log);
-        let synced = self.medium.sync().await;
-        match &synced {
-            Ok(()) => self.stats.syncs.add(1),
-            Err(error) => self.log.poison(error),
-        }
-        drop(syncing);
-        synced
-    }
-
-    async fn next_flush_step(&self, target: SeqNo) -> Result<Step> {
-        let next = || {
-            if self.log.durable_seq() >= target {
-                return Some(Ok(Step::Done));
-            }
-            if let Err(error) = self.log.check_poison() {
-                return Some(Err(error));
-            }
-            let may_sync = self.log.written_seq() >= target && !self.log.syncing.get();
-            may_sync.then_some(Ok(Step::Sync))
+    /// `Poisoned` if it fails, or one before it has.
+    pub(crate) async fn sync(&self) -> Result<()> {
+        let number = self.log.ask_for_sync();
+        let next = || match self.log.check_poison() {
+            _ if self.log.has_synced(number) => Some(Ok(())),
+            Ok(()) => None,
+            Err(error) => Some(Err(error)),
         };
         self.log.changed.wait_for(next).await
     }
-}
 
-/// Whoever holds this syncs the medium for all. A flush that is abandoned meanwhile leaves the task
-/// to the others.
-struct Syncing<'a>(&'a Log);
-
-impl<'a> Syncing<'a> {
-    fn begin(log: &'a Log) -> Self {
-        log.syncing.set(true);
-        Self(log)
-    }
-}
-
-impl Drop for Syncing<'_> {
-    fn drop(&mut self) {
-        self.0.syncing.set(false);
-        self.0.changed.wake_all();
+    /// Syncs the medium for all who ask until the drive closes.
+    pub(crate) async fn run_syncer(&self) {
+        loop {
+            let next = || match self.log.begin_sync() {
+                true => Some(true),
+                false => self.log.is_closing().then_some(false),
+            };
+            if !self.log.sync_work.wait_for(next).await {
+                return;
+            }
+            let written = self.log.written_end();
+            let synced = self.medium.sync().await;
+            match synced {
+                Ok(()) => {
+                    self.stats.syncs.add(1);
+                    self.log.set_durable(written);
+                    self.log.sync_ended();
+                }
+                Err(error) => self.log.poison(&error),
+            }
+        }
     }
 }

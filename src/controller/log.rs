@@ -10,8 +10,8 @@
 //! host writes, what garbage collection moves, and metadata. Their batches form one chain, in the
 //! order in which they were sealed.
 //!
-//! Batches go to the medium several at a time and may arrive in any order; `written_seq` only moves
-//! over an unbroken row. Invariant: `durable_seq <= written_seq < next_seq`. A failed append or
+//! Batches go to the medium several at a time and may arrive in any order; `written` only moves
+//! over an unbroken row. Invariant: `durable <= written < next_seq`. A failed append or
 //! sync poisons the log for good: nothing after it may be called durable.
 //!
 //! Does no I/O itself: `write_back` and `flush` move batches along.
@@ -72,6 +72,15 @@ pub(crate) struct Totals {
     pub(crate) moved_bytes: u64,
 }
 
+/// A batch, and its header checksum, which the next one names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChainEnd {
+    /// The batch; 0 before the first.
+    pub(crate) seq: SeqNo,
+    /// Its header checksum, or the chain's start.
+    pub(crate) checksum: u64,
+}
+
 /// Where the log stands when a drive is opened.
 #[derive(Clone, Debug)]
 pub(crate) struct LogEnd {
@@ -102,7 +111,7 @@ enum Progress {
 }
 
 struct Sealed {
-    seq: SeqNo,
+    end: ChainEnd,
     place: BatchPlace,
     buffer: Arc<AlignedBuffer>,
     progress: Progress,
@@ -133,15 +142,19 @@ pub(crate) struct Log {
     shape: Cell<DriveShape>,
     epoch: u32,
     uuid: Uuid,
-    written_seq: Cell<SeqNo>,
-    durable_seq: Cell<SeqNo>,
+    written: Cell<ChainEnd>,
+    durable: Cell<ChainEnd>,
     poison: RefCell<Option<String>>,
     /// Buffers came free, batches were written or became durable, or the log was poisoned.
     pub(crate) changed: WaitQueue,
     /// There is a sealed batch to write, or the log is closing.
     pub(crate) work: WaitQueue,
-    /// Whether somebody is syncing the medium for everyone.
-    pub(crate) syncing: Cell<bool>,
+    /// A sync is asked for, or the log is closing.
+    pub(crate) sync_work: WaitQueue,
+    /// Syncs of the medium that were asked for, begun, and ended well; each has a number, from 1.
+    syncs_asked: Cell<u64>,
+    syncs_begun: Cell<u64>,
+    syncs_ended: Cell<u64>,
     closing: Cell<bool>,
 }
 
@@ -156,6 +169,7 @@ impl Log {
         uuid: Uuid,
         buffers: usize,
     ) -> Self {
+        let begun_at = ChainEnd { seq: end.seq, checksum: end.checksum };
         let state = State {
             open: [const { None }; Stream::COUNT],
             tails: end.tails,
@@ -169,12 +183,15 @@ impl Log {
             shape: Cell::new(shape),
             epoch,
             uuid,
-            written_seq: Cell::new(end.seq),
-            durable_seq: Cell::new(end.seq),
+            written: Cell::new(begun_at),
+            durable: Cell::new(begun_at),
             poison: RefCell::new(None),
             changed: WaitQueue::default(),
             work: WaitQueue::default(),
-            syncing: Cell::new(false),
+            sync_work: WaitQueue::default(),
+            syncs_asked: Cell::new(0),
+            syncs_begun: Cell::new(0),
+            syncs_ended: Cell::new(0),
             closing: Cell::new(false),
         }
     }
@@ -284,7 +301,7 @@ impl Log {
             records_checksum: 0,
             seq,
             previous_checksum: state.chain,
-            watermark: self.durable_seq.get(),
+            watermark: self.durable_seq(),
             generation: 0,
             host_bytes: totals.host_bytes,
             frame_bytes: totals.frame_bytes,
@@ -299,7 +316,8 @@ impl Log {
             uuid: self.uuid,
         };
         let (place, buffer, checksum) = open.seal(header, segment_header.as_ref());
-        state.sealed.push_back(Sealed { seq, place, buffer, progress: Progress::Waiting });
+        let end = ChainEnd { seq, checksum };
+        state.sealed.push_back(Sealed { end, place, buffer, progress: Progress::Waiting });
         state.next_seq = SeqNo(seq.0 + 1);
         state.chain = checksum;
         drop(state);
@@ -318,17 +336,17 @@ impl Log {
         let mut waiting = state.sealed.iter_mut();
         let sealed = waiting.find(|sealed| sealed.progress == Progress::Waiting)?;
         sealed.progress = Progress::InFlight;
-        Some((sealed.seq, sealed.place, sealed.buffer.clone()))
+        Some((sealed.end.seq, sealed.place, sealed.buffer.clone()))
     }
 
     /// Notes that batch `seq` is on the medium; its buffer is free once all before it are too.
     pub(crate) fn written(&self, seq: SeqNo) {
         let mut state = self.state.borrow_mut();
-        let found = state.sealed.iter_mut().find(|sealed| sealed.seq == seq);
+        let found = state.sealed.iter_mut().find(|sealed| sealed.end.seq == seq);
         found.expect("an unknown batch was written").progress = Progress::Written;
         while state.sealed.front().is_some_and(|first| first.progress == Progress::Written) {
             let first = state.sealed.pop_front().expect("checked above");
-            self.written_seq.set(first.seq);
+            self.written.set(first.end);
             state.free.push(first.buffer);
         }
         drop(state);
@@ -363,18 +381,28 @@ impl Log {
 
     /// The last batch before which all, and itself, are on the medium.
     pub(crate) fn written_seq(&self) -> SeqNo {
-        self.written_seq.get()
+        self.written.get().seq
+    }
+
+    /// The same with its checksum.
+    pub(crate) fn written_end(&self) -> ChainEnd {
+        self.written.get()
     }
 
     /// The watermark.
     pub(crate) fn durable_seq(&self) -> SeqNo {
-        self.durable_seq.get()
+        self.durable.get().seq
+    }
+
+    /// The same with its checksum.
+    pub(crate) fn durable_end(&self) -> ChainEnd {
+        self.durable.get()
     }
 
     /// The last sealed batch and its header checksum.
-    pub(crate) fn chain_end(&self) -> (SeqNo, u64) {
+    pub(crate) fn chain_end(&self) -> ChainEnd {
         let state = self.state.borrow();
-        (SeqNo(state.next_seq.0 - 1), state.chain)
+        ChainEnd { seq: SeqNo(state.next_seq.0 - 1), checksum: state.chain }
     }
 
     /// Whether records wait in a stream's open batch.
@@ -382,11 +410,42 @@ impl Log {
         self.state.borrow().open(stream).is_some_and(|open| !open.is_empty())
     }
 
-    /// Moves the watermark to `seq`.
-    pub(crate) fn set_durable(&self, seq: SeqNo) {
-        assert!(seq <= self.written_seq.get());
-        self.durable_seq.set(self.durable_seq.get().max(seq));
+    /// Moves the watermark to a batch.
+    pub(crate) fn set_durable(&self, end: ChainEnd) {
+        assert!(end.seq <= self.written_seq());
+        if end.seq > self.durable_seq() {
+            self.durable.set(end);
+        }
         self.changed.wake_all();
+    }
+
+    /// Asks for a sync that has not begun yet; gives its number.
+    pub(crate) fn ask_for_sync(&self) -> u64 {
+        let number = self.syncs_begun.get() + 1;
+        self.syncs_asked.set(number);
+        self.sync_work.wake_all();
+        number
+    }
+
+    /// Begins the next sync, if one was asked for.
+    pub(crate) fn begin_sync(&self) -> bool {
+        let is_asked_for = self.syncs_asked.get() > self.syncs_begun.get();
+        if is_asked_for && self.check_poison().is_ok() {
+            self.syncs_begun.set(self.syncs_begun.get() + 1);
+            return true;
+        }
+        false
+    }
+
+    /// Notes that the sync that was begun last has ended well.
+    pub(crate) fn sync_ended(&self) {
+        self.syncs_ended.set(self.syncs_begun.get());
+        self.changed.wake_all();
+    }
+
+    /// Whether the sync with a number has ended well.
+    pub(crate) fn has_synced(&self, number: u64) -> bool {
+        self.syncs_ended.get() >= number
     }
 
     /// Ends the log: nothing can become durable any more. The first reason stays.
@@ -413,6 +472,7 @@ impl Log {
     pub(crate) fn close(&self) {
         self.closing.set(true);
         self.work.wake_all();
+        self.sync_work.wake_all();
     }
 
     /// Whether [`Log::close`] was called.

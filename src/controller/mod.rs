@@ -234,8 +234,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         })
     }
 
-    /// What must run beside the host's requests: taking batches to the medium, garbage collection,
-    /// checkpoints, upkeep. Each task ends by itself when the drive is closed.
+    /// What must run beside the host's requests: taking batches to the medium, syncing it, garbage
+    /// collection, checkpoints, upkeep. Each task ends by itself when the drive is closed.
     pub fn tasks(drive: &Rc<Self>) -> Vec<Task>
     where
         M: 'static,
@@ -246,6 +246,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             let drive = drive.clone();
             tasks.push(Box::pin(async move { drive.run_writer().await }));
         }
+        let syncer = drive.clone();
+        tasks.push(Box::pin(async move { syncer.run_syncer().await }));
         let (gc, checkpoints, upkeep) = (drive.clone(), drive.clone(), drive.clone());
         tasks.push(Box::pin(async move { gc.run_gc().await }));
         tasks.push(Box::pin(async move { checkpoints.run_checkpoints().await }));
@@ -288,44 +290,49 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             tracing::warn!("no checkpoint at the end: {}", error.chain());
             self.log.check_poison()?;
         }
-        let (watermark, watermark_checksum) = self.log.chain_end();
+        let _turn = self.checkpoint_turn().await;
         let has_open_records =
             Stream::ALL.into_iter().any(|stream| self.log.has_open_records(stream));
-        if watermark != self.log.durable_seq() || has_open_records {
+        if self.log.sealed_seq() != self.log.durable_seq() || has_open_records {
             // A request that should have ended got in behind the flush. To call that durable would
             // make its loss look like damage; an unclean end is always safe.
             let what = "the drive was closed while requests were under way";
             return Err(Error::new(ErrorKind::Busy, what));
         }
-        let _turn = self.checkpoint_turn().await;
-        self.update_superblocks(|superblock| {
-            superblock.clean = true;
-            superblock.watermark = watermark;
-            superblock.watermark_checksum = watermark_checksum;
-        })
-        .await
+        self.update_superblocks(|superblock| superblock.clean = true).await
     }
 
     /// Changes the superblock: one slot, made durable, then the other. Whoever calls this has the
     /// checkpoint's turn.
     ///
     /// # Errors
-    /// `Medium`, and the drive is poisoned: which superblock counts is not known.
+    /// `Medium` or `Poisoned`, and the drive is poisoned: which superblock counts is not known. It
+    /// is too if this is dropped before its end.
     pub(crate) async fn update_superblocks(
         &self,
         change: impl FnOnce(&mut Superblock),
     ) -> Result<()> {
+        let mut updating = Updating { log: &self.log, has_ended: false };
+        let updated = self.store_superblocks(change).await;
+        updating.has_ended = true;
+        if let Err(error) = &updated
+            && self.log.check_poison().is_ok()
+        {
+            self.log.poison(error);
+        }
+        updated
+    }
+
+    async fn store_superblocks(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let mut superblock = self.superblock.borrow().clone();
-        superblock.watermark = self.log.durable_seq();
+        let durable = self.log.durable_end();
+        superblock.watermark = durable.seq;
+        superblock.watermark_checksum = durable.checksum;
         change(&mut superblock);
         for _ in 0..2 {
             let slot = 1 - self.superblock_slot.get();
-            let stored = superblocks::store_next(&self.medium, slot, &mut superblock).await;
-            if let Err(error) = stored {
-                self.log.poison(&error);
-                return Err(error);
-            }
-            self.sync_alone().await?;
+            superblocks::store_next(&self.medium, slot, &mut superblock).await?;
+            self.sync().await?;
             self.superblock_slot.set(slot);
         }
         *self.superblock.borrow_mut() = superblock;
@@ -363,6 +370,21 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
         if self.checkpoint_is_due() {
             self.checkpoint_wanted.wake_all();
+        }
+    }
+}
+
+/// Superblocks are being written; dropped before the end, that leaves it open which of them counts.
+struct Updating<'a> {
+    log: &'a log::Log,
+    has_ended: bool,
+}
+
+impl Drop for Updating<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            let what = "writing the superblocks was given up half-way";
+            self.log.poison(&Error::new(ErrorKind::Poisoned, what));
         }
     }
 }

@@ -87,8 +87,8 @@ impl<M: Medium, C: Clock> Drop for Resizing<'_, M, C> {
 impl<M: Medium, C: Clock> Drive<M, C> {
     /// Gives the drive another size, another capacity or both. When this returns, that is durable.
     ///
-    /// Must run to its end while the drive is open: dropped between the two superblock slots, it
-    /// leaves a drive that must not be written to before it is opened again.
+    /// Must run to its end while the drive is open: dropped while it writes superblocks, it leaves
+    /// a drive that takes no writes before it is opened again.
     ///
     /// # Errors
     /// `InvalidInput` for an impossible wish, `NoSpace` if what the drive holds does not fit,
@@ -150,10 +150,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         self.log.check_poison()?;
         self.space.borrow_mut().grow(target.segment_count)?;
         self.medium.set_geometry(geometry(target))?;
-        if let Err(error) = self.medium.sync().await {
-            self.log.poison(&error);
-            return Err(error);
-        }
+        self.sync().await?;
         self.update_superblocks(|superblock| {
             superblock.size_bytes = target.size_bytes;
             superblock.segment_count = target.segment_count;

@@ -2,6 +2,7 @@
 //! waited too long, taking down trimmed leaves.
 //!
 //! [`Drive::tasks`] has these: [`WRITERS`] times [`Drive::run_writer`], and [`Drive::run_upkeep`].
+//! Syncs are for `flush`.
 
 use super::Drive;
 use crate::base::Clock;

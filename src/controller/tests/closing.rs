@@ -1,5 +1,7 @@
-//! Goal: a drive is called closed in order only if everything it acknowledged is durable.
-//! Method: a write that gets in between the flush of a closing and its superblock.
+//! Goal: a drive is called closed in order only if everything it acknowledged is durable, and
+//! nothing is written once it is.
+//! Method: a write that gets in between the flush of a closing and its superblock; checkpoints that
+//! are asked for at any moment of a closing.
 
 use futures_util::future::join;
 
@@ -15,8 +17,9 @@ fn close_under_a_write(seal: bool) {
     drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
     let late = async {
         // Flush and checkpoint append for one millisecond and sync for another; then come the
-        // superblocks, with a write and a sync each.
-        world.runtime.sleep_ns(5_500_000).await;
+        // superblocks, with a write and a sync each. The last of them would cover what is sealed
+        // before it begins.
+        world.runtime.sleep_ns(if seal { 7_500_000 } else { 5_500_000 }).await;
         // As a write does that was let in before.
         drive.make_room(8192 + 56, admit::Purpose::Data).await.unwrap();
         drive.append_blocks(Lba(2), &[2; 8192]);
@@ -39,4 +42,46 @@ fn close_under_a_write(seal: bool) {
 fn a_write_behind_the_last_flush_makes_the_end_unclean() {
     close_under_a_write(false);
     close_under_a_write(true);
+}
+
+/// Whoever asks for a checkpoint while a drive is closed, or after, changes nothing about how it
+/// was closed.
+#[test]
+fn no_checkpoint_follows_the_mark_of_an_orderly_end() {
+    let mut refused = 0;
+    for moment in 0..30 {
+        let mut world = World::new(small(4 << 20, 4));
+        world.plan.latency_ns = 1_000_000..=1_000_000;
+        let drive = world.open();
+        world.write(&drive, 0, &[1; 5000]).unwrap();
+        let late = async {
+            world.runtime.sleep_ns(moment * 500_000).await;
+            drive.checkpoint().await
+        };
+        let (closed, late) = world.run(join(drive.close(), late));
+        closed.unwrap();
+        assert_eq!(drive.superblock.borrow().watermark, drive.log.sealed_seq(), "moment {moment}");
+        refused += u32::from(late.is_err());
+        assert_eq!(kind(world.run(drive.checkpoint())), Some(ErrorKind::Poisoned));
+        let end = drive.log.chain_end();
+        world.kill(drive);
+        let superblock = world.run(superblocks::load(&world.memory)).unwrap().superblock;
+        assert!(superblock.clean, "moment {moment}");
+        assert_eq!((superblock.watermark, superblock.watermark_checksum), (end.seq, end.checksum));
+    }
+    assert!((5..28).contains(&refused), "too tame a test: {refused}");
+}
+
+/// The superblock's watermark and its checksum belong to one batch, whoever wrote it last.
+#[test]
+fn a_superblock_names_the_checksum_of_the_batch_that_it_calls_durable() {
+    let world = World::new(small(4 << 20, 4));
+    let drive = world.open();
+    for round in 0..3 {
+        world.run(drive.write(0, &[round; 5000], true)).unwrap();
+        world.run(drive.checkpoint()).unwrap();
+        let end = drive.log.chain_end();
+        let superblock = world.run(superblocks::load(&world.memory)).unwrap().superblock;
+        assert_eq!((superblock.watermark, superblock.watermark_checksum), (end.seq, end.checksum));
+    }
 }

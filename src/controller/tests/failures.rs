@@ -181,3 +181,58 @@ fn a_flush_beside_a_failing_sync_is_not_acknowledged() {
     }
     assert!(acknowledged > 20, "too tame a test");
 }
+
+/// A medium reports a failed sync once, and nobody waits for the flush that asked for it any more:
+/// the next one must hear of it.
+#[test]
+fn a_sync_that_fails_for_an_abandoned_flush_is_remembered() {
+    let mut world = World::new(small(SIZE, 4));
+    world.plan.latency_ns = 1_000_000..=1_000_000;
+    let drive = world.open();
+    world.write(&drive, 0, &[1; 100]).unwrap();
+    let sync_errors = Trigger::Nth(1);
+    drive.medium().set_plan(FaultPlan { sync_errors, ..world.plan.clone() });
+    let syncs = || drive.medium().inner().counts().syncs;
+    let before = syncs();
+    // Half-way through the sync.
+    let cut = world.run(world.runtime.timeout(1_500_000, drive.flush()));
+    assert!(cut.is_none() && syncs() == before + 1, "too tame a test");
+    assert_eq!(kind(world.run(drive.flush())), Some(ErrorKind::Poisoned), "acknowledged");
+    assert_poisoned(&world, &drive);
+    assert_eq!(drive.info().watermark, 0, "called durable");
+}
+
+/// A checkpoint whose future is dropped, wherever it stands, leaves a drive that goes on, or that
+/// takes no more writes because it is not known which superblock counts.
+#[test]
+fn an_abandoned_checkpoint_harms_nobody() {
+    let mut poisoned = 0;
+    // One begins with an append; then come three syncs and two superblocks between them.
+    for moment in 0..14 {
+        let mut world = World::new(small(SIZE, 4));
+        world.plan.latency_ns = 1_000_000..=1_000_000;
+        let drive = world.open();
+        let data = payload::noise(&mut random(moment), 64 << 10);
+        world.run(drive.write(0, &data, true)).unwrap();
+        world.run(drive.checkpoint()).unwrap();
+        drive.l2p.borrow_mut().touch_leaf(0);
+        let abandoned = drive.checkpoint();
+        let ended = world.run(world.runtime.timeout(250_000 + moment * 500_000, abandoned));
+        assert_eq!(ended.is_some(), moment >= 12, "moment {moment}");
+        let next = world.run(drive.checkpoint());
+        if (4..12).contains(&moment) {
+            assert_eq!(kind(next), Some(ErrorKind::Poisoned), "moment {moment}");
+            poisoned += 1;
+        } else {
+            next.unwrap();
+            assert_accounting(&drive);
+        }
+        world.kill(drive);
+        let drive = world.open();
+        assert!(world.read(&drive, 0, data.len()).unwrap() == data, "moment {moment}");
+        assert_accounting(&drive);
+        world.close(drive);
+        assert_eq!(world.check().problems, [], "moment {moment}");
+    }
+    assert_eq!(poisoned, 8);
+}

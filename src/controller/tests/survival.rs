@@ -213,6 +213,16 @@ fn deaths_under_garbage_collection_lose_nothing() {
     live_and_die(64 << 20);
 }
 
+/// Takes free segments away, so that `left` stay; gives them.
+pub(super) fn take_free_segments(drive: &TestDrive, left: u32) -> Vec<SegmentId> {
+    let mut space = drive.space.borrow_mut();
+    let mut taken = Vec::new();
+    while space.free_count() > left {
+        taken.push(space.allocate(Stream::Moved, 1).unwrap());
+    }
+    taken
+}
+
 /// The age of data is that of the host's write, however often it was moved.
 #[test]
 fn a_frame_moved_twice_names_the_batch_in_which_the_host_wrote_it() {
@@ -293,12 +303,13 @@ fn a_checkpoint_that_fails_leaves_the_one_before() {
     let drive =
         Rc::new(world.run(Drive::open(world.medium(), clock, OpenOptions::default())).unwrap());
     // Without garbage collection, which would make room.
-    let writer = drive.clone();
+    let (writer, syncer) = (drive.clone(), drive.clone());
     world.runtime.spawn(async move { writer.run_writer().await });
+    world.runtime.spawn(async move { syncer.run_syncer().await });
     let data = payload::noise(&mut random(1), 64 << 10);
     world.write(&drive, 0, &data).unwrap();
     world.run(drive.checkpoint()).unwrap();
-    while drive.space.borrow_mut().allocate(Stream::Moved, 1).is_some() {}
+    take_free_segments(&drive, 0);
     let mut completed = 0;
     let (refused, named) = loop {
         assert!(completed < 5000, "checkpoints take no room");
@@ -384,9 +395,7 @@ fn frames_of_a_segment_that_is_given_back_are_forgotten() {
     drive.cache.fill(place, BLOCK_BYTES, |_| Ok::<_, Error>(())).unwrap();
     assert!(matches!(drive.cache.begin(place, |_| ()), cache::Lookup::Hit(())));
     assert_eq!(drive.space.borrow().live_bytes_of(SegmentId(0)), 0);
-    while drive.space.borrow().free_count() > 6 {
-        drive.space.borrow_mut().allocate(Stream::Moved, 1).unwrap();
-    }
+    take_free_segments(&drive, 6);
     world.run(drive.checkpoint()).unwrap();
     drive.gc.wake();
     world.run(world.runtime.sleep_ns(1_000_000_000));
