@@ -6,8 +6,15 @@
 //!
 //! A leaf that several requests miss is read once. A damaged leaf fails the requests that need it
 //! and no others. Knows nothing of eviction: the L2P keeps its own budget.
+//!
+//! **Progress.** A change may need two leaves at once, and while it reads the second, or waits for
+//! room, others may have the first evicted, as it evicts theirs. Whoever finds that so takes a turn
+//! ([`Drive::keep_leaves`]) in which its leaves, once read, stay. One has the turn at a time, in
+//! the order of asking; it needs no more than to have each of its leaves read once, and waits for
+//! nobody who waits for the turn, so it ends. Whoever needs one leaf at a time has it in the very
+//! poll in which its own reading of it ends. So somebody always gets on.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use super::Drive;
 use super::buffers::Buffers;
@@ -27,6 +34,20 @@ use crate::media::Medium;
 pub(crate) struct Loads {
     loading: RefCell<Vec<u64>>,
     ended: WaitQueue,
+    /// Whether somebody has its leaves kept.
+    is_keeping: Cell<bool>,
+    kept: WaitQueue,
+}
+
+/// The turn of a change whose leaves stay in memory until this is dropped.
+pub(crate) struct Kept<'a, M: Medium, C: Clock>(&'a Drive<M, C>);
+
+impl<M: Medium, C: Clock> Drop for Kept<'_, M, C> {
+    fn drop(&mut self) {
+        self.0.l2p.borrow_mut().keep(None);
+        self.0.loads.is_keeping.set(false);
+        self.0.loads.kept.wake_all();
+    }
 }
 
 /// A load under way; ends when dropped.
@@ -113,33 +134,43 @@ pub(crate) fn decode_meta(
 }
 
 impl<M: Medium, C: Clock> Drive<M, C> {
-    /// Brings in every leaf that looking at `count` blocks from `lba` on needs. The caller looks
-    /// again after any later await.
+    /// Brings in the leaves that looking at `count` blocks from `lba` on needs, one after the
+    /// other. The last is in memory when this returns; those before it may have been evicted
+    /// meanwhile, so if there are several, or after a later await, the caller looks again.
     ///
     /// # Errors
     /// `Medium` or `Corrupt`, naming the first block of the leaf.
     pub(crate) async fn load_range(&self, lba: Lba, count: u64) -> Result<()> {
-        loop {
-            let missing = self.l2p.borrow().missing(lba, count);
-            match missing {
-                None => return Ok(()),
-                Some(leaf) => self.load_leaf(leaf).await?,
+        let leaf_blocks = u64::from(LEAF_BLOCKS);
+        for leaf in lba.0 / leaf_blocks..(lba.0 + count).div_ceil(leaf_blocks) {
+            while self.l2p.borrow().missing(Lba(leaf * leaf_blocks), 1).is_some() {
+                self.load_leaf(leaf).await?;
             }
         }
+        Ok(())
     }
 
-    /// Brings in the leaves at both ends of a range that becomes a hole or a fill.
+    /// The same for the leaves at both ends of a range that becomes a hole or a fill.
     ///
     /// # Errors
     /// As [`Drive::load_range`].
     pub(crate) async fn load_edges(&self, lba: Lba, count: u64) -> Result<()> {
-        loop {
-            let missing = self.l2p.borrow().missing_edges(lba, count);
-            match missing {
-                None => return Ok(()),
-                Some(leaf) => self.load_leaf(leaf).await?,
+        for edge in [lba.0, lba.0 + count] {
+            if !edge.is_multiple_of(LEAF_BLOCKS.into()) {
+                self.load_range(Lba(edge), 1).await?;
             }
         }
+        Ok(())
+    }
+
+    /// Waits for the turn in which the leaves at both ends of a range, once they are in memory,
+    /// stay there: for a change that lost one of them while it waited. See the module's header.
+    pub(crate) async fn keep_leaves(&self, lba: Lba, count: u64) -> Kept<'_, M, C> {
+        let is_free = || (!self.loads.is_keeping.get()).then_some(());
+        self.loads.kept.wait_for(is_free).await;
+        self.loads.is_keeping.set(true);
+        self.l2p.borrow_mut().keep(Some((lba, count)));
+        Kept(self)
     }
 
     /// Brings in a leaf, or waits until somebody else has tried to.

@@ -72,11 +72,15 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     async fn append_uniform(&self, record: &Record) -> Result<()> {
         let (lba, count) = record.lba_range();
+        let mut kept = None;
         loop {
             self.load_edges(lba, count).await?;
             self.make_room(RECORD_HEADER_BYTES, Purpose::Trim).await?;
             if self.l2p.borrow().missing_edges(lba, count).is_none() {
                 break;
+            }
+            if kept.is_none() {
+                kept = Some(self.keep_leaves(lba, count).await);
             }
         }
         self.append_range(record);

@@ -77,11 +77,15 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let block = BLOCK_BYTES as u64;
         if offset.is_multiple_of(block) && data.len().is_multiple_of(BLOCK_BYTES) {
             let (lba, count) = (Lba(offset / block), data.len() / BLOCK_BYTES);
+            let mut kept = None;
             loop {
                 self.load_range(lba, count as u64).await?;
                 self.make_room(worst_case_bytes(count), Purpose::Data).await?;
                 if self.is_resident(lba, count as u64) {
                     break;
+                }
+                if kept.is_none() {
+                    kept = Some(self.keep_leaves(lba, count as u64).await);
                 }
             }
             self.append_blocks(lba, data);
@@ -101,14 +105,18 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let (head_data, rest) = data.split_at(head_bytes);
         let (body, tail_data) = rest.split_at(rest.len() / BLOCK_BYTES * BLOCK_BYTES);
         let blocks = (end.div_ceil(block) - offset / block) as usize;
+        let lba = Lba(offset / block);
+        let mut kept = None;
         loop {
             let head = self.merged_edge(offset, head_data).await?;
             let tail = self.merged_edge(end - tail_data.len() as u64, tail_data).await?;
-            let lba = Lba(offset / block);
             self.load_range(lba, blocks as u64).await?;
             self.make_room(worst_case_bytes(blocks), Purpose::Data).await?;
             let unchanged = |edge: &Edge| self.version(edge.lba) == Some(edge.before);
             if !self.is_resident(lba, blocks as u64) || !head.iter().chain(&tail).all(unchanged) {
+                if kept.is_none() {
+                    kept = Some(self.keep_leaves(lba, blocks as u64).await);
+                }
                 continue;
             }
             if let Some(edge) = head {

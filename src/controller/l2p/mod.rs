@@ -248,6 +248,16 @@ impl L2p {
         }
     }
 
+    /// Keeps the leaves at both ends of a range in memory, once they are there, until this is
+    /// called again; with `None` no leaves.
+    pub(crate) fn keep(&mut self, range: Option<(Lba, u64)>) {
+        let leaves = range.map(|(lba, count)| {
+            let last = lba.0 + count.max(1) - 1;
+            (leaf_of(lba).0, leaf_of(Lba(last)).0)
+        });
+        self.slab.keep(leaves);
+    }
+
     /// Takes a leaf that was loaded from `place` into memory. Does nothing if the leaf has been
     /// loaded, moved or taken down meanwhile.
     pub(crate) fn install(&mut self, leaf: u64, place: MetaPlace, content: Leaf) {

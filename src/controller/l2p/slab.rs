@@ -3,7 +3,8 @@
 //! A slot is *clean* if the medium holds its content where its `place` says, *dirty* if it changed
 //! since the last checkpoint began, *pending* if the running checkpoint has yet to write it; only
 //! clean ones are evicted. Which one is for CLOCK to say: clean slots stand in a queue, and one
-//! that was used since it was queued goes to the back once more instead.
+//! that was used since it was queued goes to the back once more instead. One change at a time may
+//! have its leaves *kept*: they are not evicted before it lets them go.
 //!
 //! Source: Corbato, "A Paging Experiment with the Multics System", 1968.
 
@@ -13,8 +14,9 @@ use std::collections::VecDeque;
 use super::leaf::Leaf;
 use crate::format::DirectoryEntry;
 
-/// Clean leaves that stay whatever the budget: a change that needs two leaves at once must not
-/// lose the first while it loads the second. Arbitrary beyond that; 128 KiB at most.
+/// Clean leaves that stay whatever the budget: more than are kept for a change, so that there
+/// always is one to evict, and enough that a change of two leaves alone on the drive does not lose
+/// the first while it loads the second. Arbitrary beyond that; 128 KiB at most.
 const CLEAN_KEPT: usize = 8;
 
 /// The number no leaf has.
@@ -70,9 +72,16 @@ pub(super) struct Slab {
     clean_count: usize,
     resident_bytes: usize,
     dirty_bytes: usize,
+    /// First and last leaf of a change, which are not evicted.
+    kept: Option<(u64, u64)>,
 }
 
 impl Slab {
+    /// Keeps two leaves from being evicted instead of those before, or none.
+    pub(super) fn keep(&mut self, leaves: Option<(u64, u64)>) {
+        self.kept = leaves;
+    }
+
     /// The slot with this number.
     #[inline]
     pub(super) fn slot(&self, slot: u32) -> &Slot {
@@ -169,7 +178,8 @@ impl Slab {
             if slot.leaf == NO_LEAF || !slot.is_clean() {
                 continue;
             }
-            if !slot.referenced.take() {
+            let is_kept = self.kept.is_some_and(|(a, b)| slot.leaf == a || slot.leaf == b);
+            if !slot.referenced.take() && !is_kept {
                 return Some(number);
             }
             self.enqueue(number);

@@ -87,3 +87,66 @@ fn a_drive_at_rest_writes_no_checkpoints() {
     assert_eq!(drive.info().media_bytes, media_bytes);
     world.close(drive);
 }
+
+/// Every request that needs two leaves at once, many more requests than leaves stay in memory, and
+/// reads that take one leaf after the other from them.
+fn write_across_leaves(latency_ns: std::ops::RangeInclusive<u64>) {
+    const PAIRS: u64 = 64;
+    const ROUNDS: u64 = 3;
+    const LEAF_BYTES: u64 = 4 << 20;
+    let mut world = World::new(small(SIZE, 30));
+    // Eight clean leaves stay, whatever the budget.
+    let options = OpenOptions { map_cache_bytes: 2 << 10, ..OpenOptions::default() };
+    let drive = world.try_open(options).unwrap();
+    let border = |pair: u64| (2 * pair + 1) * LEAF_BYTES;
+    for pair in 0..PAIRS {
+        world.write(&drive, border(pair) - BLOCK, &[1; 2 * BLOCK_BYTES]).unwrap();
+    }
+    world.close(drive);
+    world.plan.latency_ns = latency_ns;
+    let drive = world.try_open(options).unwrap();
+    let left = Rc::new(Cell::new(PAIRS));
+    for pair in 0..PAIRS {
+        let (drive, left) = (drive.clone(), left.clone());
+        world.runtime.spawn(async move {
+            for round in 0..ROUNDS {
+                let (at, byte) = (border(pair), (pair * ROUNDS + round) as u8);
+                match pair % 3 {
+                    0 => drive.write(at - BLOCK, &[byte; 2 * BLOCK_BYTES], false).await,
+                    1 => drive.write(at - 700, &[byte; 1400], false).await,
+                    _ => drive.write_zeroes(at - BLOCK, 2 * BLOCK, round == 2, false).await,
+                }
+                .unwrap();
+            }
+            left.set(left.get() - 1);
+        });
+    }
+    for reader in 0..PAIRS {
+        let (drive, left) = (drive.clone(), left.clone());
+        world.runtime.spawn(async move {
+            let mut block = [0; BLOCK_BYTES];
+            for pair in (0..PAIRS).cycle().skip(reader as usize) {
+                if left.get() == 0 {
+                    return;
+                }
+                drive.read(border(pair), &mut block).await.unwrap();
+            }
+        });
+    }
+    // One after the other would take two seconds.
+    world.run(world.runtime.sleep_ns(20_000_000_000));
+    assert_eq!(left.get(), 0, "writers that never end");
+    assert!(drive.info().operations.map_misses > PAIRS * ROUNDS, "too tame a test");
+    for pair in 0..PAIRS {
+        let expected = if pair % 3 == 2 { 0 } else { (pair * ROUNDS + ROUNDS - 1) as u8 };
+        assert_eq!(world.read(&drive, border(pair) - 700, 1400).unwrap(), [expected; 1400]);
+    }
+    world.kill(drive);
+}
+
+/// Guards against requests that evict each other's leaves for ever.
+#[test]
+fn requests_that_need_two_leaves_at_once_get_on() {
+    write_across_leaves(1_000_000..=1_000_000);
+    write_across_leaves(1..=1_000_000);
+}
