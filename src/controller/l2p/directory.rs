@@ -1,7 +1,9 @@
 //! The resident directory: what each leaf is, 8 bytes a leaf, in pages of 512 leaves.
 //!
 //! An entry is a packed [`DirectoryEntry`], the same as on the medium, or the number of the slot
-//! that holds the leaf in memory. A page that does not exist is 512 holes.
+//! that holds the leaf in memory. A page that does not exist is 512 holes. One whose entries are a
+//! few runs of the same is kept as those runs, so that a few blocks here and there on a huge disk,
+//! or fills of any length, take no 4 KiB each.
 
 use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetaPlace};
 
@@ -9,9 +11,83 @@ use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetaPlace};
 /// number of a slot.
 const SLOT_TAG: u64 = 0b11 << 62;
 
+/// Runs up to which a page is kept as them: a sixteenth of its entries. Arbitrary beyond that.
+const RUNS_MAX: usize = 16;
+
+/// The entries of a page.
+enum Entries {
+    /// Where each run of equal entries begins, and the entry: in order, the first at 0.
+    Runs(Vec<(u16, u64)>),
+    /// Each of them.
+    All(Box<[u64; DIRECTORY_PAGE_LEAVES]>),
+}
+
+impl Entries {
+    #[inline]
+    fn get(&self, index: usize) -> u64 {
+        match self {
+            Entries::All(entries) => entries[index],
+            Entries::Runs(runs) => runs[run_at(runs, index)].1,
+        }
+    }
+
+    fn set(&mut self, index: usize, raw: u64) {
+        let runs = match self {
+            Entries::All(entries) => {
+                entries[index] = raw;
+                return;
+            }
+            Entries::Runs(runs) => runs,
+        };
+        let at = run_at(runs, index);
+        let (start, before) = runs[at];
+        if before == raw {
+            return;
+        }
+        let next = index + 1;
+        if next < runs.get(at + 1).map_or(DIRECTORY_PAGE_LEAVES, |run| usize::from(run.0)) {
+            runs.insert(at + 1, (next as u16, before));
+        }
+        if usize::from(start) < index {
+            runs.insert(at + 1, (index as u16, raw));
+        } else {
+            runs[at].1 = raw;
+        }
+        runs.dedup_by_key(|run| run.1);
+        if runs.len() > RUNS_MAX {
+            let mut all = Box::new([0; DIRECTORY_PAGE_LEAVES]);
+            all.iter_mut().zip(self.iter()).for_each(|(entry, raw)| *entry = raw);
+            *self = Entries::All(all);
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = u64> {
+        let mut run = 0;
+        (0..DIRECTORY_PAGE_LEAVES).map(move |index| match self {
+            Entries::All(entries) => entries[index],
+            Entries::Runs(runs) => {
+                run += usize::from(runs.get(run + 1).is_some_and(|next| next.0 as usize == index));
+                runs[run].1
+            }
+        })
+    }
+
+    fn memory_bytes(&self) -> usize {
+        match self {
+            Entries::All(_) => size_of::<[u64; DIRECTORY_PAGE_LEAVES]>(),
+            Entries::Runs(runs) => runs.capacity() * size_of::<(u16, u64)>(),
+        }
+    }
+}
+
+/// The run in which an entry lies.
+fn run_at(runs: &[(u16, u64)], index: usize) -> usize {
+    runs.partition_point(|run| usize::from(run.0) <= index) - 1
+}
+
 /// 512 entries, and how they stand on the medium.
 pub(super) struct Page {
-    entries: [u64; DIRECTORY_PAGE_LEAVES],
+    entries: Entries,
     /// Where a checkpoint wrote the page last.
     pub(super) place: Option<MetaPlace>,
     /// Changed since the last checkpoint began.
@@ -49,12 +125,14 @@ impl Held {
 pub(super) struct Directory {
     pages: Vec<Option<Box<Page>>>,
     page_count: usize,
+    /// Bytes of memory of all pages' entries.
+    entry_bytes: usize,
 }
 
 impl Directory {
     /// A directory of `leaf_count` holes.
     pub(super) fn new(leaf_count: u64) -> Self {
-        let mut directory = Self { pages: Vec::new(), page_count: 0 };
+        let mut directory = Self { pages: Vec::new(), page_count: 0, entry_bytes: 0 };
         directory.grow(leaf_count);
         directory
     }
@@ -70,13 +148,17 @@ impl Directory {
     pub(super) fn held(&self, leaf: u64) -> Held {
         match &self.pages[page_of(leaf) as usize] {
             None => Held::Entry(DirectoryEntry::Hole),
-            Some(page) => Held::of(page.entries[index_of(leaf)]),
+            Some(page) => Held::of(page.entries.get(index_of(leaf))),
         }
     }
 
     /// Notes what a leaf is; its page comes to be if need be.
     pub(super) fn set(&mut self, leaf: u64, held: Held) {
-        self.page_mut(page_of(leaf)).entries[index_of(leaf)] = held.raw();
+        let entries = &mut self.page_mut(page_of(leaf)).entries;
+        let before = entries.memory_bytes();
+        entries.set(index_of(leaf), held.raw());
+        let after = entries.memory_bytes();
+        self.entry_bytes = self.entry_bytes + after - before;
     }
 
     /// The page, if it exists and is one of the drive's.
@@ -98,7 +180,8 @@ impl Directory {
             self.page_count += 1;
         }
         slot.get_or_insert_with(|| {
-            let entries = [0; DIRECTORY_PAGE_LEAVES];
+            let entries = Entries::Runs(vec![(0, DirectoryEntry::Hole.pack())]);
+            self.entry_bytes += entries.memory_bytes();
             Box::new(Page { entries, place: None, dirty: false, pending: false })
         })
     }
@@ -117,14 +200,16 @@ impl Directory {
 
     /// Bytes of memory held.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.pages.capacity() * size_of::<Option<Box<Page>>>() + self.page_count * size_of::<Page>()
+        self.pages.capacity() * size_of::<Option<Box<Page>>>()
+            + self.page_count * size_of::<Page>()
+            + self.entry_bytes
     }
 }
 
 impl Page {
     /// What is known about each leaf of the page.
     pub(super) fn held(&self) -> impl Iterator<Item = Held> {
-        self.entries.iter().map(|&raw| Held::of(raw))
+        self.entries.iter().map(Held::of)
     }
 }
 

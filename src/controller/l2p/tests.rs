@@ -349,3 +349,31 @@ fn impossible_checkpoints_are_refused() {
         assert!(!restore(page, entry, &dropped, mapped), "{page} {entry:?} {dropped:?} {mapped}");
     }
 }
+
+/// Guards against a page of the directory, of 4 KiB, for both ends of each fill: a batch of 4 MiB
+/// could make them take more than a gigabyte.
+#[test]
+fn far_fills_take_memory_in_proportion_to_their_number() {
+    const FILLS: u64 = 4000;
+    let blocks = (16 << 50) / 4096;
+    let mut map = L2p::new(blocks, 0);
+    let empty_bytes = map.memory_bytes();
+    let leaf = u64::from(LEAF_BLOCKS);
+    let start = |fill: u64| fill * (blocks / FILLS) + 100 * leaf + 17;
+    // Two pages and a half, with both ends within a leaf.
+    let count = leaf * 1280 + 5;
+    for fill in 0..FILLS {
+        map.map_uniform(Lba(start(fill)), count, Mapping::Fill(fill as u8), |_| ());
+    }
+    assert_eq!(map.reap(u32::MAX, |_| ()), Reap::Done);
+    let bytes = map.memory_bytes() - empty_bytes;
+    assert!(bytes < FILLS as usize * 1024, "{bytes} bytes for {FILLS} fills");
+    for fill in 0..FILLS {
+        let at = |lba: u64| map.lookup(Lba(lba)).resident().0;
+        let (start, filled) = (start(fill), Mapping::Fill(fill as u8));
+        assert_eq!([at(start - 1), at(start + count)], [Mapping::Hole; 2]);
+        for inside in [0, leaf, 500 * leaf, 1279 * leaf, count - 1] {
+            assert_eq!(at(start + inside), filled);
+        }
+    }
+}
