@@ -6,6 +6,9 @@
 //! * `simulated`: many requests at once, and the same run twice.
 //! * `crash`: power loss at any moment, several lives a drive.
 //! * `closing`: an end that is not orderly.
+//! * `checkpointing`: what is live while a checkpoint is written, and when it is given up.
+//! * `filling`: batches and segments filled to the last byte.
+//! * `reusing`: segments that are given back and used again.
 //! * `damage`: wrong bytes on the medium.
 //! * `hostile`: bytes with right checksums that no drive would have written.
 //! * `reading`: how many media reads a host read costs, and what a bad sector takes with it.
@@ -19,6 +22,7 @@
 //! * `extracting`: the whole disk taken out of a drive.
 //! * `golden`: images of earlier versions of the format.
 
+mod checkpointing;
 mod closing;
 mod collecting;
 mod crafted;
@@ -26,6 +30,7 @@ mod crash;
 mod damage;
 mod extracting;
 mod failures;
+mod filling;
 mod golden;
 mod hostile;
 mod model;
@@ -34,6 +39,7 @@ mod payload;
 mod reading;
 mod rebuilding;
 mod resize;
+mod reusing;
 mod scrub;
 mod simulated;
 mod space;

@@ -1,0 +1,228 @@
+//! Goal: a checkpoint is of one moment, what it and the one before name stays until both superblock
+//! slots have moved, and one that is given up leaves nothing behind.
+//! Method: a medium whose operations take a millisecond, looked at every tenth of one.
+
+use super::survival::take_free_segments;
+use super::*;
+use crate::base::seed::random;
+
+const SIZE: u64 = 4 << 20;
+
+/// How often the tests look.
+const LOOK_NS: u64 = 100_000;
+
+fn slow_down(drive: &TestDrive) {
+    let latency_ns = 1_000_000..=1_000_000;
+    drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+}
+
+/// Lets a checkpoint run as a task of its own and calls `look` until it has ended.
+fn checkpoint_watched(world: &World, drive: &Rc<TestDrive>, mut look: impl FnMut()) {
+    let checkpointing = drive.clone();
+    world.runtime.spawn(async move { checkpointing.checkpoint().await.unwrap() });
+    world.run(async {
+        world.runtime.yield_now().await;
+        assert!(drive.checkpoints.is_running(), "no checkpoint was begun");
+        while drive.checkpoints.is_running() {
+            look();
+            world.runtime.sleep_ns(LOOK_NS).await;
+        }
+    });
+}
+
+/// The table that a checkpoint took when it began says what it then said of every segment: none of
+/// them may be given back, and used for the checkpoint's own records, before it has ended.
+#[test]
+fn no_segment_is_given_back_while_a_checkpoint_is_written() {
+    let world = World::new(small(SIZE, 4));
+    let drive = world.open();
+    let noise = payload::noise(&mut random(1), 1 << 20);
+    for _ in 0..6 {
+        world.run(drive.write(0, &noise, true)).unwrap();
+    }
+    world.run(drive.checkpoint()).unwrap();
+    let empty = SegmentId(0);
+    assert!(!drive.space.borrow().is_free(empty), "given back though nobody needs it");
+    assert_eq!(drive.space.borrow().empty(drive.checkpoints.watermark()), [empty]);
+    slow_down(&drive);
+    let mut is_short = false;
+    checkpoint_watched(&world, &drive, || {
+        if !std::mem::replace(&mut is_short, true) {
+            take_free_segments(&drive, 6);
+            drive.gc.wake();
+        }
+        assert!(!drive.space.borrow().is_free(empty), "given back under the checkpoint");
+    });
+    world.run(world.runtime.sleep_ns(100_000_000));
+    assert!(drive.space.borrow().is_free(empty), "too tame a test");
+    world.kill(drive);
+    let drive = world.open();
+    assert!(world.read(&drive, 0, noise.len()).unwrap() == noise);
+}
+
+/// What is asked of the medium while something runs: `w` a superblock write, `s` a sync.
+fn superblock_order(
+    world: &World,
+    medium: &TestMedium,
+    future: impl Future<Output = ()>,
+) -> String {
+    let mut order = String::new();
+    let counts = || medium.inner().counts();
+    let mut before = counts();
+    let mut future = std::pin::pin!(future);
+    loop {
+        let ended = world.run(world.runtime.timeout(LOOK_NS, future.as_mut())).is_some();
+        let used = counts() - before;
+        before = counts();
+        assert!(used.superblock_writes + used.syncs <= 1, "two operations at once");
+        order.extend((0..used.superblock_writes).map(|_| 'w').chain((0..used.syncs).map(|_| 's')));
+        if ended {
+            return order;
+        }
+    }
+}
+
+/// A medium may tear both slots if both are on their way to it.
+#[test]
+fn each_superblock_slot_is_durable_before_the_other_is_written() {
+    let mut world = World::new(small(SIZE, 4));
+    world.plan.latency_ns = 1_000_000..=1_000_000;
+    let medium = world.medium();
+    let mut opened = None;
+    let order = superblock_order(&world, &medium, async {
+        let opening = Drive::open(medium.clone(), world.runtime.clone(), OpenOptions::default());
+        opened = Some(Rc::new(opening.await.unwrap()));
+    });
+    assert_eq!(order, "swsws", "opening");
+    let drive = opened.unwrap();
+    for task in Drive::tasks(&drive) {
+        world.runtime.spawn(task);
+    }
+    world.write(&drive, 0, &[1; 5000]).unwrap();
+    let checkpoint = async { drive.checkpoint().await.unwrap() };
+    assert_eq!(superblock_order(&world, &medium, checkpoint), "swsws", "checkpoint");
+    let close = async { drive.close().await.unwrap() };
+    // A checkpoint comes first.
+    assert_eq!(superblock_order(&world, &medium, close), "swswswsws", "close");
+    world.kill(drive);
+}
+
+/// While a checkpoint is written both it and the one before count as live, to the byte, and what
+/// only the one before named dies when the second superblock slot is durable, not earlier.
+#[test]
+fn what_the_checkpoint_before_named_is_live_until_both_slots_have_moved() {
+    let world = World::new(small(SIZE, 4));
+    let drive = world.open();
+    let noise = payload::noise(&mut random(1), 64 << 10);
+    world.write(&drive, 0, &noise).unwrap();
+    world.run(drive.checkpoint()).unwrap();
+    drive.l2p.borrow_mut().touch_leaf(0);
+    let old: Vec<_> = drive.metadata();
+    let before = drive.info();
+    let counts = drive.medium().inner().counts();
+    slow_down(&drive);
+    let mut looks = 0;
+    checkpoint_watched(&world, &drive, || {
+        let info = drive.info();
+        let written = info.operations.meta_bytes - before.operations.meta_bytes;
+        assert_eq!(info.live_bytes, before.live_bytes + written, "after {looks} looks");
+        assert_eq!(info.mapped_bytes, before.mapped_bytes);
+        assert_eq!(info.operations.checkpoints, before.operations.checkpoints);
+        assert_eq!(info.free_segments, drive.space.borrow().free_count());
+        looks += 1;
+    });
+    let used = drive.medium().inner().counts() - counts;
+    assert_eq!((used.superblock_writes, used.syncs), (2, 3));
+    // Append, sync, and twice a superblock and a sync.
+    assert!(looks >= 60, "too tame a test: {looks}");
+    let info = drive.info();
+    assert_eq!(info.operations.checkpoints, before.operations.checkpoints + 1);
+    // Leaf, page and lists were all written anew.
+    let written = info.operations.meta_bytes - before.operations.meta_bytes;
+    let died: u64 = old.iter().map(|(_, bytes)| u64::from(*bytes)).sum();
+    assert_eq!(info.live_bytes, before.live_bytes + written - died);
+    assert_accounting(&drive);
+}
+
+/// A drive on which a checkpoint has failed for lack of space behind its first list; and the
+/// segments that were taken away.
+fn failed_for_space() -> (World, Rc<TestDrive>, Vec<SegmentId>) {
+    // A table of 16 KB: it no longer fits when leaf, page and page list do.
+    let world = World::new(small(SIZE, 500));
+    let clock = world.runtime.clone();
+    let drive =
+        Rc::new(world.run(Drive::open(world.medium(), clock, OpenOptions::default())).unwrap());
+    // Without garbage collection, which would make room.
+    let (writer, syncer) = (drive.clone(), drive.clone());
+    world.runtime.spawn(async move { writer.run_writer().await });
+    world.runtime.spawn(async move { syncer.run_syncer().await });
+    world.write(&drive, 0, &payload::noise(&mut random(1), 64 << 10)).unwrap();
+    world.run(drive.checkpoint()).unwrap();
+    let taken = take_free_segments(&drive, 0);
+    let error = loop {
+        assert!(drive.checkpoints.completed() < 5000, "checkpoints take no room");
+        drive.l2p.borrow_mut().touch_leaf(0);
+        if let Err(error) = world.run(drive.checkpoint()) {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    assert!(drive.l2p.borrow().superseded_places().count() > 1, "no leaf and page were written");
+    (world, drive, taken)
+}
+
+/// What it wrote of leaves and pages is for the next one to name, its lists are for nobody, and
+/// what it would have replaced is still to be counted dead.
+#[test]
+fn a_checkpoint_that_is_given_up_behind_its_lists_is_accounted_for() {
+    let (world, drive, taken) = failed_for_space();
+    assert_accounting(&drive);
+    for segment in taken {
+        drive.space.borrow_mut().seal(segment);
+        drive.space.borrow_mut().free(segment);
+    }
+    world.run(drive.checkpoint()).unwrap();
+    assert_eq!(drive.l2p.borrow().superseded_places().count(), 0);
+    assert_accounting(&drive);
+    let before = state(&drive);
+    world.kill(drive);
+    let drive = world.open();
+    assert_same_state(before, &drive);
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+/// The batch behind the watermark need not be the checkpoint's own: a host may be faster.
+#[test]
+fn the_first_batch_behind_the_watermark_is_applied() {
+    let world = World::new(small(64 << 20, 8));
+    let drive = world.open();
+    // The checkpoints' stream has its segment.
+    world.run(drive.checkpoint()).unwrap();
+    // More leaves than are written before the host has a turn.
+    let (old, new) = (vec![1; BLOCK_BYTES], payload::noise(&mut random(1), BLOCK_BYTES));
+    for leaf in 0..12 {
+        world.write(&drive, leaf * (4 << 20) + BLOCK, &old).unwrap();
+    }
+    let checkpointing = drive.clone();
+    world.runtime.spawn(async move { checkpointing.checkpoint().await.unwrap() });
+    world.run(async {
+        while !drive.checkpoints.is_running() {
+            world.runtime.yield_now().await;
+        }
+        let watermark = drive.log.sealed_seq();
+        drive.write(0, &new, true).await.unwrap();
+        drive.checkpoint_turn().await;
+        assert_eq!(drive.checkpoints.watermark(), watermark, "too tame a test");
+    });
+    let first = drive.checkpoints.watermark().0 + 1;
+    world.kill(drive);
+    let streams: Vec<_> = (0..3)
+        .filter(|&segment| damage::batches(&world, segment).iter().any(|b| b.seq.0 == first))
+        .collect();
+    assert_eq!(streams, [0], "not a batch of the host's");
+    let drive = world.open();
+    assert!(world.read(&drive, 0, BLOCK_BYTES).unwrap() == new);
+    assert!(world.read(&drive, BLOCK, BLOCK_BYTES).unwrap() == old);
+    assert_accounting(&drive);
+}

@@ -1,0 +1,71 @@
+//! Goal: batches and segments are filled to the last byte and not beyond.
+//! Method: batches of one page each fill a segment; writes that do not compress meet every amount
+//! of room near the end of a batch.
+
+use super::*;
+use crate::base::seed::random;
+
+const SIZE: u64 = 4 << 20;
+
+/// Bytes of a batch that holds one fill.
+const PAGE: u32 = 4096;
+
+/// Writes fills in batches of their own until the host's segment holds `used` bytes.
+fn fill_to(world: &World, drive: &TestDrive, used: u32) {
+    let end = || drive.log.tail(Stream::Host).map_or(0, |tail| tail.used);
+    while end() < used {
+        world.run(drive.write_zeroes(BLOCK, BLOCK, true, true)).unwrap();
+    }
+    assert_eq!(end(), used);
+    assert_eq!(drive.log.tail(Stream::Host).unwrap().segment, SegmentId(0));
+}
+
+/// The last batch of data ends where the bytes begin that are kept for the batch that closes the
+/// segment; that one ends with the segment.
+#[test]
+fn batches_end_exactly_at_the_end_of_their_segment() {
+    let world = World::new(small(SIZE, 4));
+    let drive = world.open();
+    fill_to(&world, &drive, SEGMENT_BYTES - log::CLOSING_BYTES - PAGE);
+    let room = PAGE as usize - crate::format::BATCH_HEADER_BYTES;
+    let fit = |bytes| drive.log.fit(Stream::Host, bytes, u32::MAX);
+    assert_eq!([fit(room), fit(room + 1)], [log::Fit::NewBatch, log::Fit::NewSegment]);
+    fill_to(&world, &drive, SEGMENT_BYTES - log::CLOSING_BYTES);
+    world.kill(drive);
+    assert_eq!(world.check().problems, []);
+    let drive = world.open();
+    let noise = payload::noise(&mut random(1), 64 << 10);
+    world.run(drive.write(0, &noise, true)).unwrap();
+    let last = damage::batches(&world, 0).pop().unwrap();
+    assert_eq!((last.offset, last.batch_bytes()), (SEGMENT_BYTES - PAGE, u64::from(PAGE)));
+    assert_eq!(drive.log.tail(Stream::Host).unwrap().segment, SegmentId(1));
+    let before = state(&drive);
+    world.kill(drive);
+    assert_eq!(world.check().problems, []);
+    let drive = world.open();
+    assert_same_state(before, &drive);
+    assert!(world.read(&drive, 0, noise.len()).unwrap() == noise);
+}
+
+/// Whatever room an open batch has left, a write that does not compress at all gets no less than it
+/// takes, a record header for every block included.
+#[test]
+fn the_worst_case_of_a_write_fits_the_room_it_is_given() {
+    let world = World::new(Spec { frame_blocks: 1, ..small(SIZE, 24) });
+    let drive = world.open();
+    let noise = payload::noise(&mut random(1), 1 << 20);
+    let mut met = 0;
+    for blocks in (0..20).chain(12..18).chain(12..18) {
+        world.run(drive.flush()).unwrap();
+        for _ in 0..blocks {
+            world.write(&drive, 0, &noise[..BLOCK_BYTES]).unwrap();
+        }
+        let room = |bytes| drive.log.fit(Stream::Host, bytes, u32::MAX) == log::Fit::Open;
+        // Enough for the blocks, and not for their headers.
+        met += u32::from(room(noise.len()) && !room(packing::worst_case_bytes(256)));
+        world.write(&drive, 0, &noise).unwrap();
+    }
+    assert!(met > 0, "too tame a test");
+    assert!(world.read(&drive, 0, noise.len()).unwrap() == noise);
+    assert_accounting(&drive);
+}
