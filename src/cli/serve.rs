@@ -19,7 +19,7 @@ use super::open::{FileDrive, while_busy};
 use super::{Outcome, print_json, size, thresholds};
 use crate::base::{Error, Result};
 use crate::codec::Codec;
-use crate::controller::{OpenOptions, WARN_THRESHOLDS_MAX};
+use crate::controller::{COLD_FRAME_BLOCKS_DEFAULT, OpenOptions, WARN_THRESHOLDS_MAX};
 use crate::runtime::{Backend, Runtime};
 use crate::serve::control::ControlSocket;
 use crate::serve::nbd::{Options, Server};
@@ -99,6 +99,7 @@ impl Args {
             map_cache_bytes: self.map_cache as usize,
             checkpoint_bytes: self.checkpoint,
             recompress: self.recompress,
+            cold_frame_blocks: COLD_FRAME_BLOCKS_DEFAULT,
             warn_percent: self.warn,
         }
     }

@@ -23,6 +23,7 @@ use std::cell::Cell;
 
 use super::Drive;
 use super::admit::Purpose;
+use super::joining::Scanned;
 use super::l2p::Reap;
 use super::moving::Mover;
 use super::records::{check_possible, records};
@@ -283,7 +284,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     /// Moves everything live out of a segment.
-    async fn empty_victim(&self, victim: SegmentId) -> Result<()> {
+    pub(crate) async fn empty_victim(&self, victim: SegmentId) -> Result<()> {
         let superblock: Superblock = self.superblock.borrow().clone();
         let (generation, stream) = {
             let space = self.space.borrow();
@@ -293,26 +294,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         if !self.gc.is_moving.replace(true) {
             self.gc.credit.set(CREDIT_BYTES);
         }
-        let shape = superblock.shape();
-        let mut scan = Scan::new(&self.medium, superblock.uuid, &shape, victim, generation);
         let mut mover = Mover::new(self);
-        while self.space.borrow().live_bytes_of(victim) > 0 && !self.gc_ends() {
-            let before = scan.offset();
-            let Some((header, body)) = scan.next().await else { break };
-            let moved_bytes = self.stats.moved_bytes.get();
-            for found in records(&header, body) {
-                // The frames behind a damaged header cannot be found any more.
-                let Ok(found) = found else { break };
-                // A life that was lost may have left anything.
-                if check_possible(&found, &superblock).is_err() {
-                    continue;
-                }
-                mover.move_record(header.seq, &found).await?;
-            }
-            let moved_bytes = self.stats.moved_bytes.get() - moved_bytes;
-            let gained = i64::from(scan.offset() - before) - moved_bytes as i64;
-            self.gc.credit.set(self.gc.credit.get().saturating_add(gained));
-            self.log.changed.wake_all();
+        self.scan_victim(&superblock, victim, generation, &mut mover, true).await?;
+        if mover.joins.has_waiting {
+            // What waited for a frame that died meanwhile.
+            self.scan_victim(&superblock, victim, generation, &mut mover, false).await?;
         }
         if stream == Stream::Meta && self.space.borrow().live_bytes_of(victim) > 0 {
             self.checkpoint().await?;
@@ -326,6 +312,46 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             let what = "cannot be emptied, for something in it is damaged";
             tracing::warn!("segment {victim} {what}; `pumice check` says what");
             self.space.borrow_mut().set_stuck(victim);
+        }
+        Ok(())
+    }
+
+    /// Moves what is live in a segment, record by record; as a `first` look at it, joined with its
+    /// neighbours there if that is asked for.
+    async fn scan_victim(
+        &self,
+        superblock: &Superblock,
+        victim: SegmentId,
+        generation: u64,
+        mover: &mut Mover<'_, M, C>,
+        is_first: bool,
+    ) -> Result<()> {
+        let shape = superblock.shape();
+        let mut scan = Scan::new(&self.medium, superblock.uuid, &shape, victim, generation);
+        while self.space.borrow().live_bytes_of(victim) > 0 && !self.gc_ends() {
+            let before = scan.offset();
+            let Some((header, body)) = scan.next().await else { break };
+            let moved_bytes = self.stats.moved_bytes.get();
+            let batch = Scanned { header: &header, body };
+            mover.enter_batch(&header);
+            for found in records(&header, body) {
+                // The frames behind a damaged header cannot be found any more.
+                let Ok(found) = found else { break };
+                // A life that was lost may have left anything.
+                if check_possible(&found, superblock).is_err() {
+                    continue;
+                }
+                match is_first {
+                    true => mover.join_record(batch, &found).await?,
+                    false => mover.move_record(header.seq, &found).await?,
+                }
+            }
+            let moved_bytes = self.stats.moved_bytes.get() - moved_bytes;
+            // What the second look finds is paid for, and gained nothing.
+            let passed = if is_first { i64::from(scan.offset() - before) } else { 0 };
+            let gained = passed - moved_bytes as i64;
+            self.gc.credit.set(self.gc.credit.get().saturating_add(gained));
+            self.log.changed.wake_all();
         }
         Ok(())
     }

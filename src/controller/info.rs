@@ -95,6 +95,8 @@ pub struct Operations {
     pub corrupt_reads: u64,
     /// Segments that garbage collection emptied.
     pub gc_victims: u64,
+    /// Frames that garbage collection put together from several.
+    pub joined_frames: u64,
     /// Bytes of metadata records that checkpoints wrote.
     pub meta_bytes: u64,
     /// Checkpoints written.
@@ -180,6 +182,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let map = self.l2p.borrow().stats();
         Operations {
             gc_victims: self.gc.victims(),
+            joined_frames: stats.joined_frames.get(),
             meta_bytes: stats.meta_bytes.get(),
             checkpoints: self.checkpoints.completed(),
             recovered_batches: self.recovered_batches,

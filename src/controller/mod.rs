@@ -1,10 +1,10 @@
 //! The drive: one file per host verb, and the leaves they move.
 //!
 //! ```text
-//! verbs:  write  read  flush  trim            the order of steps; with write_back, gc (moving),
-//!         write_back  gc  checkpoint          checkpoint, recovery, check, scrub, resize,
-//!         recovery  check  scrub  resize      create and extract the only ones that know it;
-//!         create  extract                     rebuild stands above them
+//! verbs:  write  read  flush  trim            the order of steps; with write_back, gc (moving,
+//!         write_back  gc  checkpoint          joining), checkpoint, recovery, check, scrub,
+//!         recovery  check  scrub  resize      resize, create and extract the only ones that know
+//!         create  extract                     it; rebuild stands above them
 //! leaves: admit  framing  packing  log  l2p  space  cache  buffers  stats
 //!         walk  scan  window  records  leaves
 //! ```
@@ -24,6 +24,7 @@ mod flush;
 mod framing;
 mod gc;
 mod info;
+mod joining;
 mod l2p;
 mod leaves;
 mod log;
@@ -59,6 +60,7 @@ pub use create::{
 };
 pub use extract::{Extract, Extracted};
 pub use info::{Info, Memory, Operations};
+pub use joining::COLD_FRAME_BLOCKS_DEFAULT;
 pub use rebuild::{Finder, Identity, Parts, Way, Wreck, copy_into};
 pub use resize::{Resize, Resized};
 pub use scrub::{ScrubProgress, ScrubReport};
@@ -90,6 +92,9 @@ pub struct OpenOptions {
     pub checkpoint_bytes: u64,
     /// A denser codec for what garbage collection moves.
     pub recompress: Option<Codec>,
+    /// With that, the most blocks of a frame that is joined from several: a power of two up to 64,
+    /// the drive's `frame_blocks` if that is more; 1 joins none.
+    pub cold_frame_blocks: u16,
     /// Shares of the capacity in use, in per cent, at which to warn; 0 is none. `None` for those
     /// that the drive was created with.
     pub warn_percent: Option<[u8; WARN_THRESHOLDS_MAX]>,
@@ -102,6 +107,7 @@ impl Default for OpenOptions {
             map_cache_bytes: MAP_CACHE_BYTES_DEFAULT,
             checkpoint_bytes: CHECKPOINT_BYTES_DEFAULT,
             recompress: None,
+            cold_frame_blocks: COLD_FRAME_BLOCKS_DEFAULT,
             warn_percent: None,
         }
     }

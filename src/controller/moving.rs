@@ -3,6 +3,7 @@
 //! ```text
 //! frame, all of it live  -> copied, still compressed (or compressed anew, denser, if asked for)
 //! frame, a part live     -> the live blocks in frames of their own, if they are smaller
+//! neighbours on the disk -> one larger frame, if asked for: see `joining`
 //! leaf, directory page   -> marked dirty: the next checkpoint writes it elsewhere
 //! anything else          -> nothing: the map or the checkpoint has it
 //! ```
@@ -12,6 +13,7 @@
 
 use super::Drive;
 use super::admit::Purpose;
+use super::joining::Joins;
 use super::l2p::{FramePlace, LivePiece, Released};
 use super::packing::MovedFrame;
 use super::records::Found;
@@ -36,14 +38,18 @@ const READS_AGAIN: u32 = 4;
 
 /// Moves records, with its own buffers.
 pub(crate) struct Mover<'a, M: Medium, C: Clock> {
-    drive: &'a Drive<M, C>,
-    frame: Vec<u8>,
-    target: Vec<u8>,
+    pub(super) drive: &'a Drive<M, C>,
+    /// The last frame that was decoded.
+    pub(super) frame: Vec<u8>,
+    /// What was compressed anew.
+    pub(super) target: Vec<u8>,
     /// Compresses live parts of frames like new data.
     codec: Compressor,
     /// Compresses cold frames denser, if asked for.
-    dense: Option<Compressor>,
+    pub(super) dense: Option<Compressor>,
     sources: Vec<Source>,
+    /// What joining frames needs.
+    pub(super) joins: Joins,
 }
 
 /// A frame to be moved.
@@ -69,6 +75,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             codec: Compressor::new(drive.codec),
             dense: drive.options.recompress.map(Compressor::new),
             sources: Vec::new(),
+            joins: Joins::default(),
         }
     }
 
@@ -79,14 +86,14 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
     /// where it is.
     pub(crate) async fn move_record(&mut self, seq: SeqNo, found: &Found<'_>) -> Result<()> {
         match found.record {
-            Record::Data { lba, lba_count, source_count, encoding, payload_checksum, .. } => {
+            Record::Data { lba, lba_count, encoding, payload_checksum, .. } => {
                 let place = FramePlace {
                     segment: found.place.segment.0,
                     offset: found.place.offset,
                     record_bytes: found.record.record_bytes(),
                     blocks: lba_count as u8,
                 };
-                self.take_sources(seq, found, lba_count as u8, source_count);
+                self.sources = sources_of(seq, found);
                 let is_whole =
                     |payload: &[u8]| check_payload(payload, payload_checksum, found.place).is_ok();
                 let again = match is_whole(found.payload()) {
@@ -135,23 +142,6 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         None
     }
 
-    /// The sources that a copy of this record names: its own place, and the age of its blocks.
-    fn take_sources(&mut self, seq: SeqNo, found: &Found<'_>, blocks: u8, source_count: u8) {
-        let (segment, offset) = (found.place.segment, found.place.offset);
-        self.sources.clear();
-        if source_count == 0 {
-            self.sources.push(Source { origin: seq, blocks, segment, offset });
-            return;
-        }
-        for source in found.record.sources(found.bytes) {
-            // Neighbours of one age are one source now.
-            match self.sources.last_mut() {
-                Some(last) if last.origin == source.origin => last.blocks += source.blocks,
-                _ => self.sources.push(Source { segment, offset, ..source }),
-            }
-        }
-    }
-
     async fn move_frame(&mut self, frame: Frame<'_>) -> Result<()> {
         let drive = self.drive;
         let count = u64::from(frame.blocks);
@@ -188,7 +178,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             l2p.live_pieces(frame.lba, frame.place).collect()
         };
         self.sources = mark_dead(&self.sources, &pieces);
-        if !frame.is_whole || !self.decode(&frame) {
+        if !frame.is_whole || !self.decode(frame.encoding, frame.blocks, frame.payload) {
             self.copy(&frame);
         } else {
             self.reframe(&frame, &pieces);
@@ -202,12 +192,12 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         pieces.map(|piece| usize::from(piece.count)).sum()
     }
 
-    /// Decodes a frame into the buffer.
-    fn decode(&mut self, frame: &Frame<'_>) -> bool {
-        let Some(encoding) = Encoding::from_u8(frame.encoding) else { return false };
-        let target = &mut self.frame[..usize::from(frame.blocks) * BLOCK_BYTES];
+    /// Decodes a frame of so many blocks into the buffer.
+    pub(super) fn decode(&mut self, encoding: u8, blocks: u8, payload: &[u8]) -> bool {
+        let Some(encoding) = Encoding::from_u8(encoding) else { return false };
+        let target = &mut self.frame[..usize::from(blocks) * BLOCK_BYTES];
         let mut decompressor = self.drive.decompressor.borrow_mut();
-        decompressor.decompress(encoding, frame.payload, target).is_ok()
+        decompressor.decompress(encoding, payload, target).is_ok()
     }
 
     /// Copies a frame as it is, or denser.
@@ -234,7 +224,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         if self.dense.is_none() || frame.encoding == Encoding::Zstd as u8 || !frame.is_whole {
             return None;
         }
-        if !self.decode(frame) {
+        if !self.decode(frame.encoding, frame.blocks, frame.payload) {
             return None;
         }
         let raw = &self.frame[..usize::from(frame.blocks) * BLOCK_BYTES];
@@ -312,19 +302,42 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
     }
 }
 
+/// The sources that a copy of this record, of batch `seq`, names: its own place, and the age of its
+/// blocks.
+pub(super) fn sources_of(seq: SeqNo, found: &Found<'_>) -> Vec<Source> {
+    let (segment, offset) = (found.place.segment, found.place.offset);
+    let mut sources: Vec<Source> = Vec::new();
+    for source in found.record.sources(found.bytes) {
+        // Neighbours of one age are one source now.
+        match sources.last_mut() {
+            Some(last) if last.origin == source.origin => last.blocks += source.blocks,
+            _ => sources.push(Source { segment, offset, ..source }),
+        }
+    }
+    if sources.is_empty() {
+        let blocks = found.record.lba_range().1 as u8;
+        sources.push(Source { origin: seq, blocks, segment, offset });
+    }
+    sources
+}
+
 /// Appends a moved frame, which fits, and maps the blocks that still map to its sources.
-fn push<M: Medium, C: Clock>(drive: &Drive<M, C>, moved: &MovedFrame<'_>) {
+pub(super) fn push<M: Medium, C: Clock>(drive: &Drive<M, C>, moved: &MovedFrame<'_>) {
     let place = drive.log.append(Stream::Moved, |open| open.push_moved(moved));
     let origin = moved.sources.iter().map(|source| source.origin).max();
     drive.stats.moved_bytes.add(moved.record_bytes() as u64);
     let space = &mut *drive.space.borrow_mut();
     space.moved_in(place.segment, origin.unwrap_or(SeqNo(0)));
-    let source = moved.sources[0];
-    let from = (source.segment.0, source.offset);
     let mut l2p = drive.l2p.borrow_mut();
-    l2p.move_blocks(moved.lba, moved.blocks.into(), from, place, 0, |released, index| {
-        move_live(space, &released, place, index);
-    });
+    let mut index = 0;
+    for source in moved.sources {
+        let lba = Lba(moved.lba.0 + u64::from(index));
+        let from = (source.segment.0, source.offset);
+        l2p.move_blocks(lba, source.blocks.into(), from, place, index, |released, index| {
+            move_live(space, &released, place, index);
+        });
+        index += source.blocks;
+    }
 }
 
 /// Takes a piece off the live bytes of where it was, and adds it where it is now.
@@ -359,7 +372,7 @@ fn mark_dead(sources: &[Source], pieces: &[LivePiece]) -> Vec<Source> {
 }
 
 /// The sources of `count` blocks of a frame from block `index` on.
-fn cut_sources(sources: &[Source], index: u8, count: u8) -> Vec<Source> {
+pub(super) fn cut_sources(sources: &[Source], index: u8, count: u8) -> Vec<Source> {
     let (from, end) = (index, index + count);
     let mut at = 0;
     let mut cut = Vec::with_capacity(1);

@@ -16,6 +16,7 @@
 //! * `resize`: other sizes and capacities, and power loss meanwhile.
 //! * `scrub`: finding damage in a drive in use.
 //! * `space`: drives that are full.
+//! * `joining`: frames put together while they are moved.
 //! * `survival`: garbage collection and checkpoints when the power fails.
 //! * `paging`: a map larger than its memory.
 //! * `failures`: a medium that reports errors.
@@ -33,6 +34,7 @@ mod failures;
 mod filling;
 mod golden;
 mod hostile;
+mod joining;
 mod model;
 mod paging;
 mod payload;
@@ -47,7 +49,7 @@ mod survival;
 
 use std::rc::Rc;
 
-use super::l2p::{Lookup, Mapping};
+use super::l2p::{FramePlace, Lookup, Mapping};
 use super::*;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{AlignedBuffer, Lba, SegmentId};

@@ -43,6 +43,7 @@ struct Disk {
     writes: u64,
     victims: u64,
     checkpoints: u64,
+    joined_frames: u64,
 }
 
 type Shared = Rc<RefCell<Disk>>;
@@ -152,6 +153,7 @@ fn live(world: &World, options: OpenOptions, random_of: &mut Random, disk: &Shar
     let operations = drive.info().operations;
     disk.borrow_mut().victims += operations.gc_victims;
     disk.borrow_mut().checkpoints += operations.checkpoints;
+    disk.borrow_mut().joined_frames += operations.joined_frames;
     world.kill(drive);
     // Read-only: what is counted here is what recovery found, and no checkpoint is under way.
     let drive = world.try_open(OpenOptions { read_only: true, ..options }).unwrap();
@@ -167,12 +169,11 @@ fn flip_superblock(world: &World, slot: u32) {
     world.run(world.memory.write_superblock(slot, bytes)).unwrap();
 }
 
-/// Lives under the same garbage collection, with checkpoints every so many bytes.
-fn live_and_die(checkpoint_bytes: u64) {
-    let (mut victims, mut checkpoints) = (0, 0);
+/// Lives under the same garbage collection; gives how many frames it joined.
+fn live_and_die(options: OpenOptions) -> u64 {
+    let (mut victims, mut checkpoints, mut joined_frames) = (0, 0, 0);
     for seed in 0..SEEDS {
         let mut random = random(seed);
-        let options = OpenOptions { checkpoint_bytes, ..OpenOptions::default() };
         let mut world = World::new(small(BLOCKS * BLOCK, 5));
         world.plan.latency_ns = 1000..=random.random_range(2000..500_000);
         let disk = Shared::new(RefCell::new(Disk {
@@ -181,6 +182,7 @@ fn live_and_die(checkpoint_bytes: u64) {
             writes: 0,
             victims: 0,
             checkpoints: 0,
+            joined_frames: 0,
         }));
         for life in 0..LIVES {
             world.seed = seed * LIVES + life;
@@ -196,21 +198,34 @@ fn live_and_die(checkpoint_bytes: u64) {
         world.close(drive);
         victims += disk.borrow().victims;
         checkpoints += disk.borrow().checkpoints;
+        joined_frames += disk.borrow().joined_frames;
     }
     assert!(
         victims > 30 && checkpoints > 10,
         "too tame: {victims} victims, {checkpoints} checkpoints"
     );
+    joined_frames
+}
+
+fn every(checkpoint_bytes: u64) -> OpenOptions {
+    OpenOptions { checkpoint_bytes, ..OpenOptions::default() }
 }
 
 #[test]
 fn deaths_under_garbage_collection_and_checkpoints_lose_nothing() {
-    live_and_die(1 << 20);
+    live_and_die(every(1 << 20));
 }
 
 #[test]
 fn deaths_under_garbage_collection_lose_nothing() {
-    live_and_die(64 << 20);
+    live_and_die(every(64 << 20));
+}
+
+#[test]
+fn deaths_under_garbage_collection_that_joins_frames_lose_nothing() {
+    let recompress = Some(Codec::Zstd { level: 1 });
+    let joined = live_and_die(OpenOptions { recompress, ..every(64 << 20) });
+    assert!(joined > 200, "too tame: {joined} frames joined");
 }
 
 /// Takes free segments away, so that `left` stay; gives them.
