@@ -167,7 +167,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             self.seal(purpose.stream());
             return Obstacle::Wait;
         }
-        if purpose == Purpose::Data && self.gc.is_host_ahead() {
+        if purpose == Purpose::Data && self.must_wait_for_gc() {
             return Obstacle::Wait;
         }
         Obstacle::None(fit)

@@ -19,7 +19,7 @@
 //! A frame whose payload is damaged is moved as it is, with the checksum that it does not match: it
 //! stays unreadable, and its neighbours stay readable.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 use super::Drive;
 use super::admit::Purpose;
@@ -49,8 +49,18 @@ const FRUITLESS_MAX: u32 = 16;
 /// The same, after which what must be emptied comes first, with the room that there is.
 const FRUITLESS_BEFORE_EVACUATION: u32 = 2;
 
-/// What the host may write before the first gain, in bytes: a few batches.
-const CREDIT_BYTES: i64 = 4 << 20;
+/// What the host may write before the first gain, and the most that it can save up of what was
+/// gained while it did not write, in bytes: about a batch. More would let it fill the rest of the
+/// free segments at once and then wait for a whole one.
+const CREDIT_BYTES: i64 = 1 << 20;
+
+/// The most that the host has to wait to be gained: a checkpoint, which has a reserve, may write
+/// far more at once than the host should wait for.
+const DEBT_BYTES: i64 = -CREDIT_BYTES;
+
+/// Bytes that are moved before others have a turn: a fraction of a millisecond, so that a medium
+/// without pauses of its own leaves none. A frame that is compressed anew is a turn by itself.
+const TURN_BYTES: u64 = 128 << 10;
 
 /// Leaves of trimmed ranges taken down in one step: at most 64 K runs, well under a millisecond.
 const REAP_STEPS: u32 = 64;
@@ -62,9 +72,12 @@ const READERS_NS: u64 = 1_000_000;
 #[derive(Default)]
 pub(crate) struct Gc {
     wanted: WaitQueue,
-    /// Bytes the host may write before more is gained; meaningful while `is_moving`.
+    /// Bytes the host may write before more is gained; meaningful while `is_moving`, which lasts
+    /// from the first victim until enough segments are free.
     credit: Cell<i64>,
     is_moving: Cell<bool>,
+    /// Victims whose gain the host was given already, and which are not given back yet.
+    credited: RefCell<Vec<SegmentId>>,
     /// [`super::space::Space::changes`] when nothing was found to be gained.
     exhausted_at: Cell<Option<u64>>,
     fruitless: Cell<u32>,
@@ -96,14 +109,36 @@ impl Gc {
         self.compacting.set(compacting);
     }
 
-    /// Whether data must wait for garbage collection to gain something first.
-    pub(crate) fn is_host_ahead(&self) -> bool {
+    /// Whether the host has used up what was gained.
+    fn is_host_ahead(&self) -> bool {
         self.is_moving.get() && self.credit.get() <= 0
     }
 
     /// Takes what was written to the medium, and not by garbage collection, off the credit.
     pub(crate) fn spend(&self, bytes: u64) {
-        self.credit.set(self.credit.get().saturating_sub_unsigned(bytes));
+        self.credit.set(self.credit.get().saturating_sub_unsigned(bytes).max(DEBT_BYTES));
+    }
+
+    /// The host may write something before the first gain, and whenever nothing is to be gained.
+    fn begin_credit(&self, gains_nothing: bool) {
+        let was_moving = self.is_moving.replace(true);
+        if !was_moving || gains_nothing {
+            self.credit.set(CREDIT_BYTES);
+        }
+    }
+
+    /// Adds what was gained, or takes off what moving cost.
+    fn earn(&self, bytes: i64) {
+        self.credit.set(self.credit.get().saturating_add(bytes).min(CREDIT_BYTES));
+    }
+
+    /// Adds what an empty segment is worth, if its emptying has not earned that already.
+    fn earn_segment(&self, segment: SegmentId, segment_bytes: u32) {
+        let mut credited = self.credited.borrow_mut();
+        match credited.iter().position(|&victim| victim == segment) {
+            Some(at) => drop(credited.swap_remove(at)),
+            None => self.earn(segment_bytes.into()),
+        }
     }
 
     /// Says that garbage collection runs until the guard is dropped.
@@ -147,7 +182,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                     self.gc.exhausted_at.set(Some(self.space.borrow().changes()));
                 }
             }
-            self.gc.is_moving.set(false);
+            // Between victims the host is kept at the same pace: let go, it would fill a whole
+            // segment and then wait for all of the next one.
+            self.gc.is_moving.set(self.gc.is_moving.get() && self.gc_is_wanted());
             self.log.changed.wake_all();
         }
     }
@@ -167,8 +204,17 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     /// Whether so few segments are free that garbage collection should work.
     pub(crate) fn is_short_of_segments(&self) -> bool {
+        self.gc.compacting.get() || self.has_few_segments()
+    }
+
+    fn has_few_segments(&self) -> bool {
         let target = self.reserved_segments(Purpose::Data) + HEADROOM_SEGMENTS;
-        self.gc.compacting.get() || self.space.borrow().free_count() < target
+        self.space.borrow().free_count() < target
+    }
+
+    /// Whether data must wait for garbage collection to gain something first.
+    pub(crate) fn must_wait_for_gc(&self) -> bool {
+        self.gc.is_host_ahead() && self.has_few_segments()
     }
 
     fn gc_is_wanted(&self) -> bool {
@@ -268,7 +314,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
         self.flush_log().await?;
         let mut freed = 0;
+        let segment_bytes = self.superblock.borrow().segment_bytes;
         for segment in empty {
+            self.gc.earn_segment(segment, segment_bytes);
             self.cache.forget(segment.0);
             let is_discarded = self.medium.capabilities().discard;
             if is_discarded && let Err(error) = self.medium.discard(segment).await {
@@ -291,14 +339,17 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             (space.generation(victim), space.stream(victim))
         };
         self.gc.victims.set(self.gc.victims.get() + 1);
-        if !self.gc.is_moving.replace(true) {
-            self.gc.credit.set(CREDIT_BYTES);
-        }
+        // What must be emptied earns nothing, and the host need not wait for it.
+        let is_evacuated = victim.0 >= self.space.borrow().end();
+        self.gc.begin_credit(is_evacuated);
         let mut mover = Mover::new(self);
         self.scan_victim(&superblock, victim, generation, &mut mover, true).await?;
         if mover.joins.has_waiting {
             // What waited for a frame that died meanwhile.
             self.scan_victim(&superblock, victim, generation, &mut mover, false).await?;
+        }
+        if self.space.borrow().live_bytes_of(victim) == 0 {
+            self.gc.credited.borrow_mut().push(victim);
         }
         if stream == Stream::Meta && self.space.borrow().live_bytes_of(victim) > 0 {
             self.checkpoint().await?;
@@ -326,12 +377,14 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         mover: &mut Mover<'_, M, C>,
         is_first: bool,
     ) -> Result<()> {
+        let turn_bytes = if self.options.recompress.is_some() { 1 } else { TURN_BYTES };
         let shape = superblock.shape();
         let mut scan = Scan::new(&self.medium, superblock.uuid, &shape, victim, generation);
         while self.space.borrow().live_bytes_of(victim) > 0 && !self.gc_ends() {
             let before = scan.offset();
             let Some((header, body)) = scan.next().await else { break };
             let moved_bytes = self.stats.moved_bytes.get();
+            let mut turn_ends = moved_bytes + turn_bytes;
             let batch = Scanned { header: &header, body };
             mover.enter_batch(&header);
             for found in records(&header, body) {
@@ -345,13 +398,19 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                     true => mover.join_record(batch, &found).await?,
                     false => mover.move_record(header.seq, &found).await?,
                 }
+                if self.stats.moved_bytes.get() >= turn_ends {
+                    self.clock.sleep_ns(0).await;
+                    turn_ends = self.stats.moved_bytes.get() + turn_bytes;
+                }
             }
             let moved_bytes = self.stats.moved_bytes.get() - moved_bytes;
-            // What the second look finds is paid for, and gained nothing.
+            // What the second look passes was earned by the first.
             let passed = if is_first { i64::from(scan.offset() - before) } else { 0 };
-            let gained = passed - moved_bytes as i64;
-            self.gc.credit.set(self.gc.credit.get().saturating_add(gained));
+            self.gc.earn(passed - moved_bytes as i64);
             self.log.changed.wake_all();
+        }
+        if is_first {
+            self.gc.earn(i64::from(superblock.segment_bytes - scan.offset()));
         }
         Ok(())
     }

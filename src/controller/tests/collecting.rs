@@ -71,3 +71,29 @@ fn a_disturbed_reading_damages_nothing() {
     let drive = world.open();
     assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
 }
+
+/// Guards against a host that is let go until the last free segment is used up, and then waits for
+/// all of the next one: it waits often, and for little.
+#[test]
+fn a_host_waits_often_and_for_little() {
+    let size = 48u64 << 20;
+    let world = World::new(Spec { codec: Codec::None, ..small(size, 16) });
+    let drive = world.open();
+    let mut random = random(1);
+    let block = payload::noise(&mut random, BLOCK_BYTES);
+    let mut waits = Vec::new();
+    for number in 0..4 * size / BLOCK {
+        let lba = if number < size / BLOCK { number } else { random.random_range(0..size / BLOCK) };
+        let before = drive.info().moved_bytes;
+        world.write(&drive, lba * BLOCK, &block).unwrap();
+        let moved_bytes = drive.info().moved_bytes - before;
+        // The first time round, garbage collection has not found its pace yet.
+        if moved_bytes > 0 && number >= 2 * size / BLOCK {
+            waits.push(moved_bytes);
+        }
+    }
+    assert!(drive.info().moved_bytes > 4 * size, "too tame a test");
+    let mean = waits.iter().sum::<u64>() / waits.len() as u64;
+    let segment = u64::from(SEGMENT_BYTES);
+    assert!(mean < segment && waits.iter().all(|&wait| wait < 3 * segment), "{mean}: {waits:?}");
+}
