@@ -9,11 +9,13 @@
 //! * `medium`: what the drive sees. `rot`: bits that flip while it is closed.
 //! * `model`: the oracle. `scene`: what all of them share. `trace`: the fingerprint of a run.
 //! * `tally`, `violation`: the result.
+//! * `full`: no world, but a full drive that is overwritten for hours.
 //!
 //! The same seed and steps give the same run. Deliberately reaches the drive only as a host does,
 //! but for `Drive::audit` and `Drive::taken`; never asks for the time.
 
 mod data;
+mod full;
 mod fuse;
 mod host;
 mod life;
@@ -28,6 +30,7 @@ mod trace;
 mod violation;
 mod world;
 
+pub use full::{FullPlan, FullReport, run_full};
 pub use tally::Tally;
 pub use violation::Violation;
 pub use world::run_world;
