@@ -89,7 +89,7 @@ fn a_drive_at_rest_writes_no_checkpoints() {
 }
 
 /// Every request that needs two leaves at once, many more requests than leaves stay in memory, and
-/// reads that take one leaf after the other from them.
+/// reads of other leaves, which never stop and have theirs evicted.
 fn write_across_leaves(latency_ns: std::ops::RangeInclusive<u64>) {
     const PAIRS: u64 = 64;
     const ROUNDS: u64 = 3;
@@ -99,7 +99,7 @@ fn write_across_leaves(latency_ns: std::ops::RangeInclusive<u64>) {
     let options = OpenOptions { map_cache_bytes: 2 << 10, ..OpenOptions::default() };
     let drive = world.try_open(options).unwrap();
     let border = |pair: u64| (2 * pair + 1) * LEAF_BYTES;
-    for pair in 0..PAIRS {
+    for pair in 0..2 * PAIRS {
         world.write(&drive, border(pair) - BLOCK, &[1; 2 * BLOCK_BYTES]).unwrap();
     }
     world.close(drive);
@@ -125,7 +125,7 @@ fn write_across_leaves(latency_ns: std::ops::RangeInclusive<u64>) {
         let (drive, left) = (drive.clone(), left.clone());
         world.runtime.spawn(async move {
             let mut block = [0; BLOCK_BYTES];
-            for pair in (0..PAIRS).cycle().skip(reader as usize) {
+            for pair in (PAIRS..2 * PAIRS).cycle().skip(reader as usize) {
                 if left.get() == 0 {
                     return;
                 }
