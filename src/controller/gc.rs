@@ -338,6 +338,10 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             let space = self.space.borrow();
             (space.generation(victim), space.stream(victim))
         };
+        // What is still on its way would not be found.
+        let last = self.space.borrow().last_seq(victim);
+        let next = || (self.log.written_seq() >= last || self.gc_ends()).then_some(());
+        self.log.changed.wait_for(next).await;
         self.gc.victims.set(self.gc.victims.get() + 1);
         // What must be emptied earns nothing, and the host need not wait for it.
         let is_evacuated = victim.0 >= self.space.borrow().end();

@@ -385,6 +385,11 @@ impl Space {
         self.changes += 1;
     }
 
+    /// The last batch in a segment.
+    pub(crate) fn last_seq(&self, segment: SegmentId) -> SeqNo {
+        self.segments[segment.0 as usize].last_seq
+    }
+
     /// Live bytes of a segment.
     pub(crate) fn live_bytes_of(&self, segment: SegmentId) -> u32 {
         self.segments[segment.0 as usize].live_bytes

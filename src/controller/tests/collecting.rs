@@ -97,3 +97,27 @@ fn a_host_waits_often_and_for_little() {
     let segment = u64::from(SEGMENT_BYTES);
     assert!(mean < segment && waits.iter().all(|&wait| wait < 3 * segment), "{mean}: {waits:?}");
 }
+
+/// Guards against a victim that is looked for on the medium while its last batches are still on
+/// their way there: it would be taken for damaged, and never be given back.
+#[test]
+fn a_victim_is_emptied_of_what_is_still_on_its_way() {
+    for seed in 0..4 {
+        let mut world = World::new(small(16 << 20, 6));
+        world.seed = seed;
+        let drive = world.open();
+        let latency_ns = 500_000_000..=500_000_000;
+        drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+        let plain = payload::noise(&mut random(seed), 5 << 20);
+        for (number, data) in plain.chunks(64 << 10).enumerate() {
+            world.write(&drive, (number * (64 << 10)) as u64, data).unwrap();
+        }
+        let victim = SegmentId(0);
+        assert!(!drive.space.borrow().is_open(victim, Stream::Host, 1), "too little was written");
+        assert!(drive.log.written_seq() < drive.log.sealed_seq(), "nothing is on its way");
+        world.run(drive.empty_victim(victim)).unwrap();
+        assert_eq!(drive.space.borrow().live_bytes_of(victim), 0, "seed {seed}");
+        assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
+        world.kill(drive);
+    }
+}

@@ -248,12 +248,17 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         let latency_ns = self.draw_latency_ns();
         let fails = self.strikes(Kind::Append);
         let arrives = !fails || below(&mut self.random.borrow_mut(), 2) == 0;
+        // Its bytes are seen on the medium at once, or after half of the time that it takes.
+        let is_late = latency_ns > 0 && below(&mut self.random.borrow_mut(), 2) == 0;
+        let late_ns = if is_late { latency_ns / 2 } else { 0 };
+        self.pass(late_ns).await?;
         let under_way = self.enter()?;
         let id = self.remember(place, offset, buffer.len()).await?;
         let written = if arrives { self.inner_write(place, offset, buffer).await } else { Ok(()) };
         drop(under_way);
         let failure = if fails { Err(injected("append")) } else { Ok(()) };
-        let result = written.and(self.pass(latency_ns).await).and(failure);
+        let waited = self.pass(latency_ns - late_ns).await;
+        let result = written.and(waited).and(failure);
         match result {
             Ok(()) => self.undo.borrow_mut().complete(id),
             Err(_) => self.undo.borrow_mut().doom(&[id]),
