@@ -3,7 +3,7 @@
 //! The modules are rooms, and imports point down only:
 //!
 //! ```text
-//! base -> runtime, format, codec, media, report -> controller -> serve, torture -> cli
+//! base -> runtime, format, codec, media, report -> controller -> serve, bench, torture -> cli
 //! ```
 //!
 //! `ARCHITECTURE.md` walks through them; `docs/terms.md` fixes the words used here.
@@ -12,6 +12,7 @@
 #![warn(missing_docs)]
 
 pub mod base;
+pub mod bench;
 pub mod cli;
 pub mod codec;
 pub mod controller;

@@ -5,7 +5,7 @@ use crate::code;
 /// What each room of `src/` may import. `base` is what everything stands on, `cli` the top.
 /// `controller` never names `runtime`: it asks `base::clock` for time, so that it runs in virtual
 /// time too.
-const ALLOWED: [(&str, &[&str]); 11] = [
+const ALLOWED: [(&str, &[&str]); 12] = [
     ("base", &[]),
     ("runtime", &["base"]),
     ("format", &["base"]),
@@ -14,6 +14,7 @@ const ALLOWED: [(&str, &[&str]); 11] = [
     ("report", &["base"]),
     ("controller", &["base", "format", "codec", "media", "report"]),
     ("serve", &["base", "runtime", "media", "report", "controller"]),
+    ("bench", &["base", "codec", "media", "controller"]),
     ("torture", &["base", "runtime", "format", "codec", "media", "report", "controller"]),
     (
         "cli",
@@ -26,6 +27,7 @@ const ALLOWED: [(&str, &[&str]); 11] = [
             "report",
             "controller",
             "serve",
+            "bench",
             "torture",
         ],
     ),

@@ -1,0 +1,125 @@
+//! How much space compression saves, as a number that cannot be taken for another one.
+//!
+//! Tools mean three things by "50 % compressible": saved, stored, and a ratio. A [`Saving`] prints
+//! all three, and is read only with its per cent sign.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Serialize, Serializer};
+
+/// The fraction of space that is saved, in 0..=1: 0.25 means that 3/4 are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub struct Saving(f64);
+
+impl Saving {
+    /// Nothing is saved.
+    pub const NONE: Self = Self(0.0);
+
+    /// A fraction; what is outside of 0..=1 becomes its nearer end, and not-a-number 0.
+    pub fn from_fraction(fraction: f64) -> Self {
+        Self(if fraction > 0.0 { fraction.min(1.0) } else { 0.0 })
+    }
+
+    /// What is saved when `stored_bytes` stand for `bytes`; no bytes save nothing.
+    pub fn of(bytes: u64, stored_bytes: u64) -> Self {
+        Self::from_fraction(1.0 - stored_bytes as f64 / bytes as f64)
+    }
+
+    /// The fraction saved, in 0..=1.
+    pub fn fraction(self) -> f64 {
+        self.0
+    }
+
+    /// The same in per cent, in 0..=100.
+    pub fn percent(self) -> f64 {
+        self.0 * 100.0
+    }
+
+    /// The fraction stored, in 0..=1.
+    pub fn stored_fraction(self) -> f64 {
+        1.0 - self.0
+    }
+
+    /// Bytes for each byte stored, at least 1; infinite when nothing is stored.
+    pub fn ratio(self) -> f64 {
+        1.0 / (1.0 - self.0)
+    }
+
+    /// Distance to another saving in percentage points.
+    pub fn points_from(self, other: Self) -> f64 {
+        (self.0 - other.0).abs() * 100.0
+    }
+}
+
+impl fmt::Display for Saving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (percent, stored, ratio) = (self.percent(), self.stored_fraction(), self.ratio());
+        write!(f, "{percent:.1} % saved (stored {stored:.3}, ratio {ratio:.2})")
+    }
+}
+
+impl FromStr for Saving {
+    type Err = String;
+
+    /// Reads per cents like `50%` or `12.5 %`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some(number) = text.trim().strip_suffix('%') else {
+            return Err(format!(
+                "'{text}' could mean saved, stored or a ratio: give the saved share with its unit, \
+                 like 50%"
+            ));
+        };
+        let percent: Option<f64> = number.trim().parse().ok();
+        match percent {
+            Some(percent) if (0.0..=100.0).contains(&percent) => Ok(Self(percent / 100.0)),
+            _ => Err(format!("'{text}' is not a share: give a number from 0% to 100%")),
+        }
+    }
+}
+
+impl Serialize for Saving {
+    /// As all three quantities.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+        let mut parts = serializer.serialize_struct("Saving", 3)?;
+        parts.serialize_field("saved_percent", &self.percent())?;
+        parts.serialize_field("stored_fraction", &self.stored_fraction())?;
+        // JSON has no infinity.
+        parts.serialize_field("ratio", &self.ratio().is_finite().then_some(self.ratio()))?;
+        parts.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a saving is never mistaken for what is stored or for a ratio.
+    use super::*;
+
+    #[test]
+    fn all_three_quantities_are_printed() {
+        let quarter: Saving = "25%".parse().expect("a share");
+        assert_eq!(quarter.to_string(), "25.0 % saved (stored 0.750, ratio 1.33)");
+        assert_eq!(Saving::of(400, 300), quarter);
+        assert_eq!(Saving::of(400, 500), Saving::NONE);
+        assert_eq!(Saving::of(0, 0), Saving::NONE);
+        let json = serde_json::to_value(Saving::from_fraction(0.5)).expect("JSON");
+        let parts = serde_json::json!({
+            "saved_percent": 50.0, "stored_fraction": 0.5, "ratio": 2.0
+        });
+        assert_eq!(json, parts);
+        let all = serde_json::to_value(Saving::from_fraction(1.0)).expect("JSON");
+        assert!(all["ratio"].is_null());
+    }
+
+    #[test]
+    fn only_shares_with_their_sign_are_read() {
+        for (text, percent) in [("0%", 0.0), ("12.5 %", 12.5), (" 98% ", 98.0), ("100%", 100.0)] {
+            assert_eq!(text.parse::<Saving>().map(Saving::percent), Ok(percent), "{text}");
+        }
+        for text in ["", "%", "50", "0.5", "2:1", "120%", "-1%", "nan%", "inf%", "5 0%"] {
+            assert!(text.parse::<Saving>().is_err(), "{text}");
+        }
+        assert!("50".parse::<Saving>().unwrap_err().contains("like 50%"));
+    }
+}

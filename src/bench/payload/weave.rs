@@ -1,0 +1,171 @@
+//! Data that is statistically like a profile's.
+//!
+//! Each window of the output stands for a window of the profile, unit by unit: the texture that
+//! codecs find as hard as that unit, under a key of its own. What larger chunks gain comes from
+//! pieces that several units of a window share:
+//!
+//! ```text
+//! unit   | shared at a distance of 16 KiB and more | shared within 16 KiB | its own |
+//!          found in chunks of 64 KiB                 and of 16 KiB
+//! ```
+//!
+//! The windows follow each other so that any part of the output, however short, has the profile's
+//! mix: sorted by saving and visited in steps of the golden section, in another order for each
+//! stream. The order is therefore less random than real data's.
+
+use std::sync::Arc;
+
+use super::pool::{KEY_BYTES, Key, copy_keyed, key, mix};
+use super::profile::{Profile, Savings, UNIT_BYTES, UNITS, WindowProfile};
+use super::texture::{Library, TextureId};
+
+/// Units of 16 KiB.
+const QUAD: usize = 4;
+
+/// Bytes of each of the two shared pieces at most.
+const SHARED_BYTES_MAX: usize = UNIT_BYTES / 2 - 256;
+
+/// A unit shares pieces with its neighbours if it saves this much more or less at most, so that a
+/// piece of theirs does not change what it saves much.
+const ALIKE: f64 = 0.2;
+
+/// Bytes at the beginning of a piece that save nothing because what they copy is not there: about
+/// half of how far back copies lie.
+const SEAM_BYTES: f64 = 60.0;
+
+/// How a window is made.
+#[derive(Clone, Copy)]
+struct Plan {
+    /// What the units have of their own; `None` for zeroes.
+    own: [Option<TextureId>; UNITS],
+    shares: [bool; UNITS],
+    shared: TextureId,
+    far_bytes: usize,
+    near_bytes: usize,
+}
+
+/// A profile made ready to be woven.
+pub(super) struct Weave {
+    library: Arc<Library>,
+    plans: Vec<Plan>,
+    step: u64,
+    fills: f64,
+}
+
+impl Weave {
+    /// Plans every window of the profile.
+    pub(super) fn new(profile: &Profile, library: Arc<Library>) -> Self {
+        let mut windows = profile.windows.clone();
+        windows.sort_by(|a, b| a.mean().lz4.total_cmp(&b.mean().lz4));
+        let plans: Vec<Plan> = windows.iter().map(|window| plan(window, &library)).collect();
+        let step = golden_step(plans.len() as u64);
+        Self { library, plans, step, fills: profile.fills().fraction() }
+    }
+
+    /// The share of units that are zeroes.
+    pub(super) fn fills(&self) -> f64 {
+        self.fills
+    }
+
+    /// Fills `target` with the beginning of a unit of a stream.
+    #[inline]
+    pub(super) fn fill(&self, base: u64, unit: u64, target: &mut [u8]) {
+        let (window, index) = (unit / UNITS as u64, (unit % UNITS as u64) as usize);
+        let count = self.plans.len() as u64;
+        let start = mix(base) % count;
+        let place = (start + (window % count) * self.step) % count;
+        let plan = &self.plans[place as usize];
+        let Some(own) = plan.own[index] else {
+            target.fill(0);
+            return;
+        };
+        // Every window has 32 numbers for keys: its units' own, four for what is shared far, four
+        // for what is shared near.
+        let key_at = |number: usize| key(base, window * 2 * UNITS as u64 + number as u64);
+        let mut at = 0;
+        if plan.shares[index] {
+            let far = plan.far_bytes.min(target.len());
+            self.copy(plan.shared, 0, key_at(UNITS + index % QUAD), &mut target[..far]);
+            let near_end = (plan.far_bytes + plan.near_bytes).min(target.len());
+            let near = &mut target[far..near_end];
+            self.copy(plan.shared, UNIT_BYTES / 2, key_at(UNITS + QUAD + index / QUAD), near);
+            at = near_end;
+        }
+        self.copy(own, at, key_at(index), &mut target[at..]);
+    }
+
+    #[inline]
+    fn copy(&self, texture: TextureId, from: usize, key: Key, target: &mut [u8]) {
+        let mask = self.library.mask(texture);
+        let source = &self.library.bytes(texture)[from..from + target.len()];
+        copy_keyed(target, source, &key.map(|word| word & mask));
+    }
+}
+
+/// The step nearest to the golden section of `count` that visits all of them.
+fn golden_step(count: u64) -> u64 {
+    let wanted = (count as f64 * 0.618).round() as u64;
+    let coprime = |step: &u64| {
+        let (mut a, mut b) = (*step, count);
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        a == 1
+    };
+    (wanted.max(1)..).find(coprime).unwrap_or(1)
+}
+
+fn plan(window: &WindowProfile, library: &Library) -> Plan {
+    let mean = alike_mean(window);
+    let shares = window.units.map(|unit| unit.is_some_and(|unit| is_alike(unit, mean)));
+    let shared = library.nearest(mean);
+    let gain = [window.middle.lz4 - window.mean().lz4, window.whole.lz4 - window.middle.lz4];
+    // A shared piece is stored once for four units instead of four times.
+    let sharing = shares.iter().filter(|shares| **shares).count() as f64 / UNITS as f64;
+    let bytes = gain.map(|gain| {
+        let stored = (1.0 - library.savings(shared).lz4) * sharing * 3.0 / 4.0;
+        let bytes = (gain.max(0.0) / stored.max(0.01) * UNIT_BYTES as f64) as usize;
+        bytes.min(SHARED_BYTES_MAX) / KEY_BYTES * KEY_BYTES
+    });
+    let [near_bytes, far_bytes] = bytes;
+    let part = (near_bytes + far_bytes) as f64 / UNIT_BYTES as f64;
+    let seams = u8::from(near_bytes > 0) + u8::from(part > 0.0);
+    let lost = f64::from(seams) * SEAM_BYTES / UNIT_BYTES as f64;
+    let shared_savings = library.savings(shared);
+    let mut own = [None; UNITS];
+    for (index, unit) in window.units.iter().enumerate() {
+        let Some(unit) = unit else { continue };
+        let rest = |whole: f64, shared: f64| {
+            ((whole * (1.0 + lost) - shared * part) / (1.0 - part)).clamp(0.0, 1.0)
+        };
+        own[index] = Some(library.nearest(if shares[index] {
+            Savings {
+                lz4: rest(unit.lz4, shared_savings.lz4),
+                zstd: rest(unit.zstd, shared_savings.zstd),
+            }
+        } else {
+            *unit
+        }));
+    }
+    Plan { own, shares, shared, far_bytes, near_bytes }
+}
+
+fn is_alike(unit: Savings, mean: Savings) -> bool {
+    (unit.lz4 - mean.lz4).abs() < ALIKE
+}
+
+/// The mean of the units that are not fills and not far from the others' median.
+fn alike_mean(window: &WindowProfile) -> Savings {
+    let mut units: Vec<Savings> = window.units.iter().flatten().copied().collect();
+    if units.is_empty() {
+        return Savings::default();
+    }
+    units.sort_by(|a, b| a.lz4.total_cmp(&b.lz4));
+    let median = units[units.len() / 2];
+    units.retain(|unit| is_alike(*unit, median));
+    let count = units.len() as f64;
+    Savings {
+        lz4: units.iter().map(|unit| unit.lz4).sum::<f64>() / count,
+        zstd: units.iter().map(|unit| unit.zstd).sum::<f64>() / count,
+    }
+}
