@@ -10,6 +10,7 @@ mod extract;
 mod info;
 mod interrupt;
 mod open;
+mod payload;
 mod rebuild;
 mod resize;
 mod scrub;
@@ -64,6 +65,7 @@ enum Command {
     Rebuild(rebuild::Args),
     Demo(demo::Args),
     Torture(torture::Args),
+    Payload(payload::Args),
 }
 
 /// Runs the program with the process's arguments.
@@ -103,6 +105,7 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Rebuild(args) => rebuild::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Torture(args) => torture::run(&args),
+        Command::Payload(args) => payload::run(&args),
     };
     match result {
         Ok(Outcome::Good) => ExitCode::SUCCESS,

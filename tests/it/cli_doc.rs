@@ -10,8 +10,9 @@ use std::{env, fs};
 use crate::harness::pumice;
 
 /// Subcommands a user can rely on; there may be more.
-const EXPECTED: [&str; 10] = [
+const EXPECTED: [&str; 11] = [
     "create", "serve", "info", "check", "scrub", "resize", "extract", "rebuild", "demo", "torture",
+    "payload",
 ];
 
 const FENCE: &str = "```";

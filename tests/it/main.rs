@@ -15,6 +15,7 @@ mod format_doc;
 mod model;
 mod nbdinfo;
 mod output;
+mod payload;
 mod qemu;
 mod rescue;
 mod resize;
