@@ -38,7 +38,15 @@ print(round(json.loads(text[text.index("{"):])["jobs"][0]["write"]["iops"]))'
 start default
 start none --checkpoint 1T
 for round in $(seq "$rounds"); do
-    echo "$(load default) $(load none)"
+    # Each goes first every other time.
+    if ((round % 2)); then
+        default=$(load default)
+        none=$(load none)
+    else
+        none=$(load none)
+        default=$(load default)
+    fi
+    echo "$default $none"
 done | tee "$folder/rounds"
 python3 - "$folder/rounds" << 'END'
 import statistics, sys

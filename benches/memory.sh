@@ -33,5 +33,5 @@ wait "$server" || true
 start=$(date +%s.%N)
 serve
 awk -v start="$start" -v end="$(date +%s.%N)" \
-    'BEGIN { printf "opening again took %.1f s: the whole log is read\n", end - start }'
+    'BEGIN { printf "opening again took %.1f s\n", end - start }'
 resident "after opening"
