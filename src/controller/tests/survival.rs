@@ -276,6 +276,10 @@ fn the_live_pieces_of_a_moved_frame_keep_their_own_shares() {
     };
     assert!(place.segment > 0 && (place.blocks, index) == (5, 3), "{place:?} {index}");
     assert_ne!(place.share(index, 2), place.share(0, 2));
+    let Mapping::Frame { place: newer, .. } = drive.l2p.borrow().lookup(Lba(2)).resident().0 else {
+        panic!("LBA 2 is no frame");
+    };
+    assert_ne!(newer, place, "older content is back");
     assert_accounting(&drive);
 }
 
