@@ -12,6 +12,7 @@
 #![warn(missing_docs)]
 
 pub mod base;
+#[cfg(feature = "bench")]
 pub mod bench;
 pub mod cli;
 pub mod codec;

@@ -10,6 +10,7 @@ mod extract;
 mod info;
 mod interrupt;
 mod open;
+#[cfg(feature = "bench")]
 mod payload;
 mod rebuild;
 mod resize;
@@ -65,6 +66,7 @@ enum Command {
     Rebuild(rebuild::Args),
     Demo(demo::Args),
     Torture(torture::Args),
+    #[cfg(feature = "bench")]
     Payload(payload::Args),
 }
 
@@ -105,6 +107,7 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Rebuild(args) => rebuild::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Torture(args) => torture::run(&args),
+        #[cfg(feature = "bench")]
         Command::Payload(args) => payload::run(&args),
     };
     match result {
