@@ -206,7 +206,9 @@ impl<M: Medium> Check<'_, M> {
                 }
             }
         }
-        let meta = self.l2p.meta_places().map(|place| (place.segment.0, place.bytes));
+        // Leaves that were taken down since the checkpoint are live until the next one.
+        let meta = self.l2p.meta_places().chain(self.l2p.superseded_places());
+        let meta = meta.map(|place| (place.segment.0, place.bytes));
         for (segment, bytes) in meta.chain(lists.iter().copied()) {
             counted.entry(segment).or_default().bytes += u64::from(bytes);
         }
