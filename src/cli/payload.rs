@@ -1,19 +1,18 @@
 //! `pumice payload`: data of a given saving, and profiles of somebody's own.
 
-mod kind;
-
 use std::fs::File;
 use std::io::{ErrorKind as IoErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use self::kind::KindName;
 use super::interrupt::Interrupt;
 use super::{Outcome, at_path, print, print_json, size};
 use crate::base::units::format_size;
 use crate::base::{Error, ErrorKind, Result};
-use crate::bench::payload::{Finding, Options, Payload, Profile, Saving, Survey, UNIT_BYTES};
+use crate::bench::payload::{
+    Finding, KindName, Options, Payload, Profile, Saving, Survey, UNIT_BYTES,
+};
 use crate::codec::Codec;
 use crate::report::{Align, Table};
 

@@ -14,7 +14,7 @@ const ALLOWED: [(&str, &[&str]); 12] = [
     ("report", &["base"]),
     ("controller", &["base", "format", "codec", "media", "report"]),
     ("serve", &["base", "runtime", "media", "report", "controller"]),
-    ("bench", &["base", "codec", "media", "controller"]),
+    ("bench", &["base", "runtime", "codec", "media", "report", "controller", "serve"]),
     ("torture", &["base", "runtime", "format", "codec", "media", "report", "controller"]),
     (
         "cli",

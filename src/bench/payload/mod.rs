@@ -11,6 +11,7 @@
 //! * `pool`: fresh bytes at the speed of copying.
 //! * `exact`, `weave` with `texture`, `profile` and `spread`, `iozone`: the kinds.
 //! * `corpus`: profiles of files, folders and devices.
+//! * `kind`: the kinds' names.
 //!
 //! No two units are alike unless duplicates or fills were asked for, or the data replayed has them.
 //! What is saved depends on the codec; all is calibrated when the payload is made, for LZ4 unless
@@ -19,6 +20,7 @@
 mod corpus;
 mod exact;
 mod iozone;
+mod kind;
 mod measure;
 mod pool;
 mod profile;
@@ -33,6 +35,7 @@ use crate::base::{Error, ErrorKind, Result};
 use crate::codec::Codec;
 
 pub use iozone::IozoneLayout;
+pub use kind::KindName;
 pub use measure::{Finding, Meter, Survey, Tally, measure};
 pub use pool::WINDOW_BYTES;
 pub use profile::{PROFILE_FILE_BYTES_MAX, Profile, UNIT_BYTES};

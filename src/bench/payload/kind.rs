@@ -1,4 +1,4 @@
-//! The names of kinds of data on the command line.
+//! The names of kinds of data, as they stand on a command line and in a preset.
 
 use std::fmt;
 use std::fs::File;
@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::invalid;
-use crate::base::{Error, Result};
-use crate::bench::payload::{IozoneLayout, Kind, PROFILE_FILE_BYTES_MAX, Profile, Saving};
+use super::{IozoneLayout, Kind, PROFILE_FILE_BYTES_MAX, Profile, Saving};
+use crate::base::{Error, ErrorKind, Result};
 
 /// Bytes of a file that is replayed at most: it is kept in memory.
 const REPLAY_BYTES_MAX: u64 = 1 << 30;
@@ -20,14 +19,25 @@ const NAMES: [&str; 8] =
 
 /// A kind as it was named, before anything is read.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum KindName {
+pub enum KindName {
+    /// See [`Kind::Random`].
     Random,
+    /// See [`Kind::Byte`].
     Byte(u8),
+    /// See [`Kind::Exact`].
     Exact,
+    /// See [`Kind::Spread`].
     Spread,
+    /// See [`Kind::Like`]; of a file, folder, device or saved profile.
     Like(PathBuf),
+    /// See [`Kind::Replay`]; a file.
     Replay(PathBuf),
+    /// See [`Kind::Iozone`].
     Iozone(IozoneLayout),
+}
+
+fn invalid(what: String) -> Error {
+    Error::new(ErrorKind::InvalidInput, what)
 }
 
 impl FromStr for KindName {
@@ -109,7 +119,7 @@ impl KindName {
     ///
     /// # Errors
     /// `saved` is missing or has no place, or a file cannot be used.
-    pub(super) fn load(&self, saved: Option<Saving>) -> Result<Kind> {
+    pub fn load(&self, saved: Option<Saving>) -> Result<Kind> {
         let needed = || saved.ok_or_else(|| invalid(format!("{self} needs --saved, like 50%")));
         let kind = match self {
             Self::Exact => return Ok(Kind::Exact(needed()?)),
@@ -136,7 +146,9 @@ fn profile(path: &Path) -> Result<Profile> {
         let text = std::fs::read(path).map_err(failed)?;
         let text = String::from_utf8_lossy(&text);
         if text.trim_start().starts_with("{") && text.contains("\"pumice_profile\"") {
-            return Profile::from_json(&text).map_err(|error| super::at_path(path, error));
+            return Profile::from_json(&text).map_err(|error| {
+                Error::new(error.kind(), path.display().to_string()).caused_by(error)
+            });
         }
     }
     Profile::of_path(path)

@@ -1,0 +1,282 @@
+//! What the user named as a target, and whether the bench may write there.
+//!
+//! Nothing is ever overwritten that the bench did not make, unless the user said so: a file that
+//! holds something and a device that is not blank are refused, and a device that is mounted or has
+//! partitions is refused always.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+use super::drive::DriveTarget;
+use crate::base::{Error, ErrorKind, Result};
+use crate::runtime::{Backend, Runtime};
+
+/// Name of the file that the bench makes in a folder.
+const FILE_NAME: &str = "pumice-bench.data";
+
+/// Bytes at a device's beginning and end that must be zero for it to count as blank: where
+/// partition tables, file systems and volume managers have their labels.
+const LABEL_BYTES: u64 = 1 << 20;
+
+/// A place to measure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// A file, which need not exist yet.
+    File(PathBuf),
+    /// A folder, in which a file is made.
+    Folder(PathBuf),
+    /// A block device.
+    Device(PathBuf),
+    /// A Pumice drive in a file or device, opened in this process.
+    Drive(PathBuf),
+}
+
+/// How files and devices are opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Around the page cache (`O_DIRECT`).
+    pub direct: bool,
+}
+
+fn invalid(what: String) -> Error {
+    Error::new(ErrorKind::InvalidInput, what)
+}
+
+impl Location {
+    /// Reads what was typed: `drive:PATH`, or a path whose kind is looked up.
+    ///
+    /// # Errors
+    /// `InvalidInput` for anything that is no file, folder or block device; `NotFound` if the
+    /// folder of a new file is not there.
+    pub fn parse(text: &str) -> Result<Self> {
+        if let Some(path) = text.strip_prefix("drive:") {
+            return Ok(Self::Drive(path.into()));
+        }
+        if let Some((scheme, _)) = text.split_once("://") {
+            return Err(invalid(format!(
+                "targets of the kind {scheme}:// are not known: give a file, a folder, a block \
+                 device or drive:PATH"
+            )));
+        }
+        let path = PathBuf::from(text);
+        let metadata = match fs::metadata(&path) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+                if folder.is_some_and(|folder| !folder.is_dir()) {
+                    return Err(Error::os(format!("cannot use {text}"), error));
+                }
+                return Ok(Self::File(path));
+            }
+            Err(error) => return Err(Error::os(format!("cannot use {text}"), error)),
+        };
+        match metadata.file_type() {
+            kind if kind.is_dir() => Ok(Self::Folder(path)),
+            kind if kind.is_file() => Ok(Self::File(path)),
+            kind if kind.is_block_device() => Ok(Self::Device(path)),
+            _ => Err(invalid(format!("{text} is no file, folder or block device"))),
+        }
+    }
+
+    /// The path that is opened.
+    pub fn path(&self) -> PathBuf {
+        match self {
+            Self::Folder(path) => path.join(FILE_NAME),
+            Self::File(path) | Self::Device(path) | Self::Drive(path) => path.clone(),
+        }
+    }
+
+    /// Whether the bench makes a file here, which it may empty and removes at the end.
+    pub fn is_made(&self) -> bool {
+        matches!(self, Self::File(_) | Self::Folder(_))
+    }
+
+    /// Makes ready for writing `bytes` bytes: looks whether something would be lost, and makes the
+    /// file.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if something is there and `destroy` is not set; `Busy` if a device is
+    /// mounted or has partitions; `InvalidInput` if the target is smaller; `NoSpace` if its file system has
+    /// too little room. Nothing is changed then.
+    pub fn prepare(&self, bytes: u64, destroy: bool) -> Result<()> {
+        let path = self.path();
+        match self {
+            Self::File(_) | Self::Folder(_) => prepare_file(&path, bytes, destroy),
+            Self::Device(_) => prepare_device(&path, bytes, destroy),
+            Self::Drive(_) => {
+                if !destroy {
+                    return Err(Error::new(
+                        ErrorKind::AlreadyExists,
+                        format!(
+                            "the blocks of {} would be overwritten: say --destroy-data if they may",
+                            path.display()
+                        ),
+                    ));
+                }
+                let size_bytes = drive_bytes(&path)?;
+                if size_bytes < bytes {
+                    return Err(too_small(&path, size_bytes, bytes));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Opens what [`Location::prepare`] has made ready, for reading and writing.
+    ///
+    /// # Errors
+    /// The operating system's; `Unsupported` if direct I/O is asked for and refused.
+    pub fn open_file(&self, access: Access) -> Result<File> {
+        let path = self.path();
+        let mut options = File::options();
+        options.read(true).write(true);
+        if access.direct {
+            options.custom_flags(OFlags::DIRECT.bits() as i32);
+        }
+        options.open(&path).map_err(|error| {
+            let refused = access.direct && error.kind() == std::io::ErrorKind::InvalidInput;
+            let what = format!("cannot open {}", path.display());
+            if refused {
+                let what = format!("{what} around the page cache: leave --direct out");
+                return Error::new(ErrorKind::Unsupported, what).caused_by(error);
+            }
+            Error::os(what, error)
+        })
+    }
+
+    /// Empties a file that the bench made, so that the next write allocates anew; anything else
+    /// stays as it is.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn empty(&self) -> Result<()> {
+        if !self.is_made() {
+            return Ok(());
+        }
+        let path = self.path();
+        let emptied = File::options().write(true).open(&path).and_then(|file| file.set_len(0));
+        emptied.map_err(|error| Error::os(format!("cannot empty {}", path.display()), error))
+    }
+
+    /// Removes a file that the bench made.
+    pub fn remove(&self) {
+        if self.is_made() {
+            // It may be gone already, or the folder be read-only by now: nothing is lost by it.
+            let _ = fs::remove_file(self.path());
+        }
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Drive(path) => write!(f, "drive:{}", path.display()),
+            Self::File(path) | Self::Folder(path) | Self::Device(path) => path.display().fmt(f),
+        }
+    }
+}
+
+fn too_small(path: &Path, size_bytes: u64, bytes: u64) -> Error {
+    invalid(format!(
+        "{} has {size_bytes} bytes, the workload needs {bytes}: give a smaller --span",
+        path.display()
+    ))
+}
+
+fn prepare_file(path: &Path, bytes: u64, destroy: bool) -> Result<()> {
+    let failed = |error| Error::os(format!("cannot write {}", path.display()), error);
+    let occupied = fs::metadata(path).map_or(0, |metadata| metadata.len());
+    if occupied > 0 && !destroy {
+        return Err(Error::new(
+            ErrorKind::AlreadyExists,
+            format!(
+                "{} holds {occupied} bytes that would be overwritten: name another file, or say \
+                 --destroy-data",
+                path.display()
+            ),
+        ));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let room = rustix::fs::statvfs(folder.unwrap_or(Path::new(".")));
+    let room = room.map_err(|errno| failed(errno.into()))?;
+    let free = room.f_bavail.saturating_mul(room.f_frsize).saturating_add(occupied);
+    if free < bytes {
+        return Err(Error::new(
+            ErrorKind::NoSpace,
+            format!(
+                "the file system of {} has {free} bytes free, the workload needs {bytes}: give a \
+                 smaller --span",
+                path.display()
+            ),
+        ));
+    }
+    let file = File::options().write(true).create(true).truncate(true).open(path);
+    file.map(drop).map_err(failed)
+}
+
+fn prepare_device(path: &Path, bytes: u64, destroy: bool) -> Result<()> {
+    let failed = |error| Error::os(format!("cannot use {}", path.display()), error);
+    let number = fs::metadata(path).map_err(failed)?.rdev();
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    let entry = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    let partitions = fs::read_dir(&entry).into_iter().flatten().flatten();
+    if partitions.into_iter().any(|child| child.path().join("partition").exists()) {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!("{} has partitions: name one of them, or wipe the table", path.display()),
+        ));
+    }
+    // O_EXCL on a device: refused while it is mounted or part of something that is in use.
+    let exclusive =
+        File::options().read(true).write(true).custom_flags(OFlags::EXCL.bits() as i32).open(path);
+    let mut device = exclusive.map_err(|error| match error.kind() {
+        std::io::ErrorKind::ResourceBusy => Error::new(
+            ErrorKind::Busy,
+            format!("{} is mounted or in use by the system: nothing was written", path.display()),
+        ),
+        _ => failed(error),
+    })?;
+    let size_bytes = device.seek(SeekFrom::End(0)).map_err(failed)?;
+    if size_bytes < bytes {
+        return Err(too_small(path, size_bytes, bytes));
+    }
+    if !destroy && !is_blank(&device, size_bytes).map_err(failed)? {
+        return Err(Error::new(
+            ErrorKind::AlreadyExists,
+            format!(
+                "{} is not blank: say --destroy-data if everything on it may be lost",
+                path.display()
+            ),
+        ));
+    }
+    Ok(())
+}
+
+fn is_blank(device: &File, size_bytes: u64) -> std::io::Result<bool> {
+    let mut label = vec![0; LABEL_BYTES.min(size_bytes) as usize];
+    for offset in [0, size_bytes - label.len() as u64] {
+        device.read_exact_at(&mut label, offset)?;
+        if label.iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Bytes of the disk that a drive shows.
+fn drive_bytes(path: &Path) -> Result<u64> {
+    let runtime = Runtime::new(Backend::Auto)?;
+    let size_bytes = runtime.block_on(async {
+        let drive = DriveTarget::open(&runtime, path).await?;
+        let size_bytes = drive.size_bytes();
+        super::Target::close(&drive).await?;
+        Ok(size_bytes)
+    });
+    runtime.drop_tasks();
+    size_bytes
+}

@@ -1,0 +1,226 @@
+//! What is done to a target, in numbers: one description for every kind of target.
+
+use serde::{Deserialize, Serialize};
+
+use crate::base::units::{BLOCK_BYTES, format_size};
+use crate::base::{Error, ErrorKind, Result};
+
+/// Bytes of a record at least and at most.
+pub const RECORD_BYTES_MIN: u64 = 512;
+/// See [`RECORD_BYTES_MIN`].
+pub const RECORD_BYTES_MAX: u64 = 16 << 20;
+
+/// Requests in flight at most, of one thread.
+pub const DEPTH_MAX: u32 = 1024;
+
+/// Threads at most.
+pub const THREADS_MAX: u32 = 64;
+
+/// Records from one access to the next of a stride read: IOzone's default.
+const STRIDE_RECORDS: u64 = 17;
+
+/// What is measured, named as IOzone's users know it.
+///
+/// Sequential operations go over the span once, each record in its turn; random ones last as long
+/// as the workload says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    /// Every record in order; a file that the bench made is emptied first.
+    Write,
+    /// Every record in order, over what is there.
+    Rewrite,
+    /// Every record in order.
+    Read,
+    /// The same again.
+    Reread,
+    /// Records drawn at random.
+    RandomRead,
+    /// Records drawn at random.
+    RandomWrite,
+    /// Records drawn at random, some read and some written.
+    Mixed,
+    /// Every record, from the last to the first.
+    BackwardRead,
+    /// Every 17th record, then those behind them, until every record was read.
+    StrideRead,
+    /// One record, the first, again and again.
+    RecordRewrite,
+    /// Records drawn at random are trimmed.
+    Trim,
+    /// Every record of the span's first half is read and written to its second half.
+    Copy,
+}
+
+impl Operation {
+    /// All, in the order in which their meanings build on each other.
+    pub const ALL: [Self; 12] = [
+        Self::Write,
+        Self::Rewrite,
+        Self::Read,
+        Self::Reread,
+        Self::RandomRead,
+        Self::RandomWrite,
+        Self::Mixed,
+        Self::BackwardRead,
+        Self::StrideRead,
+        Self::RecordRewrite,
+        Self::Trim,
+        Self::Copy,
+    ];
+
+    /// Its name, as in presets.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Rewrite => "rewrite",
+            Self::Read => "read",
+            Self::Reread => "reread",
+            Self::RandomRead => "random-read",
+            Self::RandomWrite => "random-write",
+            Self::Mixed => "mixed",
+            Self::BackwardRead => "backward-read",
+            Self::StrideRead => "stride-read",
+            Self::RecordRewrite => "record-rewrite",
+            Self::Trim => "trim",
+            Self::Copy => "copy",
+        }
+    }
+
+    /// Whether it ends with time and not with the span.
+    pub fn is_timed(self) -> bool {
+        matches!(self, Self::RandomRead | Self::RandomWrite | Self::Mixed)
+            || matches!(self, Self::RecordRewrite | Self::Trim)
+    }
+
+    /// Whether it changes what the target holds.
+    pub fn writes(self) -> bool {
+        !matches!(
+            self,
+            Self::Read | Self::Reread | Self::RandomRead | Self::BackwardRead | Self::StrideRead
+        )
+    }
+}
+
+/// Which records random operations go to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pattern {
+    /// All alike.
+    #[default]
+    Uniform,
+    /// 80 % of accesses to the first 20 % of the span.
+    #[serde(rename = "80/20")]
+    HotCold,
+}
+
+/// What becomes of the target's volatile cache when the last request has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Flush {
+    /// Flushed, and the time that takes counts.
+    #[default]
+    Timed,
+    /// Flushed, and the time that takes does not count.
+    Untimed,
+    /// Flushed behind every write, as a database's log is.
+    EachWrite,
+}
+
+/// One workload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Workload {
+    /// What is done.
+    pub operation: Operation,
+    /// Bytes of each request, 512 to 16 MiB.
+    pub record_bytes: u64,
+    /// Requests in flight, of each thread.
+    pub depth: u32,
+    /// Threads; sequential ones share the span out, random ones all go everywhere.
+    pub threads: u32,
+    /// Bytes of the target that are used, from `shift_bytes` on.
+    pub span_bytes: u64,
+    /// Where the span begins: 0 is aligned, 32256 is the 63rd sector of old partition tables.
+    pub shift_bytes: u64,
+    /// Which records random operations go to.
+    pub pattern: Pattern,
+    /// Share of reads of a mixed load, in per cent.
+    pub reads_percent: u32,
+    /// Seconds of operations that end with time.
+    pub seconds: f64,
+    /// What becomes of the volatile cache.
+    pub flush: Flush,
+}
+
+impl Workload {
+    /// Checks what other code relies on.
+    ///
+    /// # Errors
+    /// `InvalidInput`, with the number and its range.
+    pub fn check(&self) -> Result<()> {
+        let wrong = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
+        let record = self.record_bytes;
+        if !(RECORD_BYTES_MIN..=RECORD_BYTES_MAX).contains(&record) || !record.is_multiple_of(512) {
+            return wrong(format!("records of {record} bytes: give 512 B to 16 MiB, in sectors"));
+        }
+        if !(1..=DEPTH_MAX).contains(&self.depth) {
+            return wrong(format!("depth {}: give 1 to {DEPTH_MAX}", self.depth));
+        }
+        if !(1..=THREADS_MAX).contains(&self.threads) {
+            return wrong(format!("{} threads: give 1 to {THREADS_MAX}", self.threads));
+        }
+        if self.reads_percent > 100 {
+            return wrong(format!("{} % of reads: give 0 to 100", self.reads_percent));
+        }
+        if !self.shift_bytes.is_multiple_of(512) {
+            return wrong(format!("a shift of {} bytes is not in sectors", self.shift_bytes));
+        }
+        if !(self.seconds > 0.0 && self.seconds <= 1e6) {
+            return wrong(format!("{} seconds: give more than 0, up to a million", self.seconds));
+        }
+        let least = record
+            * u64::from(self.threads)
+            * if self.operation == Operation::Copy { 2 } else { 1 };
+        if self.span_bytes < least {
+            let (span, least) = (format_size(self.span_bytes), format_size(least));
+            return wrong(format!(
+                "a span of {span} is too small for {}: it needs {least}",
+                self.operation.name()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Bytes of the target that it touches, from the target's first.
+    pub fn end_bytes(&self) -> u64 {
+        self.shift_bytes.saturating_add(self.span_bytes)
+    }
+
+    /// Records of the span.
+    pub(crate) fn records(&self) -> u64 {
+        self.span_bytes / self.record_bytes
+    }
+
+    /// Bytes that it writes to the target, as far as that is known beforehand: `None` if it ends
+    /// with time.
+    pub fn written_bytes(&self) -> Option<u64> {
+        let all = self.records() * self.record_bytes;
+        match self.operation {
+            operation if !operation.writes() || operation == Operation::Trim => Some(0),
+            Operation::Copy => Some(all / 2),
+            operation if operation.is_timed() => None,
+            _ => Some(all),
+        }
+    }
+
+    /// Records between two accesses of a stride read.
+    pub(crate) fn stride_records(&self) -> u64 {
+        STRIDE_RECORDS
+    }
+
+    /// Whether every request covers whole 4 KiB blocks.
+    pub fn is_block_aligned(&self) -> bool {
+        let block = BLOCK_BYTES as u64;
+        self.record_bytes.is_multiple_of(block) && self.shift_bytes.is_multiple_of(block)
+    }
+}
