@@ -101,8 +101,8 @@ impl Location {
     ///
     /// # Errors
     /// `AlreadyExists` if something is there and `destroy` is not set; `Busy` if a device is
-    /// mounted or has partitions; `InvalidInput` if the target is smaller; `NoSpace` if its file system has
-    /// too little room. Nothing is changed then.
+    /// mounted or has partitions; `InvalidInput` if the target is smaller; `NoSpace` if its file
+    /// system has too little room. Nothing is changed then.
     pub fn prepare(&self, bytes: u64, destroy: bool) -> Result<()> {
         let path = self.path();
         match self {
