@@ -1,8 +1,28 @@
-//! Results for people: one model of a table, printed as text. Programs get JSON from the same
-//! structures through serde.
+//! Results for people: one model of a document, and printers that each write the whole of it.
+//! Programs get JSON from the measurements themselves through serde.
 //!
-//! Knows nothing of drives.
+//! ```text
+//! Document -> Section -> Block: paragraph, note, table, pairs, bars, lines, preformatted
+//!                                  |
+//!             to_text   to_markdown
+//! ```
+//!
+//! * `document`, `table`, `chart`, `number`: what is said, without how it looks.
+//! * `text`, `markdown`: for a terminal, for GitHub.
+//!
+//! Invariant: the same document is printed to the same bytes. Deliberately knows nothing of drives
+//! or benchmarks, and writes no files.
 
+mod chart;
+mod document;
+mod markdown;
+mod number;
+#[cfg(test)]
+mod sample;
 mod table;
+mod text;
 
-pub use table::{Align, Table};
+pub use chart::{Axis, Bar, BarChart, BarGroup, LineChart, Scale, Series};
+pub use document::{Block, Document, NoteKind, Section};
+pub use number::Number;
+pub use table::{Align, Cell, Column, Table};

@@ -1,6 +1,11 @@
-//! A table with a header, printed as aligned text without borders.
+//! A table: rows of typed cells under a header, printed as aligned text without borders.
+//!
+//! Cells keep numbers as numbers, so that a spreadsheet gets them whole and text gets them rounded
+//! and aligned. Every row has exactly one cell a column.
 
 use comfy_table::{CellAlignment, ContentArrangement, presets};
+
+use super::number::Number;
 
 /// How a column is aligned: words left, numbers right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,51 +16,211 @@ pub enum Align {
     Right,
 }
 
+/// What stands above a column, and how it is aligned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// Name in the header; may be empty.
+    pub name: String,
+    /// Unit of its numbers, shown in the header; empty if it has none.
+    pub unit: String,
+    /// Alignment of header and cells.
+    pub align: Align,
+}
+
+impl Column {
+    /// A column of words.
+    pub fn left(name: impl Into<String>) -> Self {
+        Self { name: name.into(), unit: String::new(), align: Align::Left }
+    }
+
+    /// A column of numbers.
+    pub fn right(name: impl Into<String>) -> Self {
+        Self { name: name.into(), unit: String::new(), align: Align::Right }
+    }
+
+    /// The same column with a unit in its header.
+    pub fn with_unit(mut self, unit: impl Into<String>) -> Self {
+        self.unit = unit.into();
+        self
+    }
+
+    /// Name and unit in one line: `write (MB/s)`.
+    pub(crate) fn heading(&self) -> String {
+        match (self.name.is_empty(), self.unit.is_empty()) {
+            (_, true) => self.name.clone(),
+            (true, false) => self.unit.clone(),
+            (false, false) => format!("{} ({})", self.name, self.unit),
+        }
+    }
+}
+
+/// What stands in one place of a table.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cell {
+    /// Nothing.
+    Empty,
+    /// Words; never read as a number or a formula.
+    Text(String),
+    /// A number. Its unit is shown only where the column names no unit or another one.
+    Number(Number),
+}
+
+impl Cell {
+    /// What people see of this cell in `column`.
+    pub(crate) fn text(&self, column: &Column) -> String {
+        match self {
+            Cell::Empty => String::new(),
+            Cell::Text(text) => text.clone(),
+            Cell::Number(number) if number.unit == column.unit => number.text(),
+            Cell::Number(number) => number.to_string(),
+        }
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<Number> for Cell {
+    fn from(number: Number) -> Self {
+        Self::Number(number)
+    }
+}
+
+/// `None` leaves the place empty.
+impl<T: Into<Cell>> From<Option<T>> for Cell {
+    fn from(cell: Option<T>) -> Self {
+        cell.map_or(Self::Empty, Into::into)
+    }
+}
+
 /// Rows of cells under a header.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Table {
-    columns: Vec<(String, Align)>,
-    rows: Vec<Vec<String>>,
+    title: String,
+    columns: Vec<Column>,
+    rows: Vec<Vec<Cell>>,
 }
 
 impl Table {
     /// An empty table with these columns.
     pub fn new(columns: &[(&str, Align)]) -> Self {
-        let columns = columns.iter().map(|(name, align)| ((*name).to_owned(), *align)).collect();
-        Self { columns, rows: Vec::new() }
+        let column = |(name, align): &(&str, Align)| Column {
+            name: (*name).to_owned(),
+            unit: String::new(),
+            align: *align,
+        };
+        Self::with_columns(columns.iter().map(column).collect())
+    }
+
+    /// An empty table with these columns, which may have units.
+    pub fn with_columns(columns: Vec<Column>) -> Self {
+        Self { title: String::new(), columns, rows: Vec::new() }
+    }
+
+    /// The same table with a title, which stands above it.
+    pub fn titled(mut self, title: impl Into<String>) -> Self {
+        self.title = title.into();
+        self
+    }
+
+    /// Adds a row of words; missing cells stay empty.
+    ///
+    /// # Panics
+    ///
+    /// If there are more cells than columns.
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.push(cells.into_iter().map(Cell::Text).collect());
     }
 
     /// Adds a row; missing cells stay empty.
-    pub fn row(&mut self, cells: Vec<String>) {
+    ///
+    /// # Panics
+    ///
+    /// If there are more cells than columns.
+    pub fn push(&mut self, mut cells: Vec<Cell>) {
+        assert!(cells.len() <= self.columns.len(), "a row has more cells than there are columns");
+        cells.resize(self.columns.len(), Cell::Empty);
         self.rows.push(cells);
     }
 
-    /// The table as text, one line a row, each ending with a line break.
+    /// Title; empty if it has none.
+    pub fn title(&self) -> &str {
+        &self.title
+    }
+
+    /// Columns, from the left.
+    pub fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
+    /// Rows, from the top; each has as many cells as there are columns.
+    pub fn rows(&self) -> &[Vec<Cell>] {
+        &self.rows
+    }
+
+    /// Whether any column has a name or a unit.
+    pub(crate) fn has_header(&self) -> bool {
+        self.columns.iter().any(|column| !column.name.is_empty() || !column.unit.is_empty())
+    }
+
+    /// The table without its title as text, one line a row, each ending with a line break; as wide
+    /// as its cells.
     pub fn to_text(&self) -> String {
+        let mut table = self.laid_out(0..self.columns.len());
+        table.set_content_arrangement(ContentArrangement::Disabled);
+        lines(&table)
+    }
+
+    /// The columns with these indices, ready to be printed.
+    pub(crate) fn laid_out(
+        &self,
+        picked: impl Iterator<Item = usize> + Clone,
+    ) -> comfy_table::Table {
         let mut table = comfy_table::Table::new();
         table.load_preset(presets::NOTHING);
-        table.set_content_arrangement(ContentArrangement::Disabled);
-        if self.columns.iter().any(|(name, _)| !name.is_empty()) {
-            table.set_header(self.columns.iter().map(|(name, _)| name));
+        if self.has_header() {
+            table.set_header(picked.clone().map(|index| self.header_text(index)));
         }
         for cells in &self.rows {
-            table.add_row(cells);
+            table.add_row(picked.clone().map(|index| cells[index].text(&self.columns[index])));
         }
-        for (column, (_, align)) in table.column_iter_mut().zip(&self.columns) {
+        for (column, index) in table.column_iter_mut().zip(picked) {
             column.set_padding((0, 2));
-            column.set_cell_alignment(match align {
+            column.set_cell_alignment(match self.columns[index].align {
                 Align::Left => CellAlignment::Left,
                 Align::Right => CellAlignment::Right,
             });
         }
-        let lines = table.lines().map(|line| line.trim_end().to_owned() + "\n");
-        lines.collect()
+        table
     }
+
+    /// Name above unit. Where only some columns have units, names stand on the same line.
+    fn header_text(&self, index: usize) -> String {
+        let column = &self.columns[index];
+        match column.unit.is_empty() {
+            true => column.name.clone(),
+            false => format!("{}\n{}", column.name, column.unit),
+        }
+    }
+}
+
+/// The lines of a laid-out table without trailing blanks, each ending with a line break.
+pub(crate) fn lines(table: &comfy_table::Table) -> String {
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
 #[cfg(test)]
 mod tests {
-    //! Goal: columns line up, without trailing blanks.
+    //! Goal: columns line up, without trailing blanks; cells show what they hold.
     use super::*;
 
     #[test]
@@ -74,5 +239,21 @@ mod tests {
         let mut table = Table::new(&[("", Align::Left), ("", Align::Left)]);
         table.row(vec!["size".into(), "64 GiB".into()]);
         assert_eq!(table.to_text(), "size  64 GiB\n");
+    }
+
+    #[test]
+    fn cells_are_typed_and_units_stand_in_the_header() {
+        let mut table =
+            Table::with_columns(vec![Column::left("op"), Column::right("rate").with_unit("MB/s")]);
+        table.push(vec!["write".into(), Number::new(99.96, 1).with_deviation(0.5).into()]);
+        table.push(vec!["read".into(), Number::new(1.5, 1).with_unit("GB/s").into()]);
+        table.push(vec!["trim".into(), None::<Number>.into()]);
+        table.push(vec!["same".into(), Number::new(2.0, 1).with_unit("MB/s").into()]);
+        table.push(vec!["short".into()]);
+        assert_eq!(
+            table.to_text(),
+            "op            rate\n              MB/s\nwrite  100.0 ± 0.5\nread      1.5 GB/s\n\
+             trim\nsame           2.0\nshort\n"
+        );
     }
 }

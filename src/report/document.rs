@@ -1,0 +1,151 @@
+//! What a report says, without how it looks: a title and sections of blocks, in reading order.
+//!
+//! Text is plain text from anywhere: each printer escapes what its format would take for markup. A
+//! document holds neither markup nor times; the same document is printed to the same bytes.
+
+use super::chart::{BarChart, LineChart};
+use super::table::Table;
+
+/// A report.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Document {
+    /// Title.
+    pub title: String,
+    /// First paragraph: what was found, in a sentence or two; may be empty.
+    pub lead: String,
+    /// Sections, in reading order.
+    pub sections: Vec<Section>,
+}
+
+impl Document {
+    /// A document without sections yet.
+    pub fn new(title: impl Into<String>, lead: impl Into<String>) -> Self {
+        Self { title: title.into(), lead: lead.into(), sections: Vec::new() }
+    }
+
+    /// Adds a section with this heading and returns it, to be filled.
+    pub fn section(&mut self, heading: impl Into<String>) -> &mut Section {
+        self.sections.push(Section { heading: heading.into(), blocks: Vec::new() });
+        self.sections.last_mut().expect("one was just added")
+    }
+}
+
+/// A part of a document under a heading of its own; one sheet of a workbook.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Section {
+    /// Heading.
+    pub heading: String,
+    /// Blocks, in reading order.
+    pub blocks: Vec<Block>,
+}
+
+impl Section {
+    /// Adds any block.
+    pub fn block(&mut self, block: impl Into<Block>) -> &mut Self {
+        self.blocks.push(block.into());
+        self
+    }
+
+    /// Adds a paragraph.
+    pub fn paragraph(&mut self, text: impl Into<String>) -> &mut Self {
+        self.block(Block::Paragraph(text.into()))
+    }
+
+    /// Adds a remark.
+    pub fn note(&mut self, text: impl Into<String>) -> &mut Self {
+        self.block(Block::Note { kind: NoteKind::Note, text: text.into() })
+    }
+
+    /// Adds a warning.
+    pub fn warning(&mut self, text: impl Into<String>) -> &mut Self {
+        self.block(Block::Note { kind: NoteKind::Warning, text: text.into() })
+    }
+
+    /// Adds names with their values.
+    pub fn pairs<K: Into<String>, V: Into<String>>(
+        &mut self,
+        pairs: impl IntoIterator<Item = (K, V)>,
+    ) -> &mut Self {
+        let pairs = pairs.into_iter().map(|(key, value)| (key.into(), value.into()));
+        self.block(Block::Pairs(pairs.collect()))
+    }
+
+    /// Adds text whose line breaks and blanks count.
+    pub fn preformatted(&mut self, text: impl Into<String>) -> &mut Self {
+        self.block(Block::Preformatted(text.into()))
+    }
+}
+
+/// How much a note matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoteKind {
+    /// Worth knowing.
+    Note,
+    /// Results must not be read without it.
+    Warning,
+}
+
+impl NoteKind {
+    /// The word in front of the note.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            NoteKind::Note => "Note",
+            NoteKind::Warning => "Warning",
+        }
+    }
+}
+
+/// One piece of a section.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Block {
+    /// Prose.
+    Paragraph(String),
+    /// A sentence that stands out.
+    Note {
+        /// How much it matters.
+        kind: NoteKind,
+        /// What it says.
+        text: String,
+    },
+    /// Rows under a header.
+    Table(Table),
+    /// Names with their values, such as the environment of a measurement.
+    Pairs(Vec<(String, String)>),
+    /// Bars in groups.
+    Bars(BarChart),
+    /// Lines over a common axis.
+    Lines(LineChart),
+    /// Text whose line breaks and blanks count, such as a command or a configuration.
+    Preformatted(String),
+}
+
+impl From<Table> for Block {
+    fn from(table: Table) -> Self {
+        Self::Table(table)
+    }
+}
+
+impl From<BarChart> for Block {
+    fn from(chart: BarChart) -> Self {
+        Self::Bars(chart)
+    }
+}
+
+impl From<LineChart> for Block {
+    fn from(chart: LineChart) -> Self {
+        Self::Lines(chart)
+    }
+}
+
+/// `text` without control characters other than line feeds, which could drive a terminal or break
+/// a file: names of devices and files come from outside. Tabs and carriage returns
+/// become blanks.
+pub(crate) fn printable(text: &str) -> String {
+    let printable = |c: char| match c {
+        '\t' | '\r' => ' ',
+        '\n' => '\n',
+        c if c.is_control() => char::REPLACEMENT_CHARACTER,
+        c => c,
+    };
+    text.chars().map(printable).collect()
+}
