@@ -202,8 +202,8 @@ impl LineChart {
         let sorted = self.series.iter().map(Series::by_x).collect::<Vec<_>>();
         let places = spaced(&self.places(), rows_max.max(2));
         for &x in &places {
-            let cells = sorted.iter().map(|points| last_up_to(points, x).map(plain).into());
-            table.push(std::iter::once(plain(x).into()).chain(cells).collect());
+            let cells = sorted.iter().map(|points| last_up_to(points, x).map(Number::plain).into());
+            table.push(std::iter::once(Number::plain(x).into()).chain(cells).collect());
         }
         table.titled(&self.title)
     }
@@ -249,16 +249,6 @@ pub(crate) fn drawable(point: &(f64, f64)) -> bool {
 
 fn named(name: &str, axis: &Axis) -> Column {
     Column::right(name).with_unit(&axis.unit)
-}
-
-/// A number of a chart, which says nothing of decimals: four digits without trailing zeroes.
-fn plain(value: f64) -> Number {
-    let mut number = Number::significant(value, 4);
-    let text = number.value_text();
-    if let Some((_, decimals)) = text.split_once('.') {
-        number.decimals = decimals.trim_end_matches('0').len() as u8;
-    }
-    number
 }
 
 fn last_up_to(points: &[(f64, f64)], x: f64) -> Option<f64> {

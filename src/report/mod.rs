@@ -4,21 +4,26 @@
 //! ```text
 //! Document -> Section -> Block: paragraph, note, table, pairs, bars, lines, preformatted
 //!                                  |
-//!             to_text   to_markdown
+//!             to_text   to_markdown   to_html
 //! ```
 //!
 //! * `document`, `table`, `chart`, `number`: what is said, without how it looks.
 //! * `text`, `markdown`: for a terminal, for GitHub.
+//! * `html`, `svg`: a page that stands alone, and the charts in it.
 //!
 //! Invariant: the same document is printed to the same bytes. Deliberately knows nothing of drives
 //! or benchmarks, and writes no files.
 
 mod chart;
 mod document;
+#[cfg(feature = "bench")]
+mod html;
 mod markdown;
 mod number;
 #[cfg(test)]
 mod sample;
+#[cfg(feature = "bench")]
+mod svg;
 mod table;
 mod text;
 

@@ -3,7 +3,8 @@
 //! Printers for people show the rounded text, printers for programs the whole value. What is not
 //! finite is shown as a dash and never as a number.
 //!
-//! Deliberately knows no locale: the decimal sign is a point, thousands are not grouped.
+//! Deliberately knows no locale: the decimal sign is a point. Thousands are grouped
+//! only in pages, where the spaces between them cannot be taken for columns.
 
 use std::fmt;
 
@@ -38,6 +39,16 @@ impl Number {
             if value == 0.0 || !value.is_finite() { 0 } else { value.abs().log10().floor() as i32 };
         let decimals = i32::from(digits) - 1 - exponent;
         Self::new(value, decimals.clamp(0, i32::from(DECIMALS_MAX)) as u8)
+    }
+
+    /// A number that comes without decimals to show: four digits without trailing zeroes.
+    pub(crate) fn plain(value: f64) -> Self {
+        let mut number = Self::significant(value, 4);
+        let text = number.value_text();
+        if let Some((_, decimals)) = text.split_once('.') {
+            number.decimals = decimals.trim_end_matches('0').len() as u8;
+        }
+        number
     }
 
     /// The same number with a deviation; its sign does not count.
@@ -95,6 +106,26 @@ pub(crate) fn rounded(value: f64, decimals: u8) -> String {
     }
 }
 
+/// The text of a number with thin spaces between its thousands if it has five digits or more
+/// before the decimal point.
+#[cfg(feature = "bench")]
+pub(crate) fn grouped(text: &str) -> String {
+    let end = text.find('.').unwrap_or(text.len());
+    let start = text.bytes().take_while(|byte| !byte.is_ascii_digit()).count();
+    let digits = &text[start.min(end)..end];
+    if digits.len() < 5 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return text.to_owned();
+    }
+    let mut result = text[..start].to_owned();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            result.push('\u{2009}');
+        }
+        result.push(digit);
+    }
+    result + &text[end..]
+}
+
 #[cfg(test)]
 mod tests {
     //! Goal: numbers are shown as asked, and what is none is never shown as one.
@@ -123,5 +154,19 @@ mod tests {
         assert_eq!(Number::significant(f64::INFINITY, 2).to_string(), "–");
         assert_eq!(Number::new(-0.01, 1).to_string(), "0.0");
         assert_eq!(Number::new(-0.06, 1).to_string(), "-0.1");
+    }
+
+    #[cfg(feature = "bench")]
+    #[test]
+    fn thousands_are_told_apart() {
+        for (text, expected) in [
+            ("1234.5", "1234.5"),
+            ("-12345.25", "-12 345.25"),
+            ("1234567", "1 234 567"),
+            ("–", "–"),
+            ("", ""),
+        ] {
+            assert_eq!(grouped(text).replace('\u{2009}', " "), expected);
+        }
     }
 }

@@ -1,0 +1,126 @@
+//! Goal: the page is well-formed, has every block, needs nothing from outside, and takes no text
+//! for markup. How it looks in a browser is tried by the tests of the built program.
+//!
+//! Method: a reader of tags that knows which elements have no end tag.
+
+use super::super::{Align, Axis, Bar, Number, sample};
+use super::*;
+
+/// Elements without an end tag.
+const VOID: [&str; 3] = ["meta", "link", "!DOCTYPE"];
+
+/// Every start tag, in order; panics unless elements are balanced.
+fn tags(page: &str) -> Vec<String> {
+    let (mut open, mut tags) = (Vec::new(), Vec::new());
+    let mut rest = page;
+    while let Some((_, from)) = rest.split_once('<') {
+        let (tag, after) = from.split_once('>').expect("a tag ends");
+        rest = after;
+        let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap_or_default();
+        if tag.starts_with('/') {
+            assert_eq!(open.pop(), Some(name), "unbalanced before {rest:.200}");
+            continue;
+        }
+        tags.push(tag.to_owned());
+        if name == "style" {
+            rest = rest.split_once("</style>").expect("the style ends").1;
+        } else if !tag.ends_with('/') && !VOID.contains(&name) {
+            open.push(name);
+        }
+    }
+    assert!(open.is_empty(), "left open: {open:?}");
+    tags
+}
+
+#[test]
+fn every_block_is_there() {
+    let page = sample::document().to_html();
+    let tags = tags(&page);
+    for expected in sample::EXPECTED {
+        assert!(page.contains(expected), "no {expected:?}");
+    }
+    let count = |start: &str| tags.iter().filter(|tag| tag.starts_with(start)).count();
+    assert_eq!((count("h1"), count("h2"), count("section"), count("nav")), (1, 5, 5, 1));
+    assert_eq!((count("figure"), count("dl"), count("pre")), (5, 1, 1));
+    assert_eq!((count("table"), count("caption")), (6, 1));
+    assert!(count("th scope=\"col\"") > 10 && count("th scope=\"row\"") > 10);
+    assert_eq!(tags.iter().filter(|tag| tag.contains("role=\"img\"")).count(), 10);
+    assert!(page.contains("<p class=\"note warning\" role=\"note\"><strong>Warning</strong>"));
+    assert!(page.contains("min-width:6ch\">± 20.3</span>"), "deviations line up");
+}
+
+#[test]
+fn ids_are_unique_and_links_lead_to_them() {
+    let mut document = sample::document();
+    for heading in ["Latency", "Latency", "Latency 0", "漢字", "", "0"] {
+        document.section(heading).block(sample::change());
+    }
+    let page = document.to_html();
+    let values = |attribute: &str| -> Vec<String> {
+        let parts = page.split(attribute).skip(1);
+        parts.map(|part| part.split('"').next().unwrap_or_default().to_owned()).collect()
+    };
+    let ids = values(" id=\"");
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len(), "{ids:?}");
+    let mut named = values("href=\"#");
+    named.extend(
+        values("aria-labelledby=\"")
+            .iter()
+            .flat_map(|names| names.split(' ').map(str::to_owned).collect::<Vec<_>>()),
+    );
+    assert!(named.len() > 20);
+    for name in named {
+        assert!(ids.contains(&name), "nothing is called {name}");
+    }
+}
+
+#[test]
+fn short_documents_have_no_contents() {
+    let mut document = sample::document();
+    document.sections.truncate(3);
+    assert!(!tags(&document.to_html()).iter().any(|tag| tag.starts_with("nav")));
+}
+
+#[test]
+fn text_from_outside_stays_text() {
+    let evil = "<script>alert(\"'\")</script>&amp;\u{1b}";
+    let mut document = Document::new(evil, evil);
+    let mut table =
+        Table::with_columns(vec![Column::left(evil).with_unit(evil), Column::right("")]);
+    table.push(vec![evil.into(), Number::new(1.0, 1).with_unit(evil).with_deviation(2.0).into()]);
+    let axis = || Axis::new(evil, evil);
+    let mut bars = BarChart::new(evil, evil, axis(), [evil, evil]);
+    bars.group(evil, vec![Bar::from(Number::new(1.0, 0).with_unit(evil)).labelled(evil)]);
+    bars.group(evil, vec![Bar::missing(evil)]);
+    let mut lines = LineChart::new(evil, axis(), axis());
+    lines.line(evil, vec![(1.0, 1.0)]);
+    lines.line(evil, Vec::new());
+    document.section(evil).paragraph(evil).note(evil).warning(evil).pairs([(evil, evil)]);
+    document.section(evil).preformatted(evil).block(table.titled(evil)).block(bars).block(lines);
+    document.section(evil);
+    document.section(evil);
+    let page = document.to_html();
+    assert!(!tags(&page).iter().any(|tag| tag.starts_with("script")));
+    assert!(!page.to_lowercase().contains("<script") && !page.contains('\u{1b}'));
+    assert!(page.matches("&lt;script&gt;").count() + page.matches("&#60;script&#62;").count() > 30);
+}
+
+#[test]
+fn the_page_needs_nothing_from_outside() {
+    let page = sample::document().to_html();
+    for word in ["http://", "https://", "url(", "@import", " src=", "<script"] {
+        assert!(!page.contains(word), "{word}");
+    }
+    assert!(page.contains("default-src 'none'"));
+    assert_eq!(page, sample::document().to_html());
+}
+
+#[test]
+fn a_table_without_a_header_has_none() {
+    let mut document = Document::new("", "");
+    let mut table = Table::new(&[("", Align::Left)]);
+    table.row(vec!["x".into()]);
+    document.section("").block(table);
+    let tags = tags(&document.to_html());
+    assert!(!tags.iter().any(|tag| tag == "thead" || tag == "caption"));
+}

@@ -1,0 +1,220 @@
+//! A bar chart: groups side by side, a bar for each series, error bars, numbers above the bars
+//! where all of them fit.
+//!
+//! ```text
+//! throughput, MB/s
+//!   800 ┤        ┬
+//!   400 ┤  ▇     ▇
+//!     0 ┼──▇▇▇───▇▇▇──
+//!         write  read
+//! ```
+
+use super::super::chart::{Bar, BarChart, Scale};
+use super::super::number::grouped;
+use super::super::text::{bar_text, log_floor};
+use super::label::{shortened, text_width, wrapped};
+use super::place::Places;
+use super::{FONT_LABEL, FONT_TITLE, Frame, Px, Svg, series_class};
+
+/// Pixels of a bar: at least, so that it can be seen; at most, so that one alone is no wall.
+const BAR_MIN: f64 = 7.0;
+const BAR_MAX: f64 = 46.0;
+
+/// Pixels that a group has at least, so that its name can be read.
+const GROUP_MIN: f64 = 44.0;
+
+/// Part of a group's width that separates it from the next.
+const GROUP_GAP: f64 = 0.18;
+
+/// Lines of a group's name at most, and their distance.
+const NAME_LINES_MAX: usize = 4;
+const LINE_HEIGHT: f64 = 14.0;
+
+/// Pixels above the plot for the axis title, and between it and the highest tick for numbers.
+const ABOVE: f64 = 34.0;
+
+/// Pixels between tick labels and the plot.
+const TICK_GAP: f64 = 8.0;
+
+/// Draws a bar chart.
+pub(crate) fn bars(chart: &BarChart, frame: &Frame<'_>) -> String {
+    let plan = Plan::new(chart, frame);
+    let description = format!(
+        "Bar chart of {}: {} groups of {} bars. The numbers are in the table that follows.",
+        chart.axis.heading(),
+        chart.groups().len(),
+        chart.series.len()
+    );
+    let mut svg = Svg::new(frame.id, (plan.width, plan.height), &chart.title, &description);
+    let heading = shortened(&chart.axis.heading(), FONT_TITLE, plan.width);
+    svg.label("axis", 0.0, FONT_TITLE, &heading);
+    for (tick, label) in plan.places.ticks() {
+        let y = plan.places.at(tick);
+        let line = format!("M{} {}H{}", Px(plan.left), Px(y), Px(plan.width));
+        svg.empty("path", &[("class", &"grid"), ("d", &line)]);
+        svg.label("tick end", plan.left - TICK_GAP, y + 4.0, &label);
+    }
+    for (index, group) in chart.groups().iter().enumerate() {
+        let middle = plan.left + (index as f64 + 0.5) * plan.group_width;
+        for (index, bar) in group.bars.iter().enumerate() {
+            let x = middle + (index as f64 - group.bars.len() as f64 / 2.0) * plan.bar_width;
+            let about = about(chart, &group.name, index, bar);
+            draw_bar(&mut svg, &plan, bar, (x, index), &about);
+        }
+        draw_name(&mut svg, &plan, middle, &group.name);
+    }
+    let floor = plan.places.floor();
+    let line = format!("M{} {}H{}", Px(plan.left), Px(floor), Px(plan.width));
+    svg.empty("path", &[("class", &"floor"), ("d", &line)]);
+    svg.finish()
+}
+
+/// Sizes that everything else follows from.
+struct Plan {
+    width: f64,
+    height: f64,
+    left: f64,
+    bottom: f64,
+    group_width: f64,
+    bar_width: f64,
+    places: Places,
+    has_numbers: bool,
+}
+
+impl Plan {
+    fn new(chart: &BarChart, frame: &Frame<'_>) -> Self {
+        let scale = chart.axis.scale;
+        let all = || chart.groups().iter().flat_map(|group| &group.bars);
+        let mut ends: Vec<f64> = all().flat_map(ends).collect();
+        if scale == Scale::Log {
+            ends.push(log_floor(all().filter_map(Bar::height)));
+        }
+        let bottom = ABOVE + frame.plot_height;
+        let ticks = (frame.plot_height / 42.0) as usize;
+        let places = Places::new(scale, &ends, ticks, true).between(bottom, ABOVE);
+        let labels = places.ticks().into_iter().map(|(_, label)| text_width(&label, FONT_LABEL));
+        let left = labels.fold(0.0, f64::max) + TICK_GAP;
+
+        let groups = chart.groups().len().max(1) as f64;
+        let series = chart.series.len().max(1) as f64;
+        let group_min = (series * BAR_MIN / (1.0 - GROUP_GAP)).max(GROUP_MIN);
+        let group_width = ((frame.width - left) / groups).max(group_min);
+        let bar_width = (group_width * (1.0 - GROUP_GAP) / series).min(BAR_MAX);
+        let names = chart.groups().iter().map(|group| name_lines(&group.name, group_width).len());
+        let height = bottom + 6.0 + LINE_HEIGHT * names.max().unwrap_or(0) as f64 + 4.0;
+        // A lone bar has room left and right of it.
+        let room = if series == 1.0 { group_width - 4.0 } else { bar_width };
+        let fits = |bar: &Bar| text_width(&number_text(bar), FONT_LABEL) <= room;
+        let has_numbers = all().filter(|bar| bar.number.is_some()).all(fits);
+        let width = left + groups * group_width;
+        Self { width, height, left, bottom, group_width, bar_width, places, has_numbers }
+    }
+}
+
+/// The numbers that a bar needs the axis to show.
+fn ends(bar: &Bar) -> Vec<f64> {
+    let Some(height) = bar.height() else { return Vec::new() };
+    let deviation = bar.number.as_ref().and_then(|number| number.deviation).unwrap_or(0.0);
+    // An error bar below zero says nothing about what can only be positive: it ends there.
+    let low = if height >= 0.0 { height } else { height - deviation };
+    vec![low, if height >= 0.0 { height + deviation } else { height }]
+}
+
+/// What is written above a bar.
+fn number_text(bar: &Bar) -> String {
+    match &bar.number {
+        Some(number) if bar.label.is_empty() => grouped(&number.value_text()),
+        _ => bar_text(bar),
+    }
+}
+
+/// What a pointer over a bar shows.
+fn about(chart: &BarChart, group: &str, series: usize, bar: &Bar) -> String {
+    let number = bar.number.clone().map(|number| match number.unit.is_empty() {
+        true => number.with_unit(&chart.axis.unit).to_string(),
+        false => number.to_string(),
+    });
+    let series = chart.series.get(series).map_or("", String::as_str);
+    let label = if bar.label.is_empty() { None } else { Some(bar.label.clone()) };
+    let said: Vec<_> = number.into_iter().chain(label).collect();
+    let said = if said.is_empty() { "not measured".to_owned() } else { said.join(", ") };
+    format!("{group}, {series}: {said}")
+}
+
+fn draw_bar(svg: &mut Svg, plan: &Plan, bar: &Bar, (x, index): (f64, usize), about: &str) {
+    let gap = if plan.bar_width > 12.0 { 1.0 } else { 0.5 };
+    let (left, width) = (x + gap, plan.bar_width - 2.0 * gap);
+    let middle = x + plan.bar_width / 2.0;
+    let (floor, places) = (plan.places.floor(), &plan.places);
+    svg.open("g", &[("class", &format!("bar {}", series_class(index)))]);
+    svg.leaf("title", &[], about);
+    let Some(height) = bar.height().filter(|height| places.shows(*height)) else {
+        draw_missing(svg, plan, bar, middle);
+        svg.close();
+        return;
+    };
+    let top = places.at(height);
+    svg.empty(
+        "rect",
+        &[
+            ("x", &Px(left)),
+            ("y", &Px(top.min(floor))),
+            ("width", &Px(width)),
+            ("height", &Px((floor - top).abs().max(0.5))),
+        ],
+    );
+    let deviation = bar.number.as_ref().and_then(|number| number.deviation);
+    let deviation = deviation.filter(|deviation| *deviation > 0.0 && deviation.is_finite());
+    let mut highest = top;
+    if let Some(deviation) = deviation {
+        let (high, low) = (places.at(height + deviation), places.at(height - deviation));
+        highest = if height >= 0.0 { high } else { low };
+        let cap = (width / 4.0).clamp(1.5, 5.0);
+        let (from, to) = (Px(middle - cap), Px(middle + cap));
+        let (high, low, middle) = (Px(high), Px(low), Px(middle));
+        let d = format!("M{from} {high}H{to}M{from} {low}H{to}M{middle} {high}V{low}");
+        svg.empty("path", &[("class", &"error-halo"), ("d", &d)]);
+        svg.empty("path", &[("class", &"error"), ("d", &d)]);
+    }
+    if plan.has_numbers {
+        let y = if height >= 0.0 { highest - 5.0 } else { highest + FONT_LABEL + 2.0 };
+        svg.label("number middle", middle, y, &number_text(bar));
+    }
+    svg.close();
+}
+
+/// In place of a bar: why it is missing, upright if there is room, or a dash.
+fn draw_missing(svg: &mut Svg, plan: &Plan, bar: &Bar, middle: f64) {
+    let text = bar_text(bar);
+    let floor = plan.places.floor();
+    if bar.label.is_empty() || plan.bar_width < FONT_LABEL {
+        svg.label("number middle", middle, floor - 5.0, super::super::number::NO_NUMBER);
+        return;
+    }
+    let text = shortened(&text, FONT_LABEL, floor - ABOVE - 12.0);
+    let turn = format!("rotate(-90 {} {})", Px(middle + 4.0), Px(floor - 6.0));
+    svg.leaf(
+        "text",
+        &[
+            ("class", &"number"),
+            ("x", &Px(middle + 4.0)),
+            ("y", &Px(floor - 6.0)),
+            ("transform", &turn),
+        ],
+        &text,
+    );
+}
+
+fn name_lines(name: &str, group_width: f64) -> Vec<String> {
+    wrapped(name, FONT_LABEL, group_width - 6.0, NAME_LINES_MAX)
+}
+
+fn draw_name(svg: &mut Svg, plan: &Plan, middle: f64, name: &str) {
+    svg.open("g", &[]);
+    svg.leaf("title", &[], name);
+    for (index, line) in name_lines(name, plan.group_width).iter().enumerate() {
+        let y = plan.bottom + 6.0 + LINE_HEIGHT * (index as f64 + 0.75);
+        svg.label("tick middle", middle, y, line);
+    }
+    svg.close();
+}

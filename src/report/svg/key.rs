@@ -1,0 +1,75 @@
+//! What tells series apart besides their colours, and the samples of it in legends.
+
+use super::super::chart::Series;
+use super::lines::MARKERS_MAX;
+use super::{COLOURS, Px, Svg, series_class};
+
+/// Pixels from a marker's middle to its edge.
+pub(super) const MARKER_RADIUS: f64 = 2.8;
+
+/// The sample of a bar chart's series for its legend.
+pub(crate) fn bar_key(index: usize) -> String {
+    key(index, 12.0, |svg| {
+        let square = [("x", 0.5), ("y", 0.5), ("width", 11.0), ("height", 11.0)];
+        let square = square.map(|(name, value)| (name, Px(value)));
+        let square =
+            square.each_ref().map(|(name, value)| (*name, value as &dyn std::fmt::Display));
+        svg.empty("rect", &square);
+    })
+}
+
+/// The sample of a line chart's series for its legend.
+pub(crate) fn line_key(index: usize, series: &Series) -> String {
+    key(index, 24.0, |svg| {
+        svg.empty("path", &[("class", &line_class(index)), ("d", &"M1 6H23")]);
+        if series.points.len() <= MARKERS_MAX {
+            svg.open("g", &[("class", &"marker")]);
+            svg.empty("path", &[("d", &marker(index, 12.0, 6.0, MARKER_RADIUS + 0.4))]);
+            svg.close();
+        }
+    })
+}
+
+/// A sample that says nothing to those who cannot see it: the name stands beside it.
+fn key(index: usize, width: f64, draw: impl FnOnce(&mut Svg)) -> String {
+    let mut svg = Svg { text: String::new(), open: Vec::new() };
+    let size = [("width", Px(width)), ("height", Px(12.0))];
+    svg.open(
+        "svg",
+        &[
+            ("class", &format!("key bar {}", series_class(index))),
+            (size[0].0, &size[0].1),
+            (size[1].0, &size[1].1),
+            ("viewBox", &format!("0 0 {} 12", Px(width))),
+            ("aria-hidden", &"true"),
+        ],
+    );
+    draw(&mut svg);
+    svg.finish()
+}
+
+/// Classes of a line: dashed once colours repeat.
+pub(super) fn line_class(index: usize) -> &'static str {
+    if (index / COLOURS) % 2 == 1 { "line dashed" } else { "line" }
+}
+
+/// The outline of a marker, of one of four shapes.
+pub(super) fn marker(index: usize, x: f64, y: f64, radius: f64) -> String {
+    let (x, y, r) = (Px(x), Px(y), radius);
+    let path = match index % 4 {
+        0 => {
+            return format!(
+                "M{} {y}a{1} {1} 0 1 0 {2} 0a{1} {1} 0 1 0 {3} 0z",
+                Px(x.0 - r),
+                Px(r),
+                Px(2.0 * r),
+                Px(-2.0 * r)
+            );
+        }
+        1 => [(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)].to_vec(),
+        2 => [(0.0, -1.3), (1.2, 0.9), (-1.2, 0.9)].to_vec(),
+        _ => [(0.0, -1.3), (1.3, 0.0), (0.0, 1.3), (-1.3, 0.0)].to_vec(),
+    };
+    let corner = |(dx, dy): (f64, f64)| format!("{} {}", Px(x.0 + dx * r), Px(y.0 + dy * r));
+    format!("M{}z", path.into_iter().map(corner).collect::<Vec<_>>().join("L"))
+}

@@ -1,0 +1,87 @@
+//! How wide text is, and how it is wrapped, without a font: by classes of characters, rather too
+//! wide than too narrow.
+
+/// Stands for what was cut off.
+const ELLIPSIS: char = '…';
+
+/// Width of `text` in pixels at a font size of `size`, for a sans-serif font.
+pub(super) fn text_width(text: &str, size: f64) -> f64 {
+    text.chars().map(em).sum::<f64>() * size
+}
+
+/// Width of a character in font sizes, from the widths of common fonts, rounded up.
+fn em(c: char) -> f64 {
+    match c {
+        'i' | 'j' | 'l' | 'I' | '.' | ',' | ':' | ';' | '|' | '!' | '\'' | '\u{2009}' => 0.3,
+        ' ' | 'f' | 't' | 'r' | '(' | ')' | '[' | ']' | '/' | '-' => 0.4,
+        'm' | 'w' | 'M' | 'W' | '@' | '%' | '…' => 0.95,
+        'A'..='Z' => 0.7,
+        // East Asian characters and pictographs are as wide as high.
+        '\u{1100}'.. => 1.0,
+        _ => 0.6,
+    }
+}
+
+/// `text` in at most `lines_max` lines of at most `width` pixels, broken between words where
+/// possible; what does not fit ends in an ellipsis.
+pub(super) fn wrapped(text: &str, size: f64, width: f64, lines_max: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        let joined = lines.last().map(|line| format!("{line} {word}"));
+        match joined.filter(|joined| text_width(joined, size) <= width) {
+            Some(joined) => *lines.last_mut().expect("a line was joined to") = joined,
+            None if lines.len() < lines_max => lines.push(word.to_owned()),
+            None => {
+                // Makes the last line too long, so that it is cut.
+                let last = lines.last_mut().expect("lines_max is positive");
+                last.push(' ');
+                last.push_str(word);
+                break;
+            }
+        }
+    }
+    lines.into_iter().map(|line| shortened(&line, size, width)).collect()
+}
+
+/// `text`, with an ellipsis in place of what is beyond `width` pixels.
+pub(super) fn shortened(text: &str, size: f64, width: f64) -> String {
+    if text_width(text, size) <= width {
+        return text.to_owned();
+    }
+    let mut kept = String::new();
+    let mut used = em(ELLIPSIS) * size;
+    for c in text.chars() {
+        used += em(c) * size;
+        if used > width {
+            break;
+        }
+        kept.push(c);
+    }
+    kept.truncate(kept.trim_end().len());
+    kept.push(ELLIPSIS);
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: text stays within its width and its lines, and says when it was cut.
+    use super::*;
+
+    #[test]
+    fn words_go_to_the_next_line() {
+        let lines = wrapped("Sequential write 128 KiB", 10.0, 62.0, 3);
+        assert_eq!(lines, ["Sequential", "write 128", "KiB"]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_cut() {
+        let lines = wrapped("one two three four", 10.0, 45.0, 2);
+        assert_eq!(lines, ["one two", "three f…"]);
+        for text in ["abcdefghijklmnopqrstuvwxyz", "漢字漢字漢字漢字", "WWWW WWWW WWWW"] {
+            for line in wrapped(text, 10.0, 35.0, 2) {
+                assert!(text_width(&line, 10.0) <= 35.0, "{line}");
+            }
+        }
+        assert_eq!(wrapped("", 10.0, 35.0, 2), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,166 @@
+//! A line chart: one path for each series, markers where points are few.
+
+use super::super::chart::LineChart;
+use super::super::number::Number;
+use super::key::{MARKER_RADIUS, line_class, marker};
+use super::label::{shortened, text_width};
+use super::place::Places;
+use super::{FONT_LABEL, FONT_TITLE, Frame, Px, Svg, series_class};
+
+/// Points of a series up to which each has a marker.
+pub(super) const MARKERS_MAX: usize = 40;
+
+/// Pixels above and below the plot for titles and tick labels.
+const ABOVE: f64 = 26.0;
+const BELOW: f64 = 42.0;
+
+/// Pixels right of the plot, for half of the last tick's label.
+const RIGHT: f64 = 16.0;
+
+/// Pixels between tick labels and the plot, and between the labels of two ticks.
+const TICK_GAP: f64 = 8.0;
+
+/// Draws a line chart.
+pub(crate) fn lines(chart: &LineChart, frame: &Frame<'_>) -> String {
+    let points = || chart.series.iter().flat_map(|series| &series.points);
+    let xs: Vec<f64> = points().map(|point| point.0).collect();
+    let ys: Vec<f64> = points().map(|point| point.1).collect();
+    let bottom = ABOVE + frame.plot_height;
+    let y = Places::new(chart.y.scale, &ys, (frame.plot_height / 42.0) as usize, true);
+    let y = y.between(bottom, ABOVE);
+    let labels = y.ticks().into_iter().map(|(_, label)| text_width(&label, FONT_LABEL));
+    let left = labels.fold(0.0, f64::max) + TICK_GAP;
+    let right = (frame.width - RIGHT).max(left + 1.0);
+    let x = Places::new(chart.x.scale, &xs, (frame.width / 100.0) as usize, false);
+    let x = x.between(left, right);
+
+    let description = format!(
+        "Line chart of {} over {}: {} lines. The numbers are in the table that follows.",
+        chart.y.heading(),
+        chart.x.heading(),
+        chart.series.len()
+    );
+    let size = (frame.width, bottom + BELOW);
+    let mut svg = Svg::new(frame.id, size, &chart.title, &description);
+    let heading = shortened(&chart.y.heading(), FONT_TITLE, frame.width);
+    svg.label("axis", 0.0, FONT_TITLE, &heading);
+    let heading = shortened(&chart.x.heading(), FONT_TITLE, right - left);
+    svg.label("axis middle", (left + right) / 2.0, bottom + BELOW - 6.0, &heading);
+    draw_grid(&mut svg, &x, &y, (left, right, bottom));
+    for (index, series) in chart.series.iter().enumerate() {
+        svg.open("g", &[("class", &series_class(index))]);
+        svg.leaf("title", &[], &series.name);
+        let pieces = pieces(&series.points, &x, &y);
+        let thinned: Vec<_> = pieces.iter().map(|piece| thinned(piece)).collect();
+        let class = line_class(index);
+        svg.empty("path", &[("class", &class), ("d", &path(&thinned))]);
+        if series.points.len() <= MARKERS_MAX {
+            for &(px, value) in pieces.iter().flatten() {
+                draw_marker(&mut svg, chart, index, px, value);
+            }
+        }
+        svg.close();
+    }
+    svg.finish()
+}
+
+/// A place in pixels.
+type Place = (f64, f64);
+
+fn draw_grid(svg: &mut Svg, x: &Places, y: &Places, (left, right, bottom): (f64, f64, f64)) {
+    for (tick, label) in y.ticks() {
+        let at = y.at(tick);
+        let line = format!("M{} {}H{}", Px(left), Px(at), Px(right));
+        svg.empty("path", &[("class", &"grid"), ("d", &line)]);
+        svg.label("tick end", left - TICK_GAP, at + 4.0, &label);
+    }
+    let floor = format!("M{} {}H{}", Px(left), Px(bottom), Px(right));
+    svg.empty("path", &[("class", &"floor"), ("d", &floor)]);
+    let mut free_from = f64::NEG_INFINITY;
+    for (tick, label) in x.ticks() {
+        let (at, half) = (x.at(tick), text_width(&label, FONT_LABEL) / 2.0);
+        let line = format!("M{} {}v4", Px(at), Px(bottom));
+        svg.empty("path", &[("class", &"floor"), ("d", &line)]);
+        // Labels that would touch the one before are left out.
+        if at - half >= free_from {
+            svg.label("tick middle", at, bottom + 4.0 + FONT_LABEL + 2.0, &label);
+            free_from = at + half + TICK_GAP;
+        }
+    }
+}
+
+/// The points that can be drawn, with their numbers; a new piece after each that cannot.
+fn pieces(points: &[(f64, f64)], x: &Places, y: &Places) -> Vec<Vec<(Place, (f64, f64))>> {
+    let shown = |point: &(f64, f64)| x.shows(point.0) && y.shows(point.1);
+    let pieces = points.split(|point| !shown(point)).filter(|piece| !piece.is_empty());
+    let placed = |point: &(f64, f64)| ((x.at(point.0), y.at(point.1)), *point);
+    pieces.map(|piece| piece.iter().map(placed).collect()).collect()
+}
+
+/// Of neighbours in the same column of pixels only the first, the highest, the lowest and the
+/// last: the same picture from at most four points a column.
+fn thinned(points: &[(Place, (f64, f64))]) -> Vec<Place> {
+    let mut kept = Vec::new();
+    for column in points.chunk_by(|a, b| a.0.0.floor() == b.0.0.floor()) {
+        let height = |index: &usize| column[*index].0.1;
+        let highest = (0..column.len()).min_by(|a, b| height(a).total_cmp(&height(b)));
+        let lowest = (0..column.len()).max_by(|a, b| height(a).total_cmp(&height(b)));
+        let mut picked = vec![0, column.len() - 1];
+        picked.extend(highest);
+        picked.extend(lowest);
+        picked.sort_unstable();
+        picked.dedup();
+        kept.extend(picked.into_iter().map(|index| column[index].0));
+    }
+    kept
+}
+
+fn path(pieces: &[Vec<Place>]) -> String {
+    let mut d = String::new();
+    for piece in pieces {
+        for (index, (x, y)) in piece.iter().enumerate() {
+            let verb = if index == 0 { 'M' } else { 'L' };
+            d += &format!("{verb}{} {}", Px(*x), Px(*y));
+        }
+    }
+    d
+}
+
+fn draw_marker(svg: &mut Svg, chart: &LineChart, index: usize, place: Place, point: (f64, f64)) {
+    let with_unit = |value: f64, unit: &str| Number::plain(value).with_unit(unit).to_string();
+    let about = format!(
+        "{}: {} at {}",
+        chart.series[index].name,
+        with_unit(point.1, &chart.y.unit),
+        with_unit(point.0, &chart.x.unit)
+    );
+    svg.open("g", &[("class", &"marker")]);
+    svg.leaf("title", &[], &about);
+    svg.empty("path", &[("d", &marker(index, place.0, place.1, MARKER_RADIUS))]);
+    svg.close();
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: many points become few without a change that can be seen, and gaps stay gaps.
+    use super::super::super::Scale;
+    use super::*;
+
+    #[test]
+    fn columns_keep_their_extremes() {
+        let points = [5.0, 9.0, 1.0, 4.0, 4.5, 7.0].into_iter().enumerate();
+        let points = points.map(|(index, y)| ((index as f64 * 0.2, y), (0.0, 0.0)));
+        let points: Vec<_> = points.collect();
+        assert_eq!(thinned(&points), [(0.0, 5.0), (0.2, 9.0), (0.4, 1.0), (0.8, 4.5), (1.0, 7.0)]);
+    }
+
+    #[test]
+    fn what_cannot_be_drawn_is_a_gap() {
+        let places = |scale| Places::new(scale, &[1.0, 10.0], 5, false).between(0.0, 10.0);
+        let points = [(1.0, 1.0), (2.0, 10.0), (3.0, 0.0), (f64::NAN, 3.0), (4.0, 1.0)];
+        let pieces = pieces(&points, &places(Scale::Linear), &places(Scale::Log));
+        let thinned: Vec<_> = pieces.iter().map(|piece| thinned(piece)).collect();
+        let path = path(&thinned);
+        assert_eq!((path.matches('M').count(), path.matches('L').count()), (2, 1), "{path}");
+    }
+}

@@ -1,0 +1,158 @@
+//! Charts as SVG to be placed into a page: a small writer, and what draws with it.
+//!
+//! * `place`: from numbers to places on an axis, round ticks and their labels;
+//! * `label`: how wide text is, and how it is wrapped;
+//! * `bars`, `lines`: the two charts; `key`: the samples in their legends.
+//!
+//! Invariants: everything written is escaped, elements are balanced, coordinates are finite, and
+//! the same chart gives the same bytes. Colours, fonts and line widths are classes that the page
+//! defines, so that they follow its light or dark scheme.
+
+use std::fmt::{self, Display, Write as _};
+
+mod bars;
+mod key;
+mod label;
+mod lines;
+mod place;
+
+pub(crate) use bars::bars;
+pub(crate) use key::{bar_key, line_key};
+pub(crate) use lines::lines;
+
+/// Colours of series before they repeat, paler.
+const COLOURS: usize = 7;
+
+/// Size of text in pixels: axis titles and legends, everything else.
+const FONT_TITLE: f64 = 12.0;
+const FONT_LABEL: f64 = 11.0;
+
+/// Where a drawing goes.
+pub(crate) struct Frame<'a> {
+    /// Unique in the page; of letters, digits and hyphens.
+    pub(crate) id: &'a str,
+    /// Width in pixels at which the drawing shall be readable; it may need more.
+    pub(crate) width: f64,
+    /// Height of the plot without what stands above and below it.
+    pub(crate) plot_height: f64,
+}
+
+/// Classes of the series with this index: its colour, and paler once colours repeat.
+fn series_class(index: usize) -> String {
+    let pale = if (index / COLOURS) % 2 == 1 { " pale" } else { "" };
+    format!("s{}{pale}", index % COLOURS)
+}
+
+/// A coordinate, with at most one decimal.
+#[derive(Clone, Copy)]
+struct Px(f64);
+
+impl Display for Px {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What is not finite would make the browser refuse the element.
+        let tenths = if self.0.is_finite() { (self.0 * 10.0).round() } else { 0.0 };
+        // Adding zero takes the sign from a negative zero.
+        write!(f, "{}", tenths / 10.0 + 0.0)
+    }
+}
+
+/// `text` so that neither an element nor an attribute can end in it.
+struct Escaped<T>(T);
+
+impl<T: Display> Display for Escaped<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in super::document::printable(&self.0.to_string()).chars() {
+            match c {
+                '&' => f.write_str("&amp;")?,
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                '"' => f.write_str("&quot;")?,
+                '\'' => f.write_str("&#39;")?,
+                c => f.write_char(c)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An attribute's name and value.
+type Attribute<'a> = (&'static str, &'a dyn Display);
+
+/// Elements written one after the other.
+struct Svg {
+    text: String,
+    open: Vec<&'static str>,
+}
+
+impl Svg {
+    /// A drawing of this size with a title and a description for those who cannot see it.
+    fn new(id: &str, size: (f64, f64), title: &str, description: &str) -> Self {
+        let mut svg = Self { text: String::new(), open: Vec::new() };
+        let (title_id, description_id) = (format!("{id}-title"), format!("{id}-about"));
+        svg.open(
+            "svg",
+            &[
+                ("viewBox", &format!("0 0 {} {}", Px(size.0), Px(size.1))),
+                ("width", &Px(size.0)),
+                ("height", &Px(size.1)),
+                ("role", &"img"),
+                ("aria-labelledby", &format!("{title_id} {description_id}")),
+            ],
+        );
+        svg.leaf("title", &[("id", &title_id)], title);
+        svg.leaf("desc", &[("id", &description_id)], description);
+        svg
+    }
+
+    /// Begins an element that holds others.
+    fn open(&mut self, name: &'static str, attributes: &[Attribute<'_>]) {
+        self.begin(name, attributes);
+        self.text.push('>');
+        self.open.push(name);
+    }
+
+    /// Ends the element opened last.
+    fn close(&mut self) {
+        let name = self.open.pop().expect("an element is open");
+        write_to(&mut self.text, format_args!("</{name}>"));
+    }
+
+    /// An element that holds nothing.
+    fn empty(&mut self, name: &'static str, attributes: &[Attribute<'_>]) {
+        self.begin(name, attributes);
+        self.text.push_str("/>");
+    }
+
+    /// An element that holds text.
+    fn leaf(&mut self, name: &'static str, attributes: &[Attribute<'_>], text: &str) {
+        self.begin(name, attributes);
+        write_to(&mut self.text, format_args!(">{}</{name}>", Escaped(text)));
+    }
+
+    /// Text at a place.
+    fn label(&mut self, class: &'static str, x: f64, y: f64, text: &str) {
+        self.leaf("text", &[("class", &class), ("x", &Px(x)), ("y", &Px(y))], text);
+    }
+
+    fn begin(&mut self, name: &'static str, attributes: &[Attribute<'_>]) {
+        write_to(&mut self.text, format_args!("<{name}"));
+        for (key, value) in attributes {
+            write_to(&mut self.text, format_args!(" {key}=\"{}\"", Escaped(value)));
+        }
+    }
+
+    /// The drawing, with everything closed.
+    fn finish(mut self) -> String {
+        while !self.open.is_empty() {
+            self.close();
+        }
+        self.text
+    }
+}
+
+fn write_to(text: &mut String, arguments: fmt::Arguments<'_>) {
+    text.write_fmt(arguments).expect("a String takes everything");
+}
+
+#[cfg(test)]
+mod tests;

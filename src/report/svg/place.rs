@@ -1,0 +1,259 @@
+//! From numbers to places on an axis: range, scale, round ticks and their labels.
+//!
+//! Deliberately knows no direction: the caller says at which pixel the axis begins and ends.
+
+use super::super::Scale;
+use super::super::number::grouped;
+
+/// Numbers beyond this are drawn as if they were this: sums of them stay finite.
+const VALUE_MAX: f64 = 1e300;
+
+/// Percentiles are drawn up to this many nines.
+const NINES_MAX: f64 = 9.0;
+
+/// An axis between two pixels.
+#[derive(Clone, Debug)]
+pub(super) struct Places {
+    scale: Scale,
+    /// Ends of the axis, in units of `unit_of`; `low < high`.
+    low: f64,
+    high: f64,
+    from_px: f64,
+    to_px: f64,
+    ticks: Vec<f64>,
+}
+
+impl Places {
+    /// An axis that shows all of `values` that its scale can show, with about `ticks` ticks. It
+    /// ends at ticks, except for percentiles. Linear axes of bars contain zero.
+    pub(super) fn new(scale: Scale, values: &[f64], ticks: usize, with_zero: bool) -> Self {
+        let shown = values.iter().copied().filter(|value| can_show(scale, *value));
+        let shown = shown.chain((with_zero && scale == Scale::Linear).then_some(0.0));
+        let (low, high) = shown.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+            (low.min(value.max(-VALUE_MAX)), high.max(value.min(VALUE_MAX)))
+        });
+        let (low, high) = match (low > high, scale) {
+            (false, _) => (low, high),
+            // Nothing to show.
+            (true, Scale::Log) => (1.0, 10.0),
+            (true, _) => (0.0, 1.0),
+        };
+        let ticks = match scale {
+            Scale::Linear => linear_ticks(low, high, ticks),
+            Scale::Log => log_ticks(low, high, ticks),
+            Scale::Percentile => percentile_ticks(low, high),
+        };
+        let (mut low, mut high) = (unit_of(scale, low), unit_of(scale, high));
+        if let (Some(first), Some(last), false) =
+            (ticks.first(), ticks.last(), scale == Scale::Percentile)
+        {
+            (low, high) = (low.min(unit_of(scale, *first)), high.max(unit_of(scale, *last)));
+        }
+        if low == high {
+            high = low + 1.0;
+        }
+        Self { scale, low, high, from_px: 0.0, to_px: 1.0, ticks }
+    }
+
+    /// The same axis between these pixels.
+    pub(super) fn between(mut self, from_px: f64, to_px: f64) -> Self {
+        (self.from_px, self.to_px) = (from_px, to_px);
+        self
+    }
+
+    /// Pixel of a number, never beyond the ends of the axis.
+    pub(super) fn at(&self, value: f64) -> f64 {
+        let value = value.clamp(-VALUE_MAX, VALUE_MAX);
+        let unit = match can_show(self.scale, value) {
+            true => unit_of(self.scale, value),
+            false if value > 0.0 => self.high,
+            false => self.low,
+        };
+        let part = ((unit - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
+        self.from_px + part * (self.to_px - self.from_px)
+    }
+
+    /// Pixel that bars stand on: zero, or the lower end.
+    pub(super) fn floor(&self) -> f64 {
+        match self.scale {
+            Scale::Linear => self.at(0.0),
+            Scale::Log | Scale::Percentile => self.from_px,
+        }
+    }
+
+    /// Whether the axis can show this number.
+    pub(super) fn shows(&self, value: f64) -> bool {
+        can_show(self.scale, value)
+    }
+
+    /// Ticks, ascending, with their labels.
+    pub(super) fn ticks(&self) -> Vec<(f64, String)> {
+        let step = self.ticks.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::MAX, f64::min);
+        let largest = self.ticks.iter().fold(0.0, |largest: f64, tick| largest.max(tick.abs()));
+        let label = |tick: f64| match self.scale {
+            Scale::Linear => tick_label(tick, largest, step),
+            Scale::Log => tick_label(tick, tick, tick),
+            Scale::Percentile => format!("{}", (tick * 1e9).round() / 1e9),
+        };
+        self.ticks.iter().map(|&tick| (tick, label(tick))).collect()
+    }
+}
+
+/// Whether a scale has a place for `value`.
+fn can_show(scale: Scale, value: f64) -> bool {
+    value.is_finite()
+        && match scale {
+            Scale::Linear => true,
+            Scale::Log => value >= f64::MIN_POSITIVE,
+            Scale::Percentile => (0.0..100.0).contains(&value),
+        }
+}
+
+/// What is proportional to pixels.
+fn unit_of(scale: Scale, value: f64) -> f64 {
+    match scale {
+        Scale::Linear => value,
+        Scale::Log => value.log10(),
+        Scale::Percentile => (-(1.0 - value / 100.0).log10()).clamp(0.0, NINES_MAX),
+    }
+}
+
+/// Multiples of 1, 2 or 5 times a power of ten, from at or below `low` to at or above `high`.
+fn linear_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
+    let (low, high) =
+        if low == high { (low.min(0.0), high.max(low.min(0.0) + 1.0)) } else { (low, high) };
+    let rough = (high - low) / count.max(1) as f64;
+    let power = 10f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power);
+    let step = step.into_iter().find(|step| *step >= rough * 0.999).unwrap_or(10.0 * power);
+    let (first, last) = ((low / step + 1e-9).floor(), (high / step - 1e-9).ceil());
+    // Numbers so close that their difference is lost in rounding have no ticks of their own.
+    let steps = last - first;
+    if !(1.0..=4.0 * count as f64 + 4.0).contains(&steps) {
+        return vec![low, high];
+    }
+    (0..=steps as usize).map(|index| (first + index as f64) * step).collect()
+}
+
+/// 1, 2 and 5 times powers of ten if there are about `count` of them, else powers of ten.
+fn log_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
+    let decades = (low.log10().floor() as i32, high.log10().ceil() as i32);
+    let all = (decades.0 - 1..=decades.1)
+        .flat_map(|decade| [1.0, 2.0, 5.0].map(|factor| factor * 10f64.powi(decade)));
+    let all: Vec<f64> = all.filter(|tick| *tick > 0.0 && tick.is_finite()).collect();
+    let first = all.iter().rposition(|tick| *tick <= low * 1.000_001).unwrap_or(0);
+    let last = all.iter().position(|tick| *tick >= high * 0.999_999).unwrap_or(all.len() - 1);
+    let last = if last <= first { (first + 1).min(all.len() - 1) } else { last };
+    if last - first <= count + 2 {
+        return all[first..=last].to_vec();
+    }
+    // A decade needs less room than a round number: its ticks may be twice as many.
+    let every = ((decades.1 - decades.0) as usize).div_ceil(2 * count.max(1)).max(1);
+    let powers = (decades.0..=decades.1).step_by(every).map(|decade| 10f64.powi(decade));
+    powers.filter(|tick| *tick > 0.0 && tick.is_finite()).collect()
+}
+
+/// 0, 50, 90, 99 and so on between `low` and `high`.
+fn percentile_ticks(low: f64, high: f64) -> Vec<f64> {
+    let nines = (1..=NINES_MAX as i32).map(|nines| 100.0 - 10f64.powi(2 - nines));
+    let ticks = [0.0, 50.0].into_iter().chain(nines);
+    ticks.filter(|tick| (low - 1e-9..=high + 1e-9).contains(tick)).collect()
+}
+
+/// A tick's label with as many decimals as `step` needs, in thousands, millions and so on if the
+/// `largest` tick is that large.
+fn tick_label(tick: f64, largest: f64, step: f64) -> String {
+    let (divisor, suffix) = match largest {
+        ..1e-4 if largest > 0.0 => return format!("{tick:e}"),
+        ..1e5 => (1.0, ""),
+        ..1e6 => (1e3, "k"),
+        ..1e9 => (1e6, "M"),
+        ..1e12 => (1e9, "G"),
+        _ => return format!("{tick:.1e}"),
+    };
+    let decimals = (-((step / divisor).log10() + 1e-9).floor()).clamp(0.0, 12.0) as usize;
+    let text = grouped(&format!("{:.decimals$}", tick / divisor + 0.0));
+    if tick == 0.0 { "0".to_owned() } else { format!("{text}{suffix}") }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: ticks are round, contain what is shown, and are neither too many nor too few.
+    use super::*;
+
+    fn labels(scale: Scale, values: &[f64]) -> Vec<String> {
+        let places = Places::new(scale, values, 5, true);
+        places.ticks().into_iter().map(|(_, label)| label).collect()
+    }
+
+    #[test]
+    fn ticks_are_round() {
+        for (values, expected) in [
+            (&[1712.9, 60.3][..], "0 500 1000 1500 2000"),
+            (&[0.0], "0 0.2 0.4 0.6 0.8 1.0"),
+            (&[-4.5, 38.0], "-10 0 10 20 30 40"),
+            (&[0.031], "0 0.01 0.02 0.03 0.04"),
+            (
+                &[43_000.0],
+                "0 10\u{2009}000 20\u{2009}000 30\u{2009}000 40\u{2009}000 50\u{2009}000",
+            ),
+            (&[412_000.0], "0 100k 200k 300k 400k 500k"),
+            (&[f64::NAN, f64::INFINITY], "0 0.2 0.4 0.6 0.8 1.0"),
+        ] {
+            assert_eq!(labels(Scale::Linear, values).join(" "), expected, "{values:?}");
+        }
+        assert_eq!(labels(Scale::Log, &[48.0, 1970.0]).join(" "), "20 50 100 200 500 1000 2000");
+        assert_eq!(
+            labels(Scale::Log, &[3.0, 2e6, 9e6]).join(" "),
+            "1 10 100 1000 10\u{2009}000 100k 1M 10M"
+        );
+        assert_eq!(labels(Scale::Percentile, &[0.0, 99.95, 100.0]).join(" "), "0 50 90 99 99.9");
+    }
+
+    #[test]
+    fn every_axis_is_finite_and_short() {
+        let extremes = [
+            0.0,
+            -0.0,
+            1.0,
+            -1.0,
+            100.0,
+            99.9999999999,
+            f64::MIN_POSITIVE,
+            5e-324,
+            f64::MAX,
+            f64::MIN,
+            f64::NAN,
+            f64::INFINITY,
+            1e16 + 2.0,
+            1e16,
+            0.1,
+            0.1 + f64::EPSILON,
+        ];
+        for scale in [Scale::Linear, Scale::Log, Scale::Percentile] {
+            for a in extremes {
+                for b in extremes {
+                    for with_zero in [false, true] {
+                        let places = Places::new(scale, &[a, b], 5, with_zero).between(10.0, 90.0);
+                        let ticks = places.ticks();
+                        assert!(ticks.len() <= 26, "{scale:?} {a} {b}: {ticks:?}");
+                        for value in ticks.iter().map(|tick| tick.0).chain(extremes) {
+                            let at = places.at(value);
+                            assert!((10.0..=90.0).contains(&at), "{scale:?} {a} {b}: {value} {at}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_are_at_their_places() {
+        let places = Places::new(Scale::Linear, &[8.0], 5, true).between(100.0, 0.0);
+        assert_eq!((places.at(0.0), places.at(4.0), places.floor()), (100.0, 50.0, 100.0));
+        let places = Places::new(Scale::Log, &[1.0, 100.0], 2, false).between(0.0, 10.0);
+        assert!((places.at(10.0) - 5.0).abs() < 1e-9);
+        let places = Places::new(Scale::Percentile, &[0.0, 99.99], 5, false).between(0.0, 4.0);
+        assert!((places.at(99.0) - 2.0).abs() < 1e-9);
+    }
+}

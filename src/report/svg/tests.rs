@@ -1,0 +1,139 @@
+//! Goal: drawings are well-formed whatever is in them, text from outside stays text, and bars and
+//! their error bars are where their numbers are.
+//!
+//! Method: a reader of the XML that the writer makes, strict about balance, quotes and escapes.
+
+use super::super::{Axis, Bar, BarChart, LineChart, Number, Scale, sample};
+use super::*;
+
+const FRAME: Frame<'_> = Frame { id: "chart", width: 700.0, plot_height: 200.0 };
+
+/// Every start tag of well-formed XML as `name attributes`, and all text between tags.
+fn read(xml: &str) -> (Vec<String>, String) {
+    let (mut open, mut tags, mut text) = (Vec::new(), Vec::new(), String::new());
+    let mut rest = xml;
+    while let Some((before, from)) = rest.split_once('<') {
+        assert!(!before.contains('>'), "a stray > in {before}");
+        text += before;
+        let (tag, after) = from.split_once('>').expect("a tag ends");
+        assert!(!tag.contains('<') && tag.matches('"').count() % 2 == 0, "broken tag: {tag}");
+        rest = after;
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop().as_deref(), Some(name), "unbalanced in {xml}");
+            continue;
+        }
+        let name = tag.split([' ', '/']).next().unwrap_or_default().to_owned();
+        assert!(name.bytes().all(|byte| byte.is_ascii_alphabetic()), "a tag called {name}");
+        if !tag.ends_with('/') {
+            open.push(name);
+        }
+        tags.push(tag.to_owned());
+    }
+    assert!(open.is_empty() && rest.is_empty(), "{open:?} left open, {rest:?} behind");
+    (tags, text)
+}
+
+/// The number in an attribute of a tag.
+fn number(tag: &str, attribute: &str) -> f64 {
+    let (_, value) = tag.split_once(&format!(" {attribute}=\"")).expect("the attribute is there");
+    value.split('"').next().unwrap_or_default().parse().expect("a number")
+}
+
+#[test]
+fn bars_stand_where_their_numbers_are() {
+    let mut chart = BarChart::new("T", "op", Axis::new("rate", "MB/s"), ["a"]);
+    chart.group("x", vec![Number::new(80.0, 0).with_deviation(20.0).into()]);
+    chart.group("y", vec![Number::new(40.0, 0).into()]);
+    let drawing = bars(&chart, &FRAME);
+    let (tags, text) = read(&drawing);
+    let rects: Vec<_> = tags.iter().filter(|tag| tag.starts_with("rect")).collect();
+    assert_eq!(rects.len(), 2);
+    assert_eq!((number(rects[0], "height"), number(rects[1], "height")), (160.0, 80.0));
+    assert!(number(rects[0], "x") + number(rects[0], "width") < number(rects[1], "x"));
+    // From 100 to 60 on an axis from 0 to 100 over 200 pixels.
+    let error = tags.iter().find(|tag| tag.contains("\"error\"")).expect("an error bar");
+    let (top, bottom) = (number(rects[0], "y") - 40.0, number(rects[0], "y") + 40.0);
+    assert!(error.contains(&format!(" {}V{}", Px(top), Px(bottom))), "{error}");
+    assert_eq!(tags.iter().filter(|tag| tag.contains("\"error\"")).count(), 1);
+    assert!(text.contains("x, a: 80 ± 20 MB/s"), "{text}");
+}
+
+#[test]
+fn bars_below_zero_hang_from_it() {
+    let (tags, _) = read(&bars(&sample::change(), &FRAME));
+    let rects: Vec<_> = tags.iter().filter(|tag| tag.starts_with("rect")).collect();
+    let floor = number(rects[0], "y") + number(rects[0], "height");
+    assert!((number(rects[1], "y") - floor).abs() < 0.11, "{rects:?} {floor}");
+}
+
+#[test]
+fn a_missing_bar_says_why() {
+    let (tags, text) = read(&bars(&sample::throughput(), &FRAME));
+    assert!(text.contains("not supported") && text.contains("not measured"), "{text}");
+    assert_eq!(tags.iter().filter(|tag| tag.starts_with("rect")).count(), 13);
+}
+
+#[test]
+fn many_bars_get_more_room_instead_of_becoming_invisible() {
+    let names: Vec<String> = (0..12).map(|index| format!("series {index}")).collect();
+    let mut chart = BarChart::new("T", "op", Axis::default(), names);
+    for group in 0..20 {
+        chart.group(format!("group {group}"), vec![Number::new(5.0, 0).into(); 12]);
+    }
+    let (tags, _) = read(&bars(&chart, &FRAME));
+    assert!(number(&tags[0], "width") > 1400.0);
+    for tag in tags.iter().filter(|tag| tag.starts_with("rect")) {
+        assert!(number(tag, "width") >= 5.0, "{tag}");
+    }
+}
+
+#[test]
+fn lines_have_a_path_each_and_markers_where_points_are_few() {
+    let (tags, _) = read(&lines(&sample::percentiles(), &FRAME));
+    assert_eq!(tags.iter().filter(|tag| tag.contains("\"line\"")).count(), 3);
+    // Eleven percentiles, of which the hundredth is not on the axis.
+    assert_eq!(tags.iter().filter(|tag| tag.contains("\"marker\"")).count(), 30);
+    let (tags, _) = read(&lines(&sample::over_time(), &FRAME));
+    assert_eq!(tags.iter().filter(|tag| tag.contains("\"marker\"")).count(), 0);
+}
+
+#[test]
+fn text_from_outside_stays_text() {
+    let evil = "<script>\"'&]]>\u{1b}";
+    let mut chart = BarChart::new(evil, evil, Axis::new(evil, evil), [evil, evil, evil]);
+    let bar = Bar::from(Number::new(1.0, 1).with_unit(evil)).labelled(evil);
+    chart.group(evil, vec![bar, Bar::missing(evil)]);
+    let mut line = LineChart::new(evil, Axis::new(evil, evil), Axis::new(evil, evil));
+    line.line(evil, vec![(1.0, 2.0)]);
+    for drawing in [bars(&chart, &FRAME), lines(&line, &FRAME)] {
+        let (tags, text) = read(&drawing);
+        assert!(!tags.iter().any(|tag| tag.starts_with("script")), "{drawing}");
+        assert!(text.contains("&lt;script&gt;&quot;&#39;&amp;]]&gt;\u{fffd}"), "{text}");
+    }
+}
+
+#[test]
+fn extreme_numbers_give_finite_drawings() {
+    let extremes =
+        [0.0, -1.0, f64::MAX, f64::MIN, f64::MIN_POSITIVE, f64::NAN, f64::INFINITY, 5e-324];
+    for scale in [Scale::Linear, Scale::Log, Scale::Percentile] {
+        let axis = || Axis::new("x", "").with_scale(scale);
+        let mut chart = BarChart::new("T", "op", axis(), ["a"]);
+        let mut line = LineChart::new("T", axis(), axis());
+        for value in extremes {
+            chart.group("g", vec![Number::new(value, 1).with_deviation(f64::MAX).into()]);
+        }
+        line.line("l", extremes.iter().flat_map(|&x| extremes.map(|y| (x, y))).collect());
+        let empty = [
+            bars(&BarChart::new("T", "op", axis(), Vec::<String>::new()), &FRAME),
+            lines(&LineChart::new("T", axis(), axis()), &FRAME),
+        ];
+        for drawing in [bars(&chart, &FRAME), lines(&line, &FRAME)].iter().chain(&empty) {
+            let (tags, _) = read(drawing);
+            assert!(
+                !tags.iter().any(|tag| tag.contains("NaN") || tag.contains("inf")),
+                "{drawing}"
+            );
+        }
+    }
+}
