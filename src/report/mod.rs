@@ -4,18 +4,23 @@
 //! ```text
 //! Document -> Section -> Block: paragraph, note, table, pairs, bars, lines, preformatted
 //!                                  |
-//!             to_text   to_markdown   to_html
+//!             to_text   to_markdown   to_html   to_xlsx;   one table: to_csv
 //! ```
 //!
 //! * `document`, `table`, `chart`, `number`: what is said, without how it looks.
 //! * `text`, `markdown`: for a terminal, for GitHub.
+//! * `csv`, `xlsx`, over `flat`: for programs and spreadsheets, with whole numbers.
 //! * `html`, `svg`: a page that stands alone, and the charts in it.
 //!
 //! Invariant: the same document is printed to the same bytes. Deliberately knows nothing of drives
 //! or benchmarks, and writes no files.
 
 mod chart;
+#[cfg(feature = "bench")]
+mod csv;
 mod document;
+#[cfg(feature = "bench")]
+mod flat;
 #[cfg(feature = "bench")]
 mod html;
 mod markdown;
@@ -26,6 +31,8 @@ mod sample;
 mod svg;
 mod table;
 mod text;
+#[cfg(feature = "bench")]
+mod xlsx;
 
 pub use chart::{Axis, Bar, BarChart, BarGroup, LineChart, Scale, Series};
 pub use document::{Block, Document, NoteKind, Section};

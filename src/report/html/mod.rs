@@ -15,9 +15,13 @@ use super::number::grouped;
 use super::svg::{self, Frame};
 use super::table::{Align, Cell, Column, Table};
 
-/// Pixels of a drawing in the page's text column, and on a phone of 360 pixels.
+/// Pixels of a drawing (width of the whole, height of the plot) in the page's text column, and on
+/// a phone. The page scales them down by what a window is narrower.
 const WIDE: (f64, f64) = (820.0, 230.0);
-const NARROW: (f64, f64) = (328.0, 190.0);
+const NARROW: (f64, f64) = (350.0, 190.0);
+
+/// Characters of a row's name up to which it is not wrapped.
+const NAME_CHARS_MAX: usize = 28;
 
 /// Rows of a line chart's table at most.
 const LINE_ROWS_MAX: usize = 60;
@@ -186,6 +190,8 @@ struct ColumnView {
 
 struct CellView {
     text: String,
+    /// Whether the text is short enough never to be wrapped.
+    is_short: bool,
     class: &'static str,
     /// With its sign; empty if the number has none.
     deviation: String,
@@ -239,6 +245,7 @@ impl CellView {
         };
         let deviation_width = if matches!(cell, Cell::Number(_)) { deviation_width } else { 0 };
         Self {
+            is_short: text.chars().count() <= NAME_CHARS_MAX,
             text: printable(&text),
             class: class(column),
             deviation: printable(&deviation),

@@ -20,8 +20,16 @@ use super::{FONT_LABEL, FONT_TITLE, Frame, Px, Svg, series_class};
 const BAR_MIN: f64 = 7.0;
 const BAR_MAX: f64 = 46.0;
 
-/// Pixels that a group has at least, so that its name can be read.
+/// Pixels that a group has at least, and for its longest word at most: its name shall be readable.
 const GROUP_MIN: f64 = 44.0;
+const WORD_MAX: f64 = 84.0;
+
+/// Pixels between the names of two groups at least.
+const NAME_GAP: f64 = 4.0;
+
+/// Pixels that a group has at most for each of its bars: few bars make a small chart, not one of
+/// gaps.
+const GROUP_MAX_PER_BAR: f64 = 110.0;
 
 /// Part of a group's width that separates it from the next.
 const GROUP_GAP: f64 = 0.18;
@@ -45,7 +53,7 @@ pub(crate) fn bars(chart: &BarChart, frame: &Frame<'_>) -> String {
         chart.groups().len(),
         chart.series.len()
     );
-    let mut svg = Svg::new(frame.id, (plan.width, plan.height), &chart.title, &description);
+    let mut svg = Svg::new(frame, (plan.width, plan.height), &chart.title, &description);
     let heading = shortened(&chart.axis.heading(), FONT_TITLE, plan.width);
     svg.label("axis", 0.0, FONT_TITLE, &heading);
     for (tick, label) in plan.places.ticks() {
@@ -97,8 +105,12 @@ impl Plan {
 
         let groups = chart.groups().len().max(1) as f64;
         let series = chart.series.len().max(1) as f64;
-        let group_min = (series * BAR_MIN / (1.0 - GROUP_GAP)).max(GROUP_MIN);
-        let group_width = ((frame.width - left) / groups).max(group_min);
+        let words = chart.groups().iter().flat_map(|group| group.name.split_whitespace());
+        let word = words.map(|word| text_width(word, FONT_LABEL) + NAME_GAP).fold(0.0, f64::max);
+        let group_min =
+            (series * BAR_MIN / (1.0 - GROUP_GAP)).max(GROUP_MIN).max(word.min(WORD_MAX));
+        let group_max = (series * GROUP_MAX_PER_BAR).max(group_min);
+        let group_width = ((frame.width - left) / groups).clamp(group_min, group_max);
         let bar_width = (group_width * (1.0 - GROUP_GAP) / series).min(BAR_MAX);
         let names = chart.groups().iter().map(|group| name_lines(&group.name, group_width).len());
         let height = bottom + 6.0 + LINE_HEIGHT * names.max().unwrap_or(0) as f64 + 4.0;
@@ -206,7 +218,7 @@ fn draw_missing(svg: &mut Svg, plan: &Plan, bar: &Bar, middle: f64) {
 }
 
 fn name_lines(name: &str, group_width: f64) -> Vec<String> {
-    wrapped(name, FONT_LABEL, group_width - 6.0, NAME_LINES_MAX)
+    wrapped(name, FONT_LABEL, group_width - NAME_GAP + 0.01, NAME_LINES_MAX)
 }
 
 fn draw_name(svg: &mut Svg, plan: &Plan, middle: f64, name: &str) {

@@ -11,11 +11,8 @@ use super::{FONT_LABEL, FONT_TITLE, Frame, Px, Svg, series_class};
 pub(super) const MARKERS_MAX: usize = 40;
 
 /// Pixels above and below the plot for titles and tick labels.
-const ABOVE: f64 = 26.0;
+const ABOVE: f64 = 30.0;
 const BELOW: f64 = 42.0;
-
-/// Pixels right of the plot, for half of the last tick's label.
-const RIGHT: f64 = 16.0;
 
 /// Pixels between tick labels and the plot, and between the labels of two ticks.
 const TICK_GAP: f64 = 8.0;
@@ -30,8 +27,10 @@ pub(crate) fn lines(chart: &LineChart, frame: &Frame<'_>) -> String {
     let y = y.between(bottom, ABOVE);
     let labels = y.ticks().into_iter().map(|(_, label)| text_width(&label, FONT_LABEL));
     let left = labels.fold(0.0, f64::max) + TICK_GAP;
-    let right = (frame.width - RIGHT).max(left + 1.0);
     let x = Places::new(chart.x.scale, &xs, (frame.width / 100.0) as usize, false);
+    // The last label stands half beyond the plot.
+    let labels = x.ticks().into_iter().map(|(_, label)| text_width(&label, FONT_LABEL));
+    let right = (frame.width - labels.fold(MARKER_RADIUS, f64::max) / 2.0).max(left + 1.0);
     let x = x.between(left, right);
 
     let description = format!(
@@ -41,7 +40,7 @@ pub(crate) fn lines(chart: &LineChart, frame: &Frame<'_>) -> String {
         chart.series.len()
     );
     let size = (frame.width, bottom + BELOW);
-    let mut svg = Svg::new(frame.id, size, &chart.title, &description);
+    let mut svg = Svg::new(frame, size, &chart.title, &description);
     let heading = shortened(&chart.y.heading(), FONT_TITLE, frame.width);
     svg.label("axis", 0.0, FONT_TITLE, &heading);
     let heading = shortened(&chart.x.heading(), FONT_TITLE, right - left);

@@ -27,6 +27,9 @@ const COLOURS: usize = 7;
 const FONT_TITLE: f64 = 12.0;
 const FONT_LABEL: f64 = 11.0;
 
+/// How much wider than asked a drawing may be and still be scaled down rather than scrolled.
+const FITS_MAX: f64 = 1.1;
+
 /// Where a drawing goes.
 pub(crate) struct Frame<'a> {
     /// Unique in the page; of letters, digits and hyphens.
@@ -86,12 +89,17 @@ struct Svg {
 
 impl Svg {
     /// A drawing of this size with a title and a description for those who cannot see it.
-    fn new(id: &str, size: (f64, f64), title: &str, description: &str) -> Self {
+    ///
+    /// Of class `fits` if it is about as wide as asked, so that it may be scaled down to what there
+    /// is; a wider one must be scrolled.
+    fn new(frame: &Frame<'_>, size: (f64, f64), title: &str, description: &str) -> Self {
         let mut svg = Self { text: String::new(), open: Vec::new() };
+        let (id, fits) = (frame.id, size.0 <= frame.width * FITS_MAX);
         let (title_id, description_id) = (format!("{id}-title"), format!("{id}-about"));
         svg.open(
             "svg",
             &[
+                ("class", if fits { &"fits" } else { &"wider" }),
                 ("viewBox", &format!("0 0 {} {}", Px(size.0), Px(size.1))),
                 ("width", &Px(size.0)),
                 ("height", &Px(size.1)),
