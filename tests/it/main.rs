@@ -17,6 +17,8 @@ mod nbdinfo;
 mod output;
 mod payload;
 mod qemu;
+#[cfg(feature = "bench")]
+mod report;
 mod rescue;
 mod resize;
 mod rounds;
