@@ -118,7 +118,7 @@ pub(crate) fn grouped(text: &str) -> String {
     }
     let mut result = text[..start].to_owned();
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             result.push('\u{2009}');
         }
         result.push(digit);

@@ -12,6 +12,7 @@ use pumice::report::{Axis, Bar, BarChart, Column, Document, LineChart, Number, S
 
 use crate::harness;
 
+#[allow(dead_code, reason = "the library's tests use the rest of it")]
 #[path = "../../src/report/sample.rs"]
 mod sample;
 

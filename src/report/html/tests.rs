@@ -124,3 +124,48 @@ fn a_table_without_a_header_has_none() {
     let tags = tags(&document.to_html());
     assert!(!tags.iter().any(|tag| tag == "thead" || tag == "caption"));
 }
+
+/// Relative luminance of `#rgb` or `#rrggbb`.
+///
+/// Source: WCAG 2.2, "relative luminance".
+fn luminance(colour: &str) -> f64 {
+    let digits: Vec<_> = colour.trim_start_matches('#').chars().collect();
+    let twice = if digits.len() == 3 { 1 } else { 2 };
+    let channel = |index: usize| {
+        let text: String = digits[index * twice..][..twice].iter().collect();
+        let value = f64::from(u32::from_str_radix(&text, 16).expect("hexadecimal digits"));
+        let value = value / if twice == 1 { 15.0 } else { 255.0 };
+        if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+    };
+    0.2126 * channel(0) + 0.7152 * channel(1) + 0.0722 * channel(2)
+}
+
+#[test]
+fn text_has_enough_contrast_in_light_and_dark() {
+    let css = include_str!("page.css");
+    let schemes: Vec<_> = css.split(":root {").skip(1).collect();
+    assert_eq!(schemes.len(), 2);
+    for scheme in schemes {
+        let colour = |name: &str| {
+            let (_, rest) = scheme.split_once(&format!("--{name}: ")).expect("a colour");
+            luminance(rest.split(';').next().expect("a value"))
+        };
+        let contrast = |a: f64, b: f64| (a.max(b) + 0.05) / (a.min(b) + 0.05);
+        for (text, ground, least) in [
+            ("ink", "paper", 7.0),
+            ("ink", "sheet", 7.0),
+            ("ink", "warn-sheet", 7.0),
+            ("muted", "paper", 4.5),
+            ("link", "paper", 4.5),
+            ("warn", "warn-sheet", 4.5),
+            ("floor", "paper", 3.0),
+        ] {
+            let found = contrast(colour(text), colour(ground));
+            assert!(found >= least, "{text} on {ground}: {found:.2}");
+        }
+        for series in 0..7 {
+            let found = contrast(colour(&format!("c{series}")), colour("paper"));
+            assert!(found >= 2.0, "c{series}: {found:.2}");
+        }
+    }
+}

@@ -12,8 +12,8 @@
 use super::super::chart::{Bar, BarChart, Scale};
 use super::super::number::grouped;
 use super::super::text::{bar_text, log_floor};
-use super::label::{shortened, text_width, wrapped};
-use super::place::Places;
+use super::label::{parts, shortened, text_width, wrapped};
+use super::place::{Ends, Places};
 use super::{FONT_LABEL, FONT_TITLE, Frame, Px, Svg, series_class};
 
 /// Pixels of a bar: at least, so that it can be seen; at most, so that one alone is no wall.
@@ -99,14 +99,15 @@ impl Plan {
         }
         let bottom = ABOVE + frame.plot_height;
         let ticks = (frame.plot_height / 42.0) as usize;
-        let places = Places::new(scale, &ends, ticks, true).between(bottom, ABOVE);
+        let places = Places::new(scale, &ends, ticks, Ends::Ticks).between(bottom, ABOVE);
         let labels = places.ticks().into_iter().map(|(_, label)| text_width(&label, FONT_LABEL));
         let left = labels.fold(0.0, f64::max) + TICK_GAP;
 
         let groups = chart.groups().len().max(1) as f64;
         let series = chart.series.len().max(1) as f64;
-        let words = chart.groups().iter().flat_map(|group| group.name.split_whitespace());
-        let word = words.map(|word| text_width(word, FONT_LABEL) + NAME_GAP).fold(0.0, f64::max);
+        let words = chart.groups().iter().flat_map(|group| parts(&group.name));
+        let word =
+            words.map(|(_, word)| text_width(word, FONT_LABEL) + NAME_GAP).fold(0.0, f64::max);
         let group_min =
             (series * BAR_MIN / (1.0 - GROUP_GAP)).max(GROUP_MIN).max(word.min(WORD_MAX));
         let group_max = (series * GROUP_MAX_PER_BAR).max(group_min);

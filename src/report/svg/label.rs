@@ -22,22 +22,33 @@ fn em(c: char) -> f64 {
     }
 }
 
-/// `text` in at most `lines_max` lines of at most `width` pixels, broken between words where
-/// possible; what does not fit ends in an ellipsis.
+/// The parts between which `text` may be broken, each with what joins it to the one before: words,
+/// and in them what ends in a hyphen, slash or underscore.
+pub(super) fn parts(text: &str) -> Vec<(&'static str, &str)> {
+    let mut parts = Vec::new();
+    for word in text.split_whitespace() {
+        for (index, part) in word.split_inclusive(['-', '/', '_']).enumerate() {
+            parts.push((if index == 0 { " " } else { "" }, part));
+        }
+    }
+    parts
+}
+
+/// `text` in at most `lines_max` lines of at most `width` pixels, broken between its parts; what
+/// does not fit ends in an ellipsis.
 pub(super) fn wrapped(text: &str, size: f64, width: f64, lines_max: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        let joined = lines.last().map(|line| format!("{line} {word}"));
-        match joined.filter(|joined| text_width(joined, size) <= width) {
-            Some(joined) => *lines.last_mut().expect("a line was joined to") = joined,
-            None if lines.len() < lines_max => lines.push(word.to_owned()),
-            None => {
-                // Makes the last line too long, so that it is cut.
-                let last = lines.last_mut().expect("lines_max is positive");
-                last.push(' ');
-                last.push_str(word);
+    for (joint, part) in parts(text) {
+        let is_full = lines.len() == lines_max;
+        let joined = lines.last().map(|line| format!("{line}{joint}{part}"));
+        match (joined, lines.last_mut()) {
+            (Some(joined), Some(last)) if text_width(&joined, size) <= width => *last = joined,
+            (Some(joined), Some(last)) if is_full => {
+                // Too long, so that it is cut.
+                *last = joined;
                 break;
             }
+            _ => lines.push(part.to_owned()),
         }
     }
     lines.into_iter().map(|line| shortened(&line, size, width)).collect()
@@ -71,6 +82,8 @@ mod tests {
     fn words_go_to_the_next_line() {
         let lines = wrapped("Sequential write 128 KiB", 10.0, 62.0, 3);
         assert_eq!(lines, ["Sequential", "write 128", "KiB"]);
+        let lines = wrapped("mixed-read-write 4k", 10.0, 75.0, 3);
+        assert_eq!(lines, ["mixed-read-", "write 4k"]);
     }
 
     #[test]

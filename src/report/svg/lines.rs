@@ -4,7 +4,7 @@ use super::super::chart::LineChart;
 use super::super::number::Number;
 use super::key::{MARKER_RADIUS, line_class, marker};
 use super::label::{shortened, text_width};
-use super::place::Places;
+use super::place::{Ends, Places};
 use super::{FONT_LABEL, FONT_TITLE, Frame, Px, Svg, series_class};
 
 /// Points of a series up to which each has a marker.
@@ -23,11 +23,11 @@ pub(crate) fn lines(chart: &LineChart, frame: &Frame<'_>) -> String {
     let xs: Vec<f64> = points().map(|point| point.0).collect();
     let ys: Vec<f64> = points().map(|point| point.1).collect();
     let bottom = ABOVE + frame.plot_height;
-    let y = Places::new(chart.y.scale, &ys, (frame.plot_height / 42.0) as usize, true);
+    let y = Places::new(chart.y.scale, &ys, (frame.plot_height / 42.0) as usize, Ends::Ticks);
     let y = y.between(bottom, ABOVE);
     let labels = y.ticks().into_iter().map(|(_, label)| text_width(&label, FONT_LABEL));
     let left = labels.fold(0.0, f64::max) + TICK_GAP;
-    let x = Places::new(chart.x.scale, &xs, (frame.width / 100.0) as usize, false);
+    let x = Places::new(chart.x.scale, &xs, (frame.width / 100.0) as usize, Ends::Data);
     // The last label stands half beyond the plot.
     let labels = x.ticks().into_iter().map(|(_, label)| text_width(&label, FONT_LABEL));
     let right = (frame.width - labels.fold(MARKER_RADIUS, f64::max) / 2.0).max(left + 1.0);
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_drawn_is_a_gap() {
-        let places = |scale| Places::new(scale, &[1.0, 10.0], 5, false).between(0.0, 10.0);
+        let places = |scale| Places::new(scale, &[1.0, 10.0], 5, Ends::Data).between(0.0, 10.0);
         let points = [(1.0, 1.0), (2.0, 10.0), (3.0, 0.0), (f64::NAN, 3.0), (4.0, 1.0)];
         let pieces = pieces(&points, &places(Scale::Linear), &places(Scale::Log));
         let thinned: Vec<_> = pieces.iter().map(|piece| thinned(piece)).collect();

@@ -11,6 +11,15 @@ const VALUE_MAX: f64 = 1e300;
 /// Percentiles are drawn up to this many nines.
 const NINES_MAX: f64 = 9.0;
 
+/// Where an axis ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ends {
+    /// At ticks, and a linear one contains zero: for heights.
+    Ticks,
+    /// At the first and the last number: for what happens one after the other.
+    Data,
+}
+
 /// An axis between two pixels.
 #[derive(Clone, Debug)]
 pub(super) struct Places {
@@ -24,9 +33,11 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// An axis that shows all of `values` that its scale can show, with about `ticks` ticks. It
-    /// ends at ticks, except for percentiles. Linear axes of bars contain zero.
-    pub(super) fn new(scale: Scale, values: &[f64], ticks: usize, with_zero: bool) -> Self {
+    /// An axis that shows all of `values` that its scale can show, with about `ticks` ticks. An
+    /// axis of percentiles ends at the data in any case.
+    pub(super) fn new(scale: Scale, values: &[f64], ticks: usize, ends: Ends) -> Self {
+        let with_zero = ends == Ends::Ticks;
+        let with_ticks = with_zero && scale != Scale::Percentile;
         let shown = values.iter().copied().filter(|value| can_show(scale, *value));
         let shown = shown.chain((with_zero && scale == Scale::Linear).then_some(0.0));
         let (low, high) = shown.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
@@ -44,14 +55,18 @@ impl Places {
             Scale::Percentile => percentile_ticks(low, high),
         };
         let (mut low, mut high) = (unit_of(scale, low), unit_of(scale, high));
-        if let (Some(first), Some(last), false) =
-            (ticks.first(), ticks.last(), scale == Scale::Percentile)
-        {
-            (low, high) = (low.min(unit_of(scale, *first)), high.max(unit_of(scale, *last)));
+        for end in ticks.first().into_iter().chain(ticks.last()).filter(|_| with_ticks) {
+            (low, high) = (low.min(unit_of(scale, *end)), high.max(unit_of(scale, *end)));
         }
         if low == high {
-            high = low + 1.0;
+            // More than the rounding of a large number takes away.
+            high = low + f64::max(1.0, low.abs() / 10.0);
         }
+        let inside = |tick: &f64| {
+            let margin = (high - low) * 1e-9;
+            (low - margin..=high + margin).contains(&unit_of(scale, *tick))
+        };
+        let ticks = ticks.into_iter().filter(inside).collect();
         Self { scale, low, high, from_px: 0.0, to_px: 1.0, ticks }
     }
 
@@ -171,6 +186,7 @@ fn tick_label(tick: f64, largest: f64, step: f64) -> String {
         ..1e6 => (1e3, "k"),
         ..1e9 => (1e6, "M"),
         ..1e12 => (1e9, "G"),
+        ..1e15 => (1e12, "T"),
         _ => return format!("{tick:.1e}"),
     };
     let decimals = (-((step / divisor).log10() + 1e-9).floor()).clamp(0.0, 12.0) as usize;
@@ -184,7 +200,7 @@ mod tests {
     use super::*;
 
     fn labels(scale: Scale, values: &[f64]) -> Vec<String> {
-        let places = Places::new(scale, values, 5, true);
+        let places = Places::new(scale, values, 5, Ends::Ticks);
         places.ticks().into_iter().map(|(_, label)| label).collect()
     }
 
@@ -232,8 +248,8 @@ mod tests {
         for scale in [Scale::Linear, Scale::Log, Scale::Percentile] {
             for a in extremes {
                 for b in extremes {
-                    for with_zero in [false, true] {
-                        let places = Places::new(scale, &[a, b], 5, with_zero).between(10.0, 90.0);
+                    for ends in [Ends::Ticks, Ends::Data] {
+                        let places = Places::new(scale, &[a, b], 5, ends).between(10.0, 90.0);
                         let ticks = places.ticks();
                         assert!(ticks.len() <= 26, "{scale:?} {a} {b}: {ticks:?}");
                         for value in ticks.iter().map(|tick| tick.0).chain(extremes) {
@@ -247,12 +263,22 @@ mod tests {
     }
 
     #[test]
+    fn an_axis_ends_at_ticks_or_at_the_data() {
+        let ticks = |ends| Places::new(Scale::Linear, &[3.0, 5003.0], 2, ends).ticks();
+        let values = |ends| ticks(ends).into_iter().map(|tick| tick.0).collect::<Vec<_>>();
+        assert_eq!(values(Ends::Ticks), [0.0, 5000.0, 10_000.0]);
+        assert_eq!(values(Ends::Data), [5000.0]);
+        let places = Places::new(Scale::Linear, &[3.0, 5003.0], 2, Ends::Data).between(0.0, 10.0);
+        assert_eq!((places.at(3.0), places.at(5003.0)), (0.0, 10.0));
+    }
+
+    #[test]
     fn numbers_are_at_their_places() {
-        let places = Places::new(Scale::Linear, &[8.0], 5, true).between(100.0, 0.0);
+        let places = Places::new(Scale::Linear, &[8.0], 5, Ends::Ticks).between(100.0, 0.0);
         assert_eq!((places.at(0.0), places.at(4.0), places.floor()), (100.0, 50.0, 100.0));
-        let places = Places::new(Scale::Log, &[1.0, 100.0], 2, false).between(0.0, 10.0);
+        let places = Places::new(Scale::Log, &[1.0, 100.0], 2, Ends::Data).between(0.0, 10.0);
         assert!((places.at(10.0) - 5.0).abs() < 1e-9);
-        let places = Places::new(Scale::Percentile, &[0.0, 99.99], 5, false).between(0.0, 4.0);
+        let places = Places::new(Scale::Percentile, &[0.0, 99.99], 5, Ends::Data).between(0.0, 4.0);
         assert!((places.at(99.0) - 2.0).abs() < 1e-9);
     }
 }
