@@ -1,0 +1,43 @@
+//! What repeated measurements allow one to say: pure functions over numbers.
+//!
+//! * `summary`: one cell's runs in a few numbers, with an interval for the mean.
+//! * `bootstrap`: that interval, and the one of a ratio, from seeded resampling.
+//! * `outliers`: runs that stand apart, named and kept.
+//! * `mann_whitney`: whether two samples differ in rank.
+//! * `comparison`: by what ratio one sample differs from another, and whether one may say so.
+//! * `steady`: when a drive has reached steady state.
+//! * `enough`: whether more runs are needed.
+//! * `trend`: whether the order of the runs shows in their values.
+//! * `sample`, `rank`: the numbers and ranks under all of these.
+//!
+//! Same numbers and same seed, same answer. Numbers that cannot be measurements (not finite, or
+//! beyond [`MAGNITUDE_MAX`]) have a defined answer everywhere, mostly `None`; nothing panics on
+//! them. Deliberately drops no run, knows no unit but that of its input, reads no
+//! clock, does no I/O and prints nothing.
+
+mod bootstrap;
+mod comparison;
+mod enough;
+mod mann_whitney;
+mod outliers;
+mod rank;
+mod sample;
+mod steady;
+mod summary;
+mod trend;
+
+pub use bootstrap::{Interval, RESAMPLES};
+pub use comparison::{Better, Comparison, Verdict, compare, correct, holm};
+pub use enough::{Goal, Progress, RUNS_LEAST, enough};
+pub use mann_whitney::{EXACT_RUNS_MAX, MannWhitney, mann_whitney};
+pub use outliers::{OUTLIER_SCORE, Outlier, outliers};
+pub use sample::MAGNITUDE_MAX;
+pub use steady::{RANGE_MAX, Rounds, SLOPE_MAX, WINDOW_ROUNDS, Window, steady};
+pub use summary::Summary;
+pub use trend::{Direction, EXACT_ORDER_MAX, Trend, trend};
+
+/// From which p value on a difference counts as chance. Convention, nothing more.
+pub const SIGNIFICANT_P: f64 = 0.05;
+
+#[cfg(test)]
+mod tests;

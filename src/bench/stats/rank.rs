@@ -1,0 +1,43 @@
+//! Ranks of values, doubled so that the mean rank of equal values is a whole number and sums of
+//! ranks are compared exactly.
+
+/// For each value twice its rank from 1 on; equal values share the mean of their ranks.
+///
+/// `values` must be comparable: no not-a-number.
+pub(super) fn doubled_ranks(values: &[f64]) -> Vec<u64> {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
+    let mut ranks = vec![0; values.len()];
+    let mut before = 0;
+    for equal in order.chunk_by(|&a, &b| values[a] == values[b]) {
+        // Ranks before + 1 ..= before + count: twice their mean is the sum of first and last.
+        let doubled = (2 * before + equal.len() + 1) as u64;
+        equal.iter().for_each(|&index| ranks[index] = doubled);
+        before += equal.len();
+    }
+    ranks
+}
+
+/// Sum of t^3 - t over the groups of t equal ranks: by how much ties narrow a rank statistic.
+pub(super) fn tie_term(ranks: &[u64]) -> f64 {
+    let mut sorted = ranks.to_vec();
+    sorted.sort_unstable();
+    let term = |group: &[u64]| (group.len() as f64).powi(3) - group.len() as f64;
+    sorted.chunk_by(|a, b| a == b).map(term).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: ranks as in the books. Method: by hand.
+    use super::*;
+
+    #[test]
+    fn equal_values_share_their_ranks() {
+        assert_eq!(doubled_ranks(&[3.0, 1.0, 2.0]), [6, 2, 4]);
+        assert_eq!(doubled_ranks(&[5.0, 1.0, 5.0, 5.0]), [6, 2, 6, 6]);
+        assert_eq!(doubled_ranks(&[0.0, -0.0]), [3, 3]);
+        assert!(doubled_ranks(&[]).is_empty());
+        // Groups of three and two: 24 + 6.
+        assert_eq!(tie_term(&doubled_ranks(&[1.0, 2.0, 1.0, 2.0, 1.0, 9.0])), 30.0);
+    }
+}

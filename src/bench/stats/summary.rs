@@ -1,0 +1,118 @@
+//! One cell's runs in a few numbers.
+
+use serde::{Deserialize, Serialize};
+
+use super::bootstrap::{self, Interval};
+use super::sample;
+
+/// What a sample of runs says, in the unit of its values.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// How many runs.
+    pub n: usize,
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Standard deviation with n - 1; `None` for one run.
+    pub deviation: Option<f64>,
+    /// Coefficient of variation: the deviation as a share of the mean's magnitude. `None` without a
+    /// deviation, or where the mean is so near zero that the share is no number.
+    pub variation: Option<f64>,
+    /// The least.
+    pub min: f64,
+    /// A quarter of the runs lie below. Quartiles and median are interpolated linearly.
+    pub quartile_lower: f64,
+    /// Half of the runs lie below.
+    pub median: f64,
+    /// Three quarters of the runs lie below.
+    pub quartile_upper: f64,
+    /// The greatest.
+    pub max: f64,
+    /// 95 % interval of the mean; `None` for fewer than 3 runs.
+    pub mean_interval: Option<Interval>,
+}
+
+impl Summary {
+    /// Sums `values` up, in about 0.2 ms for 5 and 0.6 ms for 30; `seed` is for the interval only,
+    /// and the same seed gives the same interval. `None` if there are none, or one cannot be a
+    /// measurement (see [`super::MAGNITUDE_MAX`]).
+    ///
+    /// How often the interval holds the true mean, of 4,000 samples each from lognormal
+    /// distributions (0.02: all but normal; 1: one run in twenty takes five times as long as the
+    /// median):
+    ///
+    /// | n | sigma 0.02 | 0.25 | 0.5 | 1 |
+    /// |---|---|---|---|---|
+    /// | 3 | 74 % | 74 % | 73 % | 63 % |
+    /// | 5 | 92 % | 91 % | 89 % | 80 % |
+    /// | 10 | 95 % | 94 % | 92 % | 85 % |
+    /// | 30 | 95 % | 94 % | 94 % | 90 % |
+    ///
+    /// Source of quartiles: Hyndman and Fan, "Sample Quantiles in Statistical Packages", The
+    /// American Statistician 50 (1996), definition 7; of the interval: Hesterberg, "What Teachers
+    /// Should Know about the Bootstrap", arXiv:1411.5279 (2014).
+    pub fn of(values: &[f64], seed: u64) -> Option<Self> {
+        let values = sample::measured(values)?;
+        let mean = sample::mean(values);
+        let deviation = sample::deviation(values);
+        let variation = deviation.map(|deviation| deviation / mean.abs());
+        let (min, max) = sample::extremes(values);
+        let mut ordered = values.to_vec();
+        Some(Self {
+            n: values.len(),
+            mean,
+            deviation,
+            variation: variation.filter(|share| share.is_finite()),
+            min,
+            quartile_lower: sample::quantile(&mut ordered, 0.25),
+            median: sample::quantile(&mut ordered, 0.5),
+            quartile_upper: sample::quantile(&mut ordered, 0.75),
+            max,
+            mean_interval: bootstrap::mean_interval(values, seed),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: the numbers are the usual ones. Method: numpy 2.4.6, `mean`, `std(ddof=1)`,
+    //! `quantile`.
+    use super::*;
+
+    #[test]
+    fn numbers_are_the_usual_ones() {
+        let runs = [412.1, 398.7, 405.3, 401.9, 420.4, 399.2, 407.7];
+        let summary = Summary::of(&runs, 1).expect("measurements");
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} {b}");
+        near(summary.mean, 406.47142857142853);
+        near(summary.deviation.expect("several runs"), 7.775327278366764);
+        near(summary.variation.expect("a mean"), 0.019128840877435545);
+        near(summary.quartile_lower, 400.55);
+        near(summary.median, 405.3);
+        near(summary.quartile_upper, 409.9);
+        assert_eq!((summary.n, summary.min, summary.max), (7, 398.7, 420.4));
+        assert!(summary.mean_interval.expect("several runs").contains(summary.mean));
+    }
+
+    #[test]
+    fn json_brings_it_back() {
+        for runs in [&[1.0, 2.0, 3.0, 6.5][..], &[4.0]] {
+            let summary = Summary::of(runs, 1).expect("measurements");
+            let text = serde_json::to_string(&summary).expect("JSON");
+            let back: Summary = serde_json::from_str(&text).expect("a summary");
+            // Numbers may come back one rounding off.
+            assert_eq!((back.n, back.min, back.max), (summary.n, summary.min, summary.max));
+            assert!((back.mean - summary.mean).abs() < 1e-12);
+            assert_eq!(back.mean_interval.is_some(), runs.len() > 1);
+        }
+    }
+
+    #[test]
+    fn what_few_runs_cannot_say_is_left_out() {
+        let one = Summary::of(&[4.0], 1).expect("a measurement");
+        assert_eq!((one.mean, one.median, one.quartile_lower), (4.0, 4.0, 4.0));
+        assert_eq!((one.deviation, one.variation, one.mean_interval), (None, None, None));
+        let two = Summary::of(&[-1.0, 1.0], 1).expect("measurements");
+        assert!(two.deviation.is_some() && two.variation.is_none() && two.mean_interval.is_none());
+        assert!(Summary::of(&[], 1).is_none());
+    }
+}
