@@ -6,18 +6,20 @@
 //! * `mann_whitney`: whether two samples differ in rank.
 //! * `comparison`: by what ratio one sample differs from another, and whether one may say so.
 //! * `steady`: when a drive has reached steady state.
+//! * `histogram`: latencies.
 //! * `enough`: whether more runs are needed.
 //! * `trend`: whether the order of the runs shows in their values.
 //! * `sample`, `rank`: the numbers and ranks under all of these.
 //!
 //! Same numbers and same seed, same answer. Numbers that cannot be measurements (not finite, or
 //! beyond [`MAGNITUDE_MAX`]) have a defined answer everywhere, mostly `None`; nothing panics on
-//! them. Deliberately drops no run, knows no unit but that of its input, reads no
+//! them. Deliberately drops no run, knows no unit but that of its input (latencies: ns), reads no
 //! clock, does no I/O and prints nothing.
 
 mod bootstrap;
 mod comparison;
 mod enough;
+mod histogram;
 mod mann_whitney;
 mod outliers;
 mod rank;
@@ -29,6 +31,7 @@ mod trend;
 pub use bootstrap::{Interval, RESAMPLES};
 pub use comparison::{Better, Comparison, Verdict, compare, correct, holm};
 pub use enough::{Goal, Progress, RUNS_LEAST, enough};
+pub use histogram::{LATENCY_NS_MAX, Latencies, Percentiles};
 pub use mann_whitney::{EXACT_RUNS_MAX, MannWhitney, mann_whitney};
 pub use outliers::{OUTLIER_SCORE, Outlier, outliers};
 pub use sample::MAGNITUDE_MAX;
