@@ -317,6 +317,39 @@ impl Runtime {
     ) -> (Vec<u8>, io::Result<usize>) {
         on_driver!(self, send(socket, buffer, range), (buffer, refused()))
     }
+
+    /// As [`Runtime::receive`], into a buffer that is aligned: for payloads that are long enough to
+    /// be received straight to where they belong.
+    ///
+    /// # Errors
+    /// Those of `recv`.
+    ///
+    /// # Panics
+    /// If the range does not lie in the buffer.
+    pub async fn receive_aligned(
+        &self,
+        socket: &Arc<OwnedFd>,
+        buffer: AlignedBuffer,
+        range: Range<usize>,
+    ) -> (AlignedBuffer, io::Result<usize>) {
+        on_driver!(self, receive_aligned(socket, buffer, range), (buffer, refused()))
+    }
+
+    /// As [`Runtime::send`], from a buffer that others may read meanwhile.
+    ///
+    /// # Errors
+    /// Those of `send`; `BrokenPipe` without a signal.
+    ///
+    /// # Panics
+    /// If the range does not lie in the buffer.
+    pub async fn send_shared(
+        &self,
+        socket: &Arc<OwnedFd>,
+        buffer: &Arc<AlignedBuffer>,
+        range: Range<usize>,
+    ) -> io::Result<usize> {
+        on_driver!(self, send_shared(socket, buffer, range), refused())
+    }
 }
 
 impl Clock for Runtime {

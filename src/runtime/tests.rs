@@ -176,6 +176,43 @@ fn one_large_send_meets_many_small_receives() {
 }
 
 #[test]
+fn aligned_buffers_travel_by_ranges() {
+    // More than a socket holds, so that both ends also wait; and nothing outside the range moves.
+    const BYTES: usize = 4 << 20;
+    const RANGE: Range<usize> = 1000..BYTES - 1000;
+    for runtime in real_runtimes() {
+        let (client, server) = pair();
+        let mut data = AlignedBuffer::zeroed(BYTES);
+        seed::random(2).fill_bytes(&mut data);
+        let data = Arc::new(data);
+        let (sender, sent) = (runtime.clone(), data.clone());
+        runtime.spawn(async move {
+            let mut start = RANGE.start;
+            while start < RANGE.end {
+                start += sender.send_shared(&client, &sent, start..RANGE.end).await.unwrap();
+            }
+        });
+        let received = runtime.block_on(async {
+            let mut buffer = AlignedBuffer::zeroed(BYTES);
+            let mut start = RANGE.start;
+            while start < RANGE.end {
+                let range = start..RANGE.end;
+                let (back, result) = runtime.receive_aligned(&server, buffer, range).await;
+                buffer = back;
+                start += result.unwrap();
+            }
+            let (buffer, end) = runtime.receive_aligned(&server, buffer, 0..1).await;
+            assert_eq!(end.unwrap(), 0, "the other side closed");
+            buffer
+        });
+        assert!(received[RANGE] == data[RANGE]);
+        let outside = received[..RANGE.start].iter().chain(&received[RANGE.end..]);
+        assert!(outside.into_iter().all(|&byte| byte == 0));
+        assert_eq!(Arc::strong_count(&data), 1, "the buffer is given back");
+    }
+}
+
+#[test]
 fn more_operations_than_the_ring_has_entries() {
     const OPERATIONS: u8 = 250;
     const ROUNDS: usize = 6;

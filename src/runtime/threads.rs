@@ -174,6 +174,34 @@ impl Threads {
             self.ready(socket, PollFlags::OUT).await;
         }
     }
+
+    pub(super) async fn receive_aligned(
+        &self,
+        socket: &Arc<OwnedFd>,
+        mut buffer: AlignedBuffer,
+        range: Range<usize>,
+    ) -> (AlignedBuffer, io::Result<usize>) {
+        loop {
+            if let Some(result) = self.direct.receive(socket, &mut buffer[range.clone()]) {
+                return (buffer, result);
+            }
+            self.ready(socket, PollFlags::IN).await;
+        }
+    }
+
+    pub(super) async fn send_shared(
+        &self,
+        socket: &Arc<OwnedFd>,
+        buffer: &Arc<AlignedBuffer>,
+        range: Range<usize>,
+    ) -> io::Result<usize> {
+        loop {
+            if let Some(result) = self.direct.send(socket, &buffer[range.clone()]) {
+                return result;
+            }
+            self.ready(socket, PollFlags::OUT).await;
+        }
+    }
 }
 
 /// Runs `call` on the pool to its end, even if this future is dropped.

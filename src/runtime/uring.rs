@@ -307,6 +307,41 @@ impl Uring {
         (buffer.into_bytes(), result.map(|len| len as usize))
     }
 
+    pub(super) async fn receive_aligned(
+        &self,
+        socket: &Arc<OwnedFd>,
+        mut buffer: AlignedBuffer,
+        range: Range<usize>,
+    ) -> (AlignedBuffer, io::Result<usize>) {
+        if let Some(result) = self.direct.receive(socket, &mut buffer[range.clone()]) {
+            return (buffer, result);
+        }
+        let operation = self.start(Kind::Socket, socket, Buffer::Aligned(buffer), |fd, buffer| {
+            let (pointer, len) = transfer(buffer, Some(range));
+            opcode::Recv::new(fd, pointer, len).build()
+        });
+        let (buffer, result) = operation.await;
+        (buffer.into_aligned(), result.map(|len| len as usize))
+    }
+
+    pub(super) async fn send_shared(
+        &self,
+        socket: &Arc<OwnedFd>,
+        buffer: &Arc<AlignedBuffer>,
+        range: Range<usize>,
+    ) -> io::Result<usize> {
+        if let Some(result) = self.direct.send(socket, &buffer[range.clone()]) {
+            return result;
+        }
+        let buffer = Buffer::Shared(buffer.clone());
+        let operation = self.start(Kind::Socket, socket, buffer, |fd, buffer| {
+            let (pointer, len) = transfer(buffer, Some(range));
+            let flags = SendFlags::NOSIGNAL.bits() as i32;
+            opcode::Send::new(fd, pointer, len).flags(flags).build()
+        });
+        operation.await.1.map(|len| len as usize)
+    }
+
     /// Takes a slot for an operation and queues the entry that `build` makes of the descriptor and
     /// the buffer. `build` must name no memory but that buffer's.
     fn start(
@@ -319,7 +354,7 @@ impl Uring {
         let mut inner = self.inner.borrow_mut();
         let index = inner.free_slot();
         let slot = &mut inner.slots[index as usize];
-        let is_long = buffer.file_bytes() >= SUBMIT_AT_ONCE_BYTES;
+        let is_long = kind == Kind::File && buffer.file_bytes() >= SUBMIT_AT_ONCE_BYTES;
         slot.kind = kind;
         // Replaced by the waker of the task in the poll that follows at once.
         slot.state = State::Waiting(Waker::noop().clone());
@@ -348,8 +383,11 @@ fn transfer(buffer: &mut Buffer, range: Option<Range<usize>>) -> (*mut u8, u32) 
     let bytes: &mut [u8] = match buffer {
         Buffer::Shared(buffer) => {
             // Only ever written from; the kernel does not write through this address.
-            let len = buffer.len().min(TRANSFER_BYTES_MAX) as u32;
-            return (buffer.as_ptr().cast_mut(), len);
+            let bytes = match range {
+                Some(range) => &buffer[range],
+                None => buffer,
+            };
+            return (bytes.as_ptr().cast_mut(), bytes.len().min(TRANSFER_BYTES_MAX) as u32);
         }
         Buffer::Aligned(buffer) => buffer,
         Buffer::Bytes(buffer) => buffer,
