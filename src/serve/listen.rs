@@ -195,7 +195,7 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<()> {
 }
 
 /// Escapes every byte that a URI's query cannot hold as it is.
-fn percent_encode(bytes: &[u8]) -> String {
+pub(super) fn percent_encode(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for &byte in bytes {
         if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {

@@ -295,7 +295,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    fn start(command: &mut Command, socket: PathBuf) -> Self {
+    /// Starts any server that is to listen on `socket`, and waits until it accepts connections.
+    pub(crate) fn start(command: &mut Command, socket: PathBuf) -> Self {
         let mut child = spawn(command);
         drop(read_in_background(child.stdout.take().expect("stdout is piped")));
         let pipe = child.stderr.take().expect("stderr is piped");
@@ -329,7 +330,12 @@ impl Server {
 
     /// The server's default export.
     pub(crate) fn uri(&self) -> String {
-        format!("nbd+unix:///?socket={}", self.socket.display())
+        self.uri_of("")
+    }
+
+    /// One of the server's exports; the name must need no percent-encoding.
+    pub(crate) fn uri_of(&self, export: &str) -> String {
+        format!("nbd+unix:///{export}?socket={}", self.socket.display())
     }
 
     /// What the server has written to its standard error so far.

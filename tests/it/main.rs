@@ -13,6 +13,7 @@ mod device;
 mod fio;
 mod format_doc;
 mod model;
+mod nbd_client;
 mod nbdinfo;
 mod output;
 mod payload;

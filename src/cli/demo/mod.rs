@@ -13,8 +13,8 @@
 //! Nothing stays behind, not after Ctrl-C either: a signal ends the run at the next request, and
 //! the folder and the server go as they do after any error.
 
-mod client;
 mod data;
+mod load;
 
 use std::fmt;
 use std::fs;
@@ -30,8 +30,8 @@ use rand::RngExt;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use self::client::{Client, Measured, Request, Verb};
 use self::data::{CHUNK_BYTES, FileStream, Synthetic};
+use self::load::{Client, Measured, Request, Verb};
 use super::{Outcome, print, print_json, size};
 use crate::base::checksum::crc64;
 use crate::base::seed::random;

@@ -26,9 +26,6 @@ const OPTIONS_MAX: usize = 256;
 /// Smallest block announced, in bytes: a disk sector. Smaller requests work all the same.
 const BLOCK_BYTES_MIN: u32 = 512;
 
-/// Zero bytes after the answer to `EXPORT_NAME`, for clients that did not ask to be spared.
-const EXPORT_NAME_ZEROES: usize = 124;
-
 /// How a handshake ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
@@ -113,7 +110,7 @@ impl Export<'_> {
             option::EXPORT_NAME => {
                 out.extend_from_slice(&self.shape.size_bytes.to_be_bytes());
                 out.extend_from_slice(&self.transmission_flags().to_be_bytes());
-                out.resize(out.len() + if wants_zeroes { EXPORT_NAME_ZEROES } else { 0 }, 0);
+                out.resize(out.len() + if wants_zeroes { wire::EXPORT_NAME_ZEROES } else { 0 }, 0);
                 return Some(Outcome::Transmission);
             }
             option::ABORT => {

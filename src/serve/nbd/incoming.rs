@@ -74,6 +74,13 @@ impl Incoming {
         self.unread.start += length;
     }
 
+    /// Takes the first `length` unread bytes; there must be as many.
+    pub(super) fn take(&mut self, length: usize) -> &[u8] {
+        let start = self.unread.start;
+        self.consume(length);
+        &self.buffer[start..start + length]
+    }
+
     /// Receives and forgets `length` bytes.
     ///
     /// # Errors

@@ -1,3 +1,5 @@
+//! NBD, both ends. [`client`] is the one; this file describes the other.
+//!
 //! The NBD server: fixed newstyle handshake, simple replies, one export, any [`Disk`].
 //!
 //! Everything runs on the runtime's one thread; each connection is one task. Knows no segment and
@@ -50,6 +52,7 @@
 //! [`Disk`]: crate::serve::Disk
 
 mod budget;
+pub mod client;
 mod connection;
 mod execute;
 mod handshake;

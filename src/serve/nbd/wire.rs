@@ -41,7 +41,7 @@ pub(super) mod transmission {
     pub(in super::super) const SEND_CACHE: u16 = 1 << 10;
 }
 
-/// Options a client can ask for that this server knows.
+/// Options a client can ask for that both ends here know.
 pub(super) mod option {
     pub(in super::super) const EXPORT_NAME: u32 = 1;
     pub(in super::super) const ABORT: u32 = 2;
@@ -56,7 +56,9 @@ pub(super) mod reply {
     pub(in super::super) const SERVER: u32 = 2;
     pub(in super::super) const INFO: u32 = 3;
     pub(in super::super) const ERR_UNSUP: u32 = (1 << 31) + 1;
+    pub(in super::super) const ERR_POLICY: u32 = (1 << 31) + 2;
     pub(in super::super) const ERR_INVALID: u32 = (1 << 31) + 3;
+    pub(in super::super) const ERR_TLS_REQD: u32 = (1 << 31) + 5;
     pub(in super::super) const ERR_UNKNOWN: u32 = (1 << 31) + 6;
     pub(in super::super) const ERR_SHUTDOWN: u32 = (1 << 31) + 7;
 }
@@ -103,8 +105,12 @@ impl Errno {
     /// The server is shutting down.
     pub(super) const SHUTDOWN: Self = Self(108);
 
+    /// As it came over the wire; any value.
+    pub(super) const fn from_wire(value: u32) -> Self {
+        Self(value)
+    }
+
     /// The value on the wire.
-    #[cfg(test)]
     pub(super) const fn to_wire(self) -> u32 {
         self.0
     }
@@ -126,6 +132,25 @@ impl From<ErrorKind> for Errno {
             | ErrorKind::NotFound
             | ErrorKind::AlreadyExists => Self::IO,
         }
+    }
+}
+
+impl Errno {
+    /// What a client can do about this error of its server, and the same value as one of Linux,
+    /// whose numbers the protocol uses. `None` for a value that the protocol does not know; a
+    /// client must take that for EINVAL.
+    ///
+    /// Source: doc/proto.md, "Error values".
+    pub(super) fn known(self) -> Option<ErrorKind> {
+        Some(match self.0 {
+            1 => ErrorKind::ReadOnly,
+            // The disk failed, no memory, shutting down: asking again elsewhere or later may help.
+            5 | 12 | 108 => ErrorKind::Medium,
+            22 | 75 => ErrorKind::InvalidInput,
+            28 => ErrorKind::NoSpace,
+            95 => ErrorKind::Unsupported,
+            _ => return None,
+        })
     }
 }
 
@@ -171,7 +196,6 @@ impl Request {
     }
 
     /// The header as a client sends it.
-    #[cfg(test)]
     pub(super) fn encode(&self) -> [u8; REQUEST_BYTES] {
         let mut bytes = [0; REQUEST_BYTES];
         bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
@@ -193,24 +217,35 @@ pub(super) fn encode_reply(cookie: u64, error: Errno) -> [u8; REPLY_BYTES] {
     bytes
 }
 
-/// Reads a simple reply's header: cookie and error value.
-#[cfg(test)]
-pub(super) fn decode_reply(bytes: &[u8; REPLY_BYTES]) -> Option<(u64, u32)> {
+/// Reads a simple reply's header: cookie and error value; `None` if the magic is wrong.
+pub(super) fn decode_reply(bytes: &[u8; REPLY_BYTES]) -> Option<(u64, Errno)> {
     let mut fields = Fields(bytes);
     if fields.u32()? != SIMPLE_REPLY_MAGIC {
         return None;
     }
-    let error = fields.u32()?;
+    let error = Errno::from_wire(fields.u32()?);
     Some((fields.u64()?, error))
 }
 
+/// Length of the server's greeting.
+pub(super) const GREETING_BYTES: usize = 18;
+
 /// The server's greeting.
-pub(super) fn encode_greeting() -> [u8; 18] {
-    let mut bytes = [0; 18];
+pub(super) fn encode_greeting() -> [u8; GREETING_BYTES] {
+    let mut bytes = [0; GREETING_BYTES];
     bytes[..8].copy_from_slice(&INIT_MAGIC.to_be_bytes());
     bytes[8..16].copy_from_slice(&OPTION_MAGIC.to_be_bytes());
     bytes[16..].copy_from_slice(&(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES).to_be_bytes());
     bytes
+}
+
+/// Reads a server's greeting: its handshake flags, or `None` if it is no newstyle server.
+pub(super) fn decode_greeting(bytes: &[u8; GREETING_BYTES]) -> Option<u16> {
+    let mut fields = Fields(bytes);
+    if fields.u64()? != INIT_MAGIC || fields.u64()? != OPTION_MAGIC {
+        return None;
+    }
+    fields.u16()
 }
 
 /// Header of an option; `length` bytes of data follow.
@@ -231,7 +266,80 @@ impl OptionHeader {
         }
         Some(Self { option: fields.u32()?, length: fields.u32()? })
     }
+
+    /// The header as a client sends it.
+    pub(super) fn encode(&self) -> [u8; OPTION_BYTES] {
+        let mut bytes = [0; OPTION_BYTES];
+        bytes[..8].copy_from_slice(&OPTION_MAGIC.to_be_bytes());
+        bytes[8..12].copy_from_slice(&self.option.to_be_bytes());
+        bytes[12..].copy_from_slice(&self.length.to_be_bytes());
+        bytes
+    }
 }
+
+/// Length of an [`OptionReply`] on the wire.
+pub(super) const OPTION_REPLY_BYTES: usize = 20;
+
+/// Header of a reply to an option; `length` bytes of data follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OptionReply {
+    /// The option that is answered.
+    pub(super) option: u32,
+    /// A value of [`reply`], or anything else.
+    pub(super) kind: u32,
+    /// Length of the data in bytes.
+    pub(super) length: u32,
+}
+
+impl OptionReply {
+    /// Reads the header; `None` if the magic is wrong.
+    pub(super) fn decode(bytes: &[u8; OPTION_REPLY_BYTES]) -> Option<Self> {
+        let mut fields = Fields(bytes);
+        if fields.u64()? != OPTION_REPLY_MAGIC {
+            return None;
+        }
+        Some(Self { option: fields.u32()?, kind: fields.u32()?, length: fields.u32()? })
+    }
+}
+
+/// One answer of [`reply::INFO`], as far as the client uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Information {
+    /// Size of the export in bytes, and [`transmission`] flags.
+    Export { size_bytes: u64, flags: u16 },
+    /// Size constraints in bytes.
+    BlockSize { min: u32, preferred: u32, payload_max: u32 },
+    /// Anything else.
+    Other,
+}
+
+impl Information {
+    /// Reads the data of an answer; `None` if its length does not fit its kind.
+    pub(super) fn decode(data: &[u8]) -> Option<Self> {
+        let mut fields = Fields(data);
+        let information = match fields.u16()? {
+            info::EXPORT => Self::Export { size_bytes: fields.u64()?, flags: fields.u16()? },
+            info::BLOCK_SIZE => {
+                let [min, preferred] = [fields.u32()?, fields.u32()?];
+                Self::BlockSize { min, preferred, payload_max: fields.u32()? }
+            }
+            _ => return Some(Self::Other),
+        };
+        fields.0.is_empty().then_some(information)
+    }
+}
+
+/// Length of the answer to `EXPORT_NAME`, without the zeroes.
+pub(super) const EXPORT_BYTES: usize = 10;
+
+/// Reads the answer to `EXPORT_NAME`: size of the export in bytes, and [`transmission`] flags.
+pub(super) fn decode_export(bytes: &[u8; EXPORT_BYTES]) -> Option<(u64, u16)> {
+    let mut fields = Fields(bytes);
+    Some((fields.u64()?, fields.u16()?))
+}
+
+/// Zero bytes after the answer to `EXPORT_NAME`, for clients that did not ask to be spared.
+pub(super) const EXPORT_NAME_ZEROES: usize = 124;
 
 /// Appends a reply to `option`; `data` is its parts in order.
 pub(super) fn append_option_reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[&[u8]]) {
@@ -340,7 +448,7 @@ mod tests {
     fn replies_have_the_documented_layout() {
         let bytes = encode_reply(7, Errno::NOSPC);
         assert_eq!(bytes, [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 28, 0, 0, 0, 0, 0, 0, 0, 7]);
-        assert_eq!(decode_reply(&bytes), Some((7, 28)));
+        assert_eq!(decode_reply(&bytes), Some((7, Errno::NOSPC)));
         assert_eq!(&encode_greeting(), b"NBDMAGICIHAVEOPT\x00\x03");
     }
 
@@ -348,6 +456,7 @@ mod tests {
     fn option_headers_need_their_magic() {
         let mut bytes = *b"IHAVEOPT\0\0\0\x07\0\0\x01\x02";
         assert_eq!(OptionHeader::decode(&bytes), Some(OptionHeader { option: 7, length: 258 }));
+        assert_eq!(OptionHeader { option: 7, length: 258 }.encode(), bytes);
         bytes[3] = b'x';
         assert_eq!(OptionHeader::decode(&bytes), None);
     }
@@ -359,6 +468,11 @@ mod tests {
         assert_eq!(out[..8], [0, 3, 0xe8, 0x89, 4, 0x55, 0x65, 0xa9]);
         assert_eq!(out[8..20], [0, 0, 0, 7, 0x80, 0, 0, 6, 0, 0, 0, 3]);
         assert_eq!(&out[20..], b"abc");
+        let mut header = *out.first_chunk::<OPTION_REPLY_BYTES>().unwrap();
+        let expected = OptionReply { option: option::GO, kind: reply::ERR_UNKNOWN, length: 3 };
+        assert_eq!(OptionReply::decode(&header), Some(expected));
+        header[7] ^= 1;
+        assert_eq!(OptionReply::decode(&header), None);
     }
 
     #[test]
@@ -372,6 +486,36 @@ mod tests {
         }
         assert_eq!(InfoRequest::decode(&[data.as_slice(), &[0]].concat()), None);
         assert_eq!(InfoRequest::decode(b"\xff\xff\xff\xff\0\0\0\0"), None);
+    }
+
+    #[test]
+    fn greetings_need_both_magic_numbers() {
+        let greeting = encode_greeting();
+        assert_eq!(decode_greeting(&greeting), Some(3));
+        for position in 0..16 {
+            let mut wrong = greeting;
+            wrong[position] ^= 1;
+            assert_eq!(decode_greeting(&wrong), None, "byte {position}");
+        }
+    }
+
+    #[test]
+    fn information_is_read_whole_or_not_at_all() {
+        let export = [0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 1, 2];
+        let block_size = [0, 3, 0, 0, 2, 0, 0, 0, 16, 0, 2, 0, 0, 0];
+        let expected = [
+            Information::Export { size_bytes: 4096, flags: 0x102 },
+            Information::BlockSize { min: 512, preferred: 4096, payload_max: 32 << 20 },
+        ];
+        for (data, expected) in [&export[..], &block_size].into_iter().zip(expected) {
+            assert_eq!(Information::decode(data), Some(expected));
+            assert_eq!(Information::decode(&[data, &[0]].concat()), None);
+            for length in 0..data.len() {
+                assert_eq!(Information::decode(&data[..length]), None, "{length} bytes");
+            }
+        }
+        assert_eq!(Information::decode(b"\0\x01disk"), Some(Information::Other));
+        assert_eq!(decode_export(&[0, 0, 0, 0, 0, 0, 16, 0, 1, 2]), Some((4096, 0x102)));
     }
 
     #[test]

@@ -28,26 +28,27 @@ use crate::base::{Error, ErrorKind, Result};
 use crate::runtime::{Backend, Runtime};
 use crate::serve::{Disk, Listen, Listener};
 
-const SIZE: u64 = 40 << 20;
+/// Of every test's disk, in bytes.
+pub(super) const SIZE: u64 = 40 << 20;
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// A disk in memory that fails, waits and remembers as a test wants it to.
-struct TestDisk {
-    bytes: RefCell<Vec<u8>>,
-    is_read_only: bool,
+pub(super) struct TestDisk {
+    pub(super) bytes: RefCell<Vec<u8>>,
+    pub(super) is_read_only: bool,
     /// The answer of `write_is_ready`.
-    is_ready: bool,
+    pub(super) is_ready: bool,
     /// Requests that touch this byte fail.
-    failure: Option<(u64, ErrorKind)>,
+    pub(super) failure: Option<(u64, ErrorKind)>,
     /// Reads and writes at this offset wait until the gate opens.
-    gated_offset: Option<u64>,
+    pub(super) gated_offset: Option<u64>,
     /// Flushes wait until the gate opens.
-    gates_flush: bool,
+    pub(super) gates_flush: bool,
     /// Any other read opens the gate too.
-    is_opened_by_reads: bool,
-    is_open: Cell<bool>,
-    opened: WaitQueue,
-    calls: RefCell<Vec<String>>,
+    pub(super) is_opened_by_reads: bool,
+    pub(super) is_open: Cell<bool>,
+    pub(super) opened: WaitQueue,
+    pub(super) calls: RefCell<Vec<String>>,
 }
 
 impl Default for TestDisk {
@@ -68,7 +69,7 @@ impl Default for TestDisk {
 }
 
 impl TestDisk {
-    fn open_gate(&self) {
+    pub(super) fn open_gate(&self) {
         self.is_open.set(true);
         self.opened.wake_all();
     }
@@ -252,7 +253,8 @@ impl Client {
     /// Cookie and error value of the next reply.
     fn reply(&mut self) -> (u64, u32) {
         let header = self.receive(wire::REPLY_BYTES);
-        wire::decode_reply(header[..].try_into().unwrap()).expect("a reply")
+        let (cookie, error) = wire::decode_reply(header[..].try_into().unwrap()).expect("a reply");
+        (cookie, error.to_wire())
     }
 
     /// The error value of one request without payloads.

@@ -1,0 +1,68 @@
+//! From an address to a connected socket.
+//!
+//! Resolving a name and connecting block, for as long as the other side pleases: a name server that
+//! is silent, a Unix socket whose backlog is full. They run on a thread of their own, so that the
+//! runtime goes on and the caller's time limit holds; a thread that was given up ends when the
+//! system lets it, and closes what it got.
+
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+
+use super::uri::Place;
+
+/// Time for each address of a host; the caller's limit for everything may be shorter.
+const ADDRESS_LIMIT: Duration = Duration::from_secs(10);
+
+/// Connects; a TCP socket is set up for requests and replies.
+///
+/// # Errors
+/// Those of the system, of the last address if a host has several.
+pub(super) async fn connect(place: &Place) -> io::Result<OwnedFd> {
+    let place = place.clone();
+    blocking::unblock(move || match place {
+        Place::Unix(path) => UnixStream::connect(path).map(OwnedFd::from),
+        Place::Tcp { host, port } => connect_tcp(&host, port),
+    })
+    .await
+}
+
+fn connect_tcp(host: &str, port: u16) -> io::Result<OwnedFd> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, ADDRESS_LIMIT) {
+            Ok(stream) => {
+                // A request must not wait for the next one, and a server that vanished must not
+                // be waited for for ever.
+                stream.set_nodelay(true)?;
+                sockopt::set_socket_keepalive(&stream, true)?;
+                return Ok(stream.into());
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a TCP connection does not hold small requests back, and notices a lost peer.
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn tcp_sockets_send_at_once_and_notice_a_lost_peer() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let socket = connect_tcp("127.0.0.1", port).unwrap();
+        assert!(sockopt::tcp_nodelay(&socket).unwrap());
+        assert!(sockopt::socket_keepalive(&socket).unwrap());
+        drop(listener);
+        assert!(connect_tcp("127.0.0.1", port).is_err());
+    }
+}
