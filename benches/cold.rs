@@ -15,8 +15,8 @@
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![allow(missing_docs)]
 
-use std::fs;
-use std::path::{Path, PathBuf};
+mod files;
+
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -51,28 +51,9 @@ enum Layout {
 
 type MemDrive = Rc<Drive<MemMedium, Runtime>>;
 
-fn collect_files(directory: &Path, files: &mut Vec<(PathBuf, u64)>) {
-    let mut entries: Vec<_> = fs::read_dir(directory).into_iter().flatten().flatten().collect();
-    entries.sort_by_key(|entry| entry.file_name());
-    for entry in entries {
-        match entry.metadata() {
-            Ok(metadata) if metadata.is_dir() => collect_files(&entry.path(), files),
-            Ok(metadata) if metadata.is_file() => files.push((entry.path(), metadata.len())),
-            _ => {}
-        }
-    }
-}
-
-/// Every n-th file, each from a block's border, `limit` bytes of them at most.
+/// `limit` bytes of files at most, in whole pieces.
 fn load(directories: &[String], limit: usize) -> Vec<u8> {
-    let mut files = Vec::new();
-    directories.iter().for_each(|directory| collect_files(Path::new(directory), &mut files));
-    let stride = files.iter().map(|(_, bytes)| bytes).sum::<u64>() / limit.max(1) as u64 + 1;
-    let mut data = Vec::new();
-    for (path, _) in files.iter().step_by(stride as usize) {
-        data.extend(fs::read(path).unwrap_or_default());
-        data.resize(data.len().next_multiple_of(BLOCK_BYTES), 0);
-    }
+    let mut data = files::load(directories, limit as u64);
     data.truncate(limit / HOT_BYTES * HOT_BYTES);
     data.resize(data.len() / HOT_BYTES * HOT_BYTES, 0);
     data

@@ -10,9 +10,10 @@
 
 #![allow(clippy::disallowed_methods, reason = "a measurement")]
 
-use std::fs;
+#[path = "../benches/files/mod.rs"]
+mod files;
+
 use std::hint::black_box;
-use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::bail;
@@ -30,34 +31,6 @@ struct Frame<'a> {
     encoding: Encoding,
     /// Offset and length of the payload.
     payload: (usize, usize),
-}
-
-fn collect_files(directory: &Path, files: &mut Vec<(PathBuf, u64)>) {
-    // What cannot be listed is left out, as what cannot be read is later.
-    let mut entries: Vec<_> = fs::read_dir(directory).into_iter().flatten().flatten().collect();
-    entries.sort_by_key(|entry| entry.file_name());
-    for entry in entries {
-        match entry.metadata() {
-            Ok(metadata) if metadata.is_dir() => collect_files(&entry.path(), files),
-            Ok(metadata) if metadata.is_file() => files.push((entry.path(), metadata.len())),
-            _ => {}
-        }
-    }
-}
-
-/// Every n-th file, each padded to whole blocks, so that all of them stay about below the limit.
-fn load(directories: &[String], limit: u64) -> Vec<u8> {
-    let mut files = Vec::new();
-    for directory in directories {
-        collect_files(Path::new(directory), &mut files);
-    }
-    let stride = files.iter().map(|(_, bytes)| bytes).sum::<u64>() / limit.max(1) + 1;
-    let mut data = Vec::new();
-    for (path, _) in files.iter().step_by(stride as usize) {
-        data.extend(fs::read(path).unwrap_or_default());
-        data.resize(data.len().next_multiple_of(BLOCK_BYTES), 0);
-    }
-    data
 }
 
 /// Cuts the data into the payloads of frames; gives them and the number of fill records.
@@ -134,7 +107,7 @@ fn measure(data: &[u8], codec: Codec, frame_blocks: usize) {
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let limit = parse_size(&arguments.next().unwrap_or_default()).map_err(anyhow::Error::msg)?;
-    let data = load(&arguments.collect::<Vec<_>>(), limit);
+    let data = files::load(&arguments.collect::<Vec<_>>(), limit);
     if data.is_empty() {
         bail!("no data: give a size, then one or more directories with files that can be read");
     }

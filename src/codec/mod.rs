@@ -1,5 +1,6 @@
 //! Compression of frames.
 //!
+//! * `engine`: the codecs themselves, with their tables and contexts.
 //! * `compress`: a frame's payload into the fewest bytes that pay, or as it is.
 //! * `decompress`: back again, from bytes that are not trusted.
 //! * `backoff`: when to stop trying to compress a stream that does not compress.
@@ -14,6 +15,7 @@
 mod backoff;
 mod compress;
 mod decompress;
+mod engine;
 mod fill;
 
 use std::fmt;
@@ -22,6 +24,7 @@ use std::str::FromStr;
 pub use backoff::FRAMES_MISSED_MAX;
 pub use compress::{Compressor, SAVING_DIVISOR};
 pub use decompress::Decompressor;
+pub use engine::Engine;
 pub use fill::fill_byte;
 
 /// The level that `zstd` without a number means. On a system's programs, libraries and documents,

@@ -4,28 +4,16 @@
 //! is shorter. Headers of frames, rounding to sectors and a drive's threshold for what pays are not
 //! counted; they differ from drive to drive and are the drive's to report.
 
-use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 use serde::Serialize;
-use zstd_safe::{CCtx, CParameter};
 
 use super::Saving;
-use crate::codec::Codec;
-
-/// Chunks this long and longer use LZ4's larger table, which the small one's 16-bit positions
-/// cannot serve.
-const LZ4_LARGE_BYTES: usize = 64 << 10;
+use crate::codec::{Codec, Engine};
 
 /// Compresses chunks with one codec and counts.
 pub struct Meter {
     engine: Engine,
     target: Vec<u8>,
     tally: Tally,
-}
-
-enum Engine {
-    None,
-    Lz4 { small: CompressTable, large: CompressTable },
-    Zstd(CCtx<'static>),
 }
 
 /// Sums over chunks.
@@ -60,20 +48,7 @@ impl Tally {
 impl Meter {
     /// A meter that has counted nothing yet.
     pub fn new(codec: Codec) -> Self {
-        let engine = match codec {
-            Codec::None => Engine::None,
-            Codec::Lz4 => {
-                Engine::Lz4 { small: CompressTable::small(), large: CompressTable::large() }
-            }
-            Codec::Zstd { level } => {
-                let mut context = CCtx::create();
-                context
-                    .set_parameter(CParameter::CompressionLevel(level))
-                    .expect("zstd clamps levels instead of refusing them");
-                Engine::Zstd(context)
-            }
-        };
-        Self { engine, target: Vec::new(), tally: Tally::default() }
+        Self { engine: Engine::new(codec), target: Vec::new(), tally: Tally::default() }
     }
 
     /// Compresses one chunk, counts it and gives what it saves.
@@ -105,20 +80,13 @@ impl Meter {
     }
 
     fn stored_bytes(&mut self, chunk: &[u8]) -> usize {
-        let room = get_maximum_output_size(chunk.len());
+        let room = Engine::target_bytes(chunk.len());
         if self.target.len() < room {
             self.target.resize(room, 0);
         }
-        let encoded = match &mut self.engine {
-            Engine::None => None,
-            Engine::Lz4 { small, large } => {
-                let table = if chunk.len() < LZ4_LARGE_BYTES { small } else { large };
-                compress_into_with_table(chunk, &mut self.target, table).ok()
-            }
-            Engine::Zstd(context) => context.compress2(&mut self.target[..], chunk).ok(),
-        };
+        let encoded = self.engine.encode(chunk, &mut self.target, room);
         // Without an encoded form, which only a full target would cause, a chunk is stored.
-        encoded.unwrap_or(chunk.len())
+        encoded.map_or(chunk.len(), |(_, bytes)| bytes)
     }
 }
 
