@@ -10,6 +10,7 @@
 //! * `filling`: batches and segments filled to the last byte.
 //! * `reusing`: segments that are given back and used again.
 //! * `damage`: wrong bytes on the medium.
+//! * `strangers`: headers that belong to something else, where the log is looked for.
 //! * `hostile`: bytes with right checksums that no drive would have written.
 //! * `reading`: how many media reads a host read costs, and what a bad sector takes with it.
 //! * `rebuilding`: a new drive from what is left of one.
@@ -45,6 +46,7 @@ mod reusing;
 mod scrub;
 mod simulated;
 mod space;
+mod strangers;
 mod survival;
 
 use std::rc::Rc;

@@ -10,7 +10,9 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{Drive, Finished, pumice, tool};
+use crate::harness::{
+    COMMAND_LIMIT, Drive, Finished, PUMICE, pumice, spawn, tool, wait, wait_until,
+};
 
 /// Bytes of the disk of every drive here.
 const SIZE: usize = 64 << 20;
@@ -99,6 +101,58 @@ fn an_interrupted_extraction_says_so() {
     assert_eq!(finished.status.code(), Some(2), "{said}");
     assert!(said.contains("interrupted: the image - is incomplete"), "{said}");
     assert!(image.len() < disk.len() && image == disk[..image.len()]);
+}
+
+/// Whether a process catches SIGINT yet.
+fn catches_interrupts(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a child's status");
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("a mask");
+    let caught = u64::from_str_radix(caught.trim(), 16).expect("a mask in hexadecimal");
+    caught & 1 << (Signal::INT.as_raw() - 1) != 0
+}
+
+/// Rebuilds from a source that takes far longer to read than a test, and interrupts that when
+/// `is_time` says so of the process.
+fn interrupted_rebuild(source: &Path, target: &Path, is_time: impl Fn(u32) -> bool) {
+    let mut command = Command::new(PUMICE);
+    command.arg("rebuild").args([source, target]).args(["--capacity", "1G"]);
+    let mut child = spawn(&mut command);
+    wait_until("the rebuild is under way", || is_time(child.id()));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let status = wait(&mut child, COMMAND_LIMIT).expect("an interrupted rebuild that ends");
+    let mut said = String::new();
+    child.stderr.take().expect("stderr is piped").read_to_string(&mut said).unwrap();
+    assert_eq!(status.code(), Some(2), "{said}");
+    let expected = format!("interrupted: the new drive {} is incomplete", target.display());
+    assert!(said.contains(&expected), "{said}");
+}
+
+/// A terabyte of nothing: minutes of looking for segments.
+#[test]
+fn an_interrupted_search_for_what_a_drive_was_says_so() {
+    let drive = Drive::absent();
+    let file = fs::File::create(drive.path()).unwrap();
+    file.set_len(1 << 40).unwrap();
+    let target = drive.beside("rebuilt");
+    interrupted_rebuild(drive.path(), &target, catches_interrupts);
+    assert!(!target.exists());
+}
+
+/// The same behind superblocks that tell of a log: the new drive is begun then.
+#[test]
+fn an_interrupted_rebuild_says_so() {
+    let Some((drive, _)) = written(&["--capacity", "1T"]) else { return };
+    let source = drive.beside("superblocks");
+    let file = fs::File::create(&source).unwrap();
+    file.set_len(fs::metadata(drive.path()).unwrap().len()).unwrap();
+    let whole = fs::File::open(drive.path()).unwrap();
+    for slot in 0..2 {
+        let mut superblock = [0; 4096];
+        whole.read_exact_at(&mut superblock, slot << 20).unwrap();
+        file.write_all_at(&superblock, slot << 20).unwrap();
+    }
+    let target = drive.beside("rebuilt");
+    interrupted_rebuild(&source, &target, |_| target.exists());
 }
 
 #[test]
