@@ -18,20 +18,16 @@ use std::sync::Arc;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use super::pattern::{Step, Steps};
 use super::payload::{Payload, Stream};
+use super::stats::Latencies;
 use super::target::{Access, DriveTarget, FileTarget, Location, Target};
 use super::workload::{Flush, Workload};
 use crate::base::wait::WaitQueue;
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result};
 use crate::runtime::{Backend, Runtime};
-
-/// Longest latency that is told apart, an hour, and digits kept: 0.1 %.
-const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
-const LATENCY_DIGITS: u8 = 3;
 
 /// Intervals of a run's course at most. Twice as many are joined in pairs: a run of any length
 /// keeps between these and half of them.
@@ -69,7 +65,7 @@ pub struct Sample {
     /// Bytes of it that the host wrote.
     pub written_bytes: u64,
     /// Latency of each request in ns.
-    pub latency: Histogram<u64>,
+    pub latency: Latencies,
     /// Nanoseconds of each interval, and the intervals from the start.
     pub interval_ns: u64,
     /// See `interval_ns`.
@@ -198,7 +194,7 @@ struct Load<T> {
 
 /// What is noted of every request.
 struct Record {
-    latency: Histogram<u64>,
+    latency: Latencies,
     interval_ns: u64,
     intervals: Vec<Interval>,
     written_bytes: u64,
@@ -207,9 +203,8 @@ struct Record {
 
 impl Record {
     fn new() -> Self {
-        let latency = Histogram::new_with_bounds(1, LATENCY_NS_MAX, LATENCY_DIGITS);
         Self {
-            latency: latency.expect("bounds that a histogram can have"),
+            latency: Latencies::new(),
             interval_ns: INTERVAL_NS_MIN,
             intervals: Vec::with_capacity(INTERVALS_MAX),
             written_bytes: 0,
@@ -219,7 +214,7 @@ impl Record {
 
     /// A request that ended `since_ns` after the run's start and took `latency_ns`.
     fn add(&mut self, since_ns: u64, latency_ns: u64) {
-        self.latency.saturating_record(latency_ns.max(1));
+        self.latency.record(latency_ns.max(1));
         let mut index = (since_ns / self.interval_ns) as usize;
         while index >= INTERVALS_MAX {
             self.intervals = joined(&self.intervals);
@@ -318,7 +313,7 @@ impl<T: Target + 'static> Load<T> {
         Sample {
             seconds,
             flush_seconds: flush_ns as f64 / 1e9,
-            operations: record.latency.len(),
+            operations: record.latency.count(),
             host_bytes: record.host_bytes,
             written_bytes: record.written_bytes,
             latency: record.latency,
@@ -424,7 +419,7 @@ impl Sample {
         self.written_bytes += other.written_bytes;
         self.generation_share +=
             (other.generation_share - self.generation_share) / f64::from(threads);
-        self.latency.add(&other.latency).expect("histograms of the same bounds");
+        self.latency.merge(&other.latency);
         let mut theirs = other.intervals.clone();
         let mut their_ns = other.interval_ns;
         while self.interval_ns < their_ns {
@@ -440,16 +435,6 @@ impl Sample {
         for (mine, theirs) in self.intervals.iter_mut().zip(theirs) {
             *mine = sum(*mine, theirs);
         }
-    }
-
-    /// Bytes a second that the host moved.
-    pub fn bytes_per_second(&self) -> f64 {
-        self.host_bytes as f64 / self.seconds.max(1e-9)
-    }
-
-    /// Requests a second.
-    pub fn operations_per_second(&self) -> f64 {
-        self.operations as f64 / self.seconds.max(1e-9)
     }
 }
 

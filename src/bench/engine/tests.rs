@@ -66,7 +66,7 @@ fn a_write_writes_the_payload_and_counts_it() {
     let sample = go(&location, &run).unwrap();
     assert_eq!((sample.operations, sample.host_bytes), (RECORDS, RECORDS * RECORD));
     assert_eq!(sample.written_bytes, sample.host_bytes);
-    assert_eq!(sample.latency.len(), RECORDS);
+    assert_eq!(sample.latency.count(), RECORDS);
     assert_eq!(sample.intervals.iter().map(|one| one.operations).sum::<u64>(), RECORDS);
     assert!(sample.seconds > 0.0 && sample.generation_share > 0.0);
     // Which record a task's data goes to depends on who is first: the units are compared as sets.

@@ -4,7 +4,7 @@
 //! is shorter. Headers of frames, rounding to sectors and a drive's threshold for what pays are not
 //! counted; they differ from drive to drive and are the drive's to report.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Saving;
 use crate::codec::{Codec, Engine};
@@ -110,7 +110,7 @@ const SURVEY_CHUNK_BYTES: [usize; 3] = [4 << 10, 16 << 10, 64 << 10];
 pub struct Survey(Vec<(Codec, usize, Meter)>);
 
 /// One line of a survey.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
     /// The codec.
     pub codec: String,

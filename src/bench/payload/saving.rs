@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The fraction of space that is saved, in 0..=1: 0.25 means that 3/4 are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
@@ -88,6 +88,18 @@ impl Serialize for Saving {
         // JSON has no infinity.
         parts.serialize_field("ratio", &self.ratio().is_finite().then_some(self.ratio()))?;
         parts.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Saving {
+    /// From the first of the three; the others follow from it.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Parts {
+            saved_percent: f64,
+        }
+        let parts = Parts::deserialize(deserializer)?;
+        Ok(Self::from_fraction(parts.saved_percent / 100.0))
     }
 }
 
