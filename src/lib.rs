@@ -3,7 +3,7 @@
 //! The modules are rooms, and imports point down only:
 //!
 //! ```text
-//! base -> runtime, format, codec, media, report -> controller -> serve, bench, torture -> cli
+//! base -> runtime, format, codec, media, report -> controller -> serve, torture -> bench -> cli
 //! ```
 //!
 //! `ARCHITECTURE.md` walks through them; `docs/terms.md` fixes the words used here.

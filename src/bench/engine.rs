@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::pattern::{Step, Steps};
 use super::payload::{Payload, Stream};
 use super::stats::Latencies;
-use super::target::{Access, DriveTarget, FileTarget, Location, Target};
+use super::target::{Access, DriveTarget, FileTarget, Location, NbdTarget, Target};
 use super::workload::{Flush, Workload};
 use crate::base::wait::WaitQueue;
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result};
@@ -153,7 +153,12 @@ fn thread(
             barrier.wait();
             opened.and_then(|target| on_target(&runtime, target, run, number, stop))
         }
-        _ => {
+        Location::Nbd(uri) => {
+            let opened = runtime.block_on(NbdTarget::open(&runtime, uri));
+            barrier.wait();
+            opened.and_then(|target| on_target(&runtime, target, run, number, stop))
+        }
+        Location::File(_) | Location::Folder(_) | Location::Device(_) => {
             let opened = FileTarget::open(&runtime, location, access);
             barrier.wait();
             opened.and_then(|target| on_target(&runtime, target, run, number, stop))

@@ -1,8 +1,8 @@
 //! What the user named as a target, and whether the bench may write there.
 //!
 //! Nothing is ever overwritten that the bench did not make, unless the user said so: a file that
-//! holds something and a device that is not blank are refused, and a device that is mounted or has
-//! partitions is refused always.
+//! holds something and a device or export that is not blank are refused, and a device that is
+//! mounted or has partitions is refused always.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -13,15 +13,17 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 
 use super::drive::DriveTarget;
+use super::nbd;
 use crate::base::{Error, ErrorKind, Result};
 use crate::runtime::{Backend, Runtime};
+use crate::serve::nbd::client::Uri;
 
 /// Name of the file that the bench makes in a folder.
 const FILE_NAME: &str = "pumice-bench.data";
 
-/// Bytes at a device's beginning and end that must be zero for it to count as blank: where
-/// partition tables, file systems and volume managers have their labels.
-const LABEL_BYTES: u64 = 1 << 20;
+/// Bytes at the beginning and end of a device or export that must be zero for it to count as blank:
+/// where partition tables, file systems and volume managers have their labels.
+pub(super) const LABEL_BYTES: u64 = 1 << 20;
 
 /// A place to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub enum Location {
     Device(PathBuf),
     /// A Pumice drive in a file or device, opened in this process.
     Drive(PathBuf),
+    /// An export of an NBD server.
+    Nbd(Uri),
 }
 
 /// How files and devices are opened.
@@ -48,19 +52,23 @@ fn invalid(what: String) -> Error {
 }
 
 impl Location {
-    /// Reads what was typed: `drive:PATH`, or a path whose kind is looked up.
+    /// Reads what was typed: `drive:PATH`, `nbd://HOST[:PORT]/EXPORT`,
+    /// `nbd+unix:///EXPORT?socket=PATH`, or a path whose kind is looked up.
     ///
     /// # Errors
     /// `InvalidInput` for anything that is no file, folder or block device; `NotFound` if the
-    /// folder of a new file is not there.
+    /// folder of a new file is not there; those of [`Uri::parse`].
     pub fn parse(text: &str) -> Result<Self> {
         if let Some(path) = text.strip_prefix("drive:") {
             return Ok(Self::Drive(path.into()));
         }
         if let Some((scheme, _)) = text.split_once("://") {
+            if scheme.to_ascii_lowercase().starts_with("nbd") {
+                return Ok(Self::Nbd(Uri::parse(text)?));
+            }
             return Err(invalid(format!(
                 "targets of the kind {scheme}:// are not known: give a file, a folder, a block \
-                 device or drive:PATH"
+                 device, nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH or drive:PATH"
             )));
         }
         let path = PathBuf::from(text);
@@ -83,11 +91,12 @@ impl Location {
         }
     }
 
-    /// The path that is opened.
-    pub fn path(&self) -> PathBuf {
+    /// The path that is opened; an export has none here.
+    pub fn path(&self) -> Option<PathBuf> {
         match self {
-            Self::Folder(path) => path.join(FILE_NAME),
-            Self::File(path) | Self::Device(path) | Self::Drive(path) => path.clone(),
+            Self::Folder(path) => Some(path.join(FILE_NAME)),
+            Self::File(path) | Self::Device(path) | Self::Drive(path) => Some(path.clone()),
+            Self::Nbd(_) => None,
         }
     }
 
@@ -102,13 +111,14 @@ impl Location {
     /// # Errors
     /// `AlreadyExists` if something is there and `destroy` is not set; `Busy` if a device is
     /// mounted or has partitions; `InvalidInput` if the target is smaller; `NoSpace` if its file
-    /// system has too little room. Nothing is changed then.
+    /// system has too little room; `ReadOnly` if an export is. Nothing is changed then.
     pub fn prepare(&self, bytes: u64, destroy: bool) -> Result<()> {
-        let path = self.path();
         match self {
-            Self::File(_) | Self::Folder(_) => prepare_file(&path, bytes, destroy),
-            Self::Device(_) => prepare_device(&path, bytes, destroy),
-            Self::Drive(_) => {
+            Self::File(path) => prepare_file(path, bytes, destroy),
+            Self::Folder(path) => prepare_file(&path.join(FILE_NAME), bytes, destroy),
+            Self::Device(path) => prepare_device(path, bytes, destroy),
+            Self::Nbd(uri) => nbd::prepare(uri, bytes, destroy),
+            Self::Drive(path) => {
                 if !destroy {
                     return Err(Error::new(
                         ErrorKind::AlreadyExists,
@@ -118,9 +128,9 @@ impl Location {
                         ),
                     ));
                 }
-                let size_bytes = drive_bytes(&path)?;
+                let size_bytes = drive_bytes(path)?;
                 if size_bytes < bytes {
-                    return Err(too_small(&path, size_bytes, bytes));
+                    return Err(too_small(self, size_bytes, bytes));
                 }
                 Ok(())
             }
@@ -130,9 +140,11 @@ impl Location {
     /// Opens what [`Location::prepare`] has made ready, for reading and writing.
     ///
     /// # Errors
-    /// The operating system's; `Unsupported` if direct I/O is asked for and refused.
+    /// The operating system's; `Unsupported` if direct I/O is asked for and refused;
+    /// `InvalidInput` for an export, which is no file here.
     pub fn open_file(&self, access: Access) -> Result<File> {
-        let path = self.path();
+        let no_file = || invalid(format!("{self} is not a file or device"));
+        let path = self.path().ok_or_else(no_file)?;
         let mut options = File::options();
         options.read(true).write(true);
         if access.direct {
@@ -155,20 +167,22 @@ impl Location {
     /// # Errors
     /// The operating system's.
     pub fn empty(&self) -> Result<()> {
-        if !self.is_made() {
-            return Ok(());
-        }
-        let path = self.path();
+        let Some(path) = self.made() else { return Ok(()) };
         let emptied = File::options().write(true).open(&path).and_then(|file| file.set_len(0));
         emptied.map_err(|error| Error::os(format!("cannot empty {}", path.display()), error))
     }
 
     /// Removes a file that the bench made.
     pub fn remove(&self) {
-        if self.is_made() {
+        if let Some(path) = self.made() {
             // It may be gone already, or the folder be read-only by now: nothing is lost by it.
-            let _ = fs::remove_file(self.path());
+            let _ = fs::remove_file(path);
         }
+    }
+
+    /// The file that the bench made.
+    fn made(&self) -> Option<PathBuf> {
+        self.path().filter(|_| self.is_made())
     }
 }
 
@@ -176,15 +190,15 @@ impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Drive(path) => write!(f, "drive:{}", path.display()),
+            Self::Nbd(uri) => uri.fmt(f),
             Self::File(path) | Self::Folder(path) | Self::Device(path) => path.display().fmt(f),
         }
     }
 }
 
-fn too_small(path: &Path, size_bytes: u64, bytes: u64) -> Error {
+pub(super) fn too_small(location: &Location, size_bytes: u64, bytes: u64) -> Error {
     invalid(format!(
-        "{} has {size_bytes} bytes, the workload needs {bytes}: give a smaller --span",
-        path.display()
+        "{location} has {size_bytes} bytes, the workload needs {bytes}: give a smaller --span"
     ))
 }
 
@@ -243,7 +257,7 @@ fn prepare_device(path: &Path, bytes: u64, destroy: bool) -> Result<()> {
     })?;
     let size_bytes = device.seek(SeekFrom::End(0)).map_err(failed)?;
     if size_bytes < bytes {
-        return Err(too_small(path, size_bytes, bytes));
+        return Err(too_small(&Location::Device(path.into()), size_bytes, bytes));
     }
     if !destroy && !is_blank(&device, size_bytes).map_err(failed)? {
         return Err(Error::new(

@@ -4,18 +4,21 @@
 //! * `location`: what the user named, and whether the bench may write there.
 //! * `file`: a file or block device, through the page cache or around it.
 //! * `drive`: a Pumice drive in this process, without a protocol between.
+//! * `nbd`: an export of any NBD server.
 //!
 //! Knows no workload.
 
 mod drive;
 mod file;
 mod location;
+mod nbd;
 
 use std::sync::Arc;
 
 pub use drive::DriveTarget;
 pub use file::FileTarget;
 pub use location::{Access, Location};
+pub use nbd::NbdTarget;
 
 use crate::base::{AlignedBuffer, Result};
 

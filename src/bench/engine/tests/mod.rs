@@ -2,6 +2,8 @@
 //! protected. Method: real files in a temporary folder, read back and compared with the payload;
 //! a drive in this process.
 
+mod nbd;
+
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -70,7 +72,7 @@ fn a_write_writes_the_payload_and_counts_it() {
     assert_eq!(sample.intervals.iter().map(|one| one.operations).sum::<u64>(), RECORDS);
     assert!(sample.seconds > 0.0 && sample.generation_share > 0.0);
     // Which record a task's data goes to depends on who is first: the units are compared as sets.
-    let written = fs::read(location.path()).unwrap();
+    let written = fs::read(location.path().unwrap()).unwrap();
     let mut found: Vec<_> = written.chunks(4096).map(<[u8]>::to_vec).collect();
     let mut wanted = units(&run, 10, RECORDS * RECORD / 4096);
     found.sort();
@@ -85,7 +87,7 @@ fn threads_share_the_span_out_and_write_different_data() {
     let run = run(Workload { threads: 3, ..workload(Operation::Write) });
     let sample = go(&location, &run).unwrap();
     assert_eq!((sample.operations, sample.host_bytes), (RECORDS, RECORDS * RECORD));
-    let written = fs::read(location.path()).unwrap();
+    let written = fs::read(location.path().unwrap()).unwrap();
     let mut found: Vec<_> = written.chunks(4096).collect();
     assert_eq!(written.len() as u64, RECORDS * RECORD);
     found.sort_unstable();
@@ -98,12 +100,12 @@ fn reads_write_nothing_and_read_everything() {
     let folder = tempfile::tempdir().unwrap();
     let location = file(folder.path());
     go(&location, &run(workload(Operation::Write))).unwrap();
-    let before = fs::read(location.path()).unwrap();
+    let before = fs::read(location.path().unwrap()).unwrap();
     for operation in [Operation::Read, Operation::BackwardRead, Operation::StrideRead] {
         let sample = go(&location, &run(workload(operation))).unwrap();
         assert_eq!((sample.operations, sample.written_bytes), (RECORDS, 0), "{operation:?}");
     }
-    assert!(fs::read(location.path()).unwrap() == before);
+    assert!(fs::read(location.path().unwrap()).unwrap() == before);
 }
 
 #[test]
@@ -122,7 +124,7 @@ fn random_loads_last_as_long_as_asked() {
             _ => assert!((1..all).contains(&sample.written_bytes)),
         }
     }
-    let length = fs::metadata(location.path()).unwrap().len();
+    let length = fs::metadata(location.path().unwrap()).unwrap().len();
     assert_eq!(length, RECORDS * RECORD, "written beyond the span");
 }
 
@@ -133,7 +135,7 @@ fn a_copy_makes_the_second_half_like_the_first() {
     go(&location, &run(workload(Operation::Write))).unwrap();
     let sample = go(&location, &run(workload(Operation::Copy))).unwrap();
     assert_eq!(sample.written_bytes, RECORDS / 2 * RECORD);
-    let bytes = fs::read(location.path()).unwrap();
+    let bytes = fs::read(location.path().unwrap()).unwrap();
     let (first, second) = bytes.split_at(bytes.len() / 2);
     assert!(first == second);
 }

@@ -1,0 +1,91 @@
+//! An export of any NBD server as a target, through our own client.
+//!
+//! One connection a thread. Requests of one turn leave together; nothing is copied that the client
+//! does not copy. An export without FLUSH has no volatile cache to flush, as the kernel's client
+//! takes it too, so a flush there is done at once.
+
+use std::sync::Arc;
+
+use super::location::{LABEL_BYTES, too_small};
+use super::{Location, Target};
+use crate::base::{AlignedBuffer, Error, ErrorKind, Result};
+use crate::runtime::{Backend, Runtime};
+use crate::serve::nbd::client::{Client, Uri};
+
+/// A connection with an export.
+pub struct NbdTarget(Client);
+
+impl NbdTarget {
+    /// Connects, in a task of the runtime.
+    ///
+    /// # Errors
+    /// Those of [`Client::connect`].
+    pub async fn open(runtime: &Runtime, uri: &Uri) -> Result<Self> {
+        Ok(Self(Client::connect(runtime, uri).await?))
+    }
+}
+
+impl Target for NbdTarget {
+    async fn read(&self, offset: u64, buffer: AlignedBuffer) -> (AlignedBuffer, Result<()>) {
+        self.0.read(offset, buffer).await
+    }
+
+    async fn write(&self, offset: u64, buffer: &Arc<AlignedBuffer>) -> Result<()> {
+        self.0.write_shared(offset, buffer, false).await
+    }
+
+    async fn flush(&self) -> Result<()> {
+        match self.0.capabilities().has_flush {
+            true => self.0.flush().await,
+            false => Ok(()),
+        }
+    }
+
+    async fn trim(&self, offset: u64, len: u64) -> Result<()> {
+        self.0.trim(offset, len, false).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.0.disconnect().await
+    }
+}
+
+/// [`Location::prepare`] of an export.
+pub(super) fn prepare(uri: &Uri, bytes: u64, destroy: bool) -> Result<()> {
+    let runtime = Runtime::new(Backend::Auto)?;
+    let looked = runtime.block_on(async {
+        let client = Client::connect(&runtime, uri).await?;
+        let result = look(&client, uri, bytes, destroy).await;
+        // What was found counts; the server may end the connection as it likes.
+        let _ = client.disconnect().await;
+        result
+    });
+    runtime.drop_tasks();
+    looked
+}
+
+async fn look(client: &Client, uri: &Uri, bytes: u64, destroy: bool) -> Result<()> {
+    let size_bytes = client.size_bytes();
+    if client.is_read_only() {
+        return Err(Error::new(ErrorKind::ReadOnly, format!("{uri} is read-only")));
+    }
+    if size_bytes < bytes {
+        return Err(too_small(&Location::Nbd(uri.clone()), size_bytes, bytes));
+    }
+    if destroy {
+        return Ok(());
+    }
+    let mut label = AlignedBuffer::zeroed(LABEL_BYTES.min(size_bytes) as usize);
+    for offset in [0, size_bytes - label.len() as u64] {
+        let (buffer, result) = client.read(offset, label).await;
+        result?;
+        label = buffer;
+        if label.iter().any(|byte| *byte != 0) {
+            return Err(Error::new(
+                ErrorKind::AlreadyExists,
+                format!("{uri} is not blank: say --destroy-data if everything on it may be lost"),
+            ));
+        }
+    }
+    Ok(())
+}
