@@ -136,7 +136,9 @@ impl LoopDevice {
         let backing = directory.path().join("backing");
         File::create(&backing).and_then(|file| file.set_len(bytes)).expect("the backing file");
         let mut command = Command::new(&losetup);
-        let finished = run(command.args(["--find", "--show"]).arg(backing), COMMAND_LIMIT);
+        // Partitions that a test adds go when the device is detached.
+        let args = ["--find", "--show", "--partscan"];
+        let finished = run(command.args(args).arg(backing), COMMAND_LIMIT);
         if finished.code != Some(0) {
             println!("skipped: no loop device to be had: {}", finished.stderr.trim());
             return None;

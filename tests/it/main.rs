@@ -6,6 +6,8 @@
 mod harness;
 
 mod bad_input;
+#[cfg(feature = "bench")]
+mod bench_target;
 mod cli_doc;
 mod crash;
 mod demo;

@@ -10,7 +10,7 @@ use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{Advice, OFlags, fadvise};
 
 use super::drive::DriveTarget;
 use super::nbd;
@@ -159,6 +159,27 @@ impl Location {
             }
             Error::os(what, error)
         })
+    }
+
+    /// Writes back what the page cache holds of a file or device and drops it, so that the next read
+    /// comes from the medium. What others have mapped or hold dirty meanwhile stays. Nothing is done
+    /// for drives, which go around the page cache, and for exports, whose server has its own.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn drop_cache(&self) -> Result<()> {
+        let path = match self {
+            Self::Drive(_) | Self::Nbd(_) => None,
+            Self::File(_) | Self::Folder(_) | Self::Device(_) => self.path(),
+        };
+        let Some(path) = path else { return Ok(()) };
+        // Only clean pages are dropped: everything is written back first.
+        let dropped = File::open(&path).and_then(|file| {
+            file.sync_all()?;
+            Ok(fadvise(&file, 0, None, Advice::DontNeed)?)
+        });
+        let what = || format!("cannot drop the page cache of {}", path.display());
+        dropped.map_err(|error| Error::os(what(), error))
     }
 
     /// Empties a file that the bench made, so that the next write allocates anew; anything else
