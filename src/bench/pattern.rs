@@ -3,10 +3,13 @@
 //! A function of the workload, the thread and a seed: the same three give the same addresses.
 //! Sequential ones end; random ones go on for ever, until time stops them.
 
+mod zipf;
+
 use rand::RngExt;
 
 use super::workload::{Operation, Pattern, Workload};
 use crate::base::seed::{Random, random};
+use zipf::Zipf;
 
 /// Share of accesses that go to the hot part of the span, and the part's share of it.
 ///
@@ -32,6 +35,8 @@ pub enum Step {
 pub struct Steps {
     workload: Workload,
     random: Random,
+    /// Set if that is the pattern.
+    zipf: Option<Zipf>,
     /// Records of this thread, for sequential operations: the first, and behind the last.
     first: u64,
     end: u64,
@@ -43,7 +48,7 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// The steps of thread number `thread` of a workload.
+    /// The steps of thread number `thread` of a workload that was checked.
     pub fn new(workload: &Workload, thread: u32, seed: u64) -> Self {
         let shared = match workload.operation {
             Operation::Copy => workload.records() / 2,
@@ -53,7 +58,12 @@ impl Steps {
             (u128::from(shared) * u128::from(number) / u128::from(workload.threads)) as u64
         };
         let (first, end) = (part(thread), part(thread + 1));
+        let zipf = match workload.pattern {
+            Pattern::Zipf(theta) => Some(Zipf::new(workload.records(), theta)),
+            Pattern::Uniform | Pattern::HotCold => None,
+        };
         Self {
+            zipf,
             workload: workload.clone(),
             random: random(seed ^ (u64::from(thread) << 48)),
             first,
@@ -70,6 +80,9 @@ impl Steps {
 
     fn drawn(&mut self) -> u64 {
         let records = self.workload.records();
+        if let Some(zipf) = &self.zipf {
+            return zipf.draw(&mut self.random);
+        }
         let hot = ((records as f64 * HOT_SPACE) as u64).clamp(1, records);
         match self.workload.pattern {
             Pattern::HotCold if hot < records => {
@@ -264,6 +277,24 @@ mod tests {
         let hot = found.iter().filter(|record| **record < 200).count() as f64;
         assert!((0.78..0.82).contains(&(hot / found.len() as f64)), "{hot}");
         assert!(found.iter().any(|record| *record > 950));
+    }
+
+    #[test]
+    fn zipf_has_hot_records_and_all_threads_the_same() {
+        let mut skewed = workload(Operation::RandomWrite, 1000, 2);
+        skewed.pattern = Pattern::Zipf(0.99);
+        let hottest = |thread| {
+            let mut counts = vec![0; 1000];
+            for step in Steps::new(&skewed, thread, 5).take(20_000) {
+                let Step::Write(offset) = step else { panic!("{step:?} is no write") };
+                counts[(offset / RECORD) as usize] += 1;
+            }
+            (0..1000).max_by_key(|record| counts[*record]).map(|record| (record, counts[record]))
+        };
+        let ((one, times), (other, _)) = (hottest(0).unwrap(), hottest(1).unwrap());
+        assert_eq!(one, other);
+        // One in 7.7 expected.
+        assert!((2400..2800).contains(&times), "{times} of 20000");
     }
 
     #[test]
