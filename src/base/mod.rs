@@ -7,6 +7,7 @@ pub mod aligned;
 pub mod checksum;
 pub mod clock;
 pub mod error;
+pub mod near;
 pub mod seed;
 pub mod units;
 pub mod wait;

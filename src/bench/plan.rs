@@ -6,8 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::payload::{KindName, Options, Payload, Saving};
-use super::workload::Workload;
+use super::payload::{KindName, Options, Payload, Saving, UNIT_BYTES};
+use super::workload::{Operation, RECORD_BYTES_MAX, RECORD_BYTES_MIN, Workload};
 use crate::base::{Error, ErrorKind, Result};
 
 /// Tests, levels and runs at most: a plan of more is a mistake.
@@ -64,16 +64,28 @@ pub struct Level {
 }
 
 impl Level {
-    /// Its data.
+    /// Bytes of its data's units for records of that size: a record, or 4 KiB if that is less, so
+    /// that every record saves what was asked; only IOzone's are always whole records.
+    pub fn unit_bytes(&self, record_bytes: u64) -> usize {
+        let largest =
+            if self.kind.starts_with("iozone") { RECORD_BYTES_MAX } else { UNIT_BYTES as u64 };
+        let power = 1 << record_bytes.trailing_zeros().min(63);
+        largest.min(power).max(RECORD_BYTES_MIN) as usize
+    }
+
+    /// Its data, in units of that many bytes.
     ///
     /// # Errors
     /// The kind is none, needs a saving or takes none, or its file cannot be read.
-    pub fn payload(&self, seed: u64) -> Result<Payload> {
+    pub fn payload(&self, seed: u64, unit_bytes: usize) -> Result<Payload> {
         let wrong = |what| Error::new(ErrorKind::InvalidInput, what);
         let kind: KindName = self.kind.parse().map_err(wrong)?;
+        // Windows of real data are made of such units only.
+        let is_woven = matches!(kind, KindName::Spread | KindName::Like(_));
         let saving = |percent: f64| Saving::from_fraction(percent / 100.0);
         let mut options = Options::new(kind.load(self.saved_percent.map(saving))?);
         options.seed = seed;
+        options.unit_bytes = if is_woven { UNIT_BYTES } else { unit_bytes };
         options.duplicates = self.duplicates_percent.map_or(options.duplicates, saving);
         Payload::new(options)
     }
@@ -129,6 +141,8 @@ pub struct Plan {
     pub direct: bool,
     /// What the page cache holds, where it is not gone around.
     pub cache: Cache,
+    /// Seconds that an operation which ends with time runs before it is measured.
+    pub warm_up_seconds: f64,
     /// Of addresses, data and order.
     pub seed: u64,
 }
@@ -150,6 +164,12 @@ impl Plan {
         {
             return wrong(format!("{} runs: give 1 to {RUNS_MAX}", self.runs));
         }
+        if !(0.0..=1e6).contains(&self.warm_up_seconds) {
+            return wrong(format!("{} seconds of warming up", self.warm_up_seconds));
+        }
+        if self.precision_percent.is_some_and(|percent| !(percent > 0.0 && percent <= 100.0)) {
+            return wrong("a precision out of reach: give something like 2%".into());
+        }
         for (index, test) in self.tests.iter().enumerate() {
             test.workload.check().map_err(|error| {
                 Error::new(error.kind(), format!("test '{}'", test.name)).caused_by(error)
@@ -162,6 +182,14 @@ impl Plan {
             if self.levels[..index].iter().any(|other| other.name == level.name) {
                 return wrong(format!("two levels are called '{}'", level.name));
             }
+        }
+        let reads = |test: &Test| {
+            !test.workload.operation.writes() || test.workload.operation == Operation::Mixed
+        };
+        if !self.fills && self.precondition == 0 && self.tests.iter().any(reads) {
+            return wrong(
+                "tests read what nobody wrote: let the preset fill or precondition".into(),
+            );
         }
         match &self.steady {
             Some(name) if !self.tests.iter().any(|test| test.name == *name) => {

@@ -27,6 +27,12 @@ impl Interrupt {
         Ok(Self(asked))
     }
 
+    /// Set once a signal has come.
+    #[cfg(feature = "bench")]
+    pub(crate) fn flag(&self) -> &AtomicBool {
+        &self.0
+    }
+
     /// Whether a signal has come.
     pub(crate) fn came(&self) -> bool {
         self.0.load(Ordering::Relaxed)

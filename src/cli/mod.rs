@@ -3,6 +3,8 @@
 //! Results go to stdout, progress and logs to stderr. Exit codes: 0 good, 1 ran and found a
 //! problem, 2 could not run. A reader that closes stdout early is not an error.
 
+#[cfg(feature = "bench")]
+mod bench;
 mod check;
 mod create;
 mod demo;
@@ -67,6 +69,8 @@ enum Command {
     Demo(demo::Args),
     Torture(torture::Args),
     #[cfg(feature = "bench")]
+    Bench(bench::Args),
+    #[cfg(feature = "bench")]
     Payload(payload::Args),
 }
 
@@ -107,6 +111,8 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Rebuild(args) => rebuild::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Torture(args) => torture::run(&args),
+        #[cfg(feature = "bench")]
+        Command::Bench(args) => bench::run(&args),
         #[cfg(feature = "bench")]
         Command::Payload(args) => payload::run(&args),
     };

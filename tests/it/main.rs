@@ -7,6 +7,8 @@ mod harness;
 
 mod bad_input;
 #[cfg(feature = "bench")]
+mod bench;
+#[cfg(feature = "bench")]
 mod bench_target;
 mod cli_doc;
 mod crash;

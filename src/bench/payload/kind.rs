@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::{IozoneLayout, Kind, PROFILE_FILE_BYTES_MAX, Profile, Saving};
+use crate::base::near::nearest;
 use crate::base::{Error, ErrorKind, Result};
 
 /// Bytes of a file that is replayed at most: it is kept in memory.
@@ -78,25 +79,9 @@ fn byte(text: &str) -> Result<u8, String> {
 }
 
 fn unknown(name: &str) -> String {
-    let nearest = NAMES.iter().min_by_key(|known| edits(name, known));
-    let near = nearest.filter(|known| edits(name, known) <= 2);
+    let near = nearest(name, &NAMES);
     let hint = near.map_or(".".to_owned(), |known| format!(", did you mean {known}?"));
     format!("unknown kind '{name}'{hint} Kinds: {}", NAMES.join(", "))
-}
-
-/// Letters to insert, remove or change to make one text the other.
-fn edits(from: &str, to: &str) -> usize {
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (index, letter) in from.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = index + 1;
-        for (column, other) in to.bytes().enumerate() {
-            let changed = diagonal + usize::from(letter != other);
-            diagonal = row[column + 1];
-            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[to.len()]
 }
 
 impl fmt::Display for KindName {
@@ -115,6 +100,11 @@ impl fmt::Display for KindName {
 }
 
 impl KindName {
+    /// Whether it saves what it is asked to save.
+    pub fn takes_saving(&self) -> bool {
+        matches!(self, Self::Exact | Self::Spread | Self::Iozone(_))
+    }
+
     /// The kind, with the files that it needs read.
     ///
     /// # Errors

@@ -168,3 +168,6 @@ impl Lines<'_> {
         Error::new(ErrorKind::InvalidInput, format!("{}: {what}", self.at()))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,12 @@
 //! What a benchmark gave: everything that a report, a comparison or a continuation needs.
 //!
 //! * `file`: results in a file that grows by a line a run, so that an interruption loses nothing.
+//! * `cells`: what repeated runs say together.
 //! * `environment`: what it was measured on.
 //!
 //! Numbers as they were measured; what they mean is `stats`' and the reports'.
 
+mod cells;
 pub mod environment;
 mod file;
 
@@ -15,6 +17,7 @@ use super::payload::Finding;
 use super::plan::{Plan, Unit};
 use super::stats::Latencies;
 
+pub use cells::CellSummary;
 pub use file::{Writer, read};
 
 /// Version of this form. Others are refused.
@@ -157,5 +160,33 @@ impl Results {
     pub fn values(&self, test: usize, level: usize) -> Vec<f64> {
         let unit = self.header.plan.tests[test].unit;
         self.cell(test, level).map(|run| run.value(unit)).collect()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    //! Goal: a run's value is what its unit says.
+    use super::*;
+
+    /// A run of 500 requests of 4 KiB in two seconds.
+    pub(crate) fn sample() -> Sample {
+        Sample {
+            seconds: 2.0,
+            flush_seconds: 0.5,
+            operations: 500,
+            host_bytes: 500 * 4096,
+            written_bytes: 0,
+            latency: Latencies::new(),
+            interval_ns: 50_000_000,
+            intervals: Vec::new(),
+            generation_share: 0.0,
+        }
+    }
+
+    #[test]
+    fn values_have_their_unit() {
+        let run = RunResult::new(0, 0, 0, 0, sample());
+        assert_eq!(run.value(Unit::Rate), 250.0);
+        assert_eq!(run.value(Unit::Throughput), 1.024);
     }
 }

@@ -191,8 +191,8 @@ fn an_export_that_holds_something_is_not_overwritten() {
     assert_eq!(error.kind(), ErrorKind::ReadOnly);
 }
 
-/// An oldstyle export that can neither flush nor trim, until its client leaves: a request it was not offered
-/// is the test's failure.
+/// An oldstyle export that can neither flush nor trim, until its client leaves: a request it was
+/// not offered is the test's failure.
 fn bare_export(mut socket: UnixStream) {
     socket.write_all(b"NBDMAGICIHAVEOPT\0\0").unwrap();
     // The client's flags; an option's magic, number and length; the name.

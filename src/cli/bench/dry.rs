@@ -1,0 +1,91 @@
+//! What a plan would do, how long it would take, and what it would write.
+
+use crate::base::units::format_size;
+use crate::bench::plan::{Plan, Test};
+use crate::bench::preset::short_size;
+use crate::bench::workload::Flush;
+use crate::report::{Align, Table};
+
+/// The speed at which whole spans are taken to be written and read, in bytes a second: a SATA
+/// drive's. Only for the estimate.
+const ASSUMED_RATE: f64 = 500e6;
+
+/// As the terminal shows it.
+pub(super) fn text(plan: &Plan, target: &str) -> String {
+    let columns = ["test", "record", "depth", "threads", "span", "ends", "unit"];
+    let mut table = Table::new(&columns.map(|name| (name, Align::Left)));
+    for test in &plan.tests {
+        let workload = &test.workload;
+        let ends = match workload.operation.is_timed() {
+            true => format!("after {} s", workload.seconds),
+            false => "with the span".into(),
+        };
+        table.row(vec![
+            test.name.clone(),
+            short_size(workload.record_bytes),
+            workload.depth.to_string(),
+            workload.threads.to_string(),
+            short_size(workload.span_bytes),
+            ends,
+            test.unit.name().into(),
+        ]);
+    }
+    let levels: Vec<&str> = plan.levels.iter().map(|level| level.name.as_str()).collect();
+    let runs = match plan.runs_max > plan.runs {
+        true => format!("{} to {}", plan.runs, plan.runs_max),
+        false => plan.runs.to_string(),
+    };
+    let cache = if plan.direct { "around the page cache" } else { "through the page cache" };
+    let rounds = f64::from(plan.runs) * plan.levels.len() as f64;
+    let (timed, moved, filled) = estimate(plan);
+    let seconds = rounds * (timed + moved / ASSUMED_RATE) + filled / ASSUMED_RATE;
+    let flush = plan.tests.iter().all(|test| test.workload.flush == Flush::Timed);
+    let flush = if flush { "the flush at the end is timed" } else { "see the flush of each test" };
+    format!(
+        "{target}: {} tests at {} levels, {runs} runs each, {cache}; {flush}\nlevels: {}\n\n{}\n\
+         At least {} (if spans go at {} a second), {} written besides what tests that end with \
+         time write.\nNothing was done.\n",
+        plan.tests.len(),
+        plan.levels.len(),
+        levels.join(", "),
+        table.to_text(),
+        duration(seconds),
+        format_size(ASSUMED_RATE as u64),
+        format_size((rounds * written(plan) + filled) as u64),
+    )
+}
+
+/// Of a round of one level: seconds of what ends with time, bytes of whole spans; and bytes of what
+/// is filled in all.
+fn estimate(plan: &Plan) -> (f64, f64, f64) {
+    let timed = |test: &&Test| test.workload.operation.is_timed();
+    let seconds = plan.tests.iter().filter(timed);
+    let seconds = seconds.map(|test| test.workload.seconds + plan.warm_up_seconds).sum();
+    let moved = plan.tests.iter().filter(|test| !timed(test));
+    let moved: u64 = moved.map(|test| test.workload.span_bytes).sum();
+    let end = plan.end_bytes() as f64;
+    let rounds = f64::from(plan.runs) * plan.levels.len() as f64;
+    let per_level = if plan.fills { rounds * fills(plan) as f64 } else { 0.0 };
+    (seconds, moved as f64, end * (per_level + f64::from(plan.precondition)))
+}
+
+/// Fills of a round of one level at least.
+fn fills(plan: &Plan) -> u64 {
+    use crate::bench::workload::Operation::Write;
+    u64::from(plan.tests.first().is_none_or(|test| test.workload.operation != Write))
+}
+
+/// Bytes of a round of one level that are known beforehand.
+fn written(plan: &Plan) -> f64 {
+    plan.tests.iter().filter_map(|test| test.workload.written_bytes()).sum::<u64>() as f64
+}
+
+/// As people say it.
+pub(super) fn duration(seconds: f64) -> String {
+    let minutes = seconds / 60.0;
+    match seconds {
+        seconds if seconds < 100.0 => format!("{seconds:.0} s"),
+        _ if minutes < 100.0 => format!("{minutes:.0} min"),
+        _ => format!("{:.1} h", minutes / 60.0),
+    }
+}

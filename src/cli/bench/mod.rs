@@ -1,0 +1,369 @@
+//! `pumice bench`: measures a target with data of exactly known compressibility.
+//!
+//! * `dry`: what would be done, and how long it would take.
+//! * `show`: progress, and what is printed at the end.
+
+mod dry;
+mod show;
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::interrupt::Interrupt;
+use super::{Outcome, print, print_json, size};
+use crate::base::{Error, ErrorKind, Result};
+use crate::bench::payload::{KindName, Saving, Survey};
+use crate::bench::plan::{Cache, Order, Plan};
+use crate::bench::preset::{Changes, PRESETS, Preset};
+use crate::bench::results::environment::environment;
+use crate::bench::results::{FORMAT, Header, LevelFindings, Results, Writer, read};
+use crate::bench::runner::{End, carry_out};
+use crate::bench::target::Location;
+use crate::bench::workload::{Flush, Operation, Pattern};
+
+/// Bytes of each level's data that are measured before the first run.
+const SURVEY_BYTES: usize = 8 << 20;
+
+/// Measure a target with data of exactly known compressibility
+///
+/// Runs the tests of a preset at every level of compressibility, round after round, and writes
+/// every run to a file of results, for `pumice report` and `pumice compare`. What the data saves is
+/// measured before the first run.
+///
+/// TARGET is a file (made, and removed at the end), a folder (a file in it), a block device,
+/// drive:PATH (a Pumice drive, opened in this process) or an NBD URI. What holds anything is
+/// refused unless --destroy-data is given; what is mounted or has partitions is refused always.
+///
+/// Presets (pumice bench --list says what each one does):
+///   compressibility      the default: how a target reacts to the data
+///   iozone-throughput    iozone-iops    crystaldiskmark    as-ssd    atto    iometer    copy
+///   snia-iops            wsat
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+#[command(after_help = "\
+Examples:
+  pumice bench /mnt/disk
+  pumice bench /dev/sdX --preset iozone-iops --destroy-data
+  pumice bench drive:drive.pumice --destroy-data --saved 90% --saved 10% --runs 10
+  pumice bench /mnt/disk --preset my.toml --dry-run
+  pumice bench /mnt/disk --output result.jsonl; pumice report result.jsonl --html page.html")]
+pub(crate) struct Args {
+    /// File, folder, block device, drive:PATH or NBD URI
+    #[arg(required_unless_present = "list")]
+    target: Option<String>,
+
+    /// Name of a preset, or a file with one
+    #[arg(long, value_name = "NAME", default_value = PRESETS[0].0)]
+    preset: String,
+
+    /// List the presets
+    #[arg(long)]
+    list: bool,
+
+    /// Three runs of a second at most, over 256 MiB
+    #[arg(long)]
+    quick: bool,
+
+    /// Runs of each test at each level
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: Option<u32>,
+
+    /// Go on until the mean is known this well, half its 95 % interval in per cent of it
+    #[arg(long, value_name = "SHARE")]
+    precision: Option<Saving>,
+
+    /// Runs at most with --precision [default: three times --runs]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs_max: Option<u32>,
+
+    /// Seconds of tests that end with time
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<f64>,
+
+    /// Bytes of the target that are used
+    #[arg(long, value_parser = size, value_name = "SIZE")]
+    span: Option<u64>,
+
+    /// Where they begin: 32256 is the 63rd sector, where old partitions begin
+    #[arg(long, value_parser = size, value_name = "SIZE")]
+    shift: Option<u64>,
+
+    /// Requests in flight of each thread
+    #[arg(long, value_name = "NUMBER")]
+    depth: Option<u32>,
+
+    /// Threads
+    #[arg(long, value_name = "NUMBER")]
+    threads: Option<u32>,
+
+    /// Record size in place of the tests' own; may be repeated
+    #[arg(long = "record", value_parser = size, value_name = "SIZE")]
+    records: Vec<u64>,
+
+    /// These operations of the preset only; may be repeated
+    #[arg(long = "operation", value_name = "NAME", value_parser = operation)]
+    operations: Vec<Operation>,
+
+    /// Data of which so much is saved, in place of the preset's levels; may be repeated
+    #[arg(long = "saved", value_name = "SHARE")]
+    saved: Vec<Saving>,
+
+    /// Kind of data, as in pumice payload; may be repeated [default with --saved: exact]
+    #[arg(long = "kind", value_name = "KIND")]
+    kinds: Vec<KindName>,
+
+    /// Share of data that repeats earlier data
+    #[arg(long, value_name = "SHARE")]
+    duplicates: Option<Saving>,
+
+    /// Around the page cache
+    #[arg(long, conflicts_with = "buffered")]
+    direct: bool,
+
+    /// Through the page cache
+    #[arg(long)]
+    buffered: bool,
+
+    /// What the page cache holds before a run: dropped or warm
+    #[arg(long, value_name = "STATE", value_parser = word::<Cache>)]
+    cache: Option<Cache>,
+
+    /// The flush at the end: timed, untimed or each-write
+    #[arg(long, value_name = "WHEN", value_parser = word::<Flush>)]
+    flush: Option<Flush>,
+
+    /// Where random requests go: uniform or 80/20
+    #[arg(long, value_name = "PATTERN", value_parser = word::<Pattern>)]
+    pattern: Option<Pattern>,
+
+    /// Order of levels in a round: shuffled or given
+    #[arg(long, value_name = "ORDER", value_parser = word::<Order>)]
+    order: Option<Order>,
+
+    /// Other seeds give other data, addresses and orders
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+
+    /// File for the results, must not exist [default: the first free of PRESET-1.jsonl, ...]
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Go on with the benchmark of this file, which says what is done
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "dry_run", "quick", "runs",
+        "precision", "runs_max", "seconds", "span", "shift", "depth", "threads", "records",
+        "operations", "saved", "kinds", "duplicates", "direct", "buffered", "cache", "flush",
+        "pattern", "order", "seed"])]
+    resume: Option<PathBuf>,
+
+    /// Say what would be done, how long it takes and what is written, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Whatever the target holds may be overwritten
+    #[arg(long)]
+    destroy_data: bool,
+
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Reads what serde knows by one word.
+fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+    use serde::de::IntoDeserializer;
+    use serde::de::value::Error as WordError;
+    T::deserialize(IntoDeserializer::<WordError>::into_deserializer(text))
+        .map_err(|error| error.to_string())
+}
+
+fn operation(text: &str) -> Result<Operation, String> {
+    word(text).map_err(|_| {
+        let names = Operation::ALL.map(Operation::name);
+        let near = crate::base::near::nearest(text, &names);
+        let hint = near.map_or(".".into(), |near| format!(", did you mean {near}?"));
+        format!("no operation is called {text}{hint} Operations: {}", names.join(", "))
+    })
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// The options, the preset and the target do not fit together; the target's errors.
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    if args.list {
+        return print(&list()?).map(|()| Outcome::Good);
+    }
+    let target = args.target.as_deref().expect("required unless listed");
+    let location = Location::parse(target)?;
+    if let Some(path) = &args.resume {
+        return resume(args, &location, path);
+    }
+    let preset = Preset::load(&args.preset)?;
+    let plan = preset.plan(&args.changes())?;
+    if args.dry_run {
+        if args.json {
+            return print_json(&plan).map(|()| Outcome::Good);
+        }
+        return print(&dry::text(&plan, target)).map(|()| Outcome::Good);
+    }
+    let interrupt = Interrupt::catch()?;
+    let path = args.output(&args.preset);
+    location.prepare(plan.end_bytes(), args.destroy_data)?;
+    let header = header(args, &location, &preset, plan).inspect_err(|_| location.remove())?;
+    let writer = Writer::create(&path, &header).inspect_err(|_| location.remove())?;
+    show::payloads(&header.payloads);
+    let results = Results { header, runs: Vec::new() };
+    bench(args, &location, &path, writer, results, &interrupt)
+}
+
+/// Goes on with a benchmark that was interrupted.
+fn resume(args: &Args, location: &Location, path: &Path) -> Result<Outcome> {
+    let interrupt = Interrupt::catch()?;
+    let (writer, results) = Writer::resume(path)?;
+    let then = &results.header.target;
+    if *then != location.to_string() {
+        let what = format!("{} is of {then}, not of {location}: name that", path.display());
+        return Err(Error::new(ErrorKind::InvalidInput, what));
+    }
+    location.prepare(results.header.plan.end_bytes(), args.destroy_data)?;
+    bench(args, location, path, writer, results, &interrupt)
+}
+
+fn bench(
+    args: &Args,
+    location: &Location,
+    path: &Path,
+    writer: Writer,
+    results: Results,
+    interrupt: &Interrupt,
+) -> Result<Outcome> {
+    let Results { header, runs } = results;
+    let before = runs.len();
+    let mut watch = show::Shown::new(&header.plan, writer);
+    let ended = carry_out(location, &header.plan, runs, interrupt.flag(), &mut watch);
+    location.remove();
+    watch.finish();
+    let kept = before + watch.kept();
+    let file = path.display();
+    match ended {
+        Err(error) => {
+            let kind = error.kind();
+            let what = format!("{location}: the benchmark ended; {kept} runs are in {file}");
+            Err(Error::new(kind, what).caused_by(error))
+        }
+        Ok(End::Stopped) => {
+            super::say_error(&format!(
+                "interrupted: {kept} runs are in {file}; go on with --resume {file}"
+            ));
+            Ok(Outcome::Code(2))
+        }
+        Ok(End::Complete) => {
+            show::summary(&read(path)?, path, args.json)?;
+            Ok(Outcome::Good)
+        }
+    }
+}
+
+/// What is known before the first run.
+#[allow(clippy::disallowed_methods, reason = "results have a date")]
+fn header(args: &Args, location: &Location, preset: &Preset, plan: Plan) -> Result<Header> {
+    let payloads = survey(&plan)?;
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    let command: Vec<_> =
+        std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    Ok(Header {
+        pumice_bench: FORMAT,
+        tool: format!("pumice {}", env!("CARGO_PKG_VERSION")),
+        title: args.preset.clone(),
+        about: preset.about.clone(),
+        target: location.to_string(),
+        plan,
+        command: command.join(" "),
+        // A clock before 1970 is as good as none.
+        begun_unix_s: since_1970.map_or(0, |since| since.as_secs()),
+        environment: environment(location.path().as_deref()),
+        payloads,
+    })
+}
+
+/// Measures what each level's data saves.
+fn survey(plan: &Plan) -> Result<Vec<LevelFindings>> {
+    let record_bytes = plan.tests.iter().map(|test| test.workload.record_bytes).max();
+    let mut findings = Vec::new();
+    for level in &plan.levels {
+        let unit_bytes = level.unit_bytes(record_bytes.expect("a checked plan has tests"));
+        // A stream that no run has.
+        let mut stream = level.payload(plan.seed, unit_bytes)?.stream(u64::MAX);
+        let mut data = vec![0; SURVEY_BYTES];
+        stream.fill(&mut data);
+        let mut survey = Survey::default();
+        survey.add(&data);
+        findings.push(LevelFindings { level: level.name.clone(), findings: survey.findings() });
+    }
+    Ok(findings)
+}
+
+fn list() -> Result<String> {
+    let mut text = String::new();
+    for (name, _) in PRESETS {
+        text += &format!("{name}\n");
+        for line in textwrap(&Preset::load(name)?.about) {
+            text += &format!("    {line}\n");
+        }
+    }
+    Ok(text)
+}
+
+/// Lines of at most 92 columns.
+fn textwrap(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is a line");
+        if !line.is_empty() && line.len() + word.len() > 91 {
+            lines.push(word.to_owned());
+        } else {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
+impl Args {
+    fn changes(&self) -> Changes {
+        Changes {
+            quick: self.quick,
+            runs: self.runs,
+            runs_max: self.runs_max,
+            precision_percent: self.precision.map(Saving::percent),
+            seconds: self.seconds,
+            span_bytes: self.span,
+            shift_bytes: self.shift,
+            depth: self.depth,
+            threads: self.threads,
+            records: self.records.clone(),
+            operations: self.operations.clone(),
+            saved: self.saved.clone(),
+            kinds: self.kinds.clone(),
+            duplicates: self.duplicates,
+            direct: self.direct.then_some(true).or(self.buffered.then_some(false)),
+            cache: self.cache,
+            flush: self.flush,
+            pattern: self.pattern,
+            order: self.order,
+            seed: self.seed,
+        }
+    }
+
+    /// Where the results go.
+    fn output(&self, preset: &str) -> PathBuf {
+        if let Some(path) = &self.output {
+            return path.clone();
+        }
+        let stem = Path::new(preset).file_stem().unwrap_or_default().to_string_lossy();
+        let names = (1u64..).map(|number| PathBuf::from(format!("{stem}-{number}.jsonl")));
+        names.into_iter().find(|path| !path.exists()).expect("there are more names than files")
+    }
+}

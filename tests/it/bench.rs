@@ -1,0 +1,214 @@
+//! Goal: `pumice bench` measures files and drives in one command, keeps every run whatever ends it,
+//! goes on where it was interrupted, and destroys nothing that it was not told to.
+//! Method: tiny plans on files of the test's own; results are read by the library.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use pumice::bench::results::{Results, read};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::harness::{
+    COMMAND_LIMIT, Drive, Finished, PUMICE, pumice, run, spawn, wait, wait_until,
+};
+
+/// A preset that takes a tenth of a second a round.
+const PRESET: &str = r#"
+about = "Small."
+runs = 2
+span = "1M"
+seconds = 0.01
+[[level]]
+saved = "90%"
+[[level]]
+saved = "10%"
+[[test]]
+operation = "write"
+record = "64K"
+[[test]]
+operation = "read"
+record = "64K"
+[[test]]
+operation = "random-write"
+record = "4K"
+depth = 4
+unit = "IOPS"
+"#;
+
+/// A folder with a preset, in which the command runs.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let place = Self(tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir"));
+        fs::write(place.path("small.toml"), PRESET).expect("a preset");
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(PUMICE);
+        command.current_dir(self.0.path()).arg("bench").args(args);
+        command
+    }
+
+    /// Runs the small preset with these further arguments.
+    fn bench(&self, args: &[&str]) -> Finished {
+        run(self.command(&["--preset", "small.toml"]).args(args), COMMAND_LIMIT)
+    }
+
+    fn refused(&self, args: &[&str]) -> String {
+        let finished = self.bench(args);
+        assert_eq!(finished.code, Some(2), "{args:?}: {}", finished.stderr);
+        finished.stderr
+    }
+
+    fn results(&self, name: &str) -> Results {
+        read(&self.path(name)).expect("results")
+    }
+}
+
+/// Which cells ran, in their order.
+fn cells(results: &Results) -> Vec<(u32, usize, usize, u64)> {
+    let cell =
+        |run: &pumice::bench::results::RunResult| (run.round, run.test, run.level, run.place);
+    results.runs.iter().map(cell).collect()
+}
+
+#[test]
+fn a_file_is_measured_and_removed() {
+    let place = Place::new();
+    let finished = place.bench(&["data"]);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    assert!(!place.path("data").exists());
+    for words in ["90 % saved", "random write, 4 KiB, depth 4", "Results: small-1.jsonl"] {
+        assert!(finished.stdout.contains(words), "{words}: {}", finished.stdout);
+    }
+    assert!(
+        finished.stderr.contains("lz4 90.0 % saved (stored 0.100, ratio"),
+        "{}",
+        finished.stderr
+    );
+    assert!(finished.stdout.lines().all(|line| line.chars().count() <= 100));
+    let results = place.results("small-1.jsonl");
+    assert_eq!(results.runs.len(), 12);
+    assert_eq!(results.values(0, 0).len(), 2);
+    assert!(results.header.command.contains("--preset small.toml data"));
+    assert!(results.header.environment.iter().any(|(name, _)| name == "kernel"));
+    let json = place.bench(&[".", "--json"]);
+    assert_eq!(json.code, Some(0), "{}", json.stderr);
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
+    assert_eq!(json.as_array().expect("cells").len(), 6);
+    assert_eq!((&json[0]["n"], &json[0]["unit"]), (&2.into(), &"MB/s".into()));
+    assert_eq!(place.results("small-2.jsonl").runs.len(), 12);
+    let names: Vec<_> = fs::read_dir(place.0.path()).expect("a folder").flatten().collect();
+    assert_eq!(names.len(), 3, "{names:?}");
+}
+
+#[test]
+fn a_drive_in_process_writes_less_of_what_compresses() {
+    let place = Place::new();
+    let drive = Drive::create("64M", &[]);
+    let target = format!("drive:{}", drive.path().display());
+    let finished = place.bench(&[&target, "--destroy-data", "--span", "32M", "--output", "r"]);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    let info = pumice(&["info", drive.path().to_str().expect("a path"), "--json"]);
+    let info: serde_json::Value = serde_json::from_str(&info.stdout).expect("JSON");
+    let of = |name: &str| info[name].as_u64().expect(name) as f64;
+    // Sequential writes of 10 % and 90 % stored, as much of each, and a few random ones.
+    let share = of("frame_bytes") / of("host_bytes");
+    assert!((0.4..0.6).contains(&share), "{share}: {info}");
+    assert_eq!(pumice(&["check", drive.path().to_str().expect("a path")]).code, Some(0));
+}
+
+/// Guards against runs that are lost with an interruption, and against a continuation that is
+/// another benchmark.
+#[test]
+fn an_interrupted_benchmark_is_gone_on_with() {
+    let place = Place::new();
+    let whole = place.bench(&["data", "--output", "whole", "--seconds", "0.2"]);
+    assert_eq!(whole.code, Some(0), "{}", whole.stderr);
+    let args = ["--preset", "small.toml", "data", "--output", "part", "--seconds", "0.2"];
+    let mut child = spawn(&mut place.command(&args));
+    let lines = || fs::read_to_string(place.path("part")).map_or(0, |text| text.lines().count());
+    wait_until("some runs are kept", || lines() >= 4);
+    kill_process(Pid::from_child(&child), Signal::INT).expect("a child");
+    let status = wait(&mut child, COMMAND_LIMIT).expect("an interrupted benchmark that ends");
+    let mut said = String::new();
+    let mut stderr = child.stderr.take().expect("stderr is piped");
+    std::io::Read::read_to_string(&mut stderr, &mut said).expect("text");
+    assert_eq!(status.code(), Some(2), "{said}");
+    let kept = place.results("part").runs.len();
+    let line = format!("interrupted: {kept} runs are in part; go on with --resume part");
+    assert!(said.contains(&line), "{said}");
+    assert!((3..12).contains(&kept) && !place.path("data").exists());
+    assert!(place.refused(&["other", "--resume", "part"]).contains("is of data, not of other"));
+    let resumed = run(&mut place.command(&["data", "--resume", "part"]), COMMAND_LIMIT);
+    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
+    let (part, whole) = (place.results("part"), place.results("whole"));
+    assert_eq!(part.header.plan, whole.header.plan);
+    assert_eq!(cells(&part), cells(&whole));
+}
+
+#[test]
+fn nothing_is_overwritten_unasked() {
+    let place = Place::new();
+    fs::write(place.path("mine"), "precious").expect("a file");
+    let is_whole = |path: &Path| fs::read(path).expect("a file") == b"precious";
+    assert!(place.refused(&["mine"]).contains("holds 8 bytes that would be overwritten"));
+    assert!(is_whole(&place.path("mine")));
+    assert!(place.refused(&["data", "--output", "mine"]).contains("--resume"));
+    assert!(is_whole(&place.path("mine")) && !place.path("data").exists());
+    assert!(place.refused(&["data", "--resume", "mine"]).contains("no whole line"));
+    assert!(is_whole(&place.path("mine")));
+    let drive = Drive::create("64M", &[]);
+    let target = format!("drive:{}", drive.path().display());
+    assert!(place.refused(&[&target]).contains("--destroy-data"));
+    let folder: Vec<_> = fs::read_dir(place.0.path()).expect("a folder").flatten().collect();
+    assert_eq!(folder.len(), 2, "{folder:?}");
+}
+
+#[test]
+fn mistakes_say_what_to_do() {
+    let place = Place::new();
+    let unknown = run(&mut place.command(&["data", "--preset", "atot"]), COMMAND_LIMIT);
+    assert_eq!(unknown.code, Some(2));
+    assert!(unknown.stderr.contains("did you mean atto?"), "{}", unknown.stderr);
+    for (args, words) in [
+        (&["data", "--operation", "raed"][..], "did you mean read?"),
+        (&["data", "--saved", "50"], "like 50%"),
+        (&["data", "--kind", "spread"], "needs --saved"),
+        (&["data", "--span", "1K"], "a span of 1.00 KiB is too small"),
+        (&["data", "--span", "1000T"], "give a smaller --span"),
+        (&["data", "--depth", "0"], "give 1 to 1024"),
+        (&["data", "--threads", "65"], "give 1 to 64"),
+        (&["data", "--record", "3"], "512 B to 16 MiB"),
+        (&["data", "--flush", "never"], "timed"),
+        (&["no/such/folder"], "no/such/folder"),
+        (&["/dev/null"], "no file, folder or block device"),
+    ] {
+        let said = place.refused(args);
+        assert!(said.contains(words) && said.lines().count() == 1, "{args:?}: {said}");
+    }
+    let folder: Vec<_> = fs::read_dir(place.0.path()).expect("a folder").flatten().collect();
+    assert_eq!(folder.len(), 1, "{folder:?}");
+}
+
+#[test]
+fn a_dry_run_does_nothing_and_says_what_it_would() {
+    let place = Place::new();
+    let finished = place.bench(&["data", "--dry-run", "--seconds", "60"]);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    // Four runs of a minute, and eight spans of 1 MiB, four of them written.
+    for words in ["3 tests at 2 levels, 2 runs each", "At least 4 min", "4.00 MiB written"] {
+        assert!(finished.stdout.contains(words), "{words}: {}", finished.stdout);
+    }
+    assert_eq!(fs::read_dir(place.0.path()).expect("a folder").count(), 1);
+    let list = pumice(&["bench", "--list"]);
+    assert!(list.code == Some(0) && list.stdout.contains("snia-iops\n"), "{}", list.stdout);
+}
