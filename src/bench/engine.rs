@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::pattern::{Step, Steps};
 use super::payload::{Payload, Stream};
 use super::stats::Latencies;
-use super::target::{Access, DriveTarget, FileTarget, Location, NbdTarget, Target};
+use super::target::{Access, DriveTarget, FileTarget, Location, NbdTarget, StdioTarget, Target};
 use super::workload::{Flush, Workload};
 use crate::base::wait::WaitQueue;
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result};
@@ -34,11 +34,15 @@ use crate::runtime::{Backend, Runtime};
 const INTERVALS_MAX: usize = 240;
 const INTERVAL_NS_MIN: u64 = 50_000_000;
 
-/// How often a run looks whether it shall stop: unnoticed by a person, and by what is measured.
+/// How often a run looks whether it shall stop, and lets that be seen where requests never wait:
+/// unnoticed by a person, and by what is measured.
 const LOOK_NS: u64 = 50_000_000;
 
-/// One in so many fills is timed.
+/// One in so many fills is timed, of those so short that reading the clock would count.
 const FILLS_TIMED: u64 = 16;
+
+/// Bytes of a record from which on every fill is timed.
+const FILL_TIMED_BYTES: u64 = 64 << 10;
 
 /// A part of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,25 +92,42 @@ pub struct Run {
     pub seed: u64,
 }
 
+/// Whether a workload can be carried out on a target, as far as that is known without opening it.
+///
+/// # Errors
+/// `InvalidInput`: those of [`Workload::check`]; several threads on a drive in this process, which
+/// has one; buffered operations on anything but a file, or around the page cache.
+pub fn check(location: &Location, access: Access, workload: &Workload) -> Result<()> {
+    let wrong = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
+    workload.check()?;
+    if workload.threads > 1 && matches!(location, Location::Drive(_)) {
+        let what = "a drive in this process has one thread: give more depth instead of --threads";
+        return wrong(what.into());
+    }
+    let name = workload.operation.name();
+    if workload.operation.is_stdio() && !location.is_made() {
+        return wrong(format!("{name} needs a file: {location} is none"));
+    }
+    if workload.operation.is_stdio() && access.direct {
+        return wrong(format!("{name} goes through the page cache: leave --direct out"));
+    }
+    Ok(())
+}
+
 /// Carries `run` out.
 ///
 /// # Errors
-/// The target's first; `InvalidInput` for several threads on a drive in this process: it has one.
+/// Those of [`check`]; the target's first.
 pub fn measure(
     location: &Location,
     access: Access,
     run: &Run,
     stop: &AtomicBool,
 ) -> Result<Sample> {
+    check(location, access, &run.workload)?;
     let threads = run.workload.threads;
     if threads == 1 {
         return thread(location, access, run, 0, &Barrier::new(1), stop);
-    }
-    if let Location::Drive(_) = location {
-        return Err(Error::new(
-            ErrorKind::InvalidInput,
-            "a drive in this process has one thread: give more depth instead of --threads",
-        ));
     }
     let barrier = Barrier::new(threads as usize);
     let samples = std::thread::scope(|scope| {
@@ -158,6 +179,11 @@ fn thread(
             barrier.wait();
             opened.and_then(|target| on_target(&runtime, target, run, number, stop))
         }
+        _ if run.workload.operation.is_stdio() => {
+            let opened = StdioTarget::open(location);
+            barrier.wait();
+            opened.and_then(|target| on_target(&runtime, target, run, number, stop))
+        }
         Location::File(_) | Location::Folder(_) | Location::Device(_) => {
             let opened = FileTarget::open(&runtime, location, access);
             barrier.wait();
@@ -189,6 +215,8 @@ struct Load<T> {
     deadline_ns: Cell<u64>,
     start_ns: Cell<u64>,
     last_ns: Cell<u64>,
+    /// When a task next lets others go first.
+    pause_ns: Cell<u64>,
     working: Cell<u32>,
     ended: WaitQueue,
     error: RefCell<Option<Error>>,
@@ -261,6 +289,7 @@ impl<T: Target + 'static> Load<T> {
             deadline_ns: Cell::new(u64::MAX),
             start_ns: Cell::new(0),
             last_ns: Cell::new(0),
+            pause_ns: Cell::new(0),
             working: Cell::new(run.workload.depth),
             ended: WaitQueue::default(),
             error: RefCell::new(None),
@@ -273,6 +302,7 @@ impl<T: Target + 'static> Load<T> {
     async fn go(self: &Rc<Self>, stop: &AtomicBool) -> Result<Sample> {
         let start_ns = self.runtime.now_ns();
         self.start_ns.set(start_ns);
+        self.pause_ns.set(start_ns + LOOK_NS);
         if self.workload.operation.is_timed() {
             self.deadline_ns.set(start_ns + (self.workload.seconds * 1e9) as u64);
         }
@@ -314,7 +344,7 @@ impl<T: Target + 'static> Load<T> {
         let record = self.record.replace(Record::new());
         let timed = self.workload.flush != Flush::Untimed && self.workload.operation.writes();
         let seconds = (run_ns + if timed { flush_ns } else { 0 }) as f64 / 1e9;
-        let fills_ns = self.fill_ns.get() as f64 * FILLS_TIMED as f64;
+        let fills_ns = self.fill_ns.get() as f64 * self.fills_timed() as f64;
         Sample {
             seconds,
             flush_seconds: flush_ns as f64 / 1e9,
@@ -366,6 +396,11 @@ impl<T: Target + 'static> Load<T> {
                     self.error.borrow_mut().get_or_insert(error);
                 }
             }
+            // A target whose requests never wait would keep the thread for itself.
+            if self.last_ns.get() >= self.pause_ns.get() {
+                self.pause_ns.set(self.last_ns.get() + LOOK_NS);
+                self.runtime.yield_now().await;
+            }
         }
         self.working.set(self.working.get() - 1);
         self.ended.wake_all();
@@ -388,11 +423,18 @@ impl<T: Target + 'static> Load<T> {
         }
     }
 
+    /// Of how many fills one is timed.
+    fn fills_timed(&self) -> u64 {
+        if self.workload.record_bytes < FILL_TIMED_BYTES { FILLS_TIMED } else { 1 }
+    }
+
     /// Puts new data into a buffer that nobody else reads any more.
     fn fill(&self, buffer: &mut Arc<AlignedBuffer>) {
         let count = self.fills.get();
         self.fills.set(count + 1);
-        let begun_ns = count.is_multiple_of(FILLS_TIMED).then(|| self.runtime.now_ns());
+        // The last of so many: the first ones find nothing in the processor's caches.
+        let is_timed = (count + 1).is_multiple_of(self.fills_timed());
+        let begun_ns = is_timed.then(|| self.runtime.now_ns());
         // Shared after a failed write only, behind which nothing is written.
         if let Some(bytes) = Arc::get_mut(buffer) {
             self.stream.borrow_mut().fill(bytes);

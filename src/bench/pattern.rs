@@ -119,8 +119,12 @@ impl Iterator for Steps {
         }
         self.given += 1;
         Some(match operation {
-            Operation::Write | Operation::Rewrite => Step::Write(self.offset(self.first + number)),
-            Operation::Read | Operation::Reread => Step::Read(self.offset(self.first + number)),
+            Operation::Write | Operation::Rewrite | Operation::FWrite | Operation::FRewrite => {
+                Step::Write(self.offset(self.first + number))
+            }
+            Operation::Read | Operation::Reread | Operation::FRead | Operation::FReread => {
+                Step::Read(self.offset(self.first + number))
+            }
             Operation::BackwardRead => Step::Read(self.offset(self.end - 1 - number)),
             Operation::StrideRead => {
                 let record = self.stride();
@@ -201,11 +205,12 @@ mod tests {
     #[test]
     fn sequential_operations_go_over_every_record_once() {
         for threads in [1, 3] {
-            for operation in [Operation::Read, Operation::Reread] {
+            use Operation::{FRead, FReread, FRewrite, FWrite, Read, Reread, Rewrite, Write};
+            for operation in [Read, Reread, FRead, FReread] {
                 let all: Vec<u64> = (0..100).collect();
                 assert_eq!(reads(&steps(&workload(operation, 100, threads))), all);
             }
-            for operation in [Operation::Write, Operation::Rewrite] {
+            for operation in [Write, Rewrite, FWrite, FRewrite] {
                 let all: Vec<u64> = (0..100).collect();
                 assert_eq!(writes(&steps(&workload(operation, 100, threads))), all);
             }

@@ -53,11 +53,24 @@ pub enum Operation {
     Trim,
     /// Every record of the span's first half is read and written to its second half.
     Copy,
+    /// Every record in order, through a buffer as `fwrite` of the C library has one; a file that
+    /// the bench made is emptied first.
+    #[serde(rename = "fwrite")]
+    FWrite,
+    /// The same, over what is there.
+    #[serde(rename = "frewrite")]
+    FRewrite,
+    /// Every record in order, through a buffer as `fread` of the C library has one.
+    #[serde(rename = "fread")]
+    FRead,
+    /// The same again.
+    #[serde(rename = "freread")]
+    FReread,
 }
 
 impl Operation {
     /// All, in the order in which their meanings build on each other.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 16] = [
         Self::Write,
         Self::Rewrite,
         Self::Read,
@@ -70,6 +83,10 @@ impl Operation {
         Self::RecordRewrite,
         Self::Trim,
         Self::Copy,
+        Self::FWrite,
+        Self::FRewrite,
+        Self::FRead,
+        Self::FReread,
     ];
 
     /// Its name, as in presets.
@@ -87,6 +104,10 @@ impl Operation {
             Self::RecordRewrite => "record-rewrite",
             Self::Trim => "trim",
             Self::Copy => "copy",
+            Self::FWrite => "fwrite",
+            Self::FRewrite => "frewrite",
+            Self::FRead => "fread",
+            Self::FReread => "freread",
         }
     }
 
@@ -101,7 +122,18 @@ impl Operation {
         !matches!(
             self,
             Self::Read | Self::Reread | Self::RandomRead | Self::BackwardRead | Self::StrideRead
-        )
+        ) && !matches!(self, Self::FRead | Self::FReread)
+    }
+
+    /// Whether it writes a file anew: one that the bench made is emptied first.
+    pub fn is_new(self) -> bool {
+        matches!(self, Self::Write | Self::FWrite)
+    }
+
+    /// Whether it goes through a buffer of this process: such an operation has one request in
+    /// flight, goes through the page cache, and needs a file.
+    pub fn is_stdio(self) -> bool {
+        matches!(self, Self::FWrite | Self::FRewrite | Self::FRead | Self::FReread)
     }
 }
 
@@ -238,6 +270,10 @@ impl Workload {
         if !(1..=DEPTH_MAX).contains(&self.depth) {
             return wrong(format!("depth {}: give 1 to {DEPTH_MAX}", self.depth));
         }
+        if self.operation.is_stdio() && self.depth != 1 {
+            let (name, depth) = (self.operation.name(), self.depth);
+            return wrong(format!("depth {depth}: {name} has one request in flight, give 1"));
+        }
         if !(1..=THREADS_MAX).contains(&self.threads) {
             return wrong(format!("{} threads: give 1 to {THREADS_MAX}", self.threads));
         }
@@ -303,6 +339,56 @@ mod tests {
     //! Goal: what is typed and what is kept in files means the same, and what cannot be carried out
     //! is refused by its number. Method: both ways, and one wrong number after the other.
     use super::*;
+
+    #[test]
+    fn operations_are_named_alike_everywhere() {
+        for operation in Operation::ALL {
+            let name = format!("\"{}\"", operation.name());
+            assert_eq!(serde_json::to_string(&operation).unwrap(), name);
+            assert_eq!(serde_json::from_str::<Operation>(&name).unwrap(), operation);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_carried_out_is_refused() {
+        let good = Workload {
+            operation: Operation::RandomRead,
+            record_bytes: 4096,
+            depth: 1,
+            threads: 2,
+            span_bytes: 8192,
+            shift_bytes: 512,
+            pattern: Pattern::Uniform,
+            reads_percent: 100,
+            seconds: 1.0,
+            flush: Flush::Timed,
+        };
+        good.check().unwrap();
+        Workload { operation: Operation::FRead, ..good.clone() }.check().unwrap();
+        let copy = Workload { operation: Operation::Copy, ..good.clone() };
+        Workload { span_bytes: 16_384, ..copy.clone() }.check().unwrap();
+        for (bad, word) in [
+            (Workload { record_bytes: 513, ..good.clone() }, "513"),
+            (Workload { record_bytes: 0, ..good.clone() }, "512 B"),
+            (Workload { record_bytes: (16 << 20) + 512, ..good.clone() }, "16 MiB"),
+            (Workload { depth: 0, ..good.clone() }, "depth 0"),
+            (Workload { depth: 1025, ..good.clone() }, "depth 1025"),
+            (Workload { threads: 0, ..good.clone() }, "0 threads"),
+            (Workload { threads: 65, span_bytes: 1 << 30, ..good.clone() }, "65 threads"),
+            (Workload { reads_percent: 101, ..good.clone() }, "101 %"),
+            (Workload { shift_bytes: 100, ..good.clone() }, "100 bytes"),
+            (Workload { seconds: 0.0, ..good.clone() }, "0 seconds"),
+            (Workload { seconds: f64::NAN, ..good.clone() }, "NaN seconds"),
+            (Workload { span_bytes: 8191, ..good.clone() }, "too small"),
+            (Workload { pattern: Pattern::Zipf(f64::NAN), ..good.clone() }, "zipf"),
+            (Workload { operation: Operation::FRead, depth: 2, ..good.clone() }, "fread"),
+            (Workload { span_bytes: 16_383, ..copy }, "too small"),
+        ] {
+            let error = bad.check().expect_err(word);
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            assert!(error.to_string().contains(word), "{error}");
+        }
+    }
 
     #[test]
     fn patterns_are_read_as_they_are_written() {

@@ -13,8 +13,12 @@ use crate::base::seed::Random;
 /// Source: Knuth, The Art of Computer Programming, vol. 3, section 6.4, Fibonacci hashing.
 const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
+/// Steps that are tried from there on: more than there can be numbers in a row that all share a
+/// divisor with a number below 2^64.
+const STEPS_TRIED: u64 = 128;
+
 /// How near to 1 an exponent is taken for 1, where the formula for others loses its digits.
-const NEAR_ONE: f64 = 1e-6;
+const NEAR_ONE: f64 = 1e-9;
 
 /// Zipf's law over records numbered from 0.
 pub(super) struct Zipf {
@@ -31,10 +35,10 @@ impl Zipf {
     pub(super) fn new(records: u64, theta: f64) -> Self {
         let theta = if (theta - 1.0).abs() < NEAR_ONE { 1.0 } else { theta };
         let ranks = rand_distr::Zipf::new(records as f64, theta);
-        let mut step = ((records as f64 * GOLDEN) as u64).max(1);
-        while common_divisor(step, records) != 1 {
-            step += 1;
-        }
+        let golden = ((records as f64 * GOLDEN) as u64).max(1);
+        let tried = golden..golden + STEPS_TRIED;
+        let rated = tried.filter_map(|step| Some((largest_quotient(step, records)?, step)));
+        let (_, step) = rated.min().expect("no divisor is shared by so many in a row");
         Self { ranks: ranks.expect("an exponent and a number that were checked"), records, step }
     }
 
@@ -51,11 +55,17 @@ impl Zipf {
     }
 }
 
-fn common_divisor(mut one: u64, mut other: u64) -> u64 {
+/// The largest quotient of Euclid's algorithm, or none if the two share a divisor. Multiples of
+/// `step` come the less near to each other, modulo `records`, the smaller it is.
+///
+/// Source: the three-distance theorem (Sos, 1958).
+fn largest_quotient(step: u64, records: u64) -> Option<u64> {
+    let (mut one, mut other, mut largest) = (records, step % records, 0);
     while other != 0 {
+        largest = largest.max(one / other);
         (one, other) = (other, one % other);
     }
-    one
+    (one == 1).then_some(largest)
 }
 
 #[cfg(test)]
@@ -68,7 +78,7 @@ mod tests {
     #[test]
     fn ranks_are_drawn_as_the_law_says() {
         const DRAWS: u32 = 200_000;
-        for theta in [0.5, 0.99, 1.0, 1.0 + 1e-9, 1.5] {
+        for theta in [0.5, 0.99, 1.0, 1.0 + f64::EPSILON, 1.5] {
             let zipf = Zipf::new(1000, theta);
             let random = &mut random(4);
             let mut counts = vec![0u32; 1000];

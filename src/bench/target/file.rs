@@ -29,8 +29,16 @@ impl FileTarget {
     }
 }
 
-fn failed(what: &str, offset: u64, error: std::io::Error) -> Error {
+pub(super) fn failed(what: &str, offset: u64, error: std::io::Error) -> Error {
     Error::os(format!("{what} at byte {offset}"), error)
+}
+
+pub(super) fn too_short(len: usize, offset: u64, count: usize) -> Error {
+    let what = format!(
+        "a read of {len} bytes at byte {offset} gave {count}: the target is shorter than the \
+         workload's span, or was cut while it ran"
+    );
+    Error::new(ErrorKind::Medium, what)
 }
 
 impl Target for FileTarget {
@@ -38,14 +46,7 @@ impl Target for FileTarget {
         let (buffer, result) = self.runtime.read_at(&self.file, offset, buffer).await;
         let result = match result {
             Ok(count) if count == buffer.len() => Ok(()),
-            Ok(count) => Err(Error::new(
-                ErrorKind::Medium,
-                format!(
-                    "a read of {} bytes at byte {offset} gave {count}: the target is shorter than \
-                     the workload's span, or was cut while it ran",
-                    buffer.len()
-                ),
-            )),
+            Ok(count) => Err(too_short(buffer.len(), offset, count)),
             Err(error) => Err(failed("a read", offset, error)),
         };
         (buffer, result)

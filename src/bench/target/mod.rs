@@ -3,6 +3,7 @@
 //!
 //! * `location`: what the user named, and whether the bench may write there.
 //! * `file`: a file or block device, through the page cache or around it.
+//! * `stdio`: a file through a buffer of this process, as the C library's streams go.
 //! * `drive`: a Pumice drive in this process, without a protocol between.
 //! * `nbd`: an export of any NBD server.
 //!
@@ -12,6 +13,7 @@ mod drive;
 mod file;
 mod location;
 mod nbd;
+mod stdio;
 
 use std::sync::Arc;
 
@@ -19,6 +21,7 @@ pub use drive::DriveTarget;
 pub use file::FileTarget;
 pub use location::{Access, Location};
 pub use nbd::NbdTarget;
+pub use stdio::StdioTarget;
 
 use crate::base::{AlignedBuffer, Result};
 

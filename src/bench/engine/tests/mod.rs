@@ -3,6 +3,7 @@
 //! a drive in this process.
 
 mod nbd;
+mod trace;
 
 use std::fs;
 use std::path::Path;
@@ -210,4 +211,60 @@ fn long_runs_keep_their_course_in_few_intervals() {
     assert_eq!(sums.latency_ns_sum, 9_999 * 5_000);
     assert_eq!(sums.latency_ns_max, 9_999);
     assert!(Steps::new(&workload(Operation::Read), 0, 0).count() as u64 == RECORDS);
+}
+
+#[test]
+fn buffered_operations_write_and_read_the_same() {
+    use Operation::{FRead, FReread, FRewrite, FWrite};
+    for record in [512, 6144, RECORD] {
+        let folder = tempfile::tempdir().unwrap();
+        let location = file(folder.path());
+        let span_bytes = RECORDS * record;
+        let buffered = |operation, threads| {
+            let whole =
+                Workload { record_bytes: record, depth: 1, span_bytes, ..workload(operation) };
+            run(Workload { threads, ..whole })
+        };
+        let mut written = Vec::new();
+        for (operation, threads) in [(FWrite, 1), (FRewrite, 1), (FRewrite, 3)] {
+            let sample = go(&location, &buffered(operation, threads)).unwrap();
+            assert_eq!((sample.operations, sample.written_bytes), (RECORDS, span_bytes));
+            let bytes = fs::read(location.path().unwrap()).unwrap();
+            assert_eq!(bytes.len() as u64, span_bytes);
+            written.push(bytes);
+        }
+        assert!(written[0] == written[1] && written[1] != written[2]);
+        for operation in [FRead, FReread] {
+            let sample = go(&location, &buffered(operation, 1)).unwrap();
+            assert_eq!((sample.operations, sample.host_bytes), (RECORDS, span_bytes));
+        }
+        location.empty().unwrap();
+        let error = go(&location, &buffered(FRead, 1)).unwrap_err();
+        assert!(error.chain().contains("shorter than the workload's span"), "{}", error.chain());
+    }
+}
+
+#[test]
+fn what_a_target_cannot_do_is_refused_beforehand() {
+    let uri = Location::parse("nbd://localhost/disk").unwrap();
+    let path = std::path::PathBuf::from("data");
+    let device = Location::Device(path.clone());
+    let drive = Location::Drive(path.clone());
+    let file = Location::File(path);
+    let (cached, direct) = (Access { direct: false }, Access { direct: true });
+    let with = |depth, threads| Workload { depth, threads, ..workload(Operation::FRewrite) };
+    for (location, access, workload, word) in [
+        (&uri, cached, with(1, 1), "frewrite needs a file"),
+        (&device, cached, with(1, 1), "frewrite needs a file"),
+        (&drive, cached, with(1, 1), "frewrite needs a file"),
+        (&file, direct, with(1, 1), "frewrite goes through the page cache"),
+        (&file, cached, with(2, 1), "frewrite has one request in flight"),
+        (&drive, cached, Workload { threads: 2, ..workload(Operation::Read) }, "one thread"),
+    ] {
+        let error = measure(location, access, &run(workload), &AtomicBool::new(false)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{location}");
+        assert!(error.to_string().contains(word), "{error}");
+    }
+    check(&file, cached, &with(1, 3)).unwrap();
+    check(&drive, cached, &workload(Operation::Read)).unwrap();
 }
