@@ -54,7 +54,7 @@ document.body.textContent = "BEGIN\n" + wrong.join("\n") + "\nEND " + drawings +
 "#;
 
 /// Shows each page in a frame of each width; what is wrong, drawings and labels looked at.
-fn measured(pages: &[(&str, String)]) -> Option<(Vec<String>, usize, usize)> {
+pub(crate) fn measured(pages: &[(&str, String)]) -> Option<(Vec<String>, usize, usize)> {
     let chromium = harness::tool("chromium")?;
     let directory = tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir");
     let mut outer = "<!DOCTYPE html><meta charset=utf-8><title>x</title><body>".to_owned();

@@ -71,6 +71,14 @@ impl Latencies {
         self.0.saturating_record(latency_ns.min(LATENCY_NS_MAX));
     }
 
+    /// Counts `count` latencies alike, as [`Self::record`] does one.
+    pub fn record_many(&mut self, latency_ns: u64, count: u64) {
+        // The library would take a latency that never was for the longest.
+        if count > 0 {
+            self.0.saturating_record_n(latency_ns.min(LATENCY_NS_MAX), count);
+        }
+    }
+
     /// How many were recorded.
     pub fn count(&self) -> u64 {
         self.0.len()
@@ -202,7 +210,12 @@ mod tests {
         let mut merged = recorded(&left);
         merged.merge(&recorded(&right));
         merged.merge(&Latencies::new());
-        assert_eq!(merged, recorded(&[left, right].concat()));
+        assert_eq!(merged, recorded(&[left.clone(), right.clone()].concat()));
+        let mut many = recorded(&left);
+        right.iter().for_each(|latency| many.record_many(*latency, 2));
+        many.record_many(u64::MAX, 0);
+        merged.merge(&recorded(&right));
+        assert!(many == merged);
         let mut empty = Latencies::new();
         empty.merge(&merged);
         assert_eq!(empty.percentiles(), merged.percentiles());
