@@ -131,8 +131,20 @@ impl LoopDevice {
     /// Makes a device of `bytes` zeroes, or says why the test is skipped: that takes privileges,
     /// which not even CI has everywhere.
     pub(crate) fn new(bytes: u64) -> Option<Self> {
+        Self::within(&env::temp_dir(), bytes)
+    }
+
+    /// The same with its file in memory, where the machine has a place for such files.
+    #[cfg(feature = "bench")]
+    pub(crate) fn in_memory(bytes: u64) -> Option<Self> {
+        let memory = Path::new("/dev/shm");
+        if memory.is_dir() { Self::within(memory, bytes) } else { Self::new(bytes) }
+    }
+
+    fn within(folder: &Path, bytes: u64) -> Option<Self> {
         let losetup = tool("losetup")?;
-        let directory = tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir");
+        let directory = tempfile::Builder::new().prefix("pumice-").tempdir_in(folder);
+        let directory = directory.expect("temp dir");
         let backing = directory.path().join("backing");
         File::create(&backing).and_then(|file| file.set_len(bytes)).expect("the backing file");
         let mut command = Command::new(&losetup);

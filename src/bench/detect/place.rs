@@ -1,0 +1,244 @@
+//! The target while it is looked at: made fresh before each run, written and read with the clock
+//! around the requests alone, cleaned up when dropped.
+//!
+//! Requests go one after the other: a queue would hide in its depth what the target does with each.
+//! A file is removed and made anew before each run: what a file system notes in it about its data
+//! (btrfs, that it does not compress) must not reach into the next.
+
+use std::fs::File;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{Advice, fadvise, syncfs};
+
+use super::data::Maker;
+use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result};
+use crate::bench::target::{Access, FileTarget, Location, Target};
+use crate::controller::{Drive, Info, OpenOptions};
+use crate::media::file::{self, FileMedium};
+use crate::runtime::{Backend, Runtime};
+
+/// Bytes of each request: the most that common file systems compress as one, twice.
+pub(super) const RECORD_BYTES: u64 = 256 << 10;
+
+type OpenDrive = Rc<Drive<FileMedium, Runtime>>;
+
+/// A target that is looked at.
+pub(super) struct Place<'a> {
+    location: &'a Location,
+    access: Access,
+    span_bytes: u64,
+    stop: &'a AtomicBool,
+    runtime: Runtime,
+    /// There if the location is a drive, until the end: its file is never a target itself.
+    drive: Option<OpenDrive>,
+    trims: bool,
+}
+
+/// What a request goes to.
+enum Opened {
+    File(FileTarget),
+    Drive(OpenDrive),
+}
+
+impl<'a> Place<'a> {
+    /// Makes the target ready as [`Location::prepare`] does.
+    ///
+    /// # Errors
+    /// Those of [`Location::prepare`] and of opening a drive.
+    pub(super) fn open(
+        location: &'a Location,
+        access: Access,
+        destroy: bool,
+        span_bytes: u64,
+        stop: &'a AtomicBool,
+    ) -> Result<Self> {
+        let runtime = Runtime::new(Backend::Auto)?;
+        location.prepare(span_bytes, destroy)?;
+        let drive = match location {
+            Location::Drive(path) => Some(open_drive(&runtime, path)?),
+            _ => None,
+        };
+        Ok(Self { location, access, span_bytes, stop, runtime, drive, trims: true })
+    }
+
+    /// Whether a device gave its old blocks back before each run so far.
+    pub(super) fn trims(&self) -> bool {
+        self.trims
+    }
+
+    /// What a drive says of itself.
+    pub(super) fn drive_info(&self) -> Option<Info> {
+        self.drive.as_ref().map(|drive| drive.info())
+    }
+
+    /// Makes the target as if nothing had been written to it.
+    ///
+    /// # Errors
+    /// The target's; none if it cannot trim.
+    pub(super) fn refresh(&mut self) -> Result<()> {
+        if self.location.is_made() {
+            // Emptied first: a descriptor that is still being closed would keep its blocks.
+            self.location.empty()?;
+            self.location.remove();
+            let path = self.location.path().unwrap_or_default();
+            let made = File::options().write(true).create_new(true).open(&path);
+            made.map_err(|error| Error::os(format!("cannot make {}", path.display()), error))?;
+        } else {
+            match self.trim() {
+                Err(error) if error.kind() == ErrorKind::Unsupported => self.trims = false,
+                other => other?,
+            }
+        }
+        // What was freed becomes free only when the transaction that freed it has ended.
+        self.settle()?;
+        self.settle()
+    }
+
+    fn trim(&self) -> Result<()> {
+        let opened = self.opened()?;
+        self.runtime.block_on(async {
+            match &opened {
+                Opened::File(file) => {
+                    file.trim(0, self.span_bytes).await?;
+                    file.flush().await
+                }
+                Opened::Drive(drive) => {
+                    drive.trim(0, self.span_bytes, false).await?;
+                    drive.flush().await
+                }
+            }
+        })
+    }
+
+    /// Waits until the file system has written everything, what it keeps about space included.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub(super) fn settle(&self) -> Result<()> {
+        if !self.location.is_made() {
+            return Ok(());
+        }
+        let failed = |error| Error::os(format!("cannot sync {}", self.location), error);
+        let file = File::open(self.location.path().unwrap_or_default()).map_err(failed)?;
+        syncfs(&file).map_err(|errno| failed(errno.into()))
+    }
+
+    /// Writes the span and flushes it; seconds of the requests and the flush. `None` if it was
+    /// stopped.
+    ///
+    /// # Errors
+    /// The target's.
+    pub(super) fn write(&self, maker: &Maker) -> Result<Option<f64>> {
+        let opened = self.opened()?;
+        self.runtime.block_on(async {
+            let mut buffer = Arc::new(AlignedBuffer::zeroed(RECORD_BYTES as usize));
+            let mut spent_ns = 0;
+            for offset in (0..self.span_bytes).step_by(RECORD_BYTES as usize) {
+                if self.stop.load(Ordering::Relaxed) {
+                    return Ok(None);
+                }
+                match Arc::get_mut(&mut buffer) {
+                    Some(bytes) => maker.fill(offset, bytes),
+                    // The target still holds its share of the last one.
+                    None => {
+                        let mut bytes = AlignedBuffer::zeroed(RECORD_BYTES as usize);
+                        maker.fill(offset, &mut bytes);
+                        buffer = Arc::new(bytes);
+                    }
+                }
+                let begun_ns = self.runtime.now_ns();
+                match &opened {
+                    Opened::File(file) => file.write(offset, &buffer).await?,
+                    Opened::Drive(drive) => drive.write(offset, &buffer, false).await?,
+                }
+                spent_ns += self.runtime.now_ns() - begun_ns;
+            }
+            let begun_ns = self.runtime.now_ns();
+            match &opened {
+                Opened::File(file) => file.flush().await?,
+                Opened::Drive(drive) => drive.flush().await?,
+            }
+            spent_ns += self.runtime.now_ns() - begun_ns;
+            Ok(Some(spent_ns as f64 / 1e9))
+        })
+    }
+
+    /// Reads the span, from below the page cache; seconds of the requests. `None` if it was
+    /// stopped.
+    ///
+    /// # Errors
+    /// The target's.
+    pub(super) fn read(&self) -> Result<Option<f64>> {
+        self.drop_cache()?;
+        let opened = self.opened()?;
+        self.runtime.block_on(async {
+            let mut buffer = AlignedBuffer::zeroed(RECORD_BYTES as usize);
+            let mut spent_ns = 0;
+            for offset in (0..self.span_bytes).step_by(RECORD_BYTES as usize) {
+                if self.stop.load(Ordering::Relaxed) {
+                    return Ok(None);
+                }
+                let begun_ns = self.runtime.now_ns();
+                match &opened {
+                    Opened::File(file) => {
+                        let (bytes, result) = file.read(offset, buffer).await;
+                        buffer = bytes;
+                        result?;
+                    }
+                    Opened::Drive(drive) => drive.read(offset, &mut buffer).await?,
+                }
+                spent_ns += self.runtime.now_ns() - begun_ns;
+            }
+            Ok(Some(spent_ns as f64 / 1e9))
+        })
+    }
+
+    /// Drops what was written from the page cache. It is all durable by then, so nothing stays.
+    fn drop_cache(&self) -> Result<()> {
+        if self.drive.is_some() || self.access.direct {
+            return Ok(());
+        }
+        let failed = |error| Error::os(format!("cannot read {}", self.location), error);
+        let file = File::open(self.location.path().unwrap_or_default()).map_err(failed)?;
+        let dropped = fadvise(&file, 0, None, Advice::DontNeed);
+        dropped.map_err(|errno| failed(errno.into()))
+    }
+
+    fn opened(&self) -> Result<Opened> {
+        Ok(match &self.drive {
+            Some(drive) => Opened::Drive(Rc::clone(drive)),
+            None => Opened::File(FileTarget::open(&self.runtime, self.location, self.access)?),
+        })
+    }
+}
+
+fn open_drive(runtime: &Runtime, path: &Path) -> Result<OpenDrive> {
+    let drive = runtime.block_on(async {
+        let options = file::OpenOptions { read_only: false, direct: true };
+        let medium = FileMedium::open(runtime.clone(), path, options)?;
+        Drive::open(medium, runtime.clone(), OpenOptions::default()).await
+    });
+    let drive = Rc::new(drive?);
+    for task in Drive::tasks(&drive) {
+        runtime.spawn(task);
+    }
+    Ok(drive)
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        // The answer is known by now, or an error is on its way: what fails here changes neither.
+        if self.location.is_made() {
+            self.location.remove();
+        } else {
+            let _ = self.trim();
+        }
+        if let Some(drive) = self.drive.take() {
+            let _ = self.runtime.block_on(drive.close());
+        }
+        self.runtime.drop_tasks();
+    }
+}

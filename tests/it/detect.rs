@@ -1,0 +1,237 @@
+//! Goal: `bench::detect` says of real file systems and devices what they do: btrfs with and without
+//! compression, zram, a Pumice drive; and no of ext4 and of a loop device.
+//!
+//! Method: whole detections of 8 MiB a run. Loop devices lie in memory, so that a busy disk does
+//! not slow them down. Loop devices, mounts and zram need root and a kernel that has them: where
+//! they are not to be had the tests say so and are skipped, under CI too; missing programs fail
+//! there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+
+use pumice::base::ErrorKind;
+use pumice::bench::detect::{Answer, Class, Data, Detection, Strength, Sweep, Zeroes, detect};
+use pumice::bench::results::environment::environment;
+use pumice::bench::target::{Access, Location};
+use tempfile::TempDir;
+
+use crate::harness::{COMMAND_LIMIT, Drive, LoopDevice, counter, run, run_ok, stand_in, tool};
+
+const SPAN_BYTES: u64 = 8 << 20;
+
+/// The smallest that mkfs.btrfs takes is 109 MiB.
+const DEVICE_BYTES: u64 = 256 << 20;
+
+fn detected(location: &Location, destroy: bool) -> pumice::base::Result<Detection> {
+    let stop = AtomicBool::new(false);
+    detect(location, Access::default(), destroy, SPAN_BYTES, 1, &stop, &mut |_, _| {})
+}
+
+fn found(location: &Location) -> Detection {
+    let found = detected(location, true).expect("a detection");
+    println!("{}", found.document().to_text());
+    found
+}
+
+/// Share that data of a kind saves by the account whose name contains `name`.
+fn saved(found: &Detection, name: &str, data: Data) -> f64 {
+    let account = found.accounts.iter().find(|account| account.name.contains(name));
+    let account = account.unwrap_or_else(|| panic!("no account of {name} in {found:#?}"));
+    let amount = account.amounts.iter().find(|amount| amount.data == data);
+    amount.and_then(|amount| amount.saved).expect("a share")
+}
+
+fn limit(sweep: &Option<Sweep>) -> Option<f64> {
+    sweep.as_ref().expect("a sweep").limit
+}
+
+fn assert_shows_none(found: &Detection) {
+    assert_eq!(found.answer, Answer::ShowsNone, "{found:#?}");
+    let usable = |strength| found.accounts.iter().any(|account| account.strength == strength);
+    assert!(usable(Strength::Nothing) && !usable(Strength::Sure), "{found:#?}");
+    assert!(found.threshold.is_none() && found.reach.is_none());
+    assert_eq!(found.zeroes, Zeroes::Stored);
+}
+
+/// A file system on a loop device; unmounted when dropped.
+struct Mounted {
+    place: TempDir,
+    _device: LoopDevice,
+}
+
+impl Mounted {
+    /// Makes and mounts it, or says why the test is skipped.
+    fn new(mkfs: &str, options: &str) -> Option<Self> {
+        let (mkfs, mount) = (tool(mkfs)?, tool("mount")?);
+        let device = LoopDevice::in_memory(DEVICE_BYTES)?;
+        run_ok(Command::new(mkfs).arg("-q").arg(device.path()));
+        let place = tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir");
+        let mut command = Command::new(mount);
+        command.args(["-o", options]).arg(device.path()).arg(place.path());
+        let finished = run(&mut command, COMMAND_LIMIT);
+        if finished.code != Some(0) {
+            println!("skipped: no such mount to be had: {}", finished.stderr.trim());
+            return None;
+        }
+        Some(Self { place, _device: device })
+    }
+
+    fn location(&self) -> Location {
+        Location::Folder(self.place.path().to_owned())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.place.path()).status();
+    }
+}
+
+/// A zram device; gone when dropped.
+struct Zram(String);
+
+impl Zram {
+    /// Adds one, or says why the test is skipped: not every kernel has it.
+    fn new(bytes: u64) -> Option<Self> {
+        let added = fs::read_to_string("/sys/class/zram-control/hot_add");
+        let number = match added {
+            Ok(number) => number.trim().to_owned(),
+            Err(error) => {
+                println!("skipped: no zram device to be had: {error}");
+                return None;
+            }
+        };
+        let zram = Self(number);
+        let size = format!("/sys/block/zram{}/disksize", zram.0);
+        fs::write(size, bytes.to_string()).expect("size the zram device");
+        Some(zram)
+    }
+
+    fn path(&self) -> PathBuf {
+        format!("/dev/zram{}", self.0).into()
+    }
+}
+
+impl Drop for Zram {
+    fn drop(&mut self) {
+        let _ = fs::write("/sys/class/zram-control/hot_remove", &self.0);
+    }
+}
+
+#[test]
+fn btrfs_with_zstd_compresses_128_kib_as_one() {
+    let Some(mounted) = Mounted::new("mkfs.btrfs", "compress=zstd") else { return };
+    let found = found(&mounted.location());
+    assert_eq!(found.answer, Answer::Compresses);
+    assert!((0.4..0.6).contains(&saved(&found, "statvfs", Data::Saving(50.0))));
+    assert!((0.8..0.99).contains(&saved(&found, "statvfs", Data::Saving(90.0))));
+    assert!(saved(&found, "statvfs", Data::Duplicates) < 0.05);
+    // What its stat call reports is the length before compression.
+    assert!(saved(&found, "st_blocks", Data::Saving(90.0)) < 0.05);
+    // The file has no device of its own: the counter is that of the one that was mounted.
+    assert!((0.3..0.6).contains(&saved(&found, "loop", Data::Saving(50.0))));
+    let counts = |class| found.accounts.iter().filter(|account| account.class == class).count();
+    assert_eq!((counts(Class::Usage), counts(Class::Counter)), (2, 1));
+    assert_eq!(limit(&found.reach), Some(65536.0));
+    // Nearer repeats, too: it does not take them for random data and leave them as they are.
+    assert!(!found.remarks.iter().any(|remark| remark.contains("up and down")), "{found:#?}");
+    // It does not try what looks random to it.
+    assert!((12.5..=50.0).contains(&limit(&found.threshold).expect("a threshold")));
+    assert_eq!(found.zeroes, Zeroes::Compressed);
+    let left = fs::read_dir(mounted.place.path()).expect("the folder").count();
+    assert_eq!(left, 0, "something was left behind");
+}
+
+#[test]
+fn btrfs_with_lzo_compresses_pages() {
+    let Some(mounted) = Mounted::new("mkfs.btrfs", "compress=lzo") else { return };
+    let found = found(&mounted.location());
+    assert_eq!(found.answer, Answer::Compresses);
+    assert!((0.4..0.6).contains(&saved(&found, "statvfs", Data::Saving(50.0))));
+    assert_eq!(limit(&found.reach), Some(2048.0));
+    assert_eq!(found.zeroes, Zeroes::Compressed);
+}
+
+#[test]
+fn btrfs_without_compression_shows_none() {
+    let Some(mounted) = Mounted::new("mkfs.btrfs", "rw") else { return };
+    assert_shows_none(&found(&mounted.location()));
+}
+
+#[test]
+fn ext4_on_a_loop_device_shows_none() {
+    let Some(mounted) = Mounted::new("mkfs.ext4", "rw") else { return };
+    assert_shows_none(&found(&mounted.location()));
+}
+
+#[test]
+fn the_own_file_system_shows_none() {
+    let folder = tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir");
+    let facts = environment(Some(folder.path()));
+    let kind = facts.iter().find(|(name, _)| name == "file system");
+    let Some((_, kind)) = kind.filter(|(_, kind)| kind.starts_with("ext4")) else {
+        println!("skipped: files for a while are not on ext4 here: {kind:?}");
+        return;
+    };
+    println!("{kind}");
+    assert_shows_none(&found(&Location::Folder(folder.path().to_owned())));
+}
+
+#[test]
+fn a_loop_device_shows_none_and_what_it_holds_is_asked_for() {
+    let Some(device) = LoopDevice::in_memory(DEVICE_BYTES) else { return };
+    let Some(mkfs) = tool("mkfs.ext4") else { return };
+    let location = Location::Device(device.path().to_owned());
+    let found = found(&location);
+    assert_shows_none(&found);
+    assert!(found.remarks.iter().any(|remark| remark.contains("its own counter is of no use")));
+    run_ok(Command::new(mkfs).arg("-q").arg(device.path()));
+    let before = start_of(device.path());
+    let refused = detected(&location, false).expect_err("a refusal");
+    assert_eq!(refused.kind(), ErrorKind::AlreadyExists);
+    assert!(start_of(device.path()) == before, "something was written");
+}
+
+fn start_of(path: &Path) -> Vec<u8> {
+    use std::os::unix::fs::FileExt;
+    let mut bytes = vec![0; 1 << 20];
+    fs::File::open(path).expect("the device").read_exact_at(&mut bytes, 0).expect("its start");
+    bytes
+}
+
+#[test]
+fn zram_compresses_pages_and_notes_what_fills_them() {
+    let Some(zram) = Zram::new(64 << 20) else { return };
+    let found = found(&Location::Device(zram.path()));
+    assert_eq!(found.answer, Answer::Compresses);
+    assert!((0.4..0.55).contains(&saved(&found, "mm_stat", Data::Saving(50.0))));
+    assert!((0.8..0.95).contains(&saved(&found, "mm_stat", Data::Saving(90.0))));
+    assert_eq!(found.zeroes, Zeroes::Fill);
+    // It stores pages as they are that would not save an eighth.
+    assert_eq!(limit(&found.threshold), Some(12.5));
+    assert_eq!(limit(&found.reach), Some(2048.0));
+    assert!(found.remarks.iter().any(|remark| remark.contains("of no use")));
+}
+
+#[test]
+fn a_pumice_drive_compresses_frames() {
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &["--capacity=128M", "--segment=4M"]);
+    let found = found(&Location::Drive(drive.path().to_owned()));
+    assert_eq!(found.answer, Answer::Compresses);
+    assert!((0.45..0.55).contains(&saved(&found, "frame_bytes", Data::Saving(50.0))));
+    assert!(saved(&found, "frame_bytes", Data::Duplicates) < 0.01);
+    assert_eq!(found.zeroes, Zeroes::Fill);
+    assert_eq!(limit(&found.threshold), Some(5.0));
+    let info = drive.info();
+    let frame_bytes = counter(&info, "frame_blocks") as f64 * 4096.0;
+    assert_eq!(limit(&found.reach), Some(frame_bytes / 2.0));
+    assert_eq!(counter(&info, "mapped_bytes"), 0, "something was left behind");
+    drive.assert_checks();
+    let refused = detected(&Location::Drive(drive.path().to_owned()), false);
+    assert_eq!(refused.expect_err("a refusal").kind(), ErrorKind::AlreadyExists);
+}
