@@ -29,13 +29,13 @@ const INTERVALS_MIN: usize = 10;
 /// Share of what the host read that the device must have read.
 const READ_SHARE_MIN: f64 = 0.5;
 
-/// What must be said beside a run. `memory_bytes`: of the machine; `compresses`: the target is
-/// known to, so that its device moves less than the host.
+/// What must be said beside a run. `memory_bytes`: of the machine; `in_process`: the target is a
+/// drive in this process, whose device moves less than the host, and which needs the processor.
 pub(super) fn doubts(
     plan: &Plan,
     run: &RunResult,
     memory_bytes: Option<u64>,
-    compresses: bool,
+    in_process: bool,
 ) -> Vec<String> {
     let workload = &plan.tests[run.test].workload;
     let mut doubts = Vec::new();
@@ -54,7 +54,7 @@ pub(super) fn doubts(
         let percent = run.generation_share * 100.0;
         say(format!("{percent:.0} % of the time went into making data"));
     }
-    if run.processor_share > PROCESSOR_SHARE_MAX {
+    if run.processor_share > PROCESSOR_SHARE_MAX && !in_process {
         let percent = run.processor_share * 100.0;
         say(format!("the bench had the processor {percent:.0} % of the time and may be the limit"));
     }
@@ -66,7 +66,7 @@ pub(super) fn doubts(
         say(format!("the second half ran at {ratio:.2} times the speed of the first"));
     }
     let reads = !writes && workload.operation != Operation::Trim && run.host_bytes > 0;
-    if let Some(device) = run.device.filter(|_| reads && !compresses) {
+    if let Some(device) = run.device.filter(|_| reads && !in_process) {
         let share = device.read as f64 / run.host_bytes as f64;
         if share < READ_SHARE_MIN {
             let percent = share * 100.0;
@@ -200,6 +200,7 @@ mod tests {
         assert_eq!(doubts(&warm, &good(), Some(1 << 10), false), Vec::<String>::new());
         let mut unread = good();
         unread.device = Some(DeviceBytes { read: 0, written: 0, discarded: 0 });
+        unread.processor_share = 1.1;
         assert_eq!(doubts(&read, &unread, None, true), Vec::<String>::new());
     }
 }

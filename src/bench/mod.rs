@@ -6,16 +6,23 @@
 //! * `plan`: which workloads on which data, how often; `results`: what that gave.
 //! * `preset`: plans as people write them; `runner`: carries a plan out.
 //! * `doubts`: what a reader must know before believing a run.
+//! * `detect`: whether a target compresses or deduplicates, and how.
 //! * `stats`: what repeated measurements allow one to say.
+//! * `report`: results for people; `compare`: results held against each other.
+//! * `interop`: results of fio and IOzone, and jobs for fio.
 //!
 //! Reaches a drive only as a host does; prints nothing.
 
+pub mod compare;
+pub mod detect;
 mod doubts;
 pub mod engine;
+pub mod interop;
 pub mod pattern;
 pub mod payload;
 pub mod plan;
 pub mod preset;
+pub mod report;
 pub mod results;
 pub mod runner;
 pub mod stats;

@@ -199,6 +199,16 @@ impl Plan {
         }
     }
 
+    /// Leaves out what can only be done on a file through the page cache, and gives the operations
+    /// that were.
+    pub fn leave_out_stdio(&mut self) -> Vec<Operation> {
+        let mut left_out: Vec<_> = self.tests.iter().map(|test| test.workload.operation).collect();
+        left_out.retain(|operation| operation.is_stdio());
+        left_out.dedup();
+        self.tests.retain(|test| !test.workload.operation.is_stdio());
+        left_out
+    }
+
     /// Bytes of the target that are touched, from its first.
     pub fn end_bytes(&self) -> u64 {
         self.tests.iter().map(|test| test.workload.end_bytes()).max().unwrap_or(0)

@@ -244,7 +244,7 @@ impl Runner<'_> {
         let plan = self.bench.plan;
         let workload = &plan.tests[cell.test].workload;
         let first_stream = place * PLACE_STREAMS;
-        if workload.operation == Operation::Write {
+        if workload.operation.is_new() {
             self.bench.location.empty()?;
             self.held = None;
         } else if plan.fills && self.held != Some(cell.level) {
@@ -273,8 +273,8 @@ impl Runner<'_> {
         run.processor_share = (ended[1] - begun[1]) / (ended[0] - begun[0]).max(1e-9) / threads;
         let now = self.bench.device.as_ref().and_then(Device::bytes);
         run.device = now.zip(counted).map(|(now, earlier)| now.since(earlier));
-        let compresses = matches!(self.bench.location, Location::Drive(_));
-        run.warnings = doubts(plan, &run, memory_bytes(), compresses);
+        let in_process = matches!(self.bench.location, Location::Drive(_));
+        run.warnings = doubts(plan, &run, memory_bytes(), in_process);
         self.bench.watch.keep(&run)?;
         self.runs.push(run);
         Ok(())
@@ -284,7 +284,7 @@ impl Runner<'_> {
     fn note_held(&mut self, workload: &Workload, level: usize) {
         match workload.operation {
             Operation::Trim => self.held = None,
-            Operation::Write => {
+            operation if operation.is_new() => {
                 let is_whole = workload.shift_bytes == 0
                     && workload.span_bytes == self.bench.plan.end_bytes()
                     && workload.span_bytes.is_multiple_of(workload.record_bytes)

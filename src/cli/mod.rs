@@ -6,8 +6,12 @@
 #[cfg(feature = "bench")]
 mod bench;
 mod check;
+#[cfg(feature = "bench")]
+mod compare;
 mod create;
 mod demo;
+#[cfg(feature = "bench")]
+mod documents;
 mod extract;
 mod info;
 mod interrupt;
@@ -15,6 +19,8 @@ mod open;
 #[cfg(feature = "bench")]
 mod payload;
 mod rebuild;
+#[cfg(feature = "bench")]
+mod report;
 mod resize;
 mod scrub;
 mod serve;
@@ -72,6 +78,10 @@ enum Command {
     Bench(bench::Args),
     #[cfg(feature = "bench")]
     Payload(payload::Args),
+    #[cfg(feature = "bench")]
+    Report(report::Args),
+    #[cfg(feature = "bench")]
+    Compare(compare::Args),
 }
 
 /// Runs the program with the process's arguments.
@@ -115,6 +125,10 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         #[cfg(feature = "bench")]
         Command::Payload(args) => payload::run(&args),
+        #[cfg(feature = "bench")]
+        Command::Report(args) => report::run(&args),
+        #[cfg(feature = "bench")]
+        Command::Compare(args) => compare::run(&args),
     };
     match result {
         Ok(Outcome::Good) => ExitCode::SUCCESS,

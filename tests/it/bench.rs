@@ -11,7 +11,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::harness::{
-    COMMAND_LIMIT, Drive, Finished, PUMICE, pumice, run, spawn, wait, wait_until,
+    COMMAND_LIMIT, Drive, Finished, PUMICE, Server, pumice, run, run_ok, skip, spawn, tool, wait,
+    wait_until,
 };
 
 /// A preset that takes a tenth of a second a round.
@@ -153,6 +154,84 @@ fn an_interrupted_benchmark_is_gone_on_with() {
     let (part, whole) = (place.results("part"), place.results("whole"));
     assert_eq!(part.header.plan, whole.header.plan);
     assert_eq!(cells(&part), cells(&whole));
+}
+
+/// A server whose every read takes two milliseconds sets the speed, whoever asks: four requests in
+/// flight are 2000 a second.
+#[test]
+fn results_agree_with_those_of_fio() {
+    let (Some(nbdkit), Some(fio)) = (tool("nbdkit"), tool("fio")) else { return };
+    let place = Place::new();
+    let socket = place.path("socket");
+    let mut command = Command::new(nbdkit);
+    command.args(["--foreground", "--exit-with-parent", "--filter=delay", "--unix"]).arg(&socket);
+    let server = Server::start(command.args(["memory", "16M", "rdelay=2ms"]), socket);
+    let preset = PRESET.split("[[test]]").next().expect("a beginning").replace("0.01", "1");
+    let test =
+        "[[test]]\noperation = \"random-read\"\nrecord = \"4K\"\ndepth = 4\nunit = \"IOPS\"\n";
+    fs::write(place.path("read.toml"), preset + test).expect("a preset");
+    let uri = server.uri();
+    let ours = place.command(&[&uri, "--destroy-data", "--preset", "read.toml", "--json"]).output();
+    let ours = ours.expect("pumice runs");
+    assert!(ours.status.success(), "{}", String::from_utf8_lossy(&ours.stderr));
+    let ours: serde_json::Value = serde_json::from_slice(&ours.stdout).expect("JSON");
+    let mut command = Command::new(fio);
+    command.args(["--name=x", "--ioengine=nbd", "--rw=randread", "--bs=4k", "--iodepth=4"]);
+    command.args(["--size=1m", "--time_based=1", "--runtime=2", "--norandommap=1"]);
+    let theirs = run_ok(command.arg(format!("--uri={uri}")).arg("--output-format=json")).stdout;
+    let theirs = &theirs[theirs.find('{').expect("JSON")..];
+    let theirs: serde_json::Value = serde_json::from_str(theirs).expect("JSON");
+    let read = &theirs["jobs"][0]["read"];
+    let number = |value: &serde_json::Value| value.as_f64().unwrap_or_else(|| panic!("{value}"));
+    for (what, ours, theirs) in [
+        ("IOPS", number(&ours[0]["mean"]), number(&read["iops"])),
+        (
+            "median latency",
+            number(&ours[0]["latency"]["p50_ns"]),
+            number(&read["clat_ns"]["percentile"]["50.000000"]),
+        ),
+    ] {
+        let ratio = ours / theirs;
+        assert!((0.8..1.25).contains(&ratio), "{what}: {ours}, fio {theirs}");
+    }
+}
+
+/// Guards against results that are lost when the target fails in the middle.
+#[test]
+fn a_file_system_that_fills_up_costs_no_run() {
+    let Some(mount) = tool("mount") else { return };
+    let place = Place::new();
+    let small = place.path("small");
+    fs::create_dir(&small).expect("a folder");
+    let mut command = Command::new(mount);
+    command.args(["-t", "tmpfs", "-o", "size=4M", "pumice"]).arg(&small);
+    if run(&mut command, COMMAND_LIMIT).code != Some(0) {
+        skip::<()>("mounting is not allowed");
+        return;
+    }
+    let args = ["small", "--preset", "small.toml", "--output", "r", "--seconds", "0.2"];
+    let mut child = spawn(place.command(&args).args(["--runs", "50"]));
+    let lines = || fs::read_to_string(place.path("r")).map_or(0, |text| text.lines().count());
+    wait_until("some runs are kept", || lines() >= 4);
+    // All that there is room for, also when the bench empties its file.
+    let mut filler = fs::File::create(small.join("filler")).expect("a file");
+    let status = loop {
+        // Mostly there is no room.
+        let _ = std::io::Write::write_all(&mut filler, &[1; 4096]);
+        if let Some(status) = child.try_wait().expect("a child") {
+            break status;
+        }
+    };
+    let mut said = String::new();
+    let mut stderr = child.stderr.take().expect("stderr is piped");
+    std::io::Read::read_to_string(&mut stderr, &mut said).expect("text");
+    drop(filler);
+    run_ok(Command::new("umount").arg(&small));
+    assert_eq!(status.code(), Some(2), "{said}");
+    let kept = place.results("r").runs.len();
+    assert!(said.contains(&format!("the benchmark ended; {kept} runs are in r")), "{said}");
+    let is_why = said.contains("no room left") || said.contains("No space left on device");
+    assert!(is_why && kept >= 3, "{said}");
 }
 
 #[test]

@@ -10,9 +10,9 @@ use std::{env, fs};
 use crate::harness::pumice;
 
 /// Subcommands a user can rely on; there may be more.
-const EXPECTED: [&str; 11] = [
+const EXPECTED: [&str; 13] = [
     "create", "serve", "info", "check", "scrub", "resize", "extract", "rebuild", "demo", "torture",
-    "payload",
+    "payload", "report", "compare",
 ];
 
 const FENCE: &str = "```";

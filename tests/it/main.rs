@@ -9,10 +9,14 @@ mod bad_input;
 #[cfg(feature = "bench")]
 mod bench;
 #[cfg(feature = "bench")]
+mod bench_report;
+#[cfg(feature = "bench")]
 mod bench_target;
 mod cli_doc;
 mod crash;
 mod demo;
+#[cfg(feature = "bench")]
+mod detect;
 mod device;
 mod fio;
 mod format_doc;

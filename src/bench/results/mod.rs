@@ -13,15 +13,20 @@ mod file;
 use serde::{Deserialize, Serialize};
 
 use super::engine::{Interval, Sample};
-use super::payload::Finding;
+use super::payload::{Finding, Survey};
 use super::plan::{Plan, Unit};
 use super::stats::Latencies;
+use super::target::Location;
+use crate::base::Result;
 
 pub use cells::CellSummary;
 pub use file::{Writer, read};
 
 /// Version of this form. Others are refused.
 pub const FORMAT: u32 = 1;
+
+/// Bytes of each level's data that are measured before the first run.
+const SURVEY_BYTES: usize = 8 << 20;
 
 /// What is known before the first run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,6 +51,52 @@ pub struct Header {
     pub environment: Vec<(String, String)>,
     /// What each level's data saves, measured before the first run; empty if it is not known.
     pub payloads: Vec<LevelFindings>,
+}
+
+impl Header {
+    /// What is known now: about this machine, and about the data, of which 8 MiB a level are
+    /// measured. `begun_unix_s`: seconds since 1970.
+    ///
+    /// # Errors
+    /// Data that cannot be made.
+    pub fn new(
+        title: &str,
+        about: &str,
+        location: &Location,
+        plan: Plan,
+        begun_unix_s: u64,
+    ) -> Result<Self> {
+        let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+        Ok(Self {
+            pumice_bench: FORMAT,
+            tool: format!("pumice {}", env!("CARGO_PKG_VERSION")),
+            title: title.to_owned(),
+            about: about.to_owned(),
+            target: location.to_string(),
+            payloads: survey(&plan)?,
+            plan,
+            command: words.collect::<Vec<_>>().join(" "),
+            begun_unix_s,
+            environment: environment::environment(location.path().as_deref()),
+        })
+    }
+}
+
+/// Measures what each level's data saves.
+fn survey(plan: &Plan) -> Result<Vec<LevelFindings>> {
+    let record_bytes = plan.tests.iter().map(|test| test.workload.record_bytes).max();
+    let mut findings = Vec::new();
+    for level in &plan.levels {
+        let unit_bytes = level.unit_bytes(record_bytes.expect("a checked plan has tests"));
+        // A stream that no run has.
+        let mut stream = level.payload(plan.seed, unit_bytes)?.stream(u64::MAX);
+        let mut data = vec![0; SURVEY_BYTES];
+        stream.fill(&mut data);
+        let mut survey = Survey::default();
+        survey.add(&data);
+        findings.push(LevelFindings { level: level.name.clone(), findings: survey.findings() });
+    }
+    Ok(findings)
 }
 
 /// What a level's data saves.

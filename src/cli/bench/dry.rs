@@ -71,8 +71,7 @@ fn estimate(plan: &Plan) -> (f64, f64, f64) {
 
 /// Fills of a round of one level at least.
 fn fills(plan: &Plan) -> u64 {
-    use crate::bench::workload::Operation::Write;
-    u64::from(plan.tests.first().is_none_or(|test| test.workload.operation != Write))
+    u64::from(plan.tests.first().is_none_or(|test| !test.workload.operation.is_new()))
 }
 
 /// Bytes of a round of one level that are known beforehand.

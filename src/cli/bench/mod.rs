@@ -1,8 +1,10 @@
 //! `pumice bench`: measures a target with data of exactly known compressibility.
 //!
+//! * `detect`: whether the target compresses, instead of how fast it is.
 //! * `dry`: what would be done, and how long it would take.
 //! * `show`: progress, and what is printed at the end.
 
+mod detect;
 mod dry;
 mod show;
 
@@ -12,17 +14,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::interrupt::Interrupt;
 use super::{Outcome, print, print_json, size};
 use crate::base::{Error, ErrorKind, Result};
-use crate::bench::payload::{KindName, Saving, Survey};
-use crate::bench::plan::{Cache, Order, Plan};
+use crate::bench::interop::fio_job;
+use crate::bench::payload::{KindName, Saving};
+use crate::bench::plan::{Cache, Order};
 use crate::bench::preset::{Changes, PRESETS, Preset};
-use crate::bench::results::environment::environment;
-use crate::bench::results::{FORMAT, Header, LevelFindings, Results, Writer, read};
+use crate::bench::results::{Header, Results, Writer, read};
 use crate::bench::runner::{End, carry_out};
 use crate::bench::target::Location;
 use crate::bench::workload::{Flush, Operation, Pattern};
-
-/// Bytes of each level's data that are measured before the first run.
-const SURVEY_BYTES: usize = 8 << 20;
 
 /// Measure a target with data of exactly known compressibility
 ///
@@ -46,6 +45,7 @@ Examples:
   pumice bench /dev/sdX --preset iozone-iops --destroy-data
   pumice bench drive:drive.pumice --destroy-data --saved 90% --saved 10% --runs 10
   pumice bench /mnt/disk --preset my.toml --dry-run
+  pumice bench /mnt/disk --detect-compression
   pumice bench /mnt/disk --output result.jsonl; pumice report result.jsonl --html page.html")]
 pub(crate) struct Args {
     /// File, folder, block device, drive:PATH or NBD URI
@@ -132,7 +132,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHEN", value_parser = word::<Flush>)]
     flush: Option<Flush>,
 
-    /// Where random requests go: uniform or 80/20
+    /// Where random requests go: uniform, 80/20, zipf or zipf:EXPONENT
     #[arg(long, value_name = "PATTERN", value_parser = word::<Pattern>)]
     pattern: Option<Pattern>,
 
@@ -149,11 +149,20 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
 
     /// Go on with the benchmark of this file, which says what is done
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "dry_run", "quick", "runs",
-        "precision", "runs_max", "seconds", "span", "shift", "depth", "threads", "records",
-        "operations", "saved", "kinds", "duplicates", "direct", "buffered", "cache", "flush",
-        "pattern", "order", "seed"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "dry_run", "fio_job",
+        "quick", "runs", "precision", "runs_max", "seconds", "span", "shift", "depth", "threads",
+        "records", "operations", "saved", "kinds", "duplicates", "direct", "buffered", "cache",
+        "flush", "pattern", "order", "seed"])]
     resume: Option<PathBuf>,
+
+    /// Find out whether the target compresses or deduplicates, from reported usage, counters and
+    /// speed, instead of running a preset; of --span, 8M or more [default: 64M]
+    #[arg(long, conflicts_with_all = ["preset", "resume", "dry_run", "fio_job", "output"])]
+    detect_compression: bool,
+
+    /// Print a job for fio that does the same, as far as fio can, and do nothing
+    #[arg(long, conflicts_with = "dry_run")]
+    fio_job: bool,
 
     /// Say what would be done, how long it takes and what is written, and do nothing
     #[arg(long)]
@@ -195,11 +204,26 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     }
     let target = args.target.as_deref().expect("required unless listed");
     let location = Location::parse(target)?;
+    if args.detect_compression {
+        return detect::run(args, &location);
+    }
     if let Some(path) = &args.resume {
         return resume(args, &location, path);
     }
     let preset = Preset::load(&args.preset)?;
-    let plan = preset.plan(&args.changes())?;
+    let mut plan = preset.plan(&args.changes())?;
+    if plan.direct || !location.is_made() {
+        let left_out = plan.leave_out_stdio();
+        let names: Vec<_> = left_out.into_iter().map(Operation::name).collect();
+        if !names.is_empty() {
+            let names = names.join(", ");
+            super::say_error(&format!("left out: {names}, which need a file and the page cache"));
+        }
+        plan.check()?;
+    }
+    if args.fio_job {
+        return print(&fio_job(&plan, target)).map(|()| Outcome::Good);
+    }
     if args.dry_run {
         if args.json {
             return print_json(&plan).map(|()| Outcome::Good);
@@ -209,7 +233,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let interrupt = Interrupt::catch()?;
     let path = args.output(&args.preset);
     location.prepare(plan.end_bytes(), args.destroy_data)?;
-    let header = header(args, &location, &preset, plan).inspect_err(|_| location.remove())?;
+    let header = Header::new(&args.preset, &preset.about, &location, plan, unix_seconds())
+        .inspect_err(|_| location.remove())?;
     let writer = Writer::create(&path, &header).inspect_err(|_| location.remove())?;
     show::payloads(&header.payloads);
     let results = Results { header, runs: Vec::new() };
@@ -264,43 +289,11 @@ fn bench(
     }
 }
 
-/// What is known before the first run.
+/// Seconds since 1970.
 #[allow(clippy::disallowed_methods, reason = "results have a date")]
-fn header(args: &Args, location: &Location, preset: &Preset, plan: Plan) -> Result<Header> {
-    let payloads = survey(&plan)?;
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-    let command: Vec<_> =
-        std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-    Ok(Header {
-        pumice_bench: FORMAT,
-        tool: format!("pumice {}", env!("CARGO_PKG_VERSION")),
-        title: args.preset.clone(),
-        about: preset.about.clone(),
-        target: location.to_string(),
-        plan,
-        command: command.join(" "),
-        // A clock before 1970 is as good as none.
-        begun_unix_s: since_1970.map_or(0, |since| since.as_secs()),
-        environment: environment(location.path().as_deref()),
-        payloads,
-    })
-}
-
-/// Measures what each level's data saves.
-fn survey(plan: &Plan) -> Result<Vec<LevelFindings>> {
-    let record_bytes = plan.tests.iter().map(|test| test.workload.record_bytes).max();
-    let mut findings = Vec::new();
-    for level in &plan.levels {
-        let unit_bytes = level.unit_bytes(record_bytes.expect("a checked plan has tests"));
-        // A stream that no run has.
-        let mut stream = level.payload(plan.seed, unit_bytes)?.stream(u64::MAX);
-        let mut data = vec![0; SURVEY_BYTES];
-        stream.fill(&mut data);
-        let mut survey = Survey::default();
-        survey.add(&data);
-        findings.push(LevelFindings { level: level.name.clone(), findings: survey.findings() });
-    }
-    Ok(findings)
+pub(super) fn unix_seconds() -> u64 {
+    // A clock before 1970 is as good as none.
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 fn list() -> Result<String> {

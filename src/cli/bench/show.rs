@@ -10,7 +10,6 @@ use crate::base::Result;
 use crate::bench::plan::Plan;
 use crate::bench::results::{LevelFindings, Results, RunResult, Writer};
 use crate::bench::runner::{Doing, Step, Watch};
-use crate::report::{Align, Table};
 
 /// Chunk and codec whose finding is said before the first run.
 const SAID_CHUNK_BYTES: usize = 4 << 10;
@@ -80,20 +79,6 @@ pub(super) fn summary(results: &Results, path: &Path, json: bool) -> Result<()> 
     if json {
         return print_json(&results.cells());
     }
-    let mut table =
-        Table::new(&["test", "level", "mean", "deviation", "unit"].map(|n| (n, Align::Left)));
-    for cell in results.cells() {
-        table.row(vec![
-            cell.test,
-            cell.level,
-            format!("{:.1}", cell.values.mean),
-            format!("{:.1}", cell.values.deviation.unwrap_or(0.0)),
-            cell.unit.name().into(),
-        ]);
-        for w in cell.warnings {
-            println!("{w}");
-        }
-    }
-    let text = table.to_text();
+    let text = crate::bench::report::summary(results).to_text();
     print(&format!("{text}\nResults: {}\n", path.display()))
 }

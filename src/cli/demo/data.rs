@@ -1,29 +1,17 @@
-//! What the demo writes: the files of a folder as a file system would lay them out, and synthetic
-//! blocks that save a given share.
+//! What the demo writes: the files of a folder as a file system would lay them out.
 
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rand::Rng;
-
 use super::failed;
 use crate::base::Result;
 use crate::base::checksum::crc64;
-use crate::base::seed::random;
 use crate::base::units::BLOCK_BYTES;
 
 /// Bytes of one write of real data.
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
-
-/// The unit in which synthetic data is random and then constant: fio's default, small enough that
-/// every codec and every frame size sees the same mixture.
-const UNIT_BYTES: usize = 512;
-
-/// Bytes of synthetic data that are made once and then drawn from; each block gets a stamp, so no
-/// two written blocks are the same.
-const POOL_BYTES: usize = 16 << 20;
 
 /// The files below a folder, one behind the other, each beginning at a 4 KiB block.
 pub(super) struct FileStream {
@@ -107,42 +95,10 @@ impl FileStream {
     }
 }
 
-/// Blocks of a given compressibility.
-pub(super) struct Synthetic {
-    pool: Vec<u8>,
-    stamp: u64,
-}
-
-impl Synthetic {
-    /// Blocks of which `saved_percent` is constant and the rest random.
-    pub(super) fn new(saved_percent: u32, seed: u64) -> Self {
-        let mut pool = vec![0; POOL_BYTES];
-        let mut random = random(seed);
-        let random_bytes = UNIT_BYTES * (100 - saved_percent as usize) / 100;
-        for unit in pool.chunks_exact_mut(UNIT_BYTES) {
-            random.fill_bytes(&mut unit[..random_bytes]);
-        }
-        Self { pool, stamp: seed }
-    }
-
-    /// Fills `target`, whole blocks, with bytes not given out before.
-    pub(super) fn fill(&mut self, target: &mut [u8]) {
-        for (index, block) in target.chunks_exact_mut(BLOCK_BYTES).enumerate() {
-            self.stamp += 1;
-            // An odd stride visits every block of the pool before one comes again.
-            let blocks = self.pool.len() / BLOCK_BYTES;
-            let from = (self.stamp as usize + index) * 97 % blocks * BLOCK_BYTES;
-            block.copy_from_slice(&self.pool[from..from + BLOCK_BYTES]);
-            block[..8].copy_from_slice(&self.stamp.to_le_bytes());
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    //! Goal: files come out whole and aligned, and synthetic blocks save what was asked.
+    //! Goal: files come out whole and aligned.
     use super::*;
-    use crate::codec::{Codec, Compressor};
 
     #[test]
     fn files_stand_one_behind_the_other() {
@@ -177,28 +133,5 @@ mod tests {
         let mut stream = FileStream::new(folder.path(), BLOCK_BYTES as u64).unwrap();
         assert!(stream.fill(&mut chunk[..BLOCK_BYTES]));
         assert!(!stream.fill(&mut chunk[..BLOCK_BYTES]), "more than was asked for");
-    }
-
-    #[test]
-    fn no_synthetic_block_is_given_out_twice() {
-        let mut synthetic = Synthetic::new(50, 1);
-        let mut blocks = vec![0; 2 * POOL_BYTES];
-        synthetic.fill(&mut blocks);
-        let seen: std::collections::BTreeSet<&[u8]> = blocks.chunks(BLOCK_BYTES).collect();
-        assert_eq!(seen.len(), blocks.len() / BLOCK_BYTES);
-    }
-
-    #[test]
-    fn synthetic_blocks_save_what_was_asked() {
-        let mut compressor = Compressor::new(Codec::Lz4);
-        let mut target = vec![0; Compressor::target_bytes(BLOCK_BYTES)];
-        for (saved, least, most) in [(98, 0.94, 0.99), (50, 0.46, 0.51), (2, 0.0, 0.03)] {
-            let mut synthetic = Synthetic::new(saved, 1);
-            let mut block = vec![0; BLOCK_BYTES];
-            synthetic.fill(&mut block);
-            let (_, stored) = compressor.compress(&block, &mut target);
-            let measured = 1.0 - stored as f64 / BLOCK_BYTES as f64;
-            assert!((least..=most).contains(&measured), "{saved} %: {measured}");
-        }
     }
 }

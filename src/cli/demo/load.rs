@@ -65,11 +65,6 @@ impl Client {
         Ok(Self { nbd, runtime, interrupted })
     }
 
-    /// Size of the export.
-    pub(super) fn size_bytes(&self) -> u64 {
-        self.nbd.size_bytes()
-    }
-
     /// Carries out `requests` with `depth` of them in flight, then flushes after writes; the flush
     /// is part of the time. For a write `data` gives the bytes of the n-th request, for a read it
     /// is shown them.

@@ -3,20 +3,20 @@
 //! ```text
 //! two drives, lz4 and none: created in a temporary folder, each served by a child
 //!   -> real files in, all read back and compared, on one drive and then on the other
-//!   -> synthetic data, random and sequential: several rounds, the drives taking turns
+//!   -> the bench's preset `compressibility` on both, the drives taking turns (`speed`)
 //!   -> stop the servers -> check both drives -> remove them
 //! ```
 //!
-//! Medians of rounds that take turns: on a disk that others use too, one run beside another says
-//! nothing about the drives.
+//! * `data`: the files as one stream; `load`: requests in flight over NBD.
 //!
 //! Nothing stays behind, not after Ctrl-C either: a signal ends the run at the next request, and
 //! the folder and the server go as they do after any error.
 
 mod data;
 mod load;
+#[cfg(feature = "bench")]
+mod speed;
 
-use std::fmt;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -26,41 +26,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use rand::RngExt;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use self::data::{CHUNK_BYTES, FileStream, Synthetic};
+use self::data::{CHUNK_BYTES, FileStream};
 use self::load::{Client, Measured, Request, Verb};
 use super::{Outcome, print, print_json, size};
 use crate::base::checksum::crc64;
-use crate::base::seed::random;
-use crate::base::units::{BLOCK_BYTES, format_size};
+use crate::base::units::format_size;
 use crate::base::{Error, ErrorKind, Result};
 use crate::controller::Info;
 use crate::report::{Align, Table};
 use crate::serve::control;
 
-/// Where the synthetic data lies on the disk: behind the real data.
-const SYNTHETIC_AREA_BYTES: u64 = 1 << 30;
+/// Bytes of the disk behind the real data, for the bench; and of the medium behind them, for what
+/// is written over and over.
+const BENCH_BYTES: u64 = 256 << 20;
+const ROOM_BYTES: u64 = 2 << 30;
 
-/// Bytes of each sequential round and of each random one, and rounds of each kind of data.
-const SEQUENTIAL_BYTES: u64 = 160 << 20;
-const RANDOM_BYTES: u64 = 80 << 20;
-const ROUNDS: u64 = 3;
-
-/// Bytes of all synthetic data that a drive gets.
-const SYNTHETIC_BYTES: u64 = 3 * ROUNDS * (SEQUENTIAL_BYTES + RANDOM_BYTES);
-
-/// Requests in flight, sequential and random.
-const SEQUENTIAL_DEPTH: usize = 8;
-const RANDOM_DEPTH: usize = 32;
+/// Requests in flight with real data.
+const DEPTH: usize = 8;
 
 /// Show what the drive does with real and synthetic data, beside the same without compression
 ///
 /// Makes two drives in a temporary folder, one with LZ4 and one without compression, serves both
-/// over NBD, fills each with the files of a folder, reads all back and compares, then measures
-/// synthetic data on both in turns. Takes a minute or two; nothing is left behind.
+/// over NBD, fills each with the files of a folder, reads all back and compares, then runs the
+/// bench's preset `compressibility` on both in turns. Takes a minute or two; nothing is left behind
+/// but the page.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Folder whose files are the real data
@@ -75,15 +67,27 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FOLDER")]
     scratch: Option<PathBuf>,
 
+    /// File for the page with all that was measured; an old one is overwritten
+    #[cfg(feature = "bench")]
+    #[arg(long, value_name = "FILE", default_value = "pumice-demo.html")]
+    page: PathBuf,
+
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// What one kind of data became on one drive. Speeds are medians of the rounds.
+/// Everything that was measured.
+#[derive(Debug, Serialize)]
+struct Shown {
+    files: [Line; 2],
+    #[cfg(feature = "bench")]
+    bench: crate::bench::compare::Comparison,
+}
+
+/// What the files became on one drive.
 #[derive(Clone, Debug, Serialize)]
 struct Line {
-    data: String,
     codec: &'static str,
     host_bytes: u64,
     frame_bytes: u64,
@@ -91,11 +95,7 @@ struct Line {
     stored_fraction: f64,
     write_amplification: f64,
     write_mb_s: f64,
-    write_iops: f64,
     read_mb_s: f64,
-    read_iops: f64,
-    /// Of each round, in order.
-    write_mb_s_rounds: Vec<f64>,
 }
 
 /// Runs the subcommand.
@@ -113,8 +113,13 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         return Err(Error::new(ErrorKind::Medium, "interrupted; nothing is left behind"));
     }
     match result {
-        Ok(lines) if args.json => print_json(lines.as_flattened())?,
-        Ok(lines) => print(&text(&lines))?,
+        Ok(shown) if args.json => print_json(&shown)?,
+        Ok(shown) => {
+            let text = text(&args.path, &shown.files);
+            #[cfg(feature = "bench")]
+            let text = format!("{text}\n{}", speed::text(&shown.bench, &args.page));
+            print(&text)?;
+        }
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             super::say_error(&error.chain());
             return Ok(Outcome::Problem);
@@ -124,8 +129,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// Everything with both drives: a line of each for each kind of data.
-fn compare(args: &Args, interrupted: &Arc<AtomicBool>) -> Result<Vec<[Line; 2]>> {
+/// Everything with both drives.
+fn compare(args: &Args, interrupted: &Arc<AtomicBool>) -> Result<Shown> {
     let scratch = args.scratch.clone().unwrap_or_else(|| {
         std::env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from)
     });
@@ -145,19 +150,20 @@ fn compare(args: &Args, interrupted: &Arc<AtomicBool>) -> Result<Vec<[Line; 2]>>
         Side::start(folder.path(), "lz4", bytes, interrupted)?,
         Side::start(folder.path(), "none", bytes, interrupted)?,
     ];
-    let mut lines = vec![real_data(&mut sides, &args.path, bytes, &bar)?];
-    for saved in [98, 50, 2] {
-        for pattern in [Pattern::Random, Pattern::Sequential] {
-            lines.push(synthetic_data(&mut sides, saved, pattern, &bar)?);
-        }
-    }
+    let files = real_data(&mut sides, &args.path, bytes, &bar)?;
+    #[cfg(feature = "bench")]
+    let bench = speed::measure(&sides, interrupted, &bar, &args.page)?;
     for side in sides {
         bar.set_message(format!("{}: checking every checksum", side.codec));
         side.client.disconnect()?;
         side.drive.finish()?;
     }
     bar.finish_and_clear();
-    Ok(lines)
+    Ok(Shown {
+        files,
+        #[cfg(feature = "bench")]
+        bench,
+    })
 }
 
 /// The most real data for which the folder's file system has room with everything else.
@@ -166,14 +172,14 @@ fn fitting_bytes(folder: &Path, wanted: u64) -> Result<u64> {
         rustix::fs::statvfs(folder).map_err(|error| failed("no free space")(error.into()))?;
     let free = space.f_bavail * space.f_frsize;
     // Both drives hold all of it, the one without compression as it is.
-    let synthetic = 2 * (SYNTHETIC_BYTES * 11 / 10);
-    let left = free.saturating_sub(synthetic + (256 << 20)) / 2 * 9 / 10;
+    let room = 2 * (BENCH_BYTES + ROOM_BYTES);
+    let left = free.saturating_sub(room) / 2 * 9 / 10;
     if left < 64 << 20 {
         let what = format!(
             "{} has {} free, the demo needs {}: name another folder with --scratch",
             folder.display(),
             format_size(free),
-            format_size(synthetic + (500 << 20))
+            format_size(room + (256 << 20))
         );
         return Err(Error::new(ErrorKind::NoSpace, what));
     }
@@ -190,10 +196,8 @@ struct DemoDrive {
 impl DemoDrive {
     fn start(folder: &Path, codec: &str, real_bytes: u64) -> Result<Self> {
         let (path, socket) = (folder.join(codec), folder.join(format!("{codec}.sock")));
-        let size = real_bytes + SYNTHETIC_AREA_BYTES;
-        // All that is written fits, so that garbage collection has nothing to do on either drive.
-        let written = real_bytes + SYNTHETIC_BYTES;
-        let capacity = written + written / 50 + (256 << 20);
+        let size = real_bytes + BENCH_BYTES;
+        let capacity = size + size / 50 + ROOM_BYTES;
         let (size, capacity) = (size.to_string(), capacity.to_string());
         let mut create = pumice()?;
         create.arg("create").arg(&path).args(["--size", &size, "--capacity", &capacity]);
@@ -286,82 +290,6 @@ struct Round {
     read: Measured,
 }
 
-/// Where a synthetic round reads or writes.
-#[derive(Clone, Copy)]
-enum Pattern {
-    Random,
-    Sequential,
-}
-
-impl Pattern {
-    fn name(self) -> &'static str {
-        match self {
-            Pattern::Random => "random 4 KiB",
-            Pattern::Sequential => "sequential 1 MiB",
-        }
-    }
-
-    fn depth(self) -> usize {
-        match self {
-            Pattern::Random => RANDOM_DEPTH,
-            Pattern::Sequential => SEQUENTIAL_DEPTH,
-        }
-    }
-
-    /// The requests of a round, the same at every call: blocks drawn by the round's number, or one
-    /// behind the other.
-    fn requests(self, start: u64, round: u64) -> impl Iterator<Item = Request> {
-        let (len, bytes) = match self {
-            Pattern::Random => (BLOCK_BYTES, RANDOM_BYTES),
-            Pattern::Sequential => (CHUNK_BYTES, SEQUENTIAL_BYTES),
-        };
-        let mut random = random(round);
-        let first = round * SEQUENTIAL_BYTES / CHUNK_BYTES as u64;
-        (0..bytes / len as u64).map(move |number| {
-            let block = match self {
-                Pattern::Random => random.random_range(0..SYNTHETIC_AREA_BYTES / len as u64),
-                Pattern::Sequential => first + number,
-            };
-            Request { offset: start + block * len as u64, len }
-        })
-    }
-}
-
-/// Writes and reads synthetic data, the drives taking turns.
-fn synthetic_data(
-    sides: &mut [Side; 2],
-    saved: u32,
-    pattern: Pattern,
-    bar: &ProgressBar,
-) -> Result<[Line; 2]> {
-    let name = format!("{saved} % saved, {}", pattern.name());
-    let before = [sides[0].drive.info()?, sides[1].drive.info()?];
-    let mut rounds = [Vec::new(), Vec::new()];
-    for round in 0..ROUNDS {
-        for (side, rounds) in sides.iter_mut().zip(&mut rounds) {
-            bar.set_message(format!("{}: {name}, round {} of {ROUNDS}", side.codec, round + 1));
-            bar.reset();
-            let start = side.client.size_bytes() - SYNTHETIC_AREA_BYTES;
-            let mut synthetic = Synthetic::new(saved, u64::from(saved) << 40 | round << 32);
-            let mut fill = |request: Request, buffer: &mut [u8]| {
-                bar.inc(request.len as u64);
-                synthetic.fill(buffer);
-                Ok(())
-            };
-            let requests = || pattern.requests(start, round);
-            let depth = pattern.depth();
-            let written = side.client.run(Verb::Write, depth, &mut requests(), &mut fill)?;
-            let mut ignore = |request: Request, _: &mut [u8]| {
-                bar.inc(request.len as u64);
-                Ok(())
-            };
-            let read = side.client.run(Verb::Read, depth, &mut requests(), &mut ignore)?;
-            rounds.push(Round { written, read });
-        }
-    }
-    lines(&name, sides, &before, &rounds)
-}
-
 /// Writes the files to one drive and reads them back, comparing every chunk; then to the other.
 fn real_data(
     sides: &mut [Side; 2],
@@ -369,12 +297,13 @@ fn real_data(
     bytes: u64,
     bar: &ProgressBar,
 ) -> Result<[Line; 2]> {
-    let before = [sides[0].drive.info()?, sides[1].drive.info()?];
-    let mut rounds = [Vec::new(), Vec::new()];
-    for (side, rounds) in sides.iter_mut().zip(&mut rounds) {
-        rounds.push(files(side, folder, bytes, bar)?);
-    }
-    lines(&format!("files of {}", folder.display()), sides, &before, &rounds)
+    let one = |side: &mut Side| {
+        let before = side.drive.info()?;
+        let round = files(side, folder, bytes, bar)?;
+        Ok(line(side.codec, &before, &side.drive.info()?, &round))
+    };
+    let [with, without] = sides;
+    Ok([one(with)?, one(without)?])
 }
 
 fn files(side: &mut Side, folder: &Path, bytes: u64, bar: &ProgressBar) -> Result<Round> {
@@ -394,7 +323,7 @@ fn files(side: &mut Side, folder: &Path, bytes: u64, bar: &ProgressBar) -> Resul
         buffer.copy_from_slice(&chunks.borrow().0);
         Ok(())
     };
-    let written = client.run(Verb::Write, SEQUENTIAL_DEPTH, &mut requests, &mut fill)?;
+    let written = client.run(Verb::Write, DEPTH, &mut requests, &mut fill)?;
     let checksums = stream.checksums();
     bar.set_message(format!("{codec}: reading all back and comparing"));
     bar.reset();
@@ -408,130 +337,61 @@ fn files(side: &mut Side, folder: &Path, bytes: u64, bar: &ProgressBar) -> Resul
         let what = "what was read is not what was written";
         Err(Error::new(ErrorKind::Corrupt, what).at_offset(request.offset))
     };
-    let read = client.run(Verb::Read, SEQUENTIAL_DEPTH, &mut requests, &mut compare)?;
+    let read = client.run(Verb::Read, DEPTH, &mut requests, &mut compare)?;
     Ok(Round { written, read })
 }
 
-/// The lines of both drives for one kind of data.
-fn lines(
-    data: &str,
-    sides: &[Side; 2],
-    before: &[Info; 2],
-    rounds: &[Vec<Round>; 2],
-) -> Result<[Line; 2]> {
-    let line = |side: usize| {
-        let Side { codec, drive, .. } = &sides[side];
-        Ok(line(data, codec, &before[side], &drive.info()?, &rounds[side]))
-    };
-    Ok([line(0)?, line(1)?])
-}
-
-fn line(data: &str, codec: &'static str, before: &Info, after: &Info, rounds: &[Round]) -> Line {
+/// What the files became on one drive.
+fn line(codec: &'static str, before: &Info, after: &Info, round: &Round) -> Line {
     let host_bytes = after.host_bytes - before.host_bytes;
     let frame_bytes = after.frame_bytes - before.frame_bytes;
     let media_bytes = after.media_bytes - before.media_bytes;
-    let per_second = |amount: u64, measured: &Measured| amount as f64 / measured.seconds.max(1e-9);
-    let rates = |rate: &dyn Fn(&Round) -> f64| rounds.iter().map(rate).collect::<Vec<_>>();
-    let write_mb_s = rates(&|round| per_second(round.written.bytes, &round.written) / 1e6);
+    let rate = |measured: &Measured| measured.bytes as f64 / 1e6 / measured.seconds.max(1e-9);
     Line {
-        data: data.into(),
         codec,
         host_bytes,
         frame_bytes,
         media_bytes,
         stored_fraction: frame_bytes as f64 / host_bytes as f64,
         write_amplification: media_bytes as f64 / host_bytes as f64,
-        write_mb_s: median(&write_mb_s),
-        write_iops: median(&rates(&|round| per_second(round.written.requests, &round.written))),
-        read_mb_s: median(&rates(&|round| per_second(round.read.bytes, &round.read) / 1e6)),
-        read_iops: median(&rates(&|round| per_second(round.read.requests, &round.read))),
-        write_mb_s_rounds: write_mb_s,
+        write_mb_s: rate(&round.written),
+        read_mb_s: rate(&round.read),
     }
 }
 
-/// The middle one, the upper of two; 0 if there is none.
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or_default()
-}
-
-/// The table, and in two sentences what it shows.
-fn text(lines: &[[Line; 2]]) -> String {
+/// The table of the real data, and in a sentence what it shows.
+fn text(folder: &Path, lines: &[Line; 2]) -> String {
     let mut table = Table::new(&[
-        ("data", Align::Left),
         ("codec", Align::Left),
         ("host MiB", Align::Right),
         ("media MiB", Align::Right),
         ("stored", Align::Right),
         ("WA", Align::Right),
         ("write MB/s", Align::Right),
-        ("write IOPS", Align::Right),
         ("read MB/s", Align::Right),
-        ("read IOPS", Align::Right),
     ]);
-    for line in lines.as_flattened() {
-        let mib = |bytes: u64| format!("{:.0}", bytes as f64 / (1 << 20) as f64);
+    let mib = |bytes: u64| format!("{:.0}", bytes as f64 / (1 << 20) as f64);
+    for line in lines {
         table.row(vec![
-            if line.codec == "none" { String::new() } else { line.data.clone() },
             line.codec.into(),
             mib(line.host_bytes),
             mib(line.media_bytes),
             format!("{:.3}", line.stored_fraction),
             format!("{:.3}", line.write_amplification),
             format!("{:.0}", line.write_mb_s),
-            format!("{:.0}", line.write_iops),
             format!("{:.0}", line.read_mb_s),
-            format!("{:.0}", line.read_iops),
         ]);
     }
-    table.to_text() + "\n" + &conclusion(lines)
-}
-
-/// Two sentences on the real data, and on the sequential writes that save most and least.
-fn conclusion(lines: &[[Line; 2]]) -> String {
-    let [with, without] = &lines[0];
-    let (most, least) = (Speedup::of(&lines[2]), Speedup::of(&lines[6]));
-    let verdict = if most.lowest > least.highest {
-        "your data decides"
-    } else {
-        "on this machine, in so short a run, its speed does not show which data it gets"
-    };
+    let [with, without] = lines;
     format!(
-        "All {:.0} MiB of {} read back right, and the drive wrote {:.2} bytes for each byte of \
-         theirs, where without compression it wrote {:.2}.\nThe speed of sequential writes, as a \
-         multiple of that without compression, is {most} with data that saves 98 % and {least} \
-         with data that saves 2 %: {verdict}.\n",
-        with.host_bytes as f64 / (1 << 20) as f64,
-        with.data,
+        "Files of {}:\n{}\nAll {} MiB read back right, and the drive wrote {:.2} bytes for each \
+         byte of theirs, where without compression it wrote {:.2}.\n",
+        folder.display(),
+        table.to_text(),
+        mib(with.host_bytes),
         with.write_amplification,
         without.write_amplification,
     )
-}
-
-/// How many times as fast writing is with compression as without, by round.
-struct Speedup {
-    lowest: f64,
-    median: f64,
-    highest: f64,
-}
-
-impl Speedup {
-    fn of([with, without]: &[Line; 2]) -> Self {
-        let pairs = with.write_mb_s_rounds.iter().zip(&without.write_mb_s_rounds);
-        let ratios: Vec<f64> = pairs.map(|(with, without)| with / without.max(1e-9)).collect();
-        Self {
-            lowest: ratios.iter().copied().fold(f64::INFINITY, f64::min),
-            median: median(&ratios),
-            highest: ratios.iter().copied().fold(0.0, f64::max),
-        }
-    }
-}
-
-impl fmt::Display for Speedup {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.2} ({:.2} to {:.2})", self.median, self.lowest, self.highest)
-    }
 }
 
 /// An error of the operating system while doing `what`.
