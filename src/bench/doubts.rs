@@ -154,7 +154,12 @@ mod tests {
             intervals: vec![Interval { operations: 100, ..Interval::default() }; 22],
             generation_share: 0.01,
             processor_share: 0.5,
-            device: Some(DeviceBytes { read: 2200 * 4096, written: 0, discarded: 0 }),
+            device: Some(DeviceBytes {
+                read: 2200 * 4096,
+                written: 0,
+                discarded: 0,
+                smart_written: None,
+            }),
             warnings: Vec::new(),
         }
     }
@@ -199,7 +204,8 @@ mod tests {
         }
         assert_eq!(doubts(&warm, &good(), Some(1 << 10), false), Vec::<String>::new());
         let mut unread = good();
-        unread.device = Some(DeviceBytes { read: 0, written: 0, discarded: 0 });
+        unread.device =
+            Some(DeviceBytes { read: 0, written: 0, discarded: 0, smart_written: None });
         unread.processor_share = 1.1;
         assert_eq!(doubts(&read, &unread, None, true), Vec::<String>::new());
     }

@@ -155,6 +155,8 @@ pub struct Changes {
     pub precision_percent: Option<f64>,
     /// Seconds of operations that end with time.
     pub seconds: Option<f64>,
+    /// Seconds that they run before they are measured.
+    pub warm_up_seconds: Option<f64>,
     /// Bytes of the target that are used.
     pub span_bytes: Option<u64>,
     /// Where they begin.
@@ -265,7 +267,7 @@ impl Preset {
             order: changes.order.unwrap_or(self.order),
             direct: changes.direct.unwrap_or(self.direct),
             cache: changes.cache.unwrap_or(self.cache),
-            warm_up_seconds: self.warm_up,
+            warm_up_seconds: changes.warm_up_seconds.unwrap_or(self.warm_up),
             seed: changes.seed.unwrap_or(1),
         };
         plan.check()?;
@@ -472,6 +474,7 @@ mod tests {
         let changes = Changes {
             runs: Some(4),
             seconds: Some(0.5),
+            warm_up_seconds: Some(0.25),
             span_bytes: Some(32 << 20),
             shift_bytes: Some(32256),
             depth: Some(7),
@@ -502,6 +505,7 @@ mod tests {
         assert_eq!((workload.seconds, workload.flush), (0.5, Flush::EachWrite));
         assert_eq!((workload.pattern, changed.cache), (Pattern::HotCold, Cache::Warm));
         assert_eq!((changed.runs, changed.runs_max, changed.seed), (4, 4, 9));
+        assert_eq!(changed.warm_up_seconds, 0.25);
         assert!(changed.direct && changed.order == Order::Given && !standard.direct);
         let precise = plan(&Changes { precision_percent: Some(2.0), ..Changes::default() });
         assert_eq!((precise.runs, precise.runs_max), (10, 30));

@@ -153,6 +153,11 @@ fn an_interrupted_benchmark_is_gone_on_with() {
     assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
     let (part, whole) = (place.results("part"), place.results("whole"));
     assert_eq!(part.header.plan, whole.header.plan);
+    // What was under way when the signal came is run again, not kept as it was.
+    for run in &part.runs {
+        let is_whole = if run.test < 2 { run.host_bytes == 1 << 20 } else { run.seconds >= 0.2 };
+        assert!(is_whole, "{run:?}");
+    }
     assert_eq!(cells(&part), cells(&whole));
 }
 
@@ -250,6 +255,23 @@ fn nothing_is_overwritten_unasked() {
     assert!(place.refused(&[&target]).contains("--destroy-data"));
     let folder: Vec<_> = fs::read_dir(place.0.path()).expect("a folder").flatten().collect();
     assert_eq!(folder.len(), 2, "{folder:?}");
+}
+
+#[test]
+fn a_folder_that_may_not_be_written_is_refused() {
+    let Some(setpriv) = tool("setpriv") else { return };
+    let place = Place::new();
+    let mut command = Command::new(setpriv);
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", PUMICE, "bench"]);
+    command.arg(place.0.path()).args(["--output", "never"]);
+    let finished = run(&mut command, COMMAND_LIMIT);
+    if finished.stderr.contains("setpriv:") {
+        skip::<()>("another user cannot be had, or cannot run the program");
+        return;
+    }
+    assert_eq!(finished.code, Some(2), "{}", finished.stderr);
+    assert!(finished.stderr.contains("Permission denied"), "{}", finished.stderr);
+    assert_eq!(fs::read_dir(place.0.path()).expect("a folder").count(), 1);
 }
 
 #[test]

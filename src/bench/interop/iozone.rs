@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A row that appears again is a further round, so that outputs of several runs can be put into one
-//! file. kB are 1024 bytes. Left out: fwrite, frewrite, fread and freread, which measure the C
-//! library; pwrite and pread; what was measured in other units than kB/s.
+//! file. kB are 1024 bytes. Left out: pwrite and pread; in sums also fwrite and fread; what was
+//! measured in other units than kB/s.
 
 use super::super::plan::{Test, Unit};
 use super::super::report::exact_size;
@@ -21,20 +21,20 @@ use super::found::{About, Found, Measured, workload};
 
 /// Columns of the table behind file size and record, and where their numbers end. Source: output of
 /// IOzone 3.489.
-const COLUMNS: [(Option<Operation>, usize); 13] = [
-    (Some(Operation::Write), 33),
-    (Some(Operation::Rewrite), 42),
-    (Some(Operation::Read), 51),
-    (Some(Operation::Reread), 60),
-    (Some(Operation::RandomRead), 69),
-    (Some(Operation::RandomWrite), 78),
-    (Some(Operation::BackwardRead), 87),
-    (Some(Operation::RecordRewrite), 97),
-    (Some(Operation::StrideRead), 107),
-    (None, 116),
-    (None, 125),
-    (None, 134),
-    (None, 143),
+const COLUMNS: [(Operation, usize); 13] = [
+    (Operation::Write, 33),
+    (Operation::Rewrite, 42),
+    (Operation::Read, 51),
+    (Operation::Reread, 60),
+    (Operation::RandomRead, 69),
+    (Operation::RandomWrite, 78),
+    (Operation::BackwardRead, 87),
+    (Operation::RecordRewrite, 97),
+    (Operation::StrideRead, 107),
+    (Operation::FWrite, 116),
+    (Operation::FRewrite, 125),
+    (Operation::FRead, 134),
+    (Operation::FReread, 143),
 ];
 
 /// What the throughput mode calls its tests.
@@ -72,9 +72,7 @@ pub(super) fn parse(text: &str) -> Result<Results, String> {
     let named = |name: &str, value: Option<&str>| Some((name.to_owned(), value?.to_owned()));
     let about = About {
         tool: format!("IOzone {}", version.unwrap_or("of unknown version")),
-        about: "Measured by IOzone, without latencies. What goes through the C library (fwrite, \
-                fread) is left out."
-            .to_owned(),
+        about: "Measured by IOzone, without latencies.".to_owned(),
         target: file.unwrap_or("not named").to_owned(),
         command: command.to_owned(),
         direct: words.contains(&"-I"),
@@ -122,10 +120,8 @@ fn table(found: &mut Found, lines: &[&str]) -> Result<(), String> {
             let Some(value) = value.filter(|_| column.abs_diff(*end) <= 3) else {
                 return Err(format!("'{}' has a number where no column is", line.trim()));
             };
-            if let Some(operation) = operation {
-                let one = Row { file_kb: *file_kb, record_kb: *record_kb, threads: 1 };
-                one.add(found, operation, value as f64)?;
-            }
+            let one = Row { file_kb: *file_kb, record_kb: *record_kb, threads: 1 };
+            one.add(found, operation, value as f64)?;
         }
     }
     Ok(())
@@ -234,7 +230,7 @@ mod tests {
     fn the_table_is_read() {
         let results = parse(AUTO).expect("output of IOzone");
         let told = told(&results);
-        assert_eq!(told.len(), 18);
+        assert_eq!(told.len(), 26);
         for expected in [
             (Operation::Write, 4, 972_635),
             (Operation::Reread, 4, 3_304_314),
@@ -242,10 +238,12 @@ mod tests {
             (Operation::BackwardRead, 4, 3_655_895),
             (Operation::RecordRewrite, 64, 18_608_584),
             (Operation::StrideRead, 64, 18_936_769),
+            (Operation::FWrite, 4, 2_409_105),
+            (Operation::FReread, 64, 18_936_769),
         ] {
             assert!(told.contains(&expected), "{expected:?} in {told:?}");
         }
-        assert_eq!(results.header.plan.tests[9].name, "write 64 KiB of 1 MiB");
+        assert_eq!(results.header.plan.tests[13].name, "write 64 KiB of 1 MiB");
         assert!(results.header.command.ends_with("iozone -a -s 1m -r 4k -r 64k"));
         assert_eq!(results.header.environment[1].1, "linux-AMD64");
     }

@@ -51,6 +51,13 @@ pub(super) fn device(cells: &Cells<'_>) -> Section {
         columns.push(Column::right("by device").with_unit("MB"));
         columns.push(Column::right("device / host"));
     }
+    let smart = |cell: &Cell<'_>| -> Option<u64> {
+        cell.runs.iter().map(|run| run.device?.smart_written).sum()
+    };
+    let has_smart = cells.iter().any(|cell| smart(cell).is_some());
+    if has_smart {
+        columns.push(Column::right("written by SMART").with_unit("MB"));
+    }
     let mut table = Table::with_columns(columns);
     for cell in cells.iter() {
         let Some((host, device)) = counted(cell) else { continue };
@@ -63,6 +70,10 @@ pub(super) fn device(cells: &Cells<'_>) -> Section {
                 false => megabytes(bytes),
             }));
             row.push((host > 0.0).then(|| Number::new(device / host, 3)).into());
+        }
+        if has_smart {
+            let written = smart(cell).map(|bytes| Number::new(bytes as f64 / 1e6, 1));
+            row.push(written.map(|written| written.with_unit("MB")).into());
         }
         table.push(row);
     }

@@ -88,7 +88,12 @@ pub(crate) fn run(round: u32, test: usize, level: usize, value: f64) -> RunResul
         intervals: vec![interval; 20],
         generation_share: 0.0,
         processor_share: 0.5,
-        device: Some(DeviceBytes { read: 0, written: host_bytes / 2, discarded: 0 }),
+        device: Some(DeviceBytes {
+            read: 0,
+            written: host_bytes / 2,
+            discarded: 0,
+            smart_written: None,
+        }),
         warnings: Vec::new(),
     }
 }

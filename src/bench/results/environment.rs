@@ -6,6 +6,7 @@
 use std::fs;
 use std::os::linux::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use super::DeviceBytes;
 use crate::base::units::format_size;
@@ -114,9 +115,14 @@ fn unescaped(text: &str) -> String {
     escapes.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
-/// A block device's folder in sysfs.
+/// A block device.
 #[derive(Clone, Debug)]
-pub struct Device(PathBuf);
+pub struct Device {
+    /// Its folder in sysfs.
+    folder: PathBuf,
+    /// Whether smartctl can say what was written to it.
+    has_smart: bool,
+}
 
 impl Device {
     /// The whole device below a file or device; `None` where there is none, as in memory or on a
@@ -132,16 +138,18 @@ impl Device {
             true => folder.parent()?.to_owned(),
             false => folder,
         };
-        Some(Self(folder))
+        let mut device = Self { folder, has_smart: false };
+        device.has_smart = device.smart_written().is_some();
+        Some(device)
     }
 
     /// Its name, like `nvme0n1`.
     pub fn name(&self) -> String {
-        self.0.file_name().unwrap_or_default().to_string_lossy().into_owned()
+        self.folder.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     fn text(&self, file: &str) -> Option<String> {
-        text(self.0.join(file))
+        text(self.folder.join(file))
     }
 
     /// What it has counted since it came up.
@@ -150,8 +158,36 @@ impl Device {
         let fields: Vec<u64> =
             stat.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
         let bytes = |index: usize| fields.get(index).map(|count| count * STAT_SECTOR_BYTES);
-        Some(DeviceBytes { read: bytes(2)?, written: bytes(6)?, discarded: bytes(13).unwrap_or(0) })
+        Some(DeviceBytes {
+            read: bytes(2)?,
+            written: bytes(6)?,
+            discarded: bytes(13).unwrap_or(0),
+            smart_written: self.smart_written().filter(|_| self.has_smart),
+        })
     }
+
+    /// Bytes that its hosts wrote in all its life, as the device itself says it.
+    fn smart_written(&self) -> Option<u64> {
+        let mut command = Command::new("smartctl");
+        command.args(["--json", "--attributes"]).arg(format!("/dev/{}", self.name()));
+        let answer = command.stdin(Stdio::null()).output().ok()?;
+        smart_written(&serde_json::from_slice(&answer.stdout).ok()?)
+    }
+}
+
+/// Bytes written to a device, from smartctl's JSON.
+///
+/// Source: NVMe base specification, SMART/health information log, data units written: thousands of
+/// 512 bytes. ATA has no standard; only an attribute that is named after LBAs is taken.
+fn smart_written(answer: &serde_json::Value) -> Option<u64> {
+    let units = answer.pointer("/nvme_smart_health_information_log/data_units_written");
+    if let Some(units) = units.and_then(serde_json::Value::as_u64) {
+        return units.checked_mul(512_000);
+    }
+    let attributes = answer.pointer("/ata_smart_attributes/table")?.as_array()?;
+    let named = |attribute: &&serde_json::Value| attribute["name"] == "Total_LBAs_Written";
+    let sectors = attributes.iter().find(named)?.pointer("/raw/value")?.as_u64()?;
+    sectors.checked_mul(answer["logical_block_size"].as_u64().unwrap_or(STAT_SECTOR_BYTES))
 }
 
 impl DeviceBytes {
@@ -161,6 +197,10 @@ impl DeviceBytes {
             read: self.read.saturating_sub(earlier.read),
             written: self.written.saturating_sub(earlier.written),
             discarded: self.discarded.saturating_sub(earlier.discarded),
+            smart_written: self
+                .smart_written
+                .zip(earlier.smart_written)
+                .map(|(now, then)| now.saturating_sub(then)),
         }
     }
 }
@@ -188,9 +228,29 @@ mod tests {
 
     #[test]
     fn counters_are_differences() {
-        let earlier = DeviceBytes { read: 5, written: 9, discarded: 1 };
-        let later = DeviceBytes { read: 7, written: 9, discarded: 4 };
-        let between = DeviceBytes { read: 2, written: 0, discarded: 3 };
-        assert_eq!(later.since(earlier), between);
+        let bytes = |read, written, discarded, smart_written| DeviceBytes {
+            read,
+            written,
+            discarded,
+            smart_written,
+        };
+        let (earlier, later) = (bytes(5, 9, 1, Some(3)), bytes(7, 9, 4, Some(10)));
+        assert_eq!(later.since(earlier), bytes(2, 0, 3, Some(7)));
+        assert_eq!(later.since(bytes(5, 9, 1, None)), bytes(2, 0, 3, None));
+    }
+
+    #[test]
+    fn devices_say_themselves_what_was_written() {
+        let nvme = r#"{"nvme_smart_health_information_log": {"data_units_written": 7}}"#;
+        let ata = r#"{"logical_block_size": 4096, "ata_smart_attributes": {"table": [
+            {"id": 9, "name": "Power_On_Hours", "raw": {"value": 5}},
+            {"id": 241, "name": "Total_LBAs_Written", "raw": {"value": 3}}]}}"#;
+        // Gibibytes, not LBAs.
+        let other = ata.replace("Total_LBAs_Written", "Host_Writes_GiB");
+        let none = r#"{"smartctl": {"exit_status": 1}}"#;
+        let huge = nvme.replace('7', "18446744073709551615");
+        let written = |text: &str| smart_written(&serde_json::from_str(text).expect("JSON"));
+        assert_eq!([nvme, ata].map(written), [Some(3_584_000), Some(12288)]);
+        assert_eq!([other.as_str(), none, &huge].map(written), [None; 3]);
     }
 }

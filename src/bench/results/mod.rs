@@ -117,6 +117,9 @@ pub struct DeviceBytes {
     pub written: u64,
     /// Discarded.
     pub discarded: u64,
+    /// Written to it as it says itself (SMART); absent where that cannot be read.
+    #[serde(default)]
+    pub smart_written: Option<u64>,
 }
 
 /// One run of one cell.

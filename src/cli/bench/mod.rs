@@ -80,6 +80,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
 
+    /// Seconds that they run before they are measured
+    #[arg(long, value_name = "SECONDS")]
+    warm_up: Option<f64>,
+
     /// Bytes of the target that are used
     #[arg(long, value_parser = size, value_name = "SIZE")]
     span: Option<u64>,
@@ -150,9 +154,9 @@ pub(crate) struct Args {
 
     /// Go on with the benchmark of this file, which says what is done
     #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "dry_run", "fio_job",
-        "quick", "runs", "precision", "runs_max", "seconds", "span", "shift", "depth", "threads",
-        "records", "operations", "saved", "kinds", "duplicates", "direct", "buffered", "cache",
-        "flush", "pattern", "order", "seed"])]
+        "quick", "runs", "precision", "runs_max", "seconds", "warm_up", "span", "shift", "depth",
+        "threads", "records", "operations", "saved", "kinds", "duplicates", "direct", "buffered",
+        "cache", "flush", "pattern", "order", "seed"])]
     resume: Option<PathBuf>,
 
     /// Find out whether the target compresses or deduplicates, from reported usage, counters and
@@ -332,6 +336,7 @@ impl Args {
             runs_max: self.runs_max,
             precision_percent: self.precision.map(Saving::percent),
             seconds: self.seconds,
+            warm_up_seconds: self.warm_up,
             span_bytes: self.span,
             shift_bytes: self.shift,
             depth: self.depth,

@@ -43,7 +43,7 @@ fn run(place: u64) -> RunResult {
         intervals: vec![Interval { operations: 3, latency_ns_sum: 9, latency_ns_max: 5 }],
         generation_share: 0.125,
         processor_share: 0.5,
-        device: Some(DeviceBytes { read: 1, written: 2, discarded: 3 }),
+        device: Some(DeviceBytes { read: 1, written: 2, discarded: 3, smart_written: Some(4) }),
         warnings: vec!["doubt".into()],
     }
 }
