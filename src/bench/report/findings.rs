@@ -90,7 +90,7 @@ fn trends(cells: &Cells<'_>, section: &mut Section) {
             trend.p
         ));
     }
-    if any {
+    if any && all.len() > 1 {
         section.note(format!(
             "{} cells were looked at for trends; one in twenty shows one by chance.",
             all.len()
