@@ -58,8 +58,7 @@ impl Slot {
         !self.dirty && !self.pending
     }
 
-    /// Bytes of memory it takes.
-    pub(super) fn bytes(&self) -> usize {
+    fn bytes(&self) -> usize {
         size_of::<Self>() + self.content.memory_bytes()
     }
 }
