@@ -9,6 +9,7 @@
 
 use super::Drive;
 use super::log::Fit;
+use super::moving::moved_bytes_max;
 use crate::base::{Clock, Error, ErrorKind, Result};
 use crate::format::{RECORD_HEADER_BYTES, Record, Stream, generation};
 use crate::media::Medium;
@@ -207,12 +208,21 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             }
             self.log.announce(stream, &record);
             self.seal(stream);
-            self.space.borrow_mut().seal(tail.segment);
+            self.space.borrow_mut().seal(tail.segment, self.unused_bytes(stream));
         } else if stream != Stream::Host {
             self.announce_first(&record);
         }
         self.log.start_segment(stream, segment, generation);
         self.checkpoints.segment_opened(stream, segment, generation);
+    }
+
+    /// Bytes at the end of a stream's full segment in which no frame had room. A write of the host
+    /// is placed as a whole, and leaves more: what is moved there fits in.
+    fn unused_bytes(&self, stream: Stream) -> u32 {
+        let used = self.log.tail(stream).map_or(0, |tail| tail.used);
+        let unused = self.superblock.borrow().segment_bytes.saturating_sub(used);
+        let frame = moved_bytes_max(usize::from(self.frame_blocks)) as u32;
+        if stream == Stream::Host { unused.min(frame) } else { unused }
     }
 
     /// Names a stream's first segment in the host's stream.

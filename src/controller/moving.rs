@@ -52,6 +52,12 @@ pub(crate) struct Mover<'a, M: Medium, C: Clock> {
     pub(super) joins: Joins,
 }
 
+/// The most bytes that moving `blocks` blocks can take in a batch: each stored as it is, in a frame
+/// of its own.
+pub(crate) fn moved_bytes_max(blocks: usize) -> usize {
+    blocks * (RECORD_HEADER_BYTES + SOURCE_BYTES + BLOCK_BYTES)
+}
+
 /// A frame to be moved.
 #[derive(Clone, Copy)]
 struct Frame<'a> {
@@ -154,12 +160,10 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             if live == 0 {
                 return Ok(());
             }
-            // The worst case: every live block stored as it is, in a frame of its own; or a source
-            // for each block.
+            // The worst case, or a source for each block.
             let sources = usize::from(frame.blocks);
             let whole = RECORD_HEADER_BYTES + sources * SOURCE_BYTES + frame.payload.len();
-            let single = RECORD_HEADER_BYTES + SOURCE_BYTES + BLOCK_BYTES;
-            drive.make_room(whole.max(live * single), Purpose::Moved).await?;
+            drive.make_room(whole.max(moved_bytes_max(live)), Purpose::Moved).await?;
             if drive.l2p.borrow().missing(frame.lba, count).is_none() {
                 break;
             }

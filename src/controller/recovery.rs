@@ -484,7 +484,8 @@ impl<M: Medium> Replay<'_, M> {
         }
         self.space.occupy(segment, stream, generation)?;
         if let Some(full) = self.open[stream as usize].replace(segment) {
-            self.space.seal(full);
+            // How much of its end was of no use is not known any more.
+            self.space.seal(full, 0);
         }
         Ok(())
     }

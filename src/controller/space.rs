@@ -27,6 +27,8 @@ struct Segment {
     /// The batch in which the host wrote the newest data in it.
     age: SeqNo,
     live_bytes: u32,
+    /// Bytes at its end that were too few for what came next, where this process sealed it.
+    unused_bytes: u32,
     /// Reads under way.
     readers: u32,
     stream: Stream,
@@ -40,6 +42,7 @@ const FREE: Segment = Segment {
     last_seq: SeqNo(0),
     age: SeqNo(0),
     live_bytes: 0,
+    unused_bytes: 0,
     readers: 0,
     stream: Stream::Host,
     state: State::Free,
@@ -288,11 +291,13 @@ impl Space {
         self.segments.iter().map(entry).collect()
     }
 
-    /// Marks an open segment as full.
-    pub(crate) fn seal(&mut self, segment: SegmentId) {
+    /// Marks an open segment as full. What came next did not fit into the `unused_bytes` at its
+    /// end: nothing is to be gained there, since moving its content leaves as much elsewhere.
+    pub(crate) fn seal(&mut self, segment: SegmentId, unused_bytes: u32) {
         let entry = &mut self.segments[segment.0 as usize];
         debug_assert_eq!(entry.state, State::Open);
         entry.state = State::Sealed;
+        entry.unused_bytes = unused_bytes;
         self.changes += 1;
     }
 
@@ -435,7 +440,8 @@ impl Space {
 
     /// The sealed segment that garbage collection should empty next: the one with the best ratio
     /// of what is gained (dead bytes, for the longer the older the data is) to what it costs
-    /// (reading it all, writing what is live). None with fewer than `gain_bytes_min` dead bytes.
+    /// (reading it all, writing what is live). An end that no frame fits into is not dead. None
+    /// with fewer than `gain_bytes_min` dead bytes.
     ///
     /// Source: Rosenblum and Ousterhout, "The design and implementation of a log-structured file
     /// system", 1992, section 3.6.
@@ -451,7 +457,8 @@ impl Space {
                 continue;
             }
             let number = SegmentId(number as u32);
-            let dead = segment_bytes.saturating_sub(segment.live_bytes);
+            let kept = segment.live_bytes.saturating_add(segment.unused_bytes);
+            let dead = segment_bytes.saturating_sub(kept);
             // Moving metadata means writing it again with the next checkpoint; most of it dies by
             // itself before.
             let is_meta_worth_it =
@@ -459,7 +466,7 @@ impl Space {
             if dead < gain_bytes_min || !is_meta_worth_it {
                 continue;
             }
-            let utilization = f64::from(segment.live_bytes) / f64::from(segment_bytes);
+            let utilization = 1.0 - f64::from(dead) / f64::from(segment_bytes);
             let age = (now.0 - segment.age.0.min(now.0) + 1) as f64;
             let score = (1.0 - utilization) * age / (1.0 + utilization);
             if best.is_none_or(|(highest, _)| score > highest) {

@@ -8,7 +8,7 @@ fn used(space: &mut Space, live_bytes: u32, age: u64) -> SegmentId {
     let segment = space.allocate(Stream::Host, 1).unwrap();
     space.batch_sealed(segment, SeqNo(age));
     space.add_live(segment.0, live_bytes);
-    space.seal(segment);
+    space.seal(segment, 0);
     segment
 }
 
@@ -26,7 +26,7 @@ fn segments_are_handed_out_lowest_first_and_once() {
     assert_eq!(space.free_count(), 0);
     let generations = [0, 1, 2, 3].map(|segment| space.generation(SegmentId(segment)));
     assert_eq!(generations, [8, 7, 9, 0]);
-    space.seal(SegmentId(1));
+    space.seal(SegmentId(1), 0);
     space.free(SegmentId(1));
     assert_eq!(space.free_count(), 1);
     assert_eq!(space.allocate(Stream::Host, 11), Some(SegmentId(1)));
@@ -138,11 +138,16 @@ fn the_victim_pays_best() {
     let emptier = used(&mut space, 100, 10);
     assert_eq!(space.victim(SeqNo(100), BYTES, 1), Some(emptier));
     assert_eq!(space.victim(SeqNo(100), BYTES, 901), None, "too little to gain");
+    // Not even the oldest is worth it for an end that nothing fits into.
+    let short = space.allocate(Stream::Moved, 1).unwrap();
+    space.add_live(short.0, BYTES - 200);
+    space.seal(short, 190);
+    assert_eq!(space.victim(SeqNo(1000), BYTES, 1), Some(emptier));
     space.set_stuck(emptier);
     assert_eq!(space.victim(SeqNo(100), BYTES, 1), Some(old));
     // What must go goes, and whatever it gains.
     space.set_end(full.0);
-    assert_eq!(space.beyond_end(), 4);
+    assert_eq!(space.beyond_end(), 5);
     assert_eq!(space.evacuee(), Some(full));
 }
 

@@ -178,7 +178,7 @@ fn a_checkpoint_that_is_given_up_behind_its_lists_is_accounted_for() {
     let (world, drive, taken) = failed_for_space();
     assert_accounting(&drive);
     for segment in taken {
-        drive.space.borrow_mut().seal(segment);
+        drive.space.borrow_mut().seal(segment, 0);
         drive.space.borrow_mut().free(segment);
     }
     world.run(drive.checkpoint()).unwrap();

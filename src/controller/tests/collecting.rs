@@ -2,6 +2,7 @@
 //! the medium last.
 //! Method: drives that hold little more than their disk, overwritten many times.
 
+use futures_util::future::Either;
 use rand::RngExt;
 
 use super::*;
@@ -120,4 +121,35 @@ fn a_victim_is_emptied_of_what_is_still_on_its_way() {
         assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
         world.kill(drive);
     }
+}
+
+/// Guards against content that is moved for ever, since the end of a segment that no frame fits
+/// into looks like something to be gained.
+#[test]
+fn garbage_collection_ends_when_only_ends_of_segments_are_left() {
+    let spec = Spec { frame_blocks: 64, codec: Codec::None, ..small(64 << 20, 6) };
+    let mut world = World::new(spec);
+    world.plan.latency_ns = 100_000..=100_000;
+    let drive = world.open();
+    let mut random = random(1);
+    let frame = payload::noise(&mut random, 64 * BLOCK_BYTES);
+    let victims = || drive.info().operations.gc_victims;
+    for number in 0..256 {
+        // Once each may be looked at; a checkpoint may have it all looked at anew.
+        let most = victims() + 2 * u64::from(drive.space.borrow().segment_count());
+        let place = if number % 8 == 7 { random.random_range(0..number) } else { number };
+        let write = std::pin::pin!(drive.write(place * frame.len() as u64, &frame, false));
+        let time = std::pin::pin!(world.runtime.sleep_ns(10_000_000_000));
+        match world.run(futures_util::future::select(write, time)) {
+            Either::Left((Ok(()), time)) => world.run(time),
+            Either::Left((Err(error), _)) => {
+                assert_eq!(error.kind(), ErrorKind::NoSpace);
+                assert!(number >= 6 * 15 && victims() > 0, "{number}: too tame a test");
+                return;
+            }
+            Either::Right(_) => panic!("{number}: a write waits for ever"),
+        }
+        assert!(victims() <= most, "{number}: {} victims", victims());
+    }
+    panic!("the drive never fills");
 }

@@ -54,12 +54,12 @@ fn a_log_in_which_more_dies_than_lived_is_refused() {
 
 #[test]
 fn a_table_that_does_not_know_the_tails_is_refused() {
-    let world = checkpointed(|space| space.seal(SegmentId(0)));
+    let world = checkpointed(|space| space.seal(SegmentId(0), 0));
     world.close_without_checkpoint(world.open());
     let world = checkpointed(|space| {
         let live = space.live_bytes_of(SegmentId(0));
         space.release(0, live);
-        space.seal(SegmentId(0));
+        space.seal(SegmentId(0), 0);
         space.free(SegmentId(0));
     });
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
