@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::MAP_CACHE_BYTES_DEFAULT;
 use super::l2p::{FramePlace, L2p, Mapping, Reap};
 use super::records::{Found, check_possible, records};
-use super::recovery::{Reader, Recovered, recover};
+use super::recovery::{Limits, Reader, Recovered, recover};
 use super::scan::Scan;
 use super::space::Space;
 use super::superblocks;
@@ -88,7 +88,8 @@ pub enum Depth {
 ///
 /// # Errors
 /// Where there is nothing to check: `NotADrive`, `Unsupported`, both superblocks `Corrupt`, the
-/// medium too small, or `Medium` for a failed read. Damage beyond that is in the report.
+/// medium too small, `Medium` for a failed read; `InvalidInput` if the log changes more of the map
+/// than the memory is for. Damage beyond that is in the report.
 pub async fn check<M: Medium>(
     medium: &M,
     depth: Depth,
@@ -101,7 +102,8 @@ pub async fn check<M: Medium>(
         report.add(problem, None);
     }
     let superblock = &loaded.superblock;
-    let recovered = match recover(medium, superblock, MAP_CACHE_BYTES_DEFAULT).await {
+    let limits = Limits::for_map_cache(MAP_CACHE_BYTES_DEFAULT);
+    let recovered = match recover(medium, superblock, limits).await {
         Ok(recovered) => recovered,
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             report.add(&error, None);

@@ -134,13 +134,18 @@ impl Checkpoints {
 }
 
 /// Whoever holds this changes checkpoint and superblock.
-pub(crate) struct Turn<'a>(&'a Checkpoints);
+pub(crate) struct Turn<'a> {
+    checkpoints: &'a Checkpoints,
+    /// Who writes checkpoints: one may have become due that could not be begun.
+    wanted: &'a WaitQueue,
+}
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.running.set(false);
-        self.0.opened.borrow_mut().clear();
-        self.0.ended.wake_all();
+        self.checkpoints.running.set(false);
+        self.checkpoints.opened.borrow_mut().clear();
+        self.checkpoints.ended.wake_all();
+        self.wanted.wake_all();
     }
 }
 
@@ -205,6 +210,10 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// the reason for the next, and that one for the next, on a drive that nobody uses.
     pub(crate) fn checkpoint_is_due(&self) -> bool {
         let checkpoints = &self.checkpoints;
+        // Others wait, whatever was written: metadata being moved dirties leaves, too.
+        if !checkpoints.is_running() && self.has_too_many_changed_leaves() {
+            return true;
+        }
         let counted = checkpoints.begun_at_bytes.get().saturating_add(checkpoints.own_bytes.get());
         let since = self.stats.media_bytes.get().saturating_sub(counted);
         if checkpoints.is_running() || since == 0 {
@@ -226,7 +235,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let checkpoints = &self.checkpoints;
         checkpoints.ended.wait_for(|| (!checkpoints.running.get()).then_some(())).await;
         checkpoints.running.set(true);
-        Turn(checkpoints)
+        Turn { checkpoints, wanted: &self.checkpoint_wanted }
     }
 
     async fn write_checkpoint(&self, lists: &mut Vec<(u32, u32)>) -> Result<Root> {

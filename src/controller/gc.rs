@@ -394,6 +394,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             for found in records(&header, body) {
                 // The frames behind a damaged header cannot be found any more.
                 let Ok(found) = found else { break };
+                self.wait_for_clean_leaves().await;
                 // A life that was lost may have left anything.
                 if check_possible(&found, superblock).is_err() {
                     continue;
@@ -419,14 +420,29 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         Ok(())
     }
 
-    /// Whether a host's write must wait until a checkpoint has made leaves of the map clean, which
-    /// only then can be evicted.
+    /// Waits as long as a host's write would have to, but not when garbage collection is to end.
+    async fn wait_for_clean_leaves(&self) {
+        let next = || (self.gc_ends() || !self.must_wait_for_checkpoint()).then_some(());
+        self.log.changed.wait_for(next).await;
+    }
+
+    /// Whether changes must wait until a checkpoint has made leaves of the map clean, which only
+    /// then can be evicted; or until one is complete, because so many changed since the last that
+    /// recovery could not hold them.
     pub(crate) fn must_wait_for_checkpoint(&self) -> bool {
-        let l2p = self.l2p.borrow();
-        let is_over = l2p.dirty_bytes() + l2p.frozen_bytes() > self.dirty_bytes_max.get();
+        let is_over = self.has_too_many_changed_leaves();
         if is_over && !self.checkpoints.is_running() {
             self.checkpoint_wanted.wake_all();
         }
         is_over
+    }
+
+    /// Twice as much may have changed since the last checkpoint as may be dirty: what one that is
+    /// under way writes, and what changes meanwhile. So an attempt that fails, or a crash in it,
+    /// and then another, leave no more than that to recovery: see [`super::recovery`].
+    pub(crate) fn has_too_many_changed_leaves(&self) -> bool {
+        let l2p = self.l2p.borrow();
+        let most = self.dirty_bytes_max.get();
+        l2p.dirty_bytes() + l2p.frozen_bytes() > most || l2p.behind_bytes() / 2 > most
     }
 }

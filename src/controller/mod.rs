@@ -62,6 +62,7 @@ pub use extract::{Extract, Extracted};
 pub use info::{Info, Memory, Operations};
 pub use joining::COLD_FRAME_BLOCKS_DEFAULT;
 pub use rebuild::{Finder, Identity, Parts, Way, Wreck, copy_into};
+use recovery::Limits;
 pub use resize::{Resize, Resized};
 pub use scrub::{ScrubProgress, ScrubReport};
 pub use warn::WARN_THRESHOLDS_MAX;
@@ -162,27 +163,30 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// begins a new epoch. A drive whose process crashed needs nothing special.
     ///
     /// # Errors
-    /// `NotADrive`, `Unsupported`, `Corrupt`, `InvalidInput` (the medium is too small), `Medium`.
+    /// `NotADrive`, `Unsupported`, `Corrupt`, `Medium`; `InvalidInput` if the medium is too small,
+    /// or if the log changes more of the map than four times `map_cache_bytes`, or than 1 GiB if
+    /// that is more.
     pub async fn open(medium: M, clock: C, options: OpenOptions) -> Result<Self> {
         let loaded = superblocks::load(&medium).await?;
         for problem in &loaded.problems {
             tracing::warn!("{}", problem.chain());
         }
-        Self::open_as(medium, clock, options, loaded.superblock, loaded.slot).await
+        let limits = Limits::for_map_cache(options.map_cache_bytes);
+        Self::open_as(medium, clock, options, limits, (loaded.superblock, loaded.slot)).await
     }
 
-    /// Opens the drive as a superblock describes it, which was read from `slot`.
+    /// Opens the drive as a superblock describes it, which was read from that slot.
     async fn open_as(
         medium: M,
         clock: C,
         options: OpenOptions,
-        mut superblock: Superblock,
-        mut slot: u32,
+        limits: Limits,
+        (mut superblock, mut slot): (Superblock, u32),
     ) -> Result<Self> {
         medium.set_geometry(superblocks::geometry(&superblock))?;
         let was_clean = superblock.clean;
         let begun_ns = clock.now_ns();
-        let recovered = recovery::recover(&medium, &superblock, options.map_cache_bytes).await?;
+        let recovered = recovery::recover(&medium, &superblock, limits).await?;
         let recovery_ns = clock.now_ns() - begun_ns;
         tracing::debug!("read {} batches in {} us", recovered.batches, recovery_ns / 1000);
         let end = recovered.walk_end.end;
@@ -270,6 +274,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     pub async fn close(&self) -> Result<()> {
         self.ending.set(true);
         self.gc.wake();
+        self.log.changed.wake_all();
         self.checkpoint_wanted.wake_all();
         self.gc.until_it_ended().await;
         let closed = self.close_log().await;

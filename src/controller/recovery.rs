@@ -7,12 +7,18 @@
 //!
 //! Every record goes through the same doors of `l2p` and `space` as live traffic. Leaves are read
 //! when a record needs them. Without a checkpoint the walk begins with the log. Writes nothing.
+//!
+//! **Memory.** A leaf that the log changes stays until the next checkpoint, which only an open
+//! drive can write. Damaged or forged bytes could have any number of leaves changed, so there is a
+//! limit ([`Limits::for_map_cache`]), beyond which the opening is refused. An open drive stays
+//! below it: see [`super::Drive::has_too_many_changed_leaves`].
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
+use super::MAP_CACHE_BYTES_DEFAULT;
 use super::buffers::Buffers;
 use super::checkpoint::{LIST_BYTES, PAGE_ENTRY_BYTES};
 use super::l2p::{self, FramePlace, L2p, Leaf, Mapping, Reap, RestoredPage};
@@ -24,7 +30,7 @@ use super::records::{Found, records};
 use super::space::Space;
 use super::walk::{Batch, Walk, WalkEnd};
 use super::write::release;
-use crate::base::units::BLOCK_BYTES;
+use crate::base::units::{BLOCK_BYTES, format_size};
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::codec::Decompressor;
 use crate::format::{
@@ -39,6 +45,31 @@ const READS_AT_ONCE: usize = 32;
 
 /// Problems kept for a report.
 const PROBLEMS_KEPT_MAX: usize = 1000;
+
+/// Bytes of leaves that recovery may keep.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Of clean ones; others are read again.
+    pub(crate) clean_bytes: usize,
+    /// Of those that the log changed; more are refused.
+    pub(crate) changed_bytes: usize,
+}
+
+impl Limits {
+    /// The limits for a map cache: four times its bytes may be changed, or four times the default
+    /// cache if that is more, so that whatever was written with the default opens with a smaller
+    /// one. An open drive lets no more change behind its newest checkpoint than twice its cache;
+    /// twice that because the same leaf may take twice the memory, as vectors grow.
+    pub(crate) fn for_map_cache(bytes: usize) -> Self {
+        let changed_bytes = bytes.max(MAP_CACHE_BYTES_DEFAULT).saturating_mul(4);
+        Self { clean_bytes: bytes, changed_bytes }
+    }
+
+    /// Any number of changed leaves: for a rescue, which may have to take the whole log.
+    pub(crate) fn for_rescue() -> Self {
+        Self { clean_bytes: MAP_CACHE_BYTES_DEFAULT, changed_bytes: usize::MAX }
+    }
+}
 
 /// What recovery found.
 pub(crate) struct Recovered {
@@ -58,27 +89,30 @@ pub(crate) struct Recovered {
     pub(crate) problems: Vec<Error>,
 }
 
-/// Rebuilds a drive's state, with a map of at most `map_cache_bytes` of clean leaves.
+/// Rebuilds a drive's state, with no more leaves in memory than `limits` allow.
 ///
 /// # Errors
-/// `Medium`, or `Corrupt` when durable parts of the log or of the checkpoint are missing.
+/// `Medium`; `Corrupt` when durable parts of the log or of the checkpoint are missing;
+/// `InvalidInput` when the log changes more leaves than the limits allow.
 pub(crate) async fn recover<M: Medium>(
     medium: &M,
     superblock: &Superblock,
-    map_cache_bytes: usize,
+    limits: Limits,
 ) -> Result<Recovered> {
+    let (map_cache_bytes, changed_bytes_max) = (limits.clean_bytes, limits.changed_bytes);
     let reader = Reader::new(medium, superblock);
     let (root, mut replay, lists) = match &superblock.checkpoint {
         None => {
             let l2p = L2p::new(superblock.size_bytes / BLOCK_BYTES as u64, map_cache_bytes);
             let space = Space::new(superblock.segment_count)?;
-            (None, Replay { reader, l2p, space, open: [None; Stream::COUNT] }, Vec::new())
+            let open = [None; Stream::COUNT];
+            (None, Replay { reader, l2p, space, open, changed_bytes_max }, Vec::new())
         }
         Some(place) => {
             let root = reader.root(place).await?;
             let (l2p, space, lists) = reader.checkpoint(place, &root, map_cache_bytes).await?;
             let open = root.tails.map(|tail| tail.map(|tail| tail.segment));
-            (Some(root), Replay { reader, l2p, space, open }, lists)
+            (Some(root), Replay { reader, l2p, space, open, changed_bytes_max }, lists)
         }
     };
     let mut walk = Walk::new(medium, superblock, root.as_ref());
@@ -364,6 +398,7 @@ struct Replay<'a, M> {
     l2p: L2p,
     space: Space,
     open: [Option<SegmentId>; Stream::COUNT],
+    changed_bytes_max: usize,
 }
 
 impl<M: Medium> Replay<'_, M> {
@@ -376,8 +411,29 @@ impl<M: Medium> Replay<'_, M> {
         for found in records(&batch.header, batch.body) {
             self.apply_record(&found?).await?;
             self.space.check()?;
+            self.check_memory().await?;
         }
         Ok(())
+    }
+
+    /// Holds the leaves that the log changed, and that so must stay, against their limit.
+    async fn check_memory(&mut self) -> Result<()> {
+        if self.l2p.dirty_bytes() <= self.changed_bytes_max {
+            return Ok(());
+        }
+        // What was trimmed since went from the memory of the drive that wrote this, too.
+        self.reap().await?;
+        if self.l2p.dirty_bytes() <= self.changed_bytes_max {
+            return Ok(());
+        }
+        let limit = format_size(self.changed_bytes_max as u64);
+        let mebibytes = self.changed_bytes_max >> 21;
+        let what = format!(
+            "the log behind the newest checkpoint changes more than {limit} of the map; serve the \
+             drive once with the `--map-cache` that it was written with, or with {mebibytes}M or \
+             more: when it closes, a checkpoint is written"
+        );
+        Err(Error::new(ErrorKind::InvalidInput, what))
     }
 
     /// Reads the leaves that a batch's records need side by side; one after the other, scattered

@@ -115,6 +115,7 @@ impl L2p {
         let (number, _) = self.pending_slot(leaf);
         let dirty = self.slab.slot(number).is_dirty();
         let before = self.slab.set_place(number, entry);
+        self.unnamed_bytes = self.unnamed_bytes.saturating_add(self.slab.slot(number).bytes());
         self.slab.mark(number, dirty, false);
         if let Some(running) = &mut self.running {
             running.unwritten -= 1;
@@ -206,6 +207,7 @@ impl L2p {
         assert_eq!(running.unwritten, 0, "a leaf was not written");
         let unwritten = self.directory.pages().any(|(_, page)| page.pending);
         assert!(!unwritten, "a directory page was not written");
+        self.unnamed_bytes = 0;
         running.superseded.into_iter().filter_map(MetaPlace::unpack).collect()
     }
 
@@ -235,6 +237,12 @@ impl L2p {
         running.map_or(0, |running| {
             running.frozen_bytes + running.frozen_pages.len() * size_of::<[u64; 512]>()
         })
+    }
+
+    /// Bytes of leaves that changed since the newest checkpoint, at most: what recovery would hold
+    /// if the drive died now, those included that a checkpoint under way has written already.
+    pub(crate) fn behind_bytes(&self) -> usize {
+        self.slab.dirty_bytes().saturating_add(self.unnamed_bytes)
     }
 
     /// Whether the newest version of a leaf on the medium is the one at `place`. The number may

@@ -163,6 +163,8 @@ pub(crate) struct L2p {
     leaf_mapped_blocks: u64,
     /// Places that the newest checkpoint names and the next one will not; packed.
     superseded: Vec<u64>,
+    /// Bytes of leaves that checkpoints wrote since the last one that was completed.
+    unnamed_bytes: usize,
     running: Option<Running>,
     hits: Cell<u64>,
     misses: u64,
@@ -182,6 +184,7 @@ impl L2p {
             budget_bytes,
             leaf_mapped_blocks: 0,
             superseded: Vec::new(),
+            unnamed_bytes: 0,
             running: None,
             hits: Cell::new(0),
             misses: 0,

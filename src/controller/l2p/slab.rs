@@ -58,7 +58,8 @@ impl Slot {
         !self.dirty && !self.pending
     }
 
-    fn bytes(&self) -> usize {
+    /// Bytes of memory it takes.
+    pub(super) fn bytes(&self) -> usize {
         size_of::<Self>() + self.content.memory_bytes()
     }
 }

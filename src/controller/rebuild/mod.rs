@@ -26,6 +26,7 @@ pub use find::Finder;
 use salvage::Salvage;
 use survey::Survey;
 
+use super::recovery::Limits;
 use super::superblocks::{self, geometry};
 use super::{Drive, Extract, Extracted, OpenOptions, Problem, Spec};
 use crate::base::units::BLOCK_BYTES;
@@ -274,7 +275,8 @@ async fn try_open<M: Medium, C: Clock>(
     slot: u32,
 ) -> Option<Drive<M, C>> {
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    let opened = Drive::open_as(medium, clock, options, superblock, slot).await;
+    let limits = Limits::for_rescue();
+    let opened = Drive::open_as(medium, clock, options, limits, (superblock, slot)).await;
     let drive = opened.inspect_err(say_refused).ok()?;
     let mut next = drive.l2p.borrow().next_mapped_leaf(0);
     while let Some(leaf) = next {

@@ -1,5 +1,6 @@
 //! Goal: the map's leaves stay within their budget whatever the disk's size, what was evicted is
-//! read again, and an opening reads only the log behind the newest checkpoint.
+//! read again, and an opening reads only the log behind the newest checkpoint and keeps no more
+//! leaves than it may.
 //! Method: writes scattered over a disk many times larger than the budget covers.
 
 use rand::RngExt;
@@ -151,4 +152,154 @@ fn write_across_leaves(latency_ns: std::ops::RangeInclusive<u64>) {
 fn requests_that_need_two_leaves_at_once_get_on() {
     write_across_leaves(1_000_000..=1_000_000);
     write_across_leaves(1..=1_000_000);
+}
+
+/// What recovery makes of a drive's medium when it may keep so many bytes of changed leaves.
+fn recover_within(world: &World, changed_bytes: usize) -> Result<recovery::Recovered> {
+    let loaded = world.run(superblocks::load(&world.memory)).unwrap();
+    let limits = recovery::Limits { clean_bytes: CACHE_BYTES, changed_bytes };
+    world.run(recovery::recover(&world.memory, &loaded.superblock, limits))
+}
+
+/// Guards against a log that fills the memory with leaves of which no checkpoint can be written
+/// yet.
+#[test]
+fn a_log_that_changes_too_much_of_the_map_is_refused() {
+    let world = World::new(small(SIZE, 10));
+    let drive = world.open();
+    for leaf in 0..1000 {
+        world.write(&drive, leaf << 22, &payload_of(1)).unwrap();
+    }
+    world.run(drive.checkpoint()).unwrap();
+    for leaf in 0..1000 {
+        world.write(&drive, (leaf << 22) + BLOCK, &payload_of(2)).unwrap();
+    }
+    world.close_without_checkpoint(drive);
+    let all = recover_within(&world, usize::MAX).unwrap().l2p.dirty_bytes();
+    assert!(all > 64 << 10, "too tame a test");
+    assert_eq!(recover_within(&world, all).unwrap().l2p.dirty_bytes(), all);
+    for changed_bytes in [0, all / 2, all - 1] {
+        let error = recover_within(&world, changed_bytes).map(|_| ()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("--map-cache"), "{error}");
+    }
+    let limit = |cache| recovery::Limits::for_map_cache(cache).changed_bytes;
+    assert_eq!((limit(2 << 10), limit(1 << 30)), (4 * MAP_CACHE_BYTES_DEFAULT, 4 << 30));
+}
+
+/// Guards against a drive that is refused for leaves that were trimmed again: they are not in the
+/// memory of the one that wrote the log either.
+#[test]
+fn leaves_that_were_trimmed_take_no_memory_in_recovery() {
+    let world = World::new(small(SIZE, 10));
+    let drive = world.open();
+    for leaf in 0..1000 {
+        world.write(&drive, leaf << 22, &payload_of(1)).unwrap();
+        world.run(drive.trim(leaf << 22, 4 << 20, false)).unwrap();
+    }
+    world.write(&drive, 0, &payload_of(2)).unwrap();
+    world.close_without_checkpoint(drive);
+    recover_within(&world, 4 << 10).unwrap();
+    world.close(world.open());
+    assert_eq!(world.check().problems, []);
+}
+
+/// Guards against crashes in one checkpoint after the other, each of which leaves a cache full of
+/// changed leaves more for the next opening to hold.
+#[test]
+fn deaths_in_checkpoints_do_not_add_up_in_recovery() {
+    const LATENCY_NS: u64 = 1_000_000_000;
+    let mut world = World::new(small(SIZE, 30));
+    world.plan.latency_ns = LATENCY_NS..=LATENCY_NS;
+    let options = OpenOptions { checkpoint_bytes: 1 << 30, ..options() };
+    let mut most = 0;
+    for life in 0..8 {
+        let drive = world.try_open(options).unwrap();
+        let changed = drive.l2p.borrow().dirty_bytes();
+        assert!(changed < 2 * CACHE_BYTES + (32 << 10), "{changed} bytes in life {life}");
+        most = most.max(changed);
+        let (host, clock) = (drive.clone(), world.runtime.clone());
+        world.runtime.spawn(async move {
+            // Others every time, so that none has to be read.
+            for leaf in life * 2000..(life + 1) * 2000 {
+                host.write(leaf << 22, &payload_of(1), false).await.unwrap();
+            }
+            clock.sleep_ns(u64::MAX / 2).await;
+        });
+        // Long enough for the host to go on once the checkpoint's leaves are on the medium, and
+        // for what it writes then to be there, too; too short for the superblocks.
+        world.run(drive.clock.sleep_ns(LATENCY_NS * 6 / 5));
+        world.runtime.spawn({
+            let drive = drive.clone();
+            async move { drive.flush().await.unwrap() }
+        });
+        world.run(drive.clock.sleep_ns(LATENCY_NS * 13 / 10));
+        assert_eq!(drive.info().operations.checkpoints, 0, "too short a test");
+        world.kill(drive);
+    }
+    assert!(most > CACHE_BYTES, "too tame a test: {most}");
+    let drive = world.open();
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+/// Guards against garbage collection that changes more leaves than the cache may hold.
+#[test]
+fn moving_scattered_frames_keeps_to_the_map_cache() {
+    let cache_bytes = 16 << 10;
+    let world = World::new(small(SIZE, 10));
+    let drive = world
+        .try_open(OpenOptions { map_cache_bytes: cache_bytes, ..OpenOptions::default() })
+        .unwrap();
+    let mut random = random(1);
+    for leaf in 0..1000 {
+        world.write(&drive, leaf << 22, &payload::noise(&mut random, BLOCK_BYTES)).unwrap();
+    }
+    world.run(drive.checkpoint()).unwrap();
+    let turn = world.run(drive.checkpoint_turn());
+    let is_moved = Rc::new(Cell::new(false));
+    world.runtime.spawn({
+        let (drive, is_moved) = (drive.clone(), is_moved.clone());
+        async move {
+            drive.empty_victim(SegmentId(0)).await.unwrap();
+            is_moved.set(true);
+        }
+    });
+    world.run(world.runtime.sleep_ns(60_000_000_000));
+    let bytes = drive.l2p.borrow().resident_bytes();
+    assert!(bytes < cache_bytes + (32 << 10), "{bytes} bytes while no checkpoint can be written");
+    drop(turn);
+    world.run(world.runtime.sleep_ns(60_000_000_000));
+    assert!(is_moved.get(), "it waits for ever");
+    assert!(drive.info().moved_bytes > 2 << 20, "too tame a test");
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+/// Guards against garbage collection that waits for a checkpoint which is not due, for the host
+/// wrote nothing since the last.
+#[test]
+fn moving_the_map_has_a_checkpoint_written_though_nobody_writes() {
+    let world = World::new(small(SIZE, 10));
+    let options = OpenOptions { map_cache_bytes: 2 << 10, ..OpenOptions::default() };
+    let drive = world.try_open(options).unwrap();
+    for leaf in 0..100 {
+        world.write(&drive, leaf << 22, &payload_of(1)).unwrap();
+    }
+    world.run(drive.checkpoint()).unwrap();
+    let is_meta = |segment: &SegmentId| drive.space.borrow().stream(*segment) == Stream::Meta;
+    let used: Vec<_> = drive.space.borrow().used().map(|(segment, _, _)| segment).collect();
+    let segment = used.into_iter().find(is_meta).unwrap();
+    let is_moved = Rc::new(Cell::new(false));
+    world.runtime.spawn({
+        let (drive, is_moved) = (drive.clone(), is_moved.clone());
+        async move {
+            drive.empty_victim(segment).await.unwrap();
+            is_moved.set(true);
+        }
+    });
+    world.run(world.runtime.sleep_ns(60_000_000_000));
+    assert!(is_moved.get(), "it waits for ever");
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
 }
