@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pumice::bench::results::{Results, read};
+use pumice::bench::plan::Unit;
+use pumice::bench::results::{Results, RunResult, read};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -161,44 +162,66 @@ fn an_interrupted_benchmark_is_gone_on_with() {
     assert_eq!(cells(&part), cells(&whole));
 }
 
-/// A server whose every read takes two milliseconds sets the speed, whoever asks: four requests in
-/// flight are 2000 a second.
+/// Guards against requests that are counted and not made, or made and not counted, and against
+/// times that are not theirs: the server counts for itself, no read ends sooner than it lets it,
+/// and four in flight share the time there is (Little's law). The same holds of what fio says.
 #[test]
-fn results_agree_with_those_of_fio() {
+fn results_are_those_of_the_server_and_obey_its_delay() {
     let (Some(nbdkit), Some(fio)) = (tool("nbdkit"), tool("fio")) else { return };
     let place = Place::new();
-    let socket = place.path("socket");
-    let mut command = Command::new(nbdkit);
-    command.args(["--foreground", "--exit-with-parent", "--filter=delay", "--unix"]).arg(&socket);
-    let server = Server::start(command.args(["memory", "16M", "rdelay=2ms"]), socket);
     let preset = PRESET.split("[[test]]").next().expect("a beginning").replace("0.01", "1");
     let test =
         "[[test]]\noperation = \"random-read\"\nrecord = \"4K\"\ndepth = 4\nunit = \"IOPS\"\n";
     fs::write(place.path("read.toml"), preset + test).expect("a preset");
-    let uri = server.uri();
-    let ours = place.command(&[&uri, "--destroy-data", "--preset", "read.toml", "--json"]).output();
-    let ours = ours.expect("pumice runs");
-    assert!(ours.status.success(), "{}", String::from_utf8_lossy(&ours.stderr));
-    let ours: serde_json::Value = serde_json::from_slice(&ours.stdout).expect("JSON");
+    let serve = |name: &str| {
+        let (socket, counts) = (place.path(name), place.path(&format!("{name}.counts")));
+        let mut command = Command::new(&nbdkit);
+        command.args(["--foreground", "--exit-with-parent", "--filter=stats", "--filter=delay"]);
+        command.arg("--unix").arg(&socket).args(["memory", "16M", "rdelay=2ms"]);
+        command.arg(format!("statsfile={}", counts.display()));
+        (Server::start(&mut command, socket), counts)
+    };
+
+    let (server, counts) = serve("ours");
+    let args = ["--destroy-data", "--preset", "read.toml", "--output", "results"];
+    let ours = run(place.command(&args).arg(server.uri()), COMMAND_LIMIT);
+    assert_eq!(ours.code, Some(0), "{}", ours.stderr);
+    server.stop();
+    let runs = place.results("results").runs;
+    let counted: u64 = runs.iter().map(|run| run.operations).sum();
+    assert_eq!(reads_served(&counts), counted, "reads");
+    runs.iter().for_each(obeys_delay);
+
+    let (server, counts) = serve("theirs");
     let mut command = Command::new(fio);
     command.args(["--name=x", "--ioengine=nbd", "--rw=randread", "--bs=4k", "--iodepth=4"]);
     command.args(["--size=1m", "--time_based=1", "--runtime=2", "--norandommap=1"]);
-    let theirs = run_ok(command.arg(format!("--uri={uri}")).arg("--output-format=json")).stdout;
-    let theirs = &theirs[theirs.find('{').expect("JSON")..];
-    let theirs: serde_json::Value = serde_json::from_str(theirs).expect("JSON");
-    let read = &theirs["jobs"][0]["read"];
-    let number = |value: &serde_json::Value| value.as_f64().unwrap_or_else(|| panic!("{value}"));
-    for (what, ours, theirs) in [
-        ("IOPS", number(&ours[0]["mean"]), number(&read["iops"])),
-        (
-            "median latency",
-            number(&ours[0]["latency"]["p50_ns"]),
-            number(&read["clat_ns"]["percentile"]["50.000000"]),
-        ),
-    ] {
-        let ratio = ours / theirs;
-        assert!((0.8..1.25).contains(&ratio), "{what}: {ours}, fio {theirs}");
-    }
+    command.arg(format!("--uri={}", server.uri())).arg("--output-format=json+");
+    let theirs = run_ok(&mut command).stdout;
+    server.stop();
+    fs::write(place.path("fio.json"), &theirs[theirs.find('{').expect("JSON")..]).expect("a file");
+    let runs = pumice::bench::interop::read(&place.path("fio.json")).expect("results").runs;
+    assert_eq!(reads_served(&counts), runs[0].operations, "fio's reads");
+    obeys_delay(&runs[0]);
+}
+
+/// What a server with a filter that counts was asked to read.
+fn reads_served(counts: &Path) -> u64 {
+    let text = fs::read_to_string(counts).expect("counts");
+    let line = text.lines().find(|line| line.starts_with("read: ")).expect("a line on reads");
+    let count = line.split_whitespace().nth(1).expect("a count");
+    count.parse().unwrap_or_else(|_| panic!("{line}"))
+}
+
+/// Four requests in flight, of at least two milliseconds each.
+fn obeys_delay(run: &RunResult) {
+    let told = run.latency.percentiles().expect("latencies");
+    // The buckets of a histogram are exact to three digits.
+    assert!(told.mean_ns >= 2e6 && told.p50_ns >= 1_998_000, "{told:?}");
+    let per_second = run.value(Unit::Rate);
+    assert!(per_second <= 2000.0, "{per_second}");
+    let in_flight = per_second * told.mean_ns / 1e9;
+    assert!((3.8..=4.05).contains(&in_flight), "{in_flight} in flight");
 }
 
 /// Guards against results that are lost when the target fails in the middle.
