@@ -2,6 +2,7 @@
 //!
 //! * `mem`: memory, for tests and for measuring the controller alone.
 //! * `file`: a file or a block device through the runtime's I/O.
+//! * `nand`: simulated flash in virtual time.
 //! * `layer/`: wrappers that are media too.
 //!
 //! A medium knows two superblock slots and numbered segments of equal size. It deliberately does
@@ -15,6 +16,7 @@ pub mod file;
 pub mod layer;
 mod lent;
 pub mod mem;
+pub mod nand;
 
 /// Bytes of one superblock slot.
 pub const SUPERBLOCK_BYTES: usize = 4096;
