@@ -21,6 +21,8 @@ mod fill;
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 pub use backoff::FRAMES_MISSED_MAX;
 pub use compress::{Compressor, SAVING_DIVISOR};
 pub use decompress::Decompressor;
@@ -40,7 +42,8 @@ const ZSTD_LEVEL_MAX: i32 = 19;
 
 /// What compresses the frames of a drive. A choice for writing only: every frame says for itself
 /// how it is [encoded](Encoding), so the choice can change from one opening to the next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Codec {
     /// Frames are stored as they are.
     None,
@@ -73,6 +76,20 @@ impl FromStr for Codec {
                  {ZSTD_LEVEL_MIN} to {ZSTD_LEVEL_MAX}, not 0"
             )),
         }
+    }
+}
+
+impl TryFrom<String> for Codec {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Codec> for String {
+    fn from(codec: Codec) -> Self {
+        codec.to_string()
     }
 }
 
