@@ -3,7 +3,8 @@
 //! The modules are rooms, and imports point down only:
 //!
 //! ```text
-//! base -> runtime, format, codec, media, report -> controller -> serve, torture -> bench -> cli
+//! base -> runtime, format, codec, media, report -> controller -> serve, torture, model -> bench
+//! -> cli
 //! ```
 //!
 //! `ARCHITECTURE.md` walks through them; `docs/terms.md` fixes the words used here.
@@ -22,6 +23,8 @@ pub mod format;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod media;
+#[cfg(feature = "bench")]
+pub mod model;
 pub mod report;
 pub mod runtime;
 pub mod serve;

@@ -5,7 +5,7 @@ use crate::code;
 /// What each room of `src/` may import. `base` is what everything stands on, `cli` the top.
 /// `controller` never names `runtime`: it asks `base::clock` for time, so that it runs in virtual
 /// time too.
-const ALLOWED: [(&str, &[&str]); 12] = [
+const ALLOWED: [(&str, &[&str]); 13] = [
     ("base", &[]),
     ("runtime", &["base"]),
     ("format", &["base"]),
@@ -14,7 +14,8 @@ const ALLOWED: [(&str, &[&str]); 12] = [
     ("report", &["base"]),
     ("controller", &["base", "format", "codec", "media", "report"]),
     ("serve", &["base", "runtime", "media", "report", "controller"]),
-    ("bench", &["base", "runtime", "codec", "media", "report", "controller", "serve"]),
+    ("model", &["base", "runtime", "format", "codec", "media", "report", "controller"]),
+    ("bench", &["base", "runtime", "codec", "media", "report", "controller", "serve", "model"]),
     ("torture", &["base", "runtime", "format", "codec", "media", "report", "controller"]),
     (
         "cli",
@@ -27,6 +28,7 @@ const ALLOWED: [(&str, &[&str]); 12] = [
             "report",
             "controller",
             "serve",
+            "model",
             "bench",
             "torture",
         ],

@@ -1,0 +1,154 @@
+//! What follows from a profile by arithmetic: a cross-check of its numbers, not a simulation.
+//!
+//! Nothing waits here for anything else: no queues, no garbage collection, no commands.
+
+use serde::Serialize;
+
+use super::sections::{Disk, Flash, quantity_text};
+use super::{Design, Profile};
+
+/// What follows from a profile.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Figures {
+    /// Of a drive with flash.
+    Flash(FlashFigures),
+    /// Of a disk.
+    Disk(DiskFigures),
+}
+
+/// What follows from flash.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FlashFigures {
+    /// Dies of all channels.
+    pub dies: u64,
+    /// User bytes of all pages, bad blocks included.
+    pub flash_bytes: u64,
+    /// (flash bytes - size) / size.
+    pub over_provisioning_percent: f64,
+    /// Bytes a second that one die programs.
+    pub die_program_bytes_per_s: f64,
+    /// Bytes a second that all dies program, or all channels carry if that is less.
+    pub program_bytes_per_s: f64,
+    /// Of these what is data, or what the controller stores at most if that is less.
+    pub store_bytes_per_s: f64,
+    /// Bytes a second that all dies read, or all channels carry if that is less.
+    pub read_bytes_per_s: f64,
+}
+
+/// What follows from platters.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DiskFigures {
+    /// Half a turn.
+    pub latency_average_ns: f64,
+    /// An average seek and half a turn.
+    pub access_average_ns: f64,
+    /// Random accesses a second, one after the other.
+    pub access_per_s: f64,
+}
+
+impl Flash {
+    /// User bytes of all pages; `None` if 64 bits do not count them, which no profile that was
+    /// loaded says.
+    pub fn bytes(&self) -> Option<u64> {
+        [&self.planes, &self.blocks_per_plane, &self.pages_per_block, &self.page_bytes]
+            .into_iter()
+            .try_fold(self.dies(), |product, factor| product.checked_mul(factor.is))
+    }
+
+    /// Dies of all channels.
+    pub fn dies(&self) -> u64 {
+        self.channels.is.saturating_mul(self.dies_per_channel.is)
+    }
+
+    /// Planes of a die that work at the same time.
+    pub fn planes_at_once(&self) -> u64 {
+        if self.multi_plane.is { self.planes.is } else { 1 }
+    }
+
+    /// Nanoseconds that a page takes on the bus.
+    pub fn transfer_ns(&self) -> f64 {
+        self.page_bytes.is as f64 * 1e9 / self.bus_bytes_per_s.is as f64
+    }
+
+    /// Bytes a second of a die whose cells take `cells_ns` for a page of each plane.
+    fn die_bytes_per_s(&self, cells_ns: u64, overlaps: bool) -> f64 {
+        let planes = self.planes_at_once() as f64;
+        let (cells_ns, transfers_ns) = (cells_ns as f64, planes * self.transfer_ns());
+        let step_ns = if overlaps { cells_ns.max(transfers_ns) } else { cells_ns + transfers_ns };
+        planes * self.page_bytes.is as f64 * 1e9 / step_ns
+    }
+
+    /// Bytes a second of all dies, as far as the channels carry them.
+    fn all_bytes_per_s(&self, die_bytes_per_s: f64) -> f64 {
+        let channels = self.channels.is as f64 * self.bus_bytes_per_s.is as f64;
+        channels.min(self.dies() as f64 * die_bytes_per_s)
+    }
+}
+
+impl Profile {
+    /// What follows by arithmetic.
+    pub fn figures(&self) -> Figures {
+        match &self.design {
+            Design::Log { flash } | Design::BlockMapped { flash, .. } => {
+                Figures::Flash(self.flash_figures(flash))
+            }
+            Design::Disk { disk } => Figures::Disk(disk_figures(disk)),
+        }
+    }
+
+    /// (flash bytes - size) / size in per cent; `None` for a disk.
+    pub fn over_provisioning_percent(&self) -> Option<f64> {
+        match self.figures() {
+            Figures::Flash(figures) => Some(figures.over_provisioning_percent),
+            Figures::Disk(_) => None,
+        }
+    }
+
+    fn flash_figures(&self, flash: &Flash) -> FlashFigures {
+        let flash_bytes = flash.bytes().unwrap_or(u64::MAX);
+        let size = self.size_bytes.is as f64;
+        let die = flash.die_bytes_per_s(flash.program_ns.is, flash.cache_program.is);
+        let program = flash.all_bytes_per_s(die);
+        let data = program * (1.0 - flash.overhead_percent.is / 100.0);
+        let ceiling = self.controller.store_bytes_per_s.as_ref().map(|rate| rate.is as f64);
+        FlashFigures {
+            dies: flash.dies(),
+            flash_bytes,
+            over_provisioning_percent: (flash_bytes as f64 - size) / size * 100.0,
+            die_program_bytes_per_s: die,
+            program_bytes_per_s: program,
+            store_bytes_per_s: ceiling.map_or(data, |ceiling| ceiling.min(data)),
+            read_bytes_per_s: flash.all_bytes_per_s(flash.die_bytes_per_s(flash.read_ns.is, false)),
+        }
+    }
+}
+
+fn disk_figures(disk: &Disk) -> DiskFigures {
+    let latency_average_ns = 30e9 / disk.rpm.is as f64;
+    let access_average_ns = disk.seek_average_ns.is as f64 + latency_average_ns;
+    DiskFigures { latency_average_ns, access_average_ns, access_per_s: 1e9 / access_average_ns }
+}
+
+impl Figures {
+    /// Key and value with its unit, as people say it.
+    pub fn shown(&self) -> Vec<(&'static str, String)> {
+        let figures: Vec<(&str, f64)> = match self {
+            Self::Flash(of) => vec![
+                ("dies", of.dies as f64),
+                ("flash_bytes", of.flash_bytes as f64),
+                ("over_provisioning_percent", of.over_provisioning_percent),
+                ("die_program_bytes_per_s", of.die_program_bytes_per_s),
+                ("program_bytes_per_s", of.program_bytes_per_s),
+                ("store_bytes_per_s", of.store_bytes_per_s),
+                ("read_bytes_per_s", of.read_bytes_per_s),
+            ],
+            Self::Disk(of) => vec![
+                ("latency_average_ns", of.latency_average_ns),
+                ("access_average_ns", of.access_average_ns),
+                ("access_per_s", of.access_per_s),
+            ],
+        };
+        figures.into_iter().map(|(key, value)| (key, quantity_text(key, value))).collect()
+    }
+}
