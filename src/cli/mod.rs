@@ -12,6 +12,8 @@ mod create;
 mod demo;
 #[cfg(feature = "bench")]
 mod documents;
+#[cfg(feature = "bench")]
+mod drives;
 mod extract;
 mod info;
 mod interrupt;
@@ -82,6 +84,8 @@ enum Command {
     Report(report::Args),
     #[cfg(feature = "bench")]
     Compare(compare::Args),
+    #[cfg(feature = "bench")]
+    Drives(drives::Args),
 }
 
 /// Runs the program with the process's arguments.
@@ -129,6 +133,8 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Report(args) => report::run(&args),
         #[cfg(feature = "bench")]
         Command::Compare(args) => compare::run(&args),
+        #[cfg(feature = "bench")]
+        Command::Drives(args) => drives::run(&args),
     };
     match result {
         Ok(Outcome::Good) => ExitCode::SUCCESS,
@@ -184,6 +190,24 @@ pub(crate) fn print(text: &str) -> Result<(), Error> {
 pub(crate) fn print_json(value: &(impl serde::Serialize + ?Sized)) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(value).expect("results serialize");
     print(&(text + "\n"))
+}
+
+/// `text` in lines of at most that many columns, as far as its words allow; one line at least.
+#[cfg(feature = "bench")]
+pub(crate) fn wrapped(text: &str, columns: usize) -> Vec<String> {
+    let width = |text: &str| text.chars().count();
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is a line");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if width(line) + 1 + width(word) <= columns {
+            *line += &format!(" {word}");
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
 }
 
 /// Reads a size for clap.

@@ -18,6 +18,8 @@ mod demo;
 #[cfg(feature = "bench")]
 mod detect;
 mod device;
+#[cfg(feature = "bench")]
+mod drives;
 mod fio;
 mod format_doc;
 mod model;

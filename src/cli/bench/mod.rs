@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::interrupt::Interrupt;
-use super::{Outcome, print, print_json, size};
+use super::{Outcome, print, print_json, size, wrapped};
 use crate::base::{Error, ErrorKind, Result};
 use crate::bench::interop::fio_job;
 use crate::bench::payload::{KindName, Saving};
@@ -304,28 +304,11 @@ fn list() -> Result<String> {
     let mut text = String::new();
     for (name, _) in PRESETS {
         text += &format!("{name}\n");
-        for line in textwrap(&Preset::load(name)?.about) {
+        for line in wrapped(&Preset::load(name)?.about, 92) {
             text += &format!("    {line}\n");
         }
     }
     Ok(text)
-}
-
-/// Lines of at most 92 columns.
-fn textwrap(text: &str) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let line = lines.last_mut().expect("there is a line");
-        if !line.is_empty() && line.len() + word.len() > 91 {
-            lines.push(word.to_owned());
-        } else {
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-    }
-    lines
 }
 
 impl Args {
