@@ -8,6 +8,7 @@ use std::io::{ErrorKind as IoErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use super::at_path;
+use super::output::open_output;
 use crate::base::{Error, ErrorKind, Result};
 use crate::report::{Document, Table};
 
@@ -81,7 +82,6 @@ impl Documents {
     }
 
     fn file(&self, path: &Path, inputs: &[&Path], opened: &Opened) -> Result<Place> {
-        let failed = |error| Error::os(format!("cannot write {}", path.display()), error);
         let is_new = !path.exists();
         let same = |other: &Path| match (path.canonicalize(), other.canonicalize()) {
             (Ok(one), Ok(other)) => one == other,
@@ -98,26 +98,8 @@ impl Documents {
         if others.into_iter().any(|other| same(other)) {
             return Err(invalid(format!("{} is named twice", path.display())));
         }
-        let mut options = File::options();
-        options.write(true);
-        match self.force {
-            false => options.create_new(true),
-            true => options.create(true).truncate(false),
-        };
-        let file = options.open(path).map_err(|error| match error.kind() {
-            IoErrorKind::AlreadyExists => {
-                let what = format!("{} exists: use --force to overwrite it", path.display());
-                Error::new(ErrorKind::AlreadyExists, what)
-            }
-            _ => failed(error),
-        })?;
-        let place = Place::File { file, path: path.to_owned(), is_new };
-        let Place::File { file, .. } = &place else { return Ok(place) };
-        if !file.metadata().map_err(failed)?.is_file() {
-            let what = "is no regular file: give - and redirect stdout to write to anything else";
-            return Err(invalid(format!("{} {what}", path.display())));
-        }
-        Ok(place)
+        let file = open_output(path, self.force)?;
+        Ok(Place::File { file, path: path.to_owned(), is_new })
     }
 }
 

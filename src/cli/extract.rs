@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::interrupt::Interrupt;
+use super::output::open_output;
 use super::{Outcome, print, print_json};
 use crate::base::units::{BLOCK_BYTES, format_size};
 use crate::base::{Error, ErrorKind, Result};
@@ -186,35 +187,21 @@ enum Image {
 impl Image {
     /// Makes the file, or empties the one that is there if that is allowed.
     fn file(path: &Path, source: &Path, force: bool) -> Result<Self> {
-        let failed = |error| Error::os(format!("cannot write {}", path.display()), error);
-        let opened = match force {
-            false => File::options().write(true).create_new(true).open(path),
-            true => File::options().write(true).create(true).truncate(false).open(path),
+        let wrong = |what: &str| {
+            Err(Error::new(ErrorKind::InvalidInput, format!("{} {what}", path.display())))
         };
-        let file = opened.map_err(|error| match error.kind() {
-            std::io::ErrorKind::AlreadyExists => {
-                let what = format!("{} exists: use --force to overwrite it", path.display());
-                Error::new(ErrorKind::AlreadyExists, what)
-            }
-            _ => failed(error),
-        })?;
-        let found = file.metadata().map_err(failed)?;
-        let is_source = std::fs::metadata(source)
-            .is_ok_and(|source| (source.dev(), source.ino()) == (found.dev(), found.ino()));
-        let wrong = if is_source {
-            Some("is the drive itself")
-        } else if !found.is_file() {
-            Some("is no regular file: give - and redirect stdout to write to anything else")
-        } else if file.try_lock().is_err() {
-            Some("is in use by another process")
-        } else {
-            None
+        let place = |path| {
+            std::fs::metadata(path).map(|found: std::fs::Metadata| (found.dev(), found.ino())).ok()
         };
-        if let Some(wrong) = wrong {
-            let what = format!("{} {wrong}", path.display());
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+        if place(path).is_some() && place(path) == place(source) {
+            return wrong("is the drive itself");
         }
-        file.set_len(0).map_err(failed)?;
+        let file = open_output(path, force)?;
+        if file.try_lock().is_err() {
+            return wrong("is in use by another process");
+        }
+        let emptied = file.set_len(0);
+        emptied.map_err(|error| Error::os(format!("cannot write {}", path.display()), error))?;
         Ok(Self::File(file))
     }
 

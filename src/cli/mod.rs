@@ -18,6 +18,7 @@ mod extract;
 mod info;
 mod interrupt;
 mod open;
+mod output;
 #[cfg(feature = "bench")]
 mod payload;
 mod rebuild;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::interrupt::Interrupt;
+use super::output::open_output;
 use super::{Outcome, at_path, print, print_json, size};
 use crate::base::units::format_size;
 use crate::base::{Error, ErrorKind, Result};
@@ -201,7 +202,7 @@ fn payload(args: &Args) -> Result<Payload> {
 
 fn profile(path: &Path, args: &Args) -> Result<Outcome> {
     let mut output = Output::open(args)?;
-    let profile = Profile::of_path(path).inspect_err(|_| output.abandon(args))?;
+    let profile = Profile::of_path(path).inspect_err(|_| output.abandon())?;
     output.begin()?;
     output.write(profile.to_json().as_bytes())?;
     output.end()?;
@@ -256,7 +257,7 @@ impl Made {
 enum Output {
     Nowhere,
     Stdout,
-    File(File, PathBuf),
+    File { file: File, path: PathBuf, is_new: bool },
 }
 
 impl Output {
@@ -266,31 +267,15 @@ impl Output {
         if path == Path::new("-") {
             return Ok(Self::Stdout);
         }
-        let failed = |error| Error::os(format!("cannot write {}", path.display()), error);
-        let mut options = File::options();
-        options.write(true);
-        match args.force {
-            false => options.create_new(true),
-            true => options.create(true).truncate(false),
-        };
-        let file = options.open(path).map_err(|error| match error.kind() {
-            IoErrorKind::AlreadyExists => {
-                let what = format!("{} exists: use --force to overwrite it", path.display());
-                Error::new(ErrorKind::AlreadyExists, what)
-            }
-            _ => failed(error),
-        })?;
-        if !file.metadata().map_err(failed)?.is_file() {
-            let what = "is no regular file: give - and redirect stdout to write to anything else";
-            return Err(invalid(format!("{} {what}", path.display())));
-        }
-        Ok(Self::File(file, path.clone()))
+        let is_new = !path.exists();
+        let file = open_output(path, args.force)?;
+        Ok(Self::File { file, path: path.clone(), is_new })
     }
 
     /// Empties a file that was there before; what is made of it has been read by now.
     fn begin(&mut self) -> Result<()> {
         match self {
-            Self::File(file, path) => {
+            Self::File { file, path, .. } => {
                 file.set_len(0).map_err(|error| at_path(path, Error::os("cannot write", error)))
             }
             _ => Ok(()),
@@ -298,8 +283,8 @@ impl Output {
     }
 
     /// Removes a file that was made for a result that there will not be.
-    fn abandon(&self, args: &Args) {
-        if let (Self::File(_, path), false) = (self, args.force) {
+    fn abandon(&self) {
+        if let Self::File { path, is_new: true, .. } = self {
             // What went wrong before counts for more.
             let _ = std::fs::remove_file(path);
         }
@@ -314,7 +299,7 @@ impl Output {
                 Err(error) if error.kind() == IoErrorKind::BrokenPipe => Ok(false),
                 Err(error) => Err(Error::os("cannot write to stdout", error)),
             },
-            Self::File(file, path) => match file.write_all(bytes) {
+            Self::File { file, path, .. } => match file.write_all(bytes) {
                 Ok(()) => Ok(true),
                 Err(error) => Err(at_path(path, Error::os("cannot write", error))),
             },

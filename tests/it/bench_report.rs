@@ -199,6 +199,10 @@ fn files_are_kept_unless_told() {
     refused(&["report", &base, "--html", &other, "--csv", &other, "--force"], "named twice");
     refused(&["report", &base, "--html", "-", "--csv", "-"], "only one");
     refused(&["report", &page, "--html", &other], "neither results of pumice bench");
+    let here = name("here");
+    fs::create_dir(&here).expect("a folder");
+    refused(&["report", &base, "--html", &here], "here is a directory: name a file in it");
+    refused(&["report", &base, "--html", &here, "--force"], "here is a directory: name a file");
     assert!(!Path::new(&other).exists(), "what was not written is gone");
     assert_eq!(fs::read(&base).expect("results"), before);
     good(&pumice(&["report", &base, "--html", &page, "--force"]));

@@ -108,6 +108,11 @@ fn mistakes_are_refused_and_leave_nothing() {
         assert!(finished.stderr.contains(hint), "{args:?}: {}", finished.stderr);
         assert!(fs::metadata(&path).is_err(), "{args:?} left a file");
     }
+    let forced = pumice(&["payload", "--profile-of", &missing, "--output", &path, "--force"]);
+    assert!(forced.code == Some(2) && fs::metadata(&path).is_err(), "a forced file is left");
+    let here = directory.path().to_str().expect("a plain path");
+    let finished = pumice(&["payload", "--size", "4K", "--output", here]);
+    assert!(finished.stderr.contains("is a directory: name a file in it"), "{}", finished.stderr);
     fs::write(&path, "mine").unwrap();
     let again = ["payload", "--size", "4K", "--output", &path];
     let finished = pumice(&again);
