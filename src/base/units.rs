@@ -88,15 +88,27 @@ fn size_unit(suffix: &str) -> Option<u64> {
     }
 }
 
+/// Powers of 1024, from the 0th on.
+const SIZE_NAMES: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+
 /// Writes a number of bytes for a person: `1.50 GiB`, `4.00 KiB`, `17 B`.
 pub fn format_size(bytes: u64) -> String {
-    const NAMES: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
         return format!("{bytes} B");
     }
     let power = (63 - bytes.leading_zeros()) / 10;
     let value = bytes as f64 / 1024f64.powi(power as i32);
-    format!("{value:.2} {}", NAMES[power as usize - 1])
+    format!("{value:.2} {}", SIZE_NAMES[power as usize])
+}
+
+/// Writes a number of bytes in the largest unit of which it is a whole number: `4 KiB`, `1536 B`.
+/// Two different sizes never look alike.
+pub fn format_size_exact(bytes: u64) -> String {
+    let unit = (0..SIZE_NAMES.len()).rev().find(|power| bytes.is_multiple_of(1 << (10 * power)));
+    match unit {
+        Some(power) if bytes > 0 => format!("{} {}", bytes >> (10 * power), SIZE_NAMES[power]),
+        _ => format!("{bytes} B"),
+    }
 }
 
 #[cfg(test)]
@@ -135,5 +147,24 @@ mod tests {
         assert_eq!(format_size(4096), "4.00 KiB");
         assert_eq!(format_size(3 << 29), "1.50 GiB");
         assert_eq!(format_size(u64::MAX), "16.00 EiB");
+    }
+
+    #[test]
+    fn exact_sizes_are_whole_in_their_unit() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (512, "512 B"),
+            (1024, "1 KiB"),
+            (1536, "1536 B"),
+            (64 << 10, "64 KiB"),
+            ((1 << 20) + 1024, "1025 KiB"),
+            (3 << 29, "1536 MiB"),
+            (7 << 40, "7 TiB"),
+            (1 << 63, "8 EiB"),
+            (u64::MAX, "18446744073709551615 B"),
+        ] {
+            assert_eq!(format_size_exact(bytes), text);
+            assert_eq!(parse_size(text), Ok(bytes));
+        }
     }
 }

@@ -22,7 +22,7 @@ use super::payload::{KindName, Saving};
 use super::plan::{Cache, Level, Order, Plan, Test, Unit};
 use super::workload::{Flush, Operation, Pattern, Workload};
 use crate::base::near::nearest;
-use crate::base::units::parse_size;
+use crate::base::units::{format_size_exact, parse_size};
 use crate::base::{Error, ErrorKind, Result};
 
 /// A preset's name and text.
@@ -326,7 +326,7 @@ impl Preset {
                 let unit = text.own.unit.or(self.common.unit).unwrap_or_default();
                 let name = match &text.name {
                     Some(name) if records.len() == 1 => name.clone(),
-                    Some(name) => format!("{name}, {}", short_size(*record_bytes)),
+                    Some(name) => format!("{name}, {}", format_size_exact(*record_bytes)),
                     None => test_name(&workload),
                 };
                 tests.push(Test { name, unit, workload });
@@ -407,18 +407,13 @@ fn level_name(kind: &str, saved_percent: Option<f64>) -> String {
     }
 }
 
-/// A size without decimals that are zero.
-pub fn short_size(bytes: u64) -> String {
-    crate::base::units::format_size(bytes).replace(".00 ", " ")
-}
-
 /// What a test is called that has no name of its own.
 fn test_name(workload: &Workload) -> String {
     let mut name = workload.operation.name().replace('-', " ");
     if workload.operation == Operation::Mixed {
         name = format!("{} % reads", workload.reads_percent);
     }
-    name += &format!(", {}", short_size(workload.record_bytes));
+    name += &format!(", {}", format_size_exact(workload.record_bytes));
     if workload.depth > 1 {
         name += &format!(", depth {}", workload.depth);
     }
@@ -511,6 +506,16 @@ mod tests {
         assert_eq!((precise.runs, precise.runs_max), (10, 30));
         let quick = plan(&Changes { quick: true, ..Changes::default() });
         assert_eq!((quick.runs, quick.tests[0].workload.span_bytes), (3, 256 << 20));
+    }
+
+    /// Guards against sizes that are rounded: two tests of one name are no plan.
+    #[test]
+    fn records_that_nearly_agree_have_names_of_their_own() {
+        let records = vec![10241 << 10, 10242 << 10];
+        let operations = vec![Operation::Write];
+        let near = plan(&Changes { records, operations, ..Changes::default() });
+        let names: Vec<_> = near.tests.iter().map(|test| test.name.as_str()).collect();
+        assert_eq!(names, ["write, 10241 KiB", "write, 10242 KiB"]);
     }
 
     #[test]

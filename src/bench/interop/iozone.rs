@@ -13,11 +13,11 @@
 //! measured in other units than kB/s.
 
 use super::super::plan::{Test, Unit};
-use super::super::report::exact_size;
 use super::super::results::Results;
 use super::super::stats::Latencies;
 use super::super::workload::Operation;
 use super::found::{About, Found, Measured, workload};
+use crate::base::units::format_size_exact;
 
 /// Columns of the table behind file size and record, and where their numbers end. Source: output of
 /// IOzone 3.489.
@@ -189,7 +189,7 @@ impl Row {
             return Err(format!("records of {record} bytes in a file of {file} cannot be"));
         }
         let all = file.saturating_mul(u64::from(self.threads));
-        let (file_size, record_size) = (exact_size(file), exact_size(record));
+        let (file_size, record_size) = (format_size_exact(file), format_size_exact(record));
         let mut name = format!("{} {record_size} of {file_size}", operation.name());
         if self.threads > 1 {
             name += &format!(" × {}", self.threads);

@@ -5,6 +5,7 @@ use super::super::plan::{Cache, Order};
 use super::super::results::{DeviceBytes, RunResult};
 use super::super::workload::Operation;
 use super::cells::{Cell, Cells};
+use crate::base::units::format_size_exact;
 use crate::report::{Cell as Place, Column, Number, Section, Table};
 
 /// What each level's data saves, in all three quantities.
@@ -24,7 +25,7 @@ pub(super) fn payloads(cells: &Cells<'_>) -> Section {
             table.push(vec![
                 payload.level.as_str().into(),
                 finding.codec.as_str().into(),
-                super::exact_size(finding.chunk_bytes as u64).into(),
+                format_size_exact(finding.chunk_bytes as u64).into(),
                 Number::new(finding.saved.percent(), 1).with_unit("%").into(),
                 Number::new(finding.deviation_points, 1).with_unit("points").into(),
                 Number::new(finding.saved.stored_fraction(), 3).into(),

@@ -107,13 +107,6 @@ pub(super) fn names(all: &[Results]) -> Vec<String> {
     (0..all.len()).map(name).collect()
 }
 
-/// A size that is whole in its unit, as those of records are: `4 KiB`, not `4.00 KiB`.
-pub(super) fn exact_size(bytes: u64) -> String {
-    let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B")];
-    let whole = units.into_iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));
-    whole.map_or_else(|| "0 B".to_owned(), |(unit, name)| format!("{} {name}", bytes / unit))
-}
-
 /// A section without blocks yet.
 fn section(heading: &str) -> Section {
     Section { heading: heading.to_owned(), blocks: Vec::new() }

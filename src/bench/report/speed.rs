@@ -7,7 +7,7 @@ use super::super::plan::Unit;
 use super::super::results::Results;
 use super::super::workload::Workload;
 use super::cells::{Cell, Cells};
-use super::exact_size;
+use crate::base::units::format_size_exact;
 use crate::report::{Axis, Bar, BarChart, Column, Number, Section, Table};
 
 /// The fewest record sizes that make a sweep: two are two tests.
@@ -154,12 +154,12 @@ fn charts(cells: &Cells<'_>, unit: Unit) -> Vec<BarChart> {
         let same = |other: &&Vec<usize>| tests[other[0]].workload.operation == workload.operation;
         let mut title = workload.operation.name().to_owned();
         if sweeps.iter().filter(same).count() > 1 {
-            let (span, depth) = (exact_size(workload.span_bytes), workload.depth);
+            let (span, depth) = (format_size_exact(workload.span_bytes), workload.depth);
             title += &format!(" of {span}, depth {depth}, {} threads", workload.threads);
         }
         let mut chart = chart(cells, unit, format!("{title}, by bytes of a record"), "record");
         for test in sweep {
-            let record = exact_size(tests[*test].workload.record_bytes);
+            let record = format_size_exact(tests[*test].workload.record_bytes);
             chart.group(record, bars(cells.of_test(*test)));
         }
         charts.push(chart);

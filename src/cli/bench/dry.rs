@@ -1,8 +1,7 @@
 //! What a plan would do, how long it would take, and what it would write.
 
-use crate::base::units::format_size;
+use crate::base::units::{format_size, format_size_exact};
 use crate::bench::plan::{Plan, Test};
-use crate::bench::preset::short_size;
 use crate::bench::workload::Flush;
 use crate::report::{Align, Table};
 
@@ -22,10 +21,10 @@ pub(super) fn text(plan: &Plan, target: &str) -> String {
         };
         table.row(vec![
             test.name.clone(),
-            short_size(workload.record_bytes),
+            format_size_exact(workload.record_bytes),
             workload.depth.to_string(),
             workload.threads.to_string(),
-            short_size(workload.span_bytes),
+            format_size_exact(workload.span_bytes),
             ends,
             test.unit.name().into(),
         ]);
