@@ -34,7 +34,7 @@ const LINE_ROWS_MAX: usize = 20;
 
 impl Document {
     /// The document as text of at most 100 columns (preformatted blocks may be wider), ending with
-    /// a line break.
+    /// a line break. Headings that are empty are left out.
     pub fn to_text(&self) -> String {
         let mut blocks = vec![underlined(&self.title, '═')];
         if !self.lead.is_empty() {
@@ -61,8 +61,11 @@ fn block(block: &Block) -> String {
     }
 }
 
-/// A heading with a line of `character` as long as itself.
+/// A heading with a line of `character` as long as itself; nothing if it is empty.
 fn underlined(heading: &str, character: char) -> String {
+    if heading.is_empty() {
+        return String::new();
+    }
     let heading = wrapped("", heading);
     let width = heading.lines().map(|line| line.chars().count()).max().unwrap_or(0);
     format!("{heading}{}\n", character.to_string().repeat(width))
@@ -324,6 +327,15 @@ mod tests {
         assert!(text.contains("\nWarning: mind mind"), "{text}");
         assert!(text.contains("\n         mind mind"), "{text}");
         assert!(text.ends_with("\n\n    a\n      b\n"), "{text}");
+    }
+
+    #[test]
+    fn what_has_no_headings_begins_with_its_blocks() {
+        let mut document = Document::default();
+        document.section("").pairs([("name", "word ".repeat(20)), ("other", "word".into())]);
+        let words = "word ".repeat(18);
+        let text = format!("name   {}\n       word word\nother  word\n", words.trim_end());
+        assert_eq!(document.to_text(), text);
     }
 
     #[test]

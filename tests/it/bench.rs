@@ -334,5 +334,6 @@ fn a_dry_run_does_nothing_and_says_what_it_would() {
     }
     assert_eq!(fs::read_dir(place.0.path()).expect("a folder").count(), 1);
     let list = pumice(&["bench", "--list"]);
-    assert!(list.code == Some(0) && list.stdout.contains("snia-iops\n"), "{}", list.stdout);
+    assert!(list.code == Some(0) && list.stdout.contains("\nsnia-iops "), "{}", list.stdout);
+    assert!(list.stdout.lines().all(|line| line.chars().count() <= 100), "{}", list.stdout);
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::interrupt::Interrupt;
-use super::{Outcome, print, print_json, size, wrapped};
+use super::{Outcome, print, print_json, size};
 use crate::base::{Error, ErrorKind, Result};
 use crate::bench::interop::fio_job;
 use crate::bench::payload::{KindName, Saving};
@@ -22,6 +22,7 @@ use crate::bench::results::{Header, Results, Writer, read};
 use crate::bench::runner::{End, carry_out};
 use crate::bench::target::Location;
 use crate::bench::workload::{Flush, Operation, Pattern};
+use crate::report::Document;
 
 /// Measure a target with data of exactly known compressibility
 ///
@@ -300,15 +301,13 @@ pub(super) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
+/// Every preset and what it does.
 fn list() -> Result<String> {
-    let mut text = String::new();
-    for (name, _) in PRESETS {
-        text += &format!("{name}\n");
-        for line in wrapped(&Preset::load(name)?.about, 92) {
-            text += &format!("    {line}\n");
-        }
-    }
-    Ok(text)
+    let about = |(name, _)| Ok((name, Preset::load(name)?.about));
+    let presets = PRESETS.into_iter().map(about).collect::<Result<Vec<_>>>()?;
+    let mut document = Document::default();
+    document.section("").pairs(presets);
+    Ok(document.to_text())
 }
 
 impl Args {
