@@ -56,6 +56,10 @@ pub fn parse_size(text: &str) -> std::result::Result<u64, String> {
     let text = text.trim();
     let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(number_end);
+    let invalid = || format!("'{text}' is not a size: try something like 64G or 4KiB");
+    if number.is_empty() {
+        return Err(invalid());
+    }
     let unit = size_unit(suffix.trim()).ok_or_else(|| {
         format!(
             "unknown size suffix '{}': use K, M, G, T, P or KiB, MiB ... (powers of 1024), \
@@ -63,7 +67,6 @@ pub fn parse_size(text: &str) -> std::result::Result<u64, String> {
             suffix.trim()
         )
     })?;
-    let invalid = || format!("'{text}' is not a size: try something like 64G or 4KiB");
     let bytes = match number.split_once('.') {
         None => number.parse::<u64>().map_err(|_| invalid())?.checked_mul(unit),
         Some(_) => {
@@ -139,6 +142,7 @@ mod tests {
             assert!(parse_size(text).is_err(), "{text}");
         }
         assert!(parse_size("64Q").unwrap_err().contains("suffix 'Q'"));
+        assert!(parse_size("-1G").unwrap_err().contains("'-1G' is not a size"));
     }
 
     #[test]

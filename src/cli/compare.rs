@@ -31,7 +31,7 @@ pub(crate) struct Args {
     others: Vec<PathBuf>,
 
     /// Exit with 1 if the whole interval of any cell is slower by more than PCT per cent
-    #[arg(long, value_name = "PCT", value_parser = percent)]
+    #[arg(long, value_name = "PCT", value_parser = percent, allow_hyphen_values = true)]
     fail_if_slower: Option<f64>,
 
     /// Print the comparison as JSON

@@ -216,6 +216,12 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     crate::base::units::parse_size(text)
 }
 
+/// Reads a number for clap that has no unit and no limit.
+#[cfg(feature = "bench")]
+pub(crate) fn whole_number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("'{text}' is not a whole number from 0 to {}", u64::MAX))
+}
+
 /// Reads thresholds in per cent for clap: `80,90,95` or `none`.
 pub(crate) fn thresholds(text: &str) -> Result<[u8; WARN_THRESHOLDS_MAX], String> {
     let mut thresholds = [0; WARN_THRESHOLDS_MAX];

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::interrupt::Interrupt;
 use super::output::open_output;
-use super::{Outcome, at_path, print, print_json, size};
+use super::{Outcome, at_path, print, print_json, size, whole_number};
 use crate::base::units::format_size;
 use crate::base::{Error, ErrorKind, Result};
 use crate::bench::payload::{
@@ -55,11 +55,12 @@ pub(crate) struct Args {
     kind: Option<KindName>,
 
     /// Share of space to be saved, like 50% (never stored, never a ratio)
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     saved: Option<Saving>,
 
     /// Bytes to make
-    #[arg(long, value_parser = size, value_name = "SIZE", default_value = "64M")]
+    #[arg(long, value_parser = size, value_name = "SIZE", default_value = "64M",
+        allow_hyphen_values = true)]
     size: u64,
 
     /// File to write to, must not exist; - is stdout
@@ -71,15 +72,17 @@ pub(crate) struct Args {
     force: bool,
 
     /// Other seeds give other bytes
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = whole_number,
+        allow_negative_numbers = true)]
     seed: u64,
 
     /// Other streams of a seed share no unit with this one
-    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, value_parser = whole_number,
+        allow_negative_numbers = true)]
     stream: u64,
 
     /// Share of units that repeat earlier ones [default: none; like:PATH has its own]
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     duplicates: Option<Saving>,
 
     /// Codec for which --saved shall be right: lz4, zstd or zstd:LEVEL

@@ -309,8 +309,11 @@ fn mistakes_say_what_to_do() {
         (&["data", "--kind", "spread"], "needs --saved"),
         (&["data", "--span", "1K"], "a span of 1.00 KiB is too small"),
         (&["data", "--span", "1000T"], "give a smaller --span"),
-        (&["data", "--depth", "0"], "give 1 to 1024"),
-        (&["data", "--threads", "65"], "give 1 to 64"),
+        (&["data", "--depth", "0"], "0 is not in 1..=1024"),
+        (&["data", "--threads", "65"], "65 is not in 1..=64"),
+        (&["data", "--seconds", "0"], "0 seconds: give more than 0"),
+        (&["data", "--seconds", "nan"], "'nan' is no time"),
+        (&["data", "--resume", "nothing"], "there are no results in nothing to go on with"),
         (&["data", "--record", "3"], "512 B to 16 MiB"),
         (&["data", "--flush", "never"], "timed"),
         (&["no/such/folder"], "no/such/folder"),
@@ -323,15 +326,48 @@ fn mistakes_say_what_to_do() {
     assert_eq!(folder.len(), 1, "{folder:?}");
 }
 
+/// Guards against a number with a minus that is taken for an option.
+#[test]
+fn a_number_below_zero_is_called_one() {
+    let place = Place::new();
+    for (option, number) in [
+        ("--seconds", "-1"),
+        ("--warm-up", "-0.5"),
+        ("--runs", "-3"),
+        ("--runs-max", "-3"),
+        ("--depth", "-1"),
+        ("--threads", "-1"),
+        ("--seed", "-1"),
+        ("--span", "-1G"),
+        ("--shift", "-512"),
+        ("--record", "-4K"),
+        ("--saved", "-5%"),
+        ("--duplicates", "-5%"),
+        ("--precision", "-2%"),
+    ] {
+        let said = place.refused(&["data", option, number]);
+        let words = format!("invalid value '{number}' for '{option}");
+        assert!(said.contains(&words) && said.lines().count() == 1, "{option}: {said}");
+        assert!(!said.contains("suffix") && !said.contains("digit"), "{option}: {said}");
+    }
+}
+
 #[test]
 fn a_dry_run_does_nothing_and_says_what_it_would() {
     let place = Place::new();
     let finished = place.bench(&["data", "--dry-run", "--seconds", "60"]);
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     // Four runs of a minute, and eight spans of 1 MiB, four of them written.
-    for words in ["3 tests at 2 levels, 2 runs each", "At least 4 min", "4.00 MiB written"] {
+    for words in [
+        "3 tests at 2 levels, 2 runs each",
+        "At least 4 min (if spans go at 500 MB/s)",
+        "4.00 MiB written",
+    ] {
         assert!(finished.stdout.contains(words), "{words}: {}", finished.stdout);
     }
+    let single = ["data", "--dry-run", "--saved", "5%", "--operation", "read", "--runs", "1"];
+    let single = place.bench(&single).stdout;
+    assert!(single.starts_with("data: 1 test at 1 level, 1 run each, "), "{single}");
     assert_eq!(fs::read_dir(place.0.path()).expect("a folder").count(), 1);
     let list = pumice(&["bench", "--list"]);
     assert!(list.code == Some(0) && list.stdout.contains("\nsnia-iops "), "{}", list.stdout);

@@ -49,10 +49,17 @@ impl Writer {
     /// Goes on with a file, behind its last whole line.
     ///
     /// # Errors
-    /// Those of [`read`]; the operating system's.
+    /// `NotFound` if there is no such file; those of [`read`]; the operating system's.
     pub fn resume(path: &Path) -> Result<(Self, Results)> {
         let failed = |error| Error::os(format!("cannot write {}", path.display()), error);
-        let file = File::options().read(true).write(true).open(path).map_err(failed)?;
+        let opened = File::options().read(true).write(true).open(path);
+        let file = opened.map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                let what = format!("there are no results in {} to go on with", path.display());
+                Error::os(what, error)
+            }
+            _ => failed(error),
+        })?;
         let (results, whole_bytes) = read_from(&file, path)?;
         file.set_len(whole_bytes).map_err(failed)?;
         (&file).seek(SeekFrom::End(0)).map_err(failed)?;

@@ -31,8 +31,8 @@ pub(super) fn text(plan: &Plan, target: &str) -> String {
     }
     let levels: Vec<&str> = plan.levels.iter().map(|level| level.name.as_str()).collect();
     let runs = match plan.runs_max > plan.runs {
-        true => format!("{} to {}", plan.runs, plan.runs_max),
-        false => plan.runs.to_string(),
+        true => format!("{} to {} runs", plan.runs, plan.runs_max),
+        false => counted(plan.runs as usize, "run"),
     };
     let cache = if plan.direct { "around the page cache" } else { "through the page cache" };
     let rounds = f64::from(plan.runs) * plan.levels.len() as f64;
@@ -41,15 +41,15 @@ pub(super) fn text(plan: &Plan, target: &str) -> String {
     let flush = plan.tests.iter().all(|test| test.workload.flush == Flush::Timed);
     let flush = if flush { "the flush at the end is timed" } else { "see the flush of each test" };
     format!(
-        "{target}: {} tests at {} levels, {runs} runs each, {cache}; {flush}\nlevels: {}\n\n{}\n\
-         At least {} (if spans go at {} a second), {} written besides what tests that end with \
+        "{target}: {} at {}, {runs} each, {cache}; {flush}\nlevels: {}\n\n{}\n\
+         At least {} (if spans go at {:.0} MB/s), {} written besides what tests that end with \
          time write.\nNothing was done.\n",
-        plan.tests.len(),
-        plan.levels.len(),
+        counted(plan.tests.len(), "test"),
+        counted(plan.levels.len(), "level"),
         levels.join(", "),
         table.to_text(),
         duration(seconds),
-        format_size(ASSUMED_RATE as u64),
+        ASSUMED_RATE / 1e6,
         format_size((rounds * written(plan) + filled) as u64),
     )
 }
@@ -76,6 +76,11 @@ fn fills(plan: &Plan) -> u64 {
 /// Bytes of a round of one level that are known beforehand.
 fn written(plan: &Plan) -> f64 {
     plan.tests.iter().filter_map(|test| test.workload.written_bytes()).sum::<u64>() as f64
+}
+
+/// A number of things.
+fn counted(count: usize, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 /// As people say it.

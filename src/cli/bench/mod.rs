@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::interrupt::Interrupt;
-use super::{Outcome, print, print_json, size};
+use super::{Outcome, print, print_json, size, whole_number};
 use crate::base::{Error, ErrorKind, Result};
 use crate::bench::interop::fio_job;
 use crate::bench::payload::{KindName, Saving};
@@ -21,7 +21,7 @@ use crate::bench::preset::{Changes, PRESETS, Preset};
 use crate::bench::results::{Header, Results, Writer, read};
 use crate::bench::runner::{End, carry_out};
 use crate::bench::target::Location;
-use crate::bench::workload::{Flush, Operation, Pattern};
+use crate::bench::workload::{DEPTH_MAX, Flush, Operation, Pattern, THREADS_MAX};
 use crate::report::Document;
 
 /// Measure a target with data of exactly known compressibility
@@ -66,43 +66,45 @@ pub(crate) struct Args {
     quick: bool,
 
     /// Runs of each test at each level
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "NUMBER", value_parser = up_to(1000), allow_negative_numbers = true)]
     runs: Option<u32>,
 
     /// Go on until the mean is known this well, half its 95 % interval in per cent of it
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     precision: Option<Saving>,
 
     /// Runs at most with --precision [default: three times --runs]
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "NUMBER", value_parser = up_to(1000), allow_negative_numbers = true)]
     runs_max: Option<u32>,
 
     /// Seconds of tests that end with time
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     seconds: Option<f64>,
 
     /// Seconds that they run before they are measured
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     warm_up: Option<f64>,
 
     /// Bytes of the target that are used
-    #[arg(long, value_parser = size, value_name = "SIZE")]
+    #[arg(long, value_parser = size, value_name = "SIZE", allow_hyphen_values = true)]
     span: Option<u64>,
 
     /// Where they begin: 32256 is the 63rd sector, where old partitions begin
-    #[arg(long, value_parser = size, value_name = "SIZE")]
+    #[arg(long, value_parser = size, value_name = "SIZE", allow_hyphen_values = true)]
     shift: Option<u64>,
 
     /// Requests in flight of each thread
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = up_to(DEPTH_MAX),
+        allow_negative_numbers = true)]
     depth: Option<u32>,
 
     /// Threads
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = up_to(THREADS_MAX),
+        allow_negative_numbers = true)]
     threads: Option<u32>,
 
     /// Record size in place of the tests' own; may be repeated
-    #[arg(long = "record", value_parser = size, value_name = "SIZE")]
+    #[arg(long = "record", value_parser = size, value_name = "SIZE", allow_hyphen_values = true)]
     records: Vec<u64>,
 
     /// These operations of the preset only; may be repeated
@@ -110,7 +112,7 @@ pub(crate) struct Args {
     operations: Vec<Operation>,
 
     /// Data of which so much is saved, in place of the preset's levels; may be repeated
-    #[arg(long = "saved", value_name = "SHARE")]
+    #[arg(long = "saved", value_name = "SHARE", allow_hyphen_values = true)]
     saved: Vec<Saving>,
 
     /// Kind of data, as in pumice payload; may be repeated [default with --saved: exact]
@@ -118,7 +120,7 @@ pub(crate) struct Args {
     kinds: Vec<KindName>,
 
     /// Share of data that repeats earlier data
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     duplicates: Option<Saving>,
 
     /// Around the page cache
@@ -146,7 +148,7 @@ pub(crate) struct Args {
     order: Option<Order>,
 
     /// Other seeds give other data, addresses and orders
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = whole_number, allow_negative_numbers = true)]
     seed: Option<u64>,
 
     /// File for the results, must not exist [default: the first free of PRESET-1.jsonl, ...]
@@ -180,6 +182,17 @@ pub(crate) struct Args {
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// Reads a count from 1 to `most`.
+fn up_to(most: u32) -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=i64::from(most))
+}
+
+/// Reads seconds; how many make sense is the plan's to say.
+fn seconds(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|seconds| (0.0..f64::INFINITY).contains(seconds));
+    number.ok_or_else(|| format!("'{text}' is no time: give a number of seconds, like 0.5"))
 }
 
 /// Reads what serde knows by one word.
@@ -273,18 +286,19 @@ fn bench(
     let ended = carry_out(location, &header.plan, runs, interrupt.flag(), &mut watch);
     location.remove();
     watch.finish();
-    let kept = before + watch.kept();
+    let kept = match before + watch.kept() {
+        1 => "1 run is".to_owned(),
+        kept => format!("{kept} runs are"),
+    };
     let file = path.display();
     match ended {
         Err(error) => {
             let kind = error.kind();
-            let what = format!("{location}: the benchmark ended; {kept} runs are in {file}");
+            let what = format!("{location}: the benchmark ended; {kept} in {file}");
             Err(Error::new(kind, what).caused_by(error))
         }
         Ok(End::Stopped) => {
-            super::say_error(&format!(
-                "interrupted: {kept} runs are in {file}; go on with --resume {file}"
-            ));
+            super::say_error(&format!("interrupted: {kept} in {file}; go on with --resume {file}"));
             Ok(Outcome::Code(2))
         }
         Ok(End::Complete) => {
