@@ -132,11 +132,40 @@ pub(super) fn text(comparison: &Comparison, page: &Path) -> String {
     format!(
         "The preset {PRESET}, {ROUNDS} runs each, means with 95 % intervals of the ratio:\n{}\n\
          The speed of '{first_test}', as a multiple of that without compression, is {} with data \
-         that saves 98 % and {} with data that saves 2 %: {verdict}.\nThe page with everything: \
-         {}\n",
+         '{}' and {} with data '{}': {verdict}.\nThe page with everything: {}\n",
         table.to_text(),
         most.ratio(),
+        most.level,
         least.ratio(),
+        least.level,
         page.display(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: what is said of the data is what was measured with it.
+    use super::*;
+    use crate::bench::compare::Against;
+    use crate::bench::plan::Unit;
+
+    #[test]
+    fn the_levels_are_those_that_were_run() {
+        let levels = ["80 % saved", "50 % saved", "random"];
+        let cell = |level: &str| ComparedCell {
+            test: "write".into(),
+            level: level.into(),
+            unit: Unit::Throughput,
+            base: None,
+            other: None,
+            compared: None,
+        };
+        let cells = levels.map(cell).to_vec();
+        let others = vec![Against { other: "lz4".into(), cells, environment: Vec::new() }];
+        let text = text(&Comparison { base: "none".into(), others }, Path::new("page.html"));
+        let (_, said) = text.split_once("as a multiple of that").expect("a sentence");
+        let [first, last] = ["'80 % saved'", "'random'"].map(|level| said.find(level));
+        assert!(first.is_some() && first < last, "{said}");
+        assert!(!said.contains("98 %") && !said.contains("50 %"), "{said}");
+    }
 }
