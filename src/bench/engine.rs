@@ -16,10 +16,11 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 
+use super::patience::{LOOK_NS, patiently};
 use super::pattern::{Step, Steps};
 use super::payload::{Payload, Stream};
 use super::stats::Latencies;
@@ -33,10 +34,6 @@ use crate::runtime::{Backend, Runtime};
 /// keeps between these and half of them.
 const INTERVALS_MAX: usize = 240;
 const INTERVAL_NS_MIN: u64 = 50_000_000;
-
-/// How often a run looks whether it shall stop, and lets that be seen where requests never wait:
-/// unnoticed by a person, and by what is measured.
-const LOOK_NS: u64 = 50_000_000;
 
 /// One in so many fills is timed, of those so short that reading the clock would count.
 const FILLS_TIMED: u64 = 16;
@@ -114,7 +111,8 @@ pub fn check(location: &Location, access: Access, workload: &Workload) -> Result
     Ok(())
 }
 
-/// Carries `run` out.
+/// Carries `run` out. When `stop` is set it ends early, and soon even if the target does not answer
+/// any more; what it gives then is no measurement.
 ///
 /// # Errors
 /// Those of [`check`]; the target's first.
@@ -310,14 +308,16 @@ impl<T: Target + 'static> Load<T> {
             let load = Rc::clone(self);
             self.runtime.spawn(async move { load.work().await });
         }
-        while self.working.get() > 0 {
-            let ended = self.ended.wait_for(|| (self.working.get() == 0).then_some(()));
-            self.runtime.timeout(LOOK_NS, ended).await;
-            if stop.load(Ordering::Relaxed) {
-                self.deadline_ns.set(0);
-            }
-        }
-        let end_ns = self.ended_ns();
+        let stopping = || self.deadline_ns.set(0);
+        let ended = patiently(&self.runtime, stop, stopping, self.end()).await;
+        // What was given up is no result, and nobody who asked for a stop takes it for one.
+        let flush_ns = ended.transpose()?.unwrap_or(0);
+        Ok(self.sample(self.ended_ns() - start_ns, flush_ns))
+    }
+
+    /// Waits for all requests, flushes and closes; gives the nanoseconds of the flush.
+    async fn end(&self) -> Result<u64> {
+        self.ended.wait_for(|| (self.working.get() == 0).then_some(())).await;
         let flush_begun_ns = self.runtime.now_ns();
         let flushed = match self.workload.operation.writes() {
             true => self.target.flush().await,
@@ -330,7 +330,7 @@ impl<T: Target + 'static> Load<T> {
         }
         flushed?;
         closed?;
-        Ok(self.sample(end_ns - start_ns, flush_ns))
+        Ok(flush_ns)
     }
 }
 

@@ -5,6 +5,7 @@
 //! * `target`: what is measured; `engine`: carries a workload out and measures it.
 //! * `plan`: which workloads on which data, how often; `results`: what that gave.
 //! * `preset`: plans as people write them; `runner`: carries a plan out.
+//! * `patience`: how long a target is waited for that shall stop.
 //! * `doubts`: what a reader must know before believing a run.
 //! * `detect`: whether a target compresses or deduplicates, and how.
 //! * `stats`: what repeated measurements allow one to say.
@@ -18,6 +19,7 @@ pub mod detect;
 mod doubts;
 pub mod engine;
 pub mod interop;
+mod patience;
 pub mod pattern;
 pub mod payload;
 pub mod plan;

@@ -205,6 +205,32 @@ fn results_are_those_of_the_server_and_obey_its_delay() {
     obeys_delay(&runs[0]);
 }
 
+/// Guards against a first Ctrl-C that waits for a server which never answers.
+#[test]
+fn a_server_that_answers_nothing_keeps_no_interruption() {
+    let Some(nbdkit) = tool("nbdkit") else { return };
+    let place = Place::new();
+    let (socket, log) = (place.path("socket"), place.path("log"));
+    let mut command = Command::new(&nbdkit);
+    command.args(["--foreground", "--exit-with-parent", "--filter=log", "--filter=delay"]);
+    command.arg("--unix").arg(&socket).args(["memory", "16M", "rdelay=3600"]);
+    let server = Server::start(command.arg(format!("logfile={}", log.display())), socket);
+    let args = ["--destroy-data", "--preset", "small.toml", "--output", "results"];
+    let mut child = spawn(place.command(&args).arg(server.uri()));
+    let asked = || fs::read_to_string(&log).is_ok_and(|text| text.contains(" Read id="));
+    wait_until("a read is under way", asked);
+    kill_process(Pid::from_child(&child), Signal::INT).expect("a child");
+    let status = wait(&mut child, COMMAND_LIMIT).expect("an end after one signal");
+    let mut said = String::new();
+    let mut stderr = child.stderr.take().expect("stderr is piped");
+    std::io::Read::read_to_string(&mut stderr, &mut said).expect("text");
+    assert_eq!(status.code(), Some(2), "{said}");
+    let line = "interrupted: 1 run is in results; go on with --resume results\n";
+    assert!(said.ends_with(line), "{said}");
+    assert_eq!(place.results("results").runs.len(), 1);
+    server.kill();
+}
+
 /// What a server with a filter that counts was asked to read.
 fn reads_served(counts: &Path) -> u64 {
     let text = fs::read_to_string(counts).expect("counts");

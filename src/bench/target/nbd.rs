@@ -12,6 +12,9 @@ use crate::base::{AlignedBuffer, Error, ErrorKind, Result};
 use crate::runtime::{Backend, Runtime};
 use crate::serve::nbd::client::{Client, Uri};
 
+/// Time for reading what [`LABEL_BYTES`] covers: what a server that fetches it from far away needs.
+const LABELS_NS: u64 = 30_000_000_000;
+
 /// A connection with an export.
 pub struct NbdTarget(Client);
 
@@ -52,10 +55,19 @@ impl Target for NbdTarget {
 
 /// [`Location::prepare`] of an export.
 pub(super) fn prepare(uri: &Uri, bytes: u64, destroy: bool) -> Result<()> {
+    prepare_within(uri, bytes, destroy, LABELS_NS)
+}
+
+fn prepare_within(uri: &Uri, bytes: u64, destroy: bool, limit_ns: u64) -> Result<()> {
     let runtime = Runtime::new(Backend::Auto)?;
     let looked = runtime.block_on(async {
         let client = Client::connect(&runtime, uri).await?;
-        let result = look(&client, uri, bytes, destroy).await;
+        let looking = look(&client, uri, bytes, destroy);
+        let Some(result) = runtime.timeout(limit_ns, looking).await else {
+            let seconds = limit_ns as f64 / 1e9;
+            let what = format!("{uri} has not answered a read within {seconds} s");
+            return Err(Error::new(ErrorKind::Busy, what));
+        };
         // What was found counts; the server may end the connection as it likes.
         let _ = client.disconnect().await;
         result
@@ -88,4 +100,36 @@ async fn look(client: &Client, uri: &Uri, bytes: u64, destroy: bool) -> Result<(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: an export that answers nothing is refused. Method: a thread plays its server, up to
+    //! the first request.
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn a_silent_export_is_not_waited_for_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = std::thread::spawn(move || {
+            let mut socket = listener.accept().unwrap().0;
+            socket.write_all(b"NBDMAGICIHAVEOPT\0\0").unwrap();
+            // The client's flags; an option's magic, number and length; the name.
+            socket.read_exact(&mut [0; 4 + 16 + "disk".len()]).unwrap();
+            socket.write_all(&[&4096u64.to_be_bytes()[..], &[0, 1], &[0; 124]].concat()).unwrap();
+            let mut asked = Vec::new();
+            socket.read_to_end(&mut asked).unwrap();
+            asked
+        });
+        let refused = prepare_within(&Uri::unix(&path, "disk"), 4096, false, 1_000_000);
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Busy, "{}", refused.chain());
+        assert!(refused.to_string().ends_with("has not answered a read within 0.001 s"));
+        assert_eq!(server.join().unwrap().len(), 28, "a read and nothing behind it");
+    }
 }
