@@ -1,5 +1,6 @@
 //! Goal: `bench::detect` says of real file systems and devices what they do: btrfs with and without
-//! compression, zram, a Pumice drive; and no of ext4 and of a loop device.
+//! compression, zram, a Pumice drive; and no of ext4 and of a loop device. Of an export it says
+//! that it cannot tell.
 //!
 //! Method: whole detections of 8 MiB a run. Loop devices lie in memory, so that a busy disk does
 //! not slow them down. Loop devices, mounts and zram need root and a kernel that has them: where
@@ -15,9 +16,13 @@ use pumice::base::ErrorKind;
 use pumice::bench::detect::{Answer, Class, Data, Detection, Strength, Sweep, Zeroes, detect};
 use pumice::bench::results::environment::environment;
 use pumice::bench::target::{Access, Location};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::harness::{COMMAND_LIMIT, Drive, LoopDevice, counter, run, run_ok, stand_in, tool};
+use crate::harness::{
+    COMMAND_LIMIT, Drive, LoopDevice, PUMICE, Server, counter, run, run_ok, spawn, stand_in, tool,
+    wait, wait_until,
+};
 
 const SPAN_BYTES: u64 = 8 << 20;
 
@@ -234,4 +239,67 @@ fn a_pumice_drive_compresses_frames() {
     drive.assert_checks();
     let refused = detected(&Location::Drive(drive.path().to_owned()), false);
     assert_eq!(refused.expect_err("a refusal").kind(), ErrorKind::AlreadyExists);
+}
+
+/// An export shows nothing but speed, which never says yes, and is left without what was written.
+fn assert_cannot_tell(server: &Server) {
+    let location = Location::parse(&server.uri()).expect("a URI");
+    let found = found(&location);
+    assert_eq!((found.answer, found.zeroes), (Answer::CannotTell, Zeroes::Unknown));
+    assert!(found.accounts.is_empty() && found.speeds.len() == 8 && !found.stopped, "{found:#?}");
+    assert!(found.speeds.iter().all(|speed| speed.rates.len() == 6), "{found:#?}");
+    assert!(found.remarks.iter().any(|remark| remark.contains("name the drive")), "{found:#?}");
+}
+
+#[test]
+fn a_served_drive_cannot_tell_and_is_left_empty() {
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &["--capacity=128M", "--segment=4M"]);
+    let server = drive.serve_with_control(&[]);
+    assert_cannot_tell(&server);
+    let info = drive.info();
+    // Thirty runs and more arrived, and what compresses was compressed.
+    let (host, frame) = (counter(&info, "host_bytes"), counter(&info, "frame_bytes"));
+    assert!(host >= 30 * SPAN_BYTES && frame < host * 3 / 4, "{info}");
+    assert_eq!(counter(&info, "mapped_bytes"), 0, "something was left behind");
+    server.stop();
+    drive.assert_checks();
+}
+
+#[test]
+fn an_export_without_compression_cannot_tell() {
+    let Some(nbdkit) = tool("nbdkit") else { return };
+    let folder = tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir");
+    let socket = folder.path().join("socket");
+    let mut command = Command::new(nbdkit);
+    command.args(["--foreground", "--exit-with-parent", "--unix"]).arg(&socket);
+    let server = Server::start(command.args(["memory", "16M"]), socket);
+    assert_cannot_tell(&server);
+    server.stop();
+}
+
+/// Guards against a first Ctrl-C that waits for a server which never answers.
+#[test]
+fn a_look_at_a_silent_server_is_ended_by_one_signal() {
+    let Some(nbdkit) = tool("nbdkit") else { return };
+    let folder = tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir");
+    let (socket, log) = (folder.path().join("socket"), folder.path().join("log"));
+    let mut command = Command::new(nbdkit);
+    command.args(["--foreground", "--exit-with-parent", "--filter=log", "--filter=delay"]);
+    command.arg("--unix").arg(&socket).args(["memory", "16M", "rdelay=3600"]);
+    let server = Server::start(command.arg(format!("logfile={}", log.display())), socket);
+    let mut command = Command::new(PUMICE);
+    command.args(["bench", &server.uri(), "--detect-compression", "--span", "8M"]);
+    let mut child = spawn(command.arg("--destroy-data"));
+    let asked = || fs::read_to_string(&log).is_ok_and(|text| text.contains(" Read id="));
+    wait_until("a read is under way", asked);
+    kill_process(Pid::from_child(&child), Signal::INT).expect("a child");
+    let status = wait(&mut child, COMMAND_LIMIT).expect("an end after one signal");
+    let mut said = String::new();
+    let mut stderr = child.stderr.take().expect("stderr is piped");
+    std::io::Read::read_to_string(&mut stderr, &mut said).expect("text");
+    assert!(status.code() == Some(2) && said.contains("interrupted"), "{said}");
+    server.kill();
 }

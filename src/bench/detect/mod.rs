@@ -244,8 +244,7 @@ pub struct SweepStep {
 /// with what is known by then.
 ///
 /// # Errors
-/// `InvalidInput` if the span is too small or no multiple of 256 KiB; `Unsupported` for an export
-/// of an NBD server; those of
+/// `InvalidInput` if the span is too small or no multiple of 256 KiB; those of
 /// [`Location::prepare`]; the target's.
 pub fn detect(
     location: &Location,
@@ -257,11 +256,7 @@ pub fn detect(
     progress: &mut dyn FnMut(&str, f64),
 ) -> Result<Detection> {
     check_span(span_bytes)?;
-    if let Location::Nbd(_) = location {
-        let what = "an export does not say what it stores: name the drive behind it";
-        return Err(Error::new(ErrorKind::Unsupported, what));
-    }
-    let facts = environment(Some(&location.path().unwrap_or_default()));
+    let facts = environment(location.path().as_deref());
     let (witnesses, mut remarks) = witnesses(location);
     let place = Place::open(location, access, destroy, span_bytes, stop)?;
     let mut look = Look {

@@ -5,6 +5,7 @@
 //! A file is removed and made anew before each run: what a file system notes in it about its data
 //! (btrfs, that it does not compress) must not reach into the next.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::path::Path;
 use std::rc::Rc;
@@ -15,7 +16,8 @@ use rustix::fs::{Advice, fadvise, syncfs};
 
 use super::data::Maker;
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result};
-use crate::bench::target::{Access, FileTarget, Location, Target};
+use crate::bench::patience::patiently;
+use crate::bench::target::{Access, FileTarget, Location, NbdTarget, Target};
 use crate::controller::{Drive, Info, OpenOptions};
 use crate::media::file::{self, FileMedium};
 use crate::runtime::{Backend, Runtime};
@@ -34,20 +36,62 @@ pub(super) struct Place<'a> {
     runtime: Runtime,
     /// There if the location is a drive, until the end: its file is never a target itself.
     drive: Option<OpenDrive>,
+    /// There if the location is an export, until the end.
+    export: Option<Rc<NbdTarget>>,
     trims: bool,
+    /// It did not answer in time when it was to stop, and is not asked any more.
+    is_silent: Cell<bool>,
 }
 
 /// What a request goes to.
 enum Opened {
     File(FileTarget),
     Drive(OpenDrive),
+    Export(Rc<NbdTarget>),
+}
+
+impl Opened {
+    async fn read(&self, offset: u64, mut buffer: AlignedBuffer) -> (AlignedBuffer, Result<()>) {
+        match self {
+            Self::File(file) => file.read(offset, buffer).await,
+            Self::Export(export) => export.read(offset, buffer).await,
+            Self::Drive(drive) => {
+                let result = drive.read(offset, &mut buffer).await;
+                (buffer, result)
+            }
+        }
+    }
+
+    async fn write(&self, offset: u64, buffer: &Arc<AlignedBuffer>) -> Result<()> {
+        match self {
+            Self::File(file) => file.write(offset, buffer).await,
+            Self::Export(export) => export.write(offset, buffer).await,
+            Self::Drive(drive) => drive.write(offset, buffer, false).await,
+        }
+    }
+
+    async fn flush(&self) -> Result<()> {
+        match self {
+            Self::File(file) => file.flush().await,
+            Self::Export(export) => export.flush().await,
+            Self::Drive(drive) => drive.flush().await,
+        }
+    }
+
+    async fn trim(&self, len: u64) -> Result<()> {
+        match self {
+            Self::File(file) => file.trim(0, len).await,
+            Self::Export(export) => export.trim(0, len).await,
+            Self::Drive(drive) => drive.trim(0, len, false).await,
+        }
+    }
 }
 
 impl<'a> Place<'a> {
     /// Makes the target ready as [`Location::prepare`] does.
     ///
     /// # Errors
-    /// Those of [`Location::prepare`] and of opening a drive.
+    /// Those of [`Location::prepare`] and of opening a drive or export.
     pub(super) fn open(
         location: &'a Location,
         access: Access,
@@ -61,7 +105,13 @@ impl<'a> Place<'a> {
             Location::Drive(path) => Some(open_drive(&runtime, path)?),
             _ => None,
         };
-        Ok(Self { location, access, span_bytes, stop, runtime, drive, trims: true })
+        let export = match location {
+            Location::Nbd(uri) => Some(Rc::new(runtime.block_on(NbdTarget::open(&runtime, uri))?)),
+            _ => None,
+        };
+        let is_silent = Cell::new(false);
+        let trims = true;
+        Ok(Self { location, access, span_bytes, stop, runtime, drive, export, trims, is_silent })
     }
 
     /// Whether a device gave its old blocks back before each run so far.
@@ -99,17 +149,22 @@ impl<'a> Place<'a> {
 
     fn trim(&self) -> Result<()> {
         let opened = self.opened()?;
-        self.runtime.block_on(async {
-            match &opened {
-                Opened::File(file) => {
-                    file.trim(0, self.span_bytes).await?;
-                    file.flush().await
-                }
-                Opened::Drive(drive) => {
-                    drive.trim(0, self.span_bytes, false).await?;
-                    drive.flush().await
-                }
-            }
+        let trimmed = self.run(async {
+            opened.trim(self.span_bytes).await?;
+            opened.flush().await.map(Some)
+        });
+        trimmed.map(|_| ())
+    }
+
+    /// Runs `work` to its end; `None` if it was stopped, or given up behind a stop.
+    fn run<T>(&self, work: impl Future<Output = Result<Option<T>>>) -> Result<Option<T>> {
+        if self.is_silent.get() {
+            return Ok(None);
+        }
+        let work = patiently(&self.runtime, self.stop, || {}, work);
+        self.runtime.block_on(work).unwrap_or_else(|| {
+            self.is_silent.set(true);
+            Ok(None)
         })
     }
 
@@ -133,7 +188,7 @@ impl<'a> Place<'a> {
     /// The target's.
     pub(super) fn write(&self, maker: &Maker) -> Result<Option<f64>> {
         let opened = self.opened()?;
-        self.runtime.block_on(async {
+        self.run(async {
             let mut buffer = Arc::new(AlignedBuffer::zeroed(RECORD_BYTES as usize));
             let mut spent_ns = 0;
             for offset in (0..self.span_bytes).step_by(RECORD_BYTES as usize) {
@@ -150,17 +205,11 @@ impl<'a> Place<'a> {
                     }
                 }
                 let begun_ns = self.runtime.now_ns();
-                match &opened {
-                    Opened::File(file) => file.write(offset, &buffer).await?,
-                    Opened::Drive(drive) => drive.write(offset, &buffer, false).await?,
-                }
+                opened.write(offset, &buffer).await?;
                 spent_ns += self.runtime.now_ns() - begun_ns;
             }
             let begun_ns = self.runtime.now_ns();
-            match &opened {
-                Opened::File(file) => file.flush().await?,
-                Opened::Drive(drive) => drive.flush().await?,
-            }
+            opened.flush().await?;
             spent_ns += self.runtime.now_ns() - begun_ns;
             Ok(Some(spent_ns as f64 / 1e9))
         })
@@ -174,7 +223,7 @@ impl<'a> Place<'a> {
     pub(super) fn read(&self) -> Result<Option<f64>> {
         self.drop_cache()?;
         let opened = self.opened()?;
-        self.runtime.block_on(async {
+        self.run(async {
             let mut buffer = AlignedBuffer::zeroed(RECORD_BYTES as usize);
             let mut spent_ns = 0;
             for offset in (0..self.span_bytes).step_by(RECORD_BYTES as usize) {
@@ -182,14 +231,9 @@ impl<'a> Place<'a> {
                     return Ok(None);
                 }
                 let begun_ns = self.runtime.now_ns();
-                match &opened {
-                    Opened::File(file) => {
-                        let (bytes, result) = file.read(offset, buffer).await;
-                        buffer = bytes;
-                        result?;
-                    }
-                    Opened::Drive(drive) => drive.read(offset, &mut buffer).await?,
-                }
+                let (bytes, result) = opened.read(offset, buffer).await;
+                buffer = bytes;
+                result?;
                 spent_ns += self.runtime.now_ns() - begun_ns;
             }
             Ok(Some(spent_ns as f64 / 1e9))
@@ -198,7 +242,7 @@ impl<'a> Place<'a> {
 
     /// Drops what was written from the page cache. It is all durable by then, so nothing stays.
     fn drop_cache(&self) -> Result<()> {
-        if self.drive.is_some() || self.access.direct {
+        if self.drive.is_some() || self.export.is_some() || self.access.direct {
             return Ok(());
         }
         let failed = |error| Error::os(format!("cannot read {}", self.location), error);
@@ -208,9 +252,10 @@ impl<'a> Place<'a> {
     }
 
     fn opened(&self) -> Result<Opened> {
-        Ok(match &self.drive {
-            Some(drive) => Opened::Drive(Rc::clone(drive)),
-            None => Opened::File(FileTarget::open(&self.runtime, self.location, self.access)?),
+        Ok(match (&self.drive, &self.export) {
+            (Some(drive), _) => Opened::Drive(Rc::clone(drive)),
+            (_, Some(export)) => Opened::Export(Rc::clone(export)),
+            _ => Opened::File(FileTarget::open(&self.runtime, self.location, self.access)?),
         })
     }
 }
@@ -238,6 +283,9 @@ impl Drop for Place<'_> {
         }
         if let Some(drive) = self.drive.take() {
             let _ = self.runtime.block_on(drive.close());
+        }
+        if let Some(export) = self.export.take() {
+            let _ = self.run(async { export.close().await.map(Some) });
         }
         self.runtime.drop_tasks();
     }

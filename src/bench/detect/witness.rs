@@ -22,6 +22,10 @@ const ZRAM_STORED: usize = 1;
 const ZRAM_SAME_PAGES: usize = 5;
 const ZRAM_PAGE_BYTES: u64 = 4096;
 
+/// What is said of an export.
+const EXPORT_REMARK: &str = "An export does not say how much space its data takes: name the drive, \
+                             file or device behind it to have that looked at.";
+
 /// A number that grows with what is stored.
 pub(super) struct Witness {
     /// What it is, for a person.
@@ -106,7 +110,7 @@ pub(super) fn witnesses(location: &Location) -> (Vec<Witness>, Vec<String>) {
             )),
             None => {}
         },
-        Location::Nbd(_) => {}
+        Location::Nbd(_) => remarks.push(EXPORT_REMARK.into()),
     }
     match counted {
         Some(device) if device.name().starts_with("zram") => remarks.push(format!(
@@ -119,7 +123,7 @@ pub(super) fn witnesses(location: &Location) -> (Vec<Witness>, Vec<String>) {
             source: Source::Counter(device),
         }),
         None => {
-            if !matches!(location, Location::Device(_)) {
+            if !matches!(location, Location::Device(_) | Location::Nbd(_)) {
                 remarks.push("No device below counts bytes written.".into());
             }
         }
