@@ -162,7 +162,7 @@ impl Device {
             read: bytes(2)?,
             written: bytes(6)?,
             discarded: bytes(13).unwrap_or(0),
-            smart_written: self.smart_written().filter(|_| self.has_smart),
+            smart_written: if self.has_smart { self.smart_written() } else { None },
         })
     }
 
