@@ -255,6 +255,17 @@ impl Preset {
             (None, true) => self.runs_max.unwrap_or(3 * runs).max(runs),
             (None, false) => runs,
         };
+        match changes.runs_max {
+            Some(most) if !may_grow => {
+                let what = format!("{most} runs at most: without a precision there are {runs}");
+                return Err(invalid(what));
+            }
+            Some(most) if most < runs => {
+                let what = format!("{most} runs at most are fewer than {runs}: give fewer runs");
+                return Err(invalid(what));
+            }
+            _ => {}
+        }
         let plan = Plan {
             tests: self.tests(changes)?,
             levels: self.levels(changes)?,
@@ -547,6 +558,12 @@ mod tests {
         let none = Changes { operations: vec![Operation::Trim], ..Changes::default() };
         let preset = Preset::load("copy").expect("a preset");
         assert!(preset.plan(&none).unwrap_err().to_string().contains("its operations: copy"));
+        for (precision_percent, words) in
+            [(None, "without a precision"), (Some(2.0), "fewer than 10")]
+        {
+            let few = Changes { runs_max: Some(3), precision_percent, ..Changes::default() };
+            assert!(preset.plan(&few).unwrap_err().to_string().contains(words), "{words}");
+        }
         let unsaid = Changes { kinds: vec![KindName::Exact], ..Changes::default() };
         assert!(preset.plan(&unsaid).unwrap_err().to_string().contains("needs --saved"));
     }

@@ -149,7 +149,9 @@ fn an_interrupted_benchmark_is_gone_on_with() {
     let line = format!("interrupted: {kept} runs are in part; go on with --resume part");
     assert!(said.contains(&line), "{said}");
     assert!((3..12).contains(&kept) && !place.path("data").exists());
-    assert!(place.refused(&["other", "--resume", "part"]).contains("is of data, not of other"));
+    let other = run(&mut place.command(&["other", "--resume", "part"]), COMMAND_LIMIT);
+    let is_refused = other.code == Some(2) && other.stderr.contains("is of data, not of other");
+    assert!(is_refused, "{}", other.stderr);
     let resumed = run(&mut place.command(&["data", "--resume", "part"]), COMMAND_LIMIT);
     assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
     let (part, whole) = (place.results("part"), place.results("whole"));
@@ -297,7 +299,9 @@ fn nothing_is_overwritten_unasked() {
     assert!(is_whole(&place.path("mine")));
     assert!(place.refused(&["data", "--output", "mine"]).contains("--resume"));
     assert!(is_whole(&place.path("mine")) && !place.path("data").exists());
-    assert!(place.refused(&["data", "--resume", "mine"]).contains("no whole line"));
+    let resumed = run(&mut place.command(&["data", "--resume", "mine"]), COMMAND_LIMIT);
+    let is_refused = resumed.code == Some(2) && resumed.stderr.contains("no whole line");
+    assert!(is_refused, "{}", resumed.stderr);
     assert!(is_whole(&place.path("mine")));
     let drive = Drive::create("64M", &[]);
     let target = format!("drive:{}", drive.path().display());
@@ -330,6 +334,15 @@ fn mistakes_say_what_to_do() {
     assert_eq!(unknown.code, Some(2));
     assert!(unknown.stderr.contains("did you mean atto?"), "{}", unknown.stderr);
     for (args, words) in [
+        (&["data", "--resume", "nothing"][..], "there are no results in nothing to go on with"),
+        (&["data", "--detect-compression", "--runs", "5"], "cannot be used with '--runs"),
+        (&["data", "--detect-compression", "--span", "1M"], "a span of 1 MiB: give at least 8 MiB"),
+    ] {
+        let finished = run(&mut place.command(args), COMMAND_LIMIT);
+        let is_said = finished.stderr.contains(words) && finished.stderr.lines().count() == 1;
+        assert!(finished.code == Some(2) && is_said, "{args:?}: {}", finished.stderr);
+    }
+    for (args, words) in [
         (&["data", "--operation", "raed"][..], "did you mean read?"),
         (&["data", "--saved", "50"], "like 50%"),
         (&["data", "--kind", "spread"], "needs --saved"),
@@ -339,9 +352,13 @@ fn mistakes_say_what_to_do() {
         (&["data", "--threads", "65"], "65 is not in 1..=64"),
         (&["data", "--seconds", "0"], "0 seconds: give more than 0"),
         (&["data", "--seconds", "nan"], "'nan' is no time"),
-        (&["data", "--resume", "nothing"], "there are no results in nothing to go on with"),
         (&["data", "--record", "3"], "512 B to 16 MiB"),
-        (&["data", "--flush", "never"], "timed"),
+        (&["data", "--flush", "never"], "give one of timed, untimed, each-write"),
+        (&["data", "--cache", "cold"], "give dropped or warm"),
+        (&["data", "--runs-max", "7"], "7 runs at most: without a precision there are 2"),
+        (&["data", "--output", "."], ". is a directory: name a file in it"),
+        (&["drive:nothing"], "cannot open nothing: No such file"),
+        (&["data", "--resume", "nothing"], "'--preset <NAME>' cannot be used with '--resume"),
         (&["no/such/folder"], "no/such/folder"),
         (&["/dev/null"], "no file, folder or block device"),
     ] {

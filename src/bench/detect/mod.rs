@@ -38,7 +38,7 @@ use super::results::environment::environment;
 use super::stats::Comparison;
 use super::target::{Access, Location};
 use crate::base::seed::random;
-use crate::base::units::format_size;
+use crate::base::units::format_size_exact;
 use crate::base::{Error, ErrorKind, Result};
 
 /// Version of the JSON form.
@@ -314,11 +314,9 @@ pub fn detect(
 
 fn check_span(span_bytes: u64) -> Result<()> {
     if span_bytes < SPAN_BYTES_MIN || !span_bytes.is_multiple_of(RECORD_BYTES) {
-        let least = format_size(SPAN_BYTES_MIN);
-        return Err(Error::new(
-            ErrorKind::InvalidInput,
-            format!("a span of {span_bytes} bytes: give at least {least}, in steps of 256 KiB"),
-        ));
+        let [span, least] = [span_bytes, SPAN_BYTES_MIN].map(format_size_exact);
+        let what = format!("a span of {span}: give at least {least}, in steps of 256 KiB");
+        return Err(Error::new(ErrorKind::InvalidInput, what));
     }
     Ok(())
 }

@@ -29,9 +29,13 @@ impl Writer {
     /// Makes a new file for these results.
     ///
     /// # Errors
-    /// `AlreadyExists`; the operating system's.
+    /// `AlreadyExists`; `InvalidInput` for a directory; the operating system's.
     pub fn create(path: &Path, header: &Header) -> Result<Self> {
         let file = File::options().write(true).create_new(true).open(path).map_err(|error| {
+            if path.is_dir() {
+                let what = format!("{} is a directory: name a file in it", path.display());
+                return Error::new(ErrorKind::InvalidInput, what);
+            }
             if error.kind() == std::io::ErrorKind::AlreadyExists {
                 let what = format!(
                     "{} exists: name another file, or say --resume to go on with it",

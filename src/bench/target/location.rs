@@ -119,6 +119,8 @@ impl Location {
             Self::Device(path) => prepare_device(path, bytes, destroy),
             Self::Nbd(uri) => nbd::prepare(uri, bytes, destroy),
             Self::Drive(path) => {
+                fs::metadata(path)
+                    .map_err(|error| Error::os(format!("cannot open {}", path.display()), error))?;
                 if !destroy {
                     return Err(Error::new(
                         ErrorKind::AlreadyExists,

@@ -156,15 +156,18 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
 
     /// Go on with the benchmark of this file, which says what is done
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "dry_run", "fio_job",
-        "quick", "runs", "precision", "runs_max", "seconds", "warm_up", "span", "shift", "depth",
-        "threads", "records", "operations", "saved", "kinds", "duplicates", "direct", "buffered",
-        "cache", "flush", "pattern", "order", "seed"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["preset", "output", "dry_run",
+        "fio_job", "quick", "runs", "precision", "runs_max", "seconds", "warm_up", "span", "shift",
+        "depth", "threads", "records", "operations", "saved", "kinds", "duplicates", "direct",
+        "buffered", "cache", "flush", "pattern", "order", "seed"])]
     resume: Option<PathBuf>,
 
     /// Find out whether the target compresses or deduplicates, from reported usage, counters and
     /// speed, instead of running a preset; of --span, 8M or more [default: 64M]
-    #[arg(long, conflicts_with_all = ["preset", "resume", "dry_run", "fio_job", "output"])]
+    #[arg(long, conflicts_with_all = ["preset", "resume", "dry_run", "fio_job", "output", "quick",
+        "runs", "precision", "runs_max", "seconds", "warm_up", "shift", "depth", "threads",
+        "records", "operations", "saved", "kinds", "duplicates", "cache", "flush", "pattern",
+        "order"])]
     detect_compression: bool,
 
     /// Print a job for fio that does the same, as far as fio can, and do nothing
@@ -199,8 +202,13 @@ fn seconds(text: &str) -> Result<f64, String> {
 fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     use serde::de::IntoDeserializer;
     use serde::de::value::Error as WordError;
-    T::deserialize(IntoDeserializer::<WordError>::into_deserializer(text))
-        .map_err(|error| error.to_string())
+    T::deserialize(IntoDeserializer::<WordError>::into_deserializer(text)).map_err(|error| {
+        let text = error.to_string();
+        match text.split_once(", expected ") {
+            Some((_, known)) => format!("give {}", known.replace('`', "")),
+            None => text,
+        }
+    })
 }
 
 fn operation(text: &str) -> Result<Operation, String> {
