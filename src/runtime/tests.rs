@@ -659,3 +659,13 @@ fn the_same_program_runs_the_same_way() {
     assert!(first == random_run(1), "a second run differs");
     assert!(first != random_run(1000), "the log says something about the run");
 }
+
+/// A sleep counts from when it was asked for, also if nobody looks at it before it is over.
+#[test]
+fn a_sleep_that_is_looked_at_too_late_is_over() {
+    let runtime = Runtime::simulated();
+    let late = runtime.sleep_ns(100);
+    runtime.block_on(runtime.sleep_ns(500));
+    runtime.block_on(late);
+    assert_eq!(runtime.now_ns(), 500);
+}

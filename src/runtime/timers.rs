@@ -88,8 +88,8 @@ impl Timers {
         let Some((deadline, _)) = self.waiting.borrow().keys().next().copied() else {
             return false;
         };
-        assert!(deadline >= now.get(), "virtual time would go back");
-        now.set(deadline);
+        // A sleep that nobody looked at in time is due now.
+        now.set(deadline.max(now.get()));
         true
     }
 }
