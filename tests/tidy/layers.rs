@@ -13,9 +13,9 @@ const ALLOWED: [(&str, &[&str]); 13] = [
     ("media", &["base", "runtime"]),
     ("report", &["base"]),
     ("controller", &["base", "format", "codec", "media", "report"]),
-    ("serve", &["base", "runtime", "media", "report", "controller"]),
     ("model", &["base", "runtime", "format", "codec", "media", "report", "controller"]),
-    ("bench", &["base", "runtime", "codec", "media", "report", "controller", "serve", "model"]),
+    ("serve", &["base", "runtime", "media", "report", "controller"]),
+    ("bench", &["base", "runtime", "codec", "media", "report", "controller", "model", "serve"]),
     ("torture", &["base", "runtime", "format", "codec", "media", "report", "controller"]),
     (
         "cli",
