@@ -24,10 +24,14 @@ use super::patience::{LOOK_NS, patiently};
 use super::pattern::{Step, Steps};
 use super::payload::{Payload, Stream};
 use super::stats::Latencies;
-use super::target::{Access, DriveTarget, FileTarget, Location, NbdTarget, StdioTarget, Target};
+use super::target::{
+    Access, DriveTarget, FileTarget, Location, NbdTarget, SimTarget, StdioTarget, Target,
+};
 use super::workload::{Flush, Workload};
 use crate::base::wait::WaitQueue;
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result};
+use crate::model::drive::{SimDrive, SimSpec};
+use crate::model::profile::Profile;
 use crate::runtime::{Backend, Runtime};
 
 /// Intervals of a run's course at most. Twice as many are joined in pairs: a run of any length
@@ -97,7 +101,7 @@ pub struct Run {
 pub fn check(location: &Location, access: Access, workload: &Workload) -> Result<()> {
     let wrong = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
     workload.check()?;
-    if workload.threads > 1 && matches!(location, Location::Drive(_)) {
+    if workload.threads > 1 && matches!(location, Location::Drive(_) | Location::Sim(_)) {
         let what = "a drive in this process has one thread: give more depth instead of --threads";
         return wrong(what.into());
     }
@@ -149,6 +153,14 @@ pub fn measure(
     Ok(all.expect("there is a thread"))
 }
 
+/// Carries `run` out on a simulated drive, in its time.
+///
+/// # Errors
+/// Those of [`check`]; the drive's first.
+pub fn simulate(sim: &Rc<SimDrive>, run: &Run, stop: &AtomicBool) -> Result<Sample> {
+    on_target(sim.runtime(), SimTarget(Rc::clone(sim)), run, 0, stop)
+}
+
 /// One thread's part. `barrier` is passed once by every thread, whatever happens before it.
 fn thread(
     location: &Location,
@@ -171,6 +183,11 @@ fn thread(
             let opened = runtime.block_on(DriveTarget::open(&runtime, path));
             barrier.wait();
             opened.and_then(|target| on_target(&runtime, target, run, number, stop))
+        }
+        Location::Sim(profile) => {
+            barrier.wait();
+            let sim = SimDrive::new(SimSpec::of(&Profile::find(profile)?)?)?;
+            simulate(&Rc::new(sim), run, stop)
         }
         Location::Nbd(uri) => {
             let opened = runtime.block_on(NbdTarget::open(&runtime, uri));

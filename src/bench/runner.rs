@@ -5,13 +5,14 @@
 //! addresses and the same data. Before a test that reads or overwrites, the span holds data of the
 //! same level as the test's own; nothing is read that nobody wrote.
 
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rand::seq::SliceRandom;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::doubts::doubts;
-use super::engine::{Run, Sample, measure};
+use super::engine::{self, Run, Sample};
 use super::payload::Payload;
 use super::plan::{Cache, Order, Plan};
 use super::results::RunResult;
@@ -21,6 +22,8 @@ use super::target::{Access, Location};
 use super::workload::{Flush, Operation, Pattern, THREADS_MAX, Workload};
 use crate::base::Result;
 use crate::base::seed::random;
+use crate::model::drive::{SimDrive, SimSpec};
+use crate::model::profile::Profile;
 
 /// Streams of data of one place in the order of runs: those of its threads, of the fill before it,
 /// and of its warming up. None is used twice.
@@ -97,7 +100,13 @@ pub fn carry_out(
     let begun =
         seconds(ClockId::Monotonic) - done.iter().map(|run| run.begun_s).fold(0.0, f64::max);
     let bench = Bench { location, plan, access, device, stop, begun, watch };
-    Runner { bench, payloads: Vec::new(), runs: done, held: None, place: 0 }.all()
+    let sim = match location {
+        Location::Sim(profile) => {
+            Some(Rc::new(SimDrive::new(SimSpec::of(&Profile::find(profile)?)?)?))
+        }
+        _ => None,
+    };
+    Runner { bench, sim, payloads: Vec::new(), runs: done, held: None, place: 0 }.all()
 }
 
 struct Bench<'a> {
@@ -112,6 +121,8 @@ struct Bench<'a> {
 
 struct Runner<'a> {
     bench: Bench<'a>,
+    /// The drive that is simulated: each run meets it as the one before left it.
+    sim: Option<Rc<SimDrive>>,
     /// Data by level and unit.
     payloads: Vec<((usize, usize), Payload)>,
     runs: Vec<RunResult>,
@@ -270,10 +281,13 @@ impl Runner<'_> {
         let mut run = RunResult::new(round, cell.test, cell.level, place, sample);
         run.begun_s = begun[0] - self.bench.begun;
         let threads = f64::from(workload.threads);
-        run.processor_share = (ended[1] - begun[1]) / (ended[0] - begun[0]).max(1e-9) / threads;
+        if self.sim.is_none() {
+            let wall = (ended[0] - begun[0]).max(1e-9);
+            run.processor_share = (ended[1] - begun[1]) / wall / threads;
+        }
         let now = self.bench.device.as_ref().and_then(Device::bytes);
         run.device = now.zip(counted).map(|(now, earlier)| now.since(earlier));
-        let in_process = matches!(self.bench.location, Location::Drive(_));
+        let in_process = matches!(self.bench.location, Location::Drive(_) | Location::Sim(_));
         run.warnings = doubts(plan, &run, memory_bytes(), in_process);
         self.bench.watch.keep(&run)?;
         self.runs.push(run);
@@ -303,7 +317,12 @@ impl Runner<'_> {
             stream,
             seed: self.bench.plan.seed ^ stream,
         };
-        measure(self.bench.location, self.bench.access, &run, self.bench.stop)
+        let Bench { location, access, stop, .. } = self.bench;
+        engine::check(location, access, workload)?;
+        match &self.sim {
+            Some(sim) => engine::simulate(sim, &run, stop),
+            None => engine::measure(location, access, &run, stop),
+        }
     }
 
     /// A level's data for records of that size: units of a record, or of 4 KiB at most.

@@ -10,6 +10,7 @@ mod bad_input;
 mod bench;
 #[cfg(feature = "bench")]
 mod bench_report;
+mod bench_sim;
 #[cfg(feature = "bench")]
 mod bench_target;
 mod cli_doc;

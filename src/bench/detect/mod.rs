@@ -256,6 +256,10 @@ pub fn detect(
     progress: &mut dyn FnMut(&str, f64),
 ) -> Result<Detection> {
     check_span(span_bytes)?;
+    if let Location::Sim(profile) = location {
+        let what = format!("{location} is simulated: pumice drives {profile} says its codec");
+        return Err(Error::new(ErrorKind::Unsupported, what));
+    }
     let facts = environment(location.path().as_deref());
     let (witnesses, mut remarks) = witnesses(location);
     let place = Place::open(location, access, destroy, span_bytes, stop)?;

@@ -111,6 +111,7 @@ pub(super) fn witnesses(location: &Location) -> (Vec<Witness>, Vec<String>) {
             None => {}
         },
         Location::Nbd(_) => remarks.push(EXPORT_REMARK.into()),
+        Location::Sim(_) => {}
     }
     match counted {
         Some(device) if device.name().starts_with("zram") => remarks.push(format!(
@@ -152,7 +153,7 @@ fn zram(folder: &Path, field: usize) -> Option<u64> {
 pub(super) fn zeroes(location: &Location, place: &Place<'_>, bytes: u64) -> Option<Zeroes> {
     let path = location.path().unwrap_or_default();
     let mapped = match location {
-        Location::Nbd(_) => return None,
+        Location::Nbd(_) | Location::Sim(_) => return None,
         Location::Drive(_) => place.drive_info()?.mapped_bytes,
         Location::Device(_) => {
             let name = Device::of(&path)?.name();

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 
 use super::DeviceBytes;
 use crate::base::units::format_size;
+use crate::model::profile::Profile;
 
 /// Bytes of one sector in `/sys/block/*/stat`, whatever the device's own are.
 ///
@@ -50,6 +51,20 @@ pub fn environment(path: Option<&Path>) -> Vec<(String, String)> {
         add("loop file", device.text("loop/backing_file"));
     }
     facts
+}
+
+/// Facts about a simulated drive: its profile, and what takes time in it.
+pub fn simulated(profile: &Profile) -> Vec<(String, String)> {
+    let costs = "flash, link and commands as the profile says; compressing and looking the map up \
+                 take no time of their own";
+    let facts = [
+        ("program", concat!("pumice ", env!("CARGO_PKG_VERSION"))),
+        ("simulated drive", &profile.name),
+        ("profile", &profile.id),
+        ("time", "virtual"),
+        ("cost model", costs),
+    ];
+    facts.map(|(name, fact)| (name.to_owned(), fact.to_owned())).into()
 }
 
 fn yes_or_no(flag: &str) -> String {

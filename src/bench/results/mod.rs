@@ -18,6 +18,7 @@ use super::plan::{Plan, Unit};
 use super::stats::Latencies;
 use super::target::Location;
 use crate::base::Result;
+use crate::model::profile::Profile;
 
 pub use cells::CellSummary;
 pub use file::{Writer, read};
@@ -58,7 +59,7 @@ impl Header {
     /// measured. `begun_unix_s`: seconds since 1970.
     ///
     /// # Errors
-    /// Data that cannot be made.
+    /// Data that cannot be made; a profile that is not there.
     pub fn new(
         title: &str,
         about: &str,
@@ -77,7 +78,10 @@ impl Header {
             plan,
             command: words.collect::<Vec<_>>().join(" "),
             begun_unix_s,
-            environment: environment::environment(location.path().as_deref()),
+            environment: match location {
+                Location::Sim(profile) => environment::simulated(&Profile::find(profile)?),
+                _ => environment::environment(location.path().as_deref()),
+            },
         })
     }
 }

@@ -204,6 +204,7 @@ fn trimmed_data_is_put_back() {
                 kept: Vec::new(),
             },
         },
+        sim: None,
         payloads: Vec::new(),
         runs: Vec::new(),
         held: Some(1),

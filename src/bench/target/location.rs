@@ -15,6 +15,8 @@ use rustix::fs::{Advice, OFlags, fadvise};
 use super::drive::DriveTarget;
 use super::nbd;
 use crate::base::{Error, ErrorKind, Result};
+use crate::model::drive::SimSpec;
+use crate::model::profile::Profile;
 use crate::runtime::{Backend, Runtime};
 use crate::serve::nbd::client::Uri;
 
@@ -38,6 +40,8 @@ pub enum Location {
     Drive(PathBuf),
     /// An export of an NBD server.
     Nbd(Uri),
+    /// A simulated drive, by the name or file of its profile.
+    Sim(String),
 }
 
 /// How files and devices are opened.
@@ -52,7 +56,7 @@ fn invalid(what: String) -> Error {
 }
 
 impl Location {
-    /// Reads what was typed: `drive:PATH`, `nbd://HOST[:PORT]/EXPORT`,
+    /// Reads what was typed: `drive:PATH`, `sim:PROFILE`, `nbd://HOST[:PORT]/EXPORT`,
     /// `nbd+unix:///EXPORT?socket=PATH`, or a path whose kind is looked up.
     ///
     /// # Errors
@@ -62,13 +66,16 @@ impl Location {
         if let Some(path) = text.strip_prefix("drive:") {
             return Ok(Self::Drive(path.into()));
         }
+        if let Some(profile) = text.strip_prefix("sim:") {
+            return Ok(Self::Sim(profile.to_owned()));
+        }
         if let Some((scheme, _)) = text.split_once("://") {
             if scheme.to_ascii_lowercase().starts_with("nbd") {
                 return Ok(Self::Nbd(Uri::parse(text)?));
             }
             return Err(invalid(format!(
                 "targets of the kind {scheme}:// are not known: give a file, a folder, a block \
-                 device, nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH or drive:PATH"
+                 device, nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, drive:PATH or sim:PROFILE"
             )));
         }
         let path = PathBuf::from(text);
@@ -91,12 +98,12 @@ impl Location {
         }
     }
 
-    /// The path that is opened; an export has none here.
+    /// The path that is opened; an export and a simulated drive have none here.
     pub fn path(&self) -> Option<PathBuf> {
         match self {
             Self::Folder(path) => Some(path.join(FILE_NAME)),
             Self::File(path) | Self::Device(path) | Self::Drive(path) => Some(path.clone()),
-            Self::Nbd(_) => None,
+            Self::Nbd(_) | Self::Sim(_) => None,
         }
     }
 
@@ -118,6 +125,13 @@ impl Location {
             Self::Folder(path) => prepare_file(&path.join(FILE_NAME), bytes, destroy),
             Self::Device(path) => prepare_device(path, bytes, destroy),
             Self::Nbd(uri) => nbd::prepare(uri, bytes, destroy),
+            Self::Sim(profile) => {
+                let size_bytes = SimSpec::of(&Profile::find(profile)?)?.size_bytes;
+                if size_bytes < bytes {
+                    return Err(too_small(self, size_bytes, bytes));
+                }
+                Ok(())
+            }
             Self::Drive(path) => {
                 fs::metadata(path)
                     .map_err(|error| Error::os(format!("cannot open {}", path.display()), error))?;
@@ -171,7 +185,7 @@ impl Location {
     /// The operating system's.
     pub fn drop_cache(&self) -> Result<()> {
         let path = match self {
-            Self::Drive(_) | Self::Nbd(_) => None,
+            Self::Drive(_) | Self::Nbd(_) | Self::Sim(_) => None,
             Self::File(_) | Self::Folder(_) | Self::Device(_) => self.path(),
         };
         let Some(path) = path else { return Ok(()) };
@@ -214,6 +228,7 @@ impl fmt::Display for Location {
         match self {
             Self::Drive(path) => write!(f, "drive:{}", path.display()),
             Self::Nbd(uri) => uri.fmt(f),
+            Self::Sim(profile) => write!(f, "sim:{profile}"),
             Self::File(path) | Self::Folder(path) | Self::Device(path) => path.display().fmt(f),
         }
     }

@@ -6,6 +6,7 @@
 //! * `stdio`: a file through a buffer of this process, as the C library's streams go.
 //! * `drive`: a Pumice drive in this process, without a protocol between.
 //! * `nbd`: an export of any NBD server.
+//! * `sim`: a simulated drive, in virtual time.
 //!
 //! Knows no workload.
 
@@ -13,6 +14,7 @@ mod drive;
 mod file;
 mod location;
 mod nbd;
+mod sim;
 mod stdio;
 
 use std::sync::Arc;
@@ -21,6 +23,7 @@ pub use drive::DriveTarget;
 pub use file::FileTarget;
 pub use location::{Access, Location};
 pub use nbd::NbdTarget;
+pub use sim::SimTarget;
 pub use stdio::StdioTarget;
 
 use crate::base::{AlignedBuffer, Result};

@@ -31,8 +31,9 @@ use crate::report::Document;
 /// measured before the first run.
 ///
 /// TARGET is a file (made, and removed at the end), a folder (a file in it), a block device,
-/// drive:PATH (a Pumice drive, opened in this process) or an NBD URI. What holds anything is
-/// refused unless --destroy-data is given; what is mounted or has partitions is refused always.
+/// drive:PATH (a Pumice drive, opened in this process), an NBD URI, or sim:PROFILE (a drive in
+/// virtual time, see pumice drives). What holds anything is refused unless --destroy-data is
+/// given; what is mounted or has partitions is refused always.
 ///
 /// Presets (pumice bench --list says what each one does):
 ///   compressibility      the default: how a target reacts to the data
@@ -45,11 +46,12 @@ Examples:
   pumice bench /mnt/disk
   pumice bench /dev/sdX --preset iozone-iops --destroy-data
   pumice bench drive:drive.pumice --destroy-data --saved 90% --saved 10% --runs 10
+  pumice bench sim:micro-center-64
   pumice bench /mnt/disk --preset my.toml --dry-run
   pumice bench /mnt/disk --detect-compression
   pumice bench /mnt/disk --output result.jsonl; pumice report result.jsonl --html page.html")]
 pub(crate) struct Args {
-    /// File, folder, block device, drive:PATH or NBD URI
+    /// File, folder, block device, drive:PATH, NBD URI or sim:PROFILE
     #[arg(required_unless_present = "list")]
     target: Option<String>,
 
@@ -269,6 +271,10 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 
 /// Goes on with a benchmark that was interrupted.
 fn resume(args: &Args, location: &Location, path: &Path) -> Result<Outcome> {
+    if let Location::Sim(_) = location {
+        let what = format!("{location} is simulated, and what it held is gone: begin anew");
+        return Err(Error::new(ErrorKind::Unsupported, what));
+    }
     let interrupt = Interrupt::catch()?;
     let (writer, results) = Writer::resume(path)?;
     let then = &results.header.target;

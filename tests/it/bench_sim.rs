@@ -1,0 +1,138 @@
+//! Goal: `pumice bench sim:PROFILE` measures a simulated drive in virtual time: the same data and
+//! the same results every time, faster the better its data compresses, and refusals that say why.
+//! Method: tiny plans on built-in profiles and on one of the test's own.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use pumice::bench::results::{Results, RunResult, read};
+use tempfile::TempDir;
+
+use crate::harness::{COMMAND_LIMIT, Finished, PUMICE, run};
+
+const PRESET: &str = r#"
+about = "Small."
+runs = 2
+span = "64M"
+seconds = 0.05
+[[level]]
+saved = "90%"
+[[level]]
+saved = "0%"
+[[test]]
+operation = "write"
+record = "1M"
+depth = 4
+[[test]]
+operation = "random-read"
+record = "4K"
+depth = 32
+unit = "IOPS"
+[[test]]
+operation = "random-write"
+record = "4K"
+depth = 32
+unit = "IOPS"
+"#;
+
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let place = Self(tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir"));
+        fs::write(place.path("small.toml"), PRESET).expect("a preset");
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn bench(&self, args: &[&str]) -> Finished {
+        let mut command = Command::new(PUMICE);
+        command.current_dir(self.0.path()).args(["bench", "--preset", "small.toml"]).args(args);
+        run(&mut command, COMMAND_LIMIT)
+    }
+
+    fn results(&self, target: &str, output: &str) -> Results {
+        let finished = self.bench(&[target, "--output", output]);
+        assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+        read(&self.path(output)).expect("results")
+    }
+
+    fn refused(&self, args: &[&str]) -> String {
+        let finished = self.bench(args);
+        assert_eq!(finished.code, Some(2), "{}{}", finished.stdout, finished.stderr);
+        finished.stderr
+    }
+}
+
+/// Everything of a run but when it began for a person.
+fn measured(run: &RunResult) -> String {
+    let mut run = run.clone();
+    run.begun_s = 0.0;
+    serde_json::to_string(&run).expect("JSON")
+}
+
+/// Guards against a wall clock or chance in what is said to be virtual time, and against a drive
+/// that forgets what compressing is for.
+#[test]
+fn a_simulated_drive_gives_the_same_every_time_and_is_faster_with_data_that_compresses() {
+    let place = Place::new();
+    let first = place.results("sim:micro-center-64", "first");
+    let again = place.results("sim:micro-center-64", "again");
+    assert_eq!(first.runs.len(), 12);
+    for (one, other) in first.runs.iter().zip(&again.runs) {
+        assert_eq!(measured(one), measured(other));
+        assert!(one.processor_share == 0.0 && one.generation_share == 0.0, "{one:?}");
+    }
+    let fact = |name: &str| {
+        let fact = first.header.environment.iter().find(|(known, _)| known == name);
+        fact.unwrap_or_else(|| panic!("no {name}")).1.as_str()
+    };
+    assert_eq!((fact("profile"), fact("time")), ("micro-center-64", "virtual"));
+    assert!(fact("cost model").starts_with("flash, link and commands"));
+    let mean = |results: &Results, test: usize, level: usize| {
+        let of = |run: &&RunResult| run.test == test && run.level == level;
+        let runs: Vec<_> = results.runs.iter().filter(of).collect();
+        let unit = results.header.plan.tests[test].unit;
+        runs.iter().map(|run| run.value(unit)).sum::<f64>() / runs.len() as f64
+    };
+    // Writes, in a row and at random: the link and the processor set the pace of the one, the
+    // flash that of the other. A drive without compression does not tell them apart.
+    for test in [0, 2] {
+        let gain = mean(&first, test, 0) / mean(&first, test, 1);
+        assert!((1.5..4.0).contains(&gain), "test {test}: {gain}");
+    }
+    let plain = place.results("sim:intel-x25-m-g1-80", "plain");
+    for test in [0, 1, 2] {
+        let gain = mean(&plain, test, 0) / mean(&plain, test, 1);
+        assert!((0.95..1.05).contains(&gain), "test {test} without compression: {gain}");
+    }
+}
+
+#[test]
+fn what_cannot_be_simulated_says_why() {
+    let place = Place::new();
+    let refused = |args: &[&str]| place.refused(args);
+    let unknown = refused(&["sim:micro-center-65"]);
+    assert!(unknown.contains("micro-center-64"), "{unknown}");
+    let missing = refused(&["sim:mine.toml"]);
+    assert!(missing.contains("mine.toml"), "{missing}");
+    let kind = refused(&["sim:hdd-2010"]);
+    assert!(kind.contains("cannot be simulated yet"), "{kind}");
+    let large = refused(&["sim:micro-center-64", "--span", "1T"]);
+    assert!(large.contains("give a smaller --span"), "{large}");
+    let threads = refused(&["sim:micro-center-64", "--threads", "2"]);
+    assert!(threads.contains("has one thread"), "{threads}");
+    let mut command = Command::new(PUMICE);
+    command.args(["bench", "sim:micro-center-64", "--detect-compression"]);
+    let detected = run(&mut command, COMMAND_LIMIT);
+    assert!(detected.stderr.contains("pumice drives micro-center-64 says"), "{}", detected.stderr);
+    place.results("sim:micro-center-64", "done");
+    let mut command = Command::new(PUMICE);
+    command.arg("bench").arg("sim:micro-center-64").arg("--resume").arg(place.path("done"));
+    let resumed = run(&mut command, COMMAND_LIMIT);
+    assert!(resumed.stderr.contains("what it held is gone"), "{}", resumed.stderr);
+}
