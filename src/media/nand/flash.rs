@@ -226,6 +226,14 @@ impl Flash {
         self.blocks[self.index(address)].erases
     }
 
+    /// Rows of a block that were asked to be programmed since it was erased.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub fn programmed_rows(&self, address: BlockAddress) -> u32 {
+        self.blocks[self.index(address)].next_row
+    }
+
     /// How often each block was erased, die after die.
     pub fn wear(&self) -> impl Iterator<Item = u32> {
         self.blocks.iter().map(|block| block.erases)
