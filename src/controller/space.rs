@@ -438,13 +438,9 @@ impl Space {
         self.matching(|segment| segment.is_empty() && segment.readers > 0).next().is_some()
     }
 
-    /// The sealed segment that garbage collection should empty next: the one with the best ratio
-    /// of what is gained (dead bytes, for the longer the older the data is) to what it costs
-    /// (reading it all, writing what is live). An end that no frame fits into is not dead. None
-    /// with fewer than `gain_bytes_min` dead bytes.
-    ///
-    /// Source: Rosenblum and Ousterhout, "The design and implementation of a log-structured file
-    /// system", 1992, section 3.6.
+    /// The sealed segment that garbage collection should empty next: the one with the best
+    /// [`benefit_over_cost`]. An end that no frame fits into is not dead. None with fewer than
+    /// `gain_bytes_min` dead bytes.
     pub(crate) fn victim(
         &self,
         now: SeqNo,
@@ -466,9 +462,7 @@ impl Space {
             if dead < gain_bytes_min || !is_meta_worth_it {
                 continue;
             }
-            let utilization = 1.0 - f64::from(dead) / f64::from(segment_bytes);
-            let age = (now.0 - segment.age.0.min(now.0) + 1) as f64;
-            let score = (1.0 - utilization) * age / (1.0 + utilization);
+            let score = benefit_over_cost(dead, segment_bytes, now.0.saturating_sub(segment.age.0));
             if best.is_none_or(|(highest, _)| score > highest) {
                 best = Some((score, number));
             }
@@ -518,6 +512,17 @@ impl Space {
         let found = self.segments.iter().enumerate().filter(move |(_, segment)| wanted(segment));
         found.map(|(number, _)| SegmentId(number as u32))
     }
+}
+
+/// How worthwhile it is to empty a segment of which `dead` bytes are dead, and whose youngest data
+/// is `age` old: what is gained (dead bytes, for the longer the older the data is) over what it
+/// costs (reading it all, writing what is live).
+///
+/// Source: Rosenblum and Ousterhout, "The design and implementation of a log-structured file
+/// system", 1992, section 3.6.
+pub(crate) fn benefit_over_cost(dead: u32, segment_bytes: u32, age: u64) -> f64 {
+    let utilization = 1.0 - f64::from(dead) / f64::from(segment_bytes);
+    (1.0 - utilization) * (age as f64 + 1.0) / (1.0 + utilization)
 }
 
 impl Segment {
