@@ -65,6 +65,7 @@ pub use rebuild::{Finder, Identity, Parts, Way, Wreck, copy_into};
 use recovery::Limits;
 pub use resize::{Resize, Resized};
 pub use scrub::{ScrubProgress, ScrubReport};
+#[cfg(feature = "bench")]
 pub(crate) use space::benefit_over_cost;
 pub use warn::WARN_THRESHOLDS_MAX;
 pub use write::ATOMIC_WRITE_BYTES;

@@ -1,0 +1,89 @@
+//! What a drive wrote and why.
+
+use super::BLOCK_BYTES;
+
+/// What was asked of a drive and what it cost, since it was made.
+///
+/// `host + collected + leveled + padding + parity = flash` bytes, but for what waits in rows that
+/// are not full yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogCounts {
+    /// Blocks of 4 KiB that the host wrote.
+    pub host_blocks_written: u64,
+    /// Blocks of 4 KiB that the host read.
+    pub host_blocks_read: u64,
+    /// Blocks that held something when the host trimmed them.
+    pub blocks_trimmed: u64,
+    /// Bytes of frames, headers included, that the host's blocks were stored as.
+    pub host_bytes: u64,
+    /// Bytes of frames that garbage collection moved.
+    pub collected_bytes: u64,
+    /// Bytes of frames that were moved to even out wear.
+    pub leveled_bytes: u64,
+    /// Bytes programmed for nothing: flushed rows, and ends of segments.
+    pub padding_bytes: u64,
+    /// Bytes of parity rows.
+    pub parity_bytes: u64,
+    /// Bytes of all rows that were handed to the flash, or wait for their die.
+    pub flash_bytes: u64,
+    /// Segments emptied to gain space.
+    pub segments_collected: u64,
+    /// Segments emptied to even out wear.
+    pub segments_leveled: u64,
+}
+
+/// Write amplification by cause: each the bytes programmed for it, over the bytes of the host's
+/// blocks as the host sees them. They add up to [`LogCounts::write_amplification`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Amplification {
+    /// What the host wrote, as it is stored.
+    pub host: f64,
+    /// Garbage collection.
+    pub collected: f64,
+    /// Wear leveling.
+    pub leveled: f64,
+    /// Padding.
+    pub padding: f64,
+    /// Parity.
+    pub parity: f64,
+}
+
+impl LogCounts {
+    /// What was added since `earlier`.
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            host_blocks_written: self.host_blocks_written - earlier.host_blocks_written,
+            host_blocks_read: self.host_blocks_read - earlier.host_blocks_read,
+            blocks_trimmed: self.blocks_trimmed - earlier.blocks_trimmed,
+            host_bytes: self.host_bytes - earlier.host_bytes,
+            collected_bytes: self.collected_bytes - earlier.collected_bytes,
+            leveled_bytes: self.leveled_bytes - earlier.leveled_bytes,
+            padding_bytes: self.padding_bytes - earlier.padding_bytes,
+            parity_bytes: self.parity_bytes - earlier.parity_bytes,
+            flash_bytes: self.flash_bytes - earlier.flash_bytes,
+            segments_collected: self.segments_collected - earlier.segments_collected,
+            segments_leveled: self.segments_leveled - earlier.segments_leveled,
+        }
+    }
+
+    /// Bytes programmed over bytes that the host wrote, 4 KiB a block; 0 before it wrote any.
+    pub fn write_amplification(&self) -> f64 {
+        self.per_host_byte(self.flash_bytes)
+    }
+
+    /// The causes of it, but for what waits in rows that are not full yet.
+    pub fn amplification(&self) -> Amplification {
+        Amplification {
+            host: self.per_host_byte(self.host_bytes),
+            collected: self.per_host_byte(self.collected_bytes),
+            leveled: self.per_host_byte(self.leveled_bytes),
+            padding: self.per_host_byte(self.padding_bytes),
+            parity: self.per_host_byte(self.parity_bytes),
+        }
+    }
+
+    fn per_host_byte(&self, bytes: u64) -> f64 {
+        let host = self.host_blocks_written * u64::from(BLOCK_BYTES);
+        if host == 0 { 0.0 } else { bytes as f64 / host as f64 }
+    }
+}
