@@ -123,11 +123,8 @@ pub(super) fn witnesses(location: &Location) -> (Vec<Witness>, Vec<String>) {
             class: Class::Counter,
             source: Source::Counter(device),
         }),
-        None => {
-            if !matches!(location, Location::Device(_) | Location::Nbd(_)) {
-                remarks.push("No device below counts bytes written.".into());
-            }
-        }
+        None if matches!(location, Location::Device(_) | Location::Nbd(_)) => {}
+        None => remarks.push("No device below counts bytes written.".into()),
     }
     (found, remarks)
 }
