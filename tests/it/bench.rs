@@ -138,7 +138,8 @@ fn an_interrupted_benchmark_is_gone_on_with() {
     let args = ["--preset", "small.toml", "data", "--output", "part", "--seconds", "0.2"];
     let mut child = spawn(&mut place.command(&args));
     let lines = || fs::read_to_string(place.path("part")).map_or(0, |text| text.lines().count());
-    wait_until("some runs are kept", || lines() >= 4);
+    // Behind the header, a write and a read: the signal meets a run that ends with time.
+    wait_until("some runs are kept", || lines() >= 3);
     kill_process(Pid::from_child(&child), Signal::INT).expect("a child");
     let status = wait(&mut child, COMMAND_LIMIT).expect("an interrupted benchmark that ends");
     let mut said = String::new();
@@ -148,7 +149,7 @@ fn an_interrupted_benchmark_is_gone_on_with() {
     let kept = place.results("part").runs.len();
     let line = format!("interrupted: {kept} runs are in part; go on with --resume part");
     assert!(said.contains(&line), "{said}");
-    assert!((3..12).contains(&kept) && !place.path("data").exists());
+    assert!((2..12).contains(&kept) && !place.path("data").exists());
     let other = run(&mut place.command(&["other", "--resume", "part"]), COMMAND_LIMIT);
     let is_refused = other.code == Some(2) && other.stderr.contains("is of data, not of other");
     assert!(is_refused, "{}", other.stderr);
