@@ -138,17 +138,22 @@ fn the_victim_pays_best() {
     let emptier = used(&mut space, 100, 10);
     assert_eq!(space.victim(SeqNo(100), BYTES, 1), Some(emptier));
     assert_eq!(space.victim(SeqNo(100), BYTES, 901), None, "too little to gain");
-    // Not even the oldest is worth it for an end that nothing fits into.
-    let short = space.allocate(Stream::Moved, 1).unwrap();
-    space.add_live(short.0, BYTES - 200);
-    space.seal(short, 190);
-    assert_eq!(space.victim(SeqNo(1000), BYTES, 1), Some(emptier));
     space.set_stuck(emptier);
     assert_eq!(space.victim(SeqNo(100), BYTES, 1), Some(old));
     // What must go goes, and whatever it gains.
     space.set_end(full.0);
-    assert_eq!(space.beyond_end(), 5);
+    assert_eq!(space.beyond_end(), 4);
     assert_eq!(space.evacuee(), Some(full));
+}
+
+#[test]
+fn an_end_that_nothing_fits_into_is_no_gain() {
+    let mut space = Space::new(1).unwrap();
+    let short = space.allocate(Stream::Moved, 1).unwrap();
+    space.add_live(short.0, BYTES - 200);
+    space.seal(short, 190);
+    assert_eq!(space.victim(SeqNo(9), BYTES, 10), Some(short));
+    assert_eq!(space.victim(SeqNo(9), BYTES, 11), None);
 }
 
 #[test]
