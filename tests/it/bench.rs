@@ -40,37 +40,41 @@ unit = "IOPS"
 "#;
 
 /// A folder with a preset, in which the command runs.
-struct Place(TempDir);
+pub(crate) struct Place(TempDir);
 
 impl Place {
     fn new() -> Self {
+        Self::with(PRESET)
+    }
+
+    pub(crate) fn with(preset: &str) -> Self {
         let place = Self(tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir"));
-        fs::write(place.path("small.toml"), PRESET).expect("a preset");
+        fs::write(place.path("small.toml"), preset).expect("a preset");
         place
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(PUMICE);
         command.current_dir(self.0.path()).arg("bench").args(args);
         command
     }
 
     /// Runs the small preset with these further arguments.
-    fn bench(&self, args: &[&str]) -> Finished {
+    pub(crate) fn bench(&self, args: &[&str]) -> Finished {
         run(self.command(&["--preset", "small.toml"]).args(args), COMMAND_LIMIT)
     }
 
-    fn refused(&self, args: &[&str]) -> String {
+    pub(crate) fn refused(&self, args: &[&str]) -> String {
         let finished = self.bench(args);
         assert_eq!(finished.code, Some(2), "{args:?}: {}", finished.stderr);
         finished.stderr
     }
 
-    fn results(&self, name: &str) -> Results {
+    pub(crate) fn results(&self, name: &str) -> Results {
         read(&self.path(name)).expect("results")
     }
 }

@@ -2,14 +2,10 @@
 //! the same results every time, faster the better its data compresses, and refusals that say why.
 //! Method: tiny plans on built-in profiles and on one of the test's own.
 
-use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
+use pumice::bench::results::{Results, RunResult};
 
-use pumice::bench::results::{Results, RunResult, read};
-use tempfile::TempDir;
-
-use crate::harness::{COMMAND_LIMIT, Finished, PUMICE, run};
+use crate::bench::Place;
+use crate::harness::{COMMAND_LIMIT, run};
 
 const PRESET: &str = r#"
 about = "Small."
@@ -36,36 +32,11 @@ depth = 32
 unit = "IOPS"
 "#;
 
-struct Place(TempDir);
-
-impl Place {
-    fn new() -> Self {
-        let place = Self(tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir"));
-        fs::write(place.path("small.toml"), PRESET).expect("a preset");
-        place
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn bench(&self, args: &[&str]) -> Finished {
-        let mut command = Command::new(PUMICE);
-        command.current_dir(self.0.path()).args(["bench", "--preset", "small.toml"]).args(args);
-        run(&mut command, COMMAND_LIMIT)
-    }
-
-    fn results(&self, target: &str, output: &str) -> Results {
-        let finished = self.bench(&[target, "--output", output]);
-        assert_eq!(finished.code, Some(0), "{}", finished.stderr);
-        read(&self.path(output)).expect("results")
-    }
-
-    fn refused(&self, args: &[&str]) -> String {
-        let finished = self.bench(args);
-        assert_eq!(finished.code, Some(2), "{}{}", finished.stdout, finished.stderr);
-        finished.stderr
-    }
+/// Runs the preset on a target and gives the results.
+fn results(place: &Place, target: &str, output: &str) -> Results {
+    let finished = place.bench(&[target, "--output", output]);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    place.results(output)
 }
 
 /// Everything of a run but when it began for a person.
@@ -79,9 +50,9 @@ fn measured(run: &RunResult) -> String {
 /// that forgets what compressing is for.
 #[test]
 fn a_simulated_drive_gives_the_same_every_time_and_is_faster_with_data_that_compresses() {
-    let place = Place::new();
-    let first = place.results("sim:micro-center-64", "first");
-    let again = place.results("sim:micro-center-64", "again");
+    let place = Place::with(PRESET);
+    let first = results(&place, "sim:micro-center-64", "first");
+    let again = results(&place, "sim:micro-center-64", "again");
     assert_eq!(first.runs.len(), 12);
     for (one, other) in first.runs.iter().zip(&again.runs) {
         assert_eq!(measured(one), measured(other));
@@ -105,7 +76,7 @@ fn a_simulated_drive_gives_the_same_every_time_and_is_faster_with_data_that_comp
         let gain = mean(&first, test, 0) / mean(&first, test, 1);
         assert!((1.5..4.0).contains(&gain), "test {test}: {gain}");
     }
-    let plain = place.results("sim:intel-x25-m-g1-80", "plain");
+    let plain = results(&place, "sim:intel-x25-m-g1-80", "plain");
     for test in [0, 1, 2] {
         let gain = mean(&plain, test, 0) / mean(&plain, test, 1);
         assert!((0.95..1.05).contains(&gain), "test {test} without compression: {gain}");
@@ -114,7 +85,7 @@ fn a_simulated_drive_gives_the_same_every_time_and_is_faster_with_data_that_comp
 
 #[test]
 fn what_cannot_be_simulated_says_why() {
-    let place = Place::new();
+    let place = Place::with(PRESET);
     let refused = |args: &[&str]| place.refused(args);
     let unknown = refused(&["sim:micro-center-65"]);
     assert!(unknown.contains("micro-center-64"), "{unknown}");
@@ -126,13 +97,11 @@ fn what_cannot_be_simulated_says_why() {
     assert!(large.contains("give a smaller --span"), "{large}");
     let threads = refused(&["sim:micro-center-64", "--threads", "2"]);
     assert!(threads.contains("has one thread"), "{threads}");
-    let mut command = Command::new(PUMICE);
-    command.args(["bench", "sim:micro-center-64", "--detect-compression"]);
+    let mut command = place.command(&["sim:micro-center-64", "--detect-compression"]);
     let detected = run(&mut command, COMMAND_LIMIT);
     assert!(detected.stderr.contains("pumice drives micro-center-64 says"), "{}", detected.stderr);
-    place.results("sim:micro-center-64", "done");
-    let mut command = Command::new(PUMICE);
-    command.arg("bench").arg("sim:micro-center-64").arg("--resume").arg(place.path("done"));
+    results(&place, "sim:micro-center-64", "done");
+    let mut command = place.command(&["sim:micro-center-64", "--resume", "done"]);
     let resumed = run(&mut command, COMMAND_LIMIT);
     assert!(resumed.stderr.contains("what it held is gone"), "{}", resumed.stderr);
 }
