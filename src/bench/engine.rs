@@ -31,7 +31,6 @@ use super::workload::{Flush, Workload};
 use crate::base::wait::WaitQueue;
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result};
 use crate::model::drive::{SimDrive, SimSpec};
-use crate::model::profile::Profile;
 use crate::runtime::{Backend, Runtime};
 
 /// Intervals of a run's course at most. Twice as many are joined in pairs: a run of any length
@@ -186,7 +185,7 @@ fn thread(
         }
         Location::Sim(profile) => {
             barrier.wait();
-            let sim = SimDrive::new(SimSpec::of(&Profile::find(profile)?)?)?;
+            let sim = SimDrive::new(SimSpec::find(profile)?)?;
             simulate(&Rc::new(sim), run, stop)
         }
         Location::Nbd(uri) => {

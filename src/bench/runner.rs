@@ -23,7 +23,6 @@ use super::workload::{Flush, Operation, Pattern, THREADS_MAX, Workload};
 use crate::base::Result;
 use crate::base::seed::random;
 use crate::model::drive::{SimDrive, SimSpec};
-use crate::model::profile::Profile;
 
 /// Streams of data of one place in the order of runs: those of its threads, of the fill before it,
 /// and of its warming up. None is used twice.
@@ -101,9 +100,7 @@ pub fn carry_out(
         seconds(ClockId::Monotonic) - done.iter().map(|run| run.begun_s).fold(0.0, f64::max);
     let bench = Bench { location, plan, access, device, stop, begun, watch };
     let sim = match location {
-        Location::Sim(profile) => {
-            Some(Rc::new(SimDrive::new(SimSpec::of(&Profile::find(profile)?)?)?))
-        }
+        Location::Sim(profile) => Some(Rc::new(SimDrive::new(SimSpec::find(profile)?)?)),
         _ => None,
     };
     Runner { bench, sim, payloads: Vec::new(), runs: done, held: None, place: 0 }.all()
@@ -318,9 +315,11 @@ impl Runner<'_> {
             seed: self.bench.plan.seed ^ stream,
         };
         let Bench { location, access, stop, .. } = self.bench;
-        engine::check(location, access, workload)?;
         match &self.sim {
-            Some(sim) => engine::simulate(sim, &run, stop),
+            Some(sim) => {
+                engine::check(location, access, workload)?;
+                engine::simulate(sim, &run, stop)
+            }
             None => engine::measure(location, access, &run, stop),
         }
     }

@@ -16,7 +16,6 @@ use super::drive::DriveTarget;
 use super::nbd;
 use crate::base::{Error, ErrorKind, Result};
 use crate::model::drive::SimSpec;
-use crate::model::profile::Profile;
 use crate::runtime::{Backend, Runtime};
 use crate::serve::nbd::client::Uri;
 
@@ -126,7 +125,7 @@ impl Location {
             Self::Device(path) => prepare_device(path, bytes, destroy),
             Self::Nbd(uri) => nbd::prepare(uri, bytes, destroy),
             Self::Sim(profile) => {
-                let size_bytes = SimSpec::of(&Profile::find(profile)?)?.size_bytes;
+                let size_bytes = SimSpec::find(profile)?.size_bytes;
                 if size_bytes < bytes {
                     return Err(too_small(self, size_bytes, bytes));
                 }
