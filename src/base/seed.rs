@@ -15,3 +15,14 @@ pub type Random = rand_xoshiro::Xoshiro256PlusPlus;
 pub fn random(seed: u64) -> Random {
     Random::seed_from_u64(seed)
 }
+
+/// A number drawn by `value` alone, where a generator would take memory: the output function of
+/// SplitMix64, which makes numbers without likeness of neighbours.
+///
+/// Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
+pub fn mix(value: u64) -> u64 {
+    let mut bits = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ bits >> 31
+}

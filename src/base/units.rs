@@ -41,6 +41,13 @@ impl fmt::Display for SeqNo {
     }
 }
 
+/// Nanoseconds that so many bytes take at so many bytes a second, rounded up; a rate of 0 counts as
+/// 1. More than fits is the most there is.
+pub fn transfer_ns(bytes: u64, bytes_per_s: u64) -> u64 {
+    let ns = (u128::from(bytes) * 1_000_000_000).div_ceil(bytes_per_s.max(1).into());
+    u64::try_from(ns).unwrap_or(u64::MAX)
+}
+
 /// Suffixes as coreutils reads them (`dd`, `truncate`): a bare letter and `KiB` are powers of
 /// 1024, `KB` is a power of 1000.
 const SUFFIXES: [(&str, u32); 6] = [("k", 1), ("m", 2), ("g", 3), ("t", 4), ("p", 5), ("e", 6)];

@@ -48,6 +48,14 @@ pub struct SimSpec {
 }
 
 impl SimSpec {
+    /// The drive of a profile with this name, or in this file: see [`SimSpec::of`].
+    ///
+    /// # Errors
+    /// Those of [`Profile::find`] and [`SimSpec::of`].
+    pub fn find(id_or_path: &str) -> Result<Self> {
+        Self::of(&Profile::find(id_or_path)?)
+    }
+
     /// The drive of a profile. What its flash programs beside data (parity, ECC, its own metadata)
     /// is taken off the speed of programming.
     ///
@@ -101,7 +109,7 @@ impl SimSpec {
             cache_program: flash.cache_program.is,
         };
         let nand = NandSpec {
-            bad: flash.bad_block_percent.is / 100.0,
+            bad_percent: flash.bad_block_percent.is,
             seed: 1,
             store_bytes_per_s: controller.store_bytes_per_s.as_ref().map(|rate| rate.is),
         };

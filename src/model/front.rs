@@ -11,6 +11,7 @@
 
 use std::cell::Cell;
 
+use crate::base::units::transfer_ns;
 use crate::base::wait::WaitQueue;
 use crate::base::{Clock, Error, ErrorKind, Result};
 
@@ -93,11 +94,6 @@ impl<C> Drop for Place<'_, C> {
         self.0.in_flight.set(self.0.in_flight.get() - 1);
         self.0.left.wake_all();
     }
-}
-
-/// Nanoseconds for so many bytes, rounded up.
-fn transfer_ns(bytes: u64, bytes_per_s: u64) -> u64 {
-    (u128::from(bytes) * 1_000_000_000).div_ceil(bytes_per_s.into()) as u64
 }
 
 impl<C: Clock> Front<C> {

@@ -21,6 +21,7 @@
 //! host and holds no bytes.
 
 use super::timeline::Timeline;
+use crate::base::units::transfer_ns;
 use crate::base::{Error, ErrorKind, Result};
 
 /// Most blocks that a flash may have: a table of them takes 16 bytes each.
@@ -174,7 +175,7 @@ impl FlashTiming {
 
     /// Time on the bus for so many bytes, in ns, rounded up.
     pub fn transfer_ns(&self, bytes: u64) -> u64 {
-        (u128::from(bytes) * 1_000_000_000).div_ceil(self.bus_bytes_per_s.into()) as u64
+        transfer_ns(bytes, self.bus_bytes_per_s)
     }
 }
 

@@ -15,14 +15,11 @@
 //! An append has only one row waiting at a die, so that reads get in between.
 
 use std::cell::RefCell;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use rand::seq::SliceRandom;
-
+use super::blocks::{FreeBlocks, Worn};
 use super::flash::{BlockAddress, Flash, FlashCounts};
-use crate::base::seed::random;
+use crate::base::units::transfer_ns;
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result, SegmentId};
 use crate::media::mem::MemMedium;
 use crate::media::{Capabilities, Geometry, Medium, SUPERBLOCK_SLOTS, SUPERBLOCK_STRIDE};
@@ -36,9 +33,9 @@ const READ_UNIT: u32 = 512;
 /// How a controller uses its flash.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NandSpec {
-    /// Share of the blocks that is bad from the beginning, 0 to 0.5; drawn by `seed`.
-    pub bad: f64,
-    /// See `bad`.
+    /// Blocks that are bad from the beginning, in per cent, 0 to 50; drawn by `seed`.
+    pub bad_percent: f64,
+    /// See `bad_percent`.
     pub seed: u64,
     /// Bytes a second that the controller can give to its flash at most, if that is a limit.
     pub store_bytes_per_s: Option<u64>,
@@ -55,8 +52,7 @@ pub struct NandMedium<C> {
 
 struct State {
     flash: Flash,
-    /// The free blocks of each die, the least worn first.
-    free: Vec<BinaryHeap<Reverse<(u32, u32)>>>,
+    free: FreeBlocks,
     segments: Vec<Option<Placed>>,
     /// When the controller can give the flash the next row.
     store_free_ns: u64,
@@ -82,13 +78,8 @@ impl State {
         let placed = match entry {
             Some(placed) => placed,
             None => {
-                let blocks: Option<Box<[u32]>> = self
-                    .free
-                    .iter_mut()
-                    .map(|free| free.pop().map(|Reverse((_, block))| block))
-                    .collect();
-                let no_block = || Error::new(ErrorKind::NoSpace, "a die has no free block");
-                let blocks = blocks.ok_or_else(no_block)?;
+                let dies = 0..self.flash.shape().dies();
+                let blocks = dies.map(|die| self.free.take(die, Worn::Least)).collect();
                 entry.insert(Placed { blocks, rows: 0, ended_ns: 0 })
             }
         };
@@ -97,19 +88,18 @@ impl State {
 }
 
 impl<C: Clock> NandMedium<C> {
-    /// A medium on erased flash, for a drive of `segment_count` segments whose size follows from
-    /// the flash: see [`NandMedium::geometry`].
+    /// A medium on erased flash. Size and number of its segments follow from the flash: see
+    /// [`NandMedium::geometry`].
     ///
     /// # Errors
-    /// `InvalidInput` if a segment would be larger than the format allows, or the flash has fewer
-    /// good blocks than segments.
+    /// `InvalidInput` if a segment would have more than 4 GiB, or a number of `spec` is impossible.
     pub fn new(flash: Flash, spec: NandSpec, clock: C) -> Result<Self> {
         let wrong = |what: String| Error::new(ErrorKind::InvalidInput, what);
         if spec.store_bytes_per_s == Some(0) {
             return Err(wrong("the speed at which a flash is written must not be zero".into()));
         }
-        if !(0.0..=0.5).contains(&spec.bad) {
-            return Err(wrong("the share of bad blocks is from 0 to 0.5".into()));
+        if !(0.0..=50.0).contains(&spec.bad_percent) {
+            return Err(wrong("0 to 50 per cent of the blocks are bad".into()));
         }
         let shape = *flash.shape();
         let bytes = shape.block_bytes() * u64::from(shape.dies());
@@ -117,8 +107,8 @@ impl<C: Clock> NandMedium<C> {
             let what = "one block on every die makes a segment of more than 4 GiB";
             return Err(wrong(format!("{what}: simulate this flash without content")));
         };
-        let free = free_blocks(&flash, spec);
-        let segment_count = free.iter().map(BinaryHeap::len).min().unwrap_or(0) as u32;
+        let free = FreeBlocks::new(&shape, spec.bad_percent, spec.seed);
+        let segment_count = free.segment_count();
         let data_offset = u64::from(SUPERBLOCK_SLOTS) * SUPERBLOCK_STRIDE;
         let geometry = Geometry { segment_bytes, segment_count, data_offset };
         let memory = MemMedium::new(geometry.medium_bytes());
@@ -145,7 +135,7 @@ impl<C: Clock> NandMedium<C> {
 
     /// What the controller takes to give the flash a row.
     fn store_ns(&self, row_bytes: u32) -> u64 {
-        let of = |bytes_per_s: u64| u64::from(row_bytes) * 1_000_000_000 / bytes_per_s;
+        let of = |bytes_per_s| transfer_ns(row_bytes.into(), bytes_per_s);
         self.spec.store_bytes_per_s.map_or(0, of)
     }
 
@@ -270,7 +260,7 @@ impl<C: Clock> Medium for NandMedium<C> {
         for (die, &block) in (0..).zip(&placed.blocks) {
             let address = BlockAddress { die, block };
             state.flash.erase(now_ns, address)?;
-            state.free[die as usize].push(Reverse((state.flash.erases(address), block)));
+            state.free.give(address, state.flash.erases(address));
         }
         Ok(())
     }
@@ -282,21 +272,6 @@ impl<C: Clock> Medium for NandMedium<C> {
     async fn write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> Result<()> {
         self.memory.write_superblock(slot, bytes).await
     }
-}
-
-/// The good blocks of each die.
-fn free_blocks(flash: &Flash, spec: NandSpec) -> Vec<BinaryHeap<Reverse<(u32, u32)>>> {
-    let shape = flash.shape();
-    let mut random = random(spec.seed);
-    let good = (f64::from(shape.blocks_per_plane) * (1.0 - spec.bad)) as usize;
-    let of_die = |_| {
-        let mut blocks: Vec<u32> = (0..shape.blocks_per_plane).collect();
-        if spec.bad > 0.0 {
-            blocks.shuffle(&mut random);
-        }
-        blocks[..good].iter().map(|&block| Reverse((0, block))).collect()
-    };
-    (0..shape.dies()).map(of_die).collect()
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ fn spec(codec: Codec) -> SimSpec {
             multi_plane: true,
             cache_program: false,
         },
-        nand: NandSpec { bad: 0.0, seed: 1, store_bytes_per_s: None },
+        nand: NandSpec { bad_percent: 0.0, seed: 1, store_bytes_per_s: None },
     }
 }
 

@@ -39,7 +39,6 @@ mod tests;
 
 use collect::Collection;
 
-use super::blocks::{Wear, Worn};
 use super::drain::Drain;
 use super::layout::{Layout, UNMAPPED};
 use super::reverse::LbaSet;
@@ -48,7 +47,7 @@ use super::sizes::FrameSizes;
 use super::spec::Parts;
 use super::{LogCounts, LogSpec};
 use crate::base::{Error, ErrorKind, Lba, Result};
-use crate::media::nand::{BlockAddress, Flash, FlashCounts};
+use crate::media::nand::{BlockAddress, Flash, FlashCounts, Wear, Worn};
 
 /// Why a frame is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,13 +7,11 @@
 //! sizes      how many bytes a block takes
 //! layout     a place in a segment <-> die, row and page; the 32 bits of a map entry
 //! segments   live bytes, erase blocks, victims
-//! blocks     which erase blocks of a die are free, and which is worn least
 //! reverse    which blocks of the host a segment holds, in few bits
 //! drain      rows that wait for their die, and when they are done
 //! counts     what was written, by whom
 //! ```
 
-mod blocks;
 mod counts;
 mod drain;
 mod layout;
@@ -23,11 +21,10 @@ mod segments;
 mod sizes;
 mod spec;
 
-pub use blocks::Wear;
 pub use counts::{Amplification, LogCounts};
 pub use log::LogFtl;
 pub use sizes::StoredSizes;
 pub use spec::{LogSpec, VictimPolicy};
 
 /// Bytes of a block of the host.
-pub const BLOCK_BYTES: u32 = 4096;
+pub const BLOCK_BYTES: u32 = crate::base::units::BLOCK_BYTES as u32;

@@ -11,10 +11,9 @@
 use std::collections::VecDeque;
 
 use super::VictimPolicy;
-use super::blocks::{self, FreeBlocks, Worn};
 use super::reverse::LbaSet;
 use crate::controller::benefit_over_cost;
-use crate::media::nand::{BlockAddress, Flash, FlashShape};
+use crate::media::nand::{BlockAddress, FREE_BLOCK_BYTES, Flash, FlashShape, FreeBlocks, Worn};
 
 /// A reverse list with fewer entries than this is not worth thinning (arbitrary).
 const THINNED_MIN: u32 = 64;
@@ -235,5 +234,5 @@ impl Segments {
 /// Bytes that a segment takes in the tables, without its list.
 pub(super) fn segment_bytes(dies: u32) -> u64 {
     // A number in the queue of free ones; a block and, while free, its die's entry for it.
-    size_of::<Segment>() as u64 + 4 + u64::from(dies) * (4 + blocks::BLOCK_BYTES)
+    size_of::<Segment>() as u64 + 4 + u64::from(dies) * (4 + FREE_BLOCK_BYTES)
 }

@@ -1,6 +1,7 @@
 //! How many bytes a block takes on flash.
 
 use super::BLOCK_BYTES;
+use crate::base::seed::mix;
 use crate::base::{Error, ErrorKind, Result};
 
 /// Most fractions in a table: enough for per mille steps (arbitrary beyond that).
@@ -78,16 +79,6 @@ impl FrameSizes {
     pub(super) fn smallest(&self) -> u32 {
         *self.bytes.iter().min().expect("a table is not empty")
     }
-}
-
-/// The output function of SplitMix64: neighbours become numbers without likeness.
-///
-/// Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
-pub(super) fn mix(value: u64) -> u64 {
-    let mut bits = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ bits >> 31
 }
 
 #[cfg(test)]

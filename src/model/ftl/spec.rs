@@ -1,11 +1,10 @@
 //! What a log-structured drive is made of.
 
-use super::blocks::FreeBlocks;
 use super::layout::Layout;
 use super::sizes::FrameSizes;
 use super::{StoredSizes, reverse, segments};
 use crate::base::{Error, ErrorKind, Result};
-use crate::media::nand::{FlashShape, FlashTiming};
+use crate::media::nand::{FlashShape, FlashTiming, FreeBlocks};
 
 /// Fewest free segments: one for the host, one for what is moved meanwhile.
 const FREE_SEGMENTS_MIN: u32 = 2;

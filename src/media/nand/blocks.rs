@@ -4,11 +4,11 @@
 
 use std::collections::BTreeSet;
 
-use super::sizes::mix;
-use crate::media::nand::{BlockAddress, Flash, FlashShape};
+use super::flash::{BlockAddress, Flash, FlashShape};
+use crate::base::seed::mix;
 
 /// Memory of a free block: a pair of numbers, in nodes of a tree that are half full at worst.
-pub(super) const BLOCK_BYTES: u64 = 16;
+pub const FREE_BLOCK_BYTES: u64 = 16;
 
 /// How often erase blocks were erased, over all that are not bad.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -25,14 +25,16 @@ pub struct Wear {
 
 /// Which free block is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Worn {
+pub enum Worn {
+    /// The one that was erased least.
     Least,
+    /// The one that was erased most.
     Most,
 }
 
 /// The free blocks of all dies.
 #[derive(Clone, Debug)]
-pub(super) struct FreeBlocks {
+pub struct FreeBlocks {
     /// Of each die: how often erased, and which.
     dies: Vec<BTreeSet<(u32, u32)>>,
     bad: BadBlocks,
@@ -54,8 +56,8 @@ impl BadBlocks {
 }
 
 impl FreeBlocks {
-    /// All blocks but the bad ones, none of them worn.
-    pub(super) fn new(shape: &FlashShape, bad_percent: f64, seed: u64) -> Self {
+    /// All blocks but the bad ones, none of them worn; `bad_percent` is from 0 to 100.
+    pub fn new(shape: &FlashShape, bad_percent: f64, seed: u64) -> Self {
         let share = (bad_percent / 100.0 * 2f64.powi(32)) as u64;
         let bad = BadBlocks { blocks_per_die: shape.blocks_per_plane, share, seed };
         let good = |die| {
@@ -67,12 +69,15 @@ impl FreeBlocks {
     }
 
     /// How many segments can be made of one block of each die.
-    pub(super) fn segment_count(&self) -> u32 {
+    pub fn segment_count(&self) -> u32 {
         self.dies.iter().map(BTreeSet::len).min().unwrap_or(0) as u32
     }
 
     /// Takes the free block of a die that was erased least, or most.
-    pub(super) fn take(&mut self, die: u32, which: Worn) -> u32 {
+    ///
+    /// # Panics
+    /// If the die has none: whoever keeps to [`FreeBlocks::segment_count`] finds one.
+    pub fn take(&mut self, die: u32, which: Worn) -> u32 {
         let die = &mut self.dies[die as usize];
         let taken = match which {
             Worn::Least => die.pop_first(),
@@ -82,12 +87,12 @@ impl FreeBlocks {
     }
 
     /// Gives back a block that was erased so often.
-    pub(super) fn give(&mut self, address: BlockAddress, erases: u32) {
+    pub fn give(&mut self, address: BlockAddress, erases: u32) {
         self.dies[address.die as usize].insert((erases, address.block));
     }
 
     /// How worn the blocks are that are not bad.
-    pub(super) fn wear(&self, flash: &Flash) -> Wear {
+    pub fn wear(&self, flash: &Flash) -> Wear {
         let blocks_per_die = self.bad.blocks_per_die;
         let good = (0u32..).zip(flash.wear()).filter(|&(index, _)| {
             let (die, block) = (index / blocks_per_die, index % blocks_per_die);
@@ -108,8 +113,9 @@ impl FreeBlocks {
         wear
     }
 
-    pub(super) fn heap_bytes(&self) -> u64 {
-        self.dies.iter().map(|die| BLOCK_BYTES * die.len() as u64).sum()
+    /// Bytes of memory that it takes at most.
+    pub fn heap_bytes(&self) -> u64 {
+        self.dies.iter().map(|die| FREE_BLOCK_BYTES * die.len() as u64).sum()
     }
 }
 
