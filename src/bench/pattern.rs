@@ -3,12 +3,14 @@
 //! A function of the workload, the thread and a seed: the same three give the same addresses.
 //! Sequential ones end; random ones go on for ever, until time stops them.
 
+mod shuffle;
 mod zipf;
 
 use rand::RngExt;
 
 use super::workload::{Operation, Pattern, Workload};
 use crate::base::seed::{Random, random};
+use shuffle::Shuffle;
 use zipf::Zipf;
 
 /// Share of accesses that go to the hot part of the span, and the part's share of it.
@@ -37,6 +39,8 @@ pub struct Steps {
     random: Random,
     /// Set if that is the pattern.
     zipf: Option<Zipf>,
+    /// Set if that is the pattern, with how many records it has given.
+    shuffle: Option<(Shuffle, u64)>,
     /// Records of this thread, for sequential operations: the first, and behind the last.
     first: u64,
     end: u64,
@@ -60,10 +64,14 @@ impl Steps {
         let (first, end) = (part(thread), part(thread + 1));
         let zipf = match workload.pattern {
             Pattern::Zipf(theta) => Some(Zipf::new(workload.records(), theta)),
-            Pattern::Uniform | Pattern::HotCold => None,
+            Pattern::Uniform | Pattern::Once | Pattern::HotCold => None,
         };
+        let is_once = workload.pattern == Pattern::Once;
+        // All threads have the same order and take turns in it.
+        let shuffle = is_once.then(|| (Shuffle::new(workload.records(), seed), u64::from(thread)));
         Self {
             zipf,
+            shuffle,
             workload: workload.clone(),
             random: random(seed ^ (u64::from(thread) << 48)),
             first,
@@ -82,6 +90,11 @@ impl Steps {
         let records = self.workload.records();
         if let Some(zipf) = &self.zipf {
             return zipf.draw(&mut self.random);
+        }
+        if let Some((shuffle, next)) = &mut self.shuffle {
+            let place = *next % records;
+            *next += u64::from(self.workload.threads);
+            return shuffle.record(place);
         }
         let hot = ((records as f64 * HOT_SPACE) as u64).clamp(1, records);
         match self.workload.pattern {
@@ -282,6 +295,23 @@ mod tests {
         let hot = found.iter().filter(|record| **record < 200).count() as f64;
         assert!((0.78..0.82).contains(&(hot / found.len() as f64)), "{hot}");
         assert!(found.iter().any(|record| *record > 950));
+    }
+
+    #[test]
+    fn once_goes_to_every_record_before_it_goes_to_any_again() {
+        for (records, threads) in [(1, 1), (7, 1), (1000, 1), (1000, 4)] {
+            let mut load = workload(Operation::RandomRead, records, threads);
+            load.pattern = Pattern::Once;
+            let each = (records / u64::from(threads)) as usize;
+            let mut all = Vec::new();
+            for thread in 0..threads {
+                all.extend(reads(&Steps::new(&load, thread, 3).take(each).collect::<Vec<_>>()));
+            }
+            let sorted = BTreeSet::from_iter(all.iter().copied());
+            assert_eq!(sorted.len() as u64, records, "{records} records, {threads} threads");
+            let rising = all.windows(2).filter(|pair| pair[0] < pair[1]).count();
+            assert!(records < 1000 || (300..700).contains(&rising), "{rising} steps up of 999");
+        }
     }
 
     #[test]

@@ -145,13 +145,16 @@ const ZIPF_THETA: f64 = 0.99;
 /// Zipf's exponent at most: seven in eight of all accesses go to one record at 3 already.
 const ZIPF_THETA_MAX: f64 = 10.0;
 
-/// Which records random operations go to. As text: `uniform`, `80/20`, `zipf` (0.99), `zipf:1.2`.
+/// Which records random operations go to. As text: `uniform`, `once`, `80/20`, `zipf` (0.99),
+/// `zipf:1.2`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Pattern {
     /// All alike.
     #[default]
     Uniform,
+    /// Every record once, in an order that is drawn, then again: as IOzone and fio do.
+    Once,
     /// 80 % of accesses to the first 20 % of the span.
     HotCold,
     /// By Zipf's law with this exponent, above 0 and up to 10: the larger, the more goes to few.
@@ -176,6 +179,7 @@ impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Uniform => f.write_str("uniform"),
+            Self::Once => f.write_str("once"),
             Self::HotCold => f.write_str("80/20"),
             Self::Zipf(theta) => write!(f, "zipf:{theta}"),
         }
@@ -189,11 +193,13 @@ impl FromStr for Pattern {
     /// `InvalidInput` for anything else, and for exponents that are out of range.
     fn from_str(text: &str) -> Result<Self> {
         let unknown = || {
-            let what = format!("'{text}' is no pattern: give uniform, 80/20, zipf or zipf:0.99");
+            let what =
+                format!("'{text}' is no pattern: give uniform, once, 80/20, zipf or zipf:0.99");
             Error::new(ErrorKind::InvalidInput, what)
         };
         let pattern = match (text, text.split_once(':')) {
             ("uniform", _) => Self::Uniform,
+            ("once", _) => Self::Once,
             ("80/20", _) => Self::HotCold,
             ("zipf", _) => Self::Zipf(ZIPF_THETA),
             (_, Some(("zipf", theta))) => Self::Zipf(theta.parse().map_err(|_| unknown())?),
@@ -394,6 +400,7 @@ mod tests {
     fn patterns_are_read_as_they_are_written() {
         for (text, pattern, written) in [
             ("uniform", Pattern::Uniform, "uniform"),
+            ("once", Pattern::Once, "once"),
             ("80/20", Pattern::HotCold, "80/20"),
             ("zipf", Pattern::Zipf(0.99), "zipf:0.99"),
             ("zipf:1", Pattern::Zipf(1.0), "zipf:1"),

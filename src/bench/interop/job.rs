@@ -92,16 +92,15 @@ const NO_STDIO: &str = "; fio has no buffer of 4096 bytes between as fwrite and 
 /// The line that says what is done, with what differs; `None` where fio cannot do it.
 fn direction(workload: &Workload) -> Option<String> {
     let record = workload.record_bytes;
+    // Without the map fio draws blocks anew each time.
+    let map = if workload.pattern == Pattern::Once { "" } else { "\nnorandommap=1" };
     Some(match workload.operation {
         Operation::Write | Operation::Rewrite => "rw=write".to_owned(),
         Operation::Read | Operation::Reread => "rw=read".to_owned(),
-        // Blocks are drawn anew each time, as in the plan.
-        Operation::RandomRead => "rw=randread\nnorandommap=1".to_owned(),
-        Operation::RandomWrite => "rw=randwrite\nnorandommap=1".to_owned(),
-        Operation::Trim => "rw=randtrim\nnorandommap=1".to_owned(),
-        Operation::Mixed => {
-            format!("rw=randrw\nrwmixread={}\nnorandommap=1", workload.reads_percent)
-        }
+        Operation::RandomRead => format!("rw=randread{map}"),
+        Operation::RandomWrite => format!("rw=randwrite{map}"),
+        Operation::Trim => format!("rw=randtrim{map}"),
+        Operation::Mixed => format!("rw=randrw\nrwmixread={}{map}", workload.reads_percent),
         Operation::BackwardRead => {
             format!("; fio leaves the last record out.\nrw=read:-{}", 2 * record)
         }
@@ -140,7 +139,7 @@ fn span(workload: &Workload) -> String {
 
 fn pattern(pattern: Pattern) -> String {
     match pattern {
-        Pattern::Uniform => String::new(),
+        Pattern::Uniform | Pattern::Once => String::new(),
         Pattern::HotCold => "random_distribution=zoned:80/20:20/80\n".to_owned(),
         Pattern::Zipf(1.0) => {
             "; fio cannot do an exponent of 1.\nrandom_distribution=zipf:1.001\n".to_owned()
@@ -240,6 +239,9 @@ mod tests {
         );
         has(&lines(|load| load.flush = Flush::EachWrite, Operation::Mixed), &["fsync=1"]);
         has(&lines(|_| {}, Operation::Mixed), &["rw=randrw", "rwmixread=70"]);
+        has(&lines(|_| {}, Operation::RandomRead), &["norandommap=1"]);
+        let once = lines(|load| load.pattern = Pattern::Once, Operation::RandomRead);
+        assert!(!once.contains(&"norandommap=1".to_owned()), "{once:?}");
         has(
             &lines(|load| load.pattern = Pattern::HotCold, Operation::RandomRead),
             &["random_distribution=zoned:80/20:20/80"],
