@@ -30,7 +30,7 @@ use super::target::{
 use super::workload::{Flush, Workload};
 use crate::base::wait::WaitQueue;
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result};
-use crate::model::drive::{SimDrive, SimSpec};
+use crate::model::system::{System, SystemSpec};
 use crate::runtime::{Backend, Runtime};
 
 /// Intervals of a run's course at most. Twice as many are joined in pairs: a run of any length
@@ -156,7 +156,7 @@ pub fn measure(
 ///
 /// # Errors
 /// Those of [`check`]; the drive's first.
-pub fn simulate(sim: &Rc<SimDrive>, run: &Run, stop: &AtomicBool) -> Result<Sample> {
+pub fn simulate(sim: &Rc<System>, run: &Run, stop: &AtomicBool) -> Result<Sample> {
     on_target(sim.runtime(), SimTarget(Rc::clone(sim)), run, 0, stop)
 }
 
@@ -185,7 +185,7 @@ fn thread(
         }
         Location::Sim(profile) => {
             barrier.wait();
-            let sim = SimDrive::new(SimSpec::find(profile)?)?;
+            let sim = System::new(SystemSpec::find(profile)?)?;
             simulate(&Rc::new(sim), run, stop)
         }
         Location::Nbd(uri) => {

@@ -22,7 +22,7 @@ use super::target::{Access, Location};
 use super::workload::{Flush, Operation, Pattern, THREADS_MAX, Workload};
 use crate::base::Result;
 use crate::base::seed::random;
-use crate::model::drive::{SimDrive, SimSpec};
+use crate::model::system::{System, SystemSpec};
 
 /// Streams of data of one place in the order of runs: those of its threads, of the fill before it,
 /// and of its warming up. None is used twice.
@@ -100,7 +100,7 @@ pub fn carry_out(
         seconds(ClockId::Monotonic) - done.iter().map(|run| run.begun_s).fold(0.0, f64::max);
     let bench = Bench { location, plan, access, device, stop, begun, watch };
     let sim = match location {
-        Location::Sim(profile) => Some(Rc::new(SimDrive::new(SimSpec::find(profile)?)?)),
+        Location::Sim(profile) => Some(Rc::new(System::new(SystemSpec::find(profile)?)?)),
         _ => None,
     };
     Runner { bench, sim, payloads: Vec::new(), runs: done, held: None, place: 0 }.all()
@@ -119,7 +119,7 @@ struct Bench<'a> {
 struct Runner<'a> {
     bench: Bench<'a>,
     /// The drive that is simulated: each run meets it as the one before left it.
-    sim: Option<Rc<SimDrive>>,
+    sim: Option<Rc<System>>,
     /// Data by level and unit.
     payloads: Vec<((usize, usize), Payload)>,
     runs: Vec<RunResult>,
@@ -265,7 +265,10 @@ impl Runner<'_> {
             self.measure(&warm_up, cell.level, first_stream + WARM_UP_STREAM)?;
         }
         if !plan.direct && plan.cache == Cache::Dropped {
-            self.bench.location.drop_cache()?;
+            match &self.sim {
+                Some(sim) => sim.drop_clean(),
+                None => self.bench.location.drop_cache()?,
+            }
         }
         let counted = self.bench.device.as_ref().and_then(Device::bytes);
         let begun = [ClockId::Monotonic, ClockId::ProcessCPUTime].map(seconds);

@@ -3,11 +3,12 @@
 //!
 //! ```text
 //! write  a place in the queue -> wire: command and data -> processor -> the drive has it
-//! read   a place in the queue -> wire: command -> processor -> the drive has read it -> wire: data
+//! read   a place in the queue -> wire: command -> processor -> the drive has read a part of it ->
+//!        unpacked, onto the wire
 //! ```
 //!
-//! Wire and processor do one thing at a time, in the order in which it comes to them. Knows no
-//! address and no byte.
+//! Wire and processor do one thing at a time, in the order in which it comes to them; the wire
+//! waits while what goes over it next is unpacked. Knows no address and no byte.
 
 use std::cell::Cell;
 
@@ -32,6 +33,8 @@ pub struct FrontSpec {
     pub write_ns: u64,
     /// Bytes a second that are compressed, where that is what limits.
     pub engine_bytes_per_s: Option<u64>,
+    /// Stored bytes a second that are unpacked, where that is what limits.
+    pub load_bytes_per_s: Option<u64>,
 }
 
 impl FrontSpec {
@@ -43,7 +46,7 @@ impl FrontSpec {
         if self.read_bytes_per_s == 0 || self.write_bytes_per_s == 0 {
             return wrong("the speed of the link must not be zero");
         }
-        if self.engine_bytes_per_s == Some(0) {
+        if self.engine_bytes_per_s == Some(0) || self.load_bytes_per_s == Some(0) {
             return wrong("the speed of the compression engine must not be zero");
         }
         if self.depth == 0 {
@@ -87,7 +90,7 @@ pub struct Front<C> {
 }
 
 /// A place in the queue, until it is dropped.
-struct Place<'a, C>(&'a Front<C>);
+pub struct Place<'a, C>(&'a Front<C>);
 
 impl<C> Drop for Place<'_, C> {
     fn drop(&mut self) {
@@ -120,14 +123,20 @@ impl<C: Clock> Front<C> {
         drive.await
     }
 
-    /// Takes a command that asks for `bytes` bytes, and has the drive do it.
-    pub async fn read<T>(&self, bytes: u64, drive: impl Future<Output = T>) -> T {
-        let _place = self.enter().await;
+    /// Takes a command that reads. What it reads is sent with [`Front::send`], in parts or at once,
+    /// before the place is dropped.
+    pub async fn begin_read(&self) -> Place<'_, C> {
+        let place = self.enter().await;
         self.wire.serve(&self.clock, self.spec.command_ns).await;
         self.processor.serve(&self.clock, self.spec.read_ns).await;
-        let done = drive.await;
-        self.wire.serve(&self.clock, transfer_ns(bytes, self.spec.read_bytes_per_s)).await;
-        done
+        place
+    }
+
+    /// Sends what was read to the host: `bytes` bytes, which took `stored_bytes` on flash.
+    pub async fn send(&self, bytes: u64, stored_bytes: u64) {
+        let load_ns = self.spec.load_bytes_per_s.map_or(0, |rate| transfer_ns(stored_bytes, rate));
+        let wire_ns = transfer_ns(bytes, self.spec.read_bytes_per_s);
+        self.wire.serve(&self.clock, load_ns + wire_ns).await;
     }
 
     async fn enter(&self) -> Place<'_, C> {
@@ -156,6 +165,7 @@ mod tests {
         read_ns: 20_000,
         write_ns: 30_000,
         engine_bytes_per_s: None,
+        load_bytes_per_s: None,
     };
     /// What the drive behind it takes.
     const DRIVE_NS: u64 = 100_000;
@@ -171,7 +181,11 @@ mod tests {
                 let drive = async { clock.sleep_ns(DRIVE_NS).await };
                 match is_write {
                     true => front.write(4000, drive).await,
-                    false => front.read(4000, drive).await,
+                    false => {
+                        let _place = front.begin_read().await;
+                        drive.await;
+                        front.send(4000, 1000).await;
+                    }
                 }
                 left.set(left.get() - 1);
             });
@@ -188,6 +202,8 @@ mod tests {
     fn one_command_takes_the_sum_of_its_parts() {
         assert_eq!(time(SPEC, 1, true), 5_000 + 40_000 + 30_000 + DRIVE_NS);
         assert_eq!(time(SPEC, 1, false), 5_000 + 20_000 + DRIVE_NS + 20_000);
+        let load = FrontSpec { load_bytes_per_s: Some(50_000_000), ..SPEC };
+        assert_eq!(time(load, 1, false), 5_000 + 20_000 + DRIVE_NS + 20_000 + 20_000);
         let engine = FrontSpec { engine_bytes_per_s: Some(50_000_000), ..SPEC };
         assert_eq!(time(engine, 1, true), 5_000 + 40_000 + 30_000 + 80_000 + DRIVE_NS);
     }
@@ -199,6 +215,10 @@ mod tests {
         assert_eq!(writes, 40 * 45_000 + 30_000 + DRIVE_NS);
         let reads = time(FrontSpec { read_ns: 50_000, ..SPEC }, 40, false);
         assert!((40 * 50_000..40 * 50_000 + 200_000).contains(&reads), "{reads}");
+        // The wire waits for what is unpacked.
+        let load = FrontSpec { depth: 32, load_bytes_per_s: Some(20_000_000), ..SPEC };
+        let loaded = time(load, 40, false);
+        assert!((40 * 75_000..40 * 75_000 + 200_000).contains(&loaded), "{loaded}");
         // One command after the other.
         let alone = time(FrontSpec { depth: 1, ..SPEC }, 10, false);
         assert_eq!(alone, 10 * (5_000 + 20_000 + DRIVE_NS + 20_000));
@@ -206,12 +226,13 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        let wrong: [fn(&mut FrontSpec); 5] = [
+        let wrong: [fn(&mut FrontSpec); 6] = [
             |spec| spec.depth = 0,
             |spec| spec.read_bytes_per_s = 0,
             |spec| spec.write_bytes_per_s = 0,
             |spec| spec.engine_bytes_per_s = Some(0),
             |spec| spec.write_ns = u64::MAX,
+            |spec| spec.load_bytes_per_s = Some(0),
         ];
         for (number, wrong) in wrong.into_iter().enumerate() {
             let mut spec = SPEC;

@@ -39,7 +39,7 @@ mod tests;
 mod told;
 
 pub use figures::{DiskFigures, Figures, FlashFigures};
-pub use sections::{Controller, Disk, Fact, Flash, Link, Mapping, Value};
+pub use sections::{Controller, Disk, Fact, Flash, Link, MAP_REGION_BYTES, Mapping, Value};
 pub use told::{Basis, Told};
 
 /// A profile's name and text.

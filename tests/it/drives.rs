@@ -53,14 +53,14 @@ fn told(value: &Value) -> usize {
 
 #[test]
 fn a_drive_is_explained_with_units_and_arithmetic() {
-    let text = text(&["micro-center-64"]);
+    let text = text(&["ocz-vertex-2-50"]);
     for line in [
-        &["Micro Center 64 GB"][..],
+        &["OCZ Vertex 2 50 GB"][..],
         &["kind", "log,", "of", "2010"],
-        &["size_bytes", "60.02", "GB", "source:"],
-        &["program_ns", "900", "µs", "fitted:"],
-        &["over_provisioning_percent", "14.49", "%"],
-        &["program_bytes_per_s", "123.2", "MB/s"],
+        &["size_bytes", "50.02", "GB", "source:"],
+        &["program_ns", "940", "µs", "source:"],
+        &["over_provisioning_percent", "37.38", "%"],
+        &["program_bytes_per_s", "122.7", "MB/s"],
     ] {
         let is_there = text.lines().any(|shown| {
             let words: Vec<&str> = shown.split_whitespace().collect();

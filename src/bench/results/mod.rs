@@ -19,6 +19,7 @@ use super::stats::Latencies;
 use super::target::Location;
 use crate::base::Result;
 use crate::model::profile::Profile;
+use crate::model::system::SystemSpec;
 
 pub use cells::CellSummary;
 pub use file::{Writer, read};
@@ -79,7 +80,9 @@ impl Header {
             command: words.collect::<Vec<_>>().join(" "),
             begun_unix_s,
             environment: match location {
-                Location::Sim(profile) => environment::simulated(&Profile::find(profile)?),
+                Location::Sim(text) => {
+                    environment::simulated(&Profile::find(SystemSpec::profile_of(text))?)
+                }
                 _ => environment::environment(location.path().as_deref()),
             },
         })

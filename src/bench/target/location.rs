@@ -15,7 +15,7 @@ use rustix::fs::{Advice, OFlags, fadvise};
 use super::drive::DriveTarget;
 use super::nbd;
 use crate::base::{Error, ErrorKind, Result};
-use crate::model::drive::SimSpec;
+use crate::model::system::SystemSpec;
 use crate::runtime::{Backend, Runtime};
 use crate::serve::nbd::client::Uri;
 
@@ -39,7 +39,8 @@ pub enum Location {
     Drive(PathBuf),
     /// An export of an NBD server.
     Nbd(Uri),
-    /// A simulated drive, by the name or file of its profile.
+    /// A simulated drive: the name or file of its profile, and the conditions of its host (see
+    /// [`SystemSpec::find`]).
     Sim(String),
 }
 
@@ -125,7 +126,7 @@ impl Location {
             Self::Device(path) => prepare_device(path, bytes, destroy),
             Self::Nbd(uri) => nbd::prepare(uri, bytes, destroy),
             Self::Sim(profile) => {
-                let size_bytes = SimSpec::find(profile)?.size_bytes;
+                let size_bytes = SystemSpec::find(profile)?.size_bytes();
                 if size_bytes < bytes {
                     return Err(too_small(self, size_bytes, bytes));
                 }

@@ -1,4 +1,4 @@
-//! A simulated drive as a target, in virtual time.
+//! A simulated drive and its host as a target, in virtual time.
 //!
 //! Every run of a benchmark meets the drive as the one before left it: it is new once, and then
 //! used. Closing it ends nothing.
@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use super::Target;
 use crate::base::{AlignedBuffer, Result};
-use crate::model::drive::SimDrive;
+use crate::model::system::System;
 
 /// A simulated drive that others hold too.
-pub struct SimTarget(pub Rc<SimDrive>);
+pub struct SimTarget(pub Rc<System>);
 
 impl Target for SimTarget {
     async fn read(&self, offset: u64, mut buffer: AlignedBuffer) -> (AlignedBuffer, Result<()>) {

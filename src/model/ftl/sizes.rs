@@ -72,6 +72,12 @@ impl FrameSizes {
         self.bytes[((draw * self.bytes.len() as u128) >> 64) as usize]
     }
 
+    /// Of all that the table has.
+    pub(super) fn mean(&self) -> f64 {
+        let sum: f64 = self.bytes.iter().map(|&bytes| f64::from(bytes)).sum();
+        sum / self.bytes.len() as f64
+    }
+
     pub(super) fn largest(&self) -> u32 {
         *self.bytes.iter().max().expect("a table is not empty")
     }

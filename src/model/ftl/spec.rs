@@ -70,6 +70,28 @@ impl LogSpec {
         Ok(self.data_bytes_of(&parts))
     }
 
+    /// Bytes of the segments that hold data while garbage collection goes on: of those kept free
+    /// all but one half are, and of the two that are open each is half full.
+    ///
+    /// # Errors
+    /// Those of [`LogSpec::check`].
+    pub fn raw_bytes(&self) -> Result<f64> {
+        let parts = self.parts()?;
+        let others = f64::from(self.free_segments) + 0.5;
+        let full = f64::from(parts.free_blocks.segment_count()) - others;
+        Ok(full * f64::from(parts.layout.segment_bytes))
+    }
+
+    /// What is stored of the drive's blocks on average, in bytes of a block; floors and headers
+    /// included.
+    ///
+    /// # Errors
+    /// `InvalidInput` for fractions that are none.
+    pub fn stored_mean(&self) -> Result<f64> {
+        let frames = FrameSizes::new(&self.stored, self.stored_min, self.header_bytes)?;
+        Ok(frames.mean() / f64::from(super::BLOCK_BYTES))
+    }
+
     /// Most bytes of memory that a drive like this takes, whatever is written to it: 4 bytes per
     /// block for the map, then the reverse lists, whose entries are at most twice as many as there
     /// are blocks and hardly more than log2(segments) + 3 bits long, then small tables.

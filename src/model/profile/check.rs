@@ -35,6 +35,10 @@ impl Profile {
         self.link.check_limits()?;
         self.controller.check_limits()?;
         check_compression(&self.controller)?;
+        let (read_ns, at_hand) = (&self.controller.map_read_ns, &self.controller.map_at_hand_bytes);
+        hold(read_ns.is_some() == at_hand.is_some(), || {
+            "[controller] map_read_ns and map_at_hand_bytes belong together: add the other".into()
+        })?;
         let has_codec = self.controller.codec() != Codec::None;
         let has_buffer = self.controller.buffer_bytes.is_some();
         match &self.design {
@@ -66,13 +70,14 @@ fn check_compression(controller: &Controller) -> Checked {
         ("stored_min", controller.stored_min.is_some()),
         ("frame_blocks", controller.frame_blocks.is_some()),
         ("engine_bytes_per_s", controller.engine_bytes_per_s.is_some()),
+        ("load_bytes_per_s", controller.load_bytes_per_s.is_some()),
     ];
     let compresses = controller.codec() != Codec::None;
     for (key, is_there) in keys {
         hold(compresses || !is_there, || {
             format!("[controller] {key} without a codec: remove it, or name a codec")
         })?;
-        hold(!compresses || is_there || key == "engine_bytes_per_s", || {
+        hold(!compresses || is_there || key.ends_with("_per_s"), || {
             format!("[controller] {key} is missing: a codec needs it")
         })?;
     }

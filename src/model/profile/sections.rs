@@ -24,6 +24,9 @@ const RATE_MAX: u64 = 1_000_000_000_000_000;
 /// Most bytes of anything that a simulation may keep in memory.
 const BUFFER_BYTES_MAX: u64 = 16 << 30;
 
+/// Bytes of the disk that one page of a map covers: 4 KiB of entries of 4 bytes a block.
+pub const MAP_REGION_BYTES: u64 = 4 << 20;
+
 /// One 4 KiB block.
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -263,6 +266,13 @@ section! {
     read_ns: Told<u64> => 0..=TIME_NS_MAX;
     /// Processing of a write of 4 KiB, one after the other.
     write_ns: Told<u64> => 0..=TIME_NS_MAX;
+    /// What a read takes beside that, while others go on, if the map of its place is not at hand;
+    /// absent is nothing: the whole map is in memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    map_read_ns: Option<Told<u64>> => 0..=TIME_NS_MAX;
+    /// Bytes of the disk whose map is at hand, those used last; with map_read_ns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    map_at_hand_bytes: Option<Told<u64>> => MAP_REGION_BYTES..=RATE_MAX;
     /// What data is compressed with; absent is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     codec: Option<Told<Codec>> => ();
@@ -275,6 +285,10 @@ section! {
     /// Host bytes a second that are compressed at most; absent is no limit; with a codec.
     #[serde(skip_serializing_if = "Option::is_none")]
     engine_bytes_per_s: Option<Told<u64>> => 1..=RATE_MAX;
+    /// Stored bytes a second that are unpacked while the link waits; absent is no time; with a
+    /// codec.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    load_bytes_per_s: Option<Told<u64>> => 1..=RATE_MAX;
     /// Stored bytes a second at most, whatever the flash could take; absent is no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     store_bytes_per_s: Option<Told<u64>> => 1..=RATE_MAX;
@@ -349,6 +363,8 @@ section! {
     cache_bytes: Told<u64> => BLOCK..=BUFFER_BYTES_MAX;
     /// Whether the drive chooses the order of queued commands.
     ncq: Told<bool> => ();
+    /// Reads that are queued, or writes that wait in the cache, among which it chooses.
+    reorder_max: Told<u64> => 1..=65_536;
 }
 
 impl Controller {

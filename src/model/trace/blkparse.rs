@@ -1,0 +1,110 @@
+//! What blkparse prints in its default format: an event a line.
+//!
+//! ```text
+//!   8,0    3       11     0.009507758   697  Q   W 223490 + 8 [kjournald]
+//!   device cpu     number seconds       pid  event rwbs sector + sectors [process]
+//! ```
+//!
+//! An event that queues a request (Q) or gives it to the driver (D) counts, never both: D where the
+//! beginning of the file has D and no Q. All other events, messages, and the statistics at the end
+//! are passed over.
+//!
+//! Source: blkparse(1), output description.
+
+use super::{Entry, Verb, number, sectors, shown, time_ns};
+
+const SECOND_NS: f64 = 1e9;
+
+/// Where in the file it is, and which events count.
+#[derive(Debug)]
+pub(super) struct Blkparse {
+    action: &'static str,
+    /// Statistics began.
+    is_over: bool,
+}
+
+/// The fields in front of those that depend on the event.
+struct Event<'a> {
+    device: &'a str,
+    time: &'a str,
+    action: &'a str,
+    rest: std::str::SplitAsciiWhitespace<'a>,
+}
+
+fn event(line: &str) -> Option<Event<'_>> {
+    let mut fields = line.split_ascii_whitespace();
+    let device = fields.next().filter(|device| disk(device).is_some())?;
+    let (_cpu, _number) = (fields.next()?, fields.next()?);
+    let time = fields.next().filter(|time| time.contains('.'))?;
+    let _process = fields.next()?;
+    Some(Event { device, time, action: fields.next()?, rest: fields })
+}
+
+/// Whether a line looks like an event.
+pub(super) fn is_event(line: &str) -> bool {
+    event(line).is_some_and(|event| time_ns(event.time, SECOND_NS).is_ok())
+}
+
+/// `major,minor` in one number, as the kernel packs them.
+fn disk(device: &str) -> Option<u32> {
+    let (major, minor) = device.split_once(',')?;
+    let part = |text: &str, most: u64| number("device", text).ok().filter(|part| *part < most);
+    Some((part(major, 1 << 12)? << 20 | part(minor, 1 << 20)?) as u32)
+}
+
+impl Blkparse {
+    /// Chooses the event by the beginning of the file.
+    pub(super) fn new(beginning: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(beginning);
+        let has = |action| text.lines().filter_map(event).any(|event| event.action == action);
+        let action = if has("D") && !has("Q") { "D" } else { "Q" };
+        Self { action, is_over: false }
+    }
+
+    /// What a line says.
+    pub(super) fn entry(&mut self, line: &str) -> Result<Option<Entry>, String> {
+        // "CPU0 (8,0):" and "Total (8,0):" head the statistics.
+        let is_head = |word: &str| word.starts_with("CPU") || word == "Total";
+        let mut words = line.split_ascii_whitespace();
+        if words.next().is_some_and(is_head) && words.next().is_some_and(|it| it.starts_with('(')) {
+            self.is_over = true;
+        }
+        if self.is_over {
+            return Ok(None);
+        }
+        let Some(Event { device, time, action, mut rest }) = event(line) else {
+            return Err(format!("'{}' is no event", shown(line)));
+        };
+        if action != self.action {
+            return Ok(None);
+        }
+        let flags = rest.next().ok_or("it does not say what was asked for")?;
+        let (first, plus, count) = (rest.next(), rest.next(), rest.next());
+        let range = match (first, plus, count) {
+            (Some(sector), Some("+"), Some(count)) => Some((sector, count)),
+            _ => None,
+        };
+        let time_ns = time_ns(time, SECOND_NS)?;
+        let disk = disk(device).ok_or("its device is none")?;
+        let Some((sector, count)) = range else {
+            // A flush has no sectors; what has neither is of no interest.
+            let flush = Entry { time_ns, verb: Verb::Flush, disk, offset: 0, bytes: 0 };
+            return Ok(flags.starts_with('F').then_some(flush));
+        };
+        let (offset, bytes) = (sectors("sector", sector)?, sectors("size", count)?);
+        // What a flag stands for depends on what is before it: of F, a flush before or after.
+        let verb = match flags.trim_start_matches('F').chars().next() {
+            Some('R') => Verb::Read,
+            Some('W') => Verb::Write,
+            Some('D') => Verb::Trim,
+            None => Verb::Flush,
+            // Commands that carry no data of the disk.
+            _ => return Ok(None),
+        };
+        if bytes == 0 {
+            let flush = Entry { time_ns, verb: Verb::Flush, disk, offset: 0, bytes: 0 };
+            return Ok(flags.starts_with('F').then_some(flush));
+        }
+        Ok(Some(Entry { time_ns, verb, disk, offset, bytes }))
+    }
+}

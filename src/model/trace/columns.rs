@@ -1,0 +1,71 @@
+//! The two formats of plain columns.
+//!
+//! Source: the README of the MSR Cambridge traces at SNIA's repository (timestamps are Windows
+//! file times, in 100 ns); MQSim's README, section on traces; the DiskSim manual, appendix on
+//! ASCII traces (bit 0 of the flags is set for reads, times are ms with decimals).
+
+use super::{Entry, Verb, number, sectors, shown, time_ns};
+
+type Parsed = Result<Entry, String>;
+
+/// Nanoseconds of a tick of Windows file time.
+const TICK_NS: u64 = 100;
+
+const MS_NS: f64 = 1e6;
+
+/// Whether the line names the columns, as some copies of the traces do.
+pub(super) fn is_msr_header(line: &str) -> bool {
+    line.to_ascii_lowercase().starts_with("timestamp,hostname,")
+}
+
+/// Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime. The last need not be there.
+pub(super) fn msr(line: &str) -> Parsed {
+    let fields = fields(line.split(','))?;
+    let (time, disk, verb, offset, bytes) = match fields.as_slice() {
+        [time, _, disk, verb, offset, bytes] => (time, disk, verb, offset, bytes),
+        [time, _, disk, verb, offset, bytes, _] => (time, disk, verb, offset, bytes),
+        _ => return Err(format!("it has {} columns, not 7", fields.len())),
+    };
+    let ticks = number("time", time)?;
+    let verb = match verb.to_ascii_lowercase().as_str() {
+        "read" => Verb::Read,
+        "write" => Verb::Write,
+        _ => return Err(format!("its type '{}' is neither Read nor Write", shown(verb))),
+    };
+    Ok(Entry {
+        time_ns: ticks.checked_mul(TICK_NS).ok_or("its time is beyond the year 2185")?,
+        verb,
+        disk: disk_number(disk)?,
+        offset: number("offset", offset)?,
+        bytes: number("size", bytes)?,
+    })
+}
+
+/// Time, device, sector, sectors, 0 for a write or 1 for a read.
+pub(super) fn mqsim(line: &str) -> Parsed {
+    let fields = fields(line.split_ascii_whitespace())?;
+    let [time, disk, sector, count, flags] = fields.as_slice() else {
+        return Err(format!("it has {} columns, not 5", fields.len()));
+    };
+    let time_ns = match time.contains('.') {
+        true => time_ns(time, MS_NS)?,
+        false => number("time", time)?,
+    };
+    Ok(Entry {
+        time_ns,
+        verb: if number("type", flags)? & 1 == 1 { Verb::Read } else { Verb::Write },
+        disk: disk_number(disk)?,
+        offset: sectors("sector", sector)?,
+        bytes: sectors("size", count)?,
+    })
+}
+
+/// As many fields as any format has, and one to tell that there are more.
+fn fields<'a>(parts: impl Iterator<Item = &'a str>) -> Result<Vec<&'a str>, String> {
+    Ok(parts.map(str::trim).take(8).collect())
+}
+
+fn disk_number(text: &str) -> Result<u32, String> {
+    let disk = number("disk", text)?;
+    u32::try_from(disk).map_err(|_| format!("its disk {disk} is none"))
+}
