@@ -10,6 +10,8 @@
 //! * `detect`: whether a target compresses or deduplicates, and how.
 //! * `stats`: what repeated measurements allow one to say.
 //! * `report`: results for people; `compare`: results held against each other.
+//! * `reproduce`: published experiments, run again on simulated drives.
+//! * `forecast`: what a simulated drive without content would do.
 //! * `interop`: results of fio and IOzone, and jobs for fio.
 //!
 //! Reaches a drive only as a host does; prints nothing.
@@ -18,6 +20,7 @@ pub mod compare;
 pub mod detect;
 mod doubts;
 pub mod engine;
+pub mod forecast;
 pub mod interop;
 mod patience;
 pub mod pattern;
@@ -25,6 +28,7 @@ pub mod payload;
 pub mod plan;
 pub mod preset;
 pub mod report;
+pub mod reproduce;
 pub mod results;
 pub mod runner;
 pub mod stats;

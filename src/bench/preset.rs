@@ -228,14 +228,18 @@ impl Preset {
             let line = error.span().map_or(0, |span| text[..span.start].matches('\n').count() + 1);
             invalid(format!("{name}, line {line}: {}", error.message().replace('\n', " ")))
         };
-        // Flattened parts cannot refuse what they do not know.
-        let table: toml::Table = text.parse().map_err(wrong)?;
-        known_only(&table, &TOP_KEYS, name)?;
-        let tests = table.get("test").and_then(toml::Value::as_array);
-        for test in tests.into_iter().flatten().filter_map(toml::Value::as_table) {
-            known_only(test, &TEST_KEYS, name)?;
-        }
+        known_keys_only(&text.parse().map_err(wrong)?, name)?;
         toml::from_str(text).map_err(wrong)
+    }
+
+    /// A preset that is part of something larger; `name` is what messages call it.
+    ///
+    /// # Errors
+    /// `InvalidInput` with what is wrong.
+    pub(super) fn from_table(table: toml::Table, name: &str) -> Result<Self> {
+        known_keys_only(&table, name)?;
+        let wrong = |error: toml::de::Error| invalid(format!("{name}: {}", error.message()));
+        table.try_into().map_err(wrong)
     }
 
     /// What is to be done, with `changes`.
@@ -387,6 +391,16 @@ impl Preset {
             flush: changes.flush.or(flush).or(common.flush).unwrap_or_default(),
         })
     }
+}
+
+/// Refuses keys of a preset and its tests that are not known: flattened parts cannot do that.
+fn known_keys_only(table: &toml::Table, name: &str) -> Result<()> {
+    known_only(table, &TOP_KEYS, name)?;
+    let tests = table.get("test").and_then(toml::Value::as_array);
+    for test in tests.into_iter().flatten().filter_map(toml::Value::as_table) {
+        known_only(test, &TEST_KEYS, name)?;
+    }
+    Ok(())
 }
 
 /// Refuses keys that are neither among `own` nor common ones.

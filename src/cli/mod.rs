@@ -15,6 +15,8 @@ mod documents;
 #[cfg(feature = "bench")]
 mod drives;
 mod extract;
+#[cfg(feature = "bench")]
+mod forecast;
 mod info;
 mod interrupt;
 mod open;
@@ -24,6 +26,8 @@ mod payload;
 mod rebuild;
 #[cfg(feature = "bench")]
 mod report;
+#[cfg(feature = "bench")]
+mod reproduce;
 mod resize;
 mod scrub;
 mod serve;
@@ -87,6 +91,10 @@ enum Command {
     Compare(compare::Args),
     #[cfg(feature = "bench")]
     Drives(drives::Args),
+    #[cfg(feature = "bench")]
+    Reproduce(reproduce::Args),
+    #[cfg(feature = "bench")]
+    Forecast(forecast::Args),
 }
 
 /// Runs the program with the process's arguments.
@@ -136,6 +144,10 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Compare(args) => compare::run(&args),
         #[cfg(feature = "bench")]
         Command::Drives(args) => drives::run(&args),
+        #[cfg(feature = "bench")]
+        Command::Reproduce(args) => reproduce::run(&args),
+        #[cfg(feature = "bench")]
+        Command::Forecast(args) => forecast::run(&args),
     };
     match result {
         Ok(Outcome::Good) => ExitCode::SUCCESS,

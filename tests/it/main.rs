@@ -10,6 +10,7 @@ mod bad_input;
 mod bench;
 #[cfg(feature = "bench")]
 mod bench_report;
+#[cfg(feature = "bench")]
 mod bench_sim;
 #[cfg(feature = "bench")]
 mod bench_target;
@@ -22,6 +23,8 @@ mod device;
 #[cfg(feature = "bench")]
 mod drives;
 mod fio;
+#[cfg(feature = "bench")]
+mod forecast;
 mod format_doc;
 mod model;
 mod nbd_client;
@@ -31,6 +34,8 @@ mod payload;
 mod qemu;
 #[cfg(feature = "bench")]
 mod report;
+#[cfg(feature = "bench")]
+mod reproduce;
 mod rescue;
 mod resize;
 mod rounds;

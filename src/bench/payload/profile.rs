@@ -113,6 +113,19 @@ impl Profile {
         [lz4, zstd].map(Saving::from_fraction)
     }
 
+    /// What a codec saves of each unit (4 KiB) that was measured, in the order of the data; of a
+    /// fill all. For any zstd it is what zstd:1 saves; without a codec nothing.
+    pub fn unit_savings(&self, codec: Codec) -> Vec<Saving> {
+        let of = |unit: Option<Savings>| match (codec, unit) {
+            (Codec::None, _) => 0.0,
+            (_, None) => 1.0,
+            (Codec::Lz4, Some(savings)) => savings.lz4,
+            (Codec::Zstd { .. }, Some(savings)) => savings.zstd,
+        };
+        let units = self.windows.iter().flat_map(|window| window.units);
+        units.map(|unit| Saving::from_fraction(of(unit))).collect()
+    }
+
     /// Windows that were measured.
     pub fn window_count(&self) -> usize {
         self.windows.len()

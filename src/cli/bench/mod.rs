@@ -32,8 +32,9 @@ use crate::report::Document;
 ///
 /// TARGET is a file (made, and removed at the end), a folder (a file in it), a block device,
 /// drive:PATH (a Pumice drive, opened in this process), an NBD URI, or sim:PROFILE (a drive in
-/// virtual time, see pumice drives). What holds anything is refused unless --destroy-data is
-/// given; what is mounted or has partitions is refused always.
+/// virtual time, see pumice drives; with conditions of a host as docs/bench.md lists them, such as
+/// sim:PROFILE?cache_bytes=1GiB for a page cache). What holds anything is refused unless
+/// --destroy-data is given; what is mounted or has partitions is refused always.
 ///
 /// Presets (pumice bench --list says what each one does):
 ///   compressibility      the default: how a target reacts to the data
@@ -141,7 +142,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHEN", value_parser = word::<Flush>)]
     flush: Option<Flush>,
 
-    /// Where random requests go: uniform, 80/20, zipf or zipf:EXPONENT
+    /// Where random requests go: uniform, once, 80/20, zipf or zipf:EXPONENT
     #[arg(long, value_name = "PATTERN", value_parser = word::<Pattern>)]
     pattern: Option<Pattern>,
 
@@ -190,7 +191,7 @@ pub(crate) struct Args {
 }
 
 /// Reads a count from 1 to `most`.
-fn up_to(most: u32) -> clap::builder::RangedI64ValueParser<u32> {
+pub(super) fn up_to(most: u32) -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=i64::from(most))
 }
 
@@ -201,7 +202,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 /// Reads what serde knows by one word.
-fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+pub(super) fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     use serde::de::IntoDeserializer;
     use serde::de::value::Error as WordError;
     T::deserialize(IntoDeserializer::<WordError>::into_deserializer(text)).map_err(|error| {
@@ -213,7 +214,7 @@ fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     })
 }
 
-fn operation(text: &str) -> Result<Operation, String> {
+pub(super) fn operation(text: &str) -> Result<Operation, String> {
     word(text).map_err(|_| {
         let names = Operation::ALL.map(Operation::name);
         let near = crate::base::near::nearest(text, &names);

@@ -1,0 +1,117 @@
+//! Goal: `pumice forecast` says what a drive would do, for people and for programs, and of every
+//! mistake what to do instead.
+//! Method: a small drive of the benchmark's own tests, and what a user would type.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::harness::{COMMAND_LIMIT, Finished, PUMICE, pumice, run};
+
+const PROFILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bench/forecast/samples/small.toml");
+
+fn forecast(args: &[&str]) -> Finished {
+    pumice(&[&["forecast", "--profile", PROFILE], args].concat())
+}
+
+fn json(args: &[&str]) -> Value {
+    let finished = forecast(&[args, &["--json"]].concat());
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    serde_json::from_str(&finished.stdout).expect("JSON")
+}
+
+#[test]
+fn people_and_programs_get_the_same_figures() {
+    let args = ["--workload", "random-write", "--saved", "50%", "--gb-per-day", "5"];
+    let finished = forecast(&args);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    let text = finished.stdout;
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    let of = json(&args);
+    let test = &of["tests"][0];
+    let (drive, plain) = (&test["drive"], &test["uncompressed"]);
+    let figure = |of: &Value, name: &str| of[name]["all"].as_f64().expect("a number");
+    let [drive_wa, plain_wa] = [drive, plain].map(|it| figure(it, "write_amplification"));
+    assert!(drive_wa < 0.4 * plain_wa, "{drive_wa} and {plain_wa}");
+    let line = text.lines().find(|line| line.trim().starts_with("write amplification")).unwrap();
+    for number in [drive_wa, plain_wa] {
+        assert!(line.contains(&format!("{number:.3}")), "{number} in {line}");
+    }
+    assert!(text.contains("steady") && drive["endurance"]["years"].as_f64().unwrap() > 0.1);
+    assert_eq!(of["stored_fraction"], 0.5);
+    assert_eq!(json(&args), of, "the same again");
+}
+
+#[test]
+fn data_is_measured_and_reports_are_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    fs::write(&data, vec![7; 1 << 20]).expect("written");
+    let (data, page) = (data.display().to_string(), folder.path().join("page.html"));
+    let shown = page.display().to_string();
+    let args =
+        ["--workload", "rewrite", "--data", &data, "--state", "new", "--html", &shown, "--json"];
+    let finished = forecast(&args);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    let of: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+    assert_eq!(of["saved_percent"], Value::Null, "of the data, not of the forecast");
+    assert_eq!(of["data"]["saved_percent"], 100.0);
+    let floor = of["stored_fraction"].as_f64().unwrap();
+    assert!((floor - 0.1).abs() < 1e-3, "the drive's floor: {floor}");
+    assert!(fs::read_to_string(&page).expect("a page").contains("<svg"));
+    assert_eq!(forecast(&args).code, Some(2), "the page is there already");
+}
+
+#[test]
+fn traces_and_jobs_are_workloads() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).expect("written");
+        path.display().to_string()
+    };
+    let trace = file("t.csv", "128166372003061629,hm,1,Write,0,8192,5\n");
+    let of = json(&["--workload", &trace, "--saved", "0%", "--state", "new"]);
+    assert_eq!(of["tests"][0]["drive"]["host_bytes"], 8192);
+    let job = file("job.fio", "[a job]\nrw=randread\nruntime=1\nrate=1m\nnorandommap\n");
+    let finished = forecast(&["--workload", &job, "--saved", "0%", "--state", "filled"]);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    assert!(finished.stdout.contains("a job") && finished.stdout.contains("rate=1m"));
+}
+
+#[test]
+fn mistakes_are_explained() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let trace = folder.path().join("t.csv");
+    fs::write(&trace, "128166372003061629,hm,1,Write,99999999999999,8192,5\nbroken\n").unwrap();
+    let trace = trace.display().to_string();
+    let simple = ["--workload", "random-write", "--saved"];
+    for (args, words) in [
+        (vec!["--workload", "random-write"], &["--saved"][..]),
+        ([&simple[..], &["0.5"]].concat(), &["saved, stored or a ratio", "50%"]),
+        (vec!["--workload", "random-wirte", "--saved", "5%"], &["did you mean random-write?"]),
+        (vec!["--workload", PROFILE, "--saved", "5%"], &["unknown key"]),
+        (vec!["--workload", PUMICE, "--saved", "5%"], &["--format", "blkparse"]),
+        ([&simple[..], &["5%", "--fold"]].concat(), &["--fold", "leave it out"]),
+        ([&simple[..], &["5%", "--span", "1T"]].concat(), &["beyond the drive", "smaller"]),
+        ([&simple[..], &["5%", "--state", "old"]].concat(), &["new, filled or steady"]),
+        ([&simple[..], &["5%", "--gb-per-day", "-1"]].concat(), &["GB a day"]),
+        ([&simple[..], &["5%", "--data", "x"]].concat(), &["cannot be used with"]),
+        (vec!["--workload", &trace, "--saved", "5%"], &["line 1", "--fold"]),
+        (vec!["--workload", &trace, "--saved", "5%", "--fold"], &["line 2", "columns"]),
+        (vec!["--workload", &trace, "--saved", "5%", "--format", "x"], &["msr, mqsim"]),
+    ] {
+        let finished = forecast(&args);
+        assert_eq!(finished.code, Some(2), "{args:?}: {}", finished.stdout);
+        for word in words {
+            assert!(finished.stderr.contains(word), "{args:?}: {}", finished.stderr);
+        }
+        assert_eq!(finished.stderr.lines().count(), 1, "{args:?}: {}", finished.stderr);
+    }
+    let mut other = Command::new(PUMICE);
+    other.args(["forecast", "--profile", "hdd-2010", "--workload", "write", "--saved", "5%"]);
+    let finished = run(&mut other, COMMAND_LIMIT);
+    assert_eq!(finished.code, Some(2));
+    assert!(finished.stderr.contains("what can is \"log\""), "{}", finished.stderr);
+}
