@@ -37,7 +37,7 @@ Examples:
   pumice forecast --profile micro-center-64 --workload job.fio --saved 56% --gb-per-day 20
   pumice forecast --profile corsair-force-100 --workload web_0.csv --fold --data data.json --json")]
 pub(crate) struct Args {
-    /// Name of a drive (pumice drives), or a file with a profile; of kind \"log\"
+    /// Name of a drive (pumice drives), or a file with a profile; of kind "log"
     #[arg(long, value_name = "NAME")]
     profile: String,
 

@@ -36,8 +36,8 @@ const SCALED_PAGES: u32 = 8;
 /// `Unsupported` for all others.
 pub(super) fn log_flash(profile: &Profile) -> Result<&Flash> {
     let Design::Log { flash } = &profile.design else {
-        let what = format!("{}: drives of this kind cannot be simulated yet", profile.id);
-        let what = format!("{what}: it is {}, what can is \"log\"", profile.kind());
+        let what = format!("{} is of kind \"{}\"", profile.id, profile.kind());
+        let what = format!("{what}, which has no simulation without content: take a \"log\"");
         return Err(Error::new(ErrorKind::Unsupported, what));
     };
     Ok(flash)

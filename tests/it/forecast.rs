@@ -113,5 +113,5 @@ fn mistakes_are_explained() {
     other.args(["forecast", "--profile", "hdd-2010", "--workload", "write", "--saved", "5%"]);
     let finished = run(&mut other, COMMAND_LIMIT);
     assert_eq!(finished.code, Some(2));
-    assert!(finished.stderr.contains("what can is \"log\""), "{}", finished.stderr);
+    assert!(finished.stderr.contains("take a \"log\""), "{}", finished.stderr);
 }
