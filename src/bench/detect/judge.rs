@@ -26,9 +26,8 @@ const SAVED_MIN: f64 = 0.05;
 /// Smallest ratio of speeds that counts.
 pub(super) const RATIO_MIN: f64 = 1.10;
 
-/// Share of the space above which zeroes are kept like other data, and below which they are not
-/// kept at all: a block of 4 KiB for 128 KiB, the best that common file systems do, is 3 %.
-const ZEROES_STORED: f64 = 0.95;
+/// Share of the space below which zeroes are not kept at all: a block of 4 KiB for 128 KiB, the
+/// best that common file systems do, is 3 %.
 const ZEROES_LEFT_OUT: f64 = 0.01;
 
 /// Share of what a level could save that it must, to count as saved.
@@ -160,13 +159,14 @@ pub(super) fn faster(speeds: &[Speed], wanted: fn(Data) -> bool) -> bool {
 /// What becomes of zeroes; `listed` is what somebody said who keeps a list of blocks.
 pub(super) fn zeroes(accounts: &[Account], listed: Option<Zeroes>) -> Zeroes {
     let usable = accounts.iter().filter(|account| account.is_usable());
-    let taken = usable
-        .flat_map(|account| &account.amounts)
-        .filter(|amount| amount.data == Data::Zeroes)
-        .filter_map(|amount| amount.saved.map(|saved| 1.0 - saved));
+    let of_zeroes = usable.flat_map(|account| &account.amounts);
+    // A saving that is not shown may be what others wrote meanwhile.
+    let taken = of_zeroes.filter(|amount| amount.data == Data::Zeroes).filter_map(|amount| {
+        amount.saved.map(|saved| if amount.shown { 1.0 - saved } else { 1.0 })
+    });
     match taken.reduce(f64::min) {
         None => Zeroes::Unknown,
-        Some(taken) if taken > ZEROES_STORED => Zeroes::Stored,
+        Some(1.0) => Zeroes::Stored,
         Some(taken) if taken > ZEROES_LEFT_OUT => Zeroes::Compressed,
         Some(_) => listed.unwrap_or(Zeroes::LeftOut),
     }

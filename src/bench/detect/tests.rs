@@ -132,6 +132,12 @@ fn zeroes_are_told_by_what_they_take() {
     assert_eq!(taken(0.0, None), Zeroes::LeftOut);
     assert_eq!(taken(0.0, Some(Zeroes::Fill)), Zeroes::Fill);
     assert_eq!(taken(0.0, Some(Zeroes::Unmapped)), Zeroes::Unmapped);
+    // Others write: zeroes seem to take 7 % less, and so does one run of incompressible data.
+    let mut busy = readings([8.0, 8.0, 8.0, 7.4, 8.0]);
+    busy[0].1[0] = (7.3 * MIB as f64) as i64;
+    let busy = account("number", Class::Usage, SPAN, &busy, None);
+    assert!(busy.is_usable());
+    assert_eq!(zeroes(&[busy], None), Zeroes::Stored);
 }
 
 #[test]
