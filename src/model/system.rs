@@ -56,7 +56,7 @@ const CACHE_BYTES_MAX: u64 = 16 << 30;
 pub struct CacheSpec {
     /// Bytes of pages: 64 MiB to 16 GiB.
     pub cache_bytes: u64,
-    /// Of these, what may be dirty before writers wait, in per cent: 1 to 100.
+    /// Of these, what may be dirty before writers wait, in per cent: 1 to 90.
     pub dirty_percent: u64,
     /// Bytes that are read ahead of a sequential reader; 0 for none.
     pub readahead_bytes: u64,
@@ -166,8 +166,9 @@ impl SystemSpec {
         if !(CACHE_BYTES_MIN..=CACHE_BYTES_MAX).contains(&cache.cache_bytes) {
             return Err(invalid("cache_bytes is from 64 MiB to 16 GiB, which is held in memory"));
         }
-        if !(1..=100).contains(&cache.dirty_percent) {
-            return Err(invalid("dirty_percent is from 1 to 100"));
+        // What is read needs pages, too.
+        if !(1..=90).contains(&cache.dirty_percent) {
+            return Err(invalid("dirty_percent is from 1 to 90"));
         }
         if cache.readahead_bytes > cache.cache_bytes / 8 {
             return Err(invalid("readahead_bytes is an eighth of the page cache at most"));
@@ -280,6 +281,8 @@ impl System {
                 let is_full = cache.borrow().dirty_pages() >= dirty_max;
                 (!is_full || self.error.borrow().is_some()).then_some(())
             };
+            // Those that wrote back may have given up over an error.
+            self.write_back(dirty_max / 2);
             self.changed.wait_for(has_room).await;
             self.failed()?;
             let at = offset + done as u64;
@@ -291,10 +294,8 @@ impl System {
             }
             cache.borrow_mut().write(number, within, &bytes[done..done + len]);
             done += len;
-            if cache.borrow().dirty_pages() > dirty_max / 2 {
-                self.write_back(dirty_max / 2);
-            }
         }
+        self.write_back(dirty_max / 2);
         Ok(())
     }
 
