@@ -96,6 +96,16 @@ fn uniform_writes_agree_with_the_formula() {
 }
 
 #[test]
+fn a_drive_is_steady_only_when_it_collects() {
+    // At a fifth of its size a round leaves most of the flash free: two rounds are alike long
+    // before a block is erased.
+    let figures = simple("random-write", &saved(80.0)).drive;
+    assert!(figures.preconditioning.is_steady, "{:?}", figures.preconditioning);
+    assert!(figures.erases.iter().any(|&(times, _)| times > 0), "{:?}", figures.erases);
+    assert!(figures.preconditioning.rounds > 2, "{:?}", figures.preconditioning);
+}
+
+#[test]
 fn writes_in_order_cost_what_is_stored() {
     let test = simple("rewrite", &saved(50.0));
     let of = amplification(&test.drive);

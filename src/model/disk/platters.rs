@@ -125,17 +125,8 @@ mod tests {
 
     use super::*;
 
-    const SPEC: DiskSpec = DiskSpec {
-        rpm: 6000,
-        seek_track_ns: 800_000,
-        seek_average_ns: 8_900_000,
-        seek_full_ns: 20_000_000,
-        outer_bytes_per_s: 100_000_000,
-        inner_bytes_per_s: 50_000_000,
-        cache_bytes: 1 << 20,
-        ncq: true,
-        reorder_max: 4,
-    };
+    const SPEC: DiskSpec =
+        DiskSpec { inner_bytes_per_s: 50_000_000, reorder_max: 4, ..super::super::tests::SPEC };
     const SIZE: u64 = 100_000_000_000;
 
     #[test]

@@ -11,7 +11,7 @@ use crate::model::content::SECTOR_BYTES;
 use crate::runtime::Runtime;
 
 /// 10 ms a turn, 1 MB a track everywhere.
-const SPEC: DiskSpec = DiskSpec {
+pub(super) const SPEC: DiskSpec = DiskSpec {
     rpm: 6000,
     seek_track_ns: 800_000,
     seek_average_ns: 8_900_000,

@@ -10,6 +10,7 @@
 //! reverse    which blocks of the host a segment holds, in few bits
 //! drain      rows that wait for their die, and when they are done
 //! counts     what was written, by whom
+//! sample     a small drive for tests
 //! ```
 
 mod counts;
@@ -17,6 +18,8 @@ mod drain;
 mod layout;
 mod log;
 mod reverse;
+#[cfg(test)]
+pub mod sample;
 mod segments;
 mod sizes;
 mod spec;

@@ -6,44 +6,14 @@
 use std::collections::VecDeque;
 
 use super::*;
-use crate::media::nand::{FlashShape, FlashTiming};
-use crate::model::ftl::VictimPolicy;
+use crate::model::ftl::sample::small;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 static GO_ON: AtomicBool = AtomicBool::new(false);
 
 fn spec() -> LogDriveSpec {
     LogDriveSpec {
-        log: LogSpec {
-            shape: FlashShape {
-                channels: 2,
-                dies_per_channel: 2,
-                planes: 2,
-                blocks_per_plane: 40,
-                pages_per_block: 8,
-                page_bytes: 4096,
-            },
-            timing: FlashTiming {
-                read_ns: 50_000,
-                program_ns: 900_000,
-                erase_ns: 2_000_000,
-                bus_bytes_per_s: 51_200_000,
-                multi_plane: true,
-                cache_program: false,
-            },
-            user_blocks: 2000,
-            stored: StoredSizes::Constant(1.0),
-            stored_min: 0.0,
-            header_bytes: 0,
-            parity_percent: 0.0,
-            victims: VictimPolicy::Greedy,
-            moved_apart: true,
-            buffer_bytes: 64 << 10,
-            free_segments: 3,
-            bad_percent: 0.0,
-            seed: 1,
-            wear_gap_max: None,
-        },
+        log: small(),
         front: FrontSpec {
             read_bytes_per_s: 204_800_000,
             write_bytes_per_s: 102_400_000,
