@@ -157,13 +157,17 @@ impl BarChart {
     }
 }
 
-/// One line of a chart.
+/// One line of a chart, or points that are not joined.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     /// Name in the legend.
     pub name: String,
     /// Points (x, y) in the order in which they are joined.
     pub points: Vec<(f64, f64)>,
+    /// Standard deviations of y, point by point; shorter if the rest has none.
+    pub deviations: Vec<Option<f64>>,
+    /// Whether neighbours are joined.
+    pub is_joined: bool,
 }
 
 /// Lines over a common axis.
@@ -187,7 +191,15 @@ impl LineChart {
 
     /// Adds a line.
     pub fn line(&mut self, name: impl Into<String>, points: Vec<(f64, f64)>) {
-        self.series.push(Series { name: name.into(), points });
+        let (name, deviations) = (name.into(), Vec::new());
+        self.series.push(Series { name, points, deviations, is_joined: true });
+    }
+
+    /// Adds points that are not joined: x, and y with its deviation if it has one.
+    pub fn dots(&mut self, name: impl Into<String>, dots: Vec<(f64, f64, Option<f64>)>) {
+        let deviations = dots.iter().map(|dot| dot.2).collect();
+        let points = dots.into_iter().map(|(x, y, _)| (x, y)).collect();
+        self.series.push(Series { name: name.into(), points, deviations, is_joined: false });
     }
 
     /// The chart's numbers in at most `rows_max` rows (at least 2), a column for each line.
@@ -195,14 +207,18 @@ impl LineChart {
     /// Every row is a place on the x axis where some line has a point. If there are more of them
     /// than rows, evenly spaced ones are taken, the first and the last among them. A line shows
     /// its last point at or before that place; nothing before its first or after its last one.
+    /// Points that are not joined are shown at their own places only.
     pub fn to_table(&self, rows_max: usize) -> Table {
         let series = self.series.iter().map(|series| named(&series.name, &self.y));
         let first = named(&self.x.title, &self.x);
         let mut table = Table::with_columns(std::iter::once(first).chain(series).collect());
-        let sorted = self.series.iter().map(Series::by_x).collect::<Vec<_>>();
+        let sorted = self.series.iter().map(|it| (it.is_joined, it.by_x())).collect::<Vec<_>>();
         let places = spaced(&self.places(), rows_max.max(2));
         for &x in &places {
-            let cells = sorted.iter().map(|points| last_up_to(points, x).map(Number::plain).into());
+            let cells = sorted.iter().map(|(is_joined, points)| {
+                let point = last_up_to(points, x).filter(|point| *is_joined || point.0 == x);
+                point.map(|point| point.1).into()
+            });
             table.push(std::iter::once(Number::plain(x).into()).chain(cells).collect());
         }
         table.titled(&self.title)
@@ -217,10 +233,32 @@ impl LineChart {
 }
 
 impl Series {
-    fn by_x(&self) -> Vec<(f64, f64)> {
-        let mut points: Vec<_> = self.points.iter().copied().filter(drawable).collect();
+    /// Points that can be drawn, with their deviations, in the order of x.
+    fn by_x(&self) -> Vec<(f64, Number)> {
+        let points = self.points.iter().enumerate().filter(|(_, point)| drawable(point));
+        let mut points: Vec<_> =
+            points.map(|(index, point)| (point.0, self.number(index, point.1))).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         points
+    }
+
+    /// The y of a point, with its deviation if it has one.
+    pub(crate) fn number(&self, index: usize, y: f64) -> Number {
+        let number = Number::plain(y);
+        match self.deviation(index) {
+            // As many decimals as both of them have.
+            Some(deviation) => {
+                let decimals = number.decimals.max(Number::plain(deviation).decimals);
+                Number::new(y, decimals).with_deviation(deviation)
+            }
+            None => number,
+        }
+    }
+
+    /// Deviation of a point, if it can be drawn.
+    pub(crate) fn deviation(&self, index: usize) -> Option<f64> {
+        let deviation = self.deviations.get(index).copied().flatten();
+        deviation.filter(|deviation| *deviation > 0.0 && deviation.is_finite())
     }
 }
 
@@ -251,10 +289,10 @@ fn named(name: &str, axis: &Axis) -> Column {
     Column::right(name).with_unit(&axis.unit)
 }
 
-fn last_up_to(points: &[(f64, f64)], x: f64) -> Option<f64> {
+fn last_up_to(points: &[(f64, Number)], x: f64) -> Option<(f64, Number)> {
     let upto = points.partition_point(|point| point.0 <= x);
-    let (last_x, y) = *points.get(upto.checked_sub(1)?)?;
-    (upto < points.len() || last_x == x).then_some(y)
+    let last = points.get(upto.checked_sub(1)?)?;
+    (upto < points.len() || last.0 == x).then(|| last.clone())
 }
 
 /// At most `count` of `places`, evenly spaced by index, with both ends.
@@ -297,5 +335,17 @@ mod tests {
              \u{20} 75  150\n 100  200\n"
         );
         assert_eq!(chart.to_table(1000).rows().len(), 101);
+    }
+
+    #[test]
+    fn dots_are_at_their_own_places_with_their_deviations() {
+        let mut chart = LineChart::new("x", Axis::new("saved", "%"), Axis::new("speed", "MB/s"));
+        chart.line("a", vec![(0.0, 1.0), (50.0, 2.0), (100.0, 3.0)]);
+        chart.dots("b", vec![(100.0, 8.0, None), (0.0, 7.0, Some(0.5))]);
+        assert_eq!(
+            chart.to_table(5).to_text(),
+            "saved     a          b\n    %  MB/s       MB/s\n    0     1  7.0 ± 0.5\n   50     2\n\
+             \u{20} 100     3          8\n"
+        );
     }
 }

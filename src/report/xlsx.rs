@@ -16,9 +16,10 @@ use std::collections::BTreeSet;
 use std::io;
 
 use rust_xlsxwriter::{
-    Chart, ChartAxisLabelPosition, ChartErrorBars, ChartErrorBarsType, ChartLine, ChartMarker,
-    ChartRange, ChartSolidFill, ChartType, ColNum, Color, DocProperties, ExcelDateTime, Format,
-    FormatAlign, FormatBorder, Workbook, Worksheet, XlsxError,
+    Chart, ChartAxisLabelPosition, ChartErrorBars, ChartErrorBarsType, ChartFormat, ChartLine,
+    ChartMarker, ChartMarkerType, ChartRange, ChartSolidFill, ChartType, ColNum, Color,
+    DocProperties, ExcelDateTime, Format, FormatAlign, FormatBorder, Workbook, Worksheet,
+    XlsxError,
 };
 
 use super::chart::{Axis, BarChart, LineChart, Scale};
@@ -293,16 +294,27 @@ impl Sheet {
         let written = self.table(&points(chart))?;
         let mut drawing = Chart::new(ChartType::ScatterStraight);
         for (index, line) in chart.series.iter().enumerate() {
-            let (x, y) = (written.places[2 * index].0, written.places[2 * index + 1].0);
+            let (x, (y, deviations)) = (written.places[2 * index].0, written.places[2 * index + 1]);
             let last = written.rows.0 + line.points.len().saturating_sub(1) as u32;
             let own = Written { rows: (written.rows.0, last), ..written.clone() };
-            drawing
-                .add_series()
+            let series = drawing.add_series();
+            series
                 .set_name(caption(&line.name).as_str())
                 .set_categories(&self.range(&own, x)?)
-                .set_values(&self.range(&own, y)?)
-                .set_marker(ChartMarker::new().set_none())
-                .set_format(ChartLine::new().set_width(1.75).set_color(colour(index)));
+                .set_values(&self.range(&own, y)?);
+            match line.is_joined {
+                true => series
+                    .set_marker(ChartMarker::new().set_none())
+                    .set_format(ChartLine::new().set_width(1.75).set_color(colour(index))),
+                false => series
+                    .set_marker(&dot(index))
+                    .set_format(ChartFormat::new().set_line(ChartLine::new().set_hidden(true))),
+            };
+            if let Some(deviations) = deviations {
+                let range = self.range(&own, deviations)?;
+                let both = ChartErrorBarsType::Custom(range.clone(), range);
+                series.set_y_error_bars(ChartErrorBars::new().set_type(both));
+            }
         }
         name_axes(&mut drawing, &chart.title, &chart.x.heading(), &chart.y);
         if chart.x.scale == Scale::Log {
@@ -367,6 +379,15 @@ fn colour(index: usize) -> Color {
     Color::RGB(COLOURS[index % COLOURS.len()])
 }
 
+/// How points are marked that are not joined.
+fn dot(index: usize) -> ChartMarker {
+    let mut fill = ChartSolidFill::new();
+    fill.set_color(colour(index));
+    let mut marker = ChartMarker::new();
+    marker.set_type(ChartMarkerType::Circle).set_size(7).set_format(&mut fill);
+    marker
+}
+
 /// Text of a chart that cannot be taken for a reference to a cell.
 fn caption(text: &str) -> String {
     let text = printable(text);
@@ -395,7 +416,7 @@ fn points(chart: &LineChart) -> Table {
     let rows = chart.series.iter().map(|line| line.points.len()).max().unwrap_or(0);
     for row in 0..rows {
         let cells = chart.series.iter().flat_map(|line| match line.points.get(row) {
-            Some((x, y)) => [Number::plain(*x).into(), Number::plain(*y).into()],
+            Some((x, y)) => [Number::plain(*x).into(), line.number(row, *y).into()],
             None => [Cell::Empty, Cell::Empty],
         });
         table.push(cells.collect());

@@ -21,8 +21,10 @@ pub(crate) fn bar_key(index: usize) -> String {
 /// The sample of a line chart's series for its legend.
 pub(crate) fn line_key(index: usize, series: &Series) -> String {
     key(index, 24.0, |svg| {
-        svg.empty("path", &[("class", &line_class(index)), ("d", &"M1 6H23")]);
-        if series.points.len() <= MARKERS_MAX {
+        if series.is_joined {
+            svg.empty("path", &[("class", &line_class(index)), ("d", &"M1 6H23")]);
+        }
+        if !series.is_joined || series.points.len() <= MARKERS_MAX {
             svg.open("g", &[("class", &"marker")]);
             svg.empty("path", &[("d", &marker(index, 12.0, 6.0, MARKER_RADIUS + 0.4))]);
             svg.close();

@@ -1,6 +1,6 @@
 //! A line chart: one path for each series, markers where points are few.
 
-use super::super::chart::LineChart;
+use super::super::chart::{LineChart, Series};
 use super::super::number::Number;
 use super::key::{MARKER_RADIUS, line_class, marker};
 use super::label::{shortened, text_width};
@@ -21,7 +21,7 @@ const TICK_GAP: f64 = 8.0;
 pub(crate) fn lines(chart: &LineChart, frame: &Frame<'_>) -> String {
     let points = || chart.series.iter().flat_map(|series| &series.points);
     let xs: Vec<f64> = points().map(|point| point.0).collect();
-    let ys: Vec<f64> = points().map(|point| point.1).collect();
+    let ys: Vec<f64> = chart.series.iter().flat_map(reach).collect();
     let bottom = ABOVE + frame.plot_height;
     let y = Places::new(chart.y.scale, &ys, (frame.plot_height / 42.0) as usize, Ends::Ticks);
     let y = y.between(bottom, ABOVE);
@@ -52,8 +52,11 @@ pub(crate) fn lines(chart: &LineChart, frame: &Frame<'_>) -> String {
         let pieces = pieces(&series.points, &x, &y);
         let thinned: Vec<_> = pieces.iter().map(|piece| thinned(piece)).collect();
         let class = line_class(index);
-        svg.empty("path", &[("class", &class), ("d", &path(&thinned))]);
-        if series.points.len() <= MARKERS_MAX {
+        if series.is_joined {
+            svg.empty("path", &[("class", &class), ("d", &path(&thinned))]);
+        }
+        draw_deviations(&mut svg, series, &x, &y);
+        if !series.is_joined || series.points.len() <= MARKERS_MAX {
             for &(px, value) in pieces.iter().flatten() {
                 draw_marker(&mut svg, chart, index, px, value);
             }
@@ -63,8 +66,32 @@ pub(crate) fn lines(chart: &LineChart, frame: &Frame<'_>) -> String {
     svg.finish()
 }
 
+/// The y of every point, and the ends of its deviation where that can be drawn.
+fn reach(series: &Series) -> impl Iterator<Item = f64> {
+    series.points.iter().enumerate().flat_map(|(index, &(_, y))| {
+        let deviation = series.deviation(index).unwrap_or(0.0);
+        [y, y + deviation, if y > deviation { y - deviation } else { y }]
+    })
+}
+
 /// A place in pixels.
 type Place = (f64, f64);
+
+/// A bar with two ends at each point that has a deviation.
+fn draw_deviations(svg: &mut Svg, series: &Series, x: &Places, y: &Places) {
+    for (index, &(at, value)) in series.points.iter().enumerate() {
+        let Some(deviation) = series.deviation(index) else { continue };
+        let (high, low) = (value + deviation, value - deviation);
+        if !(x.shows(at) && y.shows(high) && y.shows(low)) {
+            continue;
+        }
+        let (at, high, low) = (x.at(at), y.at(high), y.at(low));
+        let end = |y: f64| format!("M{} {}h{}", Px(at - 4.0), Px(y), Px(8.0));
+        let d = format!("M{} {}V{}{}{}", Px(at), Px(high), Px(low), end(high), end(low));
+        svg.empty("path", &[("class", &"error-halo"), ("d", &d)]);
+        svg.empty("path", &[("class", &"error"), ("d", &d)]);
+    }
+}
 
 fn draw_grid(svg: &mut Svg, x: &Places, y: &Places, (left, right, bottom): (f64, f64, f64)) {
     for (tick, label) in y.ticks() {

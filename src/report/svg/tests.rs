@@ -98,6 +98,26 @@ fn lines_have_a_path_each_and_markers_where_points_are_few() {
 }
 
 #[test]
+fn dots_are_not_joined_and_have_their_deviations() {
+    let mut chart = LineChart::new("T", Axis::new("saved", "%"), Axis::new("rate", "MB/s"));
+    chart.line("a", vec![(0.0, 0.0), (10.0, 100.0)]);
+    chart.dots("b", vec![(5.0, 50.0, Some(25.0)), (7.0, 60.0, None)]);
+    let (tags, _) = read(&lines(&chart, &FRAME));
+    assert_eq!(tags.iter().filter(|tag| tag.contains("\"line\"")).count(), 1);
+    assert_eq!(tags.iter().filter(|tag| tag.contains("\"marker\"")).count(), 4);
+    let errors: Vec<_> = tags.iter().filter(|tag| tag.contains("\"error\"")).collect();
+    assert_eq!(errors.len(), 1);
+    // From 75 to 25 on an axis from 0 to 100 over 200 pixels.
+    let (_, d) = errors[0].split_once(" d=\"M").expect("a path");
+    let (high, low) = d.split_once('V').expect("it goes down");
+    let (_, high) = high.split_once(' ').expect("a place");
+    let low: f64 = low.split('M').next().unwrap_or_default().parse().expect("a number");
+    assert_eq!(low - high.parse::<f64>().expect("a number"), 100.0, "{d}");
+    let (key, _) = read(&line_key(1, &chart.series[1]));
+    assert!(key.iter().all(|tag| !tag.contains("\"line\"")) && key.len() > 2, "{key:?}");
+}
+
+#[test]
 fn text_from_outside_stays_text() {
     let evil = "<script>\"'&]]>\u{1b}";
     let mut chart = BarChart::new(evil, evil, Axis::new(evil, evil), [evil, evil, evil]);

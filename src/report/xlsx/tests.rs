@@ -171,3 +171,16 @@ fn parts(document: &Document, start: &str) -> Vec<(String, String)> {
     assert!(!found.is_empty(), "nothing called {start}");
     found
 }
+
+#[test]
+fn dots_keep_their_deviations_in_a_workbook() {
+    let mut document = Document::default();
+    let mut chart = LineChart::new("T", Axis::new("saved", "%"), Axis::new("rate", "MB/s"));
+    chart.line("a", vec![(0.0, 1.0), (50.0, 2.0)]);
+    chart.dots("b", vec![(0.0, 7.0, Some(0.5)), (50.0, 8.0, None)]);
+    document.section("x").block(chart);
+    let charts = parts(&document, "xl/charts/chart");
+    let xml = &charts[0].1;
+    assert_eq!(xml.matches("<c:errBars>").count(), 1, "{xml}");
+    assert!(xml.contains("<c:symbol val=\"circle\"/>") && xml.contains("<a:noFill/>"), "{xml}");
+}
