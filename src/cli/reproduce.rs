@@ -7,14 +7,17 @@ use super::documents::Documents;
 use super::interrupt::Interrupt;
 use super::{Outcome, print, print_json};
 use crate::base::{Error, ErrorKind, Result};
-use crate::bench::reproduce::{Experiment, Group, Reproduced, document, groups, reproduce, table};
+use crate::bench::reproduce::{
+    Experiment, Group, Reproduced, document, groups, reproduce, summary, table,
+};
 
 /// Run published experiments on simulated drives, and hold the outcomes against each other
 ///
 /// Prints what was published and what the simulation gives, cell by cell, with the error; and the
 /// mean absolute error of the cells that numbers of a profile were fitted to (calibrated) and of
 /// those that nothing was fitted to (predicted). Effects of the host that no model of a drive
-/// explains are named as such. Everything runs in virtual time: every machine prints the same.
+/// explains are named as such. Reports have a chart of each test that was done with data of
+/// different compressibility. Everything runs in virtual time: every machine prints the same.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -97,7 +100,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if args.json {
         print_json(&Summary { experiments: &all, errors: groups(&all) })?;
     } else if opened.is_none() {
-        print(&document(&all).to_text())?;
+        print(&summary(&all).to_text())?;
     }
     if !opened.is_none() {
         opened.write(&document(&all), &table(&all))?;

@@ -30,9 +30,10 @@ macro_rules! experiments {
 }
 
 /// Those that come with the program.
-pub const EXPERIMENTS: [(&str, &str); 13] = experiments![
+pub const EXPERIMENTS: [(&str, &str); 14] = experiments![
     "micro-center-iozone-4k",
     "micro-center-iozone-1m",
+    "micro-center-iozone-sizes",
     "corsair-force-iometer",
     "agility-2-iometer",
     "vertex-2-crystaldiskmark-ide",
@@ -218,6 +219,7 @@ mod tests {
             ("drive = ", "drvie = ", "unknown field"),
             ("test = \"write, 4 KiB\"", "test = \"wirte\"", "no test is called 'wirte'"),
             ("data = \"98 % dedupable\"", "data = \"x\"", "no level is called 'x'"),
+            ("basis = \"calibrated\"", "basis = \"host\"", "is of the host: say why"),
             ("record = \"4K\"", "recrod = \"4K\"", "unknown key 'recrod'"),
         ] {
             assert!(text.contains(is), "{is}");

@@ -15,7 +15,7 @@ mod outcome;
 use std::sync::atomic::AtomicBool;
 
 pub use experiment::{Basis, EXPERIMENTS, Experiment, Measure, Published};
-pub use outcome::{Group, Outcome, Reproduced, document, groups, table};
+pub use outcome::{Group, Outcome, Reproduced, document, groups, summary, table};
 
 use super::plan::Plan;
 use super::results::{Header, Results, RunResult};

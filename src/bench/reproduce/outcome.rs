@@ -4,8 +4,9 @@ use serde::Serialize;
 
 use super::experiment::{Basis, Experiment, Measure, Published};
 use crate::base::{Error, ErrorKind, Result};
+use crate::bench::plan::Level;
 use crate::bench::results::{Results, RunResult};
-use crate::report::{Column, Document, Number, Table};
+use crate::report::{Axis, Column, Document, LineChart, Number, Table};
 
 /// One cell.
 #[derive(Clone, Debug, Serialize)]
@@ -14,6 +15,8 @@ pub struct Outcome {
     pub test: String,
     /// Name of the level.
     pub data: String,
+    /// How compressible the experiment says that it is, in per cent; nothing if it does not say.
+    pub compressibility_percent: Option<f64>,
     /// What both numbers are in.
     pub unit: String,
     /// What was published, if that is known here.
@@ -112,6 +115,7 @@ impl Outcome {
                 Measure::LatencyMax => format!("{}: longest latency", published.test),
             },
             data: published.data.clone(),
+            compressibility_percent: compressibility_percent(&plan.levels[level]),
             unit: unit.to_owned(),
             published: published.mean,
             published_deviation: published.deviation,
@@ -121,6 +125,15 @@ impl Outcome {
             basis: published.basis,
             why: published.why.clone(),
         })
+    }
+}
+
+/// How compressible a level's data is, as it is asked for: not as a codec would have it.
+fn compressibility_percent(level: &Level) -> Option<f64> {
+    match level.kind.as_str() {
+        "random" => Some(0.0),
+        kind if kind.starts_with("byte:") => Some(100.0),
+        _ => level.saved_percent,
     }
 }
 
@@ -169,6 +182,36 @@ fn row(cell: &Outcome) -> Vec<crate::report::Cell> {
     ]
 }
 
+/// What was published and what is simulated over compressibility, a chart for each test that has
+/// several levels of it.
+fn charts(one: &Reproduced) -> Vec<LineChart> {
+    let mut tests: Vec<(&str, &str)> = Vec::new();
+    for cell in &one.cells {
+        let test = (cell.test.as_str(), cell.unit.as_str());
+        if !tests.contains(&test) {
+            tests.push(test);
+        }
+    }
+    let chart = |(test, unit): (&str, &str)| {
+        let cells = one.cells.iter().filter(|cell| (&*cell.test, &*cell.unit) == (test, unit));
+        let mut cells: Vec<(f64, &Outcome)> =
+            cells.filter_map(|cell| Some((cell.compressibility_percent?, cell))).collect();
+        cells.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let is_spanned = cells.first()?.0 < cells.last()?.0;
+        let y = if unit == "ms" { "latency" } else { "throughput" };
+        let axis = Axis::new("compressibility, as the experiment gives it", "%");
+        let mut chart = LineChart::new(test, axis, Axis::new(y, unit));
+        let simulated = cells.iter().map(|(x, cell)| (*x, cell.simulated));
+        chart.line("simulated", simulated.collect());
+        let published = cells
+            .iter()
+            .filter_map(|(x, cell)| Some((*x, cell.published?, cell.published_deviation)));
+        chart.dots("published", published.collect());
+        is_spanned.then_some(chart)
+    };
+    tests.into_iter().filter_map(chart).collect()
+}
+
 /// Every cell of all experiments in one table.
 pub fn table(all: &[Reproduced]) -> Table {
     let mut table = Table::with_columns(columns(true));
@@ -182,8 +225,17 @@ pub fn table(all: &[Reproduced]) -> Table {
     table
 }
 
-/// The whole report.
+/// The whole report, with charts.
 pub fn document(all: &[Reproduced]) -> Document {
+    made(all, true)
+}
+
+/// The same without charts, for a terminal.
+pub fn summary(all: &[Reproduced]) -> Document {
+    made(all, false)
+}
+
+fn made(all: &[Reproduced], with_charts: bool) -> Document {
     let lead = "Published experiments, run again on simulated drives in virtual time.";
     let mut document = Document::new("Published and simulated", lead);
     for one in all {
@@ -195,6 +247,11 @@ pub fn document(all: &[Reproduced]) -> Document {
         for cell in &one.cells {
             if let Some(why) = &cell.why {
                 section.note(format!("{}, {}: {why}", cell.test, cell.data));
+            }
+        }
+        if with_charts {
+            for chart in charts(one) {
+                section.block(chart);
             }
         }
     }
@@ -229,6 +286,7 @@ mod tests {
         Outcome {
             test: "write".into(),
             data: "zeros".into(),
+            compressibility_percent: None,
             unit: "MB/s".into(),
             published,
             published_deviation: None,
@@ -263,6 +321,43 @@ mod tests {
         let text = document(&[one]).to_text();
         for words in ["-2.0", "4.0", "because", "mean absolute error", "calibrated"] {
             assert!(text.contains(words), "{words}: {text}");
+        }
+    }
+    #[test]
+    fn levels_of_compressibility_make_a_chart() {
+        let at = |percent: f64, published: Option<f64>, simulated: f64| Outcome {
+            compressibility_percent: Some(percent),
+            published_deviation: published.map(|_| 2.5),
+            ..cell(published, simulated, Basis::Predicted)
+        };
+        let alone = Outcome { test: "read".into(), ..at(98.0, Some(1.0), 1.0) };
+        let cells = vec![at(98.0, Some(50.0), 51.0), at(50.0, None, 30.0), alone];
+        let cells = [cells, vec![at(2.0, Some(20.0), 19.0)]].concat();
+        let text = String::new;
+        let (drive, title, source) = (text(), "a title".into(), text());
+        let one = Reproduced { drive, title, source, about: text(), target: text(), cells };
+        let charts = charts(&one);
+        assert_eq!(charts.len(), 1, "one level is no chart");
+        let [simulated, published] = &charts[0].series[..] else { panic!("{charts:?}") };
+        assert_eq!(simulated.points, [(2.0, 19.0), (50.0, 30.0), (98.0, 51.0)]);
+        assert_eq!(published.points, [(2.0, 20.0), (98.0, 50.0)]);
+        assert_eq!((published.deviation(0), published.is_joined), (Some(2.5), false));
+        let all = [one];
+        assert!(document(&all).to_html().contains("<figure"));
+        assert!(!summary(&all).to_text().contains("compressibility"));
+    }
+
+    #[test]
+    fn data_is_as_compressible_as_it_is_asked_for() {
+        for (kind, saved_percent, percent) in [
+            ("random", None, Some(0.0)),
+            ("byte:0x5a", None, Some(100.0)),
+            ("iozone-3.420", Some(75.0), Some(75.0)),
+            ("like:data", None, None),
+        ] {
+            let (kind, name) = (kind.to_owned(), "x".to_owned());
+            let level = Level { name, kind, saved_percent, duplicates_percent: None };
+            assert_eq!(compressibility_percent(&level), percent, "{}", level.kind);
         }
     }
 }
