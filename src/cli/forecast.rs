@@ -1,19 +1,24 @@
 //! `pumice forecast`: what a drive would do, simulated.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::documents::Documents;
 use super::interrupt::Interrupt;
-use super::{Outcome, print, print_json, size, whole_number};
+use super::{Outcome, print, size, whole_number};
 use crate::base::{Error, ErrorKind, Result};
-use crate::bench::forecast::{Asked, Data, Options, Source, State, Watch, forecast, spec_of};
+use crate::bench::forecast::{
+    Asked, Case, Data, Options, Place, SCALED_BYTES, Source, State, Watch, forecast, grid,
+    size_bytes, spec_of,
+};
 use crate::bench::payload::Saving;
 use crate::bench::preset::Changes;
 use crate::bench::workload::{DEPTH_MAX, Operation, Pattern, THREADS_MAX};
 use crate::model::profile::Profile;
 use crate::model::trace::{Format, Options as TraceOptions};
+use crate::report::{Document, Table};
 
 /// Forecast what a drive would do, compressing and not, without a drive
 ///
@@ -22,6 +27,10 @@ use crate::model::trace::{Format, Options as TraceOptions};
 /// amplification by cause, and how long the drive lasts; for the drive as it is, and for the same
 /// drive without compression. Where a formula exists, it stands beside.
 ///
+/// A workload that goes by the drive's size, as presets and operations do, is simulated on a drive
+/// scaled down to 4 GiB, which takes seconds and gives nearly the same; --full-size simulates all
+/// of it. Traces always have the drive's true size.
+///
 /// WORKLOAD is a preset (pumice bench --list), an operation such as random-write, a job file of
 /// fio, or a trace: CSV of MSR Cambridge, text of MQSim or DiskSim, text of blkparse, or fio's
 /// iolog of version 2 or 3. Presets and operations go over the whole drive unless --span says less.
@@ -29,11 +38,16 @@ use crate::model::trace::{Format, Options as TraceOptions};
 /// Data is given as what it saves, --saved 50%, the same of every block, or by itself with --data:
 /// a file, a folder, or a profile that pumice payload --profile-of wrote. Then it is measured in
 /// blocks of 4 KiB with the drive's codec.
+///
+/// With several of --over-provisioning or several kinds of data, one table says write amplification
+/// and throughput of each pair, for the drive as it is; reports have charts of them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   pumice forecast --profile micro-center-64 --workload random-write --saved 50%
-  pumice forecast --profile compressing-nvme-1tb --workload random-write --data /srv --scaled 16G
+  pumice forecast --profile compressing-nvme-1tb --workload random-write --data /srv --full-size
+  pumice forecast --profile micro-center-64 --workload random-write \\
+    --over-provisioning 7,12,20,28 --saved 0%,25%,50%,75%,98% --html grid.html
   pumice forecast --profile micro-center-64 --workload job.fio --saved 56% --gb-per-day 20
   pumice forecast --profile corsair-force-100 --workload web_0.csv --fold --data data.json --json")]
 pub(crate) struct Args {
@@ -45,19 +59,27 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WORKLOAD")]
     workload: String,
 
-    /// Share of space that compression saves of every block, like 50% (never stored, never a ratio)
+    /// Share of space that compression saves of every block, like 50% (never stored, never a
+    /// ratio); may be repeated, or several with commas
     #[arg(
         long,
         value_name = "SHARE",
         allow_hyphen_values = true,
+        value_delimiter = ',',
         required_unless_present = "data",
         conflicts_with = "data"
     )]
-    saved: Option<Saving>,
+    saved: Vec<Saving>,
 
-    /// Data to measure: a file, a folder, or a saved profile of data
+    /// Data to measure: a file, a folder, or a saved profile of data; may be repeated
     #[arg(long, value_name = "PATH")]
-    data: Option<PathBuf>,
+    data: Vec<PathBuf>,
+
+    /// The same flash sold as a drive of another size: what it has beyond that, in per cent of it;
+    /// may be repeated, or several with commas [default: the profile's]
+    #[arg(long, value_name = "PERCENT", value_parser = percent, value_delimiter = ',',
+        allow_negative_numbers = true)]
+    over_provisioning: Vec<f64>,
 
     /// What the host writes a day in GB, to say how many years the drive lasts
     #[arg(long, value_name = "GB", value_parser = gigabytes, allow_negative_numbers = true)]
@@ -67,11 +89,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "STATE", default_value = "steady", value_parser = state)]
     state: State,
 
-    /// Simulate a smaller drive, over-provisioned alike: faster, and nearly the same
+    /// Simulate a smaller drive, over-provisioned alike: faster, and nearly the same [default: 4G,
+    /// but for traces and jobs with a size of their own]
     #[arg(long, value_parser = size, value_name = "SIZE", allow_hyphen_values = true)]
     scaled: Option<u64>,
 
-    /// Bytes of the drive that are used [default: all]
+    /// Simulate all of the drive, which can take many minutes
+    #[arg(long, conflicts_with = "scaled")]
+    full_size: bool,
+
+    /// Bytes of the drive that are used; a scaled one uses the same part [default: all]
     #[arg(long, value_parser = size, value_name = "SIZE", allow_hyphen_values = true)]
     span: Option<u64>,
 
@@ -126,9 +153,16 @@ pub(crate) struct Args {
     json: bool,
 }
 
-fn gigabytes(text: &str) -> Result<f64, String> {
+pub(super) fn gigabytes(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| (0.001..=1e9).contains(number));
     number.ok_or_else(|| format!("'{text}' is no number of GB a day: give one like 20"))
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.trim().trim_end_matches('%').trim_end().parse().ok();
+    let number = number.filter(|number| (0.1..=1000.0).contains(number));
+    let what = "is no over-provisioning: give per cents of the drive's size like 7, 0.1 to 1000";
+    number.ok_or_else(|| format!("'{text}' {what}"))
 }
 
 fn state(text: &str) -> Result<State, String> {
@@ -147,7 +181,7 @@ fn state(text: &str) -> Result<State, String> {
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let profile = Profile::find(&args.profile)?;
     let asked = args.asked();
-    let (source, mut remarks) = Source::find(&args.workload, &asked)?;
+    let (source, remarks) = Source::find(&args.workload, &asked)?;
     args.refuse_what_has_no_place(&source)?;
     let inputs = [Path::new(&args.workload), Path::new(&args.profile)];
     let opened = args.documents.open(&inputs)?;
@@ -155,39 +189,116 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         let what = "--json and a report both want stdout: give the report a file";
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
-    let options = Options {
-        state: args.state,
-        seed: args.seed,
-        bytes_per_day: args.gb_per_day.map(|gb| gb * 1e9),
-        scaled_bytes: args.scaled,
-    };
-    // Before the data is measured, which may take long, what it is for must be possible.
-    let size_bytes = spec_of(&profile, &Data::none(), &options)?.size_bytes();
-    let cases = source.cases(size_bytes, &asked)?;
+    let plan = Plan::new(args, &profile, &source, &asked)?;
     let interrupt = Interrupt::catch()?;
-    let data = match (&args.data, args.saved) {
-        (Some(path), _) => Data::of_path(path, profile.controller.codec())?,
-        (None, saved) => Data::saved(saved.unwrap_or(Saving::NONE)),
+    let data = args.data(&profile)?;
+    let shown = Shown::new();
+    let answer = match data.len() * plan.rows.len() {
+        1 => {
+            let (options, cases) = plan.row(0);
+            let made = forecast(&profile, &data[0], cases, &options, &shown, interrupt.flag());
+            shown.finish();
+            made?.map(|mut made| {
+                made.remarks.splice(0..0, remarks);
+                Answer::of(&made, made.document(), made.summary(), made.table())
+            })
+        }
+        _ => {
+            let (places, columns, options) = (plan.places(&data), data.len(), &plan.options);
+            let made = grid(&profile, &places, columns, options, &shown, interrupt.flag());
+            shown.finish();
+            made?.map(|mut made| {
+                made.remarks.splice(0..0, remarks);
+                Answer::of(&made, made.document(), made.summary(), made.table())
+            })
+        }
     };
-    let mut shown = Shown::new();
-    let made = forecast(&profile, &data, &cases, &options, &mut shown, interrupt.flag());
-    shown.bar.finish_and_clear();
-    let Some(mut made) = made? else {
+    let Some(answer) = answer else {
         super::say_error("interrupted: there is no forecast");
         return Ok(Outcome::Code(2));
     };
-    remarks.append(&mut made.remarks);
-    made.remarks = remarks;
     let uses_stdout = opened.uses_stdout();
     if !opened.is_none() {
-        opened.write(&made.document(), &made.table())?;
+        opened.write(&answer.document, &answer.table)?;
     }
     match (args.json, uses_stdout) {
-        (true, _) => print_json(&made)?,
-        (false, false) => print(&made.summary().to_text())?,
+        (true, _) => print(&answer.json)?,
+        (false, false) => print(&answer.summary.to_text())?,
         (false, true) => {}
     }
     Ok(Outcome::Good)
+}
+
+/// What is printed and written.
+struct Answer {
+    json: String,
+    document: Document,
+    summary: Document,
+    table: Table,
+}
+
+impl Answer {
+    fn of(
+        made: &impl serde::Serialize,
+        document: Document,
+        summary: Document,
+        table: Table,
+    ) -> Self {
+        let json = serde_json::to_string_pretty(made).expect("results serialize") + "\n";
+        Self { json, document, summary, table }
+    }
+}
+
+/// What is simulated: for each over-provisioning what is done on a drive of it.
+struct Plan {
+    options: Options,
+    rows: Vec<(Option<f64>, Vec<Case>)>,
+}
+
+impl Plan {
+    /// # Errors
+    /// There is no such drive, or the workload does not fit it.
+    fn new(args: &Args, profile: &Profile, source: &Source, asked: &Asked) -> Result<Self> {
+        let scaled = (source.is_relative() && !args.full_size).then_some(SCALED_BYTES);
+        let options = Options {
+            state: args.state,
+            seed: args.seed,
+            bytes_per_day: args.gb_per_day.map(|gb| gb * 1e9),
+            scaled_bytes: args.scaled.or(scaled),
+            over_provisioning_percent: None,
+        };
+        let over: Vec<Option<f64>> = match args.over_provisioning.as_slice() {
+            [] => vec![None],
+            several => several.iter().copied().map(Some).collect(),
+        };
+        let row = |over_provisioning_percent| {
+            let options = Options { over_provisioning_percent, ..options.clone() };
+            // Before the data is measured, which may take long, what it is for must be possible.
+            let data = Data::none();
+            let simulated_bytes = spec_of(profile, &data, &options)?.size_bytes();
+            let asked = asked.scaled(size_bytes(profile, &data, &options)?, simulated_bytes)?;
+            Ok((over_provisioning_percent, source.cases(simulated_bytes, &asked)?))
+        };
+        let rows = over.into_iter().map(row).collect::<Result<_>>()?;
+        Ok(Self { options, rows })
+    }
+
+    fn row(&self, index: usize) -> (Options, &[Case]) {
+        let (over_provisioning_percent, cases) = &self.rows[index];
+        let over_provisioning_percent = *over_provisioning_percent;
+        (Options { over_provisioning_percent, ..self.options.clone() }, cases)
+    }
+
+    /// Every pair of a row and data.
+    fn places(&self, data: &[Data]) -> Vec<Place> {
+        let pairs = self.rows.iter().flat_map(|row| data.iter().map(move |data| (row, data)));
+        let place = |((over_provisioning_percent, cases), data): (&(_, Vec<Case>), &Data)| Place {
+            over_provisioning_percent: *over_provisioning_percent,
+            data: data.clone(),
+            cases: cases.clone(),
+        };
+        pairs.map(place).collect()
+    }
 }
 
 impl Args {
@@ -205,6 +316,17 @@ impl Args {
             trace: TraceOptions { format: self.format, skips_bad: self.skip_bad, disk: self.disk },
             folds: self.fold,
         }
+    }
+
+    /// The data, measured.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn data(&self, profile: &Profile) -> Result<Vec<Data>> {
+        if self.data.is_empty() {
+            return Ok(self.saved.iter().copied().map(Data::saved).collect());
+        }
+        self.data.iter().map(|path| Data::of_path(path, profile.controller.codec())).collect()
     }
 
     /// Options that a workload of this kind would not heed.
@@ -239,27 +361,45 @@ impl Args {
     }
 }
 
-/// Progress on stderr.
-struct Shown {
-    bar: ProgressBar,
+/// Progress on stderr, a line for each simulation that goes at the same time.
+pub(super) struct Shown {
+    bars: MultiProgress,
+    of: Mutex<Vec<ProgressBar>>,
 }
 
 impl Shown {
-    fn new() -> Self {
-        let style = ProgressStyle::with_template("{msg} [{human_pos} requests, {per_sec}]");
-        let bar = ProgressBar::no_length().with_style(style.expect("a constant template"));
-        Self { bar }
+    pub(super) fn new() -> Self {
+        Self { bars: MultiProgress::new(), of: Mutex::default() }
+    }
+
+    /// Lets `change` loose on the line of a simulation, which is made if there is none yet.
+    fn with(&self, simulation: usize, change: impl FnOnce(&ProgressBar)) {
+        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        while of.len() <= simulation {
+            let style = ProgressStyle::with_template("{msg} [{human_pos} requests, {per_sec}]");
+            let bar = ProgressBar::no_length().with_style(style.expect("a constant template"));
+            of.push(self.bars.add(bar));
+        }
+        change(&of[simulation]);
+    }
+
+    /// Takes it from the screen.
+    pub(super) fn finish(&self) {
+        let of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        of.iter().for_each(ProgressBar::finish_and_clear);
     }
 }
 
 impl Watch for Shown {
-    fn begins(&mut self, what: String, requests: u64) {
-        self.bar.reset();
-        self.bar.set_length(requests);
-        self.bar.set_message(what);
+    fn begins(&self, simulation: usize, what: String, requests: u64) {
+        self.with(simulation, |bar| {
+            bar.reset();
+            bar.set_length(requests);
+            bar.set_message(what);
+        });
     }
 
-    fn goes_on(&mut self, requests: u64) {
-        self.bar.inc(requests);
+    fn goes_on(&self, simulation: usize, requests: u64) {
+        self.with(simulation, |bar| bar.inc(requests));
     }
 }

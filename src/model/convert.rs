@@ -154,6 +154,20 @@ impl LogSpec {
         Ok(spec)
     }
 
+    /// The same flash sold as a drive of another size: over-provisioned by so many per cent of
+    /// that size, where the flash counts as in [`raw_bytes`](Self::raw_bytes).
+    ///
+    /// # Errors
+    /// `InvalidInput` if garbage collection would find no room.
+    pub fn over_provisioned(mut self, percent: f64) -> Result<Self> {
+        // None yet that must fit.
+        self.user_blocks = 1;
+        let user_bytes = self.raw_bytes()? / (1.0 + percent / 100.0);
+        self.user_blocks = (user_bytes / f64::from(BLOCK_BYTES)) as u64;
+        self.check()?;
+        Ok(self)
+    }
+
     /// A smaller drive that does nearly the same in less time: as many dies, over-provisioned
     /// alike, with fewer blocks, none of them bad, and if need be shorter ones, which are erased
     /// faster in proportion. It has about `size_bytes`; a drive that is not larger stays as it is.

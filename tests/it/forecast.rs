@@ -98,6 +98,9 @@ fn mistakes_are_explained() {
         ([&simple[..], &["5%", "--state", "old"]].concat(), &["new, filled or steady"]),
         ([&simple[..], &["5%", "--gb-per-day", "-1"]].concat(), &["GB a day"]),
         ([&simple[..], &["5%", "--data", "x"]].concat(), &["cannot be used with"]),
+        ([&simple[..], &["5%", "--full-size", "--scaled", "1G"]].concat(), &["cannot be used"]),
+        ([&simple[..], &["5%", "--over-provisioning", "x"]].concat(), &["per cents", "like 7"]),
+        ([&simple[..], &["0%", "--over-provisioning", "0.1"]].concat(), &["has room for"]),
         (vec!["--workload", &trace, "--saved", "5%"], &["line 1", "--fold"]),
         (vec!["--workload", &trace, "--saved", "5%", "--fold"], &["line 2", "columns"]),
         (vec!["--workload", &trace, "--saved", "5%", "--format", "x"], &["msr, mqsim"]),
@@ -114,4 +117,51 @@ fn mistakes_are_explained() {
     let finished = run(&mut other, COMMAND_LIMIT);
     assert_eq!(finished.code, Some(2));
     assert!(finished.stderr.contains("take a \"log\""), "{}", finished.stderr);
+}
+
+/// A grid of both lists, with charts; a list of one is a simple forecast.
+#[test]
+fn lists_become_a_grid() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let page = folder.path().join("page.html").display().to_string();
+    let book = folder.path().join("book.xlsx").display().to_string();
+    let list = folder.path().join("list.csv").display().to_string();
+    let simple = ["--workload", "random-write", "--over-provisioning", "15,30%"];
+    let data = ["--saved", "0%,25%", "--saved", "50%"];
+    let files = ["--html", &page, "--xlsx", &book, "--csv", &list];
+    let of = json(&[&simple[..], &data, &files].concat());
+    let forecasts = of["forecasts"].as_array().expect("forecasts");
+    let over = |it: &Value| it["over_provisioning_percent"].as_f64().expect("a number").round();
+    let saved = |it: &Value| it["data"]["saved_percent"].as_f64().expect("a number");
+    let places: Vec<_> = forecasts.iter().map(|it| (over(it), saved(it))).collect();
+    let row = |over: f64| [0.0, 25.0, 50.0].map(|saved| (over, saved));
+    assert_eq!(places, [row(15.0), row(30.0)].concat());
+    let html = fs::read_to_string(&page).expect("a page");
+    assert_eq!(html.matches("<figure").count(), 3, "three charts");
+    assert!(fs::metadata(&book).expect("a workbook").len() > 5000);
+    assert_eq!(fs::read_to_string(&list).expect("a list").lines().count(), 7);
+    let one = json(&["--workload", "write", "--over-provisioning", "30", "--saved", "50%"]);
+    assert!(one["forecasts"].is_null() && one["tests"][0]["uncompressed"].is_object(), "{one}");
+}
+
+#[test]
+fn large_drives_are_scaled_unless_all_is_asked_for() {
+    let with = |more: &[&str]| {
+        let args = ["forecast", "--profile", "micro-center-64", "--workload", "random-read"];
+        let finished = pumice(&[&args[..], &["--saved", "5%", "--state", "new"], more].concat());
+        assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+        finished.stdout
+    };
+    let simulated = |text: &str| {
+        let of: Value = serde_json::from_str(text).expect("JSON");
+        (of["simulated_bytes"].as_u64().expect("bytes"), of["size_bytes"].as_u64().expect("bytes"))
+    };
+    let size = 60_022_480_896;
+    let (small, whole) = simulated(&with(&["--json"]));
+    assert!(small.abs_diff(4 << 30) < 64 << 20 && whole == size, "{small} of {whole}");
+    assert_eq!(simulated(&with(&["--json", "--full-size"])), (size / 4096 * 4096, size));
+    assert!(
+        with(&[]).contains("Scaled down: a drive of 4.")
+            && !with(&["--full-size"]).contains("Scaled")
+    );
 }

@@ -50,9 +50,22 @@ impl Tally {
     }
 }
 
+/// A watcher, and what it calls the simulation that tells it.
+#[derive(Clone, Copy)]
+pub(super) struct Lane<'a> {
+    pub(super) watch: &'a dyn Watch,
+    pub(super) number: usize,
+}
+
+impl Lane<'_> {
+    pub(super) fn begins(&self, what: String, requests: u64) {
+        self.watch.begins(self.number, what, requests);
+    }
+}
+
 /// Tells a watcher now and then.
 struct Told<'a> {
-    watch: &'a mut dyn Watch,
+    lane: Lane<'a>,
     untold: u64,
 }
 
@@ -60,7 +73,7 @@ impl Told<'_> {
     fn one(&mut self) {
         self.untold += 1;
         if self.untold == TOLD_EVERY {
-            self.watch.goes_on(std::mem::take(&mut self.untold));
+            self.lane.watch.goes_on(self.lane.number, std::mem::take(&mut self.untold));
         }
     }
 }
@@ -88,12 +101,7 @@ pub(super) struct LoadHost<'a> {
 
 impl<'a> LoadHost<'a> {
     /// A host that begins anew; the workload was checked.
-    pub(super) fn new(
-        workload: &'a Workload,
-        seed: u64,
-        limits: Limits,
-        watch: &'a mut dyn Watch,
-    ) -> Self {
+    pub(super) fn new(workload: &'a Workload, seed: u64, limits: Limits, lane: Lane<'a>) -> Self {
         let slots = (workload.depth * workload.threads) as usize;
         Self {
             steps: (0..workload.threads).map(|it| Steps::new(workload, it, seed)).collect(),
@@ -103,7 +111,7 @@ impl<'a> LoadHost<'a> {
             asked: 0,
             asked_write_bytes: 0,
             tally: Tally::default(),
-            told: Told { watch, untold: 0 },
+            told: Told { lane, untold: 0 },
         }
     }
 
@@ -164,8 +172,8 @@ pub(super) struct FillHost<'a> {
 }
 
 impl<'a> FillHost<'a> {
-    pub(super) fn new(begin: u64, end: u64, watch: &'a mut dyn Watch) -> Self {
-        Self { next: begin, end, told: Told { watch, untold: 0 } }
+    pub(super) fn new(begin: u64, end: u64, lane: Lane<'a>) -> Self {
+        Self { next: begin, end, told: Told { lane, untold: 0 } }
     }
 
     /// Requests that it takes.
@@ -211,7 +219,7 @@ impl<'a> ReplayHost<'a> {
         load: &super::TraceLoad,
         size_bytes: u64,
         pace_from_ns: Option<u64>,
-        watch: &'a mut dyn Watch,
+        lane: Lane<'a>,
     ) -> Self {
         Self {
             reader,
@@ -223,7 +231,7 @@ impl<'a> ReplayHost<'a> {
             first_ns: None,
             tally: Tally::default(),
             late_ns: 0,
-            told: Told { watch, untold: 0 },
+            told: Told { lane, untold: 0 },
         }
     }
 

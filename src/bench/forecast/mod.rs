@@ -5,17 +5,22 @@
 //! * `data`: which fraction of the data is stored.
 //! * `host`: who makes the requests of a workload, of a fill, and of a trace.
 //! * `simulation`: from a new drive to the round that is measured.
+//! * `side_by_side`: several simulations at a time.
 //! * `figures`: what that round shows.
 //! * `report`: figures for people.
+//! * `grid`: the same of several drives and kinds of data, side by side.
 //!
-//! **Everything twice**: for the drive of the profile, and for the same one that does not compress.
+//! **Everything twice**: for the drive of the profile, and for the same one that does not compress;
+//! but a grid has its data without compression as one of its columns.
 //! Knows no real time; the same seed gives the same figures.
 
 mod data;
 mod figures;
+mod grid;
 mod host;
 mod job;
 mod report;
+mod side_by_side;
 mod simulation;
 mod source;
 #[cfg(test)]
@@ -27,6 +32,7 @@ use serde::Serialize;
 
 pub use data::Data;
 pub use figures::{Breakdown, Endurance, Figures, Point, Preconditioning, Speed, Worn};
+pub use grid::{Grid, Place, grid};
 pub use job::Job;
 pub use source::{Asked, Case, Load, Source, TraceLoad};
 
@@ -35,7 +41,14 @@ use crate::codec::Codec;
 use crate::model::ftl::StoredSizes;
 use crate::model::log_drive::LogDriveSpec;
 use crate::model::profile::Profile;
+use host::Lane;
+use side_by_side::{side_by_side, threads};
 use simulation::Simulation;
+
+/// Bytes of the drive that is simulated in place of a larger one, unless all of it is asked for:
+/// with it random writes are steady within seconds, and write amplification is that of the whole
+/// drive within a few per cent (docs/forecast.md has what was measured).
+pub const SCALED_BYTES: u64 = 4 << 30;
 
 /// What state a drive is measured in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -62,21 +75,31 @@ pub struct Options {
     /// Simulate a smaller drive, of about this size: see
     /// [`LogSpec::scaled`](crate::model::ftl::LogSpec::scaled).
     pub scaled_bytes: Option<u64>,
+    /// The same flash sold as another size: see
+    /// [`LogSpec::over_provisioned`](crate::model::ftl::LogSpec::over_provisioned).
+    pub over_provisioning_percent: Option<f64>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { state: State::default(), seed: 1, bytes_per_day: None, scaled_bytes: None }
+        Self {
+            state: State::default(),
+            seed: 1,
+            bytes_per_day: None,
+            scaled_bytes: None,
+            over_provisioning_percent: None,
+        }
     }
 }
 
-/// Who is told how far it is.
-pub trait Watch {
-    /// Something begins that takes about so many requests.
-    fn begins(&mut self, what: String, requests: u64);
+/// Who is told how far it is, by as many simulations at a time as there are processors. They are
+/// numbered from 0.
+pub trait Watch: Sync {
+    /// In this simulation something begins that takes about so many requests.
+    fn begins(&self, simulation: usize, what: String, requests: u64);
 
-    /// Some requests more are done.
-    fn goes_on(&mut self, requests: u64);
+    /// In this simulation some requests more are done.
+    fn goes_on(&self, simulation: usize, requests: u64);
 }
 
 /// What a drive would do.
@@ -90,6 +113,8 @@ pub struct Forecast {
     pub size_bytes: u64,
     /// Bytes of the drive that was simulated.
     pub simulated_bytes: u64,
+    /// What its flash has room for beyond its size, in per cent of the size.
+    pub over_provisioning_percent: f64,
     /// What is written.
     pub data: Data,
     /// What is stored of it on average, as the drive stores it; 1 if it does not compress.
@@ -121,10 +146,27 @@ pub struct Test {
 /// `Unsupported` for drives that are no log; `InvalidInput` for what cannot be simulated.
 pub fn spec_of(profile: &Profile, data: &Data, options: &Options) -> Result<LogDriveSpec> {
     let mut spec = LogDriveSpec::of(profile, data.sizes(options.seed))?;
+    if let Some(percent) = options.over_provisioning_percent {
+        spec.log = spec.log.over_provisioned(percent)?;
+    }
     if let Some(size_bytes) = options.scaled_bytes {
         spec.log = spec.log.scaled(size_bytes)?;
     }
     Ok(spec)
+}
+
+/// Bytes of the drive of a profile, however much of it is simulated.
+///
+/// # Errors
+/// Those of [`spec_of`].
+pub fn size_bytes(profile: &Profile, data: &Data, options: &Options) -> Result<u64> {
+    match options.over_provisioning_percent {
+        None => Ok(profile.size_bytes.is),
+        Some(_) => {
+            let whole = Options { scaled_bytes: None, ..options.clone() };
+            Ok(spec_of(profile, data, &whole)?.size_bytes())
+        }
+    }
 }
 
 /// The same drive without compression.
@@ -138,7 +180,71 @@ fn uncompressed(profile: &Profile) -> Profile {
     plain
 }
 
-/// Makes a forecast; nothing if `stop` was set meanwhile.
+/// What a simulation showed of each case, with what is to be said of it.
+type Found = Vec<(Figures, Option<String>)>;
+
+/// A drive, what is written to it, and how.
+#[derive(Clone, Copy)]
+struct Setup<'a> {
+    profile: &'a Profile,
+    data: &'a Data,
+    cases: &'a [Case],
+    options: &'a Options,
+}
+
+impl Setup<'_> {
+    /// Does the cases one after the other on a new drive; nothing if `stop` was set meanwhile.
+    fn simulate(&self, lane: Lane<'_>, name: &str, stop: &AtomicBool) -> Result<Option<Found>> {
+        let mut simulation = Simulation::new(self.profile, self.data, self.options, lane, name)?;
+        let mut found = Vec::new();
+        for case in self.cases {
+            let Some(of_case) = simulation.case(case, stop)? else { return Ok(None) };
+            found.push(of_case);
+        }
+        Ok(Some(found))
+    }
+
+    /// Bytes of memory that its simulation takes at most.
+    fn memory_bytes_max(&self) -> Result<u64> {
+        spec_of(self.profile, self.data, self.options)?.log.memory_bytes_max()
+    }
+
+    /// The forecast from what was found of the drive and of the one that does not compress.
+    fn forecast(&self, drive: Found, plain: Option<Found>) -> Result<Forecast> {
+        let Self { profile, data, cases, options } = *self;
+        let spec = spec_of(profile, data, options)?;
+        let mut remarks: Vec<String> = Vec::new();
+        let mut figures = |found: Found| {
+            remarks.extend(found.iter().filter_map(|(_, remark)| remark.clone()));
+            found.into_iter().map(|(figures, _)| figures)
+        };
+        let (drive, mut plain) = (figures(drive), plain.map(&mut figures));
+        let tests = cases.iter().zip(drive).map(|(case, drive)| Test {
+            name: case.name.clone(),
+            drive,
+            uncompressed: plain.as_mut().and_then(Iterator::next),
+        });
+        let tests = tests.collect();
+        remarks.dedup();
+        let user_bytes = spec.size_bytes() as f64;
+        Ok(Forecast {
+            profile: profile.id.clone(),
+            name: profile.name.clone(),
+            size_bytes: size_bytes(profile, data, options)?,
+            simulated_bytes: spec.size_bytes(),
+            over_provisioning_percent: (spec.log.raw_bytes()? / user_bytes - 1.0) * 100.0,
+            data: data.clone(),
+            stored_fraction: spec.log.stored_mean()?,
+            state: options.state,
+            seed: options.seed,
+            tests,
+            remarks,
+        })
+    }
+}
+
+/// Makes a forecast; nothing if `stop` was set meanwhile. Both drives are simulated side by side if
+/// there are processors and memory for it.
 ///
 /// # Errors
 /// Those of [`spec_of`]; cases that do not fit the drive; a trace that cannot be read.
@@ -147,50 +253,26 @@ pub fn forecast(
     data: &Data,
     cases: &[Case],
     options: &Options,
-    watch: &mut dyn Watch,
+    watch: &dyn Watch,
     stop: &AtomicBool,
 ) -> Result<Option<Forecast>> {
-    let spec = spec_of(profile, data, options)?;
-    let (simulated_bytes, stored_fraction) = (spec.size_bytes(), spec.log.stored_mean()?);
-    let mut remarks = Vec::new();
-    let drives = match profile.controller.codec() {
+    let profiles = match profile.controller.codec() {
         Codec::None => vec![profile.clone()],
         _ => vec![profile.clone(), uncompressed(profile)],
     };
-    let mut figures = Vec::new();
-    for (number, profile) in drives.iter().enumerate() {
-        let name = if number == 0 { "" } else { "without compression: " };
-        let mut simulation = Simulation::new(profile, data, options, name)?;
-        let mut of_drive = Vec::new();
-        for case in cases {
-            let Some((found, remark)) = simulation.case(case, watch, stop)? else {
-                return Ok(None);
-            };
-            of_drive.push(found);
-            remarks.extend(remark);
-        }
-        figures.push(of_drive.into_iter());
+    let setups: Vec<Setup<'_>> =
+        profiles.iter().map(|profile| Setup { profile, data, cases, options }).collect();
+    let memory = setups.iter().map(Setup::memory_bytes_max).collect::<Result<Vec<_>>>()?;
+    let threads = threads(memory.into_iter().max().unwrap_or(0));
+    let found = side_by_side(setups.len(), threads, |number, drive| {
+        let name = if drive == 0 { "" } else { "without compression: " };
+        setups[drive].simulate(Lane { watch, number }, name, stop)
+    })?;
+    let mut found = found.into_iter().flatten();
+    match found.next() {
+        None => Ok(None),
+        Some(drive) => setups[0].forecast(drive, found.next()).map(Some),
     }
-    remarks.dedup();
-    let mut figures = figures.into_iter();
-    let (drive, mut plain) = (figures.next().into_iter().flatten(), figures.next());
-    let tests = cases.iter().zip(drive).map(|(case, drive)| Test {
-        name: case.name.clone(),
-        drive,
-        uncompressed: plain.as_mut().and_then(Iterator::next),
-    });
-    Ok(Some(Forecast {
-        profile: profile.id.clone(),
-        name: profile.name.clone(),
-        size_bytes: profile.size_bytes.is,
-        simulated_bytes,
-        data: data.clone(),
-        stored_fraction,
-        state: options.state,
-        seed: options.seed,
-        tests: tests.collect(),
-        remarks,
-    }))
 }
 
 impl Data {

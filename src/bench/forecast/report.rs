@@ -7,6 +7,10 @@ use crate::report::{Axis, Cell, Column, Document, LineChart, Number, Scale, Tabl
 /// Rows of a table of figures: what they are called, their unit, decimals, and where they are.
 type Row = (&'static str, &'static str, u8, fn(&Figures) -> Option<f64>);
 
+/// How far a scaled drive is from a whole one: docs/forecast.md has the measurement.
+const SCALED_ERROR: &str = "Write amplification, throughput and endurance come within about 1 %, \
+     the longest latencies do not";
+
 /// Nanoseconds as microseconds.
 fn us(ns: f64) -> f64 {
     ns / 1e3
@@ -63,7 +67,10 @@ impl Forecast {
     /// All of it, with charts.
     pub fn document(&self) -> Document {
         let mut document = Document::new(format!("Forecast for {}", self.name), self.lead());
-        document.section("what was simulated").pairs(self.facts());
+        let section = document.section("what was simulated").pairs(self.facts());
+        if let Some(scaled) = self.scaled() {
+            section.note(scaled);
+        }
         for test in &self.tests {
             let section = document.section(&test.name);
             section.paragraph(preconditioned(&test.drive, self.state)).block(table(test));
@@ -81,7 +88,10 @@ impl Forecast {
     /// The same without charts, for a terminal.
     pub fn summary(&self) -> Document {
         let mut document = Document::new(format!("Forecast for {}", self.name), self.lead());
-        document.section("").pairs(self.facts());
+        let section = document.section("").pairs(self.facts());
+        if let Some(scaled) = self.scaled() {
+            section.note(scaled);
+        }
         for test in &self.tests {
             let section = document.section(&test.name);
             section.paragraph(preconditioned(&test.drive, self.state)).block(table(test));
@@ -128,18 +138,27 @@ impl Forecast {
 
     fn facts(&self) -> Vec<(&'static str, String)> {
         let size = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
-        let simulated = match self.simulated_bytes == self.size_bytes / 4096 * 4096 {
-            true => size(self.size_bytes),
-            false => {
-                format!("{}, scaled from {}", size(self.simulated_bytes), size(self.size_bytes))
-            }
-        };
         vec![
-            ("drive", format!("{}, {simulated}", self.profile)),
+            ("drive", format!("{}, {}", self.profile, size(self.size_bytes))),
+            ("over-provisioning", format!("{:.1} %", self.over_provisioning_percent)),
             ("data", format!("{}: {}", self.data.name, self.data.saved)),
             ("stored by this drive", format!("{:.3} of it", self.stored_fraction)),
             ("seed", self.seed.to_string()),
         ]
+    }
+
+    /// What it means that a smaller drive was simulated, if one was.
+    pub(super) fn scaled(&self) -> Option<String> {
+        let size = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
+        (self.simulated_bytes < self.size_bytes / 4096 * 4096).then(|| {
+            format!(
+                "Scaled down: a drive of {} stands for {}, with as many dies, over-provisioned \
+                 alike, with fewer and shorter blocks. {SCALED_ERROR}; --full-size simulates all \
+                 of it.",
+                size(self.simulated_bytes),
+                size(self.size_bytes)
+            )
+        })
     }
 
     fn remarks(&self, document: &mut Document) {

@@ -17,9 +17,9 @@ use std::sync::atomic::AtomicBool;
 
 use super::super::workload::{Operation, Pattern, Workload};
 use super::figures::{Breakdown, Endurance, Figures, Point, Preconditioning, Speed};
-use super::host::{FillHost, Limits, LoadHost, ReplayHost, Tally};
+use super::host::{FillHost, Lane, Limits, LoadHost, ReplayHost, Tally};
 use super::source::{Case, Load, TraceLoad};
-use super::{Data, Options, State, Watch};
+use super::{Data, Options, State};
 use crate::base::seed::mix;
 use crate::base::{Error, ErrorKind, Result};
 use crate::model::formula;
@@ -53,7 +53,8 @@ const REPLAY_SLOTS_MAX: u32 = 1024;
 pub(super) struct Simulation<'a> {
     drive: LogDrive,
     options: &'a Options,
-    /// Begins what a watcher is told.
+    lane: Lane<'a>,
+    /// Begins what the watcher is told.
     name: &'a str,
     overhead_percent: f64,
     pe_cycles: u64,
@@ -98,6 +99,7 @@ impl<'a> Simulation<'a> {
         profile: &Profile,
         data: &Data,
         options: &'a Options,
+        lane: Lane<'a>,
         name: &'a str,
     ) -> Result<Self> {
         let spec = super::spec_of(profile, data, options)?;
@@ -106,10 +108,11 @@ impl<'a> Simulation<'a> {
         Ok(Self {
             drive: LogDrive::new(spec)?,
             options,
+            lane,
             name,
             overhead_percent: flash.overhead_percent.is,
             pe_cycles: flash.pe_cycles.is,
-            size_bytes: profile.size_bytes.is,
+            size_bytes: super::size_bytes(profile, data, options)?,
             filled: (0, 0),
             written_bytes: 0,
             rounds: 0,
@@ -124,14 +127,13 @@ impl<'a> Simulation<'a> {
     pub(super) fn case(
         &mut self,
         case: &Case,
-        watch: &mut dyn Watch,
         stop: &AtomicBool,
     ) -> Result<Option<(Figures, Option<String>)>> {
         let (begin, end) = match &case.load {
             Load::Steps(workload) => (workload.shift_bytes, workload.end_bytes()),
             Load::Trace(_) => (0, self.drive.spec().size_bytes()),
         };
-        let filled_bytes = match self.fill(begin, end, watch, stop)? {
+        let filled_bytes = match self.fill(begin, end, stop)? {
             Some(bytes) => bytes,
             None => return Ok(None),
         };
@@ -143,7 +145,7 @@ impl<'a> Simulation<'a> {
         let is_trace = matches!(case.load, Load::Trace(_));
         for rounds in 0.. {
             let is_last = rounds + 1 >= most;
-            let Some(mut round) = self.round(case, is_last, watch, stop)? else { return Ok(None) };
+            let Some(mut round) = self.round(case, is_last, stop)? else { return Ok(None) };
             course.push(self.point(&round));
             let is_steady = before.as_ref().is_some_and(|before| round.is_like(before));
             let is_wanted = self.options.state == State::Steady && round.amplification().is_some();
@@ -154,7 +156,7 @@ impl<'a> Simulation<'a> {
             let mut done = Preconditioning { filled_bytes, rounds, is_steady };
             if is_trace && !is_last {
                 // Once more, now at the pace of the trace.
-                let Some(paced) = self.round(case, true, watch, stop)? else { return Ok(None) };
+                let Some(paced) = self.round(case, true, stop)? else { return Ok(None) };
                 (round, done.rounds) = (paced, rounds + 1);
                 course.push(self.point(&round));
             }
@@ -180,18 +182,12 @@ impl<'a> Simulation<'a> {
 
     /// Writes what of a range was not written yet, unless the drive shall be new; gives how many
     /// bytes that were.
-    fn fill(
-        &mut self,
-        begin: u64,
-        end: u64,
-        watch: &mut dyn Watch,
-        stop: &AtomicBool,
-    ) -> Result<Option<u64>> {
+    fn fill(&mut self, begin: u64, end: u64, stop: &AtomicBool) -> Result<Option<u64>> {
         if self.options.state == State::New || (self.filled.0 <= begin && end <= self.filled.1) {
             return Ok(Some(0));
         }
-        watch.begins(format!("{}filling", self.name), FillHost::requests(begin, end));
-        let mut host = FillHost::new(begin, end, watch);
+        self.lane.begins(format!("{}filling", self.name), FillHost::requests(begin, end));
+        let mut host = FillHost::new(begin, end, self.lane);
         if !self.drive.run(&mut host, FILL_SLOTS, stop)? {
             return Ok(None);
         }
@@ -200,19 +196,13 @@ impl<'a> Simulation<'a> {
         Ok(Some(end - begin))
     }
 
-    fn round(
-        &mut self,
-        case: &Case,
-        is_paced: bool,
-        watch: &mut dyn Watch,
-        stop: &AtomicBool,
-    ) -> Result<Option<Round>> {
+    fn round(&mut self, case: &Case, is_paced: bool, stop: &AtomicBool) -> Result<Option<Round>> {
         let (counts, start_ns) = (self.drive.counts(), self.drive.now_ns());
         self.rounds += 1;
         let what = format!("{}{}", self.name, case.name);
         let ended = match &case.load {
-            Load::Steps(workload) => self.load(workload, what, watch, stop)?,
-            Load::Trace(trace) => self.replay(trace, is_paced, what, watch, stop)?,
+            Load::Steps(workload) => self.load(workload, what, stop)?,
+            Load::Trace(trace) => self.replay(trace, is_paced, what, stop)?,
         };
         let Some((tally, late_ns, remark)) = ended else { return Ok(None) };
         self.written_bytes += tally.write_bytes;
@@ -225,7 +215,6 @@ impl<'a> Simulation<'a> {
         &mut self,
         workload: &Workload,
         what: String,
-        watch: &mut dyn Watch,
         stop: &AtomicBool,
     ) -> Result<Option<(Tally, u64, Option<String>)>> {
         let records = workload.records();
@@ -244,9 +233,9 @@ impl<'a> Simulation<'a> {
                 until_ns: self.drive.now_ns().saturating_add(timed_ns),
             },
         };
-        watch.begins(what, limits.requests.min(records));
+        self.lane.begins(what, limits.requests.min(records));
         let seed = mix(self.options.seed ^ mix(self.rounds));
-        let mut host = LoadHost::new(workload, seed, limits, watch);
+        let mut host = LoadHost::new(workload, seed, limits, self.lane);
         let slots = workload.depth * workload.threads;
         let has_ended = self.drive.run(&mut host, slots, stop)?;
         Ok(has_ended.then_some((host.tally, 0, None)))
@@ -257,7 +246,6 @@ impl<'a> Simulation<'a> {
         trace: &TraceLoad,
         is_paced: bool,
         what: String,
-        watch: &mut dyn Watch,
         stop: &AtomicBool,
     ) -> Result<Option<(Tally, u64, Option<String>)>> {
         let shown = trace.path.display();
@@ -265,10 +253,10 @@ impl<'a> Simulation<'a> {
         let failed = |error| Error::os(format!("cannot read {shown}"), error);
         let file = File::open(&trace.path).map_err(failed)?;
         let reader = Reader::new(file, trace.options).map_err(named)?;
-        watch.begins(what, 0);
+        self.lane.begins(what, 0);
         let size_bytes = self.drive.spec().size_bytes();
         let pace = is_paced.then(|| self.drive.now_ns());
-        let mut host = ReplayHost::new(reader, trace, size_bytes, pace, watch);
+        let mut host = ReplayHost::new(reader, trace, size_bytes, pace, self.lane);
         let slots = self.drive.spec().front.depth.min(REPLAY_SLOTS_MAX);
         if !self.drive.run(&mut host, slots, stop)? {
             return Ok(None);

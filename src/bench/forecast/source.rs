@@ -12,6 +12,9 @@ use crate::base::units::{format_size, format_size_exact};
 use crate::base::{Error, ErrorKind, Result};
 use crate::model::trace::{Format, Options as TraceOptions};
 
+/// A span is a multiple of it.
+const BLOCK_BYTES: u64 = crate::base::units::BLOCK_BYTES as u64;
+
 /// Bytes of the beginning of a file by which it is known.
 const BEGINNING_BYTES: u64 = 64 << 10;
 
@@ -59,6 +62,27 @@ pub struct Asked {
     pub trace: TraceOptions,
     /// See [`TraceLoad::folds`].
     pub folds: bool,
+}
+
+impl Asked {
+    /// The same for a drive of `size_bytes` that is simulated by one of `simulated_bytes`: a span
+    /// is the same part of it.
+    ///
+    /// # Errors
+    /// The span is larger than the drive.
+    pub fn scaled(&self, size_bytes: u64, simulated_bytes: u64) -> Result<Self> {
+        let mut asked = self.clone();
+        if let Some(span) = &mut asked.changes.span_bytes {
+            if *span > size_bytes {
+                return Err(beyond("a span", *span, size_bytes));
+            }
+            if simulated_bytes < size_bytes / BLOCK_BYTES * BLOCK_BYTES {
+                let part = *span as f64 / size_bytes as f64 * simulated_bytes as f64;
+                *span = (part as u64 / BLOCK_BYTES * BLOCK_BYTES).max(BLOCK_BYTES);
+            }
+        }
+        Ok(asked)
+    }
 }
 
 /// A workload that was found, before it is fitted to a drive.
@@ -112,6 +136,18 @@ impl Source {
         let formats = Format::ALL.map(Format::name).join(", ");
         let what = "is neither a preset (*.toml) nor a fio job nor a trace: give --format";
         Err(invalid(format!("{name} {what} ({formats})")))
+    }
+
+    /// Whether it says where its requests go by the size of the drive, so that a smaller drive is
+    /// as good: not a trace, nor jobs with a size or place of their own.
+    pub fn is_relative(&self) -> bool {
+        match self {
+            Self::Preset(_) | Self::Operation(_) => true,
+            Self::Jobs(jobs) => {
+                jobs.iter().all(|job| job.size_bytes.is_none() && job.workload.shift_bytes == 0)
+            }
+            Self::Trace(_) => false,
+        }
     }
 
     /// What is to be done on a drive of this size.

@@ -18,8 +18,8 @@ const SIZE: u64 = 256 << 20;
 struct Nobody;
 
 impl Watch for Nobody {
-    fn begins(&mut self, _what: String, _requests: u64) {}
-    fn goes_on(&mut self, _requests: u64) {}
+    fn begins(&self, _simulation: usize, _what: String, _requests: u64) {}
+    fn goes_on(&self, _simulation: usize, _requests: u64) {}
 }
 
 static GO_ON: AtomicBool = AtomicBool::new(false);
@@ -38,7 +38,7 @@ fn made(workload: &str, data: &Data, asked: &Asked, options: &Options) -> Result
     let size_bytes = spec_of(&profile, data, options)?.size_bytes();
     let (source, _) = Source::find(workload, asked)?;
     let cases = source.cases(size_bytes, asked)?;
-    let made = forecast(&profile, data, &cases, options, &mut Nobody, &GO_ON)?;
+    let made = forecast(&profile, data, &cases, options, &Nobody, &GO_ON)?;
     Ok(made.expect("nobody stopped it"))
 }
 
@@ -265,7 +265,7 @@ fn a_stop_ends_it_and_reports_hold_all_figures() {
         .unwrap();
     let stop = AtomicBool::new(true);
     let options = Options { state: State::New, ..Options::default() };
-    let none = forecast(&profile(), &saved(0.0), &cases, &options, &mut Nobody, &stop).unwrap();
+    let none = forecast(&profile(), &saved(0.0), &cases, &options, &Nobody, &stop).unwrap();
     assert!(none.is_none());
     let made = made("mixed", &saved(50.0), &Asked::default(), &Options::default()).unwrap();
     let text = made.summary().to_text();
@@ -277,4 +277,137 @@ fn a_stop_ends_it_and_reports_hold_all_figures() {
     let page = made.document().to_html();
     assert!(page.matches("<svg").count() >= 4, "{}", page.matches("<svg").count());
     assert!(made.table().to_csv().lines().count() > 25);
+}
+
+#[test]
+fn a_scaled_drive_stands_for_the_whole_one_and_says_so() {
+    let profile = profile();
+    let options = |scaled_bytes| Options { scaled_bytes, ..Options::default() };
+    let with = |scaled| made("random-write", &saved(50.0), &Asked::default(), &options(scaled));
+    let (whole, small) = (with(None).unwrap(), with(Some(128 << 20)).unwrap());
+    assert_eq!((whole.size_bytes, small.size_bytes), (SIZE, SIZE));
+    assert!(whole.simulated_bytes == SIZE && small.simulated_bytes < SIZE / 100 * 52);
+    let over = small.over_provisioning_percent / whole.over_provisioning_percent;
+    assert!((over - 1.0).abs() < 1e-3, "{over}");
+    let of = |made: &Forecast| made.tests[0].drive.clone();
+    let endurance = |made: &Forecast| of(made).endurance.unwrap().host_bytes;
+    assert!((endurance(&small) / endurance(&whole) - 1.0).abs() < 0.05, "of the whole drive");
+    let says = |made: &Forecast| made.summary().to_text().contains("--full-size");
+    assert!(says(&small) && !says(&whole));
+    assert!(small.document().to_html().contains("--full-size"));
+    // Half of the drive is half of the one that stands for it.
+    let asked = Asked {
+        changes: Changes { span_bytes: Some(SIZE / 2), ..Changes::default() },
+        ..Asked::default()
+    };
+    let simulated = spec_of(&profile, &Data::none(), &options(Some(128 << 20))).unwrap();
+    let scaled = asked.scaled(SIZE, simulated.size_bytes()).unwrap();
+    let span = scaled.changes.span_bytes.unwrap();
+    assert!(
+        span.abs_diff(simulated.size_bytes() / 2) < 8192 && span.is_multiple_of(4096),
+        "{span}"
+    );
+    assert_eq!(asked.scaled(SIZE, SIZE).unwrap().changes.span_bytes, Some(SIZE / 2));
+    assert!(asked.scaled(SIZE / 4, SIZE / 8).unwrap_err().to_string().contains("beyond the drive"));
+}
+
+#[test]
+fn what_has_places_of_its_own_is_not_scaled() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("job.fio");
+    let of = |text: &str| {
+        fs::write(&path, text).unwrap();
+        Source::find(path.to_str().unwrap(), &Asked::default()).unwrap().0.is_relative()
+    };
+    assert!(of("[x]\nrw=randwrite\n"));
+    assert!(!of("[x]\nrw=randwrite\n[y]\nrw=randwrite\nsize=64m\n"));
+    assert!(!of("[x]\nrw=randwrite\noffset=64m\n"));
+    let trace = trace(folder.path(), 10);
+    assert!(!Source::find(&trace, &Asked::default()).unwrap().0.is_relative());
+    for name in ["random-write", "wsat"] {
+        assert!(Source::find(name, &Asked::default()).unwrap().0.is_relative());
+    }
+}
+
+/// A grid of random writes, and what it was made from.
+fn small_grid(over: &[f64], saved_percent: &[f64]) -> (Vec<Place>, Grid) {
+    let (profile, options) = (profile(), Options::default());
+    let place = |(&over, &percent): (&f64, &f64)| {
+        let (data, over_provisioning_percent) = (saved(percent), Some(over));
+        let options = Options { over_provisioning_percent, ..options.clone() };
+        let size_bytes = size_bytes(&profile, &data, &options).unwrap();
+        let source = Source::find("random-write", &Asked::default()).unwrap().0;
+        let cases = source.cases(size_bytes, &Asked::default()).unwrap();
+        Place { over_provisioning_percent, data, cases }
+    };
+    let pairs = over.iter().flat_map(|over| saved_percent.iter().map(move |it| (over, it)));
+    let places: Vec<Place> = pairs.map(place).collect();
+    let made = grid(&profile, &places, saved_percent.len(), &options, &Nobody, &GO_ON).unwrap();
+    (places, made.expect("nobody stopped it"))
+}
+
+#[test]
+fn a_grid_is_the_forecasts_of_its_places() {
+    let (places, grid) = small_grid(&[12.0, 28.0], &[0.0, 50.0]);
+    for (place, found) in places.iter().zip(&grid.forecasts) {
+        let over = place.over_provisioning_percent.unwrap();
+        assert!((found.over_provisioning_percent - over).abs() < 0.1, "{over}");
+        assert_eq!((&found.data, found.tests[0].uncompressed.is_none()), (&place.data, true));
+        let figures = &found.tests[0].drive;
+        let formula = figures.write_amplification_by_formula.unwrap();
+        let ratio = amplification(figures).all / formula;
+        assert!((ratio - 1.0).abs() < 0.05, "{over} %, {}: {ratio}", found.data.name);
+        let size = found.size_bytes as f64 * (1.0 + over / 100.0);
+        let first = &grid.forecasts[0];
+        assert!((size / (first.size_bytes as f64 * 1.12) - 1.0).abs() < 1e-3, "the same flash");
+    }
+    let alone = {
+        let options = Options { over_provisioning_percent: Some(28.0), ..Options::default() };
+        forecast(&profile(), &places[3].data, &places[3].cases, &options, &Nobody, &GO_ON)
+    };
+    let alone = alone.unwrap().unwrap();
+    assert_eq!(alone.tests[0].drive, grid.forecasts[3].tests[0].drive);
+    let written = |index: usize| amplification(&grid.forecasts[index].tests[0].drive).all;
+    assert!(written(0) > written(1) && written(0) > written(2) && written(1) > written(3));
+}
+
+#[test]
+fn reports_of_a_grid_have_every_figure_at_its_place() {
+    let (_, grid) = small_grid(&[12.0, 28.0], &[0.0, 50.0]);
+    let text = grid.summary().to_text();
+    let line = |name: &str, over: &str| {
+        let mut lines = text.lines().skip_while(|line| !line.trim().starts_with(name));
+        lines.find(|line| line.contains(over)).expect(name).to_owned()
+    };
+    for (row, over) in ["12 %", "28 %"].into_iter().enumerate() {
+        let amplified = line("write amplification", over);
+        let speed = line("throughput", over);
+        for forecast in &grid.forecasts[2 * row..][..2] {
+            let figures = &forecast.tests[0].drive;
+            let number = format!("{:.3}", amplification(figures).all);
+            assert!(amplified.contains(&number), "{number} in {amplified}");
+            let number = format!("{:.1}", figures.all.mb_per_s);
+            assert!(speed.contains(&number) && speed.contains("MB/s"), "{number} in {speed}");
+        }
+    }
+    assert!(text.contains("by formula") && text.lines().all(|it| it.chars().count() <= 100));
+    assert_eq!(grid.table().rows().len(), 4);
+    let charts: Vec<_> = grid.document().sections.into_iter().flat_map(|it| it.blocks).collect();
+    let charts: Vec<_> = charts
+        .into_iter()
+        .filter_map(|block| match block {
+            crate::report::Block::Lines(chart) => Some(chart),
+            _ => None,
+        })
+        .collect();
+    let shown = |index: usize| -> Vec<(f64, f64)> {
+        charts.iter().map(|chart| chart.series[index].points[1]).collect()
+    };
+    let wa = |index: usize| amplification(&grid.forecasts[index].tests[0].drive).all;
+    // Over-provisioning of the first data; then data of the first over-provisioning.
+    let speed = grid.forecasts[1].tests[0].drive.all.mb_per_s;
+    let over = grid.forecasts[2].over_provisioning_percent;
+    assert_eq!(shown(0), [(over, wa(2)), (50.0, wa(1)), (50.0, speed)]);
+    assert_eq!(charts.iter().map(|chart| chart.series.len()).collect::<Vec<_>>(), [2, 2, 2]);
+    assert!(grid.document().to_xlsx().is_ok());
 }

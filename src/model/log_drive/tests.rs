@@ -203,3 +203,20 @@ fn a_scaled_drive_is_over_provisioned_alike() {
         assert!(whole.scaled(1).is_err());
     }
 }
+
+#[test]
+fn over_provisioning_is_what_was_asked_for() {
+    let profile = Profile::find("micro-center-64").unwrap();
+    let sold = LogSpec::of(&profile, StoredSizes::Constant(1.0)).unwrap();
+    let raw = sold.raw_bytes().unwrap();
+    for percent in [2.0, 7.0, 28.0, 300.0] {
+        let spec = sold.clone().over_provisioned(percent).unwrap();
+        assert_eq!((spec.shape, spec.raw_bytes().unwrap()), (sold.shape, raw), "the same flash");
+        for spec in [spec.clone(), spec.scaled(2 << 30).unwrap()] {
+            let ratio = spec.raw_bytes().unwrap() / (spec.user_blocks * BLOCK) as f64;
+            assert!((ratio / (1.0 + percent / 100.0) - 1.0).abs() < 1e-4, "{percent}: {ratio}");
+        }
+    }
+    let full = sold.over_provisioned(0.0).unwrap_err().chain();
+    assert!(full.contains("has room for"), "{full}");
+}
