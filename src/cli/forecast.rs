@@ -31,6 +31,8 @@ use crate::report::{Document, Table};
 /// scaled down to 4 GiB, which takes seconds and gives nearly the same; --full-size simulates all
 /// of it. Traces always have the drive's true size.
 ///
+/// Block-mapped flash and hard disks do not compress; of a disk there are only speed and latency.
+///
 /// WORKLOAD is a preset (pumice bench --list), an operation such as random-write, a job file of
 /// fio, or a trace: CSV of MSR Cambridge, text of MQSim or DiskSim, text of blkparse, or fio's
 /// iolog of version 2 or 3. Presets and operations go over the whole drive unless --span says less.
@@ -51,7 +53,7 @@ Examples:
   pumice forecast --profile micro-center-64 --workload job.fio --saved 56% --gb-per-day 20
   pumice forecast --profile corsair-force-100 --workload web_0.csv --fold --data data.json --json")]
 pub(crate) struct Args {
-    /// Name of a drive (pumice drives), or a file with a profile; of kind "log"
+    /// Name of a drive (pumice drives), or a file with a profile
     #[arg(long, value_name = "NAME")]
     profile: String,
 
@@ -259,7 +261,8 @@ impl Plan {
     /// # Errors
     /// There is no such drive, or the workload does not fit it.
     fn new(args: &Args, profile: &Profile, source: &Source, asked: &Asked) -> Result<Self> {
-        let scaled = (source.is_relative() && !args.full_size).then_some(SCALED_BYTES);
+        let is_scaled = source.is_relative() && !args.full_size && profile.kind() == "log";
+        let scaled = is_scaled.then_some(SCALED_BYTES);
         let options = Options {
             state: args.state,
             seed: args.seed,

@@ -297,6 +297,11 @@ impl SimDrive {
         &self.runtime
     }
 
+    /// What it is made of.
+    pub fn spec(&self) -> &SimSpec {
+        &self.spec
+    }
+
     /// Bytes of its disk.
     pub fn size_bytes(&self) -> u64 {
         self.spec.size_bytes

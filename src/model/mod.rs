@@ -30,6 +30,7 @@ pub mod log_drive;
 mod map_pages;
 pub mod profile;
 mod recency;
+pub mod sim_host;
 mod stored;
 pub mod system;
 pub mod trace;

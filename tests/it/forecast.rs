@@ -114,9 +114,9 @@ fn mistakes_are_explained() {
     }
     let mut other = Command::new(PUMICE);
     other.args(["forecast", "--profile", "hdd-2010", "--workload", "write", "--saved", "5%"]);
-    let finished = run(&mut other, COMMAND_LIMIT);
+    let finished = run(other.args(["--scaled", "1G"]), COMMAND_LIMIT);
     assert_eq!(finished.code, Some(2));
-    assert!(finished.stderr.contains("take a \"log\""), "{}", finished.stderr);
+    assert!(finished.stderr.contains("--scaled is for a \"log\" only"), "{}", finished.stderr);
 }
 
 /// A grid of both lists, with charts; a list of one is a simple forecast.
@@ -164,4 +164,17 @@ fn large_drives_are_scaled_unless_all_is_asked_for() {
         with(&[]).contains("Scaled down: a drive of 4.")
             && !with(&["--full-size"]).contains("Scaled")
     );
+}
+
+#[test]
+fn a_hard_disk_has_speed_and_no_endurance() {
+    let args = ["forecast", "--profile", "hdd-2010", "--workload", "random-read", "--saved", "0%"];
+    let text = pumice(&args).stdout;
+    assert!(text.contains("read latency, mean") && text.contains("wear or endurance"), "{text}");
+    assert!(!text.contains("endurance  ") && !text.contains("Scaled down"), "{text}");
+    let of: Value =
+        serde_json::from_str(&pumice(&[&args[..], &["--json"]].concat()).stdout).expect("JSON");
+    let drive = &of["tests"][0]["drive"];
+    assert!(drive["endurance"].is_null() && drive["wear"].is_null(), "{drive}");
+    assert!(drive["all"]["iops"].as_f64().expect("a number") > 50.0, "{drive}");
 }

@@ -35,8 +35,8 @@ pub struct Figures {
     pub write_amplification: Option<Breakdown>,
     /// The same by formula, for uniform random writes in steady state.
     pub write_amplification_by_formula: Option<f64>,
-    /// How often blocks were erased since the drive was new.
-    pub wear: Worn,
+    /// How often blocks were erased since the drive was new; nothing of a drive without flash.
+    pub wear: Option<Worn>,
     /// How long it would last; nothing if the host wrote nothing.
     pub endurance: Option<Endurance>,
     /// Round after round, from the first after the fill.

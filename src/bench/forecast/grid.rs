@@ -13,7 +13,7 @@ use super::side_by_side::{side_by_side, threads};
 use super::{Case, Data, Figures, Forecast, Options, Setup, State, Watch};
 use crate::base::Result;
 use crate::model::profile::Profile;
-use crate::report::{Axis, Cell, Column, Document, LineChart, Number, Table};
+use crate::report::{Axis, Cell, Column, Document, LineChart, Number, Scale, Table};
 
 /// One place of a grid.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,7 +96,7 @@ const SHOWN: [Shown; 5] = [
     ("write amplification", "", 3, amplification),
     ("  by formula", "", 3, |it| it.write_amplification_by_formula),
     ("throughput", "MB/s", 1, throughput),
-    ("requests", "/s", 0, |it| Some(it.all.iops)),
+    ("requests", "1/s", 0, |it| Some(it.all.iops)),
     ("endurance", "TB", 1, |it| it.endurance.map(|it| it.host_bytes / 1e12)),
 ];
 
@@ -111,6 +111,11 @@ fn throughput(figures: &Figures) -> Option<f64> {
 /// Per cents with one decimal, unless it is zero.
 fn percent(value: f64) -> String {
     format!("{} %", (value * 10.0).round() / 10.0)
+}
+
+/// How a forecast's drive is over-provisioned, in words.
+fn over(forecast: &Forecast) -> String {
+    forecast.over_provisioning_percent.map_or("as sold".to_owned(), percent)
 }
 
 impl Grid {
@@ -168,11 +173,10 @@ impl Grid {
     fn facts(&self, first: &Forecast) -> Vec<(&'static str, String)> {
         let size = |forecast: &Forecast| format!("{:.2}", forecast.size_bytes as f64 / 1e9);
         let sizes: Vec<String> = self.rows().map(|row| size(&row[0])).collect();
-        let over: Vec<String> =
-            self.rows().map(|row| percent(row[0].over_provisioning_percent)).collect();
+        let all: Vec<String> = self.rows().map(|row| over(&row[0])).collect();
         vec![
             ("drive", self.profile.clone()),
-            ("over-provisioning", over.join(", ")),
+            ("over-provisioning", all.join(", ")),
             ("size then", format!("{} GB of the same flash", sizes.join(", "))),
             ("seed", first.seed.to_string()),
         ]
@@ -183,23 +187,24 @@ impl Grid {
         let first = &self.forecasts[..self.columns.min(self.forecasts.len())];
         let mut columns = vec![Column::left(""), Column::right("over-provisioning")];
         columns.extend(first.iter().map(|forecast| Column::right(&forecast.data.name)));
-        columns.push(Column::left("unit"));
         let mut table = Table::with_columns(columns);
         for (name, unit, decimals, value) in SHOWN {
-            let mut name = name;
+            let mut name = match unit {
+                "" => name.to_owned(),
+                unit => format!("{name}, {unit}"),
+            };
             for row in self.rows() {
                 let values = row.iter().map(|forecast| value(&forecast.tests[index].drive));
                 let values: Vec<Option<f64>> = values.collect();
                 if values.iter().all(Option::is_none) {
                     continue;
                 }
-                let over = percent(row[0].over_provisioning_percent);
-                let mut cells: Vec<Cell> = vec![std::mem::take(&mut name).into(), over.into()];
+                let mut cells: Vec<Cell> =
+                    vec![std::mem::take(&mut name).into(), over(&row[0]).into()];
                 let numbers = values.into_iter();
                 cells.extend(
                     numbers.map(|value| value.map(|value| Number::new(value, decimals)).into()),
                 );
-                cells.push(unit.into());
                 table.push(cells);
             }
         }
@@ -215,14 +220,14 @@ impl Grid {
                 && !figures.preconditioning.is_steady
         });
         forecasts.map(|forecast| {
-            let over = percent(forecast.over_provisioning_percent);
+            let over = over(forecast);
             format!("{over}, {}: NOT steady: write amplification still changes", forecast.data.name)
         })
     }
 
     fn charts(&self, index: usize) -> Vec<LineChart> {
         let saved = || Axis::new("saved by compression", "%");
-        let amplified = || Axis::new("write amplification", "");
+        let amplified = || Axis::new("write amplification", "").with_scale(Scale::Log);
         let rows: Vec<&[Forecast]> = self.rows().collect();
         let mut charts = Vec::new();
         if rows.len() > 1 {
@@ -232,7 +237,7 @@ impl Grid {
                 let column = rows.iter().filter_map(|row| row.get(column));
                 let points = column.clone().filter_map(|forecast| {
                     let value = amplification(&forecast.tests[index].drive)?;
-                    Some((forecast.over_provisioning_percent, value))
+                    Some((forecast.over_provisioning_percent?, value))
                 });
                 let name = column.clone().next().map_or("", |forecast| &forecast.data.name);
                 chart.line(name, points.collect());
@@ -252,7 +257,7 @@ impl Grid {
                         let value = value(&forecast.tests[index].drive)?;
                         Some((forecast.data.saved.percent(), value))
                     });
-                    let over = percent(row[0].over_provisioning_percent);
+                    let over = over(&row[0]);
                     let mut points: Vec<_> = points.collect();
                     points.sort_by(|one, other| one.0.total_cmp(&other.0));
                     chart.line(format!("{over} over-provisioned"), points);
@@ -276,11 +281,12 @@ impl Grid {
         let named = SHOWN.map(|(name, unit, ..)| Column::right(name.trim()).with_unit(unit));
         columns.extend(named);
         let mut table = Table::with_columns(columns);
+        let number = |percent: Option<f64>| percent.map(|it| Number::new(it, 1).with_unit("%"));
         for (index, name) in self.tests() {
             for forecast in &self.forecasts {
                 let mut cells: Vec<Cell> = vec![
                     name.into(),
-                    Number::new(forecast.over_provisioning_percent, 1).with_unit("%").into(),
+                    number(forecast.over_provisioning_percent).into(),
                     forecast.data.name.as_str().into(),
                     Number::new(forecast.data.saved.percent(), 1).with_unit("%").into(),
                     Number::new(forecast.stored_fraction, 3).into(),

@@ -4,6 +4,7 @@
 //! * `job`: jobs of fio, as far as they are understood.
 //! * `data`: which fraction of the data is stored.
 //! * `host`: who makes the requests of a workload, of a fill, and of a trace.
+//! * `device`: the drive, of whatever design.
 //! * `simulation`: from a new drive to the round that is measured.
 //! * `side_by_side`: several simulations at a time.
 //! * `figures`: what that round shows.
@@ -15,6 +16,7 @@
 //! Knows no real time; the same seed gives the same figures.
 
 mod data;
+mod device;
 mod figures;
 mod grid;
 mod host;
@@ -31,6 +33,7 @@ use std::sync::atomic::AtomicBool;
 use serde::Serialize;
 
 pub use data::Data;
+pub use device::Spec;
 pub use figures::{Breakdown, Endurance, Figures, Point, Preconditioning, Speed, Worn};
 pub use grid::{Grid, Place, grid};
 pub use job::Job;
@@ -39,7 +42,6 @@ pub use source::{Asked, Case, Load, Source, TraceLoad};
 use crate::base::Result;
 use crate::codec::Codec;
 use crate::model::ftl::StoredSizes;
-use crate::model::log_drive::LogDriveSpec;
 use crate::model::profile::Profile;
 use host::Lane;
 use side_by_side::{side_by_side, threads};
@@ -113,8 +115,8 @@ pub struct Forecast {
     pub size_bytes: u64,
     /// Bytes of the drive that was simulated.
     pub simulated_bytes: u64,
-    /// What its flash has room for beyond its size, in per cent of the size.
-    pub over_provisioning_percent: f64,
+    /// What its flash has room for beyond its size, in per cent of the size, if it is a log.
+    pub over_provisioning_percent: Option<f64>,
     /// What is written.
     pub data: Data,
     /// What is stored of it on average, as the drive stores it; 1 if it does not compress.
@@ -143,16 +145,9 @@ pub struct Test {
 /// The drive that is simulated for a profile.
 ///
 /// # Errors
-/// `Unsupported` for drives that are no log; `InvalidInput` for what cannot be simulated.
-pub fn spec_of(profile: &Profile, data: &Data, options: &Options) -> Result<LogDriveSpec> {
-    let mut spec = LogDriveSpec::of(profile, data.sizes(options.seed))?;
-    if let Some(percent) = options.over_provisioning_percent {
-        spec.log = spec.log.over_provisioned(percent)?;
-    }
-    if let Some(size_bytes) = options.scaled_bytes {
-        spec.log = spec.log.scaled(size_bytes)?;
-    }
-    Ok(spec)
+/// `Unsupported` for what only a log can be asked for; `InvalidInput` for what cannot be simulated.
+pub fn spec_of(profile: &Profile, data: &Data, options: &Options) -> Result<Spec> {
+    Spec::of(profile, data, options)
 }
 
 /// Bytes of the drive of a profile, however much of it is simulated.
@@ -206,7 +201,7 @@ impl Setup<'_> {
 
     /// Bytes of memory that its simulation takes at most.
     fn memory_bytes_max(&self) -> Result<u64> {
-        spec_of(self.profile, self.data, self.options)?.log.memory_bytes_max()
+        spec_of(self.profile, self.data, self.options)?.memory_bytes_max()
     }
 
     /// The forecast from what was found of the drive and of the one that does not compress.
@@ -226,15 +221,17 @@ impl Setup<'_> {
         });
         let tests = tests.collect();
         remarks.dedup();
-        let user_bytes = spec.size_bytes() as f64;
+        if !spec.is_flash() {
+            remarks.push("A hard disk has no write amplification, wear or endurance.".into());
+        }
         Ok(Forecast {
             profile: profile.id.clone(),
             name: profile.name.clone(),
             size_bytes: size_bytes(profile, data, options)?,
             simulated_bytes: spec.size_bytes(),
-            over_provisioning_percent: (spec.log.raw_bytes()? / user_bytes - 1.0) * 100.0,
+            over_provisioning_percent: spec.over_provisioning_percent()?,
             data: data.clone(),
-            stored_fraction: spec.log.stored_mean()?,
+            stored_fraction: spec.stored_mean()?,
             state: options.state,
             seed: options.seed,
             tests,

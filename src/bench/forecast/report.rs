@@ -37,7 +37,7 @@ const ROWS: [Row; 30] = [
     ("written by the host", "GB", 2, |it| {
         (it.host_bytes > 0).then_some(it.host_bytes as f64 / 1e9)
     }),
-    ("programmed meanwhile", "GB", 2, |it| (it.host_bytes > 0).then_some(it.flash_bytes / 1e9)),
+    ("programmed meanwhile", "GB", 2, |it| it.write_amplification.map(|_| it.flash_bytes / 1e9)),
     ("write amplification", "", 3, |it| it.write_amplification.map(|it| it.all)),
     ("  of it the host's data", "", 3, |it| it.write_amplification.map(|it| it.host)),
     ("  garbage collection", "", 3, |it| it.write_amplification.map(|it| it.collected)),
@@ -46,9 +46,9 @@ const ROWS: [Row; 30] = [
     ("  parity, ECC, metadata", "", 3, |it| it.write_amplification.map(|it| it.overhead)),
     ("by formula", "", 3, |it| it.write_amplification_by_formula),
     ("  off by", "%", 1, off_formula),
-    ("erasures of a block, mean", "", 1, |it| Some(it.wear.mean)),
-    ("erasures of a block, most", "", 0, |it| Some(f64::from(it.wear.max))),
-    ("erasures of a block, deviation", "", 2, |it| Some(it.wear.deviation)),
+    ("erasures of a block, mean", "", 1, |it| Some(it.wear?.mean)),
+    ("erasures of a block, most", "", 0, |it| Some(f64::from(it.wear?.max))),
+    ("erasures of a block, deviation", "", 2, |it| Some(it.wear?.deviation)),
     ("endurance", "TB", 1, |it| it.endurance.map(|it| it.host_bytes / 1e12)),
     ("lasts", "years", 1, |it| it.endurance.and_then(|it| it.years)),
 ];
@@ -79,7 +79,9 @@ impl Forecast {
                     section.block(chart);
                 }
             }
-            section.block(wear(test));
+            if test.drive.wear.is_some() {
+                section.block(wear(test));
+            }
         }
         self.remarks(&mut document);
         document
@@ -138,13 +140,16 @@ impl Forecast {
 
     fn facts(&self) -> Vec<(&'static str, String)> {
         let size = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
-        vec![
-            ("drive", format!("{}, {}", self.profile, size(self.size_bytes))),
-            ("over-provisioning", format!("{:.1} %", self.over_provisioning_percent)),
+        let mut facts = vec![("drive", format!("{}, {}", self.profile, size(self.size_bytes)))];
+        if let Some(percent) = self.over_provisioning_percent {
+            facts.push(("over-provisioning", format!("{percent:.1} %")));
+        }
+        facts.extend([
             ("data", format!("{}: {}", self.data.name, self.data.saved)),
             ("stored by this drive", format!("{:.3} of it", self.stored_fraction)),
             ("seed", self.seed.to_string()),
-        ]
+        ]);
+        facts
     }
 
     /// What it means that a smaller drive was simulated, if one was.

@@ -16,15 +16,15 @@ use std::fs::File;
 use std::sync::atomic::AtomicBool;
 
 use super::super::workload::{Operation, Pattern, Workload};
+use super::device::{Device, Spec};
 use super::figures::{Breakdown, Endurance, Figures, Point, Preconditioning, Speed};
 use super::host::{FillHost, Lane, Limits, LoadHost, ReplayHost, Tally};
 use super::source::{Case, Load, TraceLoad};
 use super::{Data, Options, State};
 use crate::base::seed::mix;
-use crate::base::{Error, ErrorKind, Result};
+use crate::base::{Error, Result};
 use crate::model::formula;
 use crate::model::ftl::LogCounts;
-use crate::model::log_drive::LogDrive;
 use crate::model::profile::Profile;
 use crate::model::trace::Reader;
 
@@ -43,6 +43,13 @@ const REQUESTS_PER_RECORD: u64 = 8;
 /// Requests of a round that only reads, at most: enough for the last percentile that is shown.
 const READS_MAX: u64 = 1_000_000;
 
+/// Requests in order of a round at most, on a drive that is no log: it has its content to keep.
+const OTHER_REQUESTS_MAX: u64 = 8_000_000;
+
+/// Random requests with writes of a round at most, on a drive that is no log: each takes it
+/// milliseconds, and all of its span days of virtual time.
+const OTHER_RANDOM_MAX: u64 = 20_000;
+
 /// Requests in flight while a drive is filled (arbitrary; enough for any front).
 const FILL_SLOTS: u32 = 32;
 
@@ -51,13 +58,14 @@ const REPLAY_SLOTS_MAX: u32 = 1024;
 
 /// One drive, and what was done to it.
 pub(super) struct Simulation<'a> {
-    drive: LogDrive,
+    drive: Device,
+    spec: Spec,
     options: &'a Options,
     lane: Lane<'a>,
     /// Begins what the watcher is told.
     name: &'a str,
-    overhead_percent: f64,
-    pe_cycles: u64,
+    /// Overhead in per cent, and cycles of a block; nothing if there is no flash.
+    flash: Option<(f64, u64)>,
     size_bytes: u64,
     /// What was written in order so far.
     filled: (u64, u64),
@@ -68,7 +76,8 @@ pub(super) struct Simulation<'a> {
 /// What a round came to.
 struct Round {
     tally: Tally,
-    counts: LogCounts,
+    /// Nothing of a drive without flash.
+    counts: Option<LogCounts>,
     seconds: f64,
     late_ns: u64,
     remark: Option<String>,
@@ -77,15 +86,16 @@ struct Round {
 impl Round {
     /// Bytes of the flash for each of the host's, without overhead.
     fn amplification(&self) -> Option<f64> {
-        let bytes = self.tally.write_bytes;
-        (bytes > 0).then(|| self.counts.flash_bytes as f64 / bytes as f64)
+        let (bytes, counts) = (self.tally.write_bytes, self.counts.as_ref()?);
+        (bytes > 0).then(|| counts.flash_bytes as f64 / bytes as f64)
     }
 
     fn is_like(&self, before: &Self) -> bool {
         let (Some(this), Some(other)) = (self.amplification(), before.amplification()) else {
             return false;
         };
-        let collected = [self, before].map(|round| round.counts.segments_collected);
+        let collected = [self, before]
+            .map(|round| round.counts.as_ref().map_or(0, |counts| counts.segments_collected));
         (this / other - 1.0).abs() <= STEADY && collected.iter().all(|&segments| segments > 0)
     }
 }
@@ -103,15 +113,14 @@ impl<'a> Simulation<'a> {
         name: &'a str,
     ) -> Result<Self> {
         let spec = super::spec_of(profile, data, options)?;
-        let wrong = || Error::new(ErrorKind::InvalidInput, "a drive without flash");
-        let flash = profile.flash().ok_or_else(wrong)?;
+        let flash = profile.flash();
         Ok(Self {
-            drive: LogDrive::new(spec)?,
+            drive: Device::new(&spec)?,
+            spec,
             options,
             lane,
             name,
-            overhead_percent: flash.overhead_percent.is,
-            pe_cycles: flash.pe_cycles.is,
+            flash: flash.map(|flash| (flash.overhead_percent.is, flash.pe_cycles.is)),
             size_bytes: super::size_bytes(profile, data, options)?,
             filled: (0, 0),
             written_bytes: 0,
@@ -131,7 +140,7 @@ impl<'a> Simulation<'a> {
     ) -> Result<Option<(Figures, Option<String>)>> {
         let (begin, end) = match &case.load {
             Load::Steps(workload) => (workload.shift_bytes, workload.end_bytes()),
-            Load::Trace(_) => (0, self.drive.spec().size_bytes()),
+            Load::Trace(_) => (0, self.spec.size_bytes()),
         };
         let filled_bytes = match self.fill(begin, end, stop)? {
             Some(bytes) => bytes,
@@ -170,11 +179,11 @@ impl<'a> Simulation<'a> {
         if self.options.state != State::Steady {
             return Ok(1);
         }
-        let log = &self.drive.spec().log;
-        Ok(match case.load {
-            Load::Trace(_) => REPLAYS_MAX + 1,
-            Load::Steps(_) => {
-                let turns = log.raw_bytes()? / (span_bytes as f64 * log.stored_mean()?);
+        Ok(match (&case.load, &self.spec) {
+            (Load::Trace(_), _) => REPLAYS_MAX + 1,
+            (Load::Steps(_), Spec::Other(_)) => ROUNDS_MAX as u32,
+            (Load::Steps(_), Spec::Log(spec)) => {
+                let turns = spec.log.raw_bytes()? / (span_bytes as f64 * spec.log.stored_mean()?);
                 (ROUNDS_MAX + 2.0 * turns).min(1e6) as u32
             }
         })
@@ -183,7 +192,8 @@ impl<'a> Simulation<'a> {
     /// Writes what of a range was not written yet, unless the drive shall be new; gives how many
     /// bytes that were.
     fn fill(&mut self, begin: u64, end: u64, stop: &AtomicBool) -> Result<Option<u64>> {
-        if self.options.state == State::New || (self.filled.0 <= begin && end <= self.filled.1) {
+        let is_filled = self.options.state != State::New && self.spec.is_flash();
+        if !is_filled || (self.filled.0 <= begin && end <= self.filled.1) {
             return Ok(Some(0));
         }
         self.lane.begins(format!("{}filling", self.name), FillHost::requests(begin, end));
@@ -197,7 +207,7 @@ impl<'a> Simulation<'a> {
     }
 
     fn round(&mut self, case: &Case, is_paced: bool, stop: &AtomicBool) -> Result<Option<Round>> {
-        let (counts, start_ns) = (self.drive.counts(), self.drive.now_ns());
+        let (before, start_ns) = (self.drive.counts(self.written_bytes), self.drive.now_ns());
         self.rounds += 1;
         let what = format!("{}{}", self.name, case.name);
         let ended = match &case.load {
@@ -207,7 +217,8 @@ impl<'a> Simulation<'a> {
         let Some((tally, late_ns, remark)) = ended else { return Ok(None) };
         self.written_bytes += tally.write_bytes;
         let seconds = tally.ended_ns.saturating_sub(start_ns) as f64 / 1e9;
-        let counts = self.drive.counts().since(&counts);
+        let counts = self.drive.counts(self.written_bytes).since(&before);
+        let counts = self.spec.is_flash().then_some(counts);
         Ok(Some(Round { tally, counts, seconds, late_ns, remark }))
     }
 
@@ -220,11 +231,18 @@ impl<'a> Simulation<'a> {
         let records = workload.records();
         let writes = workload.operation.writes() && workload.operation != Operation::Trim;
         let timed_ns = (workload.seconds * 1e9) as u64;
+        let is_log = matches!(self.spec, Spec::Log(_));
         let limits = match (writes, workload.operation.is_timed()) {
+            (_, false) if !is_log => {
+                Limits { write_bytes: u64::MAX, requests: OTHER_REQUESTS_MAX, until_ns: u64::MAX }
+            }
             (_, false) => Limits { write_bytes: u64::MAX, requests: u64::MAX, until_ns: u64::MAX },
             (true, true) => Limits {
                 write_bytes: records * workload.record_bytes,
-                requests: records.saturating_mul(REQUESTS_PER_RECORD),
+                requests: match is_log {
+                    true => records.saturating_mul(REQUESTS_PER_RECORD),
+                    false => OTHER_RANDOM_MAX,
+                },
                 until_ns: u64::MAX,
             },
             (false, true) => Limits {
@@ -254,10 +272,10 @@ impl<'a> Simulation<'a> {
         let file = File::open(&trace.path).map_err(failed)?;
         let reader = Reader::new(file, trace.options).map_err(named)?;
         self.lane.begins(what, 0);
-        let size_bytes = self.drive.spec().size_bytes();
+        let size_bytes = self.spec.size_bytes();
         let pace = is_paced.then(|| self.drive.now_ns());
         let mut host = ReplayHost::new(reader, trace, size_bytes, pace, self.lane);
-        let slots = self.drive.spec().front.depth.min(REPLAY_SLOTS_MAX);
+        let slots = self.spec.depth().min(REPLAY_SLOTS_MAX);
         if !self.drive.run(&mut host, slots, stop)? {
             return Ok(None);
         }
@@ -271,15 +289,19 @@ impl<'a> Simulation<'a> {
 
     fn point(&self, round: &Round) -> Point {
         let latency = round.tally.writes.percentiles();
-        let counts = (&round.counts, round.tally.write_bytes);
         Point {
             host_bytes: self.written_bytes,
-            write_amplification: Breakdown::of(counts.0, counts.1, self.overhead_percent)
-                .map(|breakdown| breakdown.all),
+            write_amplification: self.amplification(round).map(|breakdown| breakdown.all),
             mb_per_s: Speed::all(&round.tally, round.seconds)[0].mb_per_s,
             write_mean_ns: latency.map(|latency| latency.mean_ns),
             write_p99_ns: latency.map(|latency| latency.p99_ns),
         }
+    }
+
+    /// Write amplification by cause; nothing of reads and of a drive without flash.
+    fn amplification(&self, round: &Round) -> Option<Breakdown> {
+        let (overhead_percent, _) = self.flash?;
+        Breakdown::of(round.counts.as_ref()?, round.tally.write_bytes, overhead_percent)
     }
 
     fn figures(
@@ -289,14 +311,14 @@ impl<'a> Simulation<'a> {
         round: Round,
         course: Vec<Point>,
     ) -> Result<(Figures, Option<String>)> {
-        let Round { tally, counts, seconds, late_ns, remark } = round;
+        let amplification = self.amplification(&round);
+        let Round { tally, seconds, late_ns, remark, .. } = round;
         let host_bytes = tally.write_bytes;
         let [all, reads, writes] = Speed::all(&tally, seconds);
-        let amplification = Breakdown::of(&counts, host_bytes, self.overhead_percent);
-        let endurance = |breakdown: Breakdown| {
+        let endurance = amplification.zip(self.flash).map(|(breakdown, (_, pe_cycles))| {
             let per_day = self.options.bytes_per_day;
-            Endurance::of(self.size_bytes, self.pe_cycles, breakdown.all, per_day)
-        };
+            Endurance::of(self.size_bytes, pe_cycles, breakdown.all, per_day)
+        });
         let mut erases = BTreeMap::new();
         for count in self.drive.erases() {
             *erases.entry(count).or_default() += 1;
@@ -314,8 +336,8 @@ impl<'a> Simulation<'a> {
             flash_bytes: amplification.map_or(0.0, |it| it.all * host_bytes as f64),
             write_amplification: amplification,
             write_amplification_by_formula: self.by_formula(case)?,
-            wear: self.drive.wear().into(),
-            endurance: amplification.map(endurance),
+            wear: self.drive.wear(),
+            endurance,
             course,
             erases: erases.into_iter().collect(),
         };
@@ -338,9 +360,12 @@ impl<'a> Simulation<'a> {
         if !holds {
             return Ok(None);
         }
-        let log = &self.drive.spec().log;
+        let (Spec::Log(spec), Some((overhead_percent, _))) = (&self.spec, self.flash) else {
+            return Ok(None);
+        };
+        let log = &spec.log;
         let (raw, stored) = (log.raw_bytes()?, log.stored_mean()?);
         let data = formula::first_order(raw, workload.span_bytes as f64, stored);
-        Ok(Some(data / (1.0 - self.overhead_percent / 100.0)))
+        Ok(Some(data / (1.0 - overhead_percent / 100.0)))
     }
 }
