@@ -5,9 +5,12 @@
 //! is written.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
-use futures_util::future::try_join_all;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 
 use super::drive::SimDrive;
 use super::log_drive::{Host, Request, Verb};
@@ -35,11 +38,32 @@ pub fn run(drive: &SimDrive, host: &mut impl Host, slots: u32, stop: &AtomicBool
             if stop.load(Ordering::Relaxed) {
                 return Ok(false);
             }
+            // Who waited for the place that is free now comes first.
+            others_first().await;
         }
     };
-    let slot = &slot;
-    let ended = runtime.block_on(try_join_all((0..slots).map(slot)))?;
-    Ok(ended.into_iter().all(|has_ended| has_ended))
+    // Polls in the order of waking, so that nobody overtakes.
+    let mut all: FuturesUnordered<_> = (0..slots).map(slot).collect();
+    runtime.block_on(async {
+        let mut have_ended = true;
+        while let Some(has_ended) = all.next().await {
+            have_ended &= has_ended?;
+        }
+        Ok(have_ended)
+    })
+}
+
+/// Lets all that were woken before go on first.
+async fn others_first() {
+    let mut has_waited = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut has_waited, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// Does what was asked for; `bytes` are kept from request to request.
@@ -104,6 +128,18 @@ mod tests {
         assert_eq!((both[0].1, both[1].1), (0, 0), "at the same time");
         let one = ran(vec![read(4096, 0), read(far, 0)], 1);
         assert_eq!(one[1].1, one[0].2, "one after the other");
+    }
+
+    #[test]
+    fn nobody_waits_for_ever() {
+        // One place in the queue, for five slots.
+        let drive = SimDrive::new(SimSpec::find("jmicron-jmf602b").unwrap()).unwrap();
+        let write = |number: u64| Request { verb: Verb::Write, ..read(number << 24, 0) };
+        let mut list = List { left: (0..60).map(write).collect(), done: Vec::new() };
+        assert!(run(&drive, &mut list, 5, &AtomicBool::new(false)).unwrap());
+        let took: Vec<u64> = list.done.iter().map(|(_, begun, done)| done - begun).collect();
+        let mean = took.iter().sum::<u64>() / 60;
+        assert!(took.iter().all(|&took| took < 2 * mean), "{mean}: {took:?}");
     }
 
     #[test]

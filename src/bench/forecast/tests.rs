@@ -436,6 +436,8 @@ fn a_block_mapped_drive_has_its_merges_told() {
     assert!(of_random.all > 50.0 && of_random.collected > 50.0, "{of_random:?}");
     assert!(random.wear.unwrap().max > 0 && random.preconditioning.is_steady);
     assert!(random.writes.iops < 20.0, "{:?}", random.writes);
+    let latency = random.write_latency.unwrap();
+    assert!((latency.max_ns as f64) < 2.0 * latency.mean_ns, "in turn: {latency:?}");
     let endurance = random.endurance.unwrap().host_bytes;
     let ordered = of("rewrite", 64 << 20);
     let of_ordered = amplification(&ordered);
