@@ -280,8 +280,7 @@ impl Sheet {
                 .set_format(&mut ChartSolidFill::new().set_color(colour(index)).clone());
             if let Some(deviations) = deviations {
                 let range = self.range(&written, deviations)?;
-                let both = ChartErrorBarsType::Custom(range.clone(), range);
-                series.set_y_error_bars(ChartErrorBars::new().set_type(both));
+                series.set_y_error_bars(&error_bars(range));
             }
         }
         name_axes(&mut drawing, &chart.title, &chart.groups_title, &chart.axis);
@@ -312,8 +311,7 @@ impl Sheet {
             };
             if let Some(deviations) = deviations {
                 let range = self.range(&own, deviations)?;
-                let both = ChartErrorBarsType::Custom(range.clone(), range);
-                series.set_y_error_bars(ChartErrorBars::new().set_type(both));
+                series.set_y_error_bars(&error_bars(range));
             }
         }
         name_axes(&mut drawing, &chart.title, &chart.x.heading(), &chart.y);
@@ -377,6 +375,13 @@ fn column(index: usize) -> Result<ColNum, XlsxError> {
 
 fn colour(index: usize) -> Color {
     Color::RGB(COLOURS[index % COLOURS.len()])
+}
+
+/// Error bars as long as the deviations in a range, up and down.
+fn error_bars(range: ChartRange) -> ChartErrorBars {
+    let mut bars = ChartErrorBars::new();
+    bars.set_type(ChartErrorBarsType::Custom(range.clone(), range));
+    bars
 }
 
 /// How points are marked that are not joined.
