@@ -53,8 +53,8 @@ impl Data {
         Ok(Self::of_savings(path.display().to_string(), profile.unit_savings(codec)))
     }
 
-    /// Data whose blocks save these, all equally often.
-    fn of_savings(name: String, savings: Vec<Saving>) -> Self {
+    /// Data whose blocks of 4 KiB save these, all equally often.
+    pub fn of_savings(name: String, savings: Vec<Saving>) -> Self {
         let mut all: Vec<f64> = savings.iter().map(|saving| saving.stored_fraction()).collect();
         all.sort_by(f64::total_cmp);
         let mean = all.iter().sum::<f64>() / all.len().max(1) as f64;

@@ -4,18 +4,16 @@
 //! whole unit, as a file system lays them out. Links are not followed. All of it is read, for the
 //! duplicates; evenly spaced windows of it are measured.
 
-use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use super::pool::WINDOW_BYTES;
-use super::profile::{PROFILE_WINDOWS_MAX, Profile, UNIT_BYTES, WindowMeter, WindowProfile};
-use super::saving::Saving;
-use crate::base::{Error, ErrorKind, Result, checksum};
+use super::profile::{PROFILE_WINDOWS_MAX, Profile, Profiling, UNIT_BYTES};
+use super::repeats::Repeats;
+use crate::base::{Error, ErrorKind, Result};
 
-/// Different units remembered at most, in about 32 MiB; beyond that a fraction of them stands for
-/// all.
+/// Different units remembered at most, in about 32 MiB.
 const UNITS_REMEMBERED_MAX: usize = 1 << 20;
 
 /// Files of a folder at most.
@@ -78,9 +76,8 @@ fn find_files(path: &Path, files: &mut Vec<(PathBuf, u64)>) -> Result<()> {
 /// A profile in the making.
 struct Measuring {
     window: Vec<u8>,
-    windows: Vec<WindowProfile>,
-    meter: WindowMeter,
-    seen: Seen,
+    profiling: Profiling,
+    repeats: Repeats,
     windows_read: u64,
     windows_total: u64,
 }
@@ -89,9 +86,8 @@ impl Measuring {
     fn new(bytes: u64) -> Self {
         Self {
             window: Vec::with_capacity(WINDOW_BYTES),
-            windows: Vec::new(),
-            meter: WindowMeter::new(),
-            seen: Seen::default(),
+            profiling: Profiling::default(),
+            repeats: Repeats::new(UNITS_REMEMBERED_MAX),
             windows_read: 0,
             windows_total: bytes / WINDOW_BYTES as u64,
         }
@@ -118,15 +114,13 @@ impl Measuring {
 
     fn end_window(&mut self) {
         for unit in self.window.chunks(UNIT_BYTES) {
-            self.seen.add(unit);
+            self.repeats.add(unit);
         }
         // The windows whose number crosses a multiple of total / max.
         let share = |read: u64| read * PROFILE_WINDOWS_MAX as u64 / self.windows_total.max(1);
         let all = self.windows_total <= PROFILE_WINDOWS_MAX as u64;
-        if (all || share(self.windows_read + 1) > share(self.windows_read))
-            && self.windows.len() < PROFILE_WINDOWS_MAX
-        {
-            self.windows.push(self.meter.measure(&self.window));
+        if all || share(self.windows_read + 1) > share(self.windows_read) {
+            self.profiling.add(&self.window);
         }
         self.windows_read += 1;
         self.window.clear();
@@ -134,46 +128,6 @@ impl Measuring {
 
     fn finish(self) -> Option<Profile> {
         let bytes = self.windows_read * WINDOW_BYTES as u64;
-        (!self.windows.is_empty()).then(|| Profile::new(self.windows, self.seen.again(), bytes))
-    }
-}
-
-/// Which units have been seen. Remembers only hashes, and of them only those that end in enough
-/// zero bits to fit the limit: a fair sample of the different contents, with all their repetitions.
-///
-/// Source of the method: Gibbons, "Distinct Sampling for Highly-Accurate Answers to Distinct Values
-/// Queries and Event Reports", 2001.
-#[derive(Default)]
-struct Seen {
-    times: HashMap<u64, u64>,
-    zero_bits: u32,
-    units: u64,
-    fills: u64,
-}
-
-impl Seen {
-    fn add(&mut self, unit: &[u8]) {
-        self.units += 1;
-        if crate::codec::fill_byte(unit).is_some() {
-            self.fills += 1;
-            return;
-        }
-        let hash = super::pool::mix(checksum::crc64(unit));
-        if hash.trailing_zeros() < self.zero_bits {
-            return;
-        }
-        *self.times.entry(hash).or_default() += 1;
-        while self.times.len() > UNITS_REMEMBERED_MAX {
-            self.zero_bits += 1;
-            self.times.retain(|hash, _| hash.trailing_zeros() >= self.zero_bits);
-        }
-    }
-
-    /// The share of units that had been seen before, fills not among them.
-    fn again(&self) -> Saving {
-        let times: u64 = self.times.values().sum();
-        let again = Saving::of(times, self.times.len() as u64);
-        let not_fills = (self.units - self.fills) as f64 / self.units.max(1) as f64;
-        Saving::from_fraction(again.fraction() * not_fills)
+        self.profiling.finish(self.repeats.again(), bytes)
     }
 }

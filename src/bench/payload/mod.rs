@@ -10,7 +10,7 @@
 //! * `measure`: what codecs make of data.
 //! * `pool`: fresh bytes at the speed of copying.
 //! * `exact`, `weave` with `texture`, `profile` and `spread`, `iozone`: the kinds.
-//! * `corpus`: profiles of files, folders and devices.
+//! * `corpus`: profiles of files, folders and devices; `repeats`: what occurs more than once.
 //! * `kind`: the kinds' names.
 //!
 //! No two units are alike unless duplicates or fills were asked for, or the data replayed has them.
@@ -24,6 +24,7 @@ mod kind;
 mod measure;
 mod pool;
 mod profile;
+pub mod repeats;
 mod saving;
 mod spread;
 mod texture;
@@ -38,7 +39,7 @@ pub use iozone::IozoneLayout;
 pub use kind::KindName;
 pub use measure::{Finding, Meter, Survey, Tally, measure};
 pub use pool::WINDOW_BYTES;
-pub use profile::{PROFILE_FILE_BYTES_MAX, Profile, UNIT_BYTES};
+pub use profile::{PROFILE_FILE_BYTES_MAX, Profile, Profiling, UNIT_BYTES};
 pub use saving::Saving;
 
 /// Bytes of a record of IOzone at most; its own limit.

@@ -227,6 +227,40 @@ impl WindowProfile {
     }
 }
 
+/// A profile in the making, window by window.
+pub struct Profiling {
+    meter: WindowMeter,
+    windows: Vec<WindowProfile>,
+}
+
+impl Default for Profiling {
+    fn default() -> Self {
+        Self { meter: WindowMeter::new(), windows: Vec::new() }
+    }
+}
+
+impl Profiling {
+    /// Windows of a profile at most.
+    pub const WINDOWS_MAX: usize = PROFILE_WINDOWS_MAX;
+
+    /// Measures a window, unless there are enough.
+    ///
+    /// # Panics
+    /// If `window` is not of 64 KiB.
+    pub fn add(&mut self, window: &[u8]) {
+        if self.windows.len() < PROFILE_WINDOWS_MAX {
+            self.windows.push(self.meter.measure(window));
+        }
+    }
+
+    /// The profile of data of which this share repeats other units, of so many bytes; none without
+    /// a window.
+    pub fn finish(self, duplicates: Saving, source_bytes: u64) -> Option<Profile> {
+        let any = !self.windows.is_empty();
+        any.then(|| Profile::new(self.windows, duplicates, source_bytes))
+    }
+}
+
 /// Measures windows.
 pub(super) struct WindowMeter([Meter; 2]);
 
