@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! base -> runtime, format, codec, media, report -> controller -> serve, torture, model -> bench
-//! -> cli
+//! -> scan -> cli
 //! ```
 //!
 //! `ARCHITECTURE.md` walks through them; `docs/terms.md` fixes the words used here.
@@ -27,5 +27,7 @@ pub mod media;
 pub mod model;
 pub mod report;
 pub mod runtime;
+#[cfg(feature = "bench")]
+pub mod scan;
 pub mod serve;
 pub mod torture;

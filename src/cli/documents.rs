@@ -54,6 +54,11 @@ enum Place {
 }
 
 impl Documents {
+    /// Whether files that exist may be overwritten.
+    pub(crate) fn force(&self) -> bool {
+        self.force
+    }
+
     /// Opens all files; those that are made and not written go again when this is dropped.
     ///
     /// # Errors

@@ -29,6 +29,8 @@ mod report;
 #[cfg(feature = "bench")]
 mod reproduce;
 mod resize;
+#[cfg(feature = "bench")]
+mod scan;
 mod scrub;
 mod serve;
 mod torture;
@@ -90,6 +92,8 @@ enum Command {
     #[cfg(feature = "bench")]
     Compare(compare::Args),
     #[cfg(feature = "bench")]
+    Scan(scan::Args),
+    #[cfg(feature = "bench")]
     Drives(drives::Args),
     #[cfg(feature = "bench")]
     Reproduce(reproduce::Args),
@@ -142,6 +146,8 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Report(args) => report::run(&args),
         #[cfg(feature = "bench")]
         Command::Compare(args) => compare::run(&args),
+        #[cfg(feature = "bench")]
+        Command::Scan(args) => scan::run(&args),
         #[cfg(feature = "bench")]
         Command::Drives(args) => drives::run(&args),
         #[cfg(feature = "bench")]

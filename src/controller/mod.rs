@@ -59,6 +59,8 @@ pub use create::{
     FRAME_BLOCKS_DEFAULT, OVER_PROVISIONING_PERCENT_DEFAULT, SEGMENT_BYTES_DEFAULT, Spec, create,
 };
 pub use extract::{Extract, Extracted};
+#[cfg(feature = "bench")]
+pub(crate) use framing::{Span, spans};
 pub use info::{Info, Memory, Operations};
 pub use joining::COLD_FRAME_BLOCKS_DEFAULT;
 pub use rebuild::{Finder, Identity, Parts, Way, Wreck, copy_into};

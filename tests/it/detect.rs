@@ -95,11 +95,20 @@ impl Drop for Mounted {
 }
 
 /// A zram device; gone when dropped.
-struct Zram(String);
+pub(crate) struct Zram(String);
 
 impl Zram {
     /// Adds one, or says why the test is skipped: not every kernel has it.
     fn new(bytes: u64) -> Option<Self> {
+        Self::made(None, bytes)
+    }
+
+    /// The same with this algorithm.
+    pub(crate) fn with(algorithm: &str, bytes: u64) -> Option<Self> {
+        Self::made(Some(algorithm), bytes)
+    }
+
+    fn made(algorithm: Option<&str>, bytes: u64) -> Option<Self> {
         let added = fs::read_to_string("/sys/class/zram-control/hot_add");
         let number = match added {
             Ok(number) => number.trim().to_owned(),
@@ -109,13 +118,23 @@ impl Zram {
             }
         };
         let zram = Self(number);
-        let size = format!("/sys/block/zram{}/disksize", zram.0);
-        fs::write(size, bytes.to_string()).expect("size the zram device");
+        if let Some(algorithm) = algorithm
+            && let Err(error) = fs::write(zram.stat("comp_algorithm"), algorithm)
+        {
+            println!("skipped: zram does not know {algorithm}: {error}");
+            return None;
+        }
+        fs::write(zram.stat("disksize"), bytes.to_string()).expect("size the zram device");
         Some(zram)
     }
 
-    fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         format!("/dev/zram{}", self.0).into()
+    }
+
+    /// A file of the kernel about it.
+    pub(crate) fn stat(&self, name: &str) -> PathBuf {
+        format!("/sys/block/zram{}/{name}", self.0).into()
     }
 }
 

@@ -39,6 +39,7 @@ mod reproduce;
 mod rescue;
 mod resize;
 mod rounds;
+mod scan;
 mod scrub;
 mod serve;
 mod space;

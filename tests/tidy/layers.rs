@@ -5,7 +5,7 @@ use crate::code;
 /// What each room of `src/` may import. `base` is what everything stands on, `cli` the top.
 /// `controller` never names `runtime`: it asks `base::clock` for time, so that it runs in virtual
 /// time too.
-const ALLOWED: [(&str, &[&str]); 13] = [
+const ALLOWED: [(&str, &[&str]); 14] = [
     ("base", &[]),
     ("runtime", &["base"]),
     ("format", &["base"]),
@@ -16,6 +16,10 @@ const ALLOWED: [(&str, &[&str]); 13] = [
     ("model", &["base", "runtime", "format", "codec", "media", "report", "controller"]),
     ("serve", &["base", "runtime", "media", "report", "controller"]),
     ("bench", &["base", "runtime", "codec", "media", "report", "controller", "model", "serve"]),
+    (
+        "scan",
+        &["base", "runtime", "format", "codec", "report", "controller", "serve", "model", "bench"],
+    ),
     ("torture", &["base", "runtime", "format", "codec", "media", "report", "controller"]),
     (
         "cli",
@@ -30,6 +34,7 @@ const ALLOWED: [(&str, &[&str]); 13] = [
             "serve",
             "model",
             "bench",
+            "scan",
             "torture",
         ],
     ),

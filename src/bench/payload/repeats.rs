@@ -74,6 +74,11 @@ impl Repeats {
         Saving::from_fraction(again.fraction() * not_fills)
     }
 
+    /// Whether some contents were not remembered.
+    pub fn forgets(&self) -> bool {
+        self.zero_bits > 0
+    }
+
     /// Contents that are remembered.
     pub fn remembered(&self) -> usize {
         self.times.len()
@@ -125,7 +130,7 @@ mod tests {
         one.merge(&three);
         assert_eq!(one, whole);
         assert_eq!((whole.units(), whole.fills()), (40_000, 10_000));
-        assert!(whole.remembered() <= 1000 && whole.remembered() > 400);
+        assert!(whole.forgets() && whole.remembered() <= 1000 && whole.remembered() > 400);
         assert!((whole.again().fraction() - 0.375).abs() < 0.01, "{}", whole.again());
         assert_eq!(Repeats::new(9).again(), Saving::NONE);
     }

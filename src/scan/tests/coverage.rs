@@ -1,0 +1,92 @@
+//! Goal: the interval holds the truth at least as often as it says, on populations that deceive:
+//! one huge incompressible file among tiny texts, data that repeats with a period, files full of
+//! holes, and a little of what is unlike the rest.
+//! Method: real files, scanned whole once and by draws with many seeds.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use super::*;
+
+/// How often of `seeds` scans the truth lies outside of the interval, and how wide that is on
+/// average.
+fn missed(paths: &[&Path], draws: u64, seeds: u64) -> (u64, f64) {
+    let configs = vec![LZ4];
+    let all = Options { reading: Reading::All, configs: configs.clone(), ..options() };
+    let truth = Outcome::of(&run(paths, &all).unwrap()).main().drive.stored;
+    let (mut missed, mut points) = (0, 0.0);
+    for seed in 1..=seeds {
+        let reading = Reading::Draws(draws);
+        let options = Options { reading, seed, configs: configs.clone(), ..options() };
+        let drive = Outcome::of(&run(paths, &options).unwrap()).main().drive;
+        missed += u64::from(truth < drive.stored_low || truth > drive.stored_high);
+        points += drive.error_points();
+    }
+    (missed, points / seeds as f64)
+}
+
+const SEEDS: u64 = 60;
+
+/// 5 % of [`SEEDS`] and three standard deviations of such a number.
+const MISSED_MAX: u64 = 8;
+
+#[test]
+fn one_huge_file_among_tiny_ones() {
+    let tree = tempfile::tempdir().unwrap();
+    write(&tree.path().join("huge.bin"), 3000, 0.0, 1);
+    for number in 0..300 {
+        write(&tree.path().join(format!("{number}.txt")), 1, 0.9, number);
+    }
+    let (missed, points) = missed(&[tree.path()], 1500, SEEDS);
+    assert!(missed <= MISSED_MAX, "{missed} of {SEEDS}");
+    // Each kind is a stratum of its own: blind to them it would be 1.8 points.
+    assert!(points < 1.3, "{points}");
+}
+
+#[test]
+fn a_period_that_a_stride_would_follow() {
+    // Of every 64 blocks the first 32 are noise and the others nearly empty: with a stride of a
+    // power of two a scan sees only one of them.
+    let tree = tempfile::tempdir().unwrap();
+    let path = tree.path().join("disk.img");
+    write(&path, 4096, 0.0, 2);
+    let file = File::options().write(true).open(&path).unwrap();
+    for period in 0..64u64 {
+        file.write_all_at(&vec![b'y'; 32 * 4096], (period * 64 + 32) * 4096).unwrap();
+    }
+    let (missed, points) = missed(&[&path], 400, SEEDS);
+    assert!(missed <= MISSED_MAX, "{missed} of {SEEDS}");
+    assert!((4.0..10.0).contains(&points), "half of it is noise: {points}");
+}
+
+#[test]
+fn data_among_holes() {
+    // Single blocks of noise 1 MiB apart, and a dense part of text: holes count for nothing.
+    let tree = tempfile::tempdir().unwrap();
+    let path = tree.path().join("sparse.img");
+    write(&path, 1000, 0.8, 3);
+    let file = File::options().write(true).open(&path).unwrap();
+    let mut noise = vec![0; 4096];
+    random(4).fill_bytes(&mut noise);
+    for number in 0..1000u64 {
+        file.write_all_at(&noise, (8 << 20) + (number << 20)).unwrap();
+    }
+    let (missed, points) = missed(&[&path], 400, SEEDS);
+    assert!(missed <= MISSED_MAX, "{missed} of {SEEDS}");
+    assert!(points < 8.0, "{points}");
+}
+
+#[test]
+fn a_little_of_another_kind() {
+    // One block in 200 is noise among zeroes: most small samples hold none, and all that they see
+    // is alike.
+    let tree = tempfile::tempdir().unwrap();
+    let path = tree.path().join("zeroes.img");
+    let mut bytes = vec![0; 4000 * BLOCK_BYTES];
+    for number in (0..4000).step_by(200) {
+        random(number as u64).fill_bytes(&mut bytes[number * BLOCK_BYTES..][..BLOCK_BYTES]);
+    }
+    fs::write(&path, bytes).unwrap();
+    let (missed, _) = missed(&[&path], 100, SEEDS);
+    assert!(missed <= MISSED_MAX, "{missed} of {SEEDS}");
+}

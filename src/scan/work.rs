@@ -1,0 +1,81 @@
+//! What all threads of a scan share.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::chunks::{ChunkMeter, Effort};
+use super::population::Source;
+use super::read::Reader;
+use super::walk::Passed;
+use super::{Options, Watch, locked};
+
+/// Threads at least that read here and there: disks that are not cached are waited for.
+pub(super) const THREADS_MIN: usize = 8;
+
+/// One scan's threads, what they are told and what they report.
+pub(super) struct Work<'a> {
+    pub(super) options: &'a Options,
+    pub(super) watch: &'a dyn Watch,
+    stop: &'a AtomicBool,
+    failed: Mutex<Passed>,
+    efforts: Mutex<Vec<Effort>>,
+}
+
+impl<'a> Work<'a> {
+    pub(super) fn new(options: &'a Options, watch: &'a dyn Watch, stop: &'a AtomicBool) -> Self {
+        let efforts = vec![Effort::default(); options.configs.len()];
+        Self { options, watch, stop, failed: Mutex::default(), efforts: Mutex::new(efforts) }
+    }
+
+    /// Whether to end soon.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// One of so many readers, which share what may be read in a second.
+    pub(super) fn reader(&self, count: usize, in_order: bool) -> Reader {
+        let share = self.options.bytes_per_s.map(|bytes| (bytes / count as u64).max(1));
+        Reader::new(share, in_order)
+    }
+
+    pub(super) fn meter(&self) -> ChunkMeter {
+        ChunkMeter::new(&self.options.configs)
+    }
+
+    /// Calls `each` for all items, by several threads with a reader each, until it is stopped.
+    pub(super) fn share_out<T: Sync>(&self, items: &[T], each: impl Fn(&mut Reader, &T) + Sync) {
+        let next = AtomicUsize::new(0);
+        let threads = self.options.threads.max(THREADS_MIN);
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    let mut reader = self.reader(threads, false);
+                    while !self.is_stopped() {
+                        let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) else {
+                            break;
+                        };
+                        each(&mut reader, item);
+                    }
+                });
+            }
+        });
+    }
+
+    /// Adds what a thread has spent.
+    pub(super) fn add_efforts(&self, meter: &ChunkMeter) {
+        let mut efforts = locked(&self.efforts);
+        efforts.iter_mut().zip(meter.efforts()).for_each(|(sum, effort)| sum.add(effort));
+    }
+
+    /// Counts what could not be read.
+    pub(super) fn failed(&self, source: &Source, error: &std::io::Error) {
+        locked(&self.failed).failed(source.name.as_ref(), error);
+    }
+
+    /// What could not be read, and what was spent.
+    pub(super) fn finish(self) -> (Passed, Vec<Effort>) {
+        let failed = self.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (failed, self.efforts.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,261 @@
+//! Goal: `pumice scan` says of real data what is true of it, over every way to reach it, and of
+//! every mistake what to do instead.
+//! Method: a real file system in an image is scanned as a file and over NBD, written to a drive to
+//! see what that takes, and to zram, which counts compressed bytes itself; shards are merged by the
+//! program; what a user would type wrong.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::detect::Zram;
+use crate::harness::{
+    COMMAND_LIMIT, Drive, Finished, PUMICE, counter, pumice, run_ok, spawn, tool, wait, wait_until,
+};
+
+fn scan(args: &[&str]) -> Finished {
+    pumice(&[&["scan"], args].concat())
+}
+
+fn json(args: &[&str]) -> Value {
+    let finished = scan(&[args, &["--json"]].concat());
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    serde_json::from_str(&finished.stdout).expect("JSON")
+}
+
+fn stored(of: &Value, config: usize, kind: &str) -> f64 {
+    of["configs"][config][kind]["stored"].as_f64().expect("a number")
+}
+
+/// An image of 48 MiB with files that every checkout has: sources, documents, a program.
+fn image(folder: &Path) -> PathBuf {
+    let path = folder.join("image");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut bytes = Vec::new();
+    let mut folders = vec![root.join("src"), root.join("docs"), root.join("tests")];
+    while let Some(folder) = folders.pop() {
+        let mut entries: Vec<_> =
+            fs::read_dir(folder).expect("a folder").map(|entry| entry.unwrap().path()).collect();
+        entries.sort();
+        for entry in entries {
+            if entry.is_dir() {
+                folders.push(entry);
+            } else {
+                bytes.extend(fs::read(entry).expect("a file"));
+                bytes.resize(bytes.len().next_multiple_of(4096), 0);
+            }
+        }
+    }
+    let program = fs::read(PUMICE).expect("the program under test");
+    bytes.extend(&program[..program.len().min(30 << 20)]);
+    // A hole, and zeroes that are written.
+    bytes.resize(44 << 20, 0);
+    fs::write(&path, &bytes).expect("written");
+    let file = fs::File::options().write(true).open(&path).expect("the image");
+    file.write_all_at(&[7; 4096], (48 << 20) - 4096).expect("written");
+    path
+}
+
+#[test]
+fn a_drive_takes_what_the_scan_says() {
+    let Some(nbdcopy) = tool("nbdcopy") else { return };
+    let drive = Drive::create("64M", &[]);
+    let image = image(drive.beside("").as_path());
+    let shown = image.display().to_string();
+    let of = json(&[&shown, "--all"]);
+    assert!(of["is_exact"].as_bool().unwrap(), "{of}");
+    // The frame size of a drive is the second chunk, and holes are no data.
+    let expected = of["bytes"].as_f64().unwrap() * stored(&of, 1, "drive") * 1.004;
+    let server = drive.serve();
+    run_ok(
+        Command::new(nbdcopy)
+            .arg("--requests=1")
+            .arg("--connections=1")
+            .arg(&image)
+            .arg(server.uri()),
+    );
+    // Over NBD it is the same disk, but holes are zeroes there.
+    let served = json(&[&server.uri(), "--all"]);
+    let ratio = stored(&served, 1, "drive") * served["bytes"].as_f64().unwrap()
+        / (stored(&of, 1, "drive") * of["bytes"].as_f64().unwrap());
+    assert!((ratio - 1.0).abs() < 0.001, "{ratio}");
+    server.stop();
+    let media_bytes = counter(&drive.info(), "media_bytes") as f64;
+    assert!((media_bytes / expected - 1.0).abs() < 0.02, "{media_bytes} for {expected}");
+}
+
+#[test]
+fn zram_counts_the_same() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = image(folder.path());
+    let bytes = fs::read(&image).expect("the image");
+    let Some(zram) = Zram::with("lz4", bytes.len() as u64) else { return };
+    let device = fs::File::options().write(true).open(zram.path()).expect("the device");
+    device.write_all_at(&bytes, 0).expect("written");
+    device.sync_all().expect("synced");
+    let stat = fs::read_to_string(zram.stat("mm_stat")).expect("counters");
+    let counts: Vec<f64> = stat.split_whitespace().map(|text| text.parse().unwrap()).collect();
+    let shown = image.display().to_string();
+    let of = json(&[&shown, "--all", "--codec", "lz4", "--chunk", "4K"]);
+    let ours = stored(&of, 0, "codec") * of["bytes"].as_f64().unwrap() / bytes.len() as f64;
+    // The second counter is the bytes that pages were compressed to.
+    let truth = counts[1] / bytes.len() as f64;
+    assert!((ours - truth).abs() < 0.005, "{ours} and {truth}");
+    // The device itself can be scanned, too: its zeroes are data there.
+    let device = json(&[&zram.path().display().to_string(), "--all", "--codec", "lz4"]);
+    assert_eq!(device["bytes"].as_u64(), Some(bytes.len() as u64));
+}
+
+#[test]
+fn shards_are_merged_by_the_program() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = image(folder.path()).display().to_string();
+    let place = |name: &str| folder.path().join(name).display().to_string();
+    for shard in 1..=3 {
+        let file = place(&format!("{shard}.json"));
+        let shard = format!("{shard}/3");
+        let args = [&*image, "--samples", "600", "--shard", &shard, "--partial", &file];
+        assert_eq!(scan(&args).code, Some(0));
+    }
+    let (one, two, three) = (place("1.json"), place("2.json"), place("3.json"));
+    let merged = scan(&["merge", &three, &one, &two, "--json"]);
+    assert_eq!(merged.code, Some(0), "{}", merged.stderr);
+    let mut merged: Value = serde_json::from_str(&merged.stdout).expect("JSON");
+    let mut whole = json(&[&image, "--samples", "600"]);
+    for of in [&mut merged, &mut whole] {
+        of["choice"] = Value::Null;
+        for config in of["configs"].as_array_mut().unwrap() {
+            config["mb_per_s"] = Value::Null;
+        }
+    }
+    // 44 MiB are one part, so that two shards have nothing.
+    assert_eq!(merged["configs"], whole["configs"]);
+    assert_eq!(merged["extensions"], whole["extensions"]);
+    assert_eq!((&merged["draws"], &merged["bytes"]), (&whole["draws"], &whole["bytes"]));
+    let missing = scan(&["merge", &one, &three]);
+    assert_eq!(missing.code, Some(2));
+    assert!(missing.stderr.contains("shard 2/3 is missing"), "{}", missing.stderr);
+    let again = scan(&["merge", &one, &one, &two, &three]);
+    assert!(again.stderr.contains("are both shard 1/3"), "{}", again.stderr);
+    fs::write(place("bad.json"), "{\"x\": 1}").unwrap();
+    let bad = scan(&["merge", &place("bad.json")]);
+    assert!(bad.code == Some(2) && bad.stderr.contains("not the result of a scan"));
+}
+
+#[test]
+fn people_get_a_page_and_an_answer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = image(folder.path()).display().to_string();
+    let page = folder.path().join("page.html");
+    let profile = folder.path().join("like.json").display().to_string();
+    let small = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bench/forecast/samples/small.toml");
+    let args = [
+        &*image,
+        "--html",
+        page.to_str().unwrap(),
+        "--save",
+        &profile,
+        "--drive",
+        small,
+        "--gb-per-day",
+        "5",
+    ];
+    let finished = scan(&args);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    let text = finished.stdout;
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    for words in ["Yes: compression saves", "times as fast", "write amplification", "lasts, years"]
+    {
+        assert!(text.contains(words), "no '{words}' in {text}");
+    }
+    let page = fs::read_to_string(page).expect("the page");
+    assert!(page.contains("<svg") && page.contains("How compressible the data is"));
+    // The bench makes data like it.
+    let like =
+        pumice(&["payload", "--kind", &format!("like:{profile}"), "--size", "16M", "--json"]);
+    assert_eq!(like.code, Some(0), "{}", like.stderr);
+    let like: Value = serde_json::from_str(&like.stdout).expect("JSON");
+    let finding = &like["measured"][0];
+    let truth = stored(&json(&[&image, "--all"]), 0, "codec");
+    let made = finding["stored_fraction"].as_f64().expect("a number");
+    assert!((made - truth).abs() < 0.02, "{made} and {truth}");
+}
+
+#[test]
+fn mistakes_are_said() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = |name: &str| folder.path().join(name).display().to_string();
+    fs::write(place("data"), vec![1; 8192]).unwrap();
+    fs::write(place("kept"), "mine").unwrap();
+    let (data, missing, kept) = (place("data"), place("missing"), place("kept"));
+    let cases: [(&[&str], &str); 14] = [
+        (&[], "required"),
+        (&[&missing], "cannot scan"),
+        (&["/dev/null"], "is no file, folder or block device"),
+        (&[&data, &data], "name it once"),
+        (&[&data, "--codec", "gzip"], "unknown codec 'gzip'"),
+        (&[&data, "--chunk", "5000"], "give a power of two from 4K to 256K"),
+        (&[&data, "--error", "0"], "give points from 0.01 to 50"),
+        (&[&data, "--confidence", "100"], "per cents from 50 to 99.99"),
+        (&[&data, "--shard", "4/3", "--partial", &missing], "give I/N with I from 1 to N"),
+        (&[&data, "--shard", "1/3"], "--partial"),
+        (&[&data, "--gb-per-day", "3"], "name one with --drive"),
+        (&[&data, "--drive", "no-such-drive"], "no-such-drive"),
+        (&[&data, "--partial", &kept], "use --force to overwrite it"),
+        (&["nbd+unix:///?socket=/nonexistent/sock"], "/nonexistent/sock"),
+    ];
+    for (args, words) in cases {
+        let finished = scan(args);
+        assert_eq!(finished.code, Some(2), "{args:?}: {}", finished.stderr);
+        assert!(finished.stderr.contains(words), "{args:?}: {}", finished.stderr);
+        assert!(finished.stdout.is_empty(), "{args:?}: {}", finished.stdout);
+    }
+    assert_eq!(fs::read_to_string(kept).unwrap(), "mine");
+    fs::write(place("disk.qcow2"), b"QFI\xfb and more").unwrap();
+    let image = scan(&[&place("disk.qcow2")]);
+    assert!(image.stdout.contains("is a qcow2 image"), "{}", image.stdout);
+}
+
+#[test]
+fn an_interrupt_shows_what_is_known() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = image(folder.path());
+    let partial = folder.path().join("partial.json");
+    // At 1 MiB a second it would take most of a minute.
+    let mut command = Command::new(PUMICE);
+    command.args(["scan", "--samples", "5000", "--chunk", "4K", "--rate-limit", "1M", "--json"]);
+    command.arg("--partial").arg(&partial).arg(&image);
+    let mut child = spawn(&mut command);
+    let read_bytes = || {
+        let io = fs::read_to_string(format!("/proc/{}/io", child.id())).unwrap_or_default();
+        io.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    wait_until("more than a round is read", || read_bytes() > 4 << 20);
+    run_ok(Command::new("kill").args(["-INT", &child.id().to_string()]));
+    let mut out = String::new();
+    child.stdout.take().expect("a pipe").read_to_string(&mut out).expect("output");
+    let ended = wait(&mut child, COMMAND_LIMIT).expect("it ends soon");
+    assert_eq!(ended.code(), Some(2));
+    let of: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(of["is_complete"], false);
+    assert!(of["draws"].as_u64().unwrap().is_multiple_of(512), "{}", of["draws"]);
+    let again = scan(&["merge", &partial.display().to_string()]);
+    assert!(again.stderr.contains("was interrupted"), "{}", again.stderr);
+}
+
+#[test]
+fn times_of_access_stay() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("data");
+    fs::write(&file, vec![1; 1 << 20]).unwrap();
+    // Older than the change, which is when relatime would write it anew.
+    run_ok(Command::new("touch").args(["-a", "-d", "2001-01-01"]).arg(&file));
+    let accessed = || fs::metadata(&file).unwrap().accessed().unwrap();
+    let before = accessed();
+    json(&[&folder.path().display().to_string(), "--all"]);
+    assert_eq!(accessed(), before);
+}
