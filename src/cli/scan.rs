@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -19,7 +20,8 @@ use crate::bench::forecast;
 use crate::codec::Codec;
 use crate::controller::FRAME_BLOCKS_DEFAULT;
 use crate::scan::{
-    Config, Drive, Options, PARTIAL_BYTES_MAX, Partial, Reading, Shard, Watch, scan, verdicts,
+    Config, Drive, Medium, OnMedium, Options, PARTIAL_BYTES_MAX, Partial, Reading, Shard, Watch,
+    scan, verdicts,
 };
 
 /// The chunks that are measured unless others are asked for, and with `--sweep`.
@@ -31,9 +33,11 @@ const CODECS: [Codec; 2] = [Codec::Lz4, Codec::Zstd { level: 1 }];
 const SWEEP_CODECS: [Codec; 4] =
     [Codec::Lz4, Codec::Zstd { level: -1 }, Codec::Zstd { level: 1 }, Codec::Zstd { level: 3 }];
 
-/// Lowest priority: whoever else wants the processor or the disk comes first. The priority for
-/// disks follows from it (see ioprio_set(2)).
+/// Lowest priority: whoever else wants the processor comes first.
 const NICENESS: i32 = 19;
+
+/// The class of the scheduler of disks that is served when nobody else is: see ionice(1).
+const IDLE_CLASS: &str = "3";
 
 /// Say how compressible data is, and what a compressing drive would make of it
 ///
@@ -53,6 +57,7 @@ Examples:
   pumice scan /var/lib/postgresql --sweep --html data.html
   pumice scan /dev/nvme0n1 --error 0.5
   pumice scan /srv --drive micro-center-64 --drive compressing-nvme-1tb --gb-per-day 50
+  pumice scan /srv --medium 530M
   qemu-nbd -r -t -k /tmp/q.sock disk.qcow2 &  pumice scan 'nbd+unix:///?socket=/tmp/q.sock'
   pumice scan /srv --shard 1/8 --partial 1.json
   pumice scan merge *.json")]
@@ -116,6 +121,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size, allow_hyphen_values = true)]
     rate_limit: Option<u64>,
 
+    /// Keep the priorities the scan was started with; otherwise others come first
+    #[arg(long)]
+    full_speed: bool,
+
     /// Threads that compress [default: one a processor]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1024),
         allow_negative_numbers = true)]
@@ -159,6 +168,11 @@ struct Output {
     #[arg(long, value_name = "GB", value_parser = super::forecast::gigabytes,
         allow_negative_numbers = true)]
     gb_per_day: Option<f64>,
+
+    /// Say how fast a Pumice drive would be on this medium: bytes that it takes in a second, or a
+    /// folder on it, where that is measured with files of up to 1 GiB, which are removed
+    #[arg(long, value_name = "SPEED|DIR", allow_hyphen_values = true)]
+    medium: Option<Medium>,
 
     #[command(flatten)]
     documents: Documents,
@@ -234,8 +248,9 @@ impl Args {
         let (partial_file, like_file): (Option<(PathBuf, fs::File)>, _) =
             (kept(&self.partial)?, kept(&self.save)?);
         let options = self.options();
-        // Without it the scan is only less polite.
-        let _ = rustix::process::nice(NICENESS);
+        if !self.full_speed {
+            let_others_pass();
+        }
         let interrupt = Interrupt::catch()?;
         let shown = Shown::new();
         let scanned = scan(&self.paths, &options, self.save.is_some(), &shown, interrupt.flag());
@@ -305,6 +320,17 @@ fn or<T: Copy + PartialEq>(asked: &[T], usual: &[T]) -> Vec<T> {
     all
 }
 
+/// Puts this process behind all others, for the processor and for disks. Threads that are started
+/// later inherit both. Where it cannot be the scan is only less polite.
+fn let_others_pass() {
+    let _ = rustix::process::nice(NICENESS);
+    // There is no safe call for it; the tool is part of util-linux.
+    let this = std::process::id().to_string();
+    let mut ionice = std::process::Command::new("ionice");
+    ionice.args(["--class", IDLE_CLASS, "--pid", &this]);
+    let _ = ionice.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+}
+
 fn write_all(mut file: fs::File, path: &Path, text: &str) -> Result<()> {
     let written = file.set_len(0).and_then(|()| file.write_all(text.as_bytes()));
     written.map_err(|error| at_path(path, Error::os("cannot write", error)))
@@ -316,6 +342,7 @@ struct Shape<'a> {
     #[serde(flatten)]
     outcome: &'a crate::scan::Outcome,
     drives: &'a [Drive],
+    on_medium: Option<&'a OnMedium>,
 }
 
 impl Output {
@@ -356,17 +383,36 @@ impl Output {
         };
         simulated.finish();
         let drives = drives.unwrap_or_default();
+        let on_medium = self.on_medium(&outcome, interrupt)?;
+        let on_medium = on_medium.as_ref();
         let uses_stdout = opened.uses_stdout();
-        let document = outcome.document(&drives);
+        let document = outcome.document(&drives, on_medium);
         if !opened.is_none() {
             opened.write(&document, &outcome.table())?;
         }
         match (self.json, uses_stdout) {
-            (true, _) => print_json(&Shape { outcome: &outcome, drives: &drives })?,
+            (true, _) => print_json(&Shape { outcome: &outcome, drives: &drives, on_medium })?,
             (false, false) => print(&document.to_text())?,
             (false, true) => {}
         }
         Ok(if interrupt.came() { Outcome::Code(2) } else { Outcome::Good })
+    }
+
+    /// What a drive would do on the medium that was named, if one was and there is time.
+    fn on_medium(
+        &self,
+        outcome: &crate::scan::Outcome,
+        interrupt: &Interrupt,
+    ) -> Result<Option<OnMedium>> {
+        let Some(medium) = self.medium.as_ref().filter(|_| !interrupt.came()) else {
+            return Ok(None);
+        };
+        let Some(speed) = medium.speed(interrupt.flag())? else { return Ok(None) };
+        let made = OnMedium::of(outcome, speed);
+        if made.is_none() {
+            super::say_error("too little was read to say how fast the codec is: no speed is given");
+        }
+        Ok(made)
     }
 }
 

@@ -360,9 +360,10 @@ impl<C: Clock> BlockMapped<C> {
         self.state.borrow().flash.counts()
     }
 
-    /// How often each block was erased.
+    /// How often each block was erased that is not bad.
     pub fn wear(&self) -> Vec<u32> {
-        self.state.borrow().flash.wear().collect()
+        let state = self.state.borrow();
+        state.free.erases(&state.flash).collect()
     }
 
     /// Reads whole sectors.

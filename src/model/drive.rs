@@ -44,7 +44,7 @@ pub struct SimCounts {
     pub flash: FlashCounts,
     /// Bytes that were programmed; 0 on a disk.
     pub flash_bytes: u64,
-    /// How often each block was erased; a disk has none.
+    /// How often each block was erased that is not bad; a disk has none.
     pub wear: Vec<u32>,
 }
 

@@ -229,7 +229,7 @@ impl LogDrive {
         self.ftl.wear()
     }
 
-    /// How often each block was erased, the bad ones (never) included.
+    /// How often each block was erased that is not bad.
     pub fn erases(&self) -> impl Iterator<Item = u32> {
         self.ftl.erases()
     }

@@ -10,7 +10,8 @@
 //! * `population`: which blocks are drawn; `strata`, `interval`: how sure a mean of draws is.
 //! * `twins`: copies of whole files.
 //! * `chunks`: what a chunk takes with a codec, and as the drive's records; `sums`: added up.
-//! * `outcome`: what that says; `verdict`: what it means for drives; `report`: for people.
+//! * `outcome`: what that says; `verdict`: what it means for drives; `medium`: for a Pumice drive
+//!   on a medium; `report`: for people.
 //!
 //! What is scanned is only read. Deliberately not here: printing, and changing anything.
 
@@ -18,6 +19,7 @@ mod chunks;
 mod everything;
 mod interval;
 mod like;
+mod medium;
 mod outcome;
 mod partial;
 mod population;
@@ -38,10 +40,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use chunks::Config;
+pub use medium::{Bound, Medium, OnMedium, Speed};
 pub use outcome::Outcome;
 pub use partial::{PARTIAL_BYTES_MAX, Partial};
 pub use population::Shard;
-pub use verdict::{Drive, verdicts};
+pub use verdict::{Drive, Range, verdicts};
 
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result};

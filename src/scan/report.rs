@@ -1,5 +1,6 @@
 //! A scan for people.
 
+use super::medium::OnMedium;
 use super::outcome::{BARS, ConfigOutcome, Estimate, FileOutcome, GroupOutcome, Outcome};
 use super::verdict::{Drive, Expected, Range, pumice};
 use super::walk::Passed;
@@ -7,8 +8,8 @@ use crate::base::units::{format_size, format_size_exact};
 use crate::report::{Align, Axis, Bar, BarChart, Cell, Column, Document, Number, Section, Table};
 
 impl Outcome {
-    /// All of it, with what drives would do.
-    pub fn document(&self, drives: &[Drive]) -> Document {
+    /// All of it, with what drives would do, and a Pumice drive on a medium.
+    pub fn document(&self, drives: &[Drive], on_medium: Option<&OnMedium>) -> Document {
         let mut document = Document::new("How compressible the data is", self.lead());
         let section = document.section("what was scanned");
         section.pairs(self.facts());
@@ -24,6 +25,9 @@ impl Outcome {
         self.files(&mut document);
         let section = document.section("what it means");
         section.paragraph(pumice(self));
+        if let Some(on_medium) = on_medium {
+            section.paragraph(on_medium.words(self));
+        }
         if let Some((_, why)) = &self.choice {
             section.paragraph(format!("Codec and chunk to choose here: {why}."));
         }

@@ -66,6 +66,13 @@ fn tree() -> tempfile::TempDir {
     tree
 }
 
+/// What a scan of a little noise says, for tests that put their own numbers in.
+pub(super) fn outcome_of_noise() -> Outcome {
+    let tree = tempfile::tempdir().unwrap();
+    write(&tree.path().join("noise"), 20, 0.0, 1);
+    Outcome::of(&run(&[tree.path()], &options()).unwrap())
+}
+
 #[test]
 fn everything_read_is_exact_and_draws_hold_it() {
     let tree = tree();
@@ -300,7 +307,7 @@ fn an_interrupted_scan_keeps_whole_rounds() {
             Measured::Draws { drawn, .. } => assert_eq!(drawn.len(), 1024),
             Measured::All(sums) => assert!(sums.all.blocks >= 1200 && sums.all.blocks < 9000),
         }
-        let text = outcome.document(&[]).to_text();
+        let text = outcome.document(&[], None).to_text();
         assert!(text.contains("Interrupted"), "{text}");
     }
     let stopped = AtomicBool::new(true);
@@ -309,8 +316,16 @@ fn an_interrupted_scan_keeps_whole_rounds() {
 
 #[test]
 fn a_profile_makes_data_like_what_was_scanned() {
-    let tree = tree();
-    let options = Options { reading: Reading::Draws(3000), ..options() };
+    // Half of it are small files, of which the smallest compress best.
+    let tree = tempfile::tempdir().unwrap();
+    write(&tree.path().join("large"), 800, 0.0, 1);
+    for number in 0..400 {
+        write(&tree.path().join(format!("small/{number}")), 1, 0.9, number);
+    }
+    for number in 0..50 {
+        write(&tree.path().join(format!("middle/{number}")), 8, 0.3, 1000 + number);
+    }
+    let options = Options { reading: Reading::Draws(1500), ..options() };
     let paths = [tree.path().to_owned()];
     let (partial, profile) = scan(&paths, &options, true, &Unwatched, &GO_ON).unwrap().unwrap();
     let profile = profile.expect("there is more than a window");

@@ -2,7 +2,8 @@
 //! without, and how sure that is.
 //!
 //! A drive is simulated with the data as it was measured and with both ends of its interval: what
-//! every block stores is taken in proportion. Random writes of 4 KiB over the whole drive, until
+//! every block stores is taken in proportion. The same drive without compression does not look at
+//! data, and is simulated once. Random writes of 4 KiB over the whole drive, until
 //! it is steady: what is hardest for flash, so that what compression is worth shows. The drive is
 //! scaled down; see `docs/forecast.md` for what that changes.
 
@@ -12,7 +13,7 @@ use serde::Serialize;
 
 use super::outcome::{Estimate, Outcome};
 use crate::base::{Error, ErrorKind, Result};
-use crate::bench::forecast::{Asked, Data, Figures, Options, Source, Watch, forecast, spec_of};
+use crate::bench::forecast::{Asked, Data, Figures, Options, Source, Watch, forecasts, spec_of};
 use crate::bench::payload::Saving;
 use crate::codec::Codec;
 use crate::controller::OVER_PROVISIONING_PERCENT_DEFAULT;
@@ -39,9 +40,11 @@ pub struct Range {
 }
 
 impl Range {
-    fn of(all: [f64; 3]) -> Self {
-        let [is, one, other] = all;
-        Self { is, low: is.min(one).min(other), high: is.max(one).max(other) }
+    /// Of what was measured, and what else it may be.
+    pub(super) fn of(is: f64, others: &[f64]) -> Self {
+        let low = others.iter().copied().fold(is, f64::min);
+        let high = others.iter().copied().fold(is, f64::max);
+        Self { is, low, high }
     }
 }
 
@@ -109,24 +112,25 @@ fn drive(
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
     let options = Options { bytes_per_day, scaled_bytes: Some(SCALED_BYTES), ..Options::default() };
-    let mut all: Vec<(Figures, Option<Figures>)> = Vec::new();
-    for stored in [measured.stored, measured.stored_low, measured.stored_high] {
-        let data = at(savings, stored);
-        let asked = Asked::default();
-        let size_bytes = spec_of(profile, &data, &options)?.size_bytes();
-        let (source, _) = Source::find("random-write", &asked)?;
-        let cases = source.cases(size_bytes, &asked)?;
-        let Some(made) = forecast(profile, &data, &cases, &options, watch, stop)? else {
-            return Ok(None);
-        };
-        let test = made.tests.into_iter().next();
-        let test =
-            test.ok_or_else(|| Error::new(ErrorKind::InvalidInput, "nothing was simulated"))?;
-        all.push((test.drive, test.uncompressed));
+    let mut ends = vec![measured.stored, measured.stored_low, measured.stored_high];
+    // What was read whole has one end only, and the rest is nothing to a drive that does not
+    // compress.
+    ends.dedup();
+    if profile.controller.codec() == Codec::None {
+        ends.truncate(1);
     }
-    let drive = expected(&all.iter().map(|(drive, _)| drive).collect::<Vec<_>>());
-    let plain: Option<Vec<&Figures>> = all.iter().map(|(_, plain)| plain.as_ref()).collect();
-    let uncompressed = plain.map(|plain| expected(&plain));
+    let all: Vec<Data> = ends.into_iter().map(|stored| at(savings, stored)).collect();
+    let asked = Asked::default();
+    let size_bytes = spec_of(profile, &all[0], &options)?.size_bytes();
+    let (source, _) = Source::find("random-write", &asked)?;
+    let cases = source.cases(size_bytes, &asked)?;
+    let Some(made) = forecasts(profile, &all, &cases, &options, watch, stop)? else {
+        return Ok(None);
+    };
+    let tests: Vec<_> = made.iter().filter_map(|made| made.tests.first()).collect();
+    let drive = expected(&tests.iter().map(|test| &test.drive).collect::<Vec<_>>());
+    let plain = tests.first().and_then(|test| test.uncompressed.as_ref());
+    let uncompressed = plain.map(|plain| expected(&[plain]));
     Ok(Some(Drive {
         profile: profile.id.clone(),
         name: profile.name.clone(),
@@ -161,7 +165,7 @@ fn at(savings: &[Saving], stored: f64) -> Data {
 fn expected(figures: &[&Figures]) -> Expected {
     let range = |of: &dyn Fn(&Figures) -> Option<f64>| {
         let all: Option<Vec<f64>> = figures.iter().map(|figures| of(figures)).collect();
-        all.and_then(|all| all.try_into().ok()).map(Range::of)
+        all.and_then(|all| Some(Range::of(*all.first()?, &all)))
     };
     let none = Range { is: 0.0, low: 0.0, high: 0.0 };
     Expected {

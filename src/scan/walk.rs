@@ -142,7 +142,15 @@ fn root(index: usize, path: &Path) -> Result<Root> {
         let what = "is no file, folder or block device: there is nothing to scan";
         return Err(invalid(format!("{} {what}", path.display())));
     }
-    let mut file = File::open(path).map_err(cannot)?;
+    let mut file = File::open(path).map_err(|error| {
+        let refused = kind.is_block_device() && error.kind() == io::ErrorKind::PermissionDenied;
+        let what =
+            "is a device that only root, or the group that owns it, may read: scan it as root";
+        match refused {
+            true => Error::os(format!("cannot scan {}: it {what}", path.display()), error),
+            false => cannot(error),
+        }
+    })?;
     // A block device has no length of its own.
     let bytes = file.seek(SeekFrom::End(0)).map_err(cannot)?;
     let extents = match kind.is_file() && is_sparse(&metadata) {

@@ -1,12 +1,12 @@
 //! Goal: `pumice scan` says of real data what is true of it, over every way to reach it, and of
 //! every mistake what to do instead.
 //! Method: a real file system in an image is scanned as a file and over NBD, written to a drive to
-//! see what that takes, and to zram, which counts compressed bytes itself; shards are merged by the
-//! program; what a user would type wrong.
+//! see what that takes, and to zram, which counts compressed bytes itself; a block device with a
+//! file system of known content; shards are merged by the program; what a user would type wrong.
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -14,7 +14,8 @@ use serde_json::Value;
 
 use crate::detect::Zram;
 use crate::harness::{
-    COMMAND_LIMIT, Drive, Finished, PUMICE, counter, pumice, run_ok, spawn, tool, wait, wait_until,
+    COMMAND_LIMIT, Drive, Finished, LoopDevice, PUMICE, counter, pumice, run, run_ok, spawn, tool,
+    wait, wait_until,
 };
 
 fn scan(args: &[&str]) -> Finished {
@@ -258,4 +259,120 @@ fn times_of_access_stay() {
     let before = accessed();
     json(&[&folder.path().display().to_string(), "--all"]);
     assert_eq!(accessed(), before);
+}
+
+/// Bytes of noise and of a device that holds them in a file system.
+const NOISE_BYTES: usize = 72 << 20;
+const DEVICE_BYTES: u64 = 192 << 20;
+
+#[test]
+fn a_block_device_is_scanned() {
+    let Some(mkfs) = tool("mkfs.ext4") else { return };
+    let Some(device) = LoopDevice::new(DEVICE_BYTES) else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    for number in 0..9 {
+        let mut noise = vec![0; NOISE_BYTES / 9];
+        fs::File::open("/dev/urandom").unwrap().read_exact(&mut noise).expect("noise");
+        fs::write(folder.path().join(format!("noise-{number}")), noise).expect("written");
+    }
+    fs::write(folder.path().join("same"), vec![b'x'; 24 << 20]).expect("written");
+    run_ok(Command::new(mkfs).arg("-q").arg("-d").arg(folder.path()).arg(device.path()));
+    let shown = device.path().display().to_string();
+    let exact = json(&[&shown, "--all"]);
+    assert_eq!(exact["bytes"].as_u64(), Some(DEVICE_BYTES));
+    // Noise with its headers, nothing for the rest but the file system's own blocks.
+    let noise = NOISE_BYTES as f64 / DEVICE_BYTES as f64;
+    let truth = stored(&exact, 1, "drive");
+    assert!((noise..noise + 0.01).contains(&truth), "{truth} for {noise}");
+    let drawn = json(&[&shown, "--error", "2", "--samples", "6000", "--chunk", "4K"]);
+    assert_eq!(drawn["is_exact"], false);
+    let of = &drawn["configs"][0]["drive"];
+    let end = |name: &str| of[name].as_f64().expect("a number");
+    let (low, high, truth) = (end("stored_low"), end("stored_high"), stored(&exact, 0, "drive"));
+    assert!(low <= truth && truth <= high && high - low < 0.08, "{truth} in {low} to {high}");
+    assert!(drawn["bytes_read"].as_u64().unwrap() < DEVICE_BYTES / 4, "{drawn}");
+}
+
+#[test]
+fn a_device_without_permission_is_said() {
+    let Some(setpriv) = tool("setpriv") else { return };
+    let Some(device) = LoopDevice::new(1 << 20) else { return };
+    // Where the program lies need not be open to everybody.
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("open to all");
+    let program = folder.path().join("pumice");
+    fs::copy(PUMICE, &program).expect("a copy");
+    let mut command = Command::new(setpriv);
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
+    let finished = run(command.arg("scan").arg(device.path()), COMMAND_LIMIT);
+    assert_eq!(finished.code, Some(2), "{}", finished.stderr);
+    for words in [device.path().to_str().unwrap(), "scan it as root", "Permission denied"] {
+        assert!(finished.stderr.contains(words), "no '{words}' in {}", finished.stderr);
+    }
+}
+
+#[test]
+fn others_come_first_unless_told_otherwise() {
+    let Some(ionice) = tool("ionice") else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = image(folder.path());
+    let niceness = |stat: String| {
+        // The name may have blanks; behind it the niceness is the 17th.
+        let behind = stat.rsplit_once(')').expect("a name").1.split_whitespace().nth(16);
+        behind.expect("a niceness").to_owned()
+    };
+    let own = niceness(fs::read_to_string("/proc/self/stat").expect("this process"));
+    for (flags, idle, nice) in [(&[][..], true, "19"), (&["--full-speed"], false, &*own)] {
+        let mut command = Command::new(PUMICE);
+        command
+            .args(["scan", "--all", "--threads", "2", "--rate-limit", "1M"])
+            .args(flags)
+            .arg(&image);
+        let mut child = spawn(&mut command);
+        let tasks = format!("/proc/{}/task", child.id());
+        let ids = || -> Vec<String> {
+            let entries = fs::read_dir(&tasks).into_iter().flatten().flatten();
+            entries.map(|entry| entry.file_name().into_string().expect("a number")).collect()
+        };
+        let read_bytes = || {
+            let io = fs::read_to_string(format!("/proc/{}/io", child.id())).unwrap_or_default();
+            io.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse().ok()).unwrap_or(0)
+        };
+        wait_until("threads read", || read_bytes() > 1 << 20 && ids().len() > 2);
+        for id in ids() {
+            let class = run_ok(Command::new(&ionice).args(["-p", &id])).stdout;
+            assert_eq!(class.contains("idle"), idle, "{id}: {class}");
+            let stat = fs::read_to_string(format!("{tasks}/{id}/stat")).expect("a thread");
+            assert_eq!(niceness(stat), nice);
+        }
+        run_ok(Command::new("kill").args(["-INT", &child.id().to_string()]));
+        wait(&mut child, COMMAND_LIMIT).expect("it ends soon");
+    }
+}
+
+#[test]
+fn a_drive_on_a_medium_is_forecast() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = image(folder.path()).display().to_string();
+    let page = folder.path().join("page.html");
+    let args = [&*image, "--all", "--medium", "10MB"];
+    let of = json(&args);
+    let main = of["main"].as_u64().unwrap() as usize;
+    let on = &of["on_medium"];
+    let speed = |name: &str| on[name]["is"].as_f64().expect("a number");
+    let expected = 10.0 / stored(&of, main, "drive") / 1.004;
+    assert!((speed("drive_mb_per_s") / expected - 1.0).abs() < 1e-6, "{on} for {expected}");
+    assert_eq!((&on["bound"], &on["medium"]["is_measured"]), (&"medium".into(), &false.into()));
+    let finished = scan(&[&args[..], &["--html", page.to_str().unwrap()]].concat());
+    let words = format!("in order at {expected:.0} MB/s");
+    let text = finished.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains(&words), "no '{words}' in {text}");
+    assert!(fs::read_to_string(page).expect("the page").contains(&words));
+    // Measured where the image is, which it then holds and nothing else.
+    let place = folder.path().display().to_string();
+    let measured = json(&[&image, "--all", "--medium", &place]);
+    assert_eq!(measured["on_medium"]["medium"]["is_measured"], true);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    let wrong = scan(&[&image, "--medium", "fast"]);
+    assert!(wrong.code == Some(2) && wrong.stderr.contains("like 530M"), "{}", wrong.stderr);
 }

@@ -166,7 +166,7 @@ impl Device {
         }
     }
 
-    /// How often each block was erased; empty for a disk.
+    /// How often each block was erased that is not bad; empty for a disk.
     pub(super) fn erases(&self) -> Vec<u32> {
         match self {
             Self::Log(drive) => drive.erases().collect(),
@@ -174,8 +174,7 @@ impl Device {
         }
     }
 
-    /// Erasures of the blocks that are not bad; of a block-mapped drive of all blocks. None for a
-    /// disk.
+    /// Erasures of the blocks that are not bad; none for a disk.
     pub(super) fn wear(&self) -> Option<Worn> {
         if let Self::Log(drive) = self {
             return Some(drive.wear().into());

@@ -253,23 +253,40 @@ pub fn forecast(
     watch: &dyn Watch,
     stop: &AtomicBool,
 ) -> Result<Option<Forecast>> {
-    let profiles = match profile.controller.codec() {
-        Codec::None => vec![profile.clone()],
-        _ => vec![profile.clone(), uncompressed(profile)],
-    };
-    let setups: Vec<Setup<'_>> =
-        profiles.iter().map(|profile| Setup { profile, data, cases, options }).collect();
+    let made = forecasts(profile, std::slice::from_ref(data), cases, options, watch, stop)?;
+    Ok(made.and_then(|made| made.into_iter().next()))
+}
+
+/// The forecast of each kind of data, in their order; nothing if `stop` was set meanwhile. The
+/// drive that does not compress is simulated once for all of them: it does not look at data.
+///
+/// # Errors
+/// As [`forecast`].
+pub fn forecasts(
+    profile: &Profile,
+    all: &[Data],
+    cases: &[Case],
+    options: &Options,
+    watch: &dyn Watch,
+    stop: &AtomicBool,
+) -> Result<Option<Vec<Forecast>>> {
+    let compresses = profile.controller.codec() != Codec::None;
+    let plain = uncompressed(profile);
+    let setup_of = |data| Setup { profile, data, cases, options };
+    let mut setups: Vec<Setup<'_>> = all.iter().map(setup_of).collect();
+    if let Some(first) = all.first().filter(|_| compresses) {
+        setups.push(Setup { profile: &plain, ..setup_of(first) });
+    }
     let memory = setups.iter().map(Setup::memory_bytes_max).collect::<Result<Vec<_>>>()?;
     let threads = threads(memory.into_iter().max().unwrap_or(0));
     let found = side_by_side(setups.len(), threads, |number, drive| {
-        let name = if drive == 0 { "" } else { "without compression: " };
+        let name = if drive < all.len() { "" } else { "without compression: " };
         setups[drive].simulate(Lane { watch, number }, name, stop)
     })?;
-    let mut found = found.into_iter().flatten();
-    match found.next() {
-        None => Ok(None),
-        Some(drive) => setups[0].forecast(drive, found.next()).map(Some),
-    }
+    let Some(mut found) = found else { return Ok(None) };
+    let plain = if compresses { found.pop() } else { None };
+    let made = setups.iter().zip(found).map(|(setup, drive)| setup.forecast(drive, plain.clone()));
+    made.collect::<Result<Vec<_>>>().map(Some)
 }
 
 impl Data {

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Mutex;
 
 use super::super::payload::Saving;
 use super::super::preset::Changes;
@@ -256,6 +257,38 @@ fn presets_and_jobs_become_cases() {
         let error = Source::find(name, &Asked::default()).unwrap_err().to_string();
         assert!(error.contains(&format!("did you mean {word}?")), "{error}");
     }
+}
+
+#[test]
+fn what_does_not_compress_is_simulated_once() {
+    #[derive(Default)]
+    struct Heard(Mutex<Vec<String>>);
+    impl Watch for Heard {
+        fn begins(&self, _simulation: usize, what: String, _requests: u64) {
+            self.0.lock().unwrap().push(what);
+        }
+        fn goes_on(&self, _simulation: usize, _requests: u64) {}
+    }
+    let (all, options) = ([saved(50.0), saved(40.0)], Options::default());
+    let cases = Source::Operation(super::super::workload::Operation::RandomWrite)
+        .cases(SIZE, &Asked::default())
+        .unwrap();
+    let heard = |all: &[Data]| {
+        let heard = Heard::default();
+        let made = forecasts(&profile(), all, &cases, &options, &heard, &GO_ON).unwrap().unwrap();
+        let plain = |what: &&String| what.starts_with("without compression");
+        let count = heard.0.lock().unwrap().iter().filter(plain).count();
+        (made, count)
+    };
+    let (made, plain) = heard(&all);
+    let alone: Vec<_> = all.iter().map(|data| heard(std::slice::from_ref(data))).collect();
+    assert!(plain > 0 && alone.iter().all(|(_, count)| *count == plain), "{plain}");
+    // Each is what it is alone, the drive without compression too.
+    for (made, (alone, _)) in made.iter().zip(&alone) {
+        assert_eq!(made.tests, alone[0].tests);
+    }
+    assert_eq!(made.len(), 2);
+    assert_ne!(made[0].tests[0].drive, made[1].tests[0].drive);
 }
 
 #[test]

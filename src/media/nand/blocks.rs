@@ -91,16 +91,21 @@ impl FreeBlocks {
         self.dies[address.die as usize].insert((erases, address.block));
     }
 
+    /// How often each block was erased that is not bad, die after die.
+    pub fn erases(&self, flash: &Flash) -> impl Iterator<Item = u32> {
+        let bad = self.bad;
+        let good = (0u32..).zip(flash.wear()).filter(move |&(index, _)| {
+            let (die, block) = (index / bad.blocks_per_die, index % bad.blocks_per_die);
+            !bad.contains(BlockAddress { die, block })
+        });
+        good.map(|(_, erases)| erases)
+    }
+
     /// How worn the blocks are that are not bad.
     pub fn wear(&self, flash: &Flash) -> Wear {
-        let blocks_per_die = self.bad.blocks_per_die;
-        let good = (0u32..).zip(flash.wear()).filter(|&(index, _)| {
-            let (die, block) = (index / blocks_per_die, index % blocks_per_die);
-            !self.bad.contains(BlockAddress { die, block })
-        });
         let (mut count, mut sum, mut squares) = (0.0f64, 0.0, 0.0);
         let mut wear = Wear { min: u32::MAX, ..Wear::default() };
-        for (_, erases) in good {
+        for erases in self.erases(flash) {
             wear.min = wear.min.min(erases);
             wear.max = wear.max.max(erases);
             count += 1.0;

@@ -163,6 +163,20 @@ fn every_byte_is_kept_and_the_same_run_gives_the_same() {
     random_operations(BlockMappedSpec { shape: planes, ..SPEC });
 }
 
+#[test]
+fn bad_blocks_are_not_in_the_wear() {
+    let shape = FlashShape { blocks_per_plane: SPEC.shape.blocks_per_plane * 2, ..SPEC.shape };
+    let bench = Bench::new(BlockMappedSpec { bad_percent: 20.0, shape, ..SPEC });
+    for turn in 0..40 {
+        bench.write(turn % 8 * 8192, &[7; 4096]);
+    }
+    let (wear, flash) = (bench.drive.wear(), bench.drive.flash_counts());
+    let all = f64::from(shape.dies() * shape.blocks_per_plane);
+    assert!((0.5 * all..0.95 * all).contains(&(wear.len() as f64)), "{} of {all}", wear.len());
+    assert!(flash.blocks_erased > 0);
+    assert_eq!(wear.iter().copied().map(u64::from).sum::<u64>(), flash.blocks_erased);
+}
+
 /// Guards against operations that meet in the middle of a merge.
 #[test]
 fn operations_at_the_same_time_keep_every_byte() {

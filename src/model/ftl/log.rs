@@ -245,9 +245,9 @@ impl LogFtl {
         self.segments.free_blocks().wear(&self.flash)
     }
 
-    /// How often each block was erased, die after die, the bad ones (never) included.
+    /// How often each block was erased that is not bad, die after die.
     pub fn erases(&self) -> impl Iterator<Item = u32> {
-        self.flash.wear()
+        self.segments.free_blocks().erases(&self.flash)
     }
 
     /// Segments that are free now.
