@@ -19,6 +19,7 @@ mod cache;
 mod check;
 mod checkpoint;
 mod create;
+mod extents;
 mod extract;
 mod flush;
 mod framing;
@@ -58,6 +59,7 @@ pub use check::{CheckReport, Depth, Problem, check};
 pub use create::{
     FRAME_BLOCKS_DEFAULT, OVER_PROVISIONING_PERCENT_DEFAULT, SEGMENT_BYTES_DEFAULT, Spec, create,
 };
+pub use extents::{Content, Extent};
 pub use extract::{Extract, Extracted};
 #[cfg(feature = "bench")]
 pub(crate) use framing::{Span, spans};

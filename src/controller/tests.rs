@@ -21,6 +21,7 @@
 //! * `survival`: garbage collection and checkpoints when the power fails.
 //! * `paging`: a map larger than its memory.
 //! * `failures`: a medium that reports errors.
+//! * `extents`: what the map says of a range.
 //! * `extracting`: the whole disk taken out of a drive.
 //! * `golden`: images of earlier versions of the format.
 
@@ -30,6 +31,7 @@ mod collecting;
 mod crafted;
 mod crash;
 mod damage;
+mod extents;
 mod extracting;
 mod failures;
 mod filling;

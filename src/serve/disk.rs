@@ -2,6 +2,7 @@
 
 use crate::base::{Clock, Result};
 use crate::controller::Drive;
+pub use crate::controller::{Content, Extent};
 use crate::media::Medium;
 
 /// A disk as a host sees it: a range of bytes that can be read, written, flushed and trimmed.
@@ -48,6 +49,23 @@ pub trait Disk {
 
     /// Brings a range nearer, as far as the disk can; best effort.
     fn prefetch(&self, offset: u64, len: u64) -> impl Future<Output = Result<()>>;
+
+    /// Tells `visit` what the bytes from `offset` on are, extent after extent, until it returns
+    /// false or `len` bytes are told. Extents do not reach beyond the range. A disk that does not
+    /// know says that all is data.
+    fn extents(
+        &self,
+        _offset: u64,
+        len: u64,
+        mut visit: impl FnMut(Extent) -> bool,
+    ) -> impl Future<Output = Result<()>> {
+        async move {
+            if len > 0 {
+                visit(Extent { bytes: len, content: Content::Data, stored_bytes: 0 });
+            }
+            Ok(())
+        }
+    }
 }
 
 impl<M: Medium, C: Clock> Disk for Drive<M, C> {
@@ -89,8 +107,16 @@ impl<M: Medium, C: Clock> Disk for Drive<M, C> {
         self.write_zeroes(offset, len, keep_allocated, fua).await
     }
 
-    /// Nothing to bring nearer yet: the drive keeps no data cache beyond the last decoded frames.
-    async fn prefetch(&self, _offset: u64, _len: u64) -> Result<()> {
-        Ok(())
+    async fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
+        self.prefetch(offset, len).await
+    }
+
+    async fn extents(
+        &self,
+        offset: u64,
+        len: u64,
+        visit: impl FnMut(Extent) -> bool,
+    ) -> Result<()> {
+        self.extents(offset, len, visit).await
     }
 }
