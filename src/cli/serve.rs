@@ -1,13 +1,15 @@
-//! `pumice serve`: a drive as an NBD export, until a signal or a command ends it.
+//! `pumice serve`: drives as NBD exports, until a signal or a command ends it.
+
+mod exports;
+mod network;
 
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -15,38 +17,39 @@ use clap::ValueEnum;
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::open::{FileDrive, while_busy};
+use self::exports::{Names, Served};
+use self::network::Network;
 use super::{Outcome, print_json, size, thresholds};
 use crate::base::{Error, Result};
 use crate::codec::Codec;
 use crate::controller::{COLD_FRAME_BLOCKS_DEFAULT, OpenOptions, WARN_THRESHOLDS_MAX};
 use crate::runtime::{Backend, Runtime};
-use crate::serve::control::ControlSocket;
-use crate::serve::nbd::{Options, Server};
+use crate::serve::nbd::{Options, Security, Server};
 use crate::serve::{Listen, Listener};
 
-/// Serve a drive over NBD until SIGINT, SIGTERM or SIGHUP
+/// Serve drives over NBD until SIGINT, SIGTERM or SIGHUP
 ///
-/// Without --unix, --listen or --run it listens on 127.0.0.1:10809. At the end everything is
-/// flushed; a second signal does not wait for that. The log goes to stderr; PUMICE_LOG=debug makes
-/// it longer.
+/// Each drive is an export under its file's name; a single one is the default export, too. Without
+/// --unix, --listen or --run it listens on 127.0.0.1:10809, or on the sockets that systemd passes.
+/// At the end everything is flushed; a second signal does not wait for that. The log goes to
+/// stderr; PUMICE_LOG=debug makes it longer.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   pumice serve drive.pumice --unix /tmp/drive.sock
-  pumice serve drive.pumice --listen 127.0.0.1:10809
+  pumice serve drives/ --listen 127.0.0.1:10809
+  pumice serve drive.pumice --listen 0.0.0.0:10809 --tls-certificates /etc/pumice --tls-verify-peer
   pumice serve drive.pumice --run 'qemu-img convert -n -O raw disk.img \"$uri\"'")]
 pub(crate) struct Args {
-    /// File or block device
-    path: PathBuf,
+    /// Files, block devices, or directories whose files *.pumice are served
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
 
-    /// Listen on a Unix socket
-    #[arg(long, value_name = "SOCKET")]
-    unix: Option<PathBuf>,
+    #[command(flatten)]
+    network: Network,
 
-    /// Listen on a TCP address; the protocol is neither encrypted nor authenticated
-    #[arg(long, value_name = "ADDR:PORT")]
-    listen: Option<SocketAddr>,
+    #[command(flatten)]
+    names: Names,
 
     /// Refuse writes and change nothing
     #[arg(long)]
@@ -108,7 +111,7 @@ impl Args {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The drive cannot be opened, a socket is in use, or the command cannot be started.
+/// A drive cannot be opened, a socket is in use, or the command cannot be started.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let runtime = Runtime::new(match args.io {
         Io::Auto => Backend::Auto,
@@ -116,83 +119,107 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         Io::Threads => Backend::Threads,
     })?;
     let signals = Arc::new(signal_socket()?);
-    // Before the drive: a socket in use must change nothing on it.
-    let (listeners, _private) = listeners(args, &runtime)?;
-    let drive = super::open::drive(&runtime, &args.path, args.options())?;
-    let uris: Vec<String> = listeners.iter().map(Listener::uri).collect();
-    tracing::info!(
-        "serving {} ({}, {} I/O) at {}",
-        args.path.display(),
-        if drive.medium().is_direct() { "direct" } else { "buffered" },
-        runtime.backend_name(),
-        uris.join(" and ")
-    );
-    let server = Server::new(runtime.clone(), drive.clone(), Options::default());
+    let security = args.network.security()?;
+    let paths = exports::expand(&args.paths)?;
+    // Before the drives: a socket in use must change nothing on them.
+    let (listeners, _private) = listeners(args, &runtime, &security)?;
+    let served = exports::open_all(&runtime, &paths, &args.names, args.options())?;
+    let uris = uris(&listeners, &served, matches!(security, Security::Require(_)));
+    say(&runtime, &served, &uris);
+    let exports = served.iter().map(|drive| drive.export.clone()).collect();
+    let connections_max = args.network.connections_max();
+    let options = Options { security, connections_max, ..Options::default() };
+    let server = Server::new(runtime.clone(), exports, options);
     for listener in listeners {
         runtime.spawn(server.clone().serve(listener));
     }
-    let control = control(&runtime, &drive, &args.path);
-    let code = serve_until_the_end(args, &runtime, signals, &uris);
-    drop(control);
-    let ended = runtime.block_on(async {
-        let served = server.shutdown().await;
-        served.and(drive.close().await)
-    });
+    let code = serve_until_the_end(args, &runtime, signals, &served, &uris);
+    let flushed = runtime.block_on(server.shutdown());
+    let closed = exports::close_all(&runtime, &served);
     // The tasks hold the runtime; without them the listeners' files go, too.
     runtime.drop_tasks();
-    if let Err(error) = ended {
-        super::say_error(&super::at_path(&args.path, error).chain());
+    if let Err(error) = flushed.and(closed) {
+        super::say_error(&error.chain());
         return Ok(Outcome::Problem);
     }
     Ok(code?.map_or(Outcome::Good, Outcome::Code))
 }
 
-/// Says where the drive is, runs the command if there is one, and waits for the end.
+/// Where each drive is to be had: one URI for each listener.
+fn uris(listeners: &[Listener], served: &[Served], needs_tls: bool) -> Vec<Vec<String>> {
+    // A single drive is the default export.
+    let name = |drive: &Served| match served.len() {
+        1 => String::new(),
+        _ => drive.export.name.clone(),
+    };
+    let of = |drive: &Served| {
+        let name = name(drive);
+        listeners.iter().map(|listener| listener.uri(&name, needs_tls)).collect()
+    };
+    served.iter().map(of).collect()
+}
+
+fn say(runtime: &Runtime, served: &[Served], uris: &[Vec<String>]) {
+    for (drive, uris) in served.iter().zip(uris) {
+        let is_direct = drive.export.disk.medium().is_direct();
+        tracing::info!(
+            "serving {} ({}, {} I/O) at {}",
+            drive.path.display(),
+            if is_direct { "direct" } else { "buffered" },
+            runtime.backend_name(),
+            uris.join(" and ")
+        );
+    }
+}
+
+/// Says where the drives are, runs the command if there is one, and waits for the end.
 fn serve_until_the_end(
     args: &Args,
     runtime: &Runtime,
     signals: Arc<OwnedFd>,
-    uris: &[String],
+    served: &[Served],
+    uris: &[Vec<String>],
 ) -> Result<Option<u8>> {
     if args.json {
-        print_json(&serde_json::json!({ "path": &args.path, "uris": uris }))?;
+        let drive = |(drive, uris): (&Served, _)| {
+            let (path, name) = (&drive.path, &drive.export.name);
+            serde_json::json!({ "path": path, "name": name, "uris": uris })
+        };
+        let drives: Vec<_> = served.iter().zip(uris).map(drive).collect();
+        print_json(&serde_json::json!({ "drives": drives }))?;
     }
     match &args.run {
         None => {
             runtime.block_on(runtime.receive(&signals, vec![0; 1], 0..1)).1.ok();
             Ok(None)
         }
-        Some(command) => run_command(command, runtime, signals, &uris[0]).map(Some),
+        Some(command) => run_command(command, runtime, signals, &uris[0][0]).map(Some),
     }
 }
 
-/// The sockets asked for, and the directory of a private one.
-fn listeners(args: &Args, runtime: &Runtime) -> Result<(Vec<Listener>, Option<tempfile::TempDir>)> {
-    let mut listens = Vec::new();
-    listens.extend(args.unix.clone().map(Listen::Unix));
-    listens.extend(args.listen.map(Listen::Tcp));
+/// The sockets passed by systemd, else those asked for, and the directory of a private one.
+fn listeners(
+    args: &Args,
+    runtime: &Runtime,
+    security: &Security,
+) -> Result<(Vec<Listener>, Option<tempfile::TempDir>)> {
+    let passed = Listener::passed()?;
+    if !passed.is_empty() && !args.network.has_place() {
+        return Ok((passed, None));
+    }
     let mut private = None;
-    if listens.is_empty() && args.run.is_some() {
+    let otherwise = if args.run.is_some() {
         let directory = tempfile::Builder::new().prefix("pumice").tempdir();
         let directory = directory.map_err(|error| Error::os("cannot make a socket", error))?;
-        listens.push(Listen::Unix(directory.path().join("socket")));
+        let socket = directory.path().join("socket");
         private = Some(directory);
-    } else if listens.is_empty() {
-        listens.push(Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 10809))));
-    }
-    let bind = |listen| while_busy(runtime, || Listener::bind(listen));
-    let listeners = listens.iter().map(bind).collect::<Result<_>>()?;
+        Listen::Unix(socket)
+    } else {
+        Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 10809)))
+    };
+    let mut listeners = args.network.listen(runtime, security, otherwise)?;
+    listeners.extend(passed);
     Ok((listeners, private))
-}
-
-/// Lets other commands reach the drive. Serving works without.
-fn control(runtime: &Runtime, drive: &Rc<FileDrive>, path: &Path) -> Option<ControlSocket> {
-    let socket = ControlSocket::bind(path).inspect_err(|error| {
-        tracing::warn!("no other command will reach this server: {}", error.chain());
-    });
-    let socket = socket.ok()?;
-    runtime.spawn(socket.serve(runtime.clone(), drive.clone()));
-    Some(socket)
 }
 
 /// A socket that gets a byte at SIGINT, SIGTERM or SIGHUP. A second signal ends the process as it

@@ -17,7 +17,8 @@ use rustix::net::Shutdown;
 use crate::base::Result;
 use crate::runtime::{Backend, Runtime};
 use crate::serve::Disk;
-use crate::serve::nbd::{Options, Server, Stats};
+use crate::serve::disk::{Content, Extent};
+use crate::serve::nbd::{Export, Options, Server, Stats};
 
 /// The disk: a little more than the piece in which long requests are streamed.
 const DISK_BYTES: u64 = (1 << 20) + (64 << 10);
@@ -88,9 +89,9 @@ fn converse(bytes: &[u8]) -> (Vec<u8>, Stats) {
         let new = || Runtime::new(Backend::Auto).expect("an I/O backend");
         runtime.get_or_insert_with(new).clone()
     });
-    let options =
-        Options { export_name: "drive".into(), payload_bytes: 2 << 20, ..Options::default() };
-    let server = Server::new(runtime.clone(), Rc::new(MemDisk::new()), options);
+    let options = Options { payload_bytes: 2 << 20, ..Options::default() };
+    let export = Rc::new(Export::new("drive", "", Rc::new(MemDisk::new())));
+    let server = Server::new(runtime.clone(), vec![export.clone()], options);
     let (near, far) = UnixStream::pair().expect("a pair of sockets");
     server.start(OwnedFd::from(far));
     let near = Arc::new(OwnedFd::from(near));
@@ -98,7 +99,7 @@ fn converse(bytes: &[u8]) -> (Vec<u8>, Stats) {
     let ((), answers) = runtime.block_on(client);
     runtime.block_on(server.shutdown()).expect("the disk does not fail");
     assert_eq!(server.connections(), 0, "the client was not let go");
-    (answers, server.stats())
+    (answers, export.stats())
 }
 
 thread_local! {
@@ -197,6 +198,27 @@ impl Disk for MemDisk {
 
     async fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
         Self::range(offset, len);
+        Ok(())
+    }
+
+    /// Every other 64 KiB are a hole, whatever was written there: reads of several parts.
+    async fn extents(
+        &self,
+        offset: u64,
+        len: u64,
+        mut visit: impl FnMut(Extent) -> bool,
+    ) -> Result<()> {
+        Self::range(offset, len);
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let next = ((at >> 16) + 1) << 16;
+            let bytes = next.min(end) - at;
+            let content = if at >> 16 & 1 == 0 { Content::Hole } else { Content::Data };
+            if !visit(Extent { bytes, content, stored_bytes: at }) {
+                break;
+            }
+            at += bytes;
+        }
         Ok(())
     }
 }

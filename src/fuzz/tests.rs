@@ -144,7 +144,7 @@ fn hostile() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let far = [0xf6, 0, 0, 0, 0, 0, 0, 8];
     let flags = [0, 0, 0, 3];
     let long_option = [&flags[..], b"IHAVEOPT\0\0\0\x07\xff\xff\xff\xff", &[0; 99]].concat();
-    let many_options = [&flags[..], &option(3, b"").repeat(300), &option(7, &[0; 6])].concat();
+    let many_options = [&flags[..], &option(3, b"").repeat(1100), &option(7, &[0; 6])].concat();
     let later = request(0, 0, 2, 0, 1);
     vec![
         ("open", "frame-off-the-disk", [&[3], &far[..], &[7, 1, 5]].concat()),

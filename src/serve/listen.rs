@@ -9,13 +9,14 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, lchown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -34,6 +35,15 @@ pub enum Listen {
     Tcp(SocketAddr),
 }
 
+/// Who may connect to a Unix socket; `None` leaves it as the system makes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Permissions, at most 0o777; to connect is to write.
+    pub mode: Option<u32>,
+    /// User and group.
+    pub owner: Option<(Option<u32>, Option<u32>)>,
+}
+
 /// A bound and listening socket.
 #[derive(Debug)]
 pub struct Listener {
@@ -43,25 +53,71 @@ pub struct Listener {
 
 #[derive(Debug)]
 enum Place {
-    Unix { path: PathBuf, device: u64, inode: u64 },
+    /// The file, with its device and inode if it is ours to remove.
+    Unix {
+        path: PathBuf,
+        file: Option<(u64, u64)>,
+    },
     Tcp(SocketAddr),
 }
 
 impl Listener {
-    /// Binds and listens. The socket file a dead server left behind is replaced.
+    /// Binds and listens; `access` is for a Unix socket. The socket file a dead server left behind
+    /// is replaced. Nobody connects before the access is set.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] if a live server listens there, [`ErrorKind::InvalidInput`] if the path
     /// is too long for a socket, [`ErrorKind::AlreadyExists`] if it is a file of another kind, and
     /// whatever the operating system says.
-    pub fn bind(listen: &Listen) -> Result<Self> {
+    pub fn bind(listen: &Listen, access: Access) -> Result<Self> {
         match listen {
-            Listen::Unix(path) => Self::bind_unix(path),
+            Listen::Unix(path) => Self::bind_unix(path, access),
             Listen::Tcp(address) => Self::bind_tcp(*address),
         }
     }
 
-    fn bind_unix(path: &Path) -> Result<Self> {
+    /// The listening sockets that this process was given when it was started, as systemd does it
+    /// (`LISTEN_FDS`, `LISTEN_PID`); their files stay when they are dropped.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if one is no listening stream socket.
+    pub fn passed() -> Result<Vec<Self>> {
+        let mut passed = listenfd::ListenFd::from_env();
+        let cannot = |index: usize, error| {
+            let what = format!("the socket passed as number {index} cannot be listened on");
+            Error::new(ErrorKind::InvalidInput, what).caused_by(error)
+        };
+        let mut listeners = Vec::new();
+        for index in 0..passed.len() {
+            let listener = match passed.take_unix_listener(index) {
+                Ok(listener) => listener.map(|listener| {
+                    let path = listener.local_addr().ok();
+                    let path = path.as_ref().and_then(|address| address.as_pathname());
+                    let place =
+                        Place::Unix { path: path.unwrap_or(Path::new("")).into(), file: None };
+                    (OwnedFd::from(listener), place)
+                }),
+                Err(_) => {
+                    let tcp = passed.take_tcp_listener(index);
+                    let tcp = tcp.map_err(|error| cannot(index, error))?;
+                    let place = |listener: TcpListener| {
+                        let address =
+                            listener.local_addr().map_err(|error| cannot(index, error))?;
+                        Ok::<_, Error>((OwnedFd::from(listener), Place::Tcp(address)))
+                    };
+                    tcp.map(place).transpose()?
+                }
+            };
+            if let Some((socket, place)) = listener {
+                let is_blocking = rustix::io::ioctl_fionbio(&socket, false);
+                is_blocking.map_err(|error| cannot(index, error.into()))?;
+                listeners.push(Self { socket: Arc::new(socket), place });
+            }
+        }
+        Ok(listeners)
+    }
+
+    fn bind_unix(path: &Path, access: Access) -> Result<Self> {
         let path = std::path::absolute(path).map_err(|error| {
             Error::os(format!("cannot use {} as a socket", path.display()), error)
         })?;
@@ -72,18 +128,20 @@ impl Listener {
         // Between bind and listen a new socket refuses connections like a dead one, and between
         // the look at a dead one and its removal it may have been replaced: one server at a time.
         let _lock = lock_directory(&path)?;
-        let mut bound = UnixListener::bind(&path);
+        let mut bound = access.bind(&path);
         if matches!(&bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse) {
             remove_stale(&path, &address)?;
-            bound = UnixListener::bind(&path);
+            bound = access.bind(&path);
         }
         let listener = bound.map_err(|error| bind_error(&path.display().to_string(), error))?;
         let metadata = fs::symlink_metadata(&path)
             .map_err(|error| Error::os(format!("cannot look at {}", path.display()), error))?;
-        Ok(Self {
-            socket: Arc::new(listener.into()),
-            place: Place::Unix { path, device: metadata.dev(), inode: metadata.ino() },
-        })
+        let file = Some((metadata.dev(), metadata.ino()));
+        // From here on the file goes if something fails.
+        let place = Place::Unix { path: path.clone(), file };
+        let listener = Self { socket: Arc::new(listener.into()), place };
+        access.set(&path)?;
+        Ok(listener)
     }
 
     fn bind_tcp(address: SocketAddr) -> Result<Self> {
@@ -93,13 +151,26 @@ impl Listener {
         Ok(Self { socket: Arc::new(listener.into()), place: Place::Tcp(address) })
     }
 
-    /// The NBD URI of the default export here: `nbd+unix:///?socket=PATH` or `nbd://HOST:PORT`.
-    pub fn uri(&self) -> String {
+    /// The NBD URI of the export with this name here: `nbd+unix:///NAME?socket=PATH` or
+    /// `nbd://HOST:PORT/NAME`, with `nbds` if clients must use TLS.
+    pub fn uri(&self, export: &str, needs_tls: bool) -> String {
+        let scheme = if needs_tls { "nbds" } else { "nbd" };
+        let name = percent_encode(export.as_bytes());
         match &self.place {
             Place::Unix { path, .. } => {
-                format!("nbd+unix:///?socket={}", percent_encode(path.as_os_str().as_bytes()))
+                let socket = percent_encode(path.as_os_str().as_bytes());
+                format!("{scheme}+unix:///{name}?socket={socket}")
             }
-            Place::Tcp(address) => format!("nbd://{address}"),
+            Place::Tcp(address) if name.is_empty() => format!("{scheme}://{address}"),
+            Place::Tcp(address) => format!("{scheme}://{address}/{name}"),
+        }
+    }
+
+    /// Whether only programs on this machine reach it.
+    pub fn is_local(&self) -> bool {
+        match &self.place {
+            Place::Unix { .. } => true,
+            Place::Tcp(address) => address.ip().is_loopback(),
         }
     }
 
@@ -124,11 +195,38 @@ impl Listener {
     }
 }
 
+impl Access {
+    /// Binds so that only this process's user can connect, if others are to be let in later.
+    fn bind(self, path: &Path) -> io::Result<UnixListener> {
+        if self == Self::default() {
+            return UnixListener::bind(path);
+        }
+        let usual = rustix::process::umask(Mode::from_raw_mode(0o177));
+        let bound = UnixListener::bind(path);
+        rustix::process::umask(usual);
+        bound
+    }
+
+    fn set(self, path: &Path) -> Result<()> {
+        let failed = |what: &str, error| {
+            Error::os(format!("cannot set the {what} of {}", path.display()), error)
+        };
+        if let Some((user, group)) = self.owner {
+            lchown(path, user, group).map_err(|error| failed("owner", error))?;
+        }
+        if let Some(mode) = self.mode {
+            let permissions = fs::Permissions::from_mode(mode);
+            fs::set_permissions(path, permissions).map_err(|error| failed("permissions", error))?;
+        }
+        Ok(())
+    }
+}
+
 impl Drop for Listener {
     fn drop(&mut self) {
-        let Place::Unix { path, device, inode } = &self.place else { return };
+        let Place::Unix { path, file: Some(file) } = &self.place else { return };
         let is_ours = fs::symlink_metadata(path)
-            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == (*device, *inode));
+            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == *file);
         if is_ours && let Err(error) = fs::remove_file(path) {
             tracing::warn!("cannot remove the socket {}: {error}", path.display());
         }
@@ -215,18 +313,25 @@ mod tests {
     use super::*;
 
     fn kind(result: Result<Listener>) -> ErrorKind {
-        result.map(|listener| listener.uri()).unwrap_err().kind()
+        result.map(|listener| listener.uri("", false)).unwrap_err().kind()
     }
 
     #[test]
     fn a_unix_socket_lives_as_long_as_its_listener() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a b%.sock");
-        let listener = Listener::bind(&Listen::Unix(path.clone())).unwrap();
-        assert!(listener.uri().starts_with("nbd+unix:///?socket=/"), "{}", listener.uri());
-        assert!(listener.uri().ends_with("/a%20b%25.sock"), "{}", listener.uri());
+        let listener = Listener::bind(&Listen::Unix(path.clone()), Access::default()).unwrap();
+        assert!(
+            listener.uri("", false).starts_with("nbd+unix:///?socket=/"),
+            "{}",
+            listener.uri("", false)
+        );
+        assert!(listener.uri("", false).ends_with("/a%20b%25.sock"), "{}", listener.uri("", false));
         UnixStream::connect(&path).unwrap();
-        assert_eq!(kind(Listener::bind(&Listen::Unix(path.clone()))), ErrorKind::Busy);
+        assert_eq!(
+            kind(Listener::bind(&Listen::Unix(path.clone()), Access::default())),
+            ErrorKind::Busy
+        );
         drop(listener);
         assert!(!path.exists());
     }
@@ -237,9 +342,9 @@ mod tests {
         let path = directory.path().join("s");
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
-        let first = Listener::bind(&Listen::Unix(path.clone())).unwrap();
+        let first = Listener::bind(&Listen::Unix(path.clone()), Access::default()).unwrap();
         fs::remove_file(&path).unwrap();
-        let second = Listener::bind(&Listen::Unix(path.clone())).unwrap();
+        let second = Listener::bind(&Listen::Unix(path.clone()), Access::default()).unwrap();
         drop(first);
         UnixStream::connect(&path).unwrap();
         drop(second);
@@ -260,7 +365,7 @@ mod tests {
             let bound: Vec<_> = std::thread::scope(|scope| {
                 let bind = || {
                     start.wait();
-                    Listener::bind(&listen)
+                    Listener::bind(&listen, Access::default())
                 };
                 let servers: Vec<_> = (0..SERVERS).map(|_| scope.spawn(bind)).collect();
                 servers.into_iter().map(|server| server.join().unwrap()).collect()
@@ -277,29 +382,39 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("file");
         fs::write(&file, "precious").unwrap();
-        assert_eq!(kind(Listener::bind(&Listen::Unix(file.clone()))), ErrorKind::AlreadyExists);
+        assert_eq!(
+            kind(Listener::bind(&Listen::Unix(file.clone()), Access::default())),
+            ErrorKind::AlreadyExists
+        );
         assert_eq!(fs::read(&file).unwrap(), b"precious");
         let long = directory.path().join("x".repeat(108));
-        assert_eq!(kind(Listener::bind(&Listen::Unix(long))), ErrorKind::InvalidInput);
+        assert_eq!(
+            kind(Listener::bind(&Listen::Unix(long), Access::default())),
+            ErrorKind::InvalidInput
+        );
         let absent = directory.path().join("absent/s");
-        assert_eq!(kind(Listener::bind(&Listen::Unix(absent))), ErrorKind::NotFound);
+        assert_eq!(
+            kind(Listener::bind(&Listen::Unix(absent), Access::default())),
+            ErrorKind::NotFound
+        );
     }
 
     #[test]
     fn a_tcp_port_is_shown_as_bound_and_not_shared() {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let listener = Listener::bind(&Listen::Tcp(any)).unwrap();
-        let port = listener.uri().strip_prefix("nbd://127.0.0.1:").unwrap().parse().unwrap();
+        let listener = Listener::bind(&Listen::Tcp(any), Access::default()).unwrap();
+        let port =
+            listener.uri("", false).strip_prefix("nbd://127.0.0.1:").unwrap().parse().unwrap();
         assert_ne!(port, 0);
         let taken = SocketAddr::from(([127, 0, 0, 1], port));
-        assert_eq!(kind(Listener::bind(&Listen::Tcp(taken))), ErrorKind::Busy);
+        assert_eq!(kind(Listener::bind(&Listen::Tcp(taken), Access::default())), ErrorKind::Busy);
     }
 
     #[test]
     fn accepted_tcp_sockets_send_at_once_and_notice_a_lost_peer() {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let listener = Listener::bind(&Listen::Tcp(any)).unwrap();
-        let address = listener.uri();
+        let listener = Listener::bind(&Listen::Tcp(any), Access::default()).unwrap();
+        let address = listener.uri("", false);
         let _client = std::net::TcpStream::connect(&address["nbd://".len()..]).unwrap();
         let accepted = net::accept(listener.socket()).unwrap();
         assert!(!net::sockopt::tcp_nodelay(&accepted).unwrap());

@@ -8,4 +8,4 @@ pub mod listen;
 pub mod nbd;
 
 pub use disk::Disk;
-pub use listen::{Listen, Listener};
+pub use listen::{Access, Listen, Listener};

@@ -352,6 +352,16 @@ impl Server {
         format!("nbd+unix:///{export}?socket={}", self.socket.display())
     }
 
+    /// The socket it listens on.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// What the server has written to its standard error so far.
     pub(crate) fn stderr(&self) -> String {
         self.stderr.lock().expect("stderr").clone()

@@ -22,6 +22,7 @@ mod detect;
 mod device;
 #[cfg(feature = "bench")]
 mod drives;
+mod exports;
 mod fio;
 #[cfg(feature = "bench")]
 mod forecast;
@@ -43,4 +44,6 @@ mod scan;
 mod scrub;
 mod serve;
 mod space;
+#[cfg(feature = "tls")]
+mod tls;
 mod warn;

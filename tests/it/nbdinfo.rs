@@ -21,7 +21,7 @@ fn the_export_describes_the_drive() {
 }
 
 /// Flags of a writable drive.
-const FLAGS: [(&str, bool); 8] = [
+const FLAGS: [(&str, bool); 10] = [
     ("is_read_only", false),
     ("is_rotational", false),
     ("can_flush", true),
@@ -30,6 +30,8 @@ const FLAGS: [(&str, bool); 8] = [
     ("can_zero", true),
     ("can_multi_conn", true),
     ("can_cache", true),
+    ("can_df", true),
+    ("can_fast_zero", true),
 ];
 
 #[test]

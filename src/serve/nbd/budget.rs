@@ -17,7 +17,7 @@ use std::rc::Rc;
 use crate::base::wait::WaitQueue;
 
 /// Room in front of the data for a reply's header, so that both leave in one send.
-pub(super) const HEAD_BYTES: usize = super::wire::REPLY_BYTES;
+pub(super) use super::chunks::HEAD_BYTES;
 
 /// Largest extra buffer: one piece of a streamed request.
 pub(super) const EXTRA_BYTES_MAX: usize = super::PIECE_BYTES;

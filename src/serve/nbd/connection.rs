@@ -14,39 +14,75 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use super::Security as Offered;
 use super::execute::{Job, execute};
-use super::handshake::{self, Export, Outcome};
+use super::export::Offer;
+use super::handshake::{self, Outcome, Security, Terms};
 use super::incoming::Incoming;
 use super::reader::{End, read_requests};
+use super::replies::Replies;
 use super::session::{Link, Session, Shared};
 use super::slots::Slots;
-use crate::runtime::shutdown_socket;
 use crate::serve::Disk;
 
 /// Serves one client until it is gone.
 pub(super) async fn serve<D: Disk + 'static>(shared: Rc<Shared<D>>, link: Rc<Link>) {
-    let mut incoming = Incoming::new(shared.runtime.clone(), link.socket.clone());
-    let session = Rc::new(Session::new(shared.clone(), link.socket.clone()));
-    if shake_hands(&session, &mut incoming).await {
-        transmit(&session, incoming, &link).await;
-    }
-    shutdown_socket(&link.socket);
-}
-
-/// Whether the client chose the export.
-async fn shake_hands<D: Disk>(session: &Session<D>, incoming: &mut Incoming) -> bool {
-    let shared = &session.shared;
-    let export = Export { options: &shared.options, shape: shared.shape() };
-    let handshake =
-        handshake::negotiate(incoming, &session.replies, &export, || shared.is_shutting_down.get());
-    match shared.runtime.timeout(shared.options.handshake_ns, handshake).await {
-        Some(Ok(Outcome::Transmission)) => return true,
-        Some(Ok(Outcome::Aborted)) => {}
+    let mut incoming = Incoming::new(link.channel.clone());
+    let replies = Replies::new(link.channel.clone());
+    let limit_ns = shared.options.handshake_ns;
+    let handshake = shake_hands(&shared, &link, &mut incoming, &replies);
+    match shared.runtime.timeout(limit_ns, handshake).await {
+        Some(Ok(Outcome::Transmission(index, dialect))) => {
+            link.is_haggling.set(false);
+            let export = shared.exports[index].clone();
+            let session = Session::new(shared.clone(), export, dialect, replies);
+            transmit(&Rc::new(session), incoming, &link).await;
+        }
         Some(Ok(Outcome::Violation(what))) => tracing::warn!("handshake refused: {what}"),
+        Some(Ok(Outcome::Aborted | Outcome::StartTls)) => {}
         Some(Err(error)) => tracing::debug!("handshake broken off: {error}"),
         None => tracing::warn!("handshake refused: it took too long"),
     }
-    false
+    // A client that does not listen is not waited for.
+    let _ = shared.runtime.timeout(shared.options.grace_ns, link.channel.close()).await;
+    link.channel.cut();
+}
+
+/// From the greeting to the transmission, through TLS if it is asked for.
+async fn shake_hands<D: Disk>(
+    shared: &Shared<D>,
+    link: &Link,
+    incoming: &mut Incoming,
+    replies: &Replies,
+) -> io::Result<Outcome> {
+    let wants_zeroes = match handshake::greet(incoming, replies).await? {
+        Ok(wants_zeroes) => wants_zeroes,
+        Err(what) => return Ok(Outcome::Violation(what)),
+    };
+    let offers: Vec<Offer<'_>> = shared.exports.iter().map(Offer::from).collect();
+    let mut security = match &shared.options.security {
+        Offered::Clear => Security::Clear,
+        Offered::Allow(_) => Security::Offered,
+        Offered::Require(_) => Security::Required,
+    };
+    loop {
+        let terms = Terms { offers: &offers, security };
+        let is_shutting_down = || shared.is_shutting_down.get();
+        let outcome =
+            handshake::haggle(incoming, replies, &terms, wants_zeroes, is_shutting_down).await?;
+        let (Offered::Allow(identity) | Offered::Require(identity)) = &shared.options.security
+        else {
+            return Ok(outcome);
+        };
+        if outcome != Outcome::StartTls {
+            return Ok(outcome);
+        }
+        if let Err(error) = link.channel.encrypt(identity).await {
+            tracing::warn!("a client was refused: {error}");
+            return Err(error);
+        }
+        security = Security::Encrypted;
+    }
 }
 
 async fn transmit<D: Disk + 'static>(

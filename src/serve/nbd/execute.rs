@@ -1,25 +1,20 @@
 //! What a slot does: carries out one request after another and appends their replies.
 //!
-//! Knows neither how a request arrived nor how its reply leaves. A read of at least
-//! [`READ_DIRECT_BYTES`] is the exception: it takes the turn to send and leaves from its own
-//! buffer.
+//! Knows neither how a request arrived nor how its reply leaves.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use super::PIECE_BYTES;
-use super::budget::{HEAD_BYTES, Payload};
+use super::block_status::block_status;
+use super::budget::Payload;
+use super::chunks::HEAD_BYTES;
+use super::reading::read;
 use super::request::{Command, Verb};
 use super::session::Session;
 use super::slots::Seat;
-use super::wire::{self, Errno};
 use crate::base::{Error, Result};
 use crate::serve::Disk;
-
-/// Reads from this length on are sent from the buffer they were read into. Below, copying to the
-/// send buffer costs less than a send of its own (64 KiB copy in about 5 us); the exact value is
-/// arbitrary.
-const READ_DIRECT_BYTES: usize = 64 << 10;
 
 /// What a slot is given.
 pub(super) enum Job {
@@ -51,23 +46,24 @@ impl WriteStream {
 pub(super) async fn execute<D: Disk>(session: Rc<Session<D>>, seat: Seat<Job>) {
     loop {
         match seat.job().await {
-            Job::Plain(command) if command.verb == Verb::Read && command.length > 0 => {
-                read(&session, command).await;
-            }
-            Job::Plain(command) => {
-                let result = without_data(&*session.shared.disk, command).await;
-                status(&session, command, result).await;
-            }
+            Job::Plain(command) => match command.verb {
+                Verb::Read { .. } if command.length > 0 => read(&session, command).await,
+                Verb::BlockStatus { is_one } => block_status(&session, command, is_one).await,
+                _ => {
+                    let result = without_data(&*session.export.disk, command).await;
+                    answer(&session, command, result).await;
+                }
+            },
             Job::Write(command, payload) => {
                 let data = &payload.buffer[HEAD_BYTES..][..command.length as usize];
-                let disk = &session.shared.disk;
+                let disk = &session.export.disk;
                 let result = disk.write(command.offset, data, command.fua).await;
                 drop(payload);
-                status(&session, command, result).await;
+                answer(&session, command, result).await;
             }
             Job::Piece { stream, offset, length, payload } => {
                 let data = &payload.buffer[HEAD_BYTES..][..length];
-                let result = session.shared.disk.write(offset, data, false).await;
+                let result = session.export.disk.write(offset, data, false).await;
                 drop(payload);
                 end_piece(&session, &stream, result).await;
             }
@@ -76,16 +72,14 @@ pub(super) async fn execute<D: Disk>(session: Rc<Session<D>>, seat: Seat<Job>) {
     }
 }
 
-async fn status<D: Disk>(session: &Session<D>, command: Command, result: Result<()>) {
-    let error = session.conclude(command.verb, u64::from(command.length), result);
+async fn answer<D: Disk>(session: &Session<D>, command: Command, result: Result<()>) {
     session.replies.room().await;
-    session.replies.append_status(command.cookie, error);
+    session.answer(&command, result);
 }
 
 /// A request whose reply is a status, and whose request was only a header.
 async fn without_data<D: Disk>(disk: &D, command: Command) -> Result<()> {
-    let Command { verb, fua, offset, .. } = command;
-    let length = u64::from(command.length);
+    let Command { verb, fua, offset, length, .. } = command;
     match verb {
         Verb::Flush => disk.flush().await,
         // FUA promises durability for the changes acknowledged before, even when there is nothing
@@ -99,7 +93,9 @@ async fn without_data<D: Disk>(disk: &D, command: Command) -> Result<()> {
             disk.write_zeroes(offset, length, keep_allocated, fua).await
         }
         Verb::Cache => disk.prefetch(offset, length).await,
-        Verb::Read | Verb::Write => unreachable!("a read or write with data is another job"),
+        Verb::Read { .. } | Verb::Write | Verb::BlockStatus { .. } => {
+            unreachable!("a request with data in it or in its reply is another job")
+        }
     }
 }
 
@@ -115,64 +111,8 @@ async fn end_piece<D: Disk>(session: &Session<D>, stream: &WriteStream, result: 
     }
     let result = match stream.failure.take() {
         Some(error) => Err(error),
-        None if stream.command.fua => session.shared.disk.flush().await,
+        None if stream.command.fua => session.export.disk.flush().await,
         None => Ok(()),
     };
-    status(session, stream.command, result).await;
-}
-
-async fn read<D: Disk>(session: &Session<D>, command: Command) {
-    let length = command.length as usize;
-    if length >= READ_DIRECT_BYTES {
-        return read_direct(session, command).await;
-    }
-    let mut payload = session.share.acquire(length).await;
-    let reply = &mut payload.buffer[..HEAD_BYTES + length];
-    let result = session.shared.disk.read(command.offset, &mut reply[HEAD_BYTES..]).await;
-    if result.is_err() {
-        return status(session, command, result).await;
-    }
-    session.conclude(command.verb, length as u64, result);
-    reply[..HEAD_BYTES].copy_from_slice(&wire::encode_reply(command.cookie, Errno::OK));
-    session.replies.room().await;
-    session.replies.append(reply);
-}
-
-/// A long read, sent from its own buffer: whole if the budget has room for that, else piece by
-/// piece. A reply that has begun cannot become an error: the connection then ends, as the protocol
-/// demands. That is why the whole is tried first.
-async fn read_direct<D: Disk>(session: &Session<D>, command: Command) {
-    let length = command.length as usize;
-    let (mut payload, piece) = match session.share.acquire_now(length) {
-        Some(payload) => (payload, length),
-        None => {
-            let piece = length.min(PIECE_BYTES);
-            (session.share.acquire(piece).await, piece)
-        }
-    };
-    let disk = &session.shared.disk;
-    let first = &mut payload.buffer[HEAD_BYTES..][..piece];
-    let mut result = disk.read(command.offset, first).await;
-    if result.is_err() {
-        return status(session, command, result).await;
-    }
-    let header = wire::encode_reply(command.cookie, Errno::OK);
-    payload.buffer[..HEAD_BYTES].copy_from_slice(&header);
-    let turn = session.replies.turn().await;
-    let buffer = std::mem::take(&mut payload.buffer);
-    payload.buffer = turn.send(buffer, 0..HEAD_BYTES + piece).await;
-    let mut done = piece;
-    while done < length && result.is_ok() {
-        let part = piece.min(length - done);
-        let next = &mut payload.buffer[HEAD_BYTES..][..part];
-        result = disk.read(command.offset + done as u64, next).await;
-        if result.is_ok() {
-            let buffer = std::mem::take(&mut payload.buffer);
-            payload.buffer = turn.send(buffer, HEAD_BYTES..HEAD_BYTES + part).await;
-            done += part;
-        }
-    }
-    if session.conclude(command.verb, length as u64, result) != Errno::OK {
-        session.replies.fail();
-    }
+    answer(session, stream.command, result).await;
 }

@@ -1,4 +1,4 @@
-//! The receiving half of a connection: a socket and the bytes that came in and are not used yet.
+//! The receiving half of a connection: a channel and the bytes that came in and are not used yet.
 //!
 //! One receive asks for as much as the buffer holds, so that a client that keeps many requests
 //! under way has a dozen of them delivered at once. Large payloads go past the buffer, directly to
@@ -6,19 +6,17 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::rc::Rc;
 
-use crate::runtime::Runtime;
+use super::channel::Channel;
 
 /// Size of the buffer: fifteen 4 KiB writes with their headers, so that the cost of a receive is
 /// spread thin. Small enough to stay in a core's cache until it is used; beyond that arbitrary.
 pub(super) const BUFFER_BYTES: usize = 64 << 10;
 
-/// A socket's unread bytes.
+/// A channel's unread bytes.
 pub(super) struct Incoming {
-    runtime: Runtime,
-    socket: Arc<OwnedFd>,
+    channel: Rc<Channel>,
     /// Always [`BUFFER_BYTES`] long, except while an operation has it.
     buffer: Vec<u8>,
     /// The part of the buffer that was received and not consumed.
@@ -26,9 +24,9 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// The receiving half of `socket`.
-    pub(super) fn new(runtime: Runtime, socket: Arc<OwnedFd>) -> Self {
-        Self { runtime, socket, buffer: vec![0; BUFFER_BYTES], unread: 0..0 }
+    /// The receiving half of `channel`.
+    pub(super) fn new(channel: Rc<Channel>) -> Self {
+        Self { channel, buffer: vec![0; BUFFER_BYTES], unread: 0..0 }
     }
 
     /// The bytes received and not consumed.
@@ -61,7 +59,7 @@ impl Incoming {
             }
             let buffer = std::mem::take(&mut self.buffer);
             let free = self.unread.end..BUFFER_BYTES;
-            let (buffer, result) = self.runtime.receive(&self.socket, buffer, free).await;
+            let (buffer, result) = self.channel.receive(buffer, free).await;
             self.buffer = buffer;
             self.unread.end += some_bytes(result)?;
         }
@@ -111,8 +109,7 @@ impl Incoming {
         self.consume(buffered);
         while start < range.end {
             let buffer = std::mem::take(target);
-            let (buffer, result) =
-                self.runtime.receive(&self.socket, buffer, start..range.end).await;
+            let (buffer, result) = self.channel.receive(buffer, start..range.end).await;
             *target = buffer;
             start += some_bytes(result)?;
         }

@@ -1,9 +1,10 @@
 //! NBD, both ends. [`client`] is the one; this file describes the other.
 //!
-//! The NBD server: fixed newstyle handshake, simple replies, one export, any [`Disk`].
+//! The NBD server: fixed newstyle handshake, simple, structured and extended replies, metadata
+//! contexts, TLS, any number of exports, each any [`Disk`].
 //!
 //! Everything runs on the runtime's one thread; each connection is one task. Knows no segment and
-//! no format; offers no TLS, no structured replies, no metadata contexts.
+//! no format.
 //!
 //! ```text
 //!            +---------------------- connection: one task -----------------------+
@@ -39,38 +40,52 @@
 //!
 //! | file | noun |
 //! |---|---|
-//! | `wire` | bytes of the protocol, error values |
+//! | `wire`, `chunks` | bytes of the protocol, error values |
+//! | `contexts` | metadata contexts |
 //! | `request` | which requests are accepted |
+//! | `export` | what is served, and its name |
 //! | `handshake` | options |
-//! | `incoming`, `replies` | the two halves of a socket |
+//! | `channel`, `tls` | a socket, perhaps encrypted |
+//! | `incoming`, `replies` | the two halves of a channel |
 //! | `reader` | requests as they arrive |
 //! | `slots`, `execute` | requests under way, and what they do |
+//! | `reading`, `block_status` | requests whose replies have data |
 //! | `budget` | memory for payloads |
 //! | `session` | state that those share |
 //! | `connection`, `server` | the order of steps |
 //!
 //! [`Disk`]: crate::serve::Disk
 
+mod block_status;
 mod budget;
+mod channel;
+mod chunks;
 pub mod client;
 mod connection;
+mod contexts;
 mod execute;
+mod export;
 mod handshake;
 mod incoming;
 mod reader;
+mod reading;
 mod replies;
 mod request;
 mod server;
 mod session;
 mod slots;
 mod stats;
+#[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
+mod tls;
 mod wire;
 
 #[cfg(test)]
 mod tests;
 
-pub use server::{Options, Server};
+pub use export::Export;
+pub use server::{Options, Security, Server};
 pub use stats::{CommandStats, Stats};
+pub use tls::Identity;
 
 /// Length of the pieces in which longer requests are streamed, in bytes. A write up to this length
 /// is all there or not at all after a crash; a longer one is so piece by piece.

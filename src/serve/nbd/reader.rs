@@ -9,13 +9,13 @@
 use std::io;
 
 use super::PIECE_BYTES;
-use super::budget::HEAD_BYTES;
+use super::chunks::HEAD_BYTES;
 use super::execute::{Job, WriteStream};
 use super::incoming::Incoming;
-use super::request::{self, Command, PAYLOAD_BYTES_MAX, Verb};
+use super::request::{self, Command, PAYLOAD_BYTES_MAX, Refusal, Verb};
 use super::session::Session;
 use super::slots::Slots;
-use super::wire::{Errno, REQUEST_BYTES, Request, command};
+use super::wire::{Errno, Request, command};
 use crate::serve::Disk;
 
 /// Payloads up to this length go through the receive buffer: a fragment of one is moved to its
@@ -23,9 +23,9 @@ use crate::serve::Disk;
 /// still asks for a good deal.
 const PAYLOAD_BUFFERED_BYTES: usize = super::incoming::BUFFER_BYTES / 2;
 
-/// Longest payload of a refused write that is skipped to stay in step; beyond it the connection is
-/// closed. Twice what is allowed, so that an honest mistake gets its error value.
-const PAYLOAD_SKIPPED_BYTES_MAX: u32 = 2 * PAYLOAD_BYTES_MAX;
+/// Longest payload of a refused request that is skipped to stay in step; beyond it the connection
+/// is closed. Twice what is allowed, so that an honest mistake gets its error value.
+const PAYLOAD_SKIPPED_BYTES_MAX: u64 = 2 * PAYLOAD_BYTES_MAX as u64;
 
 /// Why no more requests are read.
 #[derive(Debug)]
@@ -63,9 +63,11 @@ async fn read_request<D: Disk>(
     incoming: &mut Incoming,
     slots: &Slots<Job>,
 ) -> Result<(), End> {
-    let header = incoming.peek::<REQUEST_BYTES>().await?;
-    let request = Request::decode(&header).ok_or(End::Violation("a request without its magic"))?;
-    incoming.consume(REQUEST_BYTES);
+    let header_bytes = session.dialect.headers.request_bytes();
+    incoming.fill(header_bytes).await?;
+    let request = session.dialect.decode(&incoming.unread()[..header_bytes]);
+    let request = request.ok_or(End::Violation("a request without its magic"))?;
+    incoming.consume(header_bytes);
     if request.command == command::DISC {
         return Err(End::Disconnect);
     }
@@ -74,12 +76,12 @@ async fn read_request<D: Disk>(
     }
     let shared = &session.shared;
     let checked = match shared.is_shutting_down.get() {
-        true => Err(Errno::SHUTDOWN),
-        false => request::check(&request, shared.shape()),
+        true => Err((Errno::SHUTDOWN, "the server is shutting down")),
+        false => request::check(&request, session.export.shape(), session.dialect),
     };
     let command = match checked {
         Ok(command) => command,
-        Err(error) => return refuse(session, incoming, &request, error).await,
+        Err(refusal) => return refuse(session, incoming, &request, refusal).await,
     };
     session.is_accepting.set(true);
     match command.verb {
@@ -97,16 +99,14 @@ async fn refuse<D: Disk>(
     session: &Session<D>,
     incoming: &mut Incoming,
     request: &Request,
-    error: Errno,
+    refusal: Refusal,
 ) -> Result<(), End> {
-    session.shared.counters.count_refused();
-    if request.command == command::WRITE {
-        if request.length > PAYLOAD_SKIPPED_BYTES_MAX {
-            return Err(End::Violation("a write far above the size limit"));
-        }
-        incoming.skip(request.length as usize).await?;
+    let payload_bytes = session.dialect.payload_bytes(request);
+    if payload_bytes > PAYLOAD_SKIPPED_BYTES_MAX {
+        return Err(End::Violation("a payload far above the size limit"));
     }
-    session.replies.append_status(request.cookie, error);
+    incoming.skip(payload_bytes as usize).await?;
+    session.refuse(request, refusal);
     Ok(())
 }
 
@@ -121,11 +121,10 @@ async fn write<D: Disk>(
         return write_long(session, incoming, slots, command).await;
     }
     incoming.fill(length).await?;
-    let disk = &session.shared.disk;
+    let disk = &session.export.disk;
     if !command.fua && disk.write_is_ready(command.offset, length) {
         let result = disk.write(command.offset, &incoming.unread()[..length], false).await;
-        let error = session.conclude(command.verb, length as u64, result);
-        session.replies.append_status(command.cookie, error);
+        session.answer(&command, result);
         incoming.consume(length);
         return Ok(());
     }

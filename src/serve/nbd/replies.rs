@@ -6,7 +6,7 @@
 //!
 //! Invariants: one send is under way at a time, whoever holds the turn; bytes leave in the order
 //! in which they were appended, and a payload sent from its own buffer comes after everything
-//! appended before its turn. After a failed send the socket is shut down and replies vanish.
+//! appended before its turn. After a failed send the channel is cut and replies vanish.
 //!
 //! The sender registers no waker for new replies: it lives in the connection's task, is polled
 //! after everything that appends (see `connection`), and so looks again whenever there may be work.
@@ -15,22 +15,19 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::rc::Rc;
 use std::task::Poll;
 
-use super::wire::{self, Errno};
+use super::channel::Channel;
 use crate::base::wait::WaitQueue;
-use crate::runtime::{Runtime, shutdown_socket};
 
 /// Replies that may accumulate before requests wait, in bytes: four times the largest reply that
 /// is appended, and thousands of those without data. A client that does not read is stopped here.
 const PENDING_BYTES_MAX: usize = 256 << 10;
 
-/// A socket's unsent replies.
+/// A channel's unsent replies.
 pub(super) struct Replies {
-    runtime: Runtime,
-    socket: Arc<OwnedFd>,
+    channel: Rc<Channel>,
     pending: RefCell<Vec<u8>>,
     /// The buffer that is not filled now, for its allocation.
     spare: Cell<Vec<u8>>,
@@ -44,11 +41,10 @@ pub(super) struct Replies {
 pub(super) struct Turn<'a>(&'a Replies);
 
 impl Replies {
-    /// The sending half of `socket`.
-    pub(super) fn new(runtime: Runtime, socket: Arc<OwnedFd>) -> Self {
+    /// The sending half of `channel`.
+    pub(super) fn new(channel: Rc<Channel>) -> Self {
         Self {
-            runtime,
-            socket,
+            channel,
             pending: RefCell::default(),
             spare: Cell::default(),
             is_sending: Cell::new(false),
@@ -70,19 +66,19 @@ impl Replies {
         self.pending.borrow().len() < PENDING_BYTES_MAX || self.has_failed.get()
     }
 
-    /// Appends a reply without data.
-    pub(super) fn append_status(&self, cookie: u64, error: Errno) {
-        self.append(&wire::encode_reply(cookie, error));
+    /// Appends bytes: whole replies, or whole chunks of one.
+    pub(super) fn append(&self, reply: &[u8]) {
+        self.append_with(|pending| pending.extend_from_slice(reply));
     }
 
-    /// Appends a whole reply.
-    pub(super) fn append(&self, reply: &[u8]) {
+    /// Has `append` append whole replies or chunks.
+    pub(super) fn append_with(&self, append: impl FnOnce(&mut Vec<u8>)) {
         if !self.has_failed.get() {
-            self.pending.borrow_mut().extend_from_slice(reply);
+            append(&mut self.pending.borrow_mut());
         }
     }
 
-    /// Whether every reply has been handed to the socket, or cannot be.
+    /// Whether every reply has been handed to the channel, or cannot be.
     pub(super) fn is_empty(&self) -> bool {
         !self.is_sending.get() && (self.pending.borrow().is_empty() || self.has_failed.get())
     }
@@ -111,7 +107,7 @@ impl Replies {
     /// Ends the connection: nothing more is received or sent.
     pub(super) fn fail(&self) {
         self.has_failed.set(true);
-        shutdown_socket(&self.socket);
+        self.channel.cut();
     }
 
     fn turn_now(&self) -> Turn<'_> {
@@ -123,9 +119,9 @@ impl Replies {
 impl Turn<'_> {
     /// Sends `range` of `buffer` and returns the buffer.
     pub(super) async fn send(&self, mut buffer: Vec<u8>, mut range: Range<usize>) -> Vec<u8> {
-        let Replies { runtime, socket, has_failed, .. } = self.0;
+        let Replies { channel, has_failed, .. } = self.0;
         while !range.is_empty() && !has_failed.get() {
-            let (returned, result) = runtime.send(socket, buffer, range.clone()).await;
+            let (returned, result) = channel.send(buffer, range.clone()).await;
             buffer = returned;
             match result {
                 Ok(0) => self.0.fail(),

@@ -3,6 +3,8 @@
 //! Pure: the header of a request and the shape of the export in, a command or an error value out.
 //! What it lets through lies within the export, so that nothing after it checks a range again.
 
+use super::chunks::Headers;
+use super::contexts::Contexts;
 use super::wire::{self, Errno, Request, command};
 
 /// Longest read, and longest write payload, in bytes: what the protocol asks every server to take
@@ -12,12 +14,21 @@ pub(super) const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
-    Read,
+    /// `is_whole`: in one chunk at most.
+    Read {
+        is_whole: bool,
+    },
     Write,
     Flush,
     Trim,
-    WriteZeroes { keep_allocated: bool },
+    WriteZeroes {
+        keep_allocated: bool,
+    },
     Cache,
+    /// `is_one`: one extent for each context.
+    BlockStatus {
+        is_one: bool,
+    },
 }
 
 impl Verb {
@@ -34,7 +45,8 @@ pub(super) struct Command {
     pub(super) fua: bool,
     pub(super) cookie: u64,
     pub(super) offset: u64,
-    pub(super) length: u32,
+    /// Of a read or write at most [`PAYLOAD_BYTES_MAX`].
+    pub(super) length: u64,
 }
 
 /// What the checks need to know of the export.
@@ -44,29 +56,69 @@ pub(super) struct Shape {
     pub(super) is_read_only: bool,
 }
 
-/// Accepts a request or says with which error value it is refused.
+/// What a handshake agreed on: how the two sides talk from then on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Dialect {
+    pub(super) headers: Headers,
+    pub(super) contexts: Contexts,
+}
+
+impl Dialect {
+    /// Reads a request header of [`Headers::request_bytes`]; `None` if the magic is wrong.
+    pub(super) fn decode(self, bytes: &[u8]) -> Option<Request> {
+        match self.headers {
+            Headers::Extended => Request::decode_extended(bytes.first_chunk()?),
+            _ => Request::decode(bytes.first_chunk()?),
+        }
+    }
+
+    /// Bytes that follow a request's header.
+    pub(super) fn payload_bytes(self, request: &Request) -> u64 {
+        let has_payload = match self.headers {
+            Headers::Extended => request.flags & wire::COMMAND_FLAG_PAYLOAD_LEN != 0,
+            _ => request.command == command::WRITE,
+        };
+        if has_payload { request.length } else { 0 }
+    }
+}
+
+/// Why a request is refused: its error value, and words for a person.
+pub(super) type Refusal = (Errno, &'static str);
+
+/// Accepts a request or says why it is refused.
 ///
 /// `DISC` is not a command: it has no reply, and the reader handles it before.
 ///
 /// # Errors
-/// EINVAL for an unknown command or flag, a read or write above [`PAYLOAD_BYTES_MAX`], a flush with
-/// a range, and a read, trim or cache past the end; ENOSPC for a write or write-zeroes past the
-/// end; EPERM for a change of a read-only export.
+/// EINVAL for an unknown command or flag, one that the dialect does not have, a read or write above
+/// [`PAYLOAD_BYTES_MAX`], a flush with a range, a block status of nothing, and a read, trim, cache
+/// or block status past the end; ENOSPC for a write or write-zeroes past the end; EPERM for a
+/// change of a read-only export.
 ///
 /// Source: doc/proto.md, "Error values" and "Request types".
-pub(super) fn check(request: &Request, shape: Shape) -> Result<Command, Errno> {
-    let verb = verb(request).ok_or(Errno::INVAL)?;
+pub(super) fn check(request: &Request, shape: Shape, dialect: Dialect) -> Result<Command, Refusal> {
+    let verb = verb(request, dialect).ok_or((Errno::INVAL, "an unknown command or flag"))?;
     if verb.changes() && shape.is_read_only {
-        return Err(Errno::PERM);
+        return Err((Errno::PERM, "the export is read-only"));
     }
-    let end = request.offset.checked_add(u64::from(request.length));
+    let end = request.offset.checked_add(request.length);
     let is_past_the_end = end.is_none_or(|end| end > shape.size_bytes);
-    let is_too_long = request.length > PAYLOAD_BYTES_MAX;
+    let is_too_long = request.length > u64::from(PAYLOAD_BYTES_MAX);
+    let past_the_end = "the range goes past the end of the export";
     match verb {
-        Verb::Flush if request.offset != 0 || request.length != 0 => return Err(Errno::INVAL),
-        Verb::Read | Verb::Write if is_too_long => return Err(Errno::INVAL),
-        Verb::Write | Verb::WriteZeroes { .. } if is_past_the_end => return Err(Errno::NOSPC),
-        _ if is_past_the_end => return Err(Errno::INVAL),
+        Verb::Flush if request.offset != 0 || request.length != 0 => {
+            return Err((Errno::INVAL, "a flush has no range"));
+        }
+        Verb::BlockStatus { .. } if request.length == 0 => {
+            return Err((Errno::INVAL, "the status of no bytes"));
+        }
+        Verb::Read { .. } | Verb::Write if is_too_long => {
+            return Err((Errno::INVAL, "more than 32 MiB at once"));
+        }
+        Verb::Write | Verb::WriteZeroes { .. } if is_past_the_end => {
+            return Err((Errno::NOSPC, past_the_end));
+        }
+        _ if is_past_the_end => return Err((Errno::INVAL, past_the_end)),
         _ => {}
     }
     Ok(Command {
@@ -78,24 +130,38 @@ pub(super) fn check(request: &Request, shape: Shape) -> Result<Command, Errno> {
     })
 }
 
-/// The verb of a request, if the command is known and has no flag it does not allow.
-fn verb(request: &Request) -> Option<Verb> {
-    let keep_allocated = request.flags & wire::COMMAND_FLAG_NO_HOLE != 0;
-    let verb = match request.command {
-        command::READ => Verb::Read,
-        command::WRITE => Verb::Write,
-        command::FLUSH => Verb::Flush,
-        command::TRIM => Verb::Trim,
-        command::WRITE_ZEROES => Verb::WriteZeroes { keep_allocated },
-        command::CACHE => Verb::Cache,
+/// The verb of a request, if the dialect has the command, with no flag it does not allow and with
+/// a payload if it needs one.
+fn verb(request: &Request, dialect: Dialect) -> Option<Verb> {
+    let has = |flag| request.flags & flag != 0;
+    let is_extended = dialect.headers == Headers::Extended;
+    let (verb, allowed) = match request.command {
+        command::READ => {
+            let is_whole = has(wire::COMMAND_FLAG_DF);
+            let has_chunks = dialect.headers.have_chunks();
+            (Verb::Read { is_whole }, if has_chunks { wire::COMMAND_FLAG_DF } else { 0 })
+        }
+        command::WRITE if is_extended && !has(wire::COMMAND_FLAG_PAYLOAD_LEN) => return None,
+        command::WRITE if is_extended => (Verb::Write, wire::COMMAND_FLAG_PAYLOAD_LEN),
+        command::WRITE => (Verb::Write, 0),
+        command::FLUSH => (Verb::Flush, 0),
+        command::TRIM => (Verb::Trim, 0),
+        command::WRITE_ZEROES => {
+            let keep_allocated = has(wire::COMMAND_FLAG_NO_HOLE);
+            // A trim or a fill, which is always faster than a write.
+            let flags = wire::COMMAND_FLAG_NO_HOLE | wire::COMMAND_FLAG_FAST_ZERO;
+            (Verb::WriteZeroes { keep_allocated }, flags)
+        }
+        command::CACHE => (Verb::Cache, 0),
+        command::BLOCK_STATUS if dialect.contexts.is_empty() => return None,
+        command::BLOCK_STATUS => {
+            let is_one = has(wire::COMMAND_FLAG_REQ_ONE);
+            (Verb::BlockStatus { is_one }, wire::COMMAND_FLAG_REQ_ONE)
+        }
         _ => return None,
     };
     // Once FUA is announced it must be accepted on every command.
-    let allowed = match verb {
-        Verb::WriteZeroes { .. } => wire::COMMAND_FLAG_FUA | wire::COMMAND_FLAG_NO_HOLE,
-        _ => wire::COMMAND_FLAG_FUA,
-    };
-    (request.flags & !allowed == 0).then_some(verb)
+    (request.flags & !(allowed | wire::COMMAND_FLAG_FUA) == 0).then_some(verb)
 }
 
 #[cfg(test)]
@@ -106,12 +172,21 @@ mod tests {
     const SIZE: u64 = 1 << 30;
     const WRITABLE: Shape = Shape { size_bytes: SIZE, is_read_only: false };
 
-    fn request(command: u16, flags: u16, offset: u64, length: u32) -> Request {
+    const SIMPLE: Dialect = Dialect { headers: Headers::Simple, contexts: Contexts::NONE };
+    const STRUCTURED: Dialect = Dialect { headers: Headers::Structured, contexts: Contexts::ALL };
+    const EXTENDED: Dialect = Dialect { headers: Headers::Extended, contexts: Contexts::ALL };
+
+    fn request(command: u16, flags: u16, offset: u64, length: u64) -> Request {
         Request { flags, command, cookie: 9, offset, length }
     }
 
-    fn error(command: u16, flags: u16, offset: u64, length: u32) -> u32 {
-        check(&request(command, flags, offset, length), WRITABLE).map_or_else(Errno::to_wire, |_| 0)
+    fn error_in(dialect: Dialect, command: u16, flags: u16, offset: u64, length: u64) -> u32 {
+        let request = request(command, flags, offset, length);
+        check(&request, WRITABLE, dialect).map_or_else(|(error, _)| error.to_wire(), |_| 0)
+    }
+
+    fn error(command: u16, flags: u16, offset: u64, length: u64) -> u32 {
+        error_in(SIMPLE, command, flags, offset, length)
     }
 
     #[test]
@@ -134,12 +209,16 @@ mod tests {
 
     #[test]
     fn payloads_are_limited_and_other_lengths_are_not() {
-        assert_eq!(error(command::READ, 0, 0, PAYLOAD_BYTES_MAX), 0);
-        assert_eq!(error(command::READ, 0, 0, PAYLOAD_BYTES_MAX + 1), 22);
-        assert_eq!(error(command::WRITE, 0, 0, PAYLOAD_BYTES_MAX), 0);
-        assert_eq!(error(command::WRITE, 0, 0, PAYLOAD_BYTES_MAX + 1), 22);
+        let max = u64::from(PAYLOAD_BYTES_MAX);
+        for command in [command::READ, command::WRITE] {
+            assert_eq!(error(command, 0, 0, max), 0);
+            assert_eq!(error(command, 0, 0, max + 1), 22);
+            let flag = if command == command::WRITE { wire::COMMAND_FLAG_PAYLOAD_LEN } else { 0 };
+            assert_eq!(error_in(EXTENDED, command, flag, 0, max), 0);
+            assert_eq!(error_in(EXTENDED, command, flag, 0, 1 << 32), 22);
+        }
         for command in [command::TRIM, command::WRITE_ZEROES, command::CACHE] {
-            assert_eq!(error(command, 0, 0, SIZE as u32), 0);
+            assert_eq!(error(command, 0, 0, SIZE), 0);
         }
         assert_eq!(error(command::FLUSH, 0, 0, 0), 0);
         assert_eq!(error(command::FLUSH, 0, 0, 1), 22);
@@ -152,12 +231,62 @@ mod tests {
             let is_known = matches!(command, 0 | 1 | 3..=6);
             assert_eq!(error(command, 0, 0, 0), if is_known { 0 } else { 22 }, "{command}");
             assert_eq!(error(command, 1, 0, 0), if is_known { 0 } else { 22 }, "{command}");
-            let takes_no_hole = command == command::WRITE_ZEROES;
-            assert_eq!(error(command, 2, 0, 0), if takes_no_hole { 0 } else { 22 }, "{command}");
-            for bit in 2..16 {
-                assert_eq!(error(command, 1 << bit, 0, 0), 22, "{command}, bit {bit}");
+            for bit in 1..16 {
+                let is_known = command == command::WRITE_ZEROES && matches!(bit, 1 | 4);
+                let expected = if is_known { 0 } else { 22 };
+                assert_eq!(error(command, 1 << bit, 0, 0), expected, "{command}, bit {bit}");
             }
         }
+    }
+
+    #[test]
+    fn what_the_dialect_has_is_accepted_and_nothing_else() {
+        for (dialect, has_chunks) in [(SIMPLE, false), (STRUCTURED, true), (EXTENDED, true)] {
+            let expected = if has_chunks { 0 } else { 22 };
+            let df = wire::COMMAND_FLAG_DF;
+            assert_eq!(error_in(dialect, command::READ, df, 0, 512), expected);
+            for flags in [0, wire::COMMAND_FLAG_REQ_ONE] {
+                assert_eq!(error_in(dialect, command::BLOCK_STATUS, flags, 0, 512), expected);
+            }
+            assert_eq!(error_in(dialect, command::TRIM, df, 0, 512), 22);
+            assert_eq!(error_in(dialect, command::READ, wire::COMMAND_FLAG_REQ_ONE, 0, 512), 22);
+        }
+        let unasked = Dialect { contexts: Contexts::NONE, ..STRUCTURED };
+        assert_eq!(error_in(unasked, command::BLOCK_STATUS, 0, 0, 512), 22);
+        let payload = wire::COMMAND_FLAG_PAYLOAD_LEN;
+        assert_eq!(error_in(EXTENDED, command::WRITE, payload, 0, 512), 0);
+        assert_eq!(error_in(EXTENDED, command::WRITE, 0, 0, 512), 22);
+        for command in [command::READ, command::TRIM, command::BLOCK_STATUS] {
+            assert_eq!(error_in(EXTENDED, command, payload, 0, 512), 22);
+        }
+        for dialect in [SIMPLE, STRUCTURED] {
+            assert_eq!(error_in(dialect, command::WRITE, payload, 0, 512), 22);
+        }
+    }
+
+    /// Guards against the flaw of CVE-2025-47711 and CVE-2025-47712: a block status at the edge of
+    /// 32 bits, or of the export, that one check lets through and the next one trips over.
+    #[test]
+    fn block_status_ends_at_the_end_of_the_export() {
+        for dialect in [STRUCTURED, EXTENDED] {
+            let status =
+                |offset, length| error_in(dialect, command::BLOCK_STATUS, 0, offset, length);
+            assert_eq!(status(0, SIZE), 0);
+            assert_eq!(status(SIZE - 1, 1), 0);
+            assert_eq!(status(0, SIZE + 1), 22);
+            assert_eq!(status(SIZE, 1), 22);
+            assert_eq!(status(0, 0), 22);
+            assert_eq!(status(SIZE - 1, u64::from(u32::MAX)), 22);
+            assert_eq!(status(u64::MAX, 1), 22);
+        }
+    }
+
+    #[test]
+    fn payloads_follow_where_the_header_says_so() {
+        let write = request(command::WRITE, 0, 0, 512);
+        let read = request(command::READ, wire::COMMAND_FLAG_PAYLOAD_LEN, 0, 512);
+        assert_eq!([&write, &read].map(|request| SIMPLE.payload_bytes(request)), [512, 0]);
+        assert_eq!([&write, &read].map(|request| EXTENDED.payload_bytes(request)), [0, 512]);
     }
 
     #[test]
@@ -169,13 +298,15 @@ mod tests {
                 command::DISC => Err(Errno::INVAL),
                 _ => Ok(()),
             };
-            assert_eq!(check(&request(command, 0, 0, 0), shape).map(|_| ()), expected);
+            let checked = check(&request(command, 0, 0, 0), shape, SIMPLE);
+            assert_eq!(checked.map(|_| ()).map_err(|(error, _)| error), expected);
         }
     }
 
     #[test]
     fn an_accepted_request_is_carried_over_whole() {
-        let accepted = check(&request(command::WRITE_ZEROES, 3, 4096, 512), WRITABLE).unwrap();
+        let accepted =
+            check(&request(command::WRITE_ZEROES, 3, 4096, 512), WRITABLE, SIMPLE).unwrap();
         let verb = Verb::WriteZeroes { keep_allocated: true };
         assert_eq!(accepted, Command { verb, fua: true, cookie: 9, offset: 4096, length: 512 });
     }

@@ -10,9 +10,11 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use super::budget::Budget;
+use super::channel::Channel;
 use super::connection;
+use super::export::Export;
 use super::session::{Link, Shared};
-use super::stats::{Counters, Stats};
+use super::tls::Identity;
 use crate::base::wait::WaitQueue;
 use crate::base::{Clock, Result};
 use crate::runtime::{Runtime, shutdown_socket};
@@ -25,16 +27,15 @@ const ACCEPT_RETRY_NS: u64 = 100_000_000;
 /// How a server presents itself, and its limits.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Name of the export; the empty name always works too. At most 4096 bytes by the protocol.
-    pub export_name: String,
-    /// What the export is, for a person. At most 4096 bytes by the protocol.
-    pub description: String,
+    /// Whether clients may or must use TLS.
+    pub security: Security,
     /// Time a client has for the handshake, in nanoseconds.
     pub handshake_ns: u64,
     /// Time in nanoseconds that running requests and unsent replies have once the client has sent
     /// its last request, or the server shuts down.
     pub grace_ns: u64,
-    /// Connections at once; further clients wait in the listener's backlog.
+    /// Connections at once. Beyond it a new client takes the place of the one that has been in its
+    /// handshake longest, and waits if there is none.
     pub connections_max: usize,
     /// Memory for payloads of all connections in bytes. On top of it each connection may take
     /// 1 MiB, so that none can stop another.
@@ -44,21 +45,31 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            export_name: String::new(),
-            description: String::new(),
+            security: Security::Clear,
             // A client on the other side of the world needs a second.
             handshake_ns: 10_000_000_000,
             // Long enough for any client that reads, and the end for one that does not.
             grace_ns: 5_000_000_000,
-            // Clients open 1 to 16; each may cost about 1.7 MiB.
-            connections_max: 64,
+            // Clients open 1 to 16; one that has many requests under way costs up to 1.7 MiB.
+            connections_max: 256,
             // Two of the longest reads, or 64 long writes.
             payload_bytes: 64 << 20,
         }
     }
 }
 
-/// Serves one disk to any number of clients.
+/// What a server asks of its clients, and tells them about itself.
+#[derive(Clone, Debug)]
+pub enum Security {
+    /// No TLS.
+    Clear,
+    /// TLS for the clients that ask for it.
+    Allow(Identity),
+    /// TLS for all; before it clients are told nothing.
+    Require(Identity),
+}
+
+/// Serves disks to any number of clients.
 pub struct Server<D: Disk> {
     shared: Rc<Shared<D>>,
     links: RefCell<Vec<Rc<Link>>>,
@@ -66,15 +77,18 @@ pub struct Server<D: Disk> {
 }
 
 impl<D: Disk + 'static> Server<D> {
-    /// A server of `disk` that does not listen yet.
-    pub fn new(runtime: Runtime, disk: Rc<D>, options: Options) -> Rc<Self> {
+    /// A server of `exports` that does not listen yet.
+    ///
+    /// # Panics
+    /// If there are no exports.
+    pub fn new(runtime: Runtime, exports: Vec<Rc<Export<D>>>, options: Options) -> Rc<Self> {
+        assert!(!exports.is_empty(), "a server of nothing");
         let budget = Budget::new(options.payload_bytes);
         let shared = Rc::new(Shared {
             runtime,
-            disk,
+            exports,
             options,
             budget,
-            counters: Counters::default(),
             is_shutting_down: Cell::new(false),
             changed: WaitQueue::default(),
         });
@@ -92,20 +106,19 @@ impl<D: Disk + 'static> Server<D> {
     }
 
     async fn accept_clients(self: &Rc<Self>, listener: &Listener) {
-        let Shared { runtime, options, changed, is_shutting_down, .. } = &*self.shared;
+        let Shared { runtime, changed, is_shutting_down, .. } = &*self.shared;
         loop {
-            if self.connections() >= options.connections_max {
-                tracing::warn!("{} connections: further clients wait", self.connections());
-            }
-            let has_room = || self.connections() < options.connections_max;
-            changed.wait_for(|| (has_room() || is_shutting_down.get()).then_some(())).await;
-            if is_shutting_down.get() {
-                return;
-            }
             match self.accept(listener).await {
                 None => return,
                 Some(Ok(socket)) => match listener.prepare(&socket) {
-                    Ok(()) => self.start(socket),
+                    Ok(()) => {
+                        let may_enter = || self.make_room() || is_shutting_down.get();
+                        changed.wait_for(|| may_enter().then_some(())).await;
+                        if is_shutting_down.get() {
+                            return;
+                        }
+                        self.start(socket);
+                    }
                     Err(error) => tracing::debug!("a client left at once: {error}"),
                 },
                 Some(Err(error)) => {
@@ -114,6 +127,24 @@ impl<D: Disk + 'static> Server<D> {
                 }
             }
         }
+    }
+
+    /// Whether one more client can be served, perhaps in place of one that has not said yet what it
+    /// wants: those that open connections and say nothing must not keep others out.
+    fn make_room(&self) -> bool {
+        let links = self.links.borrow();
+        if links.len() < self.shared.options.connections_max {
+            return true;
+        }
+        let Some(longest) = links.iter().find(|link| link.is_haggling.get()) else {
+            tracing::warn!("{} connections: further clients wait", links.len());
+            return false;
+        };
+        tracing::warn!("{} connections: one in its handshake makes room", links.len());
+        // Once; it ends at its next turn.
+        longest.is_haggling.set(false);
+        longest.channel.cut();
+        true
     }
 
     /// The next client; `None` once the server shuts down.
@@ -133,7 +164,9 @@ impl<D: Disk + 'static> Server<D> {
 
     /// Serves the client at the other end of `socket`, which is in blocking mode, in a task.
     pub(crate) fn start(self: &Rc<Self>, socket: OwnedFd) {
-        let link = Rc::new(Link { socket: Arc::new(socket), is_quiet: Cell::new(true) });
+        let channel = Channel::new(self.shared.runtime.clone(), Arc::new(socket));
+        let (is_quiet, is_haggling) = (Cell::new(true), Cell::new(true));
+        let link = Rc::new(Link { channel, is_quiet, is_haggling });
         self.links.borrow_mut().push(link.clone());
         let server = self.clone();
         self.shared.runtime.spawn(async move {
@@ -144,7 +177,7 @@ impl<D: Disk + 'static> Server<D> {
     }
 
     /// Stops accepting, answers new requests with ESHUTDOWN, lets running ones end for at most
-    /// [`Options::grace_ns`], flushes the disk and closes the connections and listeners.
+    /// [`Options::grace_ns`], flushes the disks and closes the connections and listeners.
     ///
     /// Hosts are waited for twice [`Options::grace_ns`] at most: for running requests, and for
     /// connections to close. The flush in between takes as long as the disk takes, without a limit:
@@ -152,9 +185,10 @@ impl<D: Disk + 'static> Server<D> {
     /// to make durable. Whoever cannot wait ends the process, which loses just that.
     ///
     /// # Errors
-    /// The flush failed: what was acknowledged since the last good one may be lost.
+    /// The first flush that failed, which the log names with its export: what was
+    /// acknowledged since the last good one may be lost there. The others are flushed all the same.
     pub async fn shutdown(&self) -> Result<()> {
-        let Shared { runtime, disk, options, changed, is_shutting_down, .. } = &*self.shared;
+        let Shared { runtime, options, changed, is_shutting_down, .. } = &*self.shared;
         is_shutting_down.set(true);
         changed.wake_all();
         for listener in self.listeners.borrow().iter() {
@@ -165,9 +199,9 @@ impl<D: Disk + 'static> Server<D> {
         if runtime.timeout(options.grace_ns, quiet).await.is_none() {
             tracing::warn!("shutting down with requests under way");
         }
-        let flushed = if disk.is_read_only() { Ok(()) } else { disk.flush().await };
+        let flushed = self.flush_all().await;
         for link in self.links.borrow().iter() {
-            shutdown_socket(&link.socket);
+            link.channel.cut();
         }
         let is_over = || self.links.borrow().is_empty() && self.listeners.borrow().is_empty();
         let gone = changed.wait_for(|| is_over().then_some(()));
@@ -177,13 +211,27 @@ impl<D: Disk + 'static> Server<D> {
         flushed
     }
 
+    async fn flush_all(&self) -> Result<()> {
+        let mut flushed = Ok(());
+        for export in &self.shared.exports {
+            if export.disk.is_read_only() {
+                continue;
+            }
+            if let Err(error) = export.disk.flush().await {
+                tracing::error!("'{}' was not flushed: {}", export.name, error.chain());
+                flushed = flushed.and(Err(error));
+            }
+        }
+        flushed
+    }
+
     /// Clients connected now, those in their handshake included.
     pub fn connections(&self) -> usize {
         self.links.borrow().len()
     }
 
-    /// What has been done since the server started.
-    pub fn stats(&self) -> Stats {
-        self.shared.counters.get()
+    /// What it serves.
+    pub fn exports(&self) -> &[Rc<Export<D>>] {
+        &self.shared.exports
     }
 }

@@ -1,29 +1,28 @@
 //! The state behind a connection: what all connections of a server share, and what the parts of
-//! one connection share. Data only; who does what with it is in `connection`.
+//! one connection share. Data, and the end of a request; the order of steps is in `connection`.
 
 use std::cell::Cell;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use super::Options;
 use super::budget::{Budget, Share};
+use super::channel::Channel;
+use super::chunks::ReplyTo;
+use super::export::Export;
 use super::replies::Replies;
-use super::request::{Shape, Verb};
-use super::stats::Counters;
-use super::wire::Errno;
+use super::request::{Command, Dialect, Refusal};
+use super::wire::{Errno, Request};
 use crate::base::wait::WaitQueue;
-use crate::base::{Error, ErrorKind};
+use crate::base::{Error, ErrorKind, Result};
 use crate::runtime::Runtime;
 use crate::serve::Disk;
 
 /// What all connections of a server share.
 pub(super) struct Shared<D> {
     pub(super) runtime: Runtime,
-    pub(super) disk: Rc<D>,
+    pub(super) exports: Vec<Rc<Export<D>>>,
     pub(super) options: Options,
     pub(super) budget: Rc<Budget>,
-    pub(super) counters: Counters,
     pub(super) is_shutting_down: Cell<bool>,
     /// A connection ended, or went quiet during shutdown, or shutdown began.
     pub(super) changed: WaitQueue,
@@ -31,45 +30,80 @@ pub(super) struct Shared<D> {
 
 /// What the server knows of one connection.
 pub(super) struct Link {
-    pub(super) socket: Arc<OwnedFd>,
+    pub(super) channel: Rc<Channel>,
     /// Nothing under way: no request, no reply that is not sent.
     pub(super) is_quiet: Cell<bool>,
+    /// The client has not chosen an export yet.
+    pub(super) is_haggling: Cell<bool>,
 }
 
 /// What the reader, the slots and the sender of one connection share.
 pub(super) struct Session<D> {
     pub(super) shared: Rc<Shared<D>>,
+    pub(super) export: Rc<Export<D>>,
+    pub(super) dialect: Dialect,
     pub(super) share: Rc<Share>,
     pub(super) replies: Replies,
     /// The reader is in the middle of a request that was accepted.
     pub(super) is_accepting: Cell<bool>,
 }
 
-impl<D: Disk> Shared<D> {
-    /// What the checks of a request need to know.
-    pub(super) fn shape(&self) -> Shape {
-        Shape { size_bytes: self.disk.size_bytes(), is_read_only: self.disk.is_read_only() }
-    }
-}
-
 impl<D: Disk> Session<D> {
-    /// The two ends of a connection that was accepted.
-    pub(super) fn new(shared: Rc<Shared<D>>, socket: Arc<OwnedFd>) -> Self {
+    /// The transmission phase of a client that chose `export`.
+    pub(super) fn new(
+        shared: Rc<Shared<D>>,
+        export: Rc<Export<D>>,
+        dialect: Dialect,
+        replies: Replies,
+    ) -> Self {
         let share = Share::new(shared.budget.clone());
-        let replies = Replies::new(shared.runtime.clone(), socket);
-        Self { shared, share, replies, is_accepting: Cell::new(false) }
+        Self { shared, export, dialect, share, replies, is_accepting: Cell::new(false) }
     }
 
-    /// Counts a request's outcome, logs a failure and gives its error value.
-    pub(super) fn conclude(&self, verb: Verb, bytes: u64, result: Result<(), Error>) -> Errno {
-        self.shared.counters.count(verb, bytes, result.is_err());
-        let Err(error) = result else { return Errno::OK };
+    /// Where a command's reply goes.
+    pub(super) fn reply_to(&self, command: &Command) -> ReplyTo {
+        let Command { cookie, offset, .. } = *command;
+        ReplyTo { headers: self.dialect.headers, cookie, offset }
+    }
+
+    /// Counts a command that ended, and appends its reply, which has no data.
+    pub(super) fn answer(&self, command: &Command, result: Result<()>) {
+        self.count(command, &result);
+        match &result {
+            Ok(()) => {
+                let to = self.reply_to(command);
+                self.replies.append_with(|out| to.append_done(out));
+            }
+            Err(error) => self.append_failure(command, error, None),
+        }
+    }
+
+    /// Counts and refuses a request.
+    pub(super) fn refuse(&self, request: &Request, (error, message): Refusal) {
+        self.export.counters.count_refused();
+        let Request { cookie, offset, .. } = *request;
+        let to = ReplyTo { headers: self.dialect.headers, cookie, offset };
+        self.replies.append_with(|out| to.append_error(out, error, message, None));
+    }
+
+    /// Appends the reply to a command that the disk failed; with `at`, at that byte of the export.
+    pub(super) fn append_failure(&self, command: &Command, error: &Error, at: Option<u64>) {
+        let to = self.reply_to(command);
+        let value = Errno::from(error.kind());
+        let message = error.chain().to_string();
+        self.replies.append_with(|out| to.append_error(out, value, &message, at));
+    }
+
+    /// Counts a command's outcome and logs a failure.
+    pub(super) fn count(&self, command: &Command, result: &Result<()>) {
+        let verb = command.verb;
+        self.export.counters.count(verb, command.length, result.is_err());
+        let Err(error) = result else { return };
         match error.kind() {
             ErrorKind::Corrupt | ErrorKind::Medium | ErrorKind::Poisoned => {
                 tracing::warn!("{verb:?} failed: {}", error.chain());
             }
             _ => tracing::debug!("{verb:?} refused by the disk: {}", error.chain()),
         }
-        error.kind().into()
     }
 }

@@ -1,4 +1,4 @@
-//! What a server has done so far, by command.
+//! What a server has done for the clients of one export so far, by command.
 //!
 //! Bytes are *host bytes*: the lengths the hosts asked for. A request is counted when it has been
 //! carried out, before its reply is sent.
@@ -33,6 +33,8 @@ pub struct Stats {
     pub write_zeroes: CommandStats,
     /// `CACHE`.
     pub cache: CommandStats,
+    /// `BLOCK_STATUS`.
+    pub block_status: CommandStats,
     /// Requests that never reached the disk: wrong, or during shutdown.
     pub refused: u64,
 }
@@ -46,12 +48,13 @@ impl Counters {
     pub(super) fn count(&self, verb: Verb, bytes: u64, is_error: bool) {
         let mut stats = self.0.get();
         let command = match verb {
-            Verb::Read => &mut stats.read,
+            Verb::Read { .. } => &mut stats.read,
             Verb::Write => &mut stats.write,
             Verb::Flush => &mut stats.flush,
             Verb::Trim => &mut stats.trim,
             Verb::WriteZeroes { .. } => &mut stats.write_zeroes,
             Verb::Cache => &mut stats.cache,
+            Verb::BlockStatus { .. } => &mut stats.block_status,
         };
         if is_error {
             command.errors += 1;

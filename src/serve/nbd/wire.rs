@@ -9,7 +9,8 @@
 //!
 //! ```text
 //! request       magic u32 | flags u16 | command u16 | cookie u64 | offset u64 | length u32 | data
-//! simple reply  magic u32 | error u32 | cookie u64 | payload
+//! .. extended   magic u32 | flags u16 | command u16 | cookie u64 | offset u64 | length u64 | data
+//! simple reply  magic u32 | error u32 | cookie u64 | payload   (others: see `chunks`)
 //! option        IHAVEOPT u64 | option u32 | length u32 | data
 //! option reply  magic u64 | option u32 | type u32 | length u32 | data
 //! ```
@@ -22,6 +23,7 @@ pub(super) const INIT_MAGIC: u64 = u64::from_be_bytes(*b"NBDMAGIC");
 pub(super) const OPTION_MAGIC: u64 = u64::from_be_bytes(*b"IHAVEOPT");
 const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
+const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
 const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 
 /// Handshake flags of the server, and the same bits in the client's answer.
@@ -37,17 +39,24 @@ pub(super) mod transmission {
     pub(in super::super) const SEND_FUA: u16 = 1 << 3;
     pub(in super::super) const SEND_TRIM: u16 = 1 << 5;
     pub(in super::super) const SEND_WRITE_ZEROES: u16 = 1 << 6;
+    pub(in super::super) const SEND_DF: u16 = 1 << 7;
     pub(in super::super) const CAN_MULTI_CONN: u16 = 1 << 8;
     pub(in super::super) const SEND_CACHE: u16 = 1 << 10;
+    pub(in super::super) const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
-/// Options a client can ask for that both ends here know.
+/// Options a client can ask for.
 pub(super) mod option {
     pub(in super::super) const EXPORT_NAME: u32 = 1;
     pub(in super::super) const ABORT: u32 = 2;
     pub(in super::super) const LIST: u32 = 3;
+    pub(in super::super) const STARTTLS: u32 = 5;
     pub(in super::super) const INFO: u32 = 6;
     pub(in super::super) const GO: u32 = 7;
+    pub(in super::super) const STRUCTURED_REPLY: u32 = 8;
+    pub(in super::super) const LIST_META_CONTEXT: u32 = 9;
+    pub(in super::super) const SET_META_CONTEXT: u32 = 10;
+    pub(in super::super) const EXTENDED_HEADERS: u32 = 11;
 }
 
 /// Types of an option reply.
@@ -55,12 +64,15 @@ pub(super) mod reply {
     pub(in super::super) const ACK: u32 = 1;
     pub(in super::super) const SERVER: u32 = 2;
     pub(in super::super) const INFO: u32 = 3;
+    pub(in super::super) const META_CONTEXT: u32 = 4;
     pub(in super::super) const ERR_UNSUP: u32 = (1 << 31) + 1;
     pub(in super::super) const ERR_POLICY: u32 = (1 << 31) + 2;
     pub(in super::super) const ERR_INVALID: u32 = (1 << 31) + 3;
     pub(in super::super) const ERR_TLS_REQD: u32 = (1 << 31) + 5;
     pub(in super::super) const ERR_UNKNOWN: u32 = (1 << 31) + 6;
     pub(in super::super) const ERR_SHUTDOWN: u32 = (1 << 31) + 7;
+    pub(in super::super) const ERR_TOO_BIG: u32 = (1 << 31) + 9;
+    pub(in super::super) const ERR_EXT_HEADER_REQD: u32 = (1 << 31) + 10;
 }
 
 /// Kinds of information in the answers to `INFO` and `GO`.
@@ -80,12 +92,22 @@ pub(super) mod command {
     pub(in super::super) const TRIM: u16 = 4;
     pub(in super::super) const CACHE: u16 = 5;
     pub(in super::super) const WRITE_ZEROES: u16 = 6;
+    pub(in super::super) const BLOCK_STATUS: u16 = 7;
 }
 
 /// Command flag: reply only once the effect is durable.
 pub(super) const COMMAND_FLAG_FUA: u16 = 1 << 0;
 /// Command flag of `WRITE_ZEROES`: keep the range allocated.
 pub(super) const COMMAND_FLAG_NO_HOLE: u16 = 1 << 1;
+
+/// Command flag of `READ`: one chunk of data at most.
+pub(super) const COMMAND_FLAG_DF: u16 = 1 << 2;
+/// Command flag of `BLOCK_STATUS`: one extent for each context.
+pub(super) const COMMAND_FLAG_REQ_ONE: u16 = 1 << 3;
+/// Command flag of `WRITE_ZEROES`: fail rather than be as slow as a write.
+pub(super) const COMMAND_FLAG_FAST_ZERO: u16 = 1 << 4;
+/// Command flag with extended headers: the length is that of a payload that follows.
+pub(super) const COMMAND_FLAG_PAYLOAD_LEN: u16 = 1 << 5;
 
 /// An error value of a reply, as the client sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +178,8 @@ impl Errno {
 
 /// Length of a [`Request`] on the wire, without a write's payload.
 pub(super) const REQUEST_BYTES: usize = 28;
+/// The same with extended headers.
+pub(super) const EXTENDED_REQUEST_BYTES: usize = 32;
 /// Length of a simple reply on the wire, without a read's payload.
 pub(super) const REPLY_BYTES: usize = 16;
 /// Length of an [`OptionHeader`] on the wire.
@@ -175,7 +199,7 @@ pub(super) struct Request {
     /// First byte of the range.
     pub(super) offset: u64,
     /// Bytes in the range; for a write, also the payload that follows.
-    pub(super) length: u32,
+    pub(super) length: u64,
 }
 
 impl Request {
@@ -183,7 +207,20 @@ impl Request {
     /// after it can be trusted.
     pub(super) fn decode(bytes: &[u8; REQUEST_BYTES]) -> Option<Self> {
         let mut fields = Fields(bytes);
-        if fields.u32()? != REQUEST_MAGIC {
+        let request = Self::decode_start(&mut fields, REQUEST_MAGIC)?;
+        Some(Self { length: fields.u32()?.into(), ..request })
+    }
+
+    /// Reads an extended request header; `None` if the magic is wrong.
+    pub(super) fn decode_extended(bytes: &[u8; EXTENDED_REQUEST_BYTES]) -> Option<Self> {
+        let mut fields = Fields(bytes);
+        let request = Self::decode_start(&mut fields, EXTENDED_REQUEST_MAGIC)?;
+        Some(Self { length: fields.u64()?, ..request })
+    }
+
+    /// All but the length.
+    fn decode_start(fields: &mut Fields<'_>, magic: u32) -> Option<Self> {
+        if fields.u32()? != magic {
             return None;
         }
         Some(Self {
@@ -191,11 +228,11 @@ impl Request {
             command: fields.u16()?,
             cookie: fields.u64()?,
             offset: fields.u64()?,
-            length: fields.u32()?,
+            length: 0,
         })
     }
 
-    /// The header as a client sends it.
+    /// The header as a client sends it; the length must fit 32 bits.
     pub(super) fn encode(&self) -> [u8; REQUEST_BYTES] {
         let mut bytes = [0; REQUEST_BYTES];
         bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
@@ -203,7 +240,8 @@ impl Request {
         bytes[6..8].copy_from_slice(&self.command.to_be_bytes());
         bytes[8..16].copy_from_slice(&self.cookie.to_be_bytes());
         bytes[16..24].copy_from_slice(&self.offset.to_be_bytes());
-        bytes[24..].copy_from_slice(&self.length.to_be_bytes());
+        debug_assert!(self.length <= u64::from(u32::MAX));
+        bytes[24..].copy_from_slice(&(self.length as u32).to_be_bytes());
         bytes
     }
 }
@@ -372,8 +410,7 @@ impl<'a> InfoRequest<'a> {
     /// that are unknown are ignored, repeated ones answered once.
     pub(super) fn decode(data: &'a [u8]) -> Option<Self> {
         let mut fields = Fields(data);
-        let name_length = fields.u32()? as usize;
-        let name = fields.take(name_length)?;
+        let name = fields.string()?;
         let count = fields.u16()?;
         let mut request =
             Self { name, wants_name: false, wants_description: false, wants_block_size: false };
@@ -390,9 +427,19 @@ impl<'a> InfoRequest<'a> {
 }
 
 /// Takes integers and byte strings off the front of a slice.
-struct Fields<'a>(&'a [u8]);
+pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {
+    /// Bytes behind their length.
+    pub(super) fn string(&mut self) -> Option<&'a [u8]> {
+        let length = self.u32()? as usize;
+        self.take(length)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         let (field, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
@@ -407,7 +454,7 @@ impl<'a> Fields<'a> {
         self.array().map(u16::from_be_bytes)
     }
 
-    fn u32(&mut self) -> Option<u32> {
+    pub(super) fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_be_bytes)
     }
 
@@ -442,6 +489,18 @@ mod tests {
             wrong[position] ^= 1;
             assert_eq!(Request::decode(&wrong), None);
         }
+    }
+
+    #[test]
+    fn extended_requests_have_the_documented_layout() {
+        let start = &REQUEST.encode()[4..24];
+        let bytes = [&[0x21, 0xe4, 0x1c, 0x71], start, &[0, 0, 0, 1, 0, 0, 0, 2]].concat();
+        let bytes: [u8; EXTENDED_REQUEST_BYTES] = bytes.try_into().unwrap();
+        let expected = Request { length: 0x1_0000_0002, ..REQUEST };
+        assert_eq!(Request::decode_extended(&bytes), Some(expected));
+        let mut wrong = bytes;
+        wrong[3] ^= 1;
+        assert_eq!(Request::decode_extended(&wrong), None);
     }
 
     #[test]

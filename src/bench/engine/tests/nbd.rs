@@ -12,8 +12,8 @@ use std::thread::JoinHandle;
 use super::*;
 use crate::base::AlignedBuffer;
 use crate::serve::nbd::client::Uri;
-use crate::serve::nbd::{Options as ServerOptions, Server};
-use crate::serve::{Disk, Listen, Listener};
+use crate::serve::nbd::{Export, Options as ServerOptions, Server};
+use crate::serve::{Access, Disk, Listen, Listener};
 
 const DISK_BYTES: usize = 8 << 20;
 
@@ -115,13 +115,13 @@ fn place() -> (tempfile::TempDir, PathBuf, Location) {
 
 fn serve(disk: &MemoryDisk) -> Served {
     let (folder, socket, location) = place();
-    let listener = Listener::bind(&Listen::Unix(socket)).unwrap();
+    let listener = Listener::bind(&Listen::Unix(socket), Access::default()).unwrap();
     let (stop, stopped) = UnixStream::pair().unwrap();
     let disk = disk.clone();
     let thread = std::thread::spawn(move || {
         let runtime = Runtime::new(Backend::Auto).unwrap();
-        let options = ServerOptions { export_name: "disk".into(), ..ServerOptions::default() };
-        let server = Server::new(runtime.clone(), Rc::new(disk), options);
+        let export = Rc::new(Export::new("disk", "", Rc::new(disk)));
+        let server = Server::new(runtime.clone(), vec![export], ServerOptions::default());
         runtime.spawn(server.clone().serve(listener));
         let stopped = Arc::new(stopped.into());
         runtime.block_on(async {

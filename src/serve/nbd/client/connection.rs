@@ -132,6 +132,7 @@ impl Connection {
         }
         let key = self.table.borrow_mut().begin(target);
         let Call { command, flags, offset, length } = call;
+        let length = u64::from(length);
         let request = Request { flags, command, cookie: key.cookie(), offset, length };
         self.outgoing.append(&request, payload);
         let (outcome, target) = Answer { connection: self, key: Some(key) }.await;

@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::super::channel::Channel;
 use super::super::incoming::Incoming;
 use super::super::wire::{COMMAND_FLAG_FUA, COMMAND_FLAG_NO_HOLE, command};
 use super::connect::connect;
@@ -150,7 +151,7 @@ impl Client {
         let socket = connect(&uri.place).await;
         let socket = Arc::new(socket.map_err(|error| Error::os("no connection", error))?);
         let unfinished = Unfinished(Some(socket.clone()));
-        let mut incoming = Incoming::new(runtime.clone(), socket.clone());
+        let mut incoming = Incoming::new(Channel::new(runtime.clone(), socket.clone()));
         let handshake =
             Handshake { runtime, socket: &socket, incoming: &mut incoming, export: &uri.export };
         let export = handshake.negotiate().await?;

@@ -75,7 +75,7 @@ fn random_request(random: &mut Random) -> Request {
         0 => random.random_range(0..300),
         1 => random.random_range(0..100_000),
         2 => 1 << random.random_range(0..32),
-        _ => random.random(),
+        _ => random.random::<u32>().into(),
     };
     Request {
         flags: if random.random_ratio(1, 4) { random.random() } else { random.random_range(0..4) },

@@ -4,6 +4,7 @@
 //! the client's end of it tells the server's side what to do next, and closing it ends the test.
 //! Every client socket has a time limit, so that a missing reply is a failure and not a hang.
 
+mod dialects;
 mod handshake;
 mod hostile;
 mod shutdown;
@@ -22,11 +23,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::wire::{self, Request, command};
-use super::{Options, Server, Stats};
+use super::{Export, Options, Server, Stats};
 use crate::base::wait::WaitQueue;
 use crate::base::{Error, ErrorKind, Result};
 use crate::runtime::{Backend, Runtime};
-use crate::serve::{Disk, Listen, Listener};
+use crate::serve::disk::{Content, Extent};
+use crate::serve::{Access, Disk, Listen, Listener};
 
 /// Of every test's disk, in bytes.
 pub(super) const SIZE: u64 = 40 << 20;
@@ -157,6 +159,34 @@ impl Disk for TestDisk {
         self.note(format!("prefetch {offset} {len}"));
         self.touch(offset, len)
     }
+
+    /// Blocks of 4 KiB: those that hold nothing but zeroes are holes, if their number is odd, and
+    /// zeroes if it is even; the others take as many bytes as their number says.
+    async fn extents(
+        &self,
+        offset: u64,
+        len: u64,
+        mut visit: impl FnMut(Extent) -> bool,
+    ) -> Result<()> {
+        self.touch(offset, len)?;
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let block = at / 4096;
+            let bytes = ((block + 1) * 4096).min(end) - at;
+            let is_zero = self.bytes.borrow()[(block * 4096) as usize..][..4096] == [0; 4096];
+            let content = match (is_zero, block % 2) {
+                (false, _) => Content::Data,
+                (true, 0) => Content::Zeroes,
+                (true, _) => Content::Hole,
+            };
+            let stored_bytes = if is_zero { 0 } else { block };
+            if !visit(Extent { bytes, content, stored_bytes }) {
+                break;
+            }
+            at += bytes;
+        }
+        Ok(())
+    }
 }
 
 /// What the client asks of the server's side, over the control socket.
@@ -247,6 +277,7 @@ impl Client {
     }
 
     fn request(&mut self, command: u16, flags: u16, cookie: u64, offset: u64, length: u32) {
+        let length = length.into();
         self.send(&Request { flags, command, cookie, offset, length }.encode());
     }
 
@@ -303,23 +334,34 @@ impl Left {
 
 /// Runs `client` against a server of `disk`.
 fn serve(disk: TestDisk, options: Options, client: impl FnOnce(Door) + Send + 'static) -> Left {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("socket");
     let runtime = Runtime::new(Backend::Auto).unwrap();
     let disk = Rc::new(disk);
-    let server = Server::new(runtime.clone(), disk.clone(), options);
-    let listener = Listener::bind(&Listen::Unix(path.clone())).unwrap();
+    let export = Rc::new(Export::new("disk", "a test disk", disk.clone()));
+    let server = Server::new(runtime.clone(), vec![export.clone()], options);
+    serve_with(&runtime, &server, &disk, client);
+    Left { disk, stats: export.stats(), connections: server.connections() }
+}
+
+/// Runs `client` against `server`; its signals are for `disk`.
+fn serve_with(
+    runtime: &Runtime,
+    server: &Rc<Server<TestDisk>>,
+    disk: &TestDisk,
+    client: impl FnOnce(Door) + Send + 'static,
+) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let listener = Listener::bind(&Listen::Unix(path.clone()), Access::default()).unwrap();
     let (near, far) = UnixStream::pair().unwrap();
     far.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     let door = Door { path: path.clone(), control: far };
     let client = std::thread::spawn(move || client(door));
     runtime.spawn(server.clone().serve(listener));
-    runtime.block_on(obey(&runtime, &server, &disk, near));
+    runtime.block_on(obey(runtime, server, disk, near));
     if let Err(panic) = client.join() {
         std::panic::resume_unwind(panic);
     }
     assert!(!path.exists(), "the socket file is left behind");
-    Left { disk, stats: server.stats(), connections: server.connections() }
 }
 
 /// Does what the client's signals say; shuts the server down when there are no more.

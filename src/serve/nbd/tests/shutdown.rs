@@ -70,7 +70,11 @@ fn a_client_that_does_not_read_is_not_waited_for() {
 fn a_slow_flush_is_waited_for() {
     let runtime = Runtime::simulated();
     let disk = Rc::new(TestDisk { gates_flush: true, ..TestDisk::default() });
-    let server = Server::new(runtime.clone(), disk.clone(), Options::default());
+    let server = Server::new(
+        runtime.clone(),
+        vec![Rc::new(Export::new("disk", "", disk.clone()))],
+        Options::default(),
+    );
     let (clock, gate) = (runtime.clone(), disk.clone());
     runtime.spawn(async move {
         clock.sleep_ns(600_000_000_000).await;

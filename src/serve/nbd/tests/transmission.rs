@@ -80,7 +80,7 @@ fn refused_requests_leave_the_stream_in_step() {
         assert_eq!(client.read(0, (32 << 20) + 1), Err(22));
         assert_eq!(client.call(command::TRIM, 0, SIZE, 1), 22);
         assert_eq!(client.call(command::WRITE_ZEROES, 0, SIZE, 1), 28);
-        assert_eq!(client.call(command::WRITE_ZEROES, 1 << 4, 0, 512), 22);
+        assert_eq!(client.call(command::WRITE_ZEROES, 1 << 5, 0, 512), 22);
         assert_eq!(client.call(command::CACHE, 0, SIZE, 1), 22);
         assert_eq!(client.call(command::FLUSH, 0, 0, 512), 22);
         assert_eq!(client.call(7, 0, 0, 512), 22);

@@ -12,11 +12,11 @@ use futures_util::future::poll_immediate;
 use rand::RngExt;
 
 use super::super::super::tests::{SIZE as DISK_BYTES, TestDisk};
-use super::super::super::{Options, Server};
+use super::super::super::{Export, Options, Server};
 use super::super::table::REQUESTS_MAX;
 use super::*;
 use crate::base::seed;
-use crate::serve::{Listen, Listener};
+use crate::serve::{Access, Listen, Listener};
 
 /// Everything at hand where a test's body runs.
 struct World {
@@ -48,9 +48,9 @@ fn with_server(backend: Backend, disk: TestDisk, body: impl AsyncFnOnce(&World))
     let socket = directory.path().join("socket");
     let runtime = Runtime::new(backend).unwrap();
     let disk = Rc::new(disk);
-    let options = Options { export_name: "disk".into(), ..Options::default() };
-    let server = Server::new(runtime.clone(), disk.clone(), options);
-    let listener = Listener::bind(&Listen::Unix(socket.clone())).unwrap();
+    let export = Export::new("disk", "", disk.clone());
+    let server = Server::new(runtime.clone(), vec![Rc::new(export)], Options::default());
+    let listener = Listener::bind(&Listen::Unix(socket.clone()), Access::default()).unwrap();
     runtime.spawn(server.clone().serve(listener));
     let world = World { runtime: runtime.clone(), disk, server, socket };
     let limited = async { runtime.timeout(TIME_LIMIT_NS, body(&world)).await };
@@ -143,7 +143,10 @@ fn what_cannot_be_is_refused_without_asking() {
         client.flush().await.unwrap();
         assert_eq!(client.read(0, AlignedBuffer::zeroed(4096)).await.1.err().map(|_| ()), None);
         assert_eq!(read_error(&client, DISK_BYTES, 512).await.kind(), ErrorKind::InvalidInput);
-        assert_eq!((world.calls(), world.server.stats().refused), (vec!["flush".to_owned()], 0));
+        assert_eq!(
+            (world.calls(), world.server.exports()[0].stats().refused),
+            (vec!["flush".to_owned()], 0)
+        );
     });
 }
 
@@ -256,8 +259,8 @@ fn a_server_that_shut_down_is_noticed() {
 fn tcp_carries_the_same() {
     with_server(Backend::Auto, TestDisk::default(), async |world| {
         let any = Listen::Tcp(([127, 0, 0, 1], 0).into());
-        let listener = Listener::bind(&any).unwrap();
-        let uri = Uri::parse(&listener.uri()).unwrap();
+        let listener = Listener::bind(&any, Access::default()).unwrap();
+        let uri = Uri::parse(&listener.uri("", false)).unwrap();
         world.runtime.spawn(world.server.clone().serve(listener));
         let client = Client::connect(&world.runtime, &uri).await.unwrap();
         let mut data = AlignedBuffer::zeroed(1 << 20);

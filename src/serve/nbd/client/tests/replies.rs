@@ -257,6 +257,7 @@ fn long_ranges_and_copied_writes_go_in_pieces() {
         ] {
             let request = server.request();
             let Request { cookie, .. } = request;
+            let length = length.into();
             assert_eq!(request, Request { flags, command, cookie, offset, length });
             if command == command::WRITE {
                 server.0.read_exact(&mut vec![0; length as usize]).unwrap();

@@ -1,0 +1,163 @@
+//! Metadata contexts: what a client may ask of a range besides its bytes.
+//!
+//! | context | status of an extent |
+//! |---|---|
+//! | `base:allocation` | bit 0: not mapped; bit 1: reads as zeroes |
+//! | `x-pumice:stored` | what the extent takes in the log, in 65536ths of its length |
+//!
+//! A share, and not bytes, because clients join extents of one status: a range takes its length
+//! times its status over 65536, headers included; 65536 is what a range takes that is stored as it
+//! is, and a little more with its header. A frame of which only a part is still mapped stands for
+//! that part of its bytes.
+//! A thin drive that is full refuses writes also where `base:allocation` says that blocks are
+//! mapped, because a log has nothing to write over.
+//!
+//! Names and bits only; the map is asked by `execute`.
+
+use super::wire::Fields;
+
+/// Bits of `base:allocation`.
+pub(super) const STATE_HOLE: u64 = 1 << 0;
+pub(super) const STATE_ZERO: u64 = 1 << 1;
+/// `x-pumice:stored` of what takes as much as it is long.
+pub(super) const STORED_WHOLE: u64 = 1 << 16;
+
+/// The contexts, by their position; an identifier is the position plus one, because clients have
+/// taken 0 for none.
+const NAMES: [&str; 2] = ["base:allocation", "x-pumice:stored"];
+
+/// One context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Context {
+    Allocation,
+    Stored,
+}
+
+impl Context {
+    const ALL: [Self; 2] = [Self::Allocation, Self::Stored];
+
+    pub(super) fn name(self) -> &'static str {
+        NAMES[self as usize]
+    }
+
+    /// The identifier in replies.
+    pub(super) fn id(self) -> u32 {
+        self as u32 + 1
+    }
+}
+
+/// A set of contexts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Contexts([bool; 2]);
+
+impl Contexts {
+    pub(super) const NONE: Self = Self([false; 2]);
+    pub(super) const ALL: Self = Self([true; 2]);
+
+    pub(super) fn iter(self) -> impl Iterator<Item = Context> {
+        Context::ALL.into_iter().filter(move |&context| self.0[context as usize])
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self == Self::NONE
+    }
+}
+
+/// The data of `LIST_META_CONTEXT` and `SET_META_CONTEXT`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ContextRequest<'a> {
+    /// Name of the export; empty for the default one.
+    pub(super) name: &'a [u8],
+    queries: Vec<&'a [u8]>,
+}
+
+impl<'a> ContextRequest<'a> {
+    /// Reads an option's data; `None` if the lengths inside do not add up. Takes memory for as
+    /// many queries as there are, which is less than the data itself has bytes.
+    pub(super) fn decode(data: &'a [u8]) -> Option<Self> {
+        let mut fields = Fields(data);
+        let name = fields.string()?;
+        let count = fields.u32()?;
+        let mut queries = Vec::new();
+        for _ in 0..count {
+            queries.push(fields.string()?);
+        }
+        fields.is_empty().then_some(Self { name, queries })
+    }
+
+    /// The contexts to list: all if nothing is asked for, else those whose name, or whose name
+    /// space with its colon, is.
+    pub(super) fn listed(&self) -> Contexts {
+        if self.queries.is_empty() {
+            return Contexts::ALL;
+        }
+        self.matching(|query, name| {
+            let space = name.find(':').map_or(0, |colon| colon + 1);
+            query == name.as_bytes() || query == &name.as_bytes()[..space]
+        })
+    }
+
+    /// The contexts to select: those whose name is asked for.
+    pub(super) fn selected(&self) -> Contexts {
+        self.matching(|query, name| query == name.as_bytes())
+    }
+
+    fn matching(&self, matches: impl Fn(&[u8], &str) -> bool) -> Contexts {
+        Contexts(NAMES.map(|name| self.queries.iter().any(|query| matches(query, name))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: names select what they name, name spaces list and do not select, and no truncation
+    //! gets through.
+    use super::*;
+
+    fn data(name: &[u8], queries: &[&[u8]]) -> Vec<u8> {
+        let mut data = Vec::new();
+        let mut string = |bytes: &[u8]| {
+            data.extend_from_slice(&(bytes.len() as u32).to_be_bytes());
+            data.extend_from_slice(bytes);
+        };
+        string(name);
+        let mut all = Vec::new();
+        for query in queries {
+            all.extend_from_slice(&(query.len() as u32).to_be_bytes());
+            all.extend_from_slice(query);
+        }
+        [data, (queries.len() as u32).to_be_bytes().to_vec(), all].concat()
+    }
+
+    fn names(contexts: Contexts) -> Vec<&'static str> {
+        contexts.iter().map(Context::name).collect()
+    }
+
+    #[test]
+    fn queries_list_and_select() {
+        for (queries, listed, selected) in [
+            (&[][..], &NAMES[..], &[][..]),
+            (&[&b"base:"[..]], &NAMES[..1], &[]),
+            (&[b"x-pumice:"], &NAMES[1..], &[]),
+            (&[b"base:allocation"], &NAMES[..1], &NAMES[..1]),
+            (&[b"x-pumice:stored", b"base:allocation"], &NAMES[..], &NAMES[..]),
+            (&[b"base:allocation2", b"base", b"", b":", b"qemu:"], &[], &[]),
+        ] {
+            let bytes = data(b"disk", queries);
+            let request = ContextRequest::decode(&bytes).unwrap();
+            assert_eq!(request.name, b"disk");
+            assert_eq!(names(request.listed()), listed, "{queries:?}");
+            assert_eq!(names(request.selected()), selected, "{queries:?}");
+        }
+    }
+
+    #[test]
+    fn requests_are_read_whole_or_not_at_all() {
+        let bytes = data(b"disk", &[b"base:allocation", b""]);
+        for length in 0..bytes.len() {
+            assert_eq!(ContextRequest::decode(&bytes[..length]), None, "{length} bytes");
+        }
+        assert_eq!(ContextRequest::decode(&[&bytes[..], &[0]].concat()), None);
+        // A count that no data stands behind.
+        assert_eq!(ContextRequest::decode(b"\0\0\0\0\xff\xff\xff\xff"), None);
+    }
+}

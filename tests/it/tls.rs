@@ -1,0 +1,343 @@
+//! Goal: clients that may come in do, over TLS, and no others; nothing that is said in the clear
+//! counts once a connection is encrypted.
+//!
+//! Method: an authority and certificates made for each test, in the files that qemu and libnbd use;
+//! their own clients; and a client of sockets for what those would never do.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose};
+use rcgen::{IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tempfile::TempDir;
+
+use crate::harness::{
+    COMMAND_LIMIT, Drive, Server, pumice, run, run_ok, stand_in, tool, wait_until,
+};
+
+/// An authority, and the directories of those it knows.
+struct Authority {
+    folder: TempDir,
+    issuer: Issuer<'static, KeyPair>,
+    certificate: Certificate,
+}
+
+impl Authority {
+    fn new(name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        Self { folder, issuer: Issuer::new(params, key), certificate }
+    }
+
+    /// A directory with a certificate of this authority for `role` (server or client), made by
+    /// `change`; whoever it is for trusts `trusted`.
+    fn issue(
+        &self,
+        name: &str,
+        role: &str,
+        trusted: &Self,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> PathBuf {
+        let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+        let mut params = CertificateParams::new(names).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.key_usages =
+            vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        change(&mut params);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let folder = self.folder.path().join(name);
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("ca-cert.pem"), trusted.certificate.pem()).unwrap();
+        fs::write(folder.join(format!("{role}-cert.pem")), certificate.pem()).unwrap();
+        fs::write(folder.join(format!("{role}-key.pem")), key.serialize_pem()).unwrap();
+        folder
+    }
+
+    fn server(&self) -> PathBuf {
+        self.issue("server", "server", self, |_| {})
+    }
+
+    fn client(&self, name: &str) -> PathBuf {
+        self.issue(name, "client", self, |_| {})
+    }
+}
+
+fn serve(drive: &Drive, certificates: &Path, args: &[&str]) -> Server {
+    let certificates = certificates.to_str().unwrap();
+    drive.serve_with(&[&["--tls-certificates", certificates], args].concat())
+}
+
+/// The server's default export over TLS, for a client with certificates in a directory.
+fn uri(server: &Server, certificates: &Path) -> String {
+    let uri = server.uri().replacen("nbd+unix", "nbds+unix", 1);
+    format!("{uri}&tls-certificates={}", certificates.display())
+}
+
+#[test]
+fn clients_with_a_certificate_come_in_and_others_do_not() {
+    let (Some(nbdinfo), Some(nbdcopy)) = (tool("nbdinfo"), tool("nbdcopy")) else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    let (authority, other) = (Authority::new("one"), Authority::new("other"));
+    let drive = Drive::create("64M", &[]);
+    let image = drive.beside("image");
+    fs::write(&image, fs::read(crate::harness::PUMICE).unwrap()).unwrap();
+    fs::OpenOptions::new().write(true).open(&image).unwrap().set_len(64 << 20).unwrap();
+    let server = serve(&drive, &authority.server(), &["--tls-verify-peer"]);
+    let known = authority.client("known");
+    let info = |uri: String| run(Command::new(&nbdinfo).arg("--size").arg(uri), COMMAND_LIMIT);
+
+    run_ok(Command::new(&nbdcopy).arg(&image).arg(uri(&server, &known)));
+    let copy = drive.beside("copy");
+    run_ok(Command::new(&nbdcopy).arg(uri(&server, &known)).arg(&copy));
+    assert!(fs::read(&image).unwrap() == fs::read(&copy).unwrap(), "other bytes over TLS");
+
+    let stranger = other.issue("stranger", "client", &authority, |_| {});
+    let expired = authority.issue("expired", "client", &authority, |params| {
+        params.not_before = date_time_ymd(2001, 1, 1);
+        params.not_after = date_time_ymd(2002, 1, 1);
+    });
+    let nobody = authority.client("nobody");
+    fs::remove_file(nobody.join("client-cert.pem")).unwrap();
+    fs::remove_file(nobody.join("client-key.pem")).unwrap();
+    for (certificates, why) in [
+        (&stranger, "UnknownIssuer"),
+        (&expired, "certificate expired"),
+        (&nobody, "sent no certificates"),
+    ] {
+        let refused = info(uri(&server, certificates));
+        assert_ne!(refused.code, Some(0), "{}", certificates.display());
+        // Their client may keep a certificate to itself that will not do. This one does not.
+        if certificates != &nobody {
+            assert!(list_over_tls(&server, certificates).is_err());
+        }
+        wait_until(why, || server.stderr().contains(why));
+    }
+    assert_eq!(list_over_tls(&server, &known).unwrap(), SERVER);
+    let plain = info(server.uri());
+    assert_ne!(plain.code, Some(0), "in the clear");
+    // Nobody was disturbed.
+    assert_eq!(info(uri(&server, &known)).stdout.trim(), "67108864");
+    server.stop();
+    drive.assert_checks();
+}
+
+#[test]
+fn qemu_comes_in_over_tcp() {
+    let Some(qemu_img) = tool("qemu-img") else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    let authority = Authority::new("one");
+    let drive = Drive::create("64M", &[]);
+    let args = ["--tls-verify-peer", "--listen", "127.0.0.1:0"];
+    let server = serve(&drive, &authority.server(), &args);
+    wait_until("the log has the TCP address", || server.stderr().contains("nbds://127.0.0.1:"));
+    let said = server.stderr();
+    let port = said.split("nbds://127.0.0.1:").nth(1).unwrap();
+    let port: String = port.chars().take_while(char::is_ascii_digit).collect();
+    let known = authority.client("known");
+    let object = format!("tls-creds-x509,id=tls0,endpoint=client,dir={}", known.display());
+    let image = format!("driver=nbd,host=localhost,port={port},tls-creds=tls0");
+    let mut command = Command::new(qemu_img);
+    command.args(["info", "--object", &object, "--image-opts", &image]);
+    let said = run_ok(&mut command).stdout;
+    assert!(said.contains("67108864 bytes"), "{said}");
+    server.stop();
+}
+
+#[test]
+fn tls_may_be_left_to_the_client() {
+    let Some(nbdinfo) = tool("nbdinfo") else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    let authority = Authority::new("one");
+    let drive = Drive::create("64M", &[]);
+    let server = serve(&drive, &authority.server(), &["--tls", "allow"]);
+    for uri in [server.uri(), uri(&server, &authority.client("client"))] {
+        assert_eq!(run_ok(Command::new(&nbdinfo).arg("--size").arg(uri)).stdout.trim(), "67108864");
+    }
+    server.stop();
+}
+
+/// A connection that has been greeted.
+fn connect(server: &Server) -> UnixStream {
+    let mut socket = UnixStream::connect(server.socket()).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut greeting = [0; 18];
+    socket.read_exact(&mut greeting).unwrap();
+    socket.write_all(&[0, 0, 0, 3]).unwrap();
+    socket
+}
+
+fn option(number: u8, data: &[u8]) -> Vec<u8> {
+    [&b"IHAVEOPT\0\0\0"[..], &[number], &(data.len() as u32).to_be_bytes(), data].concat()
+}
+
+/// Type of the next reply to an option, without its data.
+fn reply(stream: &mut impl Read) -> io::Result<u32> {
+    let mut header = [0; 20];
+    stream.read_exact(&mut header)?;
+    let field = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
+    io::copy(&mut stream.take(field(16).into()), &mut io::sink())?;
+    Ok(field(12))
+}
+
+/// Asks for the exports through TLS; the type of the first answer.
+fn list_over_tls(server: &Server, certificates: &Path) -> io::Result<u32> {
+    let mut socket = connect(server);
+    socket.write_all(&option(5, b""))?;
+    assert_eq!(reply(&mut socket)?, ACK);
+    let mut connection = tls_client(certificates);
+    let mut stream = rustls::Stream::new(&mut connection, &mut socket);
+    stream.write_all(&option(3, b""))?;
+    reply(&mut stream)
+}
+
+const ACK: u32 = 1;
+const SERVER: u32 = 2;
+const ERR_INVALID: u32 = (1 << 31) + 3;
+const ERR_TLS_REQD: u32 = (1 << 31) + 5;
+
+#[test]
+fn before_tls_a_server_that_requires_it_tells_nothing() {
+    if stand_in().is_some() {
+        return;
+    }
+    let authority = Authority::new("one");
+    let drive = Drive::create("64M", &[]);
+    let server = serve(&drive, &authority.server(), &[]);
+    let mut socket = connect(&server);
+    for number in [3, 6, 7, 8, 9, 10, 11, 99] {
+        socket.write_all(&option(number, b"")).unwrap();
+        assert_eq!(reply(&mut socket).unwrap(), ERR_TLS_REQD, "option {number}");
+    }
+    // The old way to choose an export cannot be refused politely.
+    socket.write_all(&option(1, b"")).unwrap();
+    assert_eq!(socket.read(&mut [0]).unwrap(), 0);
+    server.stop();
+}
+
+/// Guards against the flaw of CVE-2021-3716: a request put behind STARTTLS by somebody between is
+/// answered as if it had come encrypted.
+#[test]
+fn words_behind_starttls_end_the_connection() {
+    if stand_in().is_some() {
+        return;
+    }
+    let authority = Authority::new("one");
+    let drive = Drive::create("64M", &[]);
+    for tls in ["allow", "require"] {
+        let server = serve(&drive, &authority.server_again(tls), &["--tls", tls]);
+        let mut socket = connect(&server);
+        socket.write_all(&[option(5, b""), option(3, b"")].concat()).unwrap();
+        let mut said = Vec::new();
+        let _may_be_reset = socket.read_to_end(&mut said);
+        assert_eq!(said, b"", "{tls}");
+        server.stop();
+    }
+}
+
+impl Authority {
+    fn server_again(&self, name: &str) -> PathBuf {
+        self.issue(name, "server", self, |_| {})
+    }
+}
+
+/// Guards against the other half of CVE-2021-3716: what was agreed on in the clear, by whomever,
+/// still counts behind it.
+#[test]
+fn what_was_agreed_on_in_the_clear_is_forgotten() {
+    if stand_in().is_some() {
+        return;
+    }
+    let authority = Authority::new("one");
+    let drive = Drive::create("64M", &[]);
+    let server = serve(&drive, &authority.server(), &["--tls", "allow"]);
+    let mut socket = connect(&server);
+    socket.write_all(&option(8, b"")).unwrap();
+    assert_eq!(reply(&mut socket).unwrap(), ACK);
+    socket.write_all(&option(5, b"")).unwrap();
+    assert_eq!(reply(&mut socket).unwrap(), ACK);
+    let mut connection = tls_client(&authority.client("client"));
+    let mut stream = rustls::Stream::new(&mut connection, &mut socket);
+    stream.write_all(&option(5, b"")).unwrap();
+    assert_eq!(reply(&mut stream).unwrap(), ERR_INVALID, "TLS within TLS");
+    // Contexts need the structured replies that were agreed on before.
+    stream.write_all(&option(10, b"\0\0\0\0\0\0\0\0")).unwrap();
+    assert_eq!(reply(&mut stream).unwrap(), ERR_INVALID);
+    stream.write_all(&option(7, b"\0\0\0\0\0\0")).unwrap();
+    assert_eq!([reply(&mut stream).unwrap(), reply(&mut stream).unwrap()], [3, ACK]);
+    // A read of 8 bytes, answered by a simple reply.
+    let read = [&0x2560_9513_u32.to_be_bytes()[..], &[0; 20], &[0, 0, 0, 8]].concat();
+    stream.write_all(&read).unwrap();
+    let mut answer = [0; 24];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[..4], 0x6744_6698_u32.to_be_bytes());
+    server.stop();
+}
+
+fn tls_client(certificates: &Path) -> rustls::ClientConnection {
+    let mut roots = rustls::RootCertStore::empty();
+    let authority = CertificateDer::from_pem_file(certificates.join("ca-cert.pem")).unwrap();
+    roots.add(authority).unwrap();
+    let chain = vec![CertificateDer::from_pem_file(certificates.join("client-cert.pem")).unwrap()];
+    let key = PrivateKeyDer::from_pem_file(certificates.join("client-key.pem")).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key)
+        .unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    rustls::ClientConnection::new(Arc::new(config), name).unwrap()
+}
+
+#[test]
+fn flags_that_would_let_anybody_in_are_refused() {
+    if stand_in().is_some() {
+        return;
+    }
+    let authority = Authority::new("one");
+    let certificates = authority.server();
+    let (certificates, empty) = (certificates.to_str().unwrap(), authority.folder.path());
+    let drive = Drive::create("64M", &[]);
+    let path = drive.path().to_str().unwrap();
+    for (args, why) in [
+        (&["--listen", "0.0.0.0:0"][..], "say --insecure"),
+        (
+            &["--listen", "0.0.0.0:0", "--tls", "allow", "--tls-certificates", certificates],
+            "say --insecure",
+        ),
+        (&["--tls", "require"], "--tls-certificates DIR"),
+        (&["--tls", "off", "--tls-certificates", certificates], "takes no --tls-certificates"),
+        (&["--tls-verify-peer"], "--tls-certificates"),
+        (&["--tls-psk", "keys"], "pre-shared keys"),
+        (&["--tls-certificates", empty.to_str().unwrap()], "server-cert.pem"),
+        (&["--unix-mode", "0660"], "--unix"),
+    ] {
+        let refused = pumice(&[&["serve", path, "--run", "true"], args].concat());
+        assert_eq!(refused.code, Some(2), "{args:?}: {}", refused.stderr);
+        assert!(refused.stderr.contains(why), "{args:?}: {}", refused.stderr);
+    }
+    let allowed = ["serve", path, "--run", "true", "--listen", "0.0.0.0:0", "--insecure"];
+    assert_eq!(pumice(&allowed).code, Some(0));
+}
