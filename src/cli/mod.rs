@@ -19,6 +19,7 @@ mod extract;
 mod forecast;
 mod info;
 mod interrupt;
+mod manual;
 mod open;
 mod output;
 #[cfg(feature = "bench")]
@@ -69,6 +70,21 @@ Examples:
 struct Cli {
     #[command(subcommand)]
     command: Command,
+
+    /// Form of the log on stderr
+    #[arg(long, value_enum, value_name = "FORM", default_value_t)]
+    #[arg(env = "PUMICE_LOG_FORMAT", hide_env_values = true)]
+    log_format: LogFormat,
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+enum LogFormat {
+    /// A line for a person
+    #[default]
+    Text,
+    /// A line of JSON, with the time
+    Json,
 }
 
 #[derive(Debug, Subcommand)]
@@ -99,6 +115,8 @@ enum Command {
     Reproduce(reproduce::Args),
     #[cfg(feature = "bench")]
     Forecast(forecast::Args),
+    Completions(manual::Completions),
+    Man(manual::Man),
 }
 
 /// Runs the program with the process's arguments.
@@ -117,16 +135,7 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Torture(_) => "off",
         _ => "warn",
     };
-    let filter = tracing_subscriber::EnvFilter::try_from_env("PUMICE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default_level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .with_target(false)
-        .log_internal_errors(false)
-        .without_time()
-        .init();
+    start_log(cli.log_format, default_level);
     let result = match cli.command {
         Command::Create(args) => create::run(&args),
         Command::Serve(args) => serve::run(&args),
@@ -154,6 +163,8 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Reproduce(args) => reproduce::run(&args),
         #[cfg(feature = "bench")]
         Command::Forecast(args) => forecast::run(&args),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args),
     };
     match result {
         Ok(Outcome::Good) => ExitCode::SUCCESS,
@@ -163,6 +174,22 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
             say_error(&error.chain());
             ExitCode::from(2)
         }
+    }
+}
+
+/// Sends the log to stderr; `PUMICE_LOG` says how much of it.
+fn start_log(format: LogFormat, default_level: &str) {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("PUMICE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default_level));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_target(false)
+        .log_internal_errors(false);
+    match format {
+        LogFormat::Text => log.without_time().init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
     }
 }
 

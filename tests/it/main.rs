@@ -27,6 +27,7 @@ mod fio;
 #[cfg(feature = "bench")]
 mod forecast;
 mod format_doc;
+mod manual;
 mod model;
 mod nbd_client;
 mod nbdinfo;

@@ -1,0 +1,78 @@
+//! Goal: what the program brings along for shells, `man`, systemd and collectors of logs is what
+//! they take.
+//!
+//! Method: each is given to the program it is for.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::harness::{COMMAND_LIMIT, Drive, PUMICE, pumice, run, run_ok, stand_in, tool};
+
+#[test]
+fn every_command_has_a_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().join("man1");
+    run_ok(Command::new(PUMICE).arg("man").arg(&pages));
+    for name in ["pumice", "pumice-create", "pumice-serve", "pumice-check", "pumice-man"] {
+        let page = fs::read_to_string(pages.join(format!("{name}.1"))).unwrap();
+        assert!(page.contains(".SH NAME") && page.contains(".SH OPTIONS"), "{name}");
+    }
+    let serve = fs::read_to_string(pages.join("pumice-serve.1")).unwrap();
+    assert!(serve.contains("tls\\-certificates"), "the flags of the command are in its page");
+    let refused = pumice(&["man", "/proc/nowhere"]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("choose another folder"), "{}", refused.stderr);
+}
+
+#[test]
+fn bash_completes_commands_and_flags() {
+    let Some(bash) = tool("bash") else { return };
+    let script = "
+eval \"$(\"$1\" completions bash)\"
+COMP_WORDS=(pumice se); COMP_CWORD=1; _pumice pumice se pumice; echo \"${COMPREPLY[@]}\"
+COMP_WORDS=(pumice serve --tls-v); COMP_CWORD=2; _pumice pumice --tls-v serve
+echo \"${COMPREPLY[@]}\"
+";
+    let said = run_ok(Command::new(bash).args(["-c", script, "bash", PUMICE])).stdout;
+    assert_eq!(said, "serve\n--tls-verify-peer\n");
+}
+
+#[test]
+fn the_log_can_be_read_by_machines() {
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let path = drive.path().to_str().unwrap();
+    let serve = ["--log-format", "json", "serve", path, "--run", "true"];
+    let said = run_ok(Command::new(PUMICE).args(serve)).stderr;
+    let lines: Vec<Value> =
+        said.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
+    let serving = |line: &Value| line["message"].as_str().is_some_and(|it| it.contains("serving"));
+    let line = lines.iter().find(|line| serving(line)).unwrap_or_else(|| panic!("{said}"));
+    assert_eq!(line["level"], "INFO");
+    assert!(line["timestamp"].is_string(), "{line}");
+}
+
+#[test]
+fn systemd_takes_the_units() {
+    let Some(analyze) = tool("systemd-analyze") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let dist = Path::new(env!("CARGO_MANIFEST_DIR")).join("dist");
+    for name in ["pumice@.service", "pumice@.socket"] {
+        let unit = fs::read_to_string(dist.join(name)).unwrap();
+        // Where it is installed there is a program at that place.
+        let unit = unit.replace("/usr/bin/pumice", PUMICE);
+        fs::write(folder.path().join(name), unit).unwrap();
+    }
+    let mut command = Command::new(analyze);
+    command
+        .args(["verify", "--man=no"])
+        .env("SYSTEMD_UNIT_PATH", format!("{}:", folder.path().display()));
+    let said = run(command.arg(folder.path().join("pumice@test.service")), COMMAND_LIMIT);
+    let about_ours = said.stderr.lines().filter(|line| line.contains("pumice")).count();
+    assert_eq!((said.code, about_ours), (Some(0), 0), "{}", said.stderr);
+}
