@@ -34,7 +34,10 @@ mod resize;
 mod scan;
 mod scrub;
 mod serve;
+#[cfg(feature = "top")]
+mod top;
 mod torture;
+mod watch;
 
 use std::ffi::OsString;
 use std::io::{ErrorKind as IoErrorKind, Write};
@@ -98,6 +101,8 @@ enum Command {
     Extract(extract::Args),
     Rebuild(rebuild::Args),
     Demo(demo::Args),
+    #[cfg(feature = "top")]
+    Top(top::Args),
     Torture(torture::Args),
     #[cfg(feature = "bench")]
     Bench(bench::Args),
@@ -146,6 +151,8 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Extract(args) => extract::run(&args),
         Command::Rebuild(args) => rebuild::run(&args),
         Command::Demo(args) => demo::run(&args),
+        #[cfg(feature = "top")]
+        Command::Top(args) => top::run(&args),
         Command::Torture(args) => torture::run(&args),
         #[cfg(feature = "bench")]
         Command::Bench(args) => bench::run(&args),

@@ -76,6 +76,9 @@ pub(crate) struct Args {
     #[arg(long, value_parser = thresholds, value_name = "PERCENT,...")]
     warn: Option<[u8; WARN_THRESHOLDS_MAX]>,
 
+    #[command(flatten)]
+    watch: super::watch::Args,
+
     /// How the operating system is asked for I/O
     #[arg(long, value_enum, default_value_t = Io::Auto)]
     io: Io,
@@ -123,7 +126,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let paths = exports::expand(&args.paths)?;
     // Before the drives: a socket in use must change nothing on them.
     let (listeners, _private) = listeners(args, &runtime, &security)?;
-    let served = exports::open_all(&runtime, &paths, &args.names, args.options())?;
+    let http = args.watch.bind()?;
+    let mut served = exports::open_all(&runtime, &paths, &args.names, args.options())?;
     let uris = uris(&listeners, &served, matches!(security, Security::Require(_)));
     say(&runtime, &served, &uris);
     let exports = served.iter().map(|drive| drive.export.clone()).collect();
@@ -133,7 +137,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     for listener in listeners {
         runtime.spawn(server.clone().serve(listener));
     }
+    let watch = super::watch::watch(&runtime, &server);
+    exports::show_all(&runtime, &mut served, &args.watch, &watch);
+    let watching = super::watch::serve(http, &runtime, &watch)?;
     let code = serve_until_the_end(args, &runtime, signals, &served, &uris);
+    drop(watching);
     let flushed = runtime.block_on(server.shutdown());
     let closed = exports::close_all(&runtime, &served);
     // The tasks hold the runtime; without them the listeners' files go, too.
@@ -161,7 +169,7 @@ fn uris(listeners: &[Listener], served: &[Served], needs_tls: bool) -> Vec<Vec<S
 
 fn say(runtime: &Runtime, served: &[Served], uris: &[Vec<String>]) {
     for (drive, uris) in served.iter().zip(uris) {
-        let is_direct = drive.export.disk.medium().is_direct();
+        let is_direct = drive.drive.medium().is_direct();
         tracing::info!(
             "serving {} ({}, {} I/O) at {}",
             drive.path.display(),

@@ -109,6 +109,11 @@ impl Gc {
         self.compacting.set(compacting);
     }
 
+    /// Whether nothing was to be gained when that many changes had been counted.
+    pub(crate) fn is_exhausted(&self, changes: u64) -> bool {
+        self.exhausted_at.get() == Some(changes)
+    }
+
     /// Whether the host has used up what was gained.
     fn is_host_ahead(&self) -> bool {
         self.is_moving.get() && self.credit.get() <= 0
@@ -195,7 +200,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     /// Whether garbage collection could still gain something; asks it to try.
     pub(crate) fn gc_can_gain(&self) -> bool {
-        let exhausted = self.gc.exhausted_at.get() == Some(self.space.borrow().changes());
+        let exhausted = self.gc.is_exhausted(self.space.borrow().changes());
         if !exhausted {
             self.gc.wake();
         }
@@ -208,8 +213,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     fn has_few_segments(&self) -> bool {
-        let target = self.reserved_segments(Purpose::Data) + HEADROOM_SEGMENTS;
-        self.space.borrow().free_count() < target
+        self.space.borrow().free_count() < self.gc_target_segments()
+    }
+
+    /// Free segments from which on garbage collection rests.
+    pub(crate) fn gc_target_segments(&self) -> u32 {
+        self.reserved_segments(Purpose::Data) + HEADROOM_SEGMENTS
     }
 
     /// Whether data must wait for garbage collection to gain something first.
@@ -220,7 +229,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     fn gc_is_wanted(&self) -> bool {
         let must_evacuate = self.space.borrow().beyond_end() > 0;
         (self.is_short_of_segments() || must_evacuate)
-            && self.gc.exhausted_at.get() != Some(self.space.borrow().changes())
+            && !self.gc.is_exhausted(self.space.borrow().changes())
     }
 
     async fn gc_step(&self) -> Result<Step> {

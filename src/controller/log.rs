@@ -234,6 +234,13 @@ impl Log {
         self.state.borrow().tail(stream).cloned()
     }
 
+    /// Bytes of a stream's segment that are taken, by the batch that is open too.
+    pub(crate) fn filled(&self, stream: Stream) -> Option<u32> {
+        let state = self.state.borrow();
+        let tail = state.tail(stream)?;
+        Some(state.open(stream).map_or(tail.used, OpenBatch::end))
+    }
+
     /// What segment headers say about the drive from now on.
     pub(crate) fn set_shape(&self, shape: DriveShape) {
         self.shape.set(shape);

@@ -12,11 +12,28 @@
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{Stream, TableEntry};
 
+/// What a segment is used for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+pub(crate) enum State {
+    /// Holds nothing.
     Free,
+    /// A stream goes on in it.
     Open,
+    /// Full.
     Sealed,
+}
+
+/// One segment as somebody sees it who only looks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SegmentView {
+    /// What it is used for.
+    pub(crate) state: State,
+    /// Whose data it holds; of no meaning while it is free.
+    pub(crate) stream: Stream,
+    /// Record bytes that something names.
+    pub(crate) live_bytes: u32,
+    /// Whether it cannot be emptied.
+    pub(crate) is_stuck: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -506,6 +523,16 @@ impl Space {
     pub(crate) fn used(&self) -> impl Iterator<Item = (SegmentId, u64, u32)> {
         let used = self.segments.iter().enumerate().filter(|(_, entry)| entry.state != State::Free);
         used.map(|(number, entry)| (SegmentId(number as u32), entry.generation, entry.live_bytes))
+    }
+
+    /// All segments in order.
+    pub(crate) fn views(&self) -> impl Iterator<Item = SegmentView> {
+        self.segments.iter().map(|entry| SegmentView {
+            state: entry.state,
+            stream: entry.stream,
+            live_bytes: entry.live_bytes,
+            is_stuck: entry.stuck,
+        })
     }
 
     fn matching(&self, wanted: impl Fn(&Segment) -> bool) -> impl Iterator<Item = SegmentId> {

@@ -23,6 +23,7 @@
 //! * `failures`: a medium that reports errors.
 //! * `extents`: what the map says of a range.
 //! * `extracting`: the whole disk taken out of a drive.
+//! * `watching`: what the drive says to somebody who looks.
 //! * `golden`: images of earlier versions of the format.
 
 mod checkpointing;
@@ -50,6 +51,7 @@ mod simulated;
 mod space;
 mod strangers;
 mod survival;
+mod watching;
 
 use std::rc::Rc;
 

@@ -17,6 +17,7 @@
 //! It deliberately has no worker threads of its own, no priorities and no knowledge of what it
 //! runs. A simulated runtime does no I/O.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::ops::Range;
@@ -71,6 +72,13 @@ struct Inner {
     driver: Driver,
     executor: Executor,
     timers: Timers,
+    turns: Cell<u64>,
+}
+
+impl Inner {
+    fn new(driver: Driver, executor: Executor, timers: Timers) -> Self {
+        Self { driver, executor, timers, turns: Cell::new(0) }
+    }
 }
 
 /// A handle of a single-threaded executor; clones are the same executor.
@@ -108,14 +116,14 @@ impl Runtime {
         };
         let executor =
             Executor::new(true).map_err(|error| Error::os("cannot create an eventfd", error))?;
-        Ok(Runtime(Rc::new(Inner { driver, executor, timers: Timers::real() })))
+        Ok(Runtime(Rc::new(Inner::new(driver, executor, Timers::real()))))
     }
 
     /// A runtime on virtual time, which starts at 0 and moves only when no task can go on. The
     /// same program polls in the same order in every run. I/O is refused as unsupported.
     pub fn simulated() -> Runtime {
         let executor = Executor::new(false).expect("an executor without an alarm needs nothing");
-        Runtime(Rc::new(Inner { driver: Driver::Simulated, executor, timers: Timers::simulated() }))
+        Runtime(Rc::new(Inner::new(Driver::Simulated, executor, Timers::simulated())))
     }
 
     /// `io_uring`, `threads` or `simulated`.
@@ -187,6 +195,12 @@ impl Runtime {
         .await
     }
 
+    /// How often I/O and timers have been looked at. What happens between two turns happens within
+    /// some tens of polls, without any wait.
+    pub fn turns(&self) -> u64 {
+        self.0.turns.get()
+    }
+
     /// Looks at I/O and timers when no task is ready, and waits for them if nobody yielded.
     fn idle(&self) {
         if self.0.executor.has_yielded() {
@@ -201,6 +215,7 @@ impl Runtime {
     }
 
     fn turn(&self, timeout_ns: Option<u64>) {
+        self.0.turns.set(self.0.turns.get() + 1);
         match &self.0.driver {
             Driver::Uring(uring) => uring.turn(self.0.executor.shared(), timeout_ns),
             Driver::Threads(threads) => threads.turn(self.0.executor.shared(), timeout_ns),

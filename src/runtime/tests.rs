@@ -31,7 +31,7 @@ fn real_runtimes() -> Vec<Runtime> {
         runtimes.extend(Uring::with_setup(skipped).ok().map(|uring| {
             let driver = Driver::Uring(Box::new(uring));
             let executor = Executor::new(true).unwrap();
-            Runtime(Rc::new(Inner { driver, executor, timers: Timers::real() }))
+            Runtime(Rc::new(Inner::new(driver, executor, Timers::real())))
         }));
     }
     runtimes

@@ -16,13 +16,14 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-pub use client::{Client, connect, info};
+pub use client::{Client, connect, info, snapshot};
 pub use protocol::{Answer, Progress, Request};
 
 use crate::base::{Error, ErrorKind, Result};
 use crate::controller::Drive;
 use crate::media::Medium;
 use crate::runtime::Runtime;
+use crate::serve::watch::Watch;
 
 /// The listening control socket of one drive; its file goes when this is dropped.
 pub struct ControlSocket {
@@ -62,13 +63,15 @@ impl ControlSocket {
         Ok(Self { socket: Arc::new(listener.into()), path, file })
     }
 
-    /// Serves requests about `drive` for ever. The socket's file does not wait for this to end.
+    /// Serves requests about `drive`, which has that number in `watch`, for ever. The socket's file
+    /// does not wait for this to end.
     pub fn serve<M: Medium + 'static>(
         &self,
         runtime: Runtime,
         drive: Rc<Drive<M, Runtime>>,
+        watch: (Rc<Watch>, usize),
     ) -> impl Future<Output = ()> + 'static {
-        session::serve(runtime, self.socket.clone(), drive)
+        session::serve(runtime, self.socket.clone(), drive, watch)
     }
 }
 

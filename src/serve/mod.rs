@@ -4,8 +4,11 @@
 
 pub mod control;
 pub mod disk;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod listen;
 pub mod nbd;
+pub mod watch;
 
 pub use disk::Disk;
 pub use listen::{Access, Listen, Listener};

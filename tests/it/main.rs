@@ -16,6 +16,8 @@ mod bench_sim;
 mod bench_target;
 mod cli_doc;
 mod crash;
+#[cfg(feature = "http")]
+mod dashboard;
 mod demo;
 #[cfg(feature = "bench")]
 mod detect;
@@ -27,11 +29,15 @@ mod fio;
 #[cfg(feature = "bench")]
 mod forecast;
 mod format_doc;
+#[cfg(feature = "http")]
+mod http;
 mod manual;
 mod model;
 mod nbd_client;
 mod nbdinfo;
 mod output;
+#[cfg(feature = "http")]
+mod page;
 mod payload;
 mod qemu;
 #[cfg(feature = "bench")]
@@ -47,4 +53,6 @@ mod serve;
 mod space;
 #[cfg(feature = "tls")]
 mod tls;
+#[cfg(feature = "top")]
+mod top;
 mod warn;

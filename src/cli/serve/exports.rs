@@ -6,10 +6,12 @@ use std::rc::Rc;
 
 use crate::base::{Error, ErrorKind, Result};
 use crate::cli::open::{self, FileDrive};
+use crate::cli::watch::{self, MeasuredDrive};
 use crate::controller::OpenOptions;
 use crate::runtime::Runtime;
 use crate::serve::control::ControlSocket;
 use crate::serve::nbd::Export;
+use crate::serve::watch::{Measured, Watch};
 
 /// How the file of a drive ends, for its place in a directory and for its name.
 const SUFFIX: &str = ".pumice";
@@ -17,9 +19,10 @@ const SUFFIX: &str = ".pumice";
 /// A drive that is served.
 pub(super) struct Served {
     pub(super) path: PathBuf,
-    pub(super) export: Rc<Export<FileDrive>>,
+    pub(super) drive: Rc<FileDrive>,
+    pub(super) export: Rc<Export<MeasuredDrive>>,
     /// Its way in for other commands, while this lives.
-    _control: Option<ControlSocket>,
+    control: Option<ControlSocket>,
 }
 
 /// Whose names are asked for.
@@ -65,7 +68,7 @@ pub(super) fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Opens all drives, each with a control socket. If one cannot be opened, those before it are
+/// Opens all drives. If one cannot be opened, those before it are
 /// closed again.
 ///
 /// # Errors
@@ -83,9 +86,9 @@ pub(super) fn open_all(
             Ok(drive) => {
                 let description = names.description.clone();
                 let description = description.unwrap_or_else(|| describe(&drive));
-                let control = control(runtime, &drive, path);
-                let export = Rc::new(Export::new(name, description, drive));
-                served.push(Served { path: path.clone(), export, _control: control });
+                let measured = Measured::new(drive.clone(), runtime.clone());
+                let export = Rc::new(Export::new(name, description, Rc::new(measured)));
+                served.push(Served { path: path.clone(), drive, export, control: None });
             }
             Err(error) => {
                 // The error that counts is the one that was first.
@@ -97,11 +100,25 @@ pub(super) fn open_all(
     Ok(served)
 }
 
+/// Shows all drives to those who watch, and to other commands.
+pub(super) fn show_all(
+    runtime: &Runtime,
+    served: &mut [Served],
+    args: &watch::Args,
+    watch: &Rc<Watch>,
+) {
+    for drive in served {
+        let name = drive.export.name.clone();
+        let number = args.add(watch, name, &drive.drive, &drive.export.disk);
+        drive.control = control(runtime, drive, (watch.clone(), number));
+    }
+}
+
 /// Closes all drives; the first error, with its path.
 pub(super) fn close_all(runtime: &Runtime, served: &[Served]) -> Result<()> {
     let mut closed = Ok(());
-    for Served { path, export, .. } in served {
-        let result = runtime.block_on(export.disk.close());
+    for Served { path, drive, .. } in served {
+        let result = runtime.block_on(drive.close());
         closed = closed.and(result.map_err(|error| crate::cli::at_path(path, error)));
     }
     closed
@@ -140,11 +157,12 @@ fn describe(drive: &FileDrive) -> String {
 }
 
 /// Lets other commands reach the drive. Serving works without.
-fn control(runtime: &Runtime, drive: &Rc<FileDrive>, path: &Path) -> Option<ControlSocket> {
+fn control(runtime: &Runtime, served: &Served, watch: (Rc<Watch>, usize)) -> Option<ControlSocket> {
+    let path = &served.path;
     let socket = ControlSocket::bind(path).inspect_err(|error| {
         tracing::warn!("no other command will reach {}: {}", path.display(), error.chain());
     });
     let socket = socket.ok()?;
-    runtime.spawn(socket.serve(runtime.clone(), drive.clone()));
+    runtime.spawn(socket.serve(runtime.clone(), served.drive.clone(), watch));
     Some(socket)
 }

@@ -9,6 +9,7 @@ use super::protocol::{ANSWER_BYTES_MAX, Answer, Request, line};
 use super::socket_path;
 use crate::base::{Error, ErrorKind, Result};
 use crate::controller::Info;
+use crate::serve::watch::Snapshot;
 
 /// How long a client waits for a server that is busy; a long request is heard of more often.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -42,6 +43,20 @@ pub fn info(drive: &Path) -> Result<Option<Info>> {
     match client.ask(&Request::Info {}, |_| ())? {
         None => Ok(None),
         Some(Answer::Info(info)) => Ok(Some(*info)),
+        Some(_) => Err(senseless(drive)),
+    }
+}
+
+/// Asks the server of the drive at `drive` how both are; `None` if there is none, or if it ends
+/// just now.
+///
+/// # Errors
+/// Those of [`connect`] and [`Client::ask`].
+pub fn snapshot(drive: &Path) -> Result<Option<Snapshot>> {
+    let Some(client) = connect(drive)? else { return Ok(None) };
+    match client.ask(&Request::Watch {}, |_| ())? {
+        None => Ok(None),
+        Some(Answer::Watched(snapshot)) => Ok(Some(*snapshot)),
         Some(_) => Err(senseless(drive)),
     }
 }

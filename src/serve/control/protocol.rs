@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::{Error, ErrorKind};
 use crate::controller::{Info, Problem, Resize, Resized, ScrubReport};
+use crate::serve::watch::Snapshot;
 
 /// Longest request in bytes.
 pub(super) const REQUEST_BYTES_MAX: usize = 4096;
@@ -26,6 +27,8 @@ pub(super) const ANSWER_BYTES_MAX: u64 = 1 << 20;
 pub enum Request {
     /// The drive's info.
     Info {},
+    /// The server and the drive as they are now.
+    Watch {},
     /// Scrub the drive.
     Scrub {
         /// Bytes a second; 0 for no limit.
@@ -41,6 +44,8 @@ pub enum Request {
 pub enum Answer {
     /// The drive's info: the result.
     Info(Box<Info>),
+    /// The server and the drive: the result.
+    Watched(Box<Snapshot>),
     /// What was asked for is under way.
     Progress(Progress),
     /// A problem that a scrub found; they come before its result.

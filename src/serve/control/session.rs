@@ -18,6 +18,7 @@ use crate::base::{Clock, Error, ErrorKind, Result};
 use crate::controller::{Drive, Resize, Resized};
 use crate::media::Medium;
 use crate::runtime::Runtime;
+use crate::serve::watch::Watch;
 
 /// Clients at once; more wait in the backlog. A scrub, a resize and a few that ask for info.
 const CLIENTS_MAX: u32 = 8;
@@ -50,6 +51,7 @@ pub(super) async fn serve<M: Medium + 'static>(
     runtime: Runtime,
     socket: Arc<OwnedFd>,
     drive: Rc<Drive<M, Runtime>>,
+    watch: (Rc<Watch>, usize),
 ) {
     let clients = Rc::<Clients>::default();
     loop {
@@ -60,10 +62,10 @@ pub(super) async fn serve<M: Medium + 'static>(
                 clients.count.set(clients.count.get() + 1);
                 let place = Place(clients.clone());
                 let link = Link { runtime: runtime.clone(), client: Arc::new(client) };
-                let drive = drive.clone();
+                let (drive, watch) = (drive.clone(), watch.clone());
                 runtime.spawn(async move {
                     let _place = place;
-                    serve_client(&link, &drive).await;
+                    serve_client(&link, &drive, &watch).await;
                 });
             }
             Err(error) => {
@@ -80,7 +82,11 @@ struct Link {
     client: Arc<OwnedFd>,
 }
 
-async fn serve_client<M: Medium + 'static>(link: &Link, drive: &Rc<Drive<M, Runtime>>) {
+async fn serve_client<M: Medium + 'static>(
+    link: &Link,
+    drive: &Rc<Drive<M, Runtime>>,
+    (watch, number): &(Rc<Watch>, usize),
+) {
     let request = match link.runtime.timeout(CLIENT_NS, link.request()).await {
         Some(Ok(request)) => request,
         Some(Err(error)) => {
@@ -91,6 +97,7 @@ async fn serve_client<M: Medium + 'static>(link: &Link, drive: &Rc<Drive<M, Runt
     };
     let answer = match request {
         Request::Info {} => Some(Answer::Info(Box::new(drive.info()))),
+        Request::Watch {} => Some(Answer::Watched(Box::new(watch.snapshot(Some(*number))))),
         Request::Scrub { rate_bytes } => scrub(link, drive, rate_bytes).await,
         Request::Resize(wanted) => resize(link, drive, wanted).await,
     };

@@ -73,6 +73,7 @@ pub enum Security {
 pub struct Server<D: Disk> {
     shared: Rc<Shared<D>>,
     links: RefCell<Vec<Rc<Link>>>,
+    accepted: Cell<u64>,
     listeners: RefCell<Vec<Arc<OwnedFd>>>,
 }
 
@@ -92,7 +93,8 @@ impl<D: Disk + 'static> Server<D> {
             is_shutting_down: Cell::new(false),
             changed: WaitQueue::default(),
         });
-        Rc::new(Self { shared, links: RefCell::default(), listeners: RefCell::default() })
+        let (links, listeners) = (RefCell::default(), RefCell::default());
+        Rc::new(Self { shared, links, accepted: Cell::new(0), listeners })
     }
 
     /// Accepts clients on `listener` until [`Self::shutdown`]. May run for several listeners.
@@ -168,6 +170,7 @@ impl<D: Disk + 'static> Server<D> {
         let (is_quiet, is_haggling) = (Cell::new(true), Cell::new(true));
         let link = Rc::new(Link { channel, is_quiet, is_haggling });
         self.links.borrow_mut().push(link.clone());
+        self.accepted.set(self.accepted.get() + 1);
         let server = self.clone();
         self.shared.runtime.spawn(async move {
             connection::serve(server.shared.clone(), link.clone()).await;
@@ -233,5 +236,10 @@ impl<D: Disk + 'static> Server<D> {
     /// What it serves.
     pub fn exports(&self) -> &[Rc<Export<D>>] {
         &self.shared.exports
+    }
+
+    /// Clients since the server started.
+    pub fn accepted(&self) -> u64 {
+        self.accepted.get()
     }
 }

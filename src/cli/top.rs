@@ -1,0 +1,237 @@
+//! `pumice top`: what served drives do, in the terminal, once a second.
+//!
+//! Asks the servers through their control sockets, as `pumice info` does: they need no HTTP. The
+//! terminal is put back as it was however this ends, by a panic too.
+
+mod view;
+
+use std::collections::VecDeque;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::{Outcome, print, print_json};
+use crate::base::{Clock, Error, ErrorKind, Result};
+use crate::runtime::{Backend, Runtime};
+use crate::serve::control;
+use crate::serve::watch::{Rates, Snapshot};
+
+/// Rates kept for the graphs: more than a terminal is wide.
+const HISTORY: usize = 512;
+
+/// How long to wait for a key before signals are looked at.
+const KEY_MAX: Duration = Duration::from_millis(200);
+
+/// How long the rest of a key may take that has begun to arrive.
+const KEY_REST: Duration = Duration::from_millis(10);
+
+/// What there is to read from the terminal.
+enum Input {
+    None,
+    Some,
+    /// The terminal has been closed.
+    Gone,
+}
+
+/// Watch served drives in the terminal
+///
+/// Shows what hosts write against what the medium gets, how well data compresses, latencies, space
+/// and garbage collection. Keys: up and down choose a drive, q ends.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pumice top drive.pumice
+  pumice top a.pumice b.pumice --interval 5
+  pumice top drive.pumice --once --json")]
+pub(crate) struct Args {
+    /// Drives that are served on this machine
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+
+    /// Seconds between looks, from 0.1 to 3600
+    #[arg(long, default_value = "1", value_parser = interval, value_name = "SECONDS")]
+    interval: Duration,
+
+    /// Print one sample as text and end
+    #[arg(long)]
+    once: bool,
+
+    /// Print one sample as JSON and end
+    #[arg(long)]
+    json: bool,
+}
+
+/// Reads an interval for clap.
+fn interval(text: &str) -> std::result::Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    let seconds = seconds.ok_or(format!("'{text}' is no number of seconds from 0.1 to 3600"))?;
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// A drive that is watched.
+pub(super) struct Watched {
+    path: PathBuf,
+    /// The newest snapshot; none while nobody answers.
+    now: Option<Snapshot>,
+    /// Rates from one snapshot to the next, the newest last.
+    rates: VecDeque<Rates>,
+}
+
+impl Watched {
+    fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), now: None, rates: VecDeque::new() }
+    }
+
+    /// Asks for a snapshot.
+    fn look(&mut self) {
+        // A server that ends or is busy just now may answer the next time.
+        let answer = control::snapshot(&self.path).ok().flatten();
+        let later = answer.filter(|snapshot| !snapshot.drives.is_empty());
+        if let (Some(earlier), Some(later)) = (&self.now, &later) {
+            match later.now_ns.checked_sub(earlier.now_ns) {
+                Some(ns) if ns > 0 => {
+                    let seconds = ns as f64 / 1e9;
+                    let (from, to) = (&earlier.drives[0], &later.drives[0]);
+                    self.rates.push_back(Rates::between(from, to, seconds));
+                }
+                // Another server.
+                _ => self.rates.clear(),
+            }
+            if self.rates.len() > HISTORY {
+                self.rates.pop_front();
+            }
+        }
+        self.now = later;
+    }
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// A drive is not served, or there is no terminal.
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    let mut drives: Vec<Watched> = args.paths.iter().map(|path| Watched::new(path)).collect();
+    for drive in &mut drives {
+        let first = control::snapshot(&drive.path)?;
+        let Some(first) = first.filter(|snapshot| !snapshot.drives.is_empty()) else {
+            let path = drive.path.display();
+            let what = format!("nobody serves {path}: start `pumice serve {path}`, then try again");
+            return Err(Error::new(ErrorKind::NotFound, what));
+        };
+        drive.now = Some(first);
+    }
+    if args.once || args.json {
+        let runtime = Runtime::new(Backend::Threads)?;
+        runtime.block_on(runtime.sleep_ns(args.interval.as_nanos() as u64));
+        drives.iter_mut().for_each(Watched::look);
+        return sample(&drives, args.json).map(|()| Outcome::Good);
+    }
+    if !std::io::stdout().is_terminal() {
+        let what = "there is no terminal to draw on: --once and --json print a sample";
+        return Err(Error::new(ErrorKind::InvalidInput, what));
+    }
+    interactive(&mut drives, args.interval)?;
+    Ok(Outcome::Good)
+}
+
+/// Prints one sample of each drive.
+fn sample(drives: &[Watched], as_json: bool) -> Result<()> {
+    if !as_json {
+        return print(&view::text(drives));
+    }
+    let samples: Vec<_> = drives
+        .iter()
+        .map(|drive| {
+            json!({ "path": drive.path, "rates": drive.rates.back(), "snapshot": drive.now })
+        })
+        .collect();
+    print_json(&samples)
+}
+
+fn interactive(drives: &mut [Watched], interval: Duration) -> Result<()> {
+    let ending = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, ending.clone())
+            .map_err(|error| Error::os("cannot catch signals", error))?;
+    }
+    // Real time, for a person.
+    let clock = Runtime::new(Backend::Threads)?;
+    let cannot = |error| Error::os("cannot use the terminal", error);
+    let mut terminal = ratatui::try_init().map_err(cannot)?;
+    let shown = show(&mut terminal, drives, interval, &clock, &ending);
+    ratatui::restore();
+    shown.map_err(cannot)
+}
+
+/// Waits for something to read. The library that reads keys does not see a terminal that is closed:
+/// it would read its end for ever.
+fn wait_for_input(limit: Duration) -> std::io::Result<Input> {
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() {
+        // Then keys come from the controlling terminal, and the library waits for them.
+        return Ok(if event::poll(limit)? { Input::Some } else { Input::None });
+    }
+    let mut polled = [PollFd::new(&stdin, PollFlags::IN)];
+    let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(limit.subsec_nanos()) };
+    match rustix::event::poll(&mut polled, Some(&limit)) {
+        Ok(0) | Err(Errno::INTR) => Ok(Input::None),
+        Ok(_) if polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) => Ok(Input::Gone),
+        Ok(_) => Ok(Input::Some),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Draws and looks until somebody ends it.
+fn show(
+    terminal: &mut DefaultTerminal,
+    drives: &mut [Watched],
+    interval: Duration,
+    clock: &Runtime,
+    ending: &AtomicBool,
+) -> std::io::Result<()> {
+    let mut chosen = 0;
+    let mut next_ns = clock.now_ns() + interval.as_nanos() as u64;
+    while !ending.load(Ordering::Relaxed) {
+        terminal.draw(|frame| view::draw(frame, drives, chosen))?;
+        let wait = Duration::from_nanos(next_ns.saturating_sub(clock.now_ns()));
+        let has_key = match wait_for_input(wait.min(KEY_MAX))? {
+            Input::Gone => return Ok(()),
+            Input::None => Ok(false),
+            // What is there may be half a key, and the rest of it a moment away.
+            Input::Some => event::poll(KEY_REST),
+        };
+        match has_key {
+            Ok(true) => {}
+            Ok(false) => {
+                if clock.now_ns() >= next_ns {
+                    drives.iter_mut().for_each(Watched::look);
+                    next_ns = clock.now_ns() + interval.as_nanos() as u64;
+                }
+                continue;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        }
+        // A resize needs nothing but the next drawing.
+        let Event::Key(KeyEvent { code, modifiers, kind, .. }) = event::read()? else { continue };
+        let is_control = modifiers.contains(KeyModifiers::CONTROL);
+        match code {
+            _ if kind == KeyEventKind::Release => {}
+            KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
+            KeyCode::Char('c') if is_control => return Ok(()),
+            KeyCode::Up | KeyCode::Char('k') => chosen = chosen.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => chosen = (chosen + 1).min(drives.len() - 1),
+            _ => {}
+        }
+    }
+    Ok(())
+}
