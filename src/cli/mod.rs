@@ -3,6 +3,8 @@
 //! Results go to stdout, progress and logs to stderr. Exit codes: 0 good, 1 ran and found a
 //! problem, 2 could not run. A reader that closes stdout early is not an error.
 
+#[cfg(feature = "attach")]
+mod attach;
 #[cfg(feature = "bench")]
 mod bench;
 mod check;
@@ -10,6 +12,8 @@ mod check;
 mod compare;
 mod create;
 mod demo;
+#[cfg(feature = "attach")]
+mod detach;
 #[cfg(feature = "bench")]
 mod documents;
 #[cfg(feature = "bench")]
@@ -94,6 +98,10 @@ enum LogFormat {
 enum Command {
     Create(create::Args),
     Serve(serve::Args),
+    #[cfg(feature = "attach")]
+    Attach(attach::Args),
+    #[cfg(feature = "attach")]
+    Detach(detach::Args),
     Info(info::Args),
     Check(check::Args),
     Scrub(scrub::Args),
@@ -144,6 +152,10 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     let result = match cli.command {
         Command::Create(args) => create::run(&args),
         Command::Serve(args) => serve::run(&args),
+        #[cfg(feature = "attach")]
+        Command::Attach(args) => attach::run(&args),
+        #[cfg(feature = "attach")]
+        Command::Detach(args) => detach::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Scrub(args) => scrub::run(&args),

@@ -17,6 +17,7 @@ use clap::ValueEnum;
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+pub(crate) use self::exports::name_of;
 use self::exports::{Names, Served};
 use self::network::Network;
 use super::{Outcome, print_json, size, thresholds};

@@ -43,9 +43,7 @@ impl ControlSocket {
     pub fn bind(drive: &Path) -> Result<Self> {
         let path = socket_path(drive)?;
         let cannot = |error| Error::os(format!("cannot listen at {}", path.display()), error);
-        if let Some(directory) = path.parent() {
-            make_private(directory)?;
-        }
+        private_directory()?;
         if UnixStream::connect(&path).is_ok() {
             let what = "another server of the drive answers already";
             return Err(Error::new(ErrorKind::Busy, what));
@@ -87,14 +85,34 @@ impl Drop for ControlSocket {
 
 /// Where the control socket of a drive is.
 fn socket_path(drive: &Path) -> Result<PathBuf> {
+    place(drive, "sock")
+}
+
+/// The place of something that belongs to a drive, in the directory of [`private_directory`]: any
+/// path to the drive leads to it.
+///
+/// # Errors
+/// `NotFound` if there is nothing at `drive`.
+pub fn place(drive: &Path, suffix: &str) -> Result<PathBuf> {
     let metadata = fs::metadata(drive)
         .map_err(|error| Error::os(format!("cannot open {}", drive.display()), error))?;
     let name = if metadata.file_type().is_block_device() {
-        format!("device-{:x}.sock", metadata.rdev())
+        format!("device-{:x}.{suffix}", metadata.rdev())
     } else {
-        format!("{:x}-{:x}.sock", metadata.dev(), metadata.ino())
+        format!("{:x}-{:x}.{suffix}", metadata.dev(), metadata.ino())
     };
     Ok(directory().join(name))
+}
+
+/// The directory of sockets and of what else belongs to running drives; made if it is not there,
+/// and the user's alone.
+///
+/// # Errors
+/// It cannot be made, or others could enter it.
+pub fn private_directory() -> Result<PathBuf> {
+    let directory = directory();
+    make_private(&directory)?;
+    Ok(directory)
 }
 
 fn directory() -> PathBuf {

@@ -4,6 +4,8 @@
 
 pub mod control;
 pub mod disk;
+#[cfg(feature = "attach")]
+pub mod fuse;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod listen;

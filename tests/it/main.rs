@@ -5,6 +5,8 @@
 
 mod harness;
 
+#[cfg(feature = "attach")]
+mod attach;
 mod bad_input;
 #[cfg(feature = "bench")]
 mod bench;

@@ -146,7 +146,8 @@ impl Names {
     }
 }
 
-fn name_of(path: &Path) -> String {
+/// What a drive is called: the name of its file, without the suffix.
+pub(crate) fn name_of(path: &Path) -> String {
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     name.strip_suffix(SUFFIX).unwrap_or(&name).to_owned()
 }

@@ -1,0 +1,128 @@
+//! Who holds a device or a mount, as far as `/proc` and `/sys` tell.
+//!
+//! Reads names only, never the things that they name: a file system whose device is gone could keep
+//! whoever touches it.
+
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// When a process started, in ticks since the machine did; `None` if there is none.
+pub(super) fn started_ticks(process: i32) -> Option<u64> {
+    let line = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name, in parentheses, may have anything in it. Source: proc_pid_stat(5), fields 3, 22.
+    let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
+    // A zombie holds nothing any more.
+    fields.next().filter(|state| *state != "Z")?;
+    fields.nth(18)?.parse().ok()
+}
+
+/// The loop devices whose backing file has this name.
+pub(super) fn loop_devices(file: &Path) -> Vec<PathBuf> {
+    let Ok(blocks) = fs::read_dir("/sys/block") else { return Vec::new() };
+    let names = blocks.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let is_on_file = |name: &String| {
+        let backing = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
+        backing.is_ok_and(|backing| Path::new(backing.trim_end_matches('\n')) == file)
+    };
+    let mut devices: Vec<PathBuf> =
+        names.filter(is_on_file).map(|name| Path::new("/dev").join(name)).collect();
+    devices.sort();
+    devices
+}
+
+/// Where a block device is mounted, in this process's view.
+pub(super) fn mounts_of(device: &Path) -> Vec<PathBuf> {
+    let name = device.file_name().unwrap_or_default().to_string_lossy();
+    let Ok(number) = fs::read_to_string(format!("/sys/block/{name}/dev")) else {
+        return Vec::new();
+    };
+    let Ok(mounts) = fs::read("/proc/self/mountinfo") else { return Vec::new() };
+    // Source: proc_pid_mountinfo(5): the third field is the device, the fifth the mount point.
+    let place = |line: &[u8]| {
+        let mut fields = line.split(|&byte| byte == b' ').skip(2);
+        let is_on_device = fields.next()? == number.trim().as_bytes();
+        fields.nth(1).filter(|_| is_on_device).map(unescaped)
+    };
+    mounts.split(|&byte| byte == b'\n').filter_map(place).collect()
+}
+
+/// The processes that have a file open, as `number (name)`.
+pub(super) fn openers(file: &Path) -> Vec<String> {
+    processes(&["fd"], |target| target == file)
+}
+
+/// The processes with anything open, or their place, below a mount point.
+pub(super) fn users(mountpoint: &Path) -> Vec<String> {
+    processes(&["fd", "cwd", "root", "exe"], |target| target.starts_with(mountpoint))
+}
+
+fn processes(links: &[&str], is_wanted: impl Fn(&Path) -> bool) -> Vec<String> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let own = std::process::id();
+    let mut found = Vec::new();
+    for entry in entries.filter_map(|entry| entry.ok()) {
+        let number = entry.file_name().to_string_lossy().parse::<u32>();
+        let Some(number) = number.ok().filter(|number| *number != own) else { continue };
+        let leads_there =
+            |path: PathBuf| fs::read_link(path).is_ok_and(|target| is_wanted(&target));
+        let holds = links.iter().any(|link| match fs::read_dir(entry.path().join(link)) {
+            Ok(files) if *link == "fd" => {
+                files.filter_map(|file| file.ok()).any(|file| leads_there(file.path()))
+            }
+            _ => leads_there(entry.path().join(link)),
+        });
+        if holds {
+            let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            found.push(format!("{number} ({})", name.trim()));
+        }
+    }
+    found
+}
+
+/// A path of mountinfo, in which blanks and the like are written `\040`.
+fn unescaped(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, after)) = rest.split_first() {
+        let digits = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        let value = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match value.filter(|_| byte == b'\\') {
+            Some(value) => {
+                bytes.push(value);
+                rest = &after[3..];
+            }
+            None => {
+                bytes.push(byte);
+                rest = after;
+            }
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: names are read as the kernel writes them.
+    use super::*;
+
+    #[test]
+    fn a_mount_point_with_blanks_is_read() {
+        assert_eq!(unescaped(br"/mnt/a\040b\134c"), Path::new(r"/mnt/a b\c"));
+        assert_eq!(unescaped(br"/mnt/\0"), Path::new(r"/mnt/\0"));
+    }
+
+    #[test]
+    fn this_process_has_started_and_another_has_not() {
+        let own = std::process::id() as i32;
+        assert!(started_ticks(own).is_some_and(|ticks| ticks > 0));
+        assert_eq!(started_ticks(0), None);
+    }
+
+    #[test]
+    fn every_mount_has_its_device() {
+        // The root of a container need not be a block device, so that nothing is found for it.
+        assert!(mounts_of(Path::new("/dev/null")).is_empty());
+        assert!(openers(Path::new("/no/such/file")).is_empty());
+    }
+}

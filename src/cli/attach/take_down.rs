@@ -1,0 +1,99 @@
+//! From a device with a mounted file system back to the drive's file: everything that could be
+//! refused comes before anything is lost.
+//!
+//! Also cleans up after a process that died, whose device answers nothing but errors.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::event::{Timespec, poll};
+use rustix::fs::OFlags;
+use rustix::mount::{UnmountFlags, unmount};
+
+use super::attachment::Attachment;
+use super::{holders, tools};
+use crate::base::{Error, ErrorKind, Result};
+
+/// How often and how long apart it is looked whether a device is gone: whoever looks at new devices
+/// may have it open for a moment, and it stays as long.
+const GONE_ATTEMPTS: u32 = 250;
+const GONE_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
+/// Unmounts the file system that was mounted when the drive was attached, flushes the device and
+/// detaches it. What is done already is fine.
+///
+/// # Errors
+/// `Busy`, and by whom, if the device is mounted elsewhere or used; it then stays, flushed or not.
+pub(crate) fn take_down(attachment: &Attachment) -> Result<()> {
+    let is_alive = attachment.process().is_some();
+    for device in attachment.devices() {
+        release(attachment, &device)?;
+        let excluding = exclusively(&device)?;
+        if is_alive {
+            excluding
+                .sync_all()
+                .map_err(|error| Error::os(format!("cannot flush {}", device.display()), error))?;
+        }
+        drop(excluding);
+        tools::run_well("losetup", &[OsStr::new("--detach"), device.as_os_str()])?;
+        wait_until_gone(attachment, &device)?;
+    }
+    Ok(())
+}
+
+/// Ends what attaching began on the device; refuses if others began more.
+fn release(attachment: &Attachment, device: &Path) -> Result<()> {
+    let mounts = holders::mounts_of(device);
+    let is_own = |place: &&Path| attachment.mountpoint() == Some(*place);
+    if let Some(place) = mounts.iter().map(|place| place.as_path()).find(|place| !is_own(place)) {
+        let (device, place) = (device.display(), place.display());
+        return busy(format!("{device} is mounted at {place}: unmount that first"));
+    }
+    let openers = holders::openers(device);
+    if !openers.is_empty() {
+        let device = device.display();
+        return busy(format!("{device} is open in process {}", openers.join(", ")));
+    }
+    for place in mounts {
+        if let Err(error) = unmount(&place, UnmountFlags::empty()) {
+            let error = io::Error::from(error);
+            let users = holders::users(&place);
+            let by = if users.is_empty() { String::new() } else { " by process ".into() };
+            let what = format!("{} is in use{by}{}", place.display(), users.join(", "));
+            return Err(Error::os(what, error));
+        }
+    }
+    Ok(())
+}
+
+/// Opens the device as nobody can while a mount, a swap or another device is on it.
+fn exclusively(device: &Path) -> Result<File> {
+    let mut opening = File::options();
+    opening.read(true).custom_flags(OFlags::EXCL.bits() as i32);
+    opening.open(device).map_err(|error| {
+        let what = format!(
+            "{} is in use: by a mount out of sight, as swap, or below another device",
+            device.display()
+        );
+        Error::os(what, error)
+    })
+}
+
+fn wait_until_gone(attachment: &Attachment, device: &Path) -> Result<()> {
+    for _ in 0..GONE_ATTEMPTS {
+        if !attachment.devices().iter().any(|other| other == device) {
+            return Ok(());
+        }
+        // Interrupted or not, the next look tells.
+        let _ = poll(&mut [], Some(&GONE_PAUSE));
+    }
+    let openers = holders::openers(device).join(", ");
+    busy(format!("{} goes as soon as nobody has it open: {openers}", device.display()))
+}
+
+fn busy<T>(what: String) -> Result<T> {
+    Err(Error::new(ErrorKind::Busy, what))
+}

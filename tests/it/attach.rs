@@ -1,0 +1,362 @@
+//! Goal: a drive is a block device of the kernel that file systems can be trusted to, from
+//! attaching to detaching and through the death of the process between; whoever would lose
+//! something is refused; nothing is left behind.
+//! Method: FUSE and loop devices of this machine; where it gives none, the tests say so and are
+//! skipped.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::bad_input::refused;
+use crate::harness::{
+    COMMAND_LIMIT, Drive, Finished, PUMICE, counter, run, run_ok, spawn, stand_in, tool, wait_until,
+};
+
+/// A drive that can be attached. Whatever a test leaves of it goes when this is dropped.
+struct Attachable {
+    drive: Drive,
+}
+
+impl Attachable {
+    /// A new drive with an empty directory beside it, or why the test is skipped: attaching takes
+    /// privileges, which not even CI has everywhere.
+    fn new(size: &str) -> Option<Self> {
+        let needed = ["/dev/fuse", "/dev/loop-control"];
+        let lacks = needed.into_iter().find(|file| !Path::new(file).exists());
+        if stand_in().is_some() || lacks.is_some() || !rustix::process::geteuid().is_root() {
+            println!("skipped: attaching needs root, FUSE and loop devices");
+            return None;
+        }
+        for name in ["losetup", "mkfs.ext4", "mkfs.xfs", "blkid", "mount"] {
+            tool(name)?;
+        }
+        let attachable = Self { drive: Drive::create(size, &[]) };
+        fs::create_dir(attachable.mountpoint()).unwrap();
+        Some(attachable)
+    }
+
+    fn mountpoint(&self) -> PathBuf {
+        self.drive.beside("mnt")
+    }
+
+    fn command(&self, verb: &str) -> Command {
+        let mut command = Command::new(PUMICE);
+        command.arg(verb).env("XDG_RUNTIME_DIR", self.drive.beside(""));
+        command
+    }
+
+    fn try_attach(&self, args: &[&str]) -> Finished {
+        run(self.command("attach").arg(self.drive.path()).args(args), COMMAND_LIMIT)
+    }
+
+    /// Attaches the drive and gives its device.
+    fn attach(&self, args: &[&str]) -> PathBuf {
+        let finished = self.try_attach(args);
+        assert_eq!(finished.code, Some(0), "{finished:#?}");
+        let device = PathBuf::from(finished.stdout.trim_end());
+        assert!(device.starts_with("/dev"), "{finished:#?}");
+        device
+    }
+
+    /// Attaches the drive and mounts it.
+    fn mount(&self, args: &[&str]) -> PathBuf {
+        let mountpoint = self.mountpoint();
+        let at = mountpoint.to_str().expect("a plain path");
+        self.attach(&[&[at], args].concat())
+    }
+
+    fn detach(&self, target: &Path) -> Finished {
+        run(self.command("detach").arg(target), COMMAND_LIMIT)
+    }
+
+    fn detach_well(&self, target: &Path) {
+        let finished = self.detach(target);
+        assert_eq!(finished.code, Some(0), "{finished:#?}");
+        self.assert_nothing_left();
+    }
+
+    fn assert_nothing_left(&self) {
+        assert_eq!(self.attachments(), Vec::<PathBuf>::new());
+        assert_eq!(self.mounts(), Vec::<PathBuf>::new());
+        assert_eq!(self.devices(), Vec::<PathBuf>::new());
+    }
+
+    fn attachments(&self) -> Vec<PathBuf> {
+        let mut found = self.drive.control_sockets();
+        found.retain(|path| path.extension().is_some_and(|suffix| suffix == "attached"));
+        found
+    }
+
+    /// The process that serves the device.
+    fn process(&self) -> Option<Pid> {
+        let record = fs::read(self.attachments().first()?.join("record.json")).ok()?;
+        let record: serde_json::Value = serde_json::from_slice(&record).ok()?;
+        Pid::from_raw(record["process"].as_i64()? as i32)
+    }
+
+    /// What is mounted in the test's directory, last first.
+    fn mounts(&self) -> Vec<PathBuf> {
+        let mounts = fs::read_to_string("/proc/mounts").unwrap();
+        let places = mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
+        let mut own: Vec<_> =
+            places.filter(|place| place.starts_with(self.drive.beside(""))).collect();
+        own.reverse();
+        own
+    }
+
+    /// The loop devices on files in the test's directory.
+    fn devices(&self) -> Vec<PathBuf> {
+        let directory = self.drive.beside("");
+        let names = fs::read_dir("/sys/block").unwrap().map(|entry| entry.unwrap().file_name());
+        let is_own = |name: &std::ffi::OsString| {
+            let file = Path::new("/sys/block").join(name).join("loop/backing_file");
+            fs::read_to_string(file)
+                .is_ok_and(|backing| Path::new(&backing).starts_with(&directory))
+        };
+        names.filter(is_own).map(|name| Path::new("/dev").join(name)).collect()
+    }
+}
+
+impl Drop for Attachable {
+    fn drop(&mut self) {
+        if let Some(process) = self.process() {
+            let _ = kill_process(process, Signal::KILL);
+        }
+        let (fuse, own): (Vec<_>, Vec<_>) =
+            self.mounts().into_iter().partition(|place| place.ends_with("fuse"));
+        for place in own {
+            let _ = unmount(&place, UnmountFlags::DETACH);
+        }
+        for device in self.devices() {
+            let _ = Command::new("losetup").arg("--detach").arg(device).status();
+        }
+        for place in fuse {
+            let _ = unmount(&place, UnmountFlags::DETACH);
+        }
+    }
+}
+
+/// A child that is killed when dropped.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A few files that compress differently, with their names.
+fn write_files(directory: &Path) {
+    fs::copy(PUMICE, directory.join("program")).unwrap();
+    fs::write(directory.join("zeroes"), vec![0; 3 << 20]).unwrap();
+    fs::create_dir(directory.join("many")).unwrap();
+    for number in 0..200_usize {
+        fs::write(directory.join(format!("many/{number}")), number.to_string().repeat(number))
+            .unwrap();
+    }
+}
+
+fn assert_files(directory: &Path) {
+    assert!(fs::read(directory.join("program")).unwrap() == fs::read(PUMICE).unwrap());
+    assert!(fs::read(directory.join("zeroes")).unwrap() == vec![0; 3 << 20]);
+    for number in 0..200_usize {
+        let text = fs::read_to_string(directory.join(format!("many/{number}"))).unwrap();
+        assert_eq!(text, number.to_string().repeat(number));
+    }
+}
+
+fn sync() {
+    run_ok(&mut Command::new("sync"));
+}
+
+fn lives(kind: &str, check: &[&str]) {
+    let Some(attachable) = Attachable::new("512M") else { return };
+    let Some(fsck) = tool(check[0]) else { return };
+    let mountpoint = attachable.mountpoint();
+    attachable.mount(&["--mkfs", kind]);
+    write_files(&mountpoint);
+    sync();
+    // Asked of the process that has the drive open.
+    assert!(counter(&attachable.drive.info(), "mapped_bytes") > 1 << 20);
+    attachable.detach_well(&mountpoint);
+    attachable.drive.assert_checks();
+    let device = attachable.attach(&[]);
+    run_ok(Command::new(fsck).args(&check[1..]).arg(&device));
+    attachable.detach_well(&device);
+    attachable.mount(&["--read-only"]);
+    assert_files(&mountpoint);
+    assert!(File::create(mountpoint.join("new")).is_err(), "a read-only drive was written");
+    attachable.detach_well(attachable.drive.path());
+    let text = ["--mkfs", kind];
+    refused(&attachable.try_attach(&text), &format!("already carries {kind}"));
+    attachable.assert_nothing_left();
+    attachable.mount(&["--mkfs", kind, "--force"]);
+    assert!(!mountpoint.join("program").exists());
+    attachable.detach_well(&mountpoint);
+}
+
+#[test]
+fn ext4_lives_on_an_attached_drive() {
+    lives("ext4", &["fsck.ext4", "-f", "-n"]);
+}
+
+#[test]
+fn xfs_lives_on_an_attached_drive() {
+    lives("xfs", &["xfs_repair", "-n"]);
+}
+
+fn fio(mountpoint: &Path) -> Option<Command> {
+    let mut command = Command::new(tool("fio")?);
+    command.current_dir(mountpoint).args(["--name=load", "--ioengine=libaio", "--direct=1"]);
+    command.args(["--rw=randwrite", "--iodepth=16", "--size=64m", "--randseed=7"]);
+    command.args(["--refill_buffers=1", "--buffer_compress_percentage=50"]);
+    Some(command)
+}
+
+#[test]
+fn random_writes_to_a_mounted_file_verify() {
+    let Some(attachable) = Attachable::new("256M") else { return };
+    let mountpoint = attachable.mountpoint();
+    let Some(mut command) = fio(&mountpoint) else { return };
+    // Sectors of 512 bytes, so that writes that are no whole blocks reach the drive, too.
+    attachable.mount(&["--mkfs=ext4", "--sector-size=512"]);
+    let sizes = "--bssplit=512/15:4k/50:12k/10:64k/20:1m/5";
+    command.args(["--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0"]);
+    run_ok(command.args([sizes, "--serialize_overlap=1", "--fsync=256", "--verify_backlog=64"]));
+    attachable.detach_well(&mountpoint);
+    attachable.drive.assert_checks();
+}
+
+#[test]
+fn fstrim_gives_space_back() {
+    let Some(attachable) = Attachable::new("256M") else { return };
+    let Some(fstrim) = tool("fstrim") else { return };
+    let mountpoint = attachable.mountpoint();
+    attachable.mount(&["--mkfs=ext4"]);
+    let mapped = || counter(&attachable.drive.info(), "mapped_bytes");
+    let file = mountpoint.join("file");
+    fs::write(&file, vec![7; 64 << 20]).unwrap();
+    sync();
+    let full = mapped();
+    assert!(full >= 64 << 20, "{full}");
+    fs::remove_file(file).unwrap();
+    sync();
+    run_ok(Command::new(fstrim).arg(&mountpoint));
+    let trimmed = mapped();
+    assert!(trimmed + (60 << 20) < full, "{full} before, {trimmed} after");
+    attachable.detach_well(&mountpoint);
+}
+
+#[test]
+fn what_was_synced_survives_the_process() {
+    let Some(attachable) = Attachable::new("256M") else { return };
+    let mountpoint = attachable.mountpoint();
+    let Some(mut command) = fio(&mountpoint) else { return };
+    let Some(fsck) = tool("fsck.ext4") else { return };
+    attachable.mount(&["--mkfs=ext4"]);
+    let content = fs::read(PUMICE).unwrap()[..8 << 20].to_vec();
+    let load = Killed(spawn(command.args(["--bs=4k", "--time_based", "--runtime=30"])));
+    let mut file = File::create(mountpoint.join("synced")).unwrap();
+    file.write_all(&content).unwrap();
+    file.sync_all().unwrap();
+    File::open(&mountpoint).unwrap().sync_all().unwrap();
+    drop(file);
+    let written = counter(&attachable.drive.info(), "mapped_bytes");
+    wait_until("the load writes", || {
+        counter(&attachable.drive.info(), "mapped_bytes") > written + (1 << 20)
+    });
+    kill_process(attachable.process().expect("a process"), Signal::KILL).unwrap();
+    drop(load);
+    // The dead mount and its device are still there, and go.
+    assert_eq!(attachable.mounts().len(), 2);
+    let device = attachable.mount(&[]);
+    assert_eq!(attachable.devices(), vec![device]);
+    assert!(fs::read(mountpoint.join("synced")).unwrap() == content);
+    attachable.detach_well(&mountpoint);
+    let device = attachable.attach(&[]);
+    run_ok(Command::new(fsck).args(["-f", "-n"]).arg(&device));
+    // Nobody attaches it again: detaching cleans up, too.
+    kill_process(attachable.process().expect("a process"), Signal::KILL).unwrap();
+    wait_until("the process is gone", || {
+        let finished = attachable.detach(attachable.drive.path());
+        finished.code == Some(0)
+    });
+    attachable.assert_nothing_left();
+    attachable.drive.assert_checks();
+}
+
+#[test]
+fn what_is_in_use_is_not_detached() {
+    let Some(attachable) = Attachable::new("256M") else { return };
+    let mountpoint = attachable.mountpoint();
+    let device = attachable.mount(&["--mkfs=ext4"]);
+    let idle = |command: &mut Command| {
+        Killed(command.arg("600").stdout(Stdio::null()).spawn().expect("sleep starts"))
+    };
+    let user = idle(Command::new("sleep").current_dir(&mountpoint));
+    let name = format!("is in use by process {} (sleep)", user.0.id());
+    wait_until("the refusal names the process", || {
+        let finished = attachable.detach(&mountpoint);
+        refused(&finished, "is in use");
+        finished.stderr.contains(&name)
+    });
+    drop(user);
+    let elsewhere = attachable.drive.beside("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    mount_bind(&mountpoint, &elsewhere).unwrap();
+    refused(&attachable.detach(&device), "elsewhere: unmount that first");
+    unmount(&elsewhere, UnmountFlags::empty()).unwrap();
+    let opener = idle(Command::new("sleep").stdin(File::open(&device).unwrap()));
+    refused(&attachable.detach(attachable.drive.path()), "is open in process");
+    drop(opener);
+    // A signal is no way around that.
+    let file = File::create(mountpoint.join("open")).unwrap();
+    kill_process(attachable.process().expect("a process"), Signal::TERM).unwrap();
+    let log = attachable.attachments()[0].join("log");
+    wait_until("the process says that it goes on", || {
+        fs::read_to_string(&log).is_ok_and(|log| log.contains("goes on"))
+    });
+    file.sync_all().unwrap();
+    drop(file);
+    attachable.detach_well(&mountpoint);
+    refused(&attachable.detach(&mountpoint), "is not attached");
+}
+
+#[test]
+fn what_cannot_be_attached_is_refused_and_leaves_nothing() {
+    let Some(attachable) = Attachable::new("64M") else { return };
+    let mountpoint = attachable.mountpoint();
+    let at = mountpoint.to_str().expect("a plain path");
+    let server = attachable.drive.serve_with_control(&[]);
+    refused(&attachable.try_attach(&[]), "in use");
+    server.stop();
+    refused(&attachable.try_attach(&["/no/such/place"]), "cannot mount at /no/such/place");
+    // No file system: everything but the last step has been done by then.
+    refused(&attachable.try_attach(&[at]), "mount failed");
+    attachable.assert_nothing_left();
+    // XFS wants 300 MiB at least.
+    refused(&attachable.try_attach(&[at, "--mkfs=xfs"]), "mkfs.xfs failed");
+    fs::write(mountpoint.join("file"), "hidden").unwrap();
+    refused(&attachable.try_attach(&[at, "--mkfs=ext4"]), "is not empty");
+    refused(&attachable.try_attach(&["--sector-size=1024"]), "512 or 4096");
+    let mut other = attachable.command("attach");
+    other.arg(attachable.drive.path()).uid(65534).gid(65534);
+    // Its directories are closed to others.
+    if let Ok(child) = other.stderr(Stdio::piped()).spawn() {
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("only root may"));
+    }
+    attachable.assert_nothing_left();
+    attachable.attach(&[]);
+    refused(&attachable.try_attach(&[]), "is attached already: /dev/loop");
+    attachable.detach_well(attachable.drive.path());
+    attachable.drive.assert_checks();
+}
