@@ -3,7 +3,7 @@
 # over a Unix socket, both by fio and taking turns, so that a disk whose speed drifts favours neither.
 # Prints each round, medians, and the ratio (median of the rounds' pairs) that docs/operate.md quotes.
 #
-#   benches/attach.sh [ROUNDS [SECONDS]]     default 3 rounds of 8 seconds; about 4 minutes
+#   benches/attach.sh [ROUNDS [SECONDS]]     default 3 rounds of 8 seconds, on SIZE=2G; about 4 minutes
 #
 # Needs root, fio, mkfs.ext4, nbdinfo, python3, a release build (or PUMICE=PROGRAM) and 20 GB of disk.
 # Works in a folder below TMPDIR (default /var/tmp), which must be on the disk to measure.
@@ -14,9 +14,17 @@ seconds=${2:-8}
 pumice=${PUMICE:-$PWD/target/release/pumice}
 folder=$(mktemp -d "${TMPDIR:-/var/tmp}/pumice-bench-XXXXXX")
 export XDG_RUNTIME_DIR=$folder
-trap '"$pumice" detach "$folder/attached" 2> /dev/null || :
-      kill $(jobs -p) 2> /dev/null || :; wait || :; rm -rf --one-file-system "$folder"' EXIT
-size=2G
+cleanup() {
+    kill $(jobs -p) 2> /dev/null || :
+    wait || :
+    # A drive that is still attached must keep its files.
+    if [ ! -d "$folder/pumice" ] || ! mountpoint -q "$folder/mnt" ||
+        "$pumice" detach "$folder/mnt"; then
+        rm -rf --one-file-system "$folder"
+    fi
+}
+trap cleanup EXIT
+size=${SIZE:-2G}
 
 measure() { # way test rw bs depth, options of the way: adds a line "test way MB/s"
     fio --name=x --rw="$3" --bs="$4" --iodepth="$5" --size="$size" --time_based=1 \
