@@ -35,12 +35,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 pub(crate) use self::attachment::Attachment;
 use self::set_up::Wanted;
 pub(crate) use self::take_down::take_down;
-use super::open::{self, FileDrive, while_busy};
+use super::open::{self, FileDrive, Opening, while_busy};
 use super::serve::name_of;
-use super::{Outcome, print, print_json, size};
+use super::{Outcome, print, print_json};
 use crate::base::{Error, ErrorKind, Result};
-use crate::codec::Codec;
-use crate::controller::{COLD_FRAME_BLOCKS_DEFAULT, OpenOptions};
 use crate::runtime::{Backend, Runtime};
 use crate::serve::control::ControlSocket;
 use crate::serve::fuse::{FILE_NAME, FuseMount};
@@ -72,26 +70,13 @@ pub(crate) struct Args {
     #[arg(long, requires = "mkfs")]
     force: bool,
 
-    /// Refuse writes and change nothing
-    #[arg(long)]
-    read_only: bool,
+    #[command(flatten)]
+    opening: Opening,
 
     /// Smallest unit that the device reads and writes, in bytes; 512 for what was made on a device
     /// of 512, like partition tables and XFS, at a price for small writes
     #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = sector_bytes)]
     sector_size: u16,
-
-    /// Memory for the map, about; what does not fit is read from the drive when it is needed
-    #[arg(long, value_parser = size, default_value = "256M", value_name = "SIZE")]
-    map_cache: u64,
-
-    /// Log between checkpoints at most: what an opening after a crash reads again
-    #[arg(long, value_parser = size, default_value = "1G", value_name = "SIZE")]
-    checkpoint: u64,
-
-    /// Compress what garbage collection moves with a denser codec: zstd or zstd:LEVEL
-    #[arg(long, value_name = "CODEC")]
-    recompress: Option<Codec>,
 
     /// Stay in the foreground; a signal detaches, unless the device is in use
     #[arg(long)]
@@ -125,21 +110,10 @@ impl FileSystem {
 }
 
 impl Args {
-    fn options(&self) -> OpenOptions {
-        OpenOptions {
-            read_only: self.read_only,
-            map_cache_bytes: self.map_cache as usize,
-            checkpoint_bytes: self.checkpoint,
-            recompress: self.recompress,
-            cold_frame_blocks: COLD_FRAME_BLOCKS_DEFAULT,
-            warn_percent: None,
-        }
-    }
-
     fn wanted(&self) -> Wanted {
         Wanted {
             sector_bytes: self.sector_size,
-            read_only: self.read_only,
+            read_only: self.opening.read_only,
             mkfs: self.mkfs,
             force: self.force,
             mountpoint: self.mountpoint.clone(),
@@ -201,7 +175,7 @@ fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
     let (file, set_up) = Beside::new(move |file: PathBuf| later.set_up(&file))?;
     let lacks = protect::against_reclaim();
     let runtime = Runtime::new(Backend::Auto)?;
-    let drive = open::drive(&runtime, &args.path, args.options());
+    let drive = open::drive(&runtime, &args.path, args.opening.options());
     let drive = drive.or_else(|error| match Attachment::of(&args.path)? {
         Some(other) if error.kind() == ErrorKind::Busy => {
             refuse_attached(&args.path, &other).and(Err(error))

@@ -4,13 +4,49 @@ use std::path::Path;
 use std::rc::Rc;
 
 use crate::base::{Clock, ErrorKind, Result};
-use crate::cli::at_path;
-use crate::controller::{Drive, OpenOptions};
+use crate::cli::{at_path, size};
+use crate::codec::Codec;
+use crate::controller::{COLD_FRAME_BLOCKS_DEFAULT, Drive, OpenOptions};
 use crate::media::file::{self, FileMedium};
 use crate::runtime::Runtime;
 
 /// A drive on a file or device.
 pub(crate) type FileDrive = Drive<FileMedium, Runtime>;
+
+/// Flags of those who open a drive to use it.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub(crate) struct Opening {
+    /// Refuse writes and change nothing
+    #[arg(long)]
+    pub(crate) read_only: bool,
+
+    /// Memory for the map of a drive, about; what does not fit is read from it when it is needed
+    #[arg(long, value_parser = size, default_value = "256M", value_name = "SIZE")]
+    map_cache: u64,
+
+    /// Log between checkpoints at most: what an opening after a crash reads again
+    #[arg(long, value_parser = size, default_value = "1G", value_name = "SIZE")]
+    checkpoint: u64,
+
+    /// Compress what garbage collection moves with a denser codec: zstd or zstd:LEVEL
+    #[arg(long, value_name = "CODEC")]
+    recompress: Option<Codec>,
+}
+
+impl Opening {
+    /// What the drive is told.
+    pub(crate) fn options(&self) -> OpenOptions {
+        OpenOptions {
+            read_only: self.read_only,
+            map_cache_bytes: self.map_cache as usize,
+            checkpoint_bytes: self.checkpoint,
+            recompress: self.recompress,
+            cold_frame_blocks: COLD_FRAME_BLOCKS_DEFAULT,
+            warn_percent: None,
+        }
+    }
+}
 
 /// How often and how long apart something that is in use is tried again: a server that was killed
 /// holds its file and its sockets until the kernel has ended the operations it had in flight.

@@ -20,10 +20,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 pub(crate) use self::exports::name_of;
 use self::exports::{Names, Served};
 use self::network::Network;
-use super::{Outcome, print_json, size, thresholds};
+use super::open::Opening;
+use super::{Outcome, print_json, thresholds};
 use crate::base::{Error, Result};
-use crate::codec::Codec;
-use crate::controller::{COLD_FRAME_BLOCKS_DEFAULT, OpenOptions, WARN_THRESHOLDS_MAX};
+use crate::controller::{OpenOptions, WARN_THRESHOLDS_MAX};
 use crate::runtime::{Backend, Runtime};
 use crate::serve::nbd::{Options, Security, Server};
 use crate::serve::{Listen, Listener};
@@ -52,25 +52,12 @@ pub(crate) struct Args {
     #[command(flatten)]
     names: Names,
 
-    /// Refuse writes and change nothing
-    #[arg(long)]
-    read_only: bool,
+    #[command(flatten)]
+    opening: Opening,
 
     /// Run a shell command with $uri set, then end with its exit code
     #[arg(long, value_name = "COMMAND")]
     run: Option<String>,
-
-    /// Memory for the map, about; what does not fit is read from the drive when it is needed
-    #[arg(long, value_parser = size, default_value = "256M", value_name = "SIZE")]
-    map_cache: u64,
-
-    /// Log between checkpoints at most: what an opening after a crash reads again
-    #[arg(long, value_parser = size, default_value = "1G", value_name = "SIZE")]
-    checkpoint: u64,
-
-    /// Compress what garbage collection moves with a denser codec: zstd or zstd:LEVEL
-    #[arg(long, value_name = "CODEC")]
-    recompress: Option<Codec>,
 
     /// Shares of the capacity in use at which to warn, up to four, in per cent; or none [default:
     /// those that the drive was created with]
@@ -101,14 +88,7 @@ enum Io {
 
 impl Args {
     fn options(&self) -> OpenOptions {
-        OpenOptions {
-            read_only: self.read_only,
-            map_cache_bytes: self.map_cache as usize,
-            checkpoint_bytes: self.checkpoint,
-            recompress: self.recompress,
-            cold_frame_blocks: COLD_FRAME_BLOCKS_DEFAULT,
-            warn_percent: self.warn,
-        }
+        OpenOptions { warn_percent: self.warn, ..self.opening.options() }
     }
 }
 

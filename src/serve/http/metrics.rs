@@ -9,7 +9,9 @@
 use std::fmt;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeGaugeValue, EncodeMetric, MetricEncoder, NoLabelSet,
+};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -238,35 +240,47 @@ impl Metrics {
 
     fn space(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Where the capacity is; the states add up to it.";
-        let mut metric = encoder.encode_descriptor("space_bytes", help, None, MetricType::Gauge)?;
-        for drive in &self.0.drives {
-            let overview = &drive.overview;
-            for (state, bytes) in [
-                ("live", overview.live_bytes),
-                ("dead", overview.dead_bytes),
-                ("free", overview.free_bytes),
-                ("reserve", overview.reserve_bytes),
-            ] {
-                let labels = [("drive", drive.name.as_str()), ("state", state)];
-                ConstGauge::new(bytes).encode(metric.encode_family(&labels)?)?;
-            }
-        }
-        Ok(())
+        self.bytes_by(
+            encoder,
+            "space_bytes",
+            help,
+            "state",
+            |DriveSnapshot { overview, .. }| {
+                [
+                    ("live", overview.live_bytes),
+                    ("dead", overview.dead_bytes),
+                    ("free", overview.free_bytes),
+                    ("reserve", overview.reserve_bytes),
+                ]
+            },
+        )
     }
 
     fn memory(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Memory held, by owner.";
-        let mut metric =
-            encoder.encode_descriptor("memory_bytes", help, None, MetricType::Gauge)?;
+        self.bytes_by(encoder, "memory_bytes", help, "owner", |DriveSnapshot { info, .. }| {
+            [
+                ("map", info.memory.map_bytes),
+                ("batches", info.memory.batch_bytes),
+                ("read_buffers", info.memory.read_buffer_bytes),
+                ("frame_cache", info.memory.frame_cache_bytes),
+            ]
+        })
+    }
+
+    /// A gauge in bytes, with a label that says which part of a drive's bytes.
+    fn bytes_by<N: EncodeGaugeValue, const PARTS: usize>(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        name: &str,
+        help: &str,
+        label: &'static str,
+        parts: impl Fn(&DriveSnapshot) -> [(&'static str, N); PARTS],
+    ) -> fmt::Result {
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for drive in &self.0.drives {
-            let memory = &drive.info.memory;
-            for (owner, bytes) in [
-                ("map", memory.map_bytes),
-                ("batches", memory.batch_bytes),
-                ("read_buffers", memory.read_buffer_bytes),
-                ("frame_cache", memory.frame_cache_bytes),
-            ] {
-                let labels = [("drive", drive.name.as_str()), ("owner", owner)];
+            for (part, bytes) in parts(drive) {
+                let labels = [("drive", drive.name.as_str()), (label, part)];
                 ConstGauge::new(bytes).encode(metric.encode_family(&labels)?)?;
             }
         }
