@@ -2,38 +2,40 @@
 
 mod exports;
 mod network;
+mod restart;
+mod signals;
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use clap::ValueEnum;
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 pub(crate) use self::exports::name_of;
 use self::exports::{Names, Served};
 use self::network::Network;
+use self::signals::Signals;
 use super::open::Opening;
 use super::{Outcome, print_json, thresholds};
 use crate::base::{Error, Result};
 use crate::controller::{OpenOptions, WARN_THRESHOLDS_MAX};
 use crate::runtime::{Backend, Runtime};
-use crate::serve::nbd::{Options, Security, Server};
+use crate::serve::nbd::{Handover, Options, Security, Server};
 use crate::serve::{Listen, Listener};
 
-/// Serve drives over NBD until SIGINT, SIGTERM or SIGHUP
+/// Serve drives over NBD until SIGINT or SIGTERM
 ///
 /// Each drive is an export under its file's name; a single one is the default export, too. Without
 /// --unix, --listen or --run it listens on 127.0.0.1:10809, or on the sockets that systemd passes.
-/// At the end everything is flushed; a second signal does not wait for that. The log goes to
-/// stderr; PUMICE_LOG=debug makes it longer.
+/// At the end everything is flushed; a second signal does not wait for that. SIGHUP restarts the
+/// server, perhaps as a newer version, with the same arguments and without its clients noticing
+/// more than a pause; on a terminal, or with --run, it ends it. The log goes to stderr;
+/// PUMICE_LOG=debug makes it longer.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -102,11 +104,16 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         Io::Uring => Backend::Uring,
         Io::Threads => Backend::Threads,
     })?;
-    let signals = Arc::new(signal_socket()?);
+    let signals = Signals::catch(args.run.is_none() && !signals::is_on_a_terminal())?;
+    let inherited = inherited();
+    let is_restarted = inherited.is_some();
     let security = args.network.security()?;
     let paths = exports::expand(&args.paths)?;
     // Before the drives: a socket in use must change nothing on them.
-    let (listeners, _private) = listeners(args, &runtime, &security)?;
+    let (Handover { listeners, clients }, _private) = match inherited {
+        Some(handover) => (handover, None),
+        None => listen(args, &runtime, &security)?,
+    };
     let http = args.watch.bind()?;
     let mut served = exports::open_all(&runtime, &paths, &args.names, args.options())?;
     let uris = uris(&listeners, &served, matches!(security, Security::Require(_)));
@@ -118,20 +125,72 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     for listener in listeners {
         runtime.spawn(server.clone().serve(listener));
     }
+    clients.into_iter().for_each(|client| server.resume(client));
     let watch = super::watch::watch(&runtime, &server);
     exports::show_all(&runtime, &mut served, &args.watch, &watch);
     let watching = super::watch::serve(http, &runtime, &watch)?;
-    let code = serve_until_the_end(args, &runtime, signals, &served, &uris);
+    let said = if args.json && !is_restarted { print_uris(&served, &uris) } else { Ok(()) };
+    let end = said.and_then(|()| match &args.run {
+        None => Ok(wait_for_a_signal(&runtime, &signals)),
+        Some(command) => run_command(command, &runtime, &signals, &uris[0][0]).map(End::Command),
+    });
     drop(watching);
-    let flushed = runtime.block_on(server.shutdown());
+    let left = match &end {
+        Ok(End::Restart(_)) => runtime.block_on(server.hand_over()),
+        _ => runtime.block_on(server.shutdown()).map(|()| Handover::default()),
+    };
     let closed = exports::close_all(&runtime, &served);
+    drop(served);
     // The tasks hold the runtime; without them the listeners' files go, too.
     runtime.drop_tasks();
-    if let Err(error) = flushed.and(closed) {
-        super::say_error(&error.chain());
-        return Ok(Outcome::Problem);
+    let problem = match (left.and_then(|left| closed.map(|()| left)), end?) {
+        (Ok(left), End::Restart(program)) if !signals.is_ending() => restart(&program, &left),
+        (Ok(_), End::Command(code)) => return Ok(Outcome::Code(code)),
+        (Ok(_), _) => return Ok(Outcome::Good),
+        (Err(error), _) => error,
+    };
+    super::say_error(&problem.chain());
+    Ok(Outcome::Problem)
+}
+
+/// Why the server ends.
+enum End {
+    /// It was told to.
+    Signal,
+    /// The command has ended, with this code.
+    Command(u8),
+    /// This program goes on in its place.
+    Restart(PathBuf),
+}
+
+/// What the server before this one left, if there was one and it can be used.
+fn inherited() -> Option<Handover> {
+    let inherited = restart::inherited().unwrap_or_else(|error| {
+        tracing::error!("restarted without the clients: {}", error.chain());
+        None
+    });
+    if let Some(handover) = &inherited {
+        tracing::info!("restarted with {} clients", handover.clients.len());
     }
-    Ok(code?.map_or(Outcome::Good, Outcome::Code))
+    inherited
+}
+
+fn restart(program: &Path, left: &Handover) -> Error {
+    tracing::info!("restarting {} with {} clients", program.display(), left.clients.len());
+    restart::become_program(program, left)
+}
+
+fn wait_for_a_signal(runtime: &Runtime, signals: &Signals) -> End {
+    loop {
+        runtime.block_on(signals.next(runtime));
+        if signals.is_ending() {
+            return End::Signal;
+        }
+        match restart::program() {
+            Ok(program) => return End::Restart(program),
+            Err(error) => tracing::error!("not restarted, serving on: {}", error.chain()),
+        }
+    }
 }
 
 /// Where each drive is to be had: one URI for each listener.
@@ -161,40 +220,26 @@ fn say(runtime: &Runtime, served: &[Served], uris: &[Vec<String>]) {
     }
 }
 
-/// Says where the drives are, runs the command if there is one, and waits for the end.
-fn serve_until_the_end(
-    args: &Args,
-    runtime: &Runtime,
-    signals: Arc<OwnedFd>,
-    served: &[Served],
-    uris: &[Vec<String>],
-) -> Result<Option<u8>> {
-    if args.json {
-        let drive = |(drive, uris): (&Served, _)| {
-            let (path, name) = (&drive.path, &drive.export.name);
-            serde_json::json!({ "path": path, "name": name, "uris": uris })
-        };
-        let drives: Vec<_> = served.iter().zip(uris).map(drive).collect();
-        print_json(&serde_json::json!({ "drives": drives }))?;
-    }
-    match &args.run {
-        None => {
-            runtime.block_on(runtime.receive(&signals, vec![0; 1], 0..1)).1.ok();
-            Ok(None)
-        }
-        Some(command) => run_command(command, runtime, signals, &uris[0][0]).map(Some),
-    }
+/// Says as JSON where the drives are.
+fn print_uris(served: &[Served], uris: &[Vec<String>]) -> Result<()> {
+    let drive = |(drive, uris): (&Served, _)| {
+        let (path, name) = (&drive.path, &drive.export.name);
+        serde_json::json!({ "path": path, "name": name, "uris": uris })
+    };
+    let drives: Vec<_> = served.iter().zip(uris).map(drive).collect();
+    print_json(&serde_json::json!({ "drives": drives }))
 }
 
 /// The sockets passed by systemd, else those asked for, and the directory of a private one.
-fn listeners(
+fn listen(
     args: &Args,
     runtime: &Runtime,
     security: &Security,
-) -> Result<(Vec<Listener>, Option<tempfile::TempDir>)> {
+) -> Result<(Handover, Option<tempfile::TempDir>)> {
+    let clients = Vec::new();
     let passed = Listener::passed()?;
     if !passed.is_empty() && !args.network.has_place() {
-        return Ok((passed, None));
+        return Ok((Handover { listeners: passed, clients }, None));
     }
     let mut private = None;
     let otherwise = if args.run.is_some() {
@@ -208,37 +253,20 @@ fn listeners(
     };
     let mut listeners = args.network.listen(runtime, security, otherwise)?;
     listeners.extend(passed);
-    Ok((listeners, private))
-}
-
-/// A socket that gets a byte at SIGINT, SIGTERM or SIGHUP. A second signal ends the process as it
-/// is: what was not flushed is lost.
-fn signal_socket() -> Result<OwnedFd> {
-    let cannot = |error| Error::os("cannot catch signals", error);
-    let (receiver, sender) = UnixStream::pair().map_err(cannot)?;
-    let is_ending = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        let sender = sender.try_clone().map_err(cannot)?;
-        // The order counts: the first signal finds the flag unset, and sets it.
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, is_ending.clone())
-            .and_then(|_| signal_hook::flag::register(signal, is_ending.clone()))
-            .and_then(|_| signal_hook::low_level::pipe::register(signal, sender))
-            .map_err(cannot)?;
-    }
-    Ok(receiver.into())
+    Ok((Handover { listeners, clients }, private))
 }
 
 /// Runs a shell command to its end, which a signal hastens; gives its exit code.
-fn run_command(command: &str, runtime: &Runtime, signals: Arc<OwnedFd>, uri: &str) -> Result<u8> {
+fn run_command(command: &str, runtime: &Runtime, signals: &Signals, uri: &str) -> Result<u8> {
     let cannot = |error| Error::os("cannot run /bin/sh", error);
     let (receiver, sender) = UnixStream::pair().map_err(cannot)?;
     let child = Command::new("/bin/sh").arg("-c").arg(command).env("uri", uri).spawn();
     let child = child.map_err(cannot)?;
     let pid = Pid::from_raw(child.id() as i32);
     std::thread::spawn(move || wait_for(child, sender));
-    let passer = runtime.clone();
+    let (passer, signals) = (runtime.clone(), signals.clone());
     runtime.spawn(async move {
-        let _ = passer.receive(&signals, vec![0; 1], 0..1).await;
+        signals.next(&passer).await;
         // From a terminal the command has it already.
         pid.map(|pid| kill_process(pid, Signal::TERM));
     });

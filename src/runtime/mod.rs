@@ -316,6 +316,16 @@ impl Runtime {
         on_driver!(self, receive(socket, buffer, range), (buffer, refused()))
     }
 
+    /// Has what waits now to receive from `socket`, or to accept on it, end with `Interrupted` and
+    /// without having taken anything. What had come already is given as ever.
+    pub fn interrupt(&self, socket: &Arc<OwnedFd>) {
+        match &self.0.driver {
+            Driver::Uring(uring) => uring.interrupt(socket),
+            Driver::Threads(threads) => threads.interrupt(socket),
+            Driver::Simulated => {}
+        }
+    }
+
     /// Sends `buffer[range]`; gives the number of bytes taken, which may be less. Sends of one
     /// socket go out in order only if each is awaited before the next.
     ///

@@ -669,3 +669,46 @@ fn a_sleep_that_is_looked_at_too_late_is_over() {
     runtime.block_on(late);
     assert_eq!(runtime.now_ns(), 500);
 }
+
+#[test]
+fn an_interrupted_wait_ends_and_takes_nothing() {
+    for runtime in real_runtimes() {
+        let (near, far) = pair();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let listener = Arc::new(OwnedFd::from(UnixListener::bind(&path).unwrap()));
+        runtime.block_on(async {
+            let interrupted = |result: io::Result<usize>| {
+                assert_eq!(result.unwrap_err().kind(), io::ErrorKind::Interrupted);
+            };
+            let mut receive = pin!(runtime.receive(&near, vec![7; 4], 1..4));
+            assert!(poll_once(&mut receive).await.is_none());
+            let mut accept = pin!(runtime.accept(&listener));
+            assert!(poll_once(&mut accept).await.is_none());
+            runtime.yield_now().await;
+            runtime.interrupt(&near);
+            let (buffer, result) = receive.await;
+            assert_eq!(buffer, [7; 4]);
+            interrupted(result);
+            assert!(poll_once(&mut accept).await.is_none(), "another socket was interrupted");
+            runtime.interrupt(&listener);
+            interrupted(accept.await.map(|_| 0));
+
+            // What was not taken is there for the next one, and so is what came first.
+            send_all(&runtime, &far, b"ab").await;
+            runtime.interrupt(&near);
+            assert_eq!(receive_exactly(&runtime, &near, 2).await, b"ab");
+            let mut receive = pin!(runtime.receive(&near, vec![0; 4], 0..4));
+            assert!(poll_once(&mut receive).await.is_none());
+            send_all(&runtime, &far, b"cd").await;
+            runtime.interrupt(&near);
+            match receive.await {
+                (buffer, Ok(length)) => assert_eq!(buffer[..length], *b"cd"),
+                (_, Err(error)) => {
+                    assert_eq!(error.kind(), io::ErrorKind::Interrupted);
+                    assert_eq!(receive_exactly(&runtime, &near, 2).await, b"cd");
+                }
+            }
+        });
+    }
+}

@@ -31,6 +31,7 @@ struct Interest {
     socket: Arc<OwnedFd>,
     flags: PollFlags,
     waker: Waker,
+    is_interrupted: bool,
 }
 
 /// The sockets that tasks of one runtime wait for.
@@ -89,7 +90,23 @@ impl Threads {
         answers.filter(|(_, answer)| !answer.revents().is_empty()).map(|(&key, _)| key).collect()
     }
 
+    /// Interrupts what waits to receive from or accept on `socket`.
+    pub(super) fn interrupt(&self, socket: &Arc<OwnedFd>) {
+        let mut woken = Vec::new();
+        for interest in self.interests.borrow_mut().values_mut() {
+            if interest.flags == PollFlags::IN && Arc::ptr_eq(&interest.socket, socket) {
+                interest.is_interrupted = true;
+                woken.push(interest.waker.clone());
+            }
+        }
+        // Without the borrow: a waker may be anyone's.
+        woken.into_iter().for_each(Waker::wake);
+    }
+
     /// Waits until `flags` may hold for the socket; an error of the socket counts too.
+    ///
+    /// # Errors
+    /// `Interrupted` by [`Self::interrupt`].
     fn ready<'a>(&'a self, socket: &'a Arc<OwnedFd>, flags: PollFlags) -> Ready<'a> {
         Ready { threads: self, socket, flags, ticket: None }
     }
@@ -139,7 +156,7 @@ impl Threads {
         loop {
             // A blocking listener offers no other way to ask whether accepting would block. Linux
             // keeps a connection that its client gave up, so what is ready remains ready.
-            self.ready(listener, PollFlags::IN).await;
+            self.ready(listener, PollFlags::IN).await?;
             match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 result => return Ok(result?),
@@ -157,7 +174,9 @@ impl Threads {
             if let Some(result) = self.direct.receive(socket, &mut buffer[range.clone()]) {
                 return (buffer, result);
             }
-            self.ready(socket, PollFlags::IN).await;
+            if let Err(error) = self.ready(socket, PollFlags::IN).await {
+                return (buffer, Err(error));
+            }
         }
     }
 
@@ -171,7 +190,9 @@ impl Threads {
             if let Some(result) = self.direct.send(socket, &buffer[range.clone()]) {
                 return (buffer, result);
             }
-            self.ready(socket, PollFlags::OUT).await;
+            if let Err(error) = self.ready(socket, PollFlags::OUT).await {
+                return (buffer, Err(error));
+            }
         }
     }
 
@@ -185,7 +206,9 @@ impl Threads {
             if let Some(result) = self.direct.receive(socket, &mut buffer[range.clone()]) {
                 return (buffer, result);
             }
-            self.ready(socket, PollFlags::IN).await;
+            if let Err(error) = self.ready(socket, PollFlags::IN).await {
+                return (buffer, Err(error));
+            }
         }
     }
 
@@ -199,7 +222,7 @@ impl Threads {
             if let Some(result) = self.direct.send(socket, &buffer[range.clone()]) {
                 return result;
             }
-            self.ready(socket, PollFlags::OUT).await;
+            self.ready(socket, PollFlags::OUT).await?;
         }
     }
 }
@@ -231,23 +254,28 @@ struct Ready<'a> {
 }
 
 impl Future for Ready<'_> {
-    type Output = ();
+    type Output = io::Result<()>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut interests = self.threads.interests.borrow_mut();
         if let Some(ticket) = self.ticket {
             return match interests.get_mut(&ticket) {
+                // Forgotten when this is dropped.
+                Some(Interest { is_interrupted: true, .. }) => {
+                    Poll::Ready(Err(io::ErrorKind::Interrupted.into()))
+                }
                 Some(interest) => {
                     interest.waker.clone_from(context.waker());
                     Poll::Pending
                 }
-                None => Poll::Ready(()),
+                None => Poll::Ready(Ok(())),
             };
         }
         let ticket = self.threads.tickets.get();
         self.threads.tickets.set(ticket + 1);
         let (socket, waker) = (self.socket.clone(), context.waker().clone());
-        interests.insert(ticket, Interest { socket, flags: self.flags, waker });
+        let flags = self.flags;
+        interests.insert(ticket, Interest { socket, flags, waker, is_interrupted: false });
         drop(interests);
         self.ticket = Some(ticket);
         Poll::Pending

@@ -95,8 +95,10 @@ enum Kind {
     /// Ends by itself; runs to its end even if nobody waits for it any more.
     File,
     /// May wait for ever; cancelled when nobody waits for it any more.
-    Socket,
-    /// As `Socket`, and its result is a descriptor.
+    Send,
+    /// As `Send`, and may be interrupted.
+    Receive,
+    /// As `Receive`, and its result is a descriptor.
     Accept,
 }
 
@@ -281,7 +283,7 @@ impl Uring {
         if let Some(result) = self.direct.receive(socket, &mut buffer[range.clone()]) {
             return (buffer, result);
         }
-        let operation = self.start(Kind::Socket, socket, Buffer::Bytes(buffer), |fd, buffer| {
+        let operation = self.start(Kind::Receive, socket, Buffer::Bytes(buffer), |fd, buffer| {
             let (pointer, len) = transfer(buffer, Some(range));
             opcode::Recv::new(fd, pointer, len).build()
         });
@@ -298,7 +300,7 @@ impl Uring {
         if let Some(result) = self.direct.send(socket, &buffer[range.clone()]) {
             return (buffer, result);
         }
-        let operation = self.start(Kind::Socket, socket, Buffer::Bytes(buffer), |fd, buffer| {
+        let operation = self.start(Kind::Send, socket, Buffer::Bytes(buffer), |fd, buffer| {
             let (pointer, len) = transfer(buffer, Some(range));
             let flags = SendFlags::NOSIGNAL.bits() as i32;
             opcode::Send::new(fd, pointer, len).flags(flags).build()
@@ -316,7 +318,7 @@ impl Uring {
         if let Some(result) = self.direct.receive(socket, &mut buffer[range.clone()]) {
             return (buffer, result);
         }
-        let operation = self.start(Kind::Socket, socket, Buffer::Aligned(buffer), |fd, buffer| {
+        let operation = self.start(Kind::Receive, socket, Buffer::Aligned(buffer), |fd, buffer| {
             let (pointer, len) = transfer(buffer, Some(range));
             opcode::Recv::new(fd, pointer, len).build()
         });
@@ -334,12 +336,32 @@ impl Uring {
             return result;
         }
         let buffer = Buffer::Shared(buffer.clone());
-        let operation = self.start(Kind::Socket, socket, buffer, |fd, buffer| {
+        let operation = self.start(Kind::Send, socket, buffer, |fd, buffer| {
             let (pointer, len) = transfer(buffer, Some(range));
             let flags = SendFlags::NOSIGNAL.bits() as i32;
             opcode::Send::new(fd, pointer, len).flags(flags).build()
         });
         operation.await.1.map(|len| len as usize)
+    }
+
+    /// Interrupts what waits to receive from or accept on `socket`.
+    pub(super) fn interrupt(&self, socket: &Arc<OwnedFd>) {
+        let mut inner = self.inner.borrow_mut();
+        let waits = |slot: &Slot| {
+            matches!(slot.kind, Kind::Receive | Kind::Accept)
+                && matches!(slot.state, State::Waiting(_))
+                && slot.file.as_ref().is_some_and(|file| Arc::ptr_eq(file, socket))
+        };
+        let waiting = inner.slots.iter().enumerate().filter(|(_, slot)| waits(slot));
+        let key = |(index, slot): (usize, &Slot)| Key {
+            index: index as u32,
+            generation: slot.generation,
+        };
+        let keys: Vec<_> = waiting.map(key).collect();
+        // The slots stay as they are: what came before the cancellation is not lost.
+        for key in keys {
+            inner.cancel(key);
+        }
     }
 
     /// Takes a slot for an operation and queues the entry that `build` makes of the descriptor and
@@ -372,6 +394,15 @@ impl Uring {
             inner.check(submitted);
         }
         Operation { uring: self, key, ended: false }
+    }
+}
+
+/// The error that a negative result stands for.
+fn error_of(result: i32) -> io::Error {
+    match result.wrapping_neg() {
+        // By `Uring::interrupt`: nobody waits for what is cancelled otherwise.
+        code if code == Errno::CANCELED.raw_os_error() => io::ErrorKind::Interrupted.into(),
+        code => io::Error::from_raw_os_error(code),
     }
 }
 
@@ -635,8 +666,7 @@ impl Future for Operation<'_> {
                 let buffer = inner.release(self.key.index);
                 drop(inner);
                 self.ended = true;
-                let result = u32::try_from(result)
-                    .map_err(|_| io::Error::from_raw_os_error(result.wrapping_neg()));
+                let result = u32::try_from(result).map_err(|_| error_of(result));
                 Poll::Ready((buffer, result))
             }
             State::Free | State::Abandoned => unreachable!("an operation lost its slot"),

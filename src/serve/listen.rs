@@ -19,6 +19,7 @@ use std::time::Duration;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use serde::{Deserialize, Serialize};
 
 use crate::base::{Error, ErrorKind, Result};
 
@@ -51,8 +52,9 @@ pub struct Listener {
     place: Place,
 }
 
-#[derive(Debug)]
-enum Place {
+/// Where a [`Listener`] is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Place {
     /// The file, with its device and inode if it is ours to remove.
     Unix {
         path: PathBuf,
@@ -172,6 +174,15 @@ impl Listener {
             Place::Unix { .. } => true,
             Place::Tcp(address) => address.ip().is_loopback(),
         }
+    }
+
+    /// A socket that listens there already, and the place with it.
+    pub(super) fn at(place: Place, socket: OwnedFd) -> Self {
+        Self { socket: Arc::new(socket), place }
+    }
+
+    pub(super) fn place(&self) -> &Place {
+        &self.place
     }
 
     /// The listening socket.

@@ -367,6 +367,19 @@ impl Server {
         self.stderr.lock().expect("stderr").clone()
     }
 
+    /// Sends SIGHUP.
+    pub(crate) fn hang_up(&self) {
+        kill_process(pid(&self.child), Signal::HUP).expect("SIGHUP");
+    }
+
+    /// Sends SIGHUP, and waits until the server's successor serves.
+    pub(crate) fn restart(&self) {
+        let starts = || self.stderr().matches("serving ").count();
+        let before = starts();
+        self.hang_up();
+        wait_until("the server restarts", || starts() > before);
+    }
+
     /// Asks the server to end with SIGTERM and asserts that it does so in time and with exit 0.
     pub(crate) fn stop(mut self) {
         kill_process(pid(&self.child), Signal::TERM).expect("SIGTERM");
@@ -423,6 +436,11 @@ impl Talker {
         }
     }
 
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("state of a child").is_some()
+    }
+
     /// Waits for the client's end and asserts exit 0.
     pub(crate) fn finish(mut self) {
         let status = wait(&mut self.child, COMMAND_LIMIT);
@@ -471,6 +489,9 @@ fn pid(child: &Child) -> Pid {
 
 /// Waits for a child's end; `None` if it took longer than `limit` and was killed.
 pub(crate) fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    if let Ok(Some(status)) = child.try_wait() {
+        return Some(status);
+    }
     let pidfd = pidfd_open(pid(child), PidfdFlags::empty()).expect("pidfd of a child");
     let mut events = [PollFd::new(&pidfd, PollFlags::IN)];
     let limit = Timespec::try_from(limit).expect("a limit of seconds");

@@ -48,6 +48,7 @@ mod report;
 mod reproduce;
 mod rescue;
 mod resize;
+mod restart;
 mod rounds;
 mod scan;
 mod scrub;

@@ -19,7 +19,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tempfile::TempDir;
 
 use crate::harness::{
-    COMMAND_LIMIT, Drive, Server, pumice, run, run_ok, stand_in, tool, wait_until,
+    COMMAND_LIMIT, Drive, Server, Talker, pumice, python_with_libnbd, run, run_ok, stand_in, tool,
+    wait_until,
 };
 
 /// An authority, and the directories of those it knows.
@@ -340,4 +341,45 @@ fn flags_that_would_let_anybody_in_are_refused() {
     }
     let allowed = ["serve", path, "--run", "true", "--listen", "0.0.0.0:0", "--insecure"];
     assert_eq!(pumice(&allowed).code, Some(0));
+}
+
+/// Two clients, one encrypted; a restart; then each does a request.
+const OVER_A_RESTART: &str = r#"
+import nbd, sys
+plain, encrypted = nbd.NBD(), nbd.NBD()
+encrypted.set_uri_allow_local_file(True)
+plain.connect_uri(sys.argv[1])
+encrypted.connect_uri(sys.argv[2])
+assert encrypted.get_tls_negotiated() and not plain.get_tls_negotiated()
+encrypted.pwrite(b"x" * 4096, 0, nbd.CMD_FLAG_FUA)
+print("connected", flush=True)
+while not encrypted.aio_is_closed():
+    encrypted.poll(-1)
+print("closed", flush=True)
+assert plain.pread(4096, 0) == b"x" * 4096
+again = nbd.NBD()
+again.set_uri_allow_local_file(True)
+again.connect_uri(sys.argv[2])
+assert again.pread(4096, 0) == b"x" * 4096
+"#;
+
+#[test]
+fn a_restart_closes_encrypted_connections_and_no_others() {
+    let Some(python) = python_with_libnbd() else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    let authority = Authority::new("one");
+    let drive = Drive::create("64M", &[]);
+    let server = serve(&drive, &authority.server(), &["--tls", "allow"]);
+    let encrypted = uri(&server, &authority.client("client"));
+    let mut clients = Command::new(python);
+    clients.args(["-c", OVER_A_RESTART, &server.uri(), &encrypted]);
+    let mut clients = Talker::start(&mut clients);
+    assert_eq!(clients.next_line(), "connected");
+    server.restart();
+    assert_eq!(clients.next_line(), "closed");
+    clients.finish();
+    assert!(server.stderr().contains("restarted with 1 clients"), "{}", server.stderr());
+    server.stop();
 }

@@ -62,6 +62,16 @@ impl Channel {
         Ok(())
     }
 
+    /// Whether it is.
+    pub(super) fn is_encrypted(&self) -> bool {
+        self.tls.get().is_some()
+    }
+
+    /// The socket.
+    pub(super) fn socket(&self) -> &Arc<OwnedFd> {
+        &self.socket
+    }
+
     /// Ends all traffic, politely if the channel is encrypted.
     pub(super) async fn close(&self) {
         if let Some(tls) = self.tls.get() {

@@ -19,6 +19,8 @@
 //!             ERROR_OFFSET  error u32 | length u16 | message | offset u64
 //! ```
 
+use serde::{Deserialize, Serialize};
+
 use super::wire::{self, Errno};
 
 const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
@@ -45,7 +47,7 @@ const MESSAGE_BYTES_MAX: usize = 4096;
 pub(super) const HEAD_BYTES: usize = 40;
 
 /// The form of requests and replies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Headers {
     /// Short requests and simple replies.
     #[default]

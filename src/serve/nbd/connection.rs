@@ -16,36 +16,65 @@ use std::task::{Context, Poll};
 
 use super::Security as Offered;
 use super::execute::{Job, execute};
-use super::export::Offer;
+use super::export::{Export, Offer};
+use super::handover::Parked;
 use super::handshake::{self, Outcome, Security, Terms};
 use super::incoming::Incoming;
 use super::reader::{End, read_requests};
 use super::replies::Replies;
-use super::session::{Link, Session, Shared};
+use super::session::{Link, Session, Shared, Stage};
 use super::slots::Slots;
 use crate::serve::Disk;
 
-/// Serves one client until it is gone.
-pub(super) async fn serve<D: Disk + 'static>(shared: Rc<Shared<D>>, link: Rc<Link>) {
+/// Serves one client until it is gone, or parked.
+pub(super) async fn serve<D: Disk + 'static>(
+    shared: Rc<Shared<D>>,
+    link: Rc<Link>,
+) -> Option<Parked> {
     let mut incoming = Incoming::new(link.channel.clone());
     let replies = Replies::new(link.channel.clone());
     let limit_ns = shared.options.handshake_ns;
     let handshake = shake_hands(&shared, &link, &mut incoming, &replies);
+    let mut parked = None;
     match shared.runtime.timeout(limit_ns, handshake).await {
         Some(Ok(Outcome::Transmission(index, dialect))) => {
             link.is_haggling.set(false);
+            shared.changed.wake_all();
             let export = shared.exports[index].clone();
             let session = Session::new(shared.clone(), export, dialect, replies);
-            transmit(&Rc::new(session), incoming, &link).await;
+            parked = transmit(&Rc::new(session), incoming, &link).await;
         }
         Some(Ok(Outcome::Violation(what))) => tracing::warn!("handshake refused: {what}"),
         Some(Ok(Outcome::Aborted | Outcome::StartTls)) => {}
         Some(Err(error)) => tracing::debug!("handshake broken off: {error}"),
         None => tracing::warn!("handshake refused: it took too long"),
     }
+    end(&shared, &link, parked).await
+}
+
+/// Goes on with a client that was parked, here or by another server.
+pub(super) async fn resume<D: Disk + 'static>(
+    shared: Rc<Shared<D>>,
+    export: Rc<Export<D>>,
+    link: Rc<Link>,
+    parked: Parked,
+) -> Option<Parked> {
+    let incoming = Incoming::with_unread(link.channel.clone(), &parked.unread);
+    let replies = Replies::new(link.channel.clone());
+    let session = Rc::new(Session::new(shared.clone(), export, parked.dialect, replies));
+    let parked = transmit(&session, incoming, &link).await;
+    end(&shared, &link, parked).await
+}
+
+/// Closes the channel of a client that is not parked.
+async fn end<D>(shared: &Shared<D>, link: &Link, parked: Option<Parked>) -> Option<Parked> {
+    if parked.is_some() {
+        return parked;
+    }
     // A client that does not listen is not waited for.
     let _ = shared.runtime.timeout(shared.options.grace_ns, link.channel.close()).await;
     link.channel.cut();
+    None
 }
 
 /// From the greeting to the transmission, through TLS if it is asked for.
@@ -67,7 +96,7 @@ async fn shake_hands<D: Disk>(
     };
     loop {
         let terms = Terms { offers: &offers, security };
-        let is_shutting_down = || shared.is_shutting_down.get();
+        let is_shutting_down = || shared.stage.get() == Stage::ShuttingDown;
         let outcome =
             handshake::haggle(incoming, replies, &terms, wants_zeroes, is_shutting_down).await?;
         let (Offered::Allow(identity) | Offered::Require(identity)) = &shared.options.security
@@ -89,7 +118,7 @@ async fn transmit<D: Disk + 'static>(
     session: &Rc<Session<D>>,
     mut incoming: Incoming,
     link: &Link,
-) {
+) -> Option<Parked> {
     let slots = {
         let session = session.clone();
         Slots::new(move |seat| execute(session.clone(), seat))
@@ -120,12 +149,22 @@ async fn transmit<D: Disk + 'static>(
         session.replies.fail();
         poll_fn(&mut drained).await;
     }
+    // What is encrypted cannot go on elsewhere, because its keys do not leave this process.
+    let may_park = matches!(end, End::Parked) && !session.replies.has_failed();
+    (may_park && !link.channel.is_encrypted()).then(|| Parked {
+        socket: link.channel.socket().clone(),
+        export: session.export.name.clone(),
+        dialect: session.dialect,
+        unread: incoming.unread().to_vec(),
+    })
 }
 
 /// Whether nothing is under way; tells the server, which waits for that when it shuts down.
 fn note_quiet<D: Disk>(session: &Session<D>, slots: &Slots<Job>, link: &Link) -> bool {
     let is_quiet = slots.count() == 0 && session.replies.is_empty() && !session.is_accepting.get();
-    if link.is_quiet.replace(is_quiet) != is_quiet && session.shared.is_shutting_down.get() {
+    if link.is_quiet.replace(is_quiet) != is_quiet
+        && session.shared.stage.get() == Stage::ShuttingDown
+    {
         session.shared.changed.wake_all();
     }
     is_quiet
@@ -133,7 +172,7 @@ fn note_quiet<D: Disk>(session: &Session<D>, slots: &Slots<Job>, link: &Link) ->
 
 fn log_end(end: &End) {
     match end {
-        End::Disconnect => {}
+        End::Disconnect | End::Parked => {}
         End::Stream(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             tracing::debug!("the client left without saying so");
         }

@@ -14,6 +14,8 @@
 //!
 //! Names and bits only; the map is asked by `execute`.
 
+use serde::{Deserialize, Serialize};
+
 use super::wire::Fields;
 
 /// Bits of `base:allocation`.
@@ -47,7 +49,7 @@ impl Context {
 }
 
 /// A set of contexts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Contexts([bool; 2]);
 
 impl Contexts {

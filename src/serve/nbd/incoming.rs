@@ -29,6 +29,15 @@ impl Incoming {
         Self { channel, buffer: vec![0; BUFFER_BYTES], unread: 0..0 }
     }
 
+    /// The receiving half of `channel`, on which these bytes, at most [`BUFFER_BYTES`], have come
+    /// already.
+    pub(super) fn with_unread(channel: Rc<Channel>, unread: &[u8]) -> Self {
+        let mut incoming = Self::new(channel);
+        incoming.buffer[..unread.len()].copy_from_slice(unread);
+        incoming.unread = 0..unread.len();
+        incoming
+    }
+
     /// The bytes received and not consumed.
     pub(super) fn unread(&self) -> &[u8] {
         &self.buffer[self.unread.clone()]
@@ -51,18 +60,28 @@ impl Incoming {
     pub(super) async fn fill(&mut self, length: usize) -> io::Result<()> {
         assert!(length <= BUFFER_BYTES, "a message longer than the receive buffer");
         while self.unread.len() < length {
-            // The unused part moves to the front; it is a fragment of one request, because
-            // everything before it was consumed without receiving again.
-            if self.unread.start > 0 {
-                self.buffer.copy_within(self.unread.clone(), 0);
-                self.unread = 0..self.unread.len();
-            }
-            let buffer = std::mem::take(&mut self.buffer);
-            let free = self.unread.end..BUFFER_BYTES;
-            let (buffer, result) = self.channel.receive(buffer, free).await;
-            self.buffer = buffer;
-            self.unread.end += some_bytes(result)?;
+            self.receive().await?;
         }
+        Ok(())
+    }
+
+    /// Receives once, behind what is unread, of which there must be less than [`BUFFER_BYTES`]. An
+    /// interruption is no error, and no progress.
+    ///
+    /// # Errors
+    /// See [`Self::fill`].
+    pub(super) async fn receive(&mut self) -> io::Result<()> {
+        // The unused part moves to the front; it is a fragment of one request, because
+        // everything before it was consumed without receiving again.
+        if self.unread.start > 0 {
+            self.buffer.copy_within(self.unread.clone(), 0);
+            self.unread = 0..self.unread.len();
+        }
+        let buffer = std::mem::take(&mut self.buffer);
+        let free = self.unread.end..BUFFER_BYTES;
+        let (buffer, result) = self.channel.receive(buffer, free).await;
+        self.buffer = buffer;
+        self.unread.end += some_bytes(result)?;
         Ok(())
     }
 
@@ -117,7 +136,8 @@ impl Incoming {
     }
 }
 
-/// The length of a receive, with the end of the stream as an error and a signal as no progress.
+/// The length of a receive, with the end of the stream as an error and an interruption as no
+/// progress.
 fn some_bytes(result: io::Result<usize>) -> io::Result<usize> {
     match result {
         Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),

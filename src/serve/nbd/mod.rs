@@ -21,7 +21,8 @@
 //!  accepted -> handshake -> transmission -> draining -> closed
 //!                  |             |              ^ |
 //!                  |             +- DISC, end of stream, wrong magic, broken socket
-//!                  |                              +- requests ended, replies sent or 5 s over
+//!                  |             |                +- requests ended, replies sent or 5 s over
+//!                  |             +- parked, to be resumed by the next server
 //!                  +- ABORT, wrong magic, unknown name, limits, 10 s over -> closed
 //! ```
 //!
@@ -53,6 +54,7 @@
 //! | `budget` | memory for payloads |
 //! | `session` | state that those share |
 //! | `connection`, `server` | the order of steps |
+//! | `handover` | connections that another process goes on with |
 //!
 //! [`Disk`]: crate::serve::Disk
 
@@ -65,6 +67,7 @@ mod connection;
 mod contexts;
 mod execute;
 mod export;
+mod handover;
 mod handshake;
 mod incoming;
 mod reader;
@@ -83,6 +86,7 @@ mod wire;
 mod tests;
 
 pub use export::Export;
+pub use handover::{Handover, Parked};
 pub use server::{Options, Security, Server};
 pub use stats::{CommandStats, Stats};
 pub use tls::Identity;

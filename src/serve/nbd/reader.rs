@@ -13,7 +13,7 @@ use super::chunks::HEAD_BYTES;
 use super::execute::{Job, WriteStream};
 use super::incoming::Incoming;
 use super::request::{self, Command, PAYLOAD_BYTES_MAX, Refusal, Verb};
-use super::session::Session;
+use super::session::{Session, Stage};
 use super::slots::Slots;
 use super::wire::{Errno, Request, command};
 use crate::serve::Disk;
@@ -36,6 +36,8 @@ pub(super) enum End {
     Stream(io::Error),
     /// The client does not follow the protocol.
     Violation(&'static str),
+    /// The server hands the connection over: what is unread begins with a request.
+    Parked,
 }
 
 impl From<io::Error> for End {
@@ -64,7 +66,16 @@ async fn read_request<D: Disk>(
     slots: &Slots<Job>,
 ) -> Result<(), End> {
     let header_bytes = session.dialect.headers.request_bytes();
-    incoming.fill(header_bytes).await?;
+    let stage = &session.shared.stage;
+    loop {
+        if stage.get() == Stage::Parking {
+            return Err(End::Parked);
+        }
+        if incoming.unread().len() >= header_bytes {
+            break;
+        }
+        incoming.receive().await?;
+    }
     let request = session.dialect.decode(&incoming.unread()[..header_bytes]);
     let request = request.ok_or(End::Violation("a request without its magic"))?;
     incoming.consume(header_bytes);
@@ -74,10 +85,9 @@ async fn read_request<D: Disk>(
     if !session.replies.has_room() {
         session.replies.room().await;
     }
-    let shared = &session.shared;
-    let checked = match shared.is_shutting_down.get() {
-        true => Err((Errno::SHUTDOWN, "the server is shutting down")),
-        false => request::check(&request, session.export.shape(), session.dialect),
+    let checked = match stage.get() {
+        Stage::ShuttingDown => Err((Errno::SHUTDOWN, "the server is shutting down")),
+        _ => request::check(&request, session.export.shape(), session.dialect),
     };
     let command = match checked {
         Ok(command) => command,

@@ -104,6 +104,11 @@ impl Replies {
         turn
     }
 
+    /// Whether a send failed, so that replies vanish.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed.get()
+    }
+
     /// Ends the connection: nothing more is received or sent.
     pub(super) fn fail(&self) {
         self.has_failed.set(true);

@@ -3,6 +3,8 @@
 //! Pure: the header of a request and the shape of the export in, a command or an error value out.
 //! What it lets through lies within the export, so that nothing after it checks a range again.
 
+use serde::{Deserialize, Serialize};
+
 use super::chunks::Headers;
 use super::contexts::Contexts;
 use super::wire::{self, Errno, Request, command};
@@ -57,7 +59,7 @@ pub(super) struct Shape {
 }
 
 /// What a handshake agreed on: how the two sides talk from then on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Dialect {
     pub(super) headers: Headers,
     pub(super) contexts: Contexts,

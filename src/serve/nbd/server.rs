@@ -13,7 +13,8 @@ use super::budget::Budget;
 use super::channel::Channel;
 use super::connection;
 use super::export::Export;
-use super::session::{Link, Shared};
+use super::handover::{Handover, Parked};
+use super::session::{Link, Shared, Stage};
 use super::tls::Identity;
 use crate::base::wait::WaitQueue;
 use crate::base::{Clock, Result};
@@ -75,6 +76,8 @@ pub struct Server<D: Disk> {
     links: RefCell<Vec<Rc<Link>>>,
     accepted: Cell<u64>,
     listeners: RefCell<Vec<Arc<OwnedFd>>>,
+    /// What [`Self::hand_over`] has so far.
+    handover: RefCell<Handover>,
 }
 
 impl<D: Disk + 'static> Server<D> {
@@ -90,39 +93,49 @@ impl<D: Disk + 'static> Server<D> {
             exports,
             options,
             budget,
-            is_shutting_down: Cell::new(false),
+            stage: Cell::new(Stage::Open),
             changed: WaitQueue::default(),
         });
-        let (links, listeners) = (RefCell::default(), RefCell::default());
-        Rc::new(Self { shared, links, accepted: Cell::new(0), listeners })
+        Rc::new(Self {
+            shared,
+            links: RefCell::default(),
+            accepted: Cell::new(0),
+            listeners: RefCell::default(),
+            handover: RefCell::default(),
+        })
     }
 
-    /// Accepts clients on `listener` until [`Self::shutdown`]. May run for several listeners.
+    /// Accepts clients on `listener` until [`Self::shutdown`] or [`Self::hand_over`]. May run for
+    /// several listeners.
     pub async fn serve(self: Rc<Self>, listener: Listener) {
         let socket = listener.socket().clone();
         self.listeners.borrow_mut().push(socket.clone());
         self.accept_clients(&listener).await;
-        drop(listener);
+        match self.shared.stage.get() {
+            Stage::ShuttingDown => drop(listener),
+            _ => self.handover.borrow_mut().listeners.push(listener),
+        }
         self.listeners.borrow_mut().retain(|other| !Arc::ptr_eq(other, &socket));
         self.shared.changed.wake_all();
     }
 
     async fn accept_clients(self: &Rc<Self>, listener: &Listener) {
-        let Shared { runtime, changed, is_shutting_down, .. } = &*self.shared;
+        let Shared { runtime, changed, stage, .. } = &*self.shared;
         loop {
             match self.accept(listener).await {
                 None => return,
                 Some(Ok(socket)) => match listener.prepare(&socket) {
                     Ok(()) => {
-                        let may_enter = || self.make_room() || is_shutting_down.get();
+                        let may_enter = || stage.get() != Stage::Open || self.make_room();
                         changed.wait_for(|| may_enter().then_some(())).await;
-                        if is_shutting_down.get() {
+                        if stage.get() == Stage::ShuttingDown {
                             return;
                         }
                         self.start(socket);
                     }
                     Err(error) => tracing::debug!("a client left at once: {error}"),
                 },
+                Some(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                 Some(Err(error)) => {
                     tracing::warn!("cannot accept a client: {error}");
                     runtime.sleep_ns(ACCEPT_RETRY_NS).await;
@@ -149,14 +162,18 @@ impl<D: Disk + 'static> Server<D> {
         true
     }
 
-    /// The next client; `None` once the server shuts down.
+    /// The next client; `None` once no more are let in.
     ///
     /// Shutting the listening socket down does not wake an accept everywhere (a Unix socket that
     /// does not block goes on saying EAGAIN), so the accept is abandoned instead.
     async fn accept(&self, listener: &Listener) -> Option<io::Result<OwnedFd>> {
-        let Shared { runtime, changed, is_shutting_down, .. } = &*self.shared;
+        let Shared { runtime, changed, stage, .. } = &*self.shared;
+        if stage.get() != Stage::Open {
+            return None;
+        }
         let mut accepted = pin!(runtime.accept(listener.socket()));
-        let mut stopped = pin!(changed.wait_for(|| is_shutting_down.get().then_some(())));
+        let is_shutting_down = || stage.get() == Stage::ShuttingDown;
+        let mut stopped = pin!(changed.wait_for(|| is_shutting_down().then_some(())));
         poll_fn(|context| match stopped.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(None),
             Poll::Pending => accepted.as_mut().poll(context).map(Some),
@@ -166,17 +183,86 @@ impl<D: Disk + 'static> Server<D> {
 
     /// Serves the client at the other end of `socket`, which is in blocking mode, in a task.
     pub(crate) fn start(self: &Rc<Self>, socket: OwnedFd) {
-        let channel = Channel::new(self.shared.runtime.clone(), Arc::new(socket));
-        let (is_quiet, is_haggling) = (Cell::new(true), Cell::new(true));
+        let link = self.link(Arc::new(socket), true);
+        self.accepted.set(self.accepted.get() + 1);
+        self.follow(link.clone(), connection::serve(self.shared.clone(), link));
+    }
+
+    /// Goes on with a client that another server has handed over, in a task. One whose export is
+    /// not served any more is closed.
+    pub fn resume(self: &Rc<Self>, parked: Parked) {
+        let export = self.exports().iter().find(|export| export.name == parked.export);
+        let Some(export) = export.cloned() else {
+            tracing::warn!("a client of '{}' is left: it is not served any more", parked.export);
+            return;
+        };
+        let link = self.link(parked.socket.clone(), false);
+        self.follow(link.clone(), connection::resume(self.shared.clone(), export, link, parked));
+    }
+
+    fn link(&self, socket: Arc<OwnedFd>, is_haggling: bool) -> Rc<Link> {
+        let channel = Channel::new(self.shared.runtime.clone(), socket);
+        let (is_quiet, is_haggling) = (Cell::new(true), Cell::new(is_haggling));
         let link = Rc::new(Link { channel, is_quiet, is_haggling });
         self.links.borrow_mut().push(link.clone());
-        self.accepted.set(self.accepted.get() + 1);
+        link
+    }
+
+    /// Runs a connection to its end, in a task.
+    fn follow(
+        self: &Rc<Self>,
+        link: Rc<Link>,
+        connection: impl Future<Output = Option<Parked>> + 'static,
+    ) {
         let server = self.clone();
         self.shared.runtime.spawn(async move {
-            connection::serve(server.shared.clone(), link.clone()).await;
+            let parked = connection.await;
+            server.handover.borrow_mut().clients.extend(parked);
             server.links.borrow_mut().retain(|other| !Rc::ptr_eq(other, &link));
             server.shared.changed.wake_all();
         });
+    }
+
+    /// Stops accepting and reading, lets running requests end, flushes the disks, and gives what
+    /// the next server goes on with: its clients notice nothing but a pause. What they were told
+    /// to be done is durable then.
+    ///
+    /// Clients in their handshake have [`Options::grace_ns`] to choose an export, while the others
+    /// are served as ever; then running requests and unsent replies have as long. Who is late is
+    /// cut off, and so is who is encrypted, because keys do not leave this process.
+    ///
+    /// # Errors
+    /// As for [`Self::shutdown`]: the first flush that failed. All clients are cut off then, so
+    /// that they know.
+    pub async fn hand_over(&self) -> Result<Handover> {
+        let Shared { runtime, options, changed, stage, .. } = &*self.shared;
+        stage.set(Stage::Closed);
+        changed.wake_all();
+        for listener in self.listeners.borrow().iter() {
+            runtime.interrupt(listener);
+        }
+        let is_haggling = || self.links.borrow().iter().any(|link| link.is_haggling.get());
+        let is_closed = || self.listeners.borrow().is_empty() && !is_haggling();
+        let closed = changed.wait_for(|| is_closed().then_some(()));
+        if runtime.timeout(options.grace_ns, closed).await.is_none() {
+            tracing::warn!("a client that has not chosen an export is cut off");
+        }
+        stage.set(Stage::Parking);
+        for link in self.links.borrow().iter() {
+            match link.is_haggling.get() {
+                true => link.channel.cut(),
+                false => runtime.interrupt(link.channel.socket()),
+            }
+        }
+        let is_over = || self.links.borrow().is_empty() && self.listeners.borrow().is_empty();
+        let parked = || changed.wait_for(|| is_over().then_some(()));
+        if runtime.timeout(options.grace_ns, parked()).await.is_none() {
+            tracing::warn!("{} connections are cut off with requests", self.connections());
+            self.links.borrow().iter().for_each(|link| link.channel.cut());
+            parked().await;
+        }
+        let handover = self.handover.take();
+        self.flush_all().await.map(|()| handover)
     }
 
     /// Stops accepting, answers new requests with ESHUTDOWN, lets running ones end for at most
@@ -191,8 +277,8 @@ impl<D: Disk + 'static> Server<D> {
     /// The first flush that failed, which the log names with its export: what was
     /// acknowledged since the last good one may be lost there. The others are flushed all the same.
     pub async fn shutdown(&self) -> Result<()> {
-        let Shared { runtime, options, changed, is_shutting_down, .. } = &*self.shared;
-        is_shutting_down.set(true);
+        let Shared { runtime, options, changed, stage, .. } = &*self.shared;
+        stage.set(Stage::ShuttingDown);
         changed.wake_all();
         for listener in self.listeners.borrow().iter() {
             shutdown_socket(listener);

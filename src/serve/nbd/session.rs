@@ -23,9 +23,22 @@ pub(super) struct Shared<D> {
     pub(super) exports: Vec<Rc<Export<D>>>,
     pub(super) options: Options,
     pub(super) budget: Rc<Budget>,
-    pub(super) is_shutting_down: Cell<bool>,
-    /// A connection ended, or went quiet during shutdown, or shutdown began.
+    pub(super) stage: Cell<Stage>,
+    /// A connection ended or chose its export, or went quiet during shutdown, or the stage changed.
     pub(super) changed: WaitQueue,
+}
+
+/// What a server does about its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Serves old and new ones.
+    Open,
+    /// Lets no new ones in; those in their handshake go on.
+    Closed,
+    /// Stops reading between two requests: the connections are handed over.
+    Parking,
+    /// Refuses requests: the connections end.
+    ShuttingDown,
 }
 
 /// What the server knows of one connection.

@@ -5,6 +5,7 @@
 //! Every client socket has a time limit, so that a missing reply is a failure and not a hang.
 
 mod dialects;
+mod handover;
 mod handshake;
 mod hostile;
 mod shutdown;
@@ -44,6 +45,7 @@ pub(super) struct TestDisk {
     pub(super) failure: Option<(u64, ErrorKind)>,
     /// Reads and writes at this offset wait until the gate opens.
     pub(super) gated_offset: Option<u64>,
+    pub(super) fails_flush: bool,
     /// Flushes wait until the gate opens.
     pub(super) gates_flush: bool,
     /// Any other read opens the gate too.
@@ -61,6 +63,7 @@ impl Default for TestDisk {
             is_ready: true,
             failure: None,
             gated_offset: None,
+            fails_flush: false,
             gates_flush: false,
             is_opened_by_reads: false,
             is_open: Cell::new(false),
@@ -138,7 +141,10 @@ impl Disk for TestDisk {
         if self.gates_flush {
             self.wait_at_gate().await;
         }
-        Ok(())
+        match self.fails_flush {
+            true => Err(Error::new(ErrorKind::Medium, "a failure on request")),
+            false => Ok(()),
+        }
     }
 
     async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {

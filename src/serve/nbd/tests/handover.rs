@@ -1,0 +1,230 @@
+//! Goal: what one server hands over another goes on with, and no client can tell.
+//! Method: a scripted client, two servers of one disk one after the other, and between them the
+//! handover through a socket, as between two processes.
+
+use super::super::wire::{option, reply};
+use super::super::{Handover, Parked};
+use super::*;
+use crate::base::Clock;
+
+fn server(runtime: &Runtime, disk: &Rc<TestDisk>, grace_ns: u64) -> Rc<Server<TestDisk>> {
+    let export = Rc::new(Export::new("disk", "", disk.clone()));
+    let options = Options { grace_ns, ..Options::default() };
+    Server::new(runtime.clone(), vec![export], options)
+}
+
+/// Runs `client` against a server of `disk`, which the first signal hands over to another one;
+/// gives the number of clients that were handed over.
+fn hand_over(disk: TestDisk, grace_ns: u64, client: impl FnOnce(Door) + Send + 'static) -> usize {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let listener = Listener::bind(&Listen::Unix(path.clone()), Access::default()).unwrap();
+    let (near, far) = UnixStream::pair().unwrap();
+    far.set_read_timeout(Some(TIME_LIMIT)).unwrap();
+    let door = Door { path: path.clone(), control: far };
+    let client = std::thread::spawn(move || client(door));
+    let runtime = Runtime::new(Backend::Auto).unwrap();
+    let disk = Rc::new(disk);
+    let first = server(&runtime, &disk, grace_ns);
+    runtime.spawn(first.clone().serve(listener));
+    let near = Arc::new(OwnedFd::from(near));
+    let count = runtime.block_on(async {
+        let signal = async || {
+            let (buffer, received) = runtime.receive(&near, vec![0; 1], 0..1).await;
+            let received = received.unwrap();
+            if received > 0 {
+                runtime.send(&near, buffer, 0..1).await.1.unwrap();
+            }
+            received > 0
+        };
+        assert!(signal().await, "the client hands over");
+        let opener = (runtime.clone(), disk.clone());
+        runtime.spawn(async move {
+            // Long enough for the first server to stop reading; if not, the test tests less.
+            opener.0.sleep_ns(20_000_000).await;
+            opener.1.open_gate();
+        });
+        let handover = first.hand_over().await.unwrap();
+        assert_eq!(first.connections(), 0);
+        assert_eq!(disk.calls.borrow().last().unwrap(), "flush", "what was told is durable");
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        handover.send(&ours).unwrap();
+        // As executing a program does, which drops nothing and closes everything.
+        let Handover { listeners, clients } = handover;
+        listeners.into_iter().for_each(std::mem::forget);
+        drop((clients, ours));
+        let handover = Handover::receive(&theirs).unwrap();
+        let count = handover.clients.len();
+        let second = server(&runtime, &disk, grace_ns);
+        for listener in handover.listeners {
+            runtime.spawn(second.clone().serve(listener));
+        }
+        handover.clients.into_iter().for_each(|client| second.resume(client));
+        assert!(!signal().await, "nothing but the end is left");
+        second.shutdown().await.unwrap();
+        count
+    });
+    if let Err(panic) = client.join() {
+        std::panic::resume_unwind(panic);
+    }
+    assert!(!path.exists(), "the socket file is left behind");
+    count
+}
+
+const GO_ON: u8 = b'g';
+
+#[test]
+fn requests_under_way_end_and_half_a_request_goes_on() {
+    let disk = TestDisk { gated_offset: Some(0), ..TestDisk::default() };
+    let handed = hand_over(disk, 5_000_000_000, |mut door| {
+        let mut client = door.enter();
+        client.request(command::READ, 0, 1, 0, 16);
+        // Ends at the gate, with half a header behind it.
+        let request =
+            Request { flags: 0, command: command::READ, cookie: 2, offset: 8192, length: 4 };
+        client.expect_alive();
+        client.send(&request.encode()[..11]);
+        door.signal(GO_ON);
+        assert_eq!(client.reply(), (1, 0));
+        client.receive(16);
+        client.send(&request.encode()[11..]);
+        assert_eq!(client.reply(), (2, 0));
+        assert_eq!(client.receive(4), b"stil");
+        client.expect_alive();
+    });
+    assert_eq!(handed, 1);
+}
+
+#[test]
+fn what_waits_to_be_read_is_answered_by_the_next_server() {
+    let handed = hand_over(TestDisk::default(), 5_000_000_000, |mut door| {
+        let mut client = door.enter();
+        client.expect_alive();
+        door.signal(GO_ON);
+        // Whichever server reads them, and wherever the first stops.
+        for cookie in 0..500 {
+            client.request(command::WRITE, 0, cookie, cookie * 4096, 4096);
+            client.send(&[cookie as u8; 4096]);
+            assert_eq!(client.reply(), (cookie, 0));
+        }
+        for cookie in 0..500 {
+            assert_eq!(client.read(cookie * 4096, 4096).unwrap(), [cookie as u8; 4096]);
+        }
+    });
+    assert_eq!(handed, 1);
+}
+
+#[test]
+fn a_client_in_its_handshake_may_end_it_first() {
+    let handed = hand_over(TestDisk::default(), 5_000_000_000, |mut door| {
+        let mut client = door.connect();
+        client.greet(3);
+        client.option(option::LIST, b"");
+        assert_eq!(client.option_reply(option::LIST).0, reply::SERVER);
+        client.option_reply(option::LIST);
+        door.signal(GO_ON);
+        client.option(option::GO, b"\0\0\0\0\0\0");
+        client.option_reply(option::GO);
+        assert_eq!(client.option_reply(option::GO), (reply::ACK, vec![]));
+        client.expect_alive();
+        // Whoever comes now is let in by the second server.
+        door.enter().expect_alive();
+    });
+    assert_eq!(handed, 1);
+}
+
+#[test]
+fn who_says_nothing_or_half_a_payload_is_cut_off() {
+    let handed = hand_over(TestDisk::default(), 50_000_000, |mut door| {
+        let mut silent = door.connect();
+        let mut half = door.enter();
+        let mut whole = door.enter();
+        half.request(command::WRITE, 0, 1, 0, 4096);
+        half.send(&[1; 1000]);
+        whole.expect_alive();
+        door.signal(GO_ON);
+        assert_eq!(silent.receive(18), b"NBDMAGICIHAVEOPT\0\x03");
+        silent.expect_end();
+        half.expect_end();
+        whole.expect_alive();
+        assert_eq!(whole.read(0, 4096).unwrap(), [0; 4096], "half a payload was written");
+    });
+    assert_eq!(handed, 1);
+}
+
+#[test]
+fn a_failed_flush_hands_nobody_over() {
+    let runtime = Runtime::new(Backend::Auto).unwrap();
+    let disk = Rc::new(TestDisk { fails_flush: true, ..TestDisk::default() });
+    let server = server(&runtime, &disk, 5_000_000_000);
+    let (near, far) = UnixStream::pair().unwrap();
+    far.set_read_timeout(Some(TIME_LIMIT)).unwrap();
+    let parked = Parked {
+        socket: Arc::new(near.into()),
+        export: "disk".into(),
+        dialect: Default::default(),
+        unread: Vec::new(),
+    };
+    server.resume(parked);
+    assert!(runtime.block_on(server.hand_over()).is_err());
+    Client(far).expect_end();
+}
+
+#[test]
+fn a_client_of_an_export_that_is_gone_is_closed() {
+    let runtime = Runtime::new(Backend::Auto).unwrap();
+    let server = server(&runtime, &Rc::default(), 5_000_000_000);
+    let (near, far) = UnixStream::pair().unwrap();
+    far.set_read_timeout(Some(TIME_LIMIT)).unwrap();
+    let socket = Arc::new(near.into());
+    server.resume(Parked {
+        socket,
+        export: "other".into(),
+        dialect: Default::default(),
+        unread: vec![],
+    });
+    assert_eq!(server.connections(), 0);
+    Client(far).expect_end();
+}
+
+/// More descriptors and bytes than one message takes.
+#[test]
+fn a_crowd_goes_through_the_socket() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (socket, _) = UnixStream::pair().unwrap();
+    let socket = Arc::new(OwnedFd::from(socket));
+    let client = |index: usize| Parked {
+        socket: socket.clone(),
+        export: format!("{index}\n"),
+        dialect: Default::default(),
+        unread: vec![index as u8; index % 7 * 9000],
+    };
+    let listeners = Vec::new();
+    Handover { listeners, clients: (0..600).map(client).collect() }.send(&ours).unwrap();
+    let received = Handover::receive(&theirs).unwrap();
+    assert_eq!(received.clients.len(), 600);
+    for (index, parked) in received.clients.iter().enumerate() {
+        assert_eq!(parked.export, format!("{index}\n"));
+        assert_eq!(parked.unread, client(index).unread);
+    }
+}
+
+#[test]
+fn nonsense_is_refused() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let kind = || Handover::receive(&theirs).map(drop).unwrap_err().kind();
+    assert_eq!(kind(), ErrorKind::Corrupt, "nothing came");
+    for (text, expected) in [
+        ("", ErrorKind::Corrupt),
+        ("{}\n", ErrorKind::Corrupt),
+        (r#"{"version":2,"listeners":[],"clients":[]}"#, ErrorKind::Corrupt),
+        ("{\"version\":2,\"listeners\":[],\"clients\":[]}\n", ErrorKind::Unsupported),
+        (
+            "{\"version\":1,\"listeners\":[{\"Tcp\":\"127.0.0.1:1\"}],\"clients\":[]}\n",
+            ErrorKind::Corrupt,
+        ),
+    ] {
+        super::super::handover::send_text(&ours, text);
+        assert_eq!(kind(), expected, "{text}");
+    }
+}

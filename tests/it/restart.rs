@@ -1,0 +1,206 @@
+//! Goal: clients do not notice that their server restarts, unless what they asked for is no longer
+//! to be had.
+//! Method: SIGHUP again and again under fio's own verification and under clients of libnbd that
+//! come, go and stay; a program that is replaced, or broken, before the signal.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+use crate::harness::{
+    Drive, PUMICE, Server, Talker, python_with_libnbd, run_ok, stand_in, tool, wait_until,
+};
+
+/// Restarts until `client` says that it is at its end, five times at least.
+fn restart_until_the_end(server: &Server, mut client: Talker) {
+    let mut restarts = 0;
+    while !client.has_ended() {
+        server.restart();
+        restarts += 1;
+    }
+    client.finish();
+    assert!(restarts >= 5, "{restarts} restarts: the client was too fast to notice any");
+}
+
+#[test]
+fn fio_verifies_what_it_wrote_through_restarts() {
+    if stand_in().is_some() {
+        return;
+    }
+    let Some(fio) = tool("fio") else { return };
+    let drive = Drive::create("64M", &[]);
+    let server = drive.serve();
+    let mut job = Command::new(&fio);
+    job.current_dir(drive.beside(""))
+        .args(["--name=verify", "--ioengine=nbd", "--rw=randwrite", "--size=24m", "--iodepth=16"])
+        .args(["--bssplit=4k/80:64k/10:1m/10", "--serialize_overlap=1", "--randseed=11"])
+        .args(["--buffer_compress_percentage=50", "--refill_buffers=1", "--rate=12m"])
+        .args(["--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0", "--do_verify=1"])
+        .arg(format!("--uri={}", server.uri()));
+    restart_until_the_end(&server, Talker::start(&mut job));
+    assert!(server.stderr().contains("restarted with 1 clients"), "{}", server.stderr());
+    let socket = server.socket().to_owned();
+    server.stop();
+    assert!(!socket.exists(), "the last of the servers leaves the socket behind");
+    drive.assert_checks();
+}
+
+/// Clients that stay, of every dialect, and one that connects again for each round.
+const CLIENTS: &str = r#"
+import nbd, os, sys
+uri, rounds = sys.argv[1], int(sys.argv[2])
+def connect(contexts, structured):
+    h = nbd.NBD()
+    if contexts:
+        h.add_meta_context("base:allocation")
+        h.add_meta_context("x-pumice:stored")
+    h.set_request_structured_replies(structured)
+    h.connect_uri(uri)
+    return h
+stay = [connect(True, True), connect(False, True), connect(False, False)]
+print("connected", flush=True)
+for round in range(rounds):
+    for index, h in enumerate(stay + [connect(False, True)]):
+        at = index << 20
+        data = os.urandom(71680)
+        cookies = [h.aio_pwrite(nbd.Buffer.from_bytearray(bytearray(data)), at) for _ in range(8)]
+        while h.aio_in_flight() > 0:
+            h.poll(-1)
+        for cookie in cookies:
+            assert h.aio_command_completed(cookie)
+        assert h.pread(len(data), at) == data, (round, index)
+    seen = {}
+    note = lambda context, at, extents, error: seen.update({context: extents})
+    stay[0].block_status(1 << 20, 0, note)
+    assert sorted(seen) == ["base:allocation", "x-pumice:stored"], seen
+    assert seen["base:allocation"][1] == 0, seen
+for h in stay:
+    h.flush()
+    h.shutdown()
+"#;
+
+#[test]
+fn clients_of_every_dialect_stay_and_new_ones_come_through_restarts() {
+    let Some(python) = python_with_libnbd() else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    for io in ["auto", "threads"] {
+        let drive = Drive::create("64M", &[]);
+        let server = drive.serve_with(&["--io", io]);
+        let mut clients = Command::new(&python);
+        clients.args(["-c", CLIENTS, &server.uri(), "12"]);
+        let mut clients = Talker::start(&mut clients);
+        assert_eq!(clients.next_line(), "connected");
+        restart_until_the_end(&server, clients);
+        server.stop();
+        drive.assert_checks();
+    }
+}
+
+#[test]
+fn qemu_does_not_notice_restarts() {
+    let Some(qemu_img) = tool("qemu-img") else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let server = drive.serve();
+    let mut bench = Command::new(qemu_img);
+    bench.args(["bench", "-w", "-f", "raw", "-t", "none", "-c", "6000", "-d", "16"]);
+    bench.args(["-s", "4096", "--flush-interval=100", "--pattern=7", &server.uri()]);
+    restart_until_the_end(&server, Talker::start(&mut bench));
+    server.stop();
+    drive.assert_checks();
+}
+
+#[test]
+fn the_port_stays_the_same() {
+    let Some(nbdinfo) = tool("nbdinfo") else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let server = drive.serve_with(&["--listen", "127.0.0.1:0"]);
+    let uri_of = |line: &str| line.split(" and ").nth(1).map(str::to_owned);
+    let uris = || server.stderr().lines().filter_map(uri_of).collect::<Vec<_>>();
+    server.restart();
+    wait_until("both servers have said where they are", || uris().len() == 2);
+    assert_eq!(uris()[0], uris()[1]);
+    let size = run_ok(Command::new(nbdinfo).args(["--size", &uris()[0]])).stdout;
+    assert_eq!(size.trim(), (64 << 20).to_string());
+    server.stop();
+}
+
+/// A program in the place of another, as package managers put it there.
+fn replace(program: &Path, text: Option<&str>) {
+    let new = program.with_extension("new");
+    match text {
+        None => drop(fs::copy(PUMICE, &new).expect("a copy of the program")),
+        Some(text) => fs::write(&new, text).expect("a program"),
+    }
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).expect("to be executed");
+    fs::rename(&new, program).expect("in its place");
+}
+
+#[test]
+fn a_newer_program_takes_over_and_a_broken_one_does_not() {
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let program = drive.beside("program");
+    replace(&program, None);
+    let socket = drive.beside("socket");
+    let mut command = Command::new(&program);
+    command.arg("serve").arg(drive.path()).arg("--unix").arg(&socket);
+    let server = Server::start(command.env("XDG_RUNTIME_DIR", drive.beside("")), socket);
+    let runs = || fs::metadata(format!("/proc/{}/exe", server.id())).expect("a process").ino();
+    let first = runs();
+
+    replace(&program, Some("#!/bin/sh\nexit 3\n"));
+    server.hang_up();
+    wait_until("the broken program is refused", || server.stderr().contains("not restarted"));
+    assert!(server.stderr().contains("cannot say its version: exit status: 3"));
+    assert_eq!(runs(), first);
+
+    replace(&program, None);
+    server.restart();
+    let newer = fs::metadata(&program).expect("the program").ino();
+    assert_ne!(newer, first);
+    assert_eq!(runs(), newer);
+    server.stop();
+}
+
+#[test]
+fn with_a_command_the_signal_is_the_end() {
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let script = format!(
+        "{PUMICE} serve {} --run 'kill -HUP $PPID; sleep 60'; test $? = 143",
+        drive.path().display()
+    );
+    run_ok(Command::new("sh").args(["-c", &script]));
+}
+
+/// A signal that comes while the program is being executed must neither end it nor be forgotten.
+#[test]
+fn a_burst_of_signals_is_survived() {
+    let Some(nbdinfo) = tool("nbdinfo") else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let server = drive.serve();
+    let starts = || server.stderr().matches("serving ").count();
+    wait_until("a hundred signals and five restarts", || {
+        (0..20).for_each(|_| server.hang_up());
+        starts() > 5
+    });
+    run_ok(Command::new(nbdinfo).args(["--size", &server.uri()]));
+    server.stop();
+    drive.assert_checks();
+}
