@@ -10,6 +10,7 @@ mod bench;
 mod check;
 #[cfg(feature = "bench")]
 mod compare;
+mod config;
 mod create;
 mod demo;
 #[cfg(feature = "attach")]
@@ -47,8 +48,9 @@ use std::ffi::OsString;
 use std::io::{ErrorKind as IoErrorKind, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
+use self::config::Arguments;
 use crate::base::Error;
 use crate::controller::WARN_THRESHOLDS_MAX;
 
@@ -138,9 +140,16 @@ pub fn main() -> ExitCode {
 }
 
 fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(args) {
+    let arguments = match Arguments::gather(Cli::command(), args.collect()) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            say_error(&error.chain());
+            return ExitCode::from(2);
+        }
+    };
+    let cli = match Cli::try_parse_from(&arguments.args) {
         Ok(cli) => cli,
-        Err(error) => return refuse(&error),
+        Err(error) => return refuse(&error, &arguments),
     };
     let default_level = match cli.command {
         Command::Serve(_) => "info",
@@ -213,7 +222,7 @@ fn start_log(format: LogFormat, default_level: &str) {
 }
 
 /// Help and version as clap prints them; every mistake as one line.
-fn refuse(error: &clap::Error) -> ExitCode {
+fn refuse(error: &clap::Error, arguments: &Arguments) -> ExitCode {
     if !error.use_stderr() {
         return match print(&error.render().to_string()) {
             Ok(()) => ExitCode::SUCCESS,
@@ -231,7 +240,8 @@ fn refuse(error: &clap::Error) -> ExitCode {
     let paragraph = text.lines().take_while(|line| !line.trim().is_empty());
     let line = paragraph.map(str::trim).collect::<Vec<_>>().join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
-    say_error(&format!("{line} (see pumice --help)"));
+    let place = arguments.place_of(error).map(|place| place + ": ").unwrap_or_default();
+    say_error(&format!("{place}{line} (see pumice --help)"));
     ExitCode::from(2)
 }
 

@@ -22,7 +22,7 @@ use self::network::Network;
 use self::signals::Signals;
 use super::open::Opening;
 use super::{Outcome, print_json, thresholds};
-use crate::base::{Error, Result};
+use crate::base::{Error, ErrorKind, Result};
 use crate::controller::{OpenOptions, WARN_THRESHOLDS_MAX};
 use crate::runtime::{Backend, Runtime};
 use crate::serve::nbd::{Handover, Options, Security, Server};
@@ -34,8 +34,9 @@ use crate::serve::{Listen, Listener};
 /// --unix, --listen or --run it listens on 127.0.0.1:10809, or on the sockets that systemd passes.
 /// At the end everything is flushed; a second signal does not wait for that. SIGHUP restarts the
 /// server, perhaps as a newer version, with the same arguments and without its clients noticing
-/// more than a pause; on a terminal, or with --run, it ends it. The log goes to stderr;
-/// PUMICE_LOG=debug makes it longer.
+/// more than a pause; it reads its configuration again then, and keeps the sockets that it has. On
+/// a terminal, or with --run, SIGHUP ends it. The log goes to stderr; PUMICE_LOG=debug makes it
+/// longer.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -45,8 +46,17 @@ Examples:
   pumice serve drive.pumice --run 'qemu-img convert -n -O raw disk.img \"$uri\"'")]
 pub(crate) struct Args {
     /// Files, block devices, or directories whose files *.pumice are served
-    #[arg(required = true, value_name = "PATH")]
+    #[arg(required_unless_present = "config", value_name = "PATH")]
     paths: Vec<PathBuf>,
+
+    /// Read flags from a TOML file: each long flag is a key (unix = "...", read-only = true), the
+    /// drives are paths = ["..."]; flags given here and the environment win
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Say whether flags and configuration are right, and end; no drive is opened
+    #[arg(long)]
+    check: bool,
 
     #[command(flatten)]
     network: Network,
@@ -99,6 +109,14 @@ impl Args {
 /// # Errors
 /// A drive cannot be opened, a socket is in use, or the command cannot be started.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    if let ([], Some(file)) = (&args.paths[..], &args.config) {
+        let file = file.display();
+        let what = format!("{file} names no drive: add paths = [\"...\"], or give the PATH");
+        return Err(Error::new(ErrorKind::InvalidInput, what));
+    }
+    if args.check {
+        return Ok(Outcome::Good);
+    }
     let runtime = Runtime::new(match args.io {
         Io::Auto => Backend::Auto,
         Io::Uring => Backend::Uring,
@@ -186,10 +204,29 @@ fn wait_for_a_signal(runtime: &Runtime, signals: &Signals) -> End {
         if signals.is_ending() {
             return End::Signal;
         }
-        match restart::program() {
+        match restart::program().and_then(accepting) {
             Ok(program) => return End::Restart(program),
             Err(error) => tracing::error!("not restarted, serving on: {}", error.chain()),
         }
+    }
+}
+
+/// The program if it takes the arguments, and what the configuration says by now.
+///
+/// # Errors
+/// It does not.
+fn accepting(program: PathBuf) -> Result<PathBuf> {
+    // A positional after `--` must not swallow the flag, so it goes where flags may be for sure.
+    let args: Vec<_> = std::env::args_os().skip(1).collect();
+    let at = args.iter().position(|arg| arg == "serve").map_or(args.len(), |at| at + 1);
+    let (before, after) = args.split_at(at);
+    let tried = Command::new(&program).args(before).arg("--check").args(after).output();
+    let tried = tried.map_err(|error| Error::os("cannot check the arguments", error))?;
+    let said = String::from_utf8_lossy(&tried.stderr);
+    match said.trim() {
+        _ if tried.status.success() => Ok(program),
+        "" => Err(Error::new(ErrorKind::InvalidInput, format!("--check: {}", tried.status))),
+        said => Err(Error::new(ErrorKind::InvalidInput, said.replace('\n', "; "))),
     }
 }
 

@@ -145,7 +145,8 @@ impl Network {
 }
 
 fn mode(text: &str) -> std::result::Result<u32, String> {
-    match u32::from_str_radix(text, 8) {
+    // So does a configuration write it that has no quotes around it.
+    match u32::from_str_radix(text.strip_prefix("0o").unwrap_or(text), 8) {
         Ok(mode) if mode <= 0o777 => Ok(mode),
         _ => Err("permissions are an octal number like 0660".into()),
     }

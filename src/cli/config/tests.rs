@@ -1,0 +1,162 @@
+//! Goal: every flag is a key, the command line wins, and what is wrong is named with its line.
+//!
+//! Method: files for the program's own definition of its command line, which no list here repeats.
+
+use std::io::Write;
+
+use clap::{CommandFactory, Parser};
+use tempfile::NamedTempFile;
+
+use super::super::{Cli, Command as Chosen};
+use super::*;
+
+fn file(text: &str) -> NamedTempFile {
+    let mut file = NamedTempFile::new().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file
+}
+
+fn gather(text: &str, typed: &[&str]) -> Result<Arguments> {
+    let file = file(text);
+    let path = file.path().to_str().unwrap();
+    let typed = ["pumice"].iter().chain(typed).map(|arg| arg.replace("FILE", path).into());
+    Arguments::gather(Cli::command(), typed.collect())
+}
+
+/// The arguments that come of it, without the way to the file.
+fn args(text: &str, typed: &[&str]) -> Vec<String> {
+    let args = gather(text, typed).unwrap_or_else(|error| panic!("{text}: {error}")).args;
+    let args = args.into_iter().map(|arg| arg.into_string().unwrap());
+    args.map(|arg| if arg.starts_with("/tmp") { "FILE".into() } else { arg }).collect()
+}
+
+fn refusal(text: &str) -> String {
+    gather(text, &["serve", "--config", "FILE"]).err().expect("refused").chain()
+}
+
+/// A value that a flag takes.
+fn sample(arg: &Arg) -> String {
+    if is_switch(arg) {
+        return "true".into();
+    }
+    if let Some(value) = arg.get_possible_values().first() {
+        return format!("\"{}\"", value.get_name());
+    }
+    let name = arg.get_value_names().expect("values have a name")[0].as_str();
+    let value = match name {
+        "SOCKET" | "FILE" | "DIR" | "NAME" | "TEXT" | "COMMAND" | "PATH" => "\"some\"",
+        "SIZE" => "\"64M\"",
+        "ADDR:PORT" => "\"127.0.0.1:7\"",
+        "MODE" => "0o660",
+        "USER[:GROUP]" => "\"0:0\"",
+        "CODEC" => "\"zstd\"",
+        "NUMBER" => "7",
+        "PERCENT,..." => "\"80,90\"",
+        _ => panic!("{arg}: what is a {name}? Add a sample of it here"),
+    };
+    if takes_several(arg) { format!("[{value}, {value}]") } else { value.into() }
+}
+
+#[test]
+fn every_flag_of_serve_is_a_key() {
+    let program = Cli::command();
+    let serve = program.find_subcommand("serve").unwrap();
+    let flags = serve.get_arguments().chain(program.get_arguments());
+    let keys: Vec<(&str, String)> =
+        flags.filter_map(|arg| Some((key_of(arg)?, sample(arg)))).collect();
+    let longs = serve.get_arguments().filter_map(Arg::get_long);
+    let missing: Vec<&str> = longs.filter(|long| keys.iter().all(|(key, _)| key != long)).collect();
+    assert_eq!(missing, ["config"], "no keys");
+    assert!(keys.len() > 25, "{keys:?}");
+    for (key, value) in &keys {
+        let is_in = |args: &[String]| {
+            let word =
+                |arg: &String| arg == &format!("--{key}") || arg.starts_with(&format!("--{key}="));
+            args.iter().any(word) || (*key == "paths" && args.iter().any(|arg| arg == "some"))
+        };
+        let alone = args(&format!("{key} = {value}\n"), &["serve", "--config", "FILE"]);
+        assert!(is_in(&alone), "{key}: {alone:?}");
+    }
+    // All at once they keep each other's requirements.
+    let all: String = keys.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
+    let args = gather(&all, &["serve", "--config", "FILE"]).unwrap().args;
+    let cli = Cli::try_parse_from(args).unwrap_or_else(|error| panic!("{all}\n{error}"));
+    assert!(matches!(cli.command, Chosen::Serve(_)));
+}
+
+#[test]
+fn the_command_line_wins() {
+    let text = "unix = 'a'\nread-only = true\npaths = ['b', '-c']\nlog-format = 'json'\n";
+    assert_eq!(
+        args(text, &["serve", "--config", "FILE"]),
+        ["pumice", "--log-format=json", "serve", "--unix=a", "--read-only", "--config", "FILE"]
+            .iter()
+            .chain(&["b", "./-c"])
+            .copied()
+            .collect::<Vec<_>>()
+    );
+    let typed =
+        ["--log-format", "text", "serve", "d", "--unix", "e", "--read-only", "--config=FILE"];
+    let seen = args(text, &typed);
+    assert_eq!(seen[..8], ["pumice"].iter().chain(&typed[..7]).copied().collect::<Vec<_>>()[..]);
+    assert_eq!(seen.len(), 9, "nothing of the file: {seen:?}");
+}
+
+#[test]
+fn a_switch_may_be_off() {
+    assert_eq!(args("read-only = false", &["serve", "--config", "FILE"]).len(), 4);
+}
+
+#[test]
+fn without_a_file_nothing_changes() {
+    for typed in [&["serve", "a", "--unix", "b"][..], &["serve", "--bogus"], &["info", "a"], &[]] {
+        assert_eq!(args("", typed)[1..], *typed);
+    }
+}
+
+#[test]
+fn a_mistake_is_named_with_its_line() {
+    for (text, at, words) in [
+        ("\nreed-only = true", 2, "no key 'reed-only': is 'read-only' meant? Keys are the long"),
+        ("config = 'x'", 1, "no key 'config'"),
+        ("help = true", 1, "no key 'help'"),
+        ("[unix]\n", 1, "unix is a text in quotes or a number, not a table"),
+        ("unix = ['a']", 1, "unix is a text in quotes or a number, not a list"),
+        ("#\n\nread-only = 'yes'", 3, "read-only is true or false, not a text"),
+        ("paths = true", 1, "paths is a list of texts or numbers, not true or false"),
+        ("paths = [['a']]", 1, "paths is a list of texts or numbers, not a list of something else"),
+        ("warn = 2026-01-01", 1, "not a date"),
+        ("unix = 'a'\nunix = 'b'", 2, "duplicate key"),
+        ("unix = a", 1, "write KEY = VALUE, text in quotes"),
+    ] {
+        let refusal = refusal(text);
+        assert!(refusal.contains(&format!(":{at}: ")), "{text}: {refusal}");
+        assert!(refusal.contains(words) && !refusal.contains('\n'), "{text}: {refusal}");
+    }
+}
+
+#[test]
+fn what_clap_refuses_is_named_with_its_line() {
+    for (text, words) in [
+        ("paths = ['a']\nmap-cache = '12Q'", ":2: map-cache"),
+        ("paths = ['a']\n\nunix-mode = '0999'", ":3: unix-mode"),
+        ("paths = ['a']\nunix-mode = 0o660", "with "),
+    ] {
+        let arguments = gather(text, &["serve", "--config", "FILE"]).unwrap();
+        let error = Cli::try_parse_from(&arguments.args).expect_err(text);
+        let place = arguments.place_of(&error).expect("a place");
+        assert!(place.contains(words), "{text}: {place}: {error}");
+    }
+    let arguments = gather("paths = ['a']", &["serve", "--config", "FILE", "--bogus"]).unwrap();
+    let error = Cli::try_parse_from(&arguments.args).unwrap_err();
+    assert_eq!(arguments.place_of(&error), None, "{error}");
+}
+
+#[test]
+fn endless_and_absent_files_are_refused() {
+    for (path, words) in [("/dev/zero", "longer than"), ("/nowhere", "cannot read")] {
+        let typed = ["pumice", "serve", "--config", path].map(OsString::from);
+        let refusal = Arguments::gather(Cli::command(), typed.into()).err().expect(path);
+        assert!(refusal.to_string().contains(words), "{refusal}");
+    }
+}

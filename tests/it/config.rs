@@ -1,0 +1,100 @@
+//! Goal: a server does what its configuration file says, also what it says by the time of a
+//! restart, and a file that is wrong stops nothing that runs.
+//!
+//! Method: the built program on files that it is given, that are rewritten, and that come with it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::harness::{Drive, PUMICE, Server, pumice, run_ok, stand_in, tool, wait_until};
+
+fn configuration(drive: &Drive, socket: &Path, more: &str) -> PathBuf {
+    let file = drive.beside("drive.toml");
+    let (path, unix) = (drive.path().display(), socket.display());
+    fs::write(&file, format!("paths = [\"{path}\"]\nunix = \"{unix}\"\n{more}")).unwrap();
+    file
+}
+
+fn serve(drive: &Drive, socket: &Path, more: &str) -> (Server, PathBuf) {
+    let file = configuration(drive, socket, more);
+    let mut command = Command::new(PUMICE);
+    command.args(["serve", "--config"]).arg(&file);
+    let server = Server::start(
+        command.env("XDG_RUNTIME_DIR", drive.beside("")).env_remove("PUMICE_LOG"),
+        socket.to_owned(),
+    );
+    (server, file)
+}
+
+#[test]
+fn a_restart_reads_the_file_again() {
+    let Some(nbdinfo) = tool("nbdinfo") else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let socket = drive.beside("socket");
+    let (server, file) = serve(&drive, &socket, "description = \"the first\"\n");
+    let said = || run_ok(Command::new(&nbdinfo).arg(server.uri())).stdout;
+    assert!(said().contains("the first"), "{}", said());
+
+    configuration(&drive, &socket, "description = \"the second\"\nread-only = true\n");
+    server.restart();
+    let now = said();
+    assert!(now.contains("the second") && now.contains("is_read_only: true"), "{now}");
+
+    configuration(&drive, &socket, "read_only = true\n");
+    server.hang_up();
+    wait_until("the file is refused", || server.stderr().contains("not restarted, serving on"));
+    let place = format!("{}:3: there is no key 'read_only'", file.display());
+    assert!(server.stderr().contains(&place), "{}", server.stderr());
+    assert!(said().contains("the second"), "it serves on");
+    server.stop();
+}
+
+#[test]
+fn a_file_that_is_wrong_is_refused_in_one_line() {
+    let drive = Drive::create("64M", &[]);
+    let (socket, file) = (drive.beside("socket"), drive.beside("drive.toml"));
+    let refused = |more: &str| {
+        configuration(&drive, &socket, more);
+        let refused = pumice(&["serve".as_ref(), "--config".as_ref(), file.as_os_str()]);
+        assert_eq!(refused.code, Some(2), "{more}: {}", refused.stderr);
+        assert_eq!(refused.stderr.lines().count(), 1, "{}", refused.stderr);
+        refused.stderr
+    };
+    let line = refused("map-cache = \"a lot\"\n");
+    assert!(line.contains("drive.toml:3: map-cache: invalid value 'a lot'"), "{line}");
+    let line = refused("connections = true\n");
+    assert!(line.contains("drive.toml:3: connections is a text"), "{line}");
+    fs::write(&file, "unix = \"socket\"\n").unwrap();
+    let refused = pumice(&["serve".as_ref(), "--config".as_ref(), file.as_os_str()]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("names no drive: add paths ="), "{}", refused.stderr);
+    assert!(!drive.beside("socket").exists());
+}
+
+/// As it is, and with every line that is commented out put to use.
+#[test]
+fn the_example_is_right_down_to_its_comments() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("dist/example.toml");
+    let check = |file: &Path| {
+        let file = file.to_str().unwrap();
+        run_ok(Command::new(PUMICE).args(["serve", "--check", "--config", file]));
+    };
+    check(&path);
+    let text = fs::read_to_string(&path).unwrap();
+    let is_key = |line: &str| line.split(" = ").next().is_some_and(|key| !key.contains(' '));
+    let put_to_use = |line: &&str| line.strip_prefix("# ").filter(|line| is_key(line)).is_some();
+    assert!(text.lines().filter(put_to_use).count() > 5, "{text}");
+    let uncommented = |line: &str| match line.strip_prefix("# ") {
+        Some(key) if is_key(key) => key.to_owned(),
+        _ => line.to_owned(),
+    };
+    let all: Vec<String> = text.lines().map(uncommented).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("all.toml");
+    fs::write(&file, all.join("\n")).unwrap();
+    check(&file);
+}
