@@ -11,7 +11,7 @@ SECONDS ?= 60
 ROUNDS := 50
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test crash-rounds test-mutants lint bench fuzz docs clean
+.PHONY: help demo build deb package-files test crash-rounds test-mutants lint bench fuzz docs clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,27 @@ demo: ## Build the release binary and let it show what it does.
 
 build: ## Build the release binary.
 	$(CARGO) build --locked --release
+
+# Where the assets of [package.metadata.deb] in Cargo.toml look for what the program writes itself.
+PACKAGE_FILES := target/package
+
+deb: build package-files ## Build the Debian package, in target/debian; needs cargo-deb.
+	$(CARGO) deb --locked --no-build
+
+# Manual pages and completions from the program's own definition of its command line, and the list
+# of changes in Debian's form, of the version that is built and the day of its last change.
+package-files:
+	rm -rf $(PACKAGE_FILES)
+	$(PUMICE) man $(PACKAGE_FILES)/man
+	$(PUMICE) completions bash > $(PACKAGE_FILES)/pumice.bash
+	$(PUMICE) completions zsh > $(PACKAGE_FILES)/_pumice
+	$(PUMICE) completions fish > $(PACKAGE_FILES)/pumice.fish
+	version=$$($(PUMICE) --version | cut -d ' ' -f 2); \
+	maintainer=$$(sed -n 's/^maintainer = "\(.*\)"/\1/p' Cargo.toml); \
+	date=$$(git log -1 --format=%cD 2> /dev/null || date -R); \
+	printf 'pumice (%s-1) unstable; urgency=medium\n\n  * %s\n\n -- %s  %s\n' \
+		"$$version" "What has changed is in CHANGELOG.md of the source." "$$maintainer" "$$date" \
+		> $(PACKAGE_FILES)/changelog
 
 # The dev profile optimises at level 1 and keeps overflow checks: fast enough for the client tests,
 # and a third of the build time of a release build with link-time optimisation.

@@ -39,6 +39,7 @@ mod model;
 mod nbd_client;
 mod nbdinfo;
 mod output;
+mod package;
 #[cfg(feature = "http")]
 mod page;
 mod payload;
