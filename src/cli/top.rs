@@ -1,13 +1,15 @@
 //! `pumice top`: what served drives do, in the terminal, once a second.
 //!
-//! Asks the servers through their control sockets, as `pumice info` does: they need no HTTP. The
-//! terminal is put back as it was however this ends, by a panic too.
+//! Asks servers on this machine through their control sockets, as `pumice info` does: they need no
+//! HTTP. Others are asked over theirs. The terminal is put back as it was however this ends, by a
+//! panic too.
 
+mod place;
 mod view;
 
 use std::collections::VecDeque;
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,10 +21,10 @@ use rustix::io::Errno;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use self::place::{Asker, Place};
 use super::{Outcome, print, print_json};
 use crate::base::{Clock, Error, ErrorKind, Result};
 use crate::runtime::{Backend, Runtime};
-use crate::serve::control;
 use crate::serve::watch::{Rates, Snapshot};
 
 /// Rates kept for the graphs: more than a terminal is wide.
@@ -51,11 +53,17 @@ enum Input {
 Examples:
   pumice top drive.pumice
   pumice top a.pumice b.pumice --interval 5
+  pumice top http://127.0.0.1:9110
   pumice top drive.pumice --once --json")]
 pub(crate) struct Args {
-    /// Drives that are served on this machine
-    #[arg(required = true)]
-    paths: Vec<PathBuf>,
+    /// Drives that are served on this machine, or http://ADDR:PORT of a server with --http, for all
+    /// of its drives
+    #[arg(required = true, value_name = "PATH|URL")]
+    places: Vec<Place>,
+
+    /// File with the token that servers at a URL want
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
 
     /// Seconds between looks, from 0.1 to 3600
     #[arg(long, default_value = "1", value_parser = interval, value_name = "SECONDS")]
@@ -77,25 +85,74 @@ fn interval(text: &str) -> std::result::Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
+/// Drives that are watched, and where to ask for them.
+struct Watching {
+    asker: Asker,
+    places: Vec<Place>,
+    drives: Vec<Watched>,
+}
+
 /// A drive that is watched.
 pub(super) struct Watched {
-    path: PathBuf,
-    /// The newest snapshot; none while nobody answers.
+    /// Which of the places answers for it.
+    place: usize,
+    /// As it was named, or as its server names it.
+    name: String,
+    /// The newest snapshot, of this drive alone; none while nobody answers.
     now: Option<Snapshot>,
     /// Rates from one snapshot to the next, the newest last.
     rates: VecDeque<Rates>,
 }
 
-impl Watched {
-    fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), now: None, rates: VecDeque::new() }
+impl Watching {
+    /// Looks for the first time, when all must answer.
+    ///
+    /// # Errors
+    /// Those of [`Asker::ask`].
+    fn start(asker: Asker, places: &[Place]) -> Result<Self> {
+        let mut watching = Self { asker, places: places.to_vec(), drives: Vec::new() };
+        for (index, place) in places.iter().enumerate() {
+            let first = watching.asker.ask(place)?;
+            watching.take(index, Some(first));
+        }
+        Ok(watching)
     }
 
-    /// Asks for a snapshot.
+    /// Asks everywhere for a snapshot. A server that ends or is busy just now may answer the next
+    /// time.
     fn look(&mut self) {
-        // A server that ends or is busy just now may answer the next time.
-        let answer = control::snapshot(&self.path).ok().flatten();
-        let later = answer.filter(|snapshot| !snapshot.drives.is_empty());
+        for index in 0..self.places.len() {
+            let answer = self.asker.ask(&self.places[index]).ok();
+            self.take(index, answer);
+        }
+    }
+
+    /// Gives each drive its part of what a place answered; drives that are new there are watched
+    /// from now on.
+    fn take(&mut self, place: usize, answer: Option<Snapshot>) {
+        let mut parts: Vec<(String, Snapshot)> = Vec::new();
+        for drive in answer.iter().flat_map(|answer| &answer.drives) {
+            let answer = answer.as_ref().expect("it has drives");
+            let name = match &self.places[place] {
+                Place::Drive(path) => path.display().to_string(),
+                Place::Server(_) if self.places.len() == 1 => drive.name.clone(),
+                Place::Server(url) => format!("{} at {url}", drive.name),
+            };
+            parts.push((name, Snapshot { drives: vec![drive.clone()], ..answer.clone() }));
+        }
+        for drive in self.drives.iter_mut().filter(|drive| drive.place == place) {
+            let part = parts.iter().position(|(name, _)| *name == drive.name);
+            drive.update(part.map(|index| parts.swap_remove(index).1));
+        }
+        for (name, now) in parts {
+            self.drives.push(Watched { place, name, now: Some(now), rates: VecDeque::new() });
+        }
+    }
+}
+
+impl Watched {
+    /// Goes on to a newer snapshot.
+    fn update(&mut self, later: Option<Snapshot>) {
         if let (Some(earlier), Some(later)) = (&self.now, &later) {
             match later.now_ns.checked_sub(earlier.now_ns) {
                 Some(ns) if ns > 0 => {
@@ -114,50 +171,64 @@ impl Watched {
     }
 }
 
+/// The token that servers want, if one is given.
+///
+/// # Errors
+/// The file cannot be read, or there is no server to give the token to.
+fn token(args: &Args) -> Result<Option<String>> {
+    let Some(path) = &args.token_file else { return Ok(None) };
+    if !args.places.iter().any(|place| matches!(place, Place::Server(_))) {
+        let what = "--token-file is for servers at a URL: name one, or leave it out";
+        return Err(Error::new(ErrorKind::InvalidInput, what));
+    }
+    let token = std::fs::read_to_string(path);
+    let path = path.display();
+    let token = token.map_err(|error| Error::os(format!("cannot read {path}"), error))?;
+    let token = token.trim();
+    if token.is_empty() || !token.chars().all(|c| c.is_ascii_graphic()) {
+        let what = format!("{path} holds no token: give the file of `serve --http-token-file`");
+        return Err(Error::new(ErrorKind::InvalidInput, what));
+    }
+    Ok(Some(token.to_owned()))
+}
+
 /// Runs the subcommand.
 ///
 /// # Errors
-/// A drive is not served, or there is no terminal.
+/// A drive is not served, a server does not let us look, or there is no terminal.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let mut drives: Vec<Watched> = args.paths.iter().map(|path| Watched::new(path)).collect();
-    for drive in &mut drives {
-        let first = control::snapshot(&drive.path)?;
-        let Some(first) = first.filter(|snapshot| !snapshot.drives.is_empty()) else {
-            let path = drive.path.display();
-            let what = format!("nobody serves {path}: start `pumice serve {path}`, then try again");
-            return Err(Error::new(ErrorKind::NotFound, what));
-        };
-        drive.now = Some(first);
-    }
+    let mut watching = Watching::start(Asker::new(token(args)?), &args.places)?;
     if args.once || args.json {
         let runtime = Runtime::new(Backend::Threads)?;
         runtime.block_on(runtime.sleep_ns(args.interval.as_nanos() as u64));
-        drives.iter_mut().for_each(Watched::look);
-        return sample(&drives, args.json).map(|()| Outcome::Good);
+        watching.look();
+        return sample(&watching, args.json).map(|()| Outcome::Good);
     }
     if !std::io::stdout().is_terminal() {
         let what = "there is no terminal to draw on: --once and --json print a sample";
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
-    interactive(&mut drives, args.interval)?;
+    interactive(&mut watching, args.interval)?;
     Ok(Outcome::Good)
 }
 
 /// Prints one sample of each drive.
-fn sample(drives: &[Watched], as_json: bool) -> Result<()> {
+fn sample(watching: &Watching, as_json: bool) -> Result<()> {
     if !as_json {
-        return print(&view::text(drives));
+        return print(&view::text(&watching.drives));
     }
-    let samples: Vec<_> = drives
-        .iter()
-        .map(|drive| {
-            json!({ "path": drive.path, "rates": drive.rates.back(), "snapshot": drive.now })
-        })
-        .collect();
-    print_json(&samples)
+    let sample = |drive: &Watched| {
+        let mut sample = json!({ "rates": drive.rates.back(), "snapshot": drive.now });
+        match &watching.places[drive.place] {
+            Place::Drive(path) => sample["path"] = json!(path),
+            Place::Server(url) => sample["url"] = json!(url),
+        }
+        sample
+    };
+    print_json(&watching.drives.iter().map(sample).collect::<Vec<_>>())
 }
 
-fn interactive(drives: &mut [Watched], interval: Duration) -> Result<()> {
+fn interactive(watching: &mut Watching, interval: Duration) -> Result<()> {
     let ending = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, ending.clone())
@@ -167,7 +238,7 @@ fn interactive(drives: &mut [Watched], interval: Duration) -> Result<()> {
     let clock = Runtime::new(Backend::Threads)?;
     let cannot = |error| Error::os("cannot use the terminal", error);
     let mut terminal = ratatui::try_init().map_err(cannot)?;
-    let shown = show(&mut terminal, drives, interval, &clock, &ending);
+    let shown = show(&mut terminal, watching, interval, &clock, &ending);
     ratatui::restore();
     shown.map_err(cannot)
 }
@@ -193,7 +264,7 @@ fn wait_for_input(limit: Duration) -> std::io::Result<Input> {
 /// Draws and looks until somebody ends it.
 fn show(
     terminal: &mut DefaultTerminal,
-    drives: &mut [Watched],
+    watching: &mut Watching,
     interval: Duration,
     clock: &Runtime,
     ending: &AtomicBool,
@@ -201,7 +272,7 @@ fn show(
     let mut chosen = 0;
     let mut next_ns = clock.now_ns() + interval.as_nanos() as u64;
     while !ending.load(Ordering::Relaxed) {
-        terminal.draw(|frame| view::draw(frame, drives, chosen))?;
+        terminal.draw(|frame| view::draw(frame, &watching.drives, chosen))?;
         let wait = Duration::from_nanos(next_ns.saturating_sub(clock.now_ns()));
         let has_key = match wait_for_input(wait.min(KEY_MAX))? {
             Input::Gone => return Ok(()),
@@ -213,7 +284,7 @@ fn show(
             Ok(true) => {}
             Ok(false) => {
                 if clock.now_ns() >= next_ns {
-                    drives.iter_mut().for_each(Watched::look);
+                    watching.look();
                     next_ns = clock.now_ns() + interval.as_nanos() as u64;
                 }
                 continue;
@@ -229,7 +300,9 @@ fn show(
             KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
             KeyCode::Char('c') if is_control => return Ok(()),
             KeyCode::Up | KeyCode::Char('k') => chosen = chosen.saturating_sub(1),
-            KeyCode::Down | KeyCode::Char('j') => chosen = (chosen + 1).min(drives.len() - 1),
+            KeyCode::Down | KeyCode::Char('j') => {
+                chosen = (chosen + 1).min(watching.drives.len().max(1) - 1)
+            }
             _ => {}
         }
     }

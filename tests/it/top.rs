@@ -8,7 +8,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::{COMMAND_LIMIT, Drive, PUMICE, fixture, run, run_ok, tool};
+use crate::harness::{COMMAND_LIMIT, Drive, PUMICE, fixture, pumice, run, run_ok, tool};
+#[cfg(feature = "http")]
+use crate::http::serve;
 
 /// A command that finds the control socket of the drive's server.
 fn beside(drive: &Drive, program: impl AsRef<OsStr>) -> Command {
@@ -82,4 +84,77 @@ fn a_sample_is_printed_without_a_terminal() {
     let refused = run(&mut args(&["--once"]), COMMAND_LIMIT);
     assert_eq!(refused.code, Some(2));
     assert!(refused.stderr.contains("nobody serves"), "{}", refused.stderr);
+}
+
+/// The server's own HTTP, on loopback and as other machines meet it; and HTTP that is not ours.
+#[cfg(feature = "http")]
+#[test]
+fn a_server_is_watched_over_http() {
+    let drive = Drive::create("64M", &[]);
+    let (server, address) = serve(&drive, &["--export-name", "far"]);
+    let top = |args: &[&str]| pumice(&[&["top", "--interval", "0.1"], args].concat());
+    let url = format!("http://{address}/");
+    let text = top(&[&url, "--once"]);
+    assert_eq!(text.code, Some(0), "{}", text.stderr);
+    for word in ["far", "healthy", "space: live"] {
+        assert!(text.stdout.contains(word), "{word} in\n{}", text.stdout);
+    }
+    // Beside its own control socket, the same drive twice: each is named by its place.
+    let mut both = beside(&drive, PUMICE);
+    both.arg("top").arg(drive.path()).args([&url, "--json", "--interval", "0.1"]);
+    let both: Value = serde_json::from_str(&run_ok(&mut both).stdout).expect("JSON");
+    assert_eq!(both[0]["path"].as_str(), drive.path().to_str());
+    assert_eq!(both[1]["url"], format!("http://{address}"));
+    assert_eq!(both[0]["snapshot"]["drives"][0]["info"], both[1]["snapshot"]["drives"][0]["info"]);
+    assert_eq!(both[1]["rates"]["requests"], 0.0);
+
+    for (args, words) in [
+        (&["https://127.0.0.1:1"][..], "tunnel to the server"),
+        (&["http://127.0.0.1:1"], "nobody answers at http://127.0.0.1:1: start `pumice serve"),
+        (&[&format!("http://{address}/deeper")], "is no `pumice serve --http`"),
+        (&["gone", "--token-file", "x"], "--token-file is for servers at a URL"),
+    ] {
+        let refused = top(&[args, &["--once"]].concat());
+        assert_eq!(refused.code, Some(2), "{args:?}: {}", refused.stdout);
+        assert!(refused.stderr.contains(words), "{args:?}: {}", refused.stderr);
+        assert_eq!(refused.stderr.lines().count(), 1, "{}", refused.stderr);
+    }
+    server.stop();
+    let refused = top(&[&url, "--once"]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("nobody answers"), "{}", refused.stderr);
+}
+
+#[cfg(feature = "http")]
+#[test]
+fn a_server_s_token_is_asked_for_and_given() {
+    let drive = Drive::create("64M", &[]);
+    let file = |name: &str, token: &str| {
+        std::fs::write(drive.beside(name), format!("{token}\n")).expect("a token");
+        drive.beside(name).to_str().expect("plain").to_owned()
+    };
+    let right = file("right", "a-token-of-27-characters-ok");
+    let wrong = file("wrong", "another-token-of-33-characters-ok");
+    let open = ["--http", "0.0.0.0:0", "--http-token-file", &right];
+    let server = drive.serve_with(&open);
+    let mut port = None;
+    crate::harness::wait_until("the server says where it is", || {
+        let said = server.stderr();
+        let rest = said.split_once("watch at http://0.0.0.0:").map(|(_, rest)| rest);
+        port = rest.and_then(|rest| Some(rest.split_once('/')?.0.to_owned()));
+        port.is_some()
+    });
+    let url = format!("http://127.0.0.1:{}", port.expect("a port"));
+    let top =
+        |args: &[&str]| pumice(&[&["top", "--interval", "0.1", "--once", &url], args].concat());
+    let refused = top(&[]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("wants its token: give the file"), "{}", refused.stderr);
+    let refused = top(&["--token-file", &wrong]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("has another token"), "{}", refused.stderr);
+    let shown = top(&["--token-file", &right]);
+    assert_eq!(shown.code, Some(0), "{}", shown.stderr);
+    assert!(shown.stdout.contains("healthy"), "{}", shown.stdout);
+    server.stop();
 }

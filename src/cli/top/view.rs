@@ -53,7 +53,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, drives: &[Watched], chosen: usize) {
 
 /// What stands in the table of drives about one.
 fn cells(drive: &Watched) -> [String; 10] {
-    let name = || drive.path.display().to_string();
+    let name = || drive.name.clone();
     let Some(now) = drive.now.as_ref().map(|now| &now.drives[0]) else {
         let mut cells = std::array::from_fn(|_| String::new());
         (cells[0], cells[9]) = (name(), "no answer".into());
@@ -120,7 +120,7 @@ fn table(frame: &mut Frame<'_>, area: Rect, drives: &[Watched], chosen: usize) {
 /// One drive in full.
 fn detail(frame: &mut Frame<'_>, area: Rect, drive: &Watched) {
     let Some(now) = drive.now.as_ref().map(|now| &now.drives[0]) else {
-        let text = format!("{}: the server does not answer", drive.path.display());
+        let text = format!("{}: the server does not answer", drive.name);
         frame.render_widget(Paragraph::new(text).red(), area);
         return;
     };
@@ -194,8 +194,10 @@ fn space(frame: &mut Frame<'_>, area: Rect, drive: &DriveSnapshot) {
     let mut bar = Vec::new();
     let (mut sum, mut done) = (0, 0);
     for (bytes, (_, sign, colour)) in parts.into_iter().zip(SPACE) {
-        sum += bytes;
-        let end = (u128::from(inner.width) * u128::from(sum) / u128::from(total)) as usize;
+        sum += u128::from(bytes);
+        // What another machine says need not make sense.
+        let end = sum.min(u128::from(total)) * u128::from(inner.width) / u128::from(total);
+        let end = end as usize;
         bar.push(Span::styled(sign.repeat(end.saturating_sub(done)), Style::new().fg(colour)));
         done = done.max(end);
     }
@@ -298,6 +300,8 @@ pub(super) fn text(drives: &[Watched]) -> String {
             text += &table(&COMMAND_COLUMNS, command_cells(rates).map(Vec::from).collect());
         }
     }
+    // Names come from servers, and the terminal obeys control characters.
+    text.retain(|c| c == '\n' || !c.is_control());
     text
 }
 
@@ -342,8 +346,8 @@ mod tests {
         later.host.write.latency.record(3_000);
         let rates = Rates::between(&now.drives[0], &later, 1.0);
         let rates = VecDeque::from([rates]);
-        let gone = Watched { path: "gone".into(), now: None, rates: VecDeque::new() };
-        vec![Watched { path: "d".into(), now: Some(now), rates }, gone]
+        let gone = Watched { place: 1, name: "gone".into(), now: None, rates: VecDeque::new() };
+        vec![Watched { place: 0, name: "d".into(), now: Some(now), rates }, gone]
     }
 
     fn drawn(width: u16, height: u16, chosen: usize) -> String {
@@ -359,6 +363,25 @@ mod tests {
             assert!(screen.contains(text), "{text} in\n{screen}");
         }
         assert!(drawn(120, 40, 1).contains("the server does not answer"));
+    }
+
+    /// As a server could say that is none of ours, or that means ill.
+    #[test]
+    fn senseless_figures_are_drawn_and_do_not_reach_the_terminal_s_controls() {
+        let mut drives = watched();
+        let drive = &mut drives[0].now.as_mut().unwrap().drives[0];
+        drive.info.capacity_bytes = 0;
+        let overview = &mut drive.overview;
+        (overview.live_bytes, overview.dead_bytes) = (u64::MAX, u64::MAX);
+        drive.host.write.latency.counts = [u64::MAX; 26];
+        drive.name = "d\u{1b}[2J".into();
+        let before = drives[0].now.as_ref().unwrap().drives[0].clone();
+        let rates = Rates::between(&watched()[0].now.as_ref().unwrap().drives[0], &before, 1.0);
+        drives[0].rates.push_back(rates);
+        let mut terminal = Terminal::new(TestBackend::new(120, 40)).unwrap();
+        terminal.draw(|frame| draw(frame, &drives, 0)).unwrap();
+        let text = text(&drives);
+        assert!(text.contains("d[2J") && !text.contains('\u{1b}'), "{text:?}");
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Latency {
 
     /// Requests counted.
     pub fn count(&self) -> u64 {
-        self.counts.iter().sum()
+        self.counts.iter().fold(0, |sum, count| u64::saturating_add(sum, *count))
     }
 
     /// What was counted since `earlier`; nothing if that is of another server.

@@ -85,7 +85,7 @@ pub struct CommandStats {
 impl CommandStats {
     /// Failed requests of all kinds.
     pub fn error_count(&self) -> u64 {
-        self.errors.iter().map(|(_, count)| count).sum()
+        self.errors.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count))
     }
 }
 
