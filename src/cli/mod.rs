@@ -80,10 +80,41 @@ struct Cli {
     #[command(subcommand)]
     command: Command,
 
+    /// What the log on stderr tells, and all above it [default: info for serve, else warn]
+    #[arg(long, value_enum, value_name = "LEVEL", env = "PUMICE_LOG", hide_env_values = true)]
+    log: Option<LogLevel>,
+
     /// Form of the log on stderr
     #[arg(long, value_enum, value_name = "FORM", default_value_t)]
     #[arg(env = "PUMICE_LOG_FORMAT", hide_env_values = true)]
     log_format: LogFormat,
+}
+
+/// For whom the log is written: "The log" in docs/operate.md says what is on each level.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum LogLevel {
+    /// Nothing
+    Off,
+    /// What the operator must act on
+    Error,
+    /// What somebody should look at
+    Warn,
+    /// What begins, ends or is changed
+    Info,
+    /// What clients and the drive tell each other, for developers
+    Debug,
+}
+
+impl From<LogLevel> for tracing::level_filters::LevelFilter {
+    fn from(level: LogLevel) -> Self {
+        match level {
+            LogLevel::Off => Self::OFF,
+            LogLevel::Error => Self::ERROR,
+            LogLevel::Warn => Self::WARN,
+            LogLevel::Info => Self::INFO,
+            LogLevel::Debug => Self::DEBUG,
+        }
+    }
 }
 
 /// How the log is written.
@@ -152,12 +183,12 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Err(error) => return refuse(&error, &arguments),
     };
     let default_level = match cli.command {
-        Command::Serve(_) => "info",
+        Command::Serve(_) => LogLevel::Info,
         // Its drives fail on purpose.
-        Command::Torture(_) => "off",
-        _ => "warn",
+        Command::Torture(_) => LogLevel::Off,
+        _ => LogLevel::Warn,
     };
-    start_log(cli.log_format, default_level);
+    start_log(cli.log_format, cli.log.unwrap_or(default_level));
     let result = match cli.command {
         Command::Create(args) => create::run(&args),
         Command::Serve(args) => serve::run(&args),
@@ -205,12 +236,10 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Sends the log to stderr; `PUMICE_LOG` says how much of it.
-fn start_log(format: LogFormat, default_level: &str) {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("PUMICE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default_level));
+/// Sends the log to stderr.
+fn start_log(format: LogFormat, level: LogLevel) {
     let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_max_level(tracing::level_filters::LevelFilter::from(level))
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .with_target(false)

@@ -35,8 +35,8 @@ use crate::serve::{Listen, Listener};
 /// At the end everything is flushed; a second signal does not wait for that. SIGHUP restarts the
 /// server, perhaps as a newer version, with the same arguments and without its clients noticing
 /// more than a pause; it reads its configuration again then, and keeps the sockets that it has. On
-/// a terminal, or with --run, SIGHUP ends it. The log goes to stderr; PUMICE_LOG=debug makes it
-/// longer.
+/// a terminal, or with --run, SIGHUP ends it. The log goes to stderr; `pumice --log debug serve`
+/// makes it longer.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -513,7 +513,7 @@ fn set_direct(file: &File, path: &Path, alignment: Option<u32>) -> bool {
             return false;
         }
         Some(alignment) if alignment > WRITE_UNIT => {
-            tracing::warn!(%path, alignment, "blocks too large for direct I/O: buffered");
+            tracing::info!(%path, alignment, "blocks too large for direct I/O: buffered");
             return false;
         }
         _ => {}

@@ -34,6 +34,7 @@ mod forecast;
 mod format_doc;
 #[cfg(feature = "http")]
 mod http;
+mod log;
 mod manual;
 mod model;
 mod nbd_client;
