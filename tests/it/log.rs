@@ -78,10 +78,10 @@ fn a_client_that_breaks_the_protocol_is_on_the_promised_level() {
     client.write_all(&[0xff; 64]).unwrap();
     let refusal = || lines(&server).into_iter().find(|(_, what)| what.contains("refused"));
     wait_until("the log tells of it", || refusal().is_some());
-    assert_eq!(refusal().unwrap().0, "WARN");
+    assert_eq!(refusal().unwrap().0, "DEBUG");
     let operate = include_str!("../../docs/operate.md");
     let row = operate.lines().find(|line| line.contains("a client that breaks the protocol"));
-    assert!(row.is_some_and(|row| row.starts_with("| `warn`")), "{row:?}");
+    assert!(row.is_some_and(|row| row.starts_with("| `debug`")), "{row:?}");
     server.stop();
 }
 

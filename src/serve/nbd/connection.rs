@@ -44,10 +44,10 @@ pub(super) async fn serve<D: Disk + 'static>(
             let session = Session::new(shared.clone(), export, dialect, replies);
             parked = transmit(&Rc::new(session), incoming, &link).await;
         }
-        Some(Ok(Outcome::Violation(what))) => tracing::warn!("handshake refused: {what}"),
+        Some(Ok(Outcome::Violation(what))) => tracing::debug!("handshake refused: {what}"),
         Some(Ok(Outcome::Aborted | Outcome::StartTls)) => {}
         Some(Err(error)) => tracing::debug!("handshake broken off: {error}"),
-        None => tracing::warn!("handshake refused: it took too long"),
+        None => tracing::debug!("handshake refused: it took too long"),
     }
     end(&shared, &link, parked).await
 }
@@ -107,7 +107,7 @@ async fn shake_hands<D: Disk>(
             return Ok(outcome);
         }
         if let Err(error) = link.channel.encrypt(identity).await {
-            tracing::warn!("a client was refused: {error}");
+            tracing::info!("a client was refused: {error}");
             return Err(error);
         }
         security = Security::Encrypted;
@@ -177,6 +177,6 @@ fn log_end(end: &End) {
             tracing::debug!("the client left without saying so");
         }
         End::Stream(error) => tracing::debug!("cannot receive requests: {error}"),
-        End::Violation(what) => tracing::warn!("connection closed: {what}"),
+        End::Violation(what) => tracing::debug!("connection closed: {what}"),
     }
 }
