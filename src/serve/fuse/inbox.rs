@@ -20,7 +20,7 @@ use fuser::{ReplyData, ReplyEmpty, ReplyWrite};
 pub(super) const REQUEST_BYTES_MAX: usize = 1 << 20;
 
 /// Payloads of at most this many bytes share a pool of their own.
-const SHORT_BYTES: usize = 16 << 10;
+pub(super) const SHORT_BYTES: usize = 16 << 10;
 
 /// Bytes of all payloads at once: what a loop device with its 128 requests has under way at 512
 /// KiB each. Each of the two pools thus keeps no more.
