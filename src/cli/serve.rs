@@ -54,7 +54,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Say whether flags and configuration are right, and end; no drive is opened
+    /// Say whether flags, configuration and certificates are right, and end; no drive is opened
     #[arg(long)]
     check: bool,
 
@@ -114,6 +114,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         let what = format!("{file} names no drive: add paths = [\"...\"], or give the PATH");
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
+    let security = args.network.security()?;
+    let paths = exports::expand(&args.paths)?;
     if args.check {
         return Ok(Outcome::Good);
     }
@@ -125,8 +127,6 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let signals = Signals::catch(args.run.is_none() && !signals::is_on_a_terminal())?;
     let inherited = inherited();
     let is_restarted = inherited.is_some();
-    let security = args.network.security()?;
-    let paths = exports::expand(&args.paths)?;
     // Before the drives: a socket in use must change nothing on them.
     let (Handover { listeners, clients }, _private) = match inherited {
         Some(handover) => (handover, None),
@@ -204,29 +204,10 @@ fn wait_for_a_signal(runtime: &Runtime, signals: &Signals) -> End {
         if signals.is_ending() {
             return End::Signal;
         }
-        match restart::program().and_then(accepting) {
+        match restart::program() {
             Ok(program) => return End::Restart(program),
             Err(error) => tracing::error!("not restarted, serving on: {}", error.chain()),
         }
-    }
-}
-
-/// The program if it takes the arguments, and what the configuration says by now.
-///
-/// # Errors
-/// It does not.
-fn accepting(program: PathBuf) -> Result<PathBuf> {
-    // A positional after `--` must not swallow the flag, so it goes where flags may be for sure.
-    let args: Vec<_> = std::env::args_os().skip(1).collect();
-    let at = args.iter().position(|arg| arg == "serve").map_or(args.len(), |at| at + 1);
-    let (before, after) = args.split_at(at);
-    let tried = Command::new(&program).args(before).arg("--check").args(after).output();
-    let tried = tried.map_err(|error| Error::os("cannot check the arguments", error))?;
-    let said = String::from_utf8_lossy(&tried.stderr);
-    match said.trim() {
-        _ if tried.status.success() => Ok(program),
-        "" => Err(Error::new(ErrorKind::InvalidInput, format!("--check: {}", tried.status))),
-        said => Err(Error::new(ErrorKind::InvalidInput, said.replace('\n', "; "))),
     }
 }
 

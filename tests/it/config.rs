@@ -96,5 +96,11 @@ fn the_example_is_right_down_to_its_comments() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("all.toml");
     fs::write(&file, all.join("\n")).unwrap();
+    // All keys are known then; what is missing are the certificates, which are looked at too.
+    let missing = pumice(&["serve", "--check", "--config", file.to_str().unwrap()]);
+    assert_eq!(missing.code, Some(2));
+    assert!(missing.stderr.contains("/etc/pumice/tls/"), "{}", missing.stderr);
+    let rest: Vec<_> = all.iter().filter(|line| !line.starts_with("tls-")).cloned().collect();
+    fs::write(&file, rest.join("\n")).unwrap();
     check(&file);
 }

@@ -162,7 +162,7 @@ fn a_newer_program_takes_over_and_a_broken_one_does_not() {
     replace(&program, Some("#!/bin/sh\nexit 3\n"));
     server.hang_up();
     wait_until("the broken program is refused", || server.stderr().contains("not restarted"));
-    assert!(server.stderr().contains("cannot say its version: exit status: 3"));
+    assert!(server.stderr().contains("--check: exit status: 3"));
     assert_eq!(runs(), first);
 
     replace(&program, None);

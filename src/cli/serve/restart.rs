@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{self, Command, Stdio};
+use std::process::{self, Command};
 
 use listenfd::ListenFd;
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -39,24 +39,29 @@ pub(super) fn inherited() -> Result<Option<Handover>> {
     socket.map(|socket| Handover::receive(&UnixStream::from(OwnedFd::from(socket)))).transpose()
 }
 
-/// The program to go on with: what is now where this one was started from.
+/// The program to go on with: what is now where this one was started from, if it runs, and takes
+/// the arguments and what the configuration says by now.
 ///
 /// # Errors
-/// It cannot be run.
+/// It does not.
 pub(super) fn program() -> Result<PathBuf> {
     let path = env::current_exe().map_err(|error| Error::os("cannot find this program", error))?;
     // So does Linux name a file that was replaced.
     let text = path.to_str().and_then(|path| path.strip_suffix(" (deleted)"));
     let path = text.map_or(path.clone(), PathBuf::from);
-    let tried = Command::new(&path).arg("--version").stdout(Stdio::null()).status();
-    match tried {
-        Ok(status) if status.success() => Ok(path),
-        Ok(status) => {
-            let what = format!("{} cannot say its version: {status}", path.display());
-            Err(Error::new(ErrorKind::InvalidInput, what))
-        }
-        Err(error) => Err(Error::os(format!("cannot run {}", path.display()), error)),
+    // A positional after `--` must not swallow the flag, so it goes where flags may be for sure.
+    let args: Vec<_> = env::args_os().skip(1).collect();
+    let at = args.iter().position(|arg| arg == "serve").map_or(args.len(), |at| at + 1);
+    let (before, after) = args.split_at(at);
+    let tried = Command::new(&path).args(before).arg("--check").args(after).output();
+    let tried =
+        tried.map_err(|error| Error::os(format!("cannot run {}", path.display()), error))?;
+    if tried.status.success() {
+        return Ok(path);
     }
+    let said = String::from_utf8_lossy(&tried.stderr);
+    let what = format!("{} --check: {}, {}", path.display(), tried.status, said.trim());
+    Err(Error::new(ErrorKind::InvalidInput, what.replace('\n', "; ")))
 }
 
 /// Becomes `program`, which goes on with the handover. Returns only if that fails; the clients are
