@@ -45,12 +45,13 @@ package-files:
 		> $(PACKAGE_FILES)/changelog
 
 # The dev profile optimises at level 1 and keeps overflow checks: fast enough for the client tests,
-# and a third of the build time of a release build with link-time optimisation.
+# and sooner built than a release build.
 test: ## Run every test: beside the code, tests/tidy and tests/it with real clients.
 	$(CARGO) test --locked --no-fail-fast
 
-crash-rounds: build ## Kill the server under fio, ext4, XFS and PostgreSQL ROUNDS times each (root).
+crash-rounds: build ## Kill the server under fio, ext4, XFS and PostgreSQL 2 x ROUNDS times each (root).
 	tests/crash_rounds.sh --rounds $(ROUNDS) --pumice $(PUMICE)
+	tests/crash_rounds.sh --rounds $(ROUNDS) --pumice $(PUMICE) --attach
 
 # FILTER=text takes only the planted bugs with that text in their room, name, file or test.
 test-mutants: ## Plant bugs one by one; each must be caught by its test.

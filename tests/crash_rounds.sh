@@ -2,13 +2,16 @@
 # Kills the server with SIGKILL under real loads, round after round on the same drive, and checks
 # that everything which was acknowledged as durable is there.
 #
-#   tests/crash_rounds.sh [--rounds N] [--load NAME]... [--seed N] [--pumice PROGRAM] [--keep]
+#   tests/crash_rounds.sh [--rounds N] [--load NAME]... [--attach] [--seed N] [--pumice PROGRAM]
+#                         [--keep]
 #
 # One round, for each load (default: all four, one round):
 #
 #   pumice serve - nbdfuse - loop device - load      kill -9 of pumice at a random moment
 #   pumice serve - nbdfuse - loop device - check     fsck after the journal was replayed; the
 #                                                    load's own check; pumice check
+#
+# With --attach it is `pumice attach` that makes the loop device, and is killed.
 #
 #   fio         random writes with O_DSYNC on the loop device. Each write that returned must verify.
 #   ext4, xfs   four threads make, replace and remove files, with fsync; fixtures/files.py checks
@@ -41,10 +44,12 @@ LOAD_SECONDS=20
 # Neither pumice nor nbdfuse is to leave a core behind.
 ulimit -c 0
 rounds=1 seed=$((RANDOM * 32768 + RANDOM)) pumice=$PWD/target/release/pumice keep=no loads=()
+by=nbdfuse
 while [ $# -gt 0 ]; do
     case $1 in
     --rounds) rounds=$2 && shift ;;
     --load) loads+=("$2") && shift ;;
+    --attach) by=attach ;;
     --seed) seed=$2 && shift ;;
     --pumice) pumice=$2 && shift ;;
     --keep) keep=yes ;;
@@ -70,7 +75,8 @@ cannot() {
 }
 
 check_tools() {
-    need "$pumice" nbdinfo nbdfuse losetup setpriv timeout
+    need "$pumice" losetup setpriv timeout
+    [ "$by" = attach ] || need nbdinfo nbdfuse
     local load
     for load in "${loads[@]}"; do
         case $load in
@@ -146,6 +152,10 @@ cleanup() {
     STEP_SECONDS=10
     [ -z "$postmaster" ] || stop_postgresql
     [ -z "$mounted" ] || release_anyhow "$folder/mount"
+    if [ "$by" = attach ] && [ -n "$loop" ]; then
+        "$pumice" detach "$folder/drive" || :
+        loop=
+    fi
     [ -z "$loop" ] || losetup --detach "$loop" || :
     [ -z "$nbdfuse" ] || release_anyhow "$folder/disk"
     if [ -n "$folder" ] && [ "$keep" = yes ]; then
@@ -172,8 +182,27 @@ has_size() {
     ended "$nbdfuse" || [ -s "$folder/disk" ]
 }
 
+# The process that makes a device of the drive, in the foreground so that it can be killed.
+start_attaching() {
+    : > "$folder/device"
+    PUMICE_LOG=error "$pumice" attach "$folder/drive" --foreground > "$folder/device" \
+        2>> "$folder/server.log" &
+    server=$!
+}
+
+has_device() {
+    ended "$server" || [ -s "$folder/device" ]
+}
+
 # serve, nbdfuse, loop. In every other round the loop device goes round the page cache.
 attach() {
+    if [ "$by" = attach ]; then
+        start_attaching
+        within_limit has_device && ! ended "$server" ||
+            fail "pumice attach does not come up: $(tail -n 5 "$folder/server.log")"
+        loop=$(cat "$folder/device")
+        return
+    fi
     serve
     within_limit answers && ! ended "$server" || fail "the server does not come up"
     : > "$folder/disk"
@@ -191,7 +220,13 @@ loop_is_free() {
     ! losetup "$loop"
 }
 
+# Also ends a process that attaches and was not killed.
 detach() {
+    if [ "$by" = attach ]; then
+        within_limit "$pumice" detach "$folder/drive" || fail "pumice detach"
+        loop=
+        return
+    fi
     losetup --detach "$loop" && within_limit loop_is_free || fail "$loop stays busy"
     loop=
     within_limit release "$folder/disk" || fail "nbdfuse stays busy"
@@ -464,7 +499,7 @@ run_round() {
     detach
     cp --sparse=auto --reflink=auto "$folder/drive" "$folder/crashed"
     if [ $((round % 3)) -eq 0 ]; then
-        serve
+        if [ "$by" = attach ]; then start_attaching; else serve; fi
         sleep "$(moment 60)"
         kill_server
         interrupted=' and again at its start'
@@ -473,7 +508,7 @@ run_round() {
     "${verbs}_check"
     [ -z "$mounted" ] || unmount_disk
     detach
-    kill -TERM "$server"
+    [ "$by" = attach ] || kill -TERM "$server"
     reap "$server" || fail "the server ended with $?: $(tail -n 5 "$folder/server.log")"
     server=
     timeout "$STEP_SECONDS" "$pumice" check "$folder/drive" > "$folder/check.log" 2>&1 ||
@@ -493,9 +528,10 @@ for load in "${loads[@]}"; do
     # PostgreSQL runs as a user of its own and has to get at its socket and its data.
     chmod 755 "$folder"
     mkdir "$folder/mount"
+    export XDG_RUNTIME_DIR=$folder
     serves=0 drives=0 type=''
     for ((round = 1; round <= rounds; round++)); do run_round; done
     [ "$keep" = yes ] || rm -rf --one-file-system "$folder"
 done
-echo "$rounds rounds each of ${loads[*]}: all clean, in $((SECONDS - started)) s"
+echo "$rounds rounds each of ${loads[*]} by $by: all clean, in $((SECONDS - started)) s"
 folder=''

@@ -1,5 +1,6 @@
-//! Goal: what other people's software made durable on a drive survives `kill -9` of the server:
-//! fio's synchronous writes, files on ext4 and XFS, PostgreSQL's commits.
+//! Goal: what other people's software made durable on a drive survives `kill -9` of the server, and
+//! of the process that attaches it: fio's synchronous writes, files on ext4 and XFS, PostgreSQL's
+//! commits.
 //!
 //! Method: a few rounds of `tests/crash_rounds.sh`, whose header says what a round is; `make
 //! crash-rounds` runs many. Several crashes in a row hit the same drive, and the third round kills
@@ -25,25 +26,35 @@ const MACHINE_CANNOT: i32 = 77;
 
 #[test]
 fn fio_finds_each_synchronous_write_after_kill_9() {
-    run_rounds("fio");
+    run_rounds(&["--load", "fio"]);
 }
 
 #[test]
 fn ext4_and_its_files_survive_kill_9() {
-    run_rounds("ext4");
+    run_rounds(&["--load", "ext4"]);
 }
 
 #[test]
 fn xfs_and_its_files_survive_kill_9() {
-    run_rounds("xfs");
+    run_rounds(&["--load", "xfs"]);
 }
 
 #[test]
 fn postgresql_keeps_each_commit_after_kill_9() {
-    run_rounds("postgresql");
+    run_rounds(&["--load", "postgresql"]);
 }
 
-fn run_rounds(load: &str) {
+#[test]
+fn postgresql_on_an_attached_drive_keeps_each_commit_after_kill_9() {
+    run_rounds(&["--load", "postgresql", "--attach"]);
+}
+
+#[test]
+fn xfs_on_an_attached_drive_and_its_files_survive_kill_9() {
+    run_rounds(&["--load", "xfs", "--attach"]);
+}
+
+fn run_rounds(what: &[&str]) {
     let Some(timeout) = tool("timeout") else { return };
     let seed = env::var("PUMICE_SEED").unwrap_or_else(|_| "13".into());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/crash_rounds.sh");
@@ -53,7 +64,8 @@ fn run_rounds(load: &str) {
         Command::new(timeout)
             .args(["--signal=TERM", "--kill-after=30s", &limit])
             .arg(script)
-            .args(["--rounds", ROUNDS, "--load", load, "--seed", &seed, "--pumice", PUMICE]),
+            .args(["--rounds", ROUNDS, "--seed", &seed, "--pumice", PUMICE])
+            .args(what),
         COMMAND_LIMIT,
     );
     let reason = finished.stderr.trim_end();
