@@ -325,7 +325,11 @@ fn what_is_in_use_is_not_detached() {
     });
     file.sync_all().unwrap();
     drop(file);
+    // Who only looks at devices is waited for.
+    let opened = File::open(&device).unwrap();
+    let looker = Killed(Command::new("sleep").arg("0.3").stdin(opened).spawn().unwrap());
     attachable.detach_well(&mountpoint);
+    drop(looker);
     refused(&attachable.detach(&mountpoint), "is not attached");
 }
 

@@ -17,10 +17,13 @@ use super::attachment::Attachment;
 use super::{holders, tools};
 use crate::base::{Error, ErrorKind, Result};
 
-/// How often and how long apart it is looked whether a device is gone: whoever looks at new devices
-/// may have it open for a moment, and it stays as long.
-const GONE_ATTEMPTS: u32 = 250;
-const GONE_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+/// How often it is looked whether a device is free, and whether it is gone: whoever looks at
+/// devices (losetup, udev) has one open for a moment, and it stays as long.
+const FREE_LOOKS: u32 = 50;
+const GONE_LOOKS: u32 = 250;
+
+/// How long apart.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Unmounts the file system that was mounted when the drive was attached, flushes the device and
 /// detaches it. What is done already is fine.
@@ -52,10 +55,9 @@ fn release(attachment: &Attachment, device: &Path) -> Result<()> {
         let (device, place) = (device.display(), place.display());
         return busy(format!("{device} is mounted at {place}: unmount that first"));
     }
-    let openers = holders::openers(device);
-    if !openers.is_empty() {
-        let device = device.display();
-        return busy(format!("{device} is open in process {}", openers.join(", ")));
+    if !becomes(FREE_LOOKS, || holders::openers(device).is_empty()) {
+        let openers = holders::openers(device).join(", ");
+        return busy(format!("{} is open in process {openers}", device.display()));
     }
     for place in mounts {
         if let Err(error) = unmount(&place, UnmountFlags::empty()) {
@@ -83,15 +85,23 @@ fn exclusively(device: &Path) -> Result<File> {
 }
 
 fn wait_until_gone(attachment: &Attachment, device: &Path) -> Result<()> {
-    for _ in 0..GONE_ATTEMPTS {
-        if !attachment.devices().iter().any(|other| other == device) {
-            return Ok(());
-        }
-        // Interrupted or not, the next look tells.
-        let _ = poll(&mut [], Some(&GONE_PAUSE));
+    if becomes(GONE_LOOKS, || !attachment.devices().iter().any(|other| other == device)) {
+        return Ok(());
     }
     let openers = holders::openers(device).join(", ");
     busy(format!("{} goes as soon as nobody has it open: {openers}", device.display()))
+}
+
+/// Whether something is so, or becomes so while it is looked at so often.
+fn becomes(looks: u32, is_so: impl Fn() -> bool) -> bool {
+    for _ in 1..looks {
+        if is_so() {
+            return true;
+        }
+        // Interrupted or not, the next look tells.
+        let _ = poll(&mut [], Some(&PAUSE));
+    }
+    is_so()
 }
 
 fn busy<T>(what: String) -> Result<T> {
