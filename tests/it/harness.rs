@@ -375,6 +375,7 @@ impl Server {
     /// Sends SIGHUP, and waits until the server's successor serves.
     pub(crate) fn restart(&self) {
         let starts = || self.stderr().matches("serving ").count();
+        wait_until("the server says that it serves", || starts() > 0);
         let before = starts();
         self.hang_up();
         wait_until("the server restarts", || starts() > before);

@@ -144,8 +144,10 @@ async fn transmit<D: Disk + 'static>(
         false => Poll::Pending,
     };
     let Shared { runtime, options, .. } = &*session.shared;
-    let linger = runtime.timeout(options.grace_ns, poll_fn(&mut drained)).await;
-    if linger.is_none() {
+    if matches!(end, End::Parked) {
+        // The server sees to clients that are late.
+        poll_fn(&mut drained).await;
+    } else if runtime.timeout(options.grace_ns, poll_fn(&mut drained)).await.is_none() {
         session.replies.fail();
         poll_fn(&mut drained).await;
     }
@@ -159,8 +161,11 @@ async fn transmit<D: Disk + 'static>(
     })
 }
 
-/// Whether nothing is under way; tells the server, which waits for that when it shuts down.
+/// Whether nothing is under way; tells the server, which waits for that when it shuts down, and
+/// whom this waits for.
 fn note_quiet<D: Disk>(session: &Session<D>, slots: &Slots<Job>, link: &Link) -> bool {
+    let waits_to_receive = session.is_accepting.get() && slots.count() == 0;
+    link.waits_for_client.set(waits_to_receive || !session.replies.is_empty());
     let is_quiet = slots.count() == 0 && session.replies.is_empty() && !session.is_accepting.get();
     if link.is_quiet.replace(is_quiet) != is_quiet
         && session.shared.stage.get() == Stage::ShuttingDown

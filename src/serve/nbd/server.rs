@@ -203,7 +203,8 @@ impl<D: Disk + 'static> Server<D> {
     fn link(&self, socket: Arc<OwnedFd>, is_haggling: bool) -> Rc<Link> {
         let channel = Channel::new(self.shared.runtime.clone(), socket);
         let (is_quiet, is_haggling) = (Cell::new(true), Cell::new(is_haggling));
-        let link = Rc::new(Link { channel, is_quiet, is_haggling });
+        let waits_for_client = Cell::new(false);
+        let link = Rc::new(Link { channel, is_quiet, is_haggling, waits_for_client });
         self.links.borrow_mut().push(link.clone());
         link
     }
@@ -228,8 +229,9 @@ impl<D: Disk + 'static> Server<D> {
     /// to be done is durable then.
     ///
     /// Clients in their handshake have [`Options::grace_ns`] to choose an export, while the others
-    /// are served as ever; then running requests and unsent replies have as long. Who is late is
-    /// cut off, and so is who is encrypted, because keys do not leave this process.
+    /// are served as ever; then all have as long to send the rest of a request and take replies.
+    /// Who is late is cut off, and so is who is encrypted, because keys do not leave this process.
+    /// The disks have all the time that they take.
     ///
     /// # Errors
     /// As for [`Self::shutdown`]: the first flush that failed. All clients are cut off then, so
@@ -254,15 +256,29 @@ impl<D: Disk + 'static> Server<D> {
                 false => runtime.interrupt(link.channel.socket()),
             }
         }
-        let is_over = || self.links.borrow().is_empty() && self.listeners.borrow().is_empty();
-        let parked = || changed.wait_for(|| is_over().then_some(()));
-        if runtime.timeout(options.grace_ns, parked()).await.is_none() {
-            tracing::warn!("{} connections are cut off with requests", self.connections());
-            self.links.borrow().iter().for_each(|link| link.channel.cut());
-            parked().await;
-        }
+        self.parked().await;
         let handover = self.handover.take();
         self.flush_all().await.map(|()| handover)
+    }
+
+    /// Waits until no connection is left; cuts off those that wait for their client at two looks in
+    /// a row.
+    async fn parked(&self) {
+        let Shared { runtime, options, changed, .. } = &*self.shared;
+        let is_over = || self.links.borrow().is_empty() && self.listeners.borrow().is_empty();
+        let over = || changed.wait_for(|| is_over().then_some(()));
+        let mut late: Vec<Rc<Link>> = Vec::new();
+        while runtime.timeout(options.grace_ns / 2, over()).await.is_none() {
+            let mut waiting = self.links.borrow().clone();
+            waiting.retain(|link| link.waits_for_client.get());
+            for link in &waiting {
+                if late.iter().any(|other| Rc::ptr_eq(other, link)) {
+                    tracing::warn!("a client is cut off that does not go on with its requests");
+                    link.channel.cut();
+                }
+            }
+            late = waiting;
+        }
     }
 
     /// Stops accepting, answers new requests with ESHUTDOWN, lets running ones end for at most

@@ -48,6 +48,8 @@ pub(super) struct Link {
     pub(super) is_quiet: Cell<bool>,
     /// The client has not chosen an export yet.
     pub(super) is_haggling: Cell<bool>,
+    /// It is the client's turn: to send the rest of a request, or to take replies.
+    pub(super) waits_for_client: Cell<bool>,
 }
 
 /// What the reader, the slots and the sender of one connection share.

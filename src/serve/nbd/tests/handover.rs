@@ -13,8 +13,8 @@ fn server(runtime: &Runtime, disk: &Rc<TestDisk>, grace_ns: u64) -> Rc<Server<Te
     Server::new(runtime.clone(), vec![export], options)
 }
 
-/// Runs `client` against a server of `disk`, which the first signal hands over to another one;
-/// gives the number of clients that were handed over.
+/// Runs `client` against a server of `disk`, which the first signal hands over to another one. Its
+/// gate opens a little later. Gives the number of clients that were handed over.
 fn hand_over(disk: TestDisk, grace_ns: u64, client: impl FnOnce(Door) + Send + 'static) -> usize {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
@@ -41,7 +41,7 @@ fn hand_over(disk: TestDisk, grace_ns: u64, client: impl FnOnce(Door) + Send + '
         let opener = (runtime.clone(), disk.clone());
         runtime.spawn(async move {
             // Long enough for the first server to stop reading; if not, the test tests less.
-            opener.0.sleep_ns(20_000_000).await;
+            opener.0.sleep_ns(GATE_NS).await;
             opener.1.open_gate();
         });
         let handover = first.hand_over().await.unwrap();
@@ -72,6 +72,9 @@ fn hand_over(disk: TestDisk, grace_ns: u64, client: impl FnOnce(Door) + Send + '
 }
 
 const GO_ON: u8 = b'g';
+
+/// When the gate opens after the handover began.
+const GATE_NS: u64 = 200_000_000;
 
 #[test]
 fn requests_under_way_end_and_half_a_request_goes_on() {
@@ -148,6 +151,36 @@ fn who_says_nothing_or_half_a_payload_is_cut_off() {
         half.expect_end();
         whole.expect_alive();
         assert_eq!(whole.read(0, 4096).unwrap(), [0; 4096], "half a payload was written");
+    });
+    assert_eq!(handed, 1);
+}
+
+/// A disk may take longer than any client has.
+#[test]
+fn a_slow_disk_is_waited_for() {
+    let disk = TestDisk { gated_offset: Some(0), ..TestDisk::default() };
+    let handed = hand_over(disk, GATE_NS / 10, |mut door| {
+        let mut client = door.enter();
+        client.request(command::READ, 0, 1, 0, 16);
+        client.expect_alive();
+        door.signal(GO_ON);
+        assert_eq!(client.reply(), (1, 0));
+        client.receive(16);
+        client.expect_alive();
+    });
+    assert_eq!(handed, 1);
+}
+
+#[test]
+fn who_does_not_take_replies_is_cut_off() {
+    let handed = hand_over(TestDisk::default(), 50_000_000, |mut door| {
+        let mut deaf = door.enter();
+        let mut other = door.enter();
+        deaf.request(command::READ, 0, 1, 0, 32 << 20);
+        assert_eq!(deaf.reply(), (1, 0));
+        door.signal(GO_ON);
+        other.expect_alive();
+        deaf.drain();
     });
     assert_eq!(handed, 1);
 }
