@@ -126,6 +126,10 @@ fn a_client_in_its_handshake_may_end_it_first() {
         assert_eq!(client.option_reply(option::LIST).0, reply::SERVER);
         client.option_reply(option::LIST);
         door.signal(GO_ON);
+        client.0.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let silence = client.0.read(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(silence, Err(std::io::ErrorKind::WouldBlock), "cut off while it thinks");
+        client.0.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         client.option(option::GO, b"\0\0\0\0\0\0");
         client.option_reply(option::GO);
         assert_eq!(client.option_reply(option::GO), (reply::ACK, vec![]));
