@@ -162,11 +162,12 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     // The tasks hold the runtime; without them the listeners' files go, too.
     runtime.drop_tasks();
     let problem = match (left.and_then(|left| closed.map(|()| left)), end?) {
-        (Ok(left), End::Restart(program)) if !signals.is_ending() => restart(&program, &left),
+        (Ok(left), End::Restart(program)) => restart(&program, &left, &signals),
         (Ok(_), End::Command(code)) => return Ok(Outcome::Code(code)),
-        (Ok(_), _) => return Ok(Outcome::Good),
-        (Err(error), _) => error,
+        (Ok(_), End::Signal) => None,
+        (Err(error), _) => Some(error),
     };
+    let Some(problem) = problem else { return Ok(Outcome::Good) };
     super::say_error(&problem.chain());
     Ok(Outcome::Problem)
 }
@@ -193,9 +194,17 @@ fn inherited() -> Option<Handover> {
     inherited
 }
 
-fn restart(program: &Path, left: &Handover) -> Error {
+/// Goes on as `program`. Returns only if it need not or cannot: an error, or nothing if it was told
+/// to end meanwhile.
+fn restart(program: &Path, left: &Handover, signals: &Signals) -> Option<Error> {
+    if let Err(error) = signals::hold() {
+        return Some(error);
+    }
+    if signals.is_ending() {
+        return None;
+    }
     tracing::info!("restarting {} with {} clients", program.display(), left.clients.len());
-    restart::become_program(program, left)
+    Some(restart::become_program(program, left))
 }
 
 fn wait_for_a_signal(runtime: &Runtime, signals: &Signals) -> End {

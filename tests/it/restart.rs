@@ -211,3 +211,19 @@ fn a_burst_of_signals_is_survived() {
     server.stop();
     drive.assert_checks();
 }
+
+#[test]
+fn a_signal_to_end_is_heard_in_the_middle_of_a_restart() {
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    for _ in 0..8 {
+        let server = drive.serve();
+        wait_until("it can be restarted", || server.stderr().contains("serving "));
+        server.hang_up();
+        wait_until("the program is executed", || server.stderr().contains("restarting "));
+        server.stop();
+    }
+    drive.assert_checks();
+}

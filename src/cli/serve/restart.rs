@@ -20,7 +20,6 @@ use std::process::{self, Command};
 use listenfd::ListenFd;
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use super::signals;
 use crate::base::{Error, ErrorKind, Result};
 use crate::serve::nbd::Handover;
 
@@ -72,7 +71,6 @@ pub(super) fn become_program(program: &Path, handover: &Handover) -> Error {
         let (ours, theirs) = UnixStream::pair().map_err(cannot)?;
         handover.send(&ours)?;
         fcntl_setfd(&theirs, FdFlags::empty()).map_err(|error| cannot(error.into()))?;
-        signals::hold_restarts()?;
         let process = process::id().to_string();
         let error = Command::new(program)
             .args(env::args_os().skip(1))

@@ -42,8 +42,8 @@ impl Signals {
             }
             signal_hook::low_level::pipe::register(signal, sender).map_err(cannot)?;
         }
-        // The process before this one may have held it back, see `hold_restarts`.
-        restart_signal().thread_unblock().map_err(|error| cannot(error.into()))?;
+        // The program before this one may have held them back, see `hold`.
+        all().thread_unblock().map_err(|error| cannot(error.into()))?;
         Ok(Self { socket: Arc::new(receiver.into()), is_ending })
     }
 
@@ -58,14 +58,15 @@ impl Signals {
     }
 }
 
-/// Has SIGHUP wait for [`Signals::catch`], also in a program that this process executes: it would
-/// end that one before.
+/// Has signals wait for [`Signals::catch`] in the program that this process executes: before that,
+/// SIGHUP would end that one, and what this one catches is forgotten with it. A signal that comes
+/// later than this is seen by the next program, unless another thread of this one takes it.
 ///
 /// # Errors
 /// The operating system's.
-pub(super) fn hold_restarts() -> Result<()> {
-    let held = restart_signal().thread_block();
-    held.map_err(|error| Error::os("cannot hold SIGHUP back", error.into()))
+pub(super) fn hold() -> Result<()> {
+    let held = all().thread_block();
+    held.map_err(|error| Error::os("cannot hold signals back", error.into()))
 }
 
 /// Whether SIGHUP says that a terminal has gone, and means the end, rather than a request.
@@ -73,6 +74,6 @@ pub(super) fn is_on_a_terminal() -> bool {
     stdin().is_terminal() || stderr().is_terminal()
 }
 
-fn restart_signal() -> SigSet {
-    SigSet::from_iter([Signal::SIGHUP])
+fn all() -> SigSet {
+    SigSet::from_iter([Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM])
 }

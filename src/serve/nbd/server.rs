@@ -193,7 +193,7 @@ impl<D: Disk + 'static> Server<D> {
     pub fn resume(self: &Rc<Self>, parked: Parked) {
         let export = self.exports().iter().find(|export| export.name == parked.export);
         let Some(export) = export.cloned() else {
-            tracing::warn!("a client of '{}' is left: it is not served any more", parked.export);
+            tracing::warn!("a client is cut off: '{}' is not served any more", parked.export);
             return;
         };
         let link = self.link(parked.socket.clone(), false);

@@ -16,59 +16,54 @@ fn server(runtime: &Runtime, disk: &Rc<TestDisk>, grace_ns: u64) -> Rc<Server<Te
 /// Runs `client` against a server of `disk`, which the first signal hands over to another one. Its
 /// gate opens a little later. Gives the number of clients that were handed over.
 fn hand_over(disk: TestDisk, grace_ns: u64, client: impl FnOnce(Door) + Send + 'static) -> usize {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("socket");
-    let listener = Listener::bind(&Listen::Unix(path.clone()), Access::default()).unwrap();
-    let (near, far) = UnixStream::pair().unwrap();
-    far.set_read_timeout(Some(TIME_LIMIT)).unwrap();
-    let door = Door { path: path.clone(), control: far };
-    let client = std::thread::spawn(move || client(door));
     let runtime = Runtime::new(Backend::Auto).unwrap();
     let disk = Rc::new(disk);
     let first = server(&runtime, &disk, grace_ns);
-    runtime.spawn(first.clone().serve(listener));
-    let near = Arc::new(OwnedFd::from(near));
-    let count = runtime.block_on(async {
-        let signal = async || {
-            let (buffer, received) = runtime.receive(&near, vec![0; 1], 0..1).await;
-            let received = received.unwrap();
-            if received > 0 {
-                runtime.send(&near, buffer, 0..1).await.1.unwrap();
+    visit(client, |listener, near| {
+        runtime.spawn(first.clone().serve(listener));
+        runtime.block_on(async {
+            assert!(answer_signal(&runtime, &near).await, "the client hands over");
+            let opener = (runtime.clone(), disk.clone());
+            runtime.spawn(async move {
+                // Long enough for the first server to stop reading; if not, the test tests less.
+                opener.0.sleep_ns(GATE_NS).await;
+                opener.1.open_gate();
+            });
+            let handover = first.hand_over().await.unwrap();
+            assert_eq!(first.connections(), 0);
+            assert_eq!(disk.calls.borrow().last().unwrap(), "flush", "what was told is durable");
+            let handover = through_a_socket(handover);
+            let count = handover.clients.len();
+            let second = server(&runtime, &disk, grace_ns);
+            for listener in handover.listeners {
+                runtime.spawn(second.clone().serve(listener));
             }
-            received > 0
-        };
-        assert!(signal().await, "the client hands over");
-        let opener = (runtime.clone(), disk.clone());
-        runtime.spawn(async move {
-            // Long enough for the first server to stop reading; if not, the test tests less.
-            opener.0.sleep_ns(GATE_NS).await;
-            opener.1.open_gate();
-        });
-        let handover = first.hand_over().await.unwrap();
-        assert_eq!(first.connections(), 0);
-        assert_eq!(disk.calls.borrow().last().unwrap(), "flush", "what was told is durable");
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        handover.send(&ours).unwrap();
-        // As executing a program does, which drops nothing and closes everything.
-        let Handover { listeners, clients } = handover;
-        listeners.into_iter().for_each(std::mem::forget);
-        drop((clients, ours));
-        let handover = Handover::receive(&theirs).unwrap();
-        let count = handover.clients.len();
-        let second = server(&runtime, &disk, grace_ns);
-        for listener in handover.listeners {
-            runtime.spawn(second.clone().serve(listener));
-        }
-        handover.clients.into_iter().for_each(|client| second.resume(client));
-        assert!(!signal().await, "nothing but the end is left");
-        second.shutdown().await.unwrap();
-        count
-    });
-    if let Err(panic) = client.join() {
-        std::panic::resume_unwind(panic);
+            handover.clients.into_iter().for_each(|client| second.resume(client));
+            assert!(!answer_signal(&runtime, &near).await, "nothing but the end is left");
+            second.shutdown().await.unwrap();
+            count
+        })
+    })
+}
+
+/// Whether another signal came from the client, and not its end.
+async fn answer_signal(runtime: &Runtime, near: &Arc<OwnedFd>) -> bool {
+    let (buffer, received) = runtime.receive(near, vec![0; 1], 0..1).await;
+    let is_signal = received.unwrap() > 0;
+    if is_signal {
+        runtime.send(near, buffer, 0..1).await.1.unwrap();
     }
-    assert!(!path.exists(), "the socket file is left behind");
-    count
+    is_signal
+}
+
+/// What the next process gets, which drops nothing of the one before and closes everything.
+fn through_a_socket(handover: Handover) -> Handover {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    handover.send(&ours).unwrap();
+    let Handover { listeners, clients } = handover;
+    listeners.into_iter().for_each(std::mem::forget);
+    drop((clients, ours));
+    Handover::receive(&theirs).unwrap()
 }
 
 const GO_ON: u8 = b'g';

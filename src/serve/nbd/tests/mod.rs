@@ -355,6 +355,17 @@ fn serve_with(
     disk: &TestDisk,
     client: impl FnOnce(Door) + Send + 'static,
 ) {
+    visit(client, |listener, near| {
+        runtime.spawn(server.clone().serve(listener));
+        runtime.block_on(obey(runtime, server, disk, &near));
+    });
+}
+
+/// Runs `client` in a thread, and `serve` with what it connects to and the near end of its signals.
+fn visit<T>(
+    client: impl FnOnce(Door) + Send + 'static,
+    serve: impl FnOnce(Listener, Arc<OwnedFd>) -> T,
+) -> T {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
     let listener = Listener::bind(&Listen::Unix(path.clone()), Access::default()).unwrap();
@@ -362,22 +373,26 @@ fn serve_with(
     far.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     let door = Door { path: path.clone(), control: far };
     let client = std::thread::spawn(move || client(door));
-    runtime.spawn(server.clone().serve(listener));
-    runtime.block_on(obey(runtime, server, disk, near));
+    let result = serve(listener, Arc::new(near.into()));
     if let Err(panic) = client.join() {
         std::panic::resume_unwind(panic);
     }
     assert!(!path.exists(), "the socket file is left behind");
+    result
 }
 
 /// Does what the client's signals say; shuts the server down when there are no more.
-async fn obey(runtime: &Runtime, server: &Rc<Server<TestDisk>>, disk: &TestDisk, near: UnixStream) {
-    let near = Arc::new(OwnedFd::from(near));
+async fn obey(
+    runtime: &Runtime,
+    server: &Rc<Server<TestDisk>>,
+    disk: &TestDisk,
+    near: &Arc<OwnedFd>,
+) {
     let mut shutdown = Box::pin(server.shutdown());
     let mut is_shut_down = false;
     let mut buffer = vec![0; 1];
     loop {
-        let (returned, received) = runtime.receive(&near, buffer, 0..1).await;
+        let (returned, received) = runtime.receive(near, buffer, 0..1).await;
         buffer = returned;
         match (received.unwrap(), buffer[0]) {
             (0, _) => break,
@@ -390,7 +405,7 @@ async fn obey(runtime: &Runtime, server: &Rc<Server<TestDisk>>, disk: &TestDisk,
             }
             (_, other) => panic!("unknown signal {other}"),
         }
-        buffer = runtime.send(&near, buffer, 0..1).await.0;
+        buffer = runtime.send(near, buffer, 0..1).await.0;
     }
     if !is_shut_down {
         shutdown.await.unwrap();
