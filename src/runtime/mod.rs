@@ -299,6 +299,15 @@ impl Runtime {
         on_driver!(self, accept(listener), refused())
     }
 
+    /// Waits until a read of `file` would not block; it may all the same. An error of the file is
+    /// one of reading it. For files that are neither sockets nor on a disk.
+    ///
+    /// # Errors
+    /// Those of `poll`.
+    pub async fn readable(&self, file: &Arc<OwnedFd>) -> io::Result<()> {
+        on_driver!(self, readable(file), refused())
+    }
+
     /// Waits for bytes and puts them into `buffer[range]`; gives their number: at least one, or 0
     /// if the other side will send no more or the range is empty.
     ///

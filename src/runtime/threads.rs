@@ -164,6 +164,10 @@ impl Threads {
         }
     }
 
+    pub(super) async fn readable(&self, file: &Arc<OwnedFd>) -> io::Result<()> {
+        self.ready(file, PollFlags::IN).await
+    }
+
     pub(super) async fn receive(
         &self,
         socket: &Arc<OwnedFd>,

@@ -274,6 +274,13 @@ impl Uring {
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
     }
 
+    pub(super) async fn readable(&self, file: &Arc<OwnedFd>) -> io::Result<()> {
+        let operation = self.start(Kind::Receive, file, Buffer::None, |fd, _| {
+            opcode::PollAdd::new(fd, u32::from(PollFlags::IN.bits())).build()
+        });
+        operation.await.1.map(drop)
+    }
+
     pub(super) async fn receive(
         &self,
         socket: &Arc<OwnedFd>,

@@ -10,6 +10,8 @@ pub mod fuse;
 pub mod http;
 pub mod listen;
 pub mod nbd;
+#[cfg(test)]
+mod test_disk;
 pub mod watch;
 
 pub use disk::Disk;

@@ -11,11 +11,11 @@ use futures_util::future::join_all;
 use futures_util::future::poll_immediate;
 use rand::RngExt;
 
-use super::super::super::tests::{SIZE as DISK_BYTES, TestDisk};
 use super::super::super::{Export, Options, Server};
 use super::super::table::REQUESTS_MAX;
 use super::*;
 use crate::base::seed;
+use crate::serve::test_disk::{SIZE as DISK_BYTES, TestDisk};
 use crate::serve::{Access, Listen, Listener};
 
 /// Everything at hand where a test's body runs.
