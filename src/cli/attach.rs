@@ -13,6 +13,7 @@
 //! Nothing of a failed attempt stays; what a killed process leaves goes with the next attempt.
 
 mod attachment;
+mod completions;
 mod holders;
 mod protect;
 mod set_up;

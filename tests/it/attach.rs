@@ -6,6 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -331,6 +332,45 @@ fn what_is_in_use_is_not_detached() {
     attachable.detach_well(&mountpoint);
     drop(looker);
     refused(&attachable.detach(&mountpoint), "is not attached");
+}
+
+#[test]
+fn the_file_below_the_device_is_an_ordinary_one() {
+    let Some(attachable) = Attachable::new("64M") else { return };
+    let device = attachable.attach(&[]);
+    let name = device.file_name().unwrap().to_str().unwrap();
+    let affinity = PathBuf::from(format!("/sys/block/{name}/queue/rq_affinity"));
+    let is_strict = || fs::read_to_string(&affinity).unwrap().trim() == "2";
+    assert!(is_strict(), "requests end wherever the drive's thread is");
+    let directory = attachable.attachments()[0].join("fuse");
+    let names: Vec<_> =
+        fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["disk"]);
+    let path = directory.join("disk");
+    let about = fs::metadata(&path).unwrap();
+    assert_eq!((about.len(), about.mode(), about.blksize()), (64 << 20, 0o100_600, 4096));
+    let space = rustix::fs::statvfs(&directory).unwrap();
+    assert_eq!((space.f_blocks * space.f_frsize, space.f_bavail), (64 << 20, 0));
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    let end = (64 << 20) - 3;
+    file.write_all_at(b"end", end).unwrap();
+    file.sync_all().unwrap();
+    let mut bytes = [0; 8];
+    assert_eq!(file.read_at(&mut bytes, end).unwrap(), 3);
+    assert_eq!(bytes[..3], *b"end");
+    assert_eq!(file.read_at(&mut bytes, 64 << 20).unwrap(), 0);
+    assert!(file.write_at(b"more", end).is_err(), "a write beyond the end");
+    assert!(file.set_len(1 << 20).is_err(), "the disk was truncated");
+    assert!(File::create(directory.join("other")).is_err(), "another file");
+    assert!(fs::remove_file(&path).is_err(), "the disk was removed");
+    drop(file);
+    // Through the device, by whatever way, it is the same.
+    let through = File::open(&device).unwrap();
+    assert_eq!(through.read_at(&mut bytes, end).unwrap(), 3);
+    assert_eq!(bytes[..3], *b"end");
+    drop(through);
+    attachable.detach_well(&device);
+    assert!(!is_strict(), "the loop device stays as it was for the drive");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use rustix::fs::OFlags;
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::attachment::Attachment;
-use super::{holders, tools};
+use super::{completions, holders, tools};
 use crate::base::{Error, ErrorKind, Result};
 
 /// How often it is looked whether a device is free, and whether it is gone: whoever looks at
@@ -41,6 +41,7 @@ pub(crate) fn take_down(attachment: &Attachment) -> Result<()> {
                 .map_err(|error| Error::os(format!("cannot flush {}", device.display()), error))?;
         }
         drop(excluding);
+        completions::as_ever(&device);
         tools::run_well("losetup", &[OsStr::new("--detach"), device.as_os_str()])?;
         wait_until_gone(attachment, &device)?;
     }
