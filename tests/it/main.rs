@@ -32,6 +32,7 @@ mod fio;
 #[cfg(feature = "bench")]
 mod forecast;
 mod format_doc;
+mod guest;
 #[cfg(feature = "http")]
 mod http;
 mod log;

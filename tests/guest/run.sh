@@ -1,0 +1,87 @@
+#!/bin/bash
+# Boots Debian's kernel in QEMU under software emulation, with what is needed and a script as its
+# first process: for what the machine's own kernel lacks, or has in another version.
+#
+#   tests/guest/run.sh SCRIPT PUMICE [PORT]
+#
+# SCRIPT runs in the guest, by busybox's shell, as `/init`; `/pumice` is the program PUMICE, and
+# 10.0.2.2, with $port in its environment, is the server on PORT of this machine's loopback. What
+# SCRIPT says in lines that begin with "| " goes to standard output, everything on the guest's
+# console to standard error. Its last word must be "good".
+#
+# PUMICE_GUEST_KERNEL names the folder of an unpacked kernel package: `dpkg-deb --extract` of the
+# package that linux-image-cloud-amd64 depends on. `.ci/run` gets it.
+#
+# Exit code 0: good. 1: not. 2: a program or the kernel is missing.
+set -euo pipefail
+export PATH="$PATH:/usr/sbin:/sbin" LC_ALL=C.UTF-8
+script=$1 pumice=$2 port=${3:-}
+
+# Longest that a guest may take: five times what the slowest needs on a busy core.
+GUEST_SECONDS=300
+MODULES=(ext4 fuse loop nbd virtio_net virtio_pci)
+PROGRAMS=(blkid e2fsck fstrim losetup mke2fs mount nbd-client umount)
+
+missing() {
+    echo "$*" >&2
+    exit 2
+}
+
+kernel=${PUMICE_GUEST_KERNEL:-}
+[ -n "$kernel" ] || missing "PUMICE_GUEST_KERNEL names no folder with a kernel"
+image=$(echo "$kernel"/boot/vmlinuz-*)
+[ -f "$image" ] || missing "there is no kernel in $kernel"
+version=${image##*/vmlinuz-}
+for program in busybox cpio depmod modprobe qemu-system-x86_64 strip "${PROGRAMS[@]}"; do
+    command -v "$program" > /dev/null || missing "$program is not installed"
+done
+
+folder=$(mktemp -d "${TMPDIR:-/tmp}/pumice-guest-XXXXXX")
+cleanup() {
+    kill $(jobs -p) 2> /dev/null || :
+    wait || :
+    rm -rf "$folder"
+}
+trap cleanup EXIT
+
+root=$folder/root
+mkdir -p "$root"/{bin,sbin,proc,sys,dev,mnt,run,tmp,modules,etc}
+# Puts a program and its libraries in place.
+place() { # program, name in the guest
+    cp "$1" "$root/$2"
+    { ldd "$1" 2> /dev/null || :; } | sed -n 's|^[^/]*\(/[^ ]*\).*|\1|p' | while read -r library; do
+        mkdir -p "$root/${library%/*}"
+        cp -L "$library" "$root/$library"
+    done
+}
+place "$(command -v busybox)" bin/busybox
+for program in "${PROGRAMS[@]}"; do
+    place "$(command -v "$program")" "sbin/$program"
+done
+ln -s mke2fs "$root/sbin/mkfs.ext4"
+strip -o "$folder/pumice" "$pumice"
+place "$folder/pumice" pumice
+cp "$script" "$root/init"
+chmod +x "$root/init"
+
+# The index of a package is made when it is installed; the package itself may not be ours to write.
+mkdir -p "$folder/index/lib"
+cp -r "$kernel/lib/modules" "$folder/index/lib/"
+depmod -b "$folder/index" "$version" 2> /dev/null
+for module in "${MODULES[@]}"; do
+    modprobe --dirname "$folder/index" --set-version "$version" --show-depends "$module"
+done | sed -n 's/^insmod \([^ ]*\).*/\1/p' | awk '!seen[$0]++' | while read -r file; do
+    cp "$file" "$root/modules/$(printf '%02d' "$(find "$root/modules" -type f | wc -l)").ko"
+done
+(cd "$root" && find . | cpio --create --format=newc --quiet) > "$folder/initrd"
+
+network=(-nic none)
+if [ -n "$port" ]; then
+    network=(-nic "user,model=virtio-net-pci")
+fi
+# The stream editors keep nothing back; `|| :` because timeout's answer is in what was said.
+timeout --kill-after=5 "$GUEST_SECONDS" qemu-system-x86_64 -accel tcg -m 1024 -smp 2 -no-reboot \
+    -nodefaults -display none -serial stdio -kernel "$image" -initrd "$folder/initrd" \
+    -append "console=ttyS0 loglevel=4 panic=-1 port=$port" "${network[@]}" < /dev/null |
+    sed -u 's/\r$//' | tee /dev/stderr | sed -u -n 's/^| //p' | tee "$folder/said" || :
+[ "$(tail -n 1 "$folder/said")" = good ]
