@@ -31,14 +31,18 @@ const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// # Errors
 /// `Busy`, and by whom, if the device is mounted elsewhere or used; it then stays, flushed or not.
 pub(crate) fn take_down(attachment: &Attachment) -> Result<()> {
-    let is_alive = attachment.process().is_some();
     for device in attachment.devices() {
         release(attachment, &device)?;
         let excluding = exclusively(&device)?;
-        if is_alive {
-            excluding
-                .sync_all()
-                .map_err(|error| Error::os(format!("cannot flush {}", device.display()), error))?;
+        if let Some(process) = attachment.process() {
+            excluding.sync_all().map_err(|error| {
+                let what = format!(
+                    "cannot flush {} (to give up what is not flushed, kill process {process} and \
+                     detach again)",
+                    device.display()
+                );
+                Error::os(what, error)
+            })?;
         }
         drop(excluding);
         completions::as_ever(&device);
