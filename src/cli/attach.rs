@@ -13,8 +13,8 @@
 //! Nothing of a failed attempt stays; what a killed process leaves goes with the next attempt.
 
 mod attachment;
-mod completions;
 mod holders;
+mod loop_device;
 mod protect;
 mod set_up;
 mod take_down;

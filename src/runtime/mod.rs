@@ -299,11 +299,11 @@ impl Runtime {
         on_driver!(self, accept(listener), refused())
     }
 
-    /// Waits until a read of `file` would not block; it may all the same. An error of the file is
-    /// one of reading it. For files that are neither sockets nor on a disk.
+    /// Waits until a read of `file`, which is not on a disk, would not block: something is there,
+    /// the end, or an error, which the read then gives.
     ///
     /// # Errors
-    /// Those of `poll`.
+    /// Those of `poll`; `Interrupted` by [`Runtime::interrupt`].
     pub async fn readable(&self, file: &Arc<OwnedFd>) -> io::Result<()> {
         on_driver!(self, readable(file), refused())
     }
@@ -325,8 +325,8 @@ impl Runtime {
         on_driver!(self, receive(socket, buffer, range), (buffer, refused()))
     }
 
-    /// Has what waits now to receive from `socket`, or to accept on it, end with `Interrupted` and
-    /// without having taken anything. What had come already is given as ever.
+    /// Ends with `Interrupted`, without taking anything, whatever waits now to read or receive from
+    /// `socket` or to accept on it. What had already arrived is returned as usual.
     pub fn interrupt(&self, socket: &Arc<OwnedFd>) {
         match &self.0.driver {
             Driver::Uring(uring) => uring.interrupt(socket),

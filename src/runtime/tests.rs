@@ -272,6 +272,37 @@ fn a_dropped_receive_takes_nothing_and_frees_what_it_held() {
 }
 
 #[test]
+fn a_file_is_readable_when_there_is_something_or_the_end() {
+    for runtime in real_runtimes() {
+        let (near, far) = pair();
+        runtime.block_on(async {
+            drop(poll_once(&mut pin!(runtime.readable(&near))).await);
+            let mut readable = pin!(runtime.readable(&near));
+            assert!(poll_once(&mut readable).await.is_none());
+            runtime.yield_now().await;
+            assert!(poll_once(&mut readable).await.is_none(), "there is nothing to read");
+            send_all(&runtime, &far, b"ab").await;
+            let waited = runtime.timeout(FOREVER_NS, readable).await;
+            waited.expect("something is there").unwrap();
+            // Waiting took nothing, and the second byte is there yet.
+            assert_eq!(receive_exactly(&runtime, &near, 1).await, b"a");
+            runtime.readable(&near).await.unwrap();
+            assert_eq!(receive_exactly(&runtime, &near, 1).await, b"b");
+            let mut readable = pin!(runtime.readable(&near));
+            assert!(poll_once(&mut readable).await.is_none());
+            shutdown_socket(&far);
+            readable.await.unwrap();
+            let mut readable = pin!(runtime.readable(&near));
+            while let None = poll_once(&mut readable).await {
+                runtime.yield_now().await;
+            }
+        });
+        runtime.block_on(async { runtime.yield_now().await });
+        assert_eq!(Arc::strong_count(&near), 1, "the runtime let the socket go");
+    }
+}
+
+#[test]
 fn a_runtime_can_be_dropped_with_operations_under_way() {
     for runtime in real_runtimes() {
         let file = Arc::new(OwnedFd::from(tempfile::tempfile().unwrap()));

@@ -4,7 +4,7 @@
 #
 #   tests/guest/run.sh SCRIPT PUMICE [PORT]
 #
-# SCRIPT runs in the guest, by busybox's shell, as `/init`; `/pumice` is the program PUMICE, and
+# SCRIPT runs in the guest after prelude.sh, by busybox's shell, as `/init`; `/pumice` is the program PUMICE, and
 # 10.0.2.2, with $port in its environment, is the server on PORT of this machine's loopback. What
 # SCRIPT says in lines that begin with "| " goes to standard output, everything on the guest's
 # console to standard error. Its last word must be "good".
@@ -17,7 +17,7 @@ set -euo pipefail
 export PATH="$PATH:/usr/sbin:/sbin" LC_ALL=C.UTF-8
 script=$1 pumice=$2 port=${3:-}
 
-# Longest that a guest may take: five times what the slowest needs on a busy core.
+# Longest that a guest may take; half a minute is usual.
 GUEST_SECONDS=300
 MODULES=(ext4 fuse loop nbd virtio_net virtio_pci)
 PROGRAMS=(blkid e2fsck fstrim losetup mke2fs mount nbd-client umount)
@@ -37,12 +37,7 @@ for program in busybox cpio depmod modprobe qemu-system-x86_64 strip "${PROGRAMS
 done
 
 folder=$(mktemp -d "${TMPDIR:-/tmp}/pumice-guest-XXXXXX")
-cleanup() {
-    kill $(jobs -p) 2> /dev/null || :
-    wait || :
-    rm -rf "$folder"
-}
-trap cleanup EXIT
+trap 'rm -rf "$folder"' EXIT
 
 root=$folder/root
 mkdir -p "$root"/{bin,sbin,proc,sys,dev,mnt,run,tmp,modules,etc}
@@ -61,7 +56,7 @@ done
 ln -s mke2fs "$root/sbin/mkfs.ext4"
 strip -o "$folder/pumice" "$pumice"
 place "$folder/pumice" pumice
-cp "$script" "$root/init"
+cat "${BASH_SOURCE[0]%/*}/prelude.sh" "$script" > "$root/init"
 chmod +x "$root/init"
 
 # The index of a package is made when it is installed; the package itself may not be ours to write.

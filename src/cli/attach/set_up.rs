@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{FileSystem, completions, tools};
+use super::{FileSystem, loop_device, tools};
 use crate::base::{Error, ErrorKind, Result};
 
 /// What is wanted on top of the file.
@@ -75,12 +75,11 @@ impl Wanted {
         }
         args.push(file.as_os_str());
         let device = PathBuf::from(tools::run_well("losetup", &args)?);
-        completions::where_asked(&device);
+        loop_device::complete_where_asked(&device);
         let ready = self.check_direct(&device).and_then(|()| self.fill(&device));
         if let Err(error) = ready {
-            completions::as_ever(&device);
             // The error that counts is the one that was first.
-            let _ = tools::run_well("losetup", &[OsStr::new("--detach"), device.as_os_str()]);
+            let _ = loop_device::detach(&device);
             return Err(error);
         }
         Ok(device)

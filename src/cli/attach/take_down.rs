@@ -3,7 +3,6 @@
 //!
 //! Also cleans up after a process that died, whose device answers nothing but errors.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -14,7 +13,7 @@ use rustix::fs::OFlags;
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::attachment::Attachment;
-use super::{completions, holders, tools};
+use super::{holders, loop_device};
 use crate::base::{Error, ErrorKind, Result};
 
 /// How often it is looked whether a device is free, and whether it is gone: whoever looks at
@@ -45,8 +44,7 @@ pub(crate) fn take_down(attachment: &Attachment) -> Result<()> {
             })?;
         }
         drop(excluding);
-        completions::as_ever(&device);
-        tools::run_well("losetup", &[OsStr::new("--detach"), device.as_os_str()])?;
+        loop_device::detach(&device)?;
         wait_until_gone(attachment, &device)?;
     }
     Ok(())

@@ -5,7 +5,6 @@
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
-
 use zerocopy::IntoBytes;
 
 use super::wire::{Asked, Attributes, FileSystem, Opened, ROOT, open};

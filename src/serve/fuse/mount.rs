@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use super::file::{DiskFile, FILE_NAME};
+use super::file::DiskFile;
 use super::payloads::Payloads;
 use super::session::{Device, Session};
 use crate::base::{Error, Result};
@@ -60,11 +60,6 @@ impl FuseMount {
         let session = Session { runtime: runtime.clone(), disk, file, device, payloads };
         runtime.spawn(session.serve());
         Ok(mounted)
-    }
-
-    /// The file.
-    pub fn file(&self) -> PathBuf {
-        self.directory.join(FILE_NAME)
     }
 
     /// Unmounts, after which nothing more is asked of the disk.

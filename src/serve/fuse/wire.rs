@@ -173,8 +173,8 @@ pub(super) enum Asked<'a> {
     End,
     /// Takes no reply.
     Note,
-    /// Anything else, by its number.
-    Other(u32),
+    /// Anything else.
+    Other,
 }
 
 /// Takes a request apart.
@@ -219,7 +219,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Request<'_>> {
             Asked::End
         }
         operation::FORGET | operation::BATCH_FORGET | operation::INTERRUPT => Asked::Note,
-        other => Asked::Other(other),
+        _ => Asked::Other,
     };
     Some(Request { unique: head.unique.get(), node: head.node.get(), asked })
 }

@@ -1,0 +1,37 @@
+#!/bin/busybox sh
+# In the guest (see run.sh): what every script begins with.
+export PATH=/sbin:/bin HOME=/tmp
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mount -t tmpfs tmpfs /tmp
+for module in /modules/*; do insmod "$module"; done
+# The shell prefers its own programs of these names, which know fewer flags. So do others that look
+# in /bin.
+for program in /sbin/*; do
+    rm -f "/bin/${program##*/}"
+    # shellcheck disable=SC2139
+    alias "${program##*/}=$program"
+done
+
+say() { echo "| $*"; }
+fail() {
+    say "failed: $*"
+    cat /run/pumice/*/log 2> /dev/null
+    dmesg | tail -n 20
+    poweroff -f
+}
+# Files that compress by half, and their sums.
+write() { # name in /mnt
+    {
+        head -c 200000 /dev/urandom
+        yes "$1" | head -c 200000
+    } > "/mnt/$1" || fail "file $1"
+    md5sum "/mnt/$1" >> /tmp/sums
+}
+# Nothing of what is compared comes out of the guest's memory.
+compare() {
+    echo 3 > /proc/sys/vm/drop_caches
+    md5sum -c /tmp/sums > /tmp/found || fail "$(grep -v OK /tmp/found)"
+}
