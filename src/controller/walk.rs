@@ -274,54 +274,56 @@ impl<'a, M: Medium> Walk<'a, M> {
         Ok(Batch { header, enters, body, damage })
     }
 
-    /// Whether batch `seq`, which cannot be read, is known to have been durable: some batch says so
-    /// that stands behind it in its segment, or in a segment that was begun later. Which those are
-    /// may be what was lost, but streams go on in the lowest free segments.
+    /// Whether batch `seq`, which cannot be read, is known to have been durable: some batch after
+    /// it says so, in its segment or in a segment that was begun later. Which those are may be what
+    /// was lost, but streams go on in the lowest free segments.
     async fn was_durable(&mut self, seq: SeqNo, space: &Space) -> bool {
         if self.watermark >= seq {
             return true;
         }
         let streams = self.positions.into_iter().flatten();
-        let rest = streams.map(|at| (at.segment, at.generation, at.used));
-        let begun_later = space.lowest_empty(SEGMENTS_PROBED).into_iter();
-        let begun_later = begun_later.map(|segment| (segment, None, 0));
-        for (segment, generation, used) in rest.chain(begun_later).collect::<Vec<_>>() {
-            if self.has_proof(seq, segment, generation, used).await {
+        let later = space.lowest_empty(SEGMENTS_PROBED).into_iter();
+        let later = later.map(|segment| Position { segment, generation: None, used: 0 });
+        for at in streams.chain(later).collect::<Vec<_>>() {
+            if self.has_proof(seq, at).await {
                 return true;
             }
         }
         false
     }
 
-    /// Whether a batch in a segment, from `used` on, says that `seq` was durable.
-    async fn has_proof(
-        &mut self,
-        seq: SeqNo,
-        segment: SegmentId,
-        generation: Option<u64>,
-        used: u32,
-    ) -> bool {
-        let window = &mut self.windows[Stream::Host as usize];
+    /// Whether a batch at a position or after it, in its segment, says that `seq` was durable.
+    async fn has_proof(&mut self, seq: SeqNo, mut at: Position) -> bool {
         let uuid = self.superblock.uuid;
-        let mut generation = generation;
-        if used == 0 {
-            let bytes = window.read(segment, 0, SEGMENT_HEADER_BYTES as u32).await;
-            let Ok(Some(header)) = SegmentHeader::decode(bytes, uuid, segment) else {
-                return false;
-            };
-            // Begun before: what is left of an earlier use proves nothing.
-            if header.first_seq <= seq {
-                return false;
+        let first = SEGMENT_HEADER_BYTES as u32;
+        let window = &mut self.windows[Stream::Host as usize];
+        if at.used == 0 {
+            let bytes = window.read(at.segment, 0, SEGMENT_HEADER_BYTES as u32).await;
+            match SegmentHeader::decode(bytes, uuid, at.segment) {
+                // What is left of an earlier use proves nothing.
+                Ok(Some(header)) if header.first_seq < seq => return false,
+                Ok(Some(header)) => at.generation = at.generation.or(Some(header.generation)),
+                // Never used; or the header was zeroed, but not the batch after it.
+                Ok(None) => {
+                    let bytes = window.read(at.segment, first, BATCH_ALIGNMENT as u32).await;
+                    let batch = BatchHeader::decode(bytes);
+                    if !batch.is_ok_and(|(batch, _)| batch.uuid == uuid) {
+                        return false;
+                    }
+                }
+                // The header may be what is damaged. Without it the batches may be left from an
+                // earlier use, but then their watermarks are lower: a durable sequence number is
+                // never assigned again.
+                Err(_) => {}
             }
-            generation = Some(header.generation);
         }
-        let from = used.max(SEGMENT_HEADER_BYTES as u32);
-        for offset in (from..self.superblock.segment_bytes).step_by(BATCH_ALIGNMENT) {
-            let bytes = window.read(segment, offset, BATCH_ALIGNMENT as u32).await;
+        let end = self.superblock.segment_bytes;
+        for offset in (at.used.max(first)..end).step_by(BATCH_ALIGNMENT) {
+            let bytes = window.read(at.segment, offset, BATCH_ALIGNMENT as u32).await;
             let proof = BatchHeader::decode(bytes).is_ok_and(|(header, _)| {
                 header.uuid == uuid
-                    && Some(header.generation) == generation
-                    && header.segment == segment
+                    && at.generation.is_none_or(|generation| generation == header.generation)
+                    && header.segment == at.segment
                     && header.offset == offset
                     && header.watermark >= seq
             });

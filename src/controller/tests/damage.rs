@@ -5,7 +5,9 @@
 
 use super::*;
 use crate::base::seed::random;
-use crate::format::{BATCH_HEADER_BYTES, BatchHeader, RECORD_HEADER_BYTES, Record};
+use crate::format::{
+    BATCH_HEADER_BYTES, BatchHeader, RECORD_HEADER_BYTES, Record, SEGMENT_HEADER_BYTES,
+};
 
 pub(super) const SIZE: u64 = 4 << 20;
 
@@ -70,6 +72,59 @@ fn a_damaged_frame_fails_its_own_blocks_only() {
     assert!(world.read(&drive, 0, data.len()).unwrap() == data);
     let drive = world.reopen(drive);
     assert!(world.read(&drive, 0, data.len()).unwrap() == data);
+}
+
+/// A drive that was never closed: 60 flushed writes of one frame each, after `filler` bytes, so
+/// that the log is in its first segment or in one that it went on to.
+fn flushed_and_killed(filler: usize) -> (World, Vec<u8>, u32) {
+    let world = World::new(small(16 << 20, 8));
+    let drive = world.open();
+    let noise = payload::noise(&mut random(1), filler);
+    world.run(drive.write(8 << 20, &noise, true)).unwrap();
+    let data = payload::text(&mut random(2), 60 * 8 * BLOCK_BYTES);
+    for (index, frame) in data.chunks(8 * BLOCK_BYTES).enumerate() {
+        world.run(drive.write((index * frame.len()) as u64, frame, true)).unwrap();
+    }
+    let segment = drive.log.tail(Stream::Host).expect("a host tail").segment;
+    world.kill(drive);
+    (world, data, segment.0)
+}
+
+/// Guards against the loss of a whole segment of flushed writes: batches beyond the damage say that
+/// it was durable, also when the damage is in the first batch of their segment or in its header.
+#[test]
+fn damage_in_the_first_batch_of_a_segment_never_ends_the_log() {
+    for filler in [0, 4 << 20] {
+        let header_at = SEGMENT_HEADER_BYTES as u32;
+        let record_at = header_at + BATCH_HEADER_BYTES as u32;
+        for (what, offset) in [
+            ("segment header", 20),
+            ("batch header", header_at + 30),
+            ("record header", record_at + 8),
+            ("payload", record_at + RECORD_HEADER_BYTES as u32 + 100),
+        ] {
+            let (world, data, segment) = flushed_and_killed(filler);
+            assert_eq!(segment, u32::from(filler > 0), "the log ends in another segment");
+            world.flip(segment, offset);
+            let opened = world.try_open(OpenOptions::default());
+            let when = format!("{what} of segment {segment}");
+            assert!(world.check().problem_count > 0, "{when}");
+            let drive = match opened {
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Corrupt, "{when}");
+                    assert_ne!(what, "payload", "{when}");
+                    continue;
+                }
+                Ok(drive) => drive,
+            };
+            for (index, frame) in data.chunks(8 * BLOCK_BYTES).enumerate() {
+                match world.read(&drive, (index * frame.len()) as u64, frame.len()) {
+                    Ok(found) => assert!(found == frame, "{when}: frame {index}"),
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{when}"),
+                }
+            }
+        }
+    }
 }
 
 #[test]
