@@ -7,11 +7,14 @@ PUMICE := ./target/release/pumice
 FUZZ_TARGETS := superblock segment batch record leaf checkpoint open nbd_handshake nbd_transmission
 SECONDS ?= 60
 
+# What `make mutants-diff` compares with.
+BASE := main~1
+
 # Rounds of each load of `make crash-rounds`, three to five seconds a round.
 ROUNDS := 50
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build deb package-files test crash-rounds test-mutants lint bench fuzz docs clean
+.PHONY: help demo build deb package-files test crash-rounds test-mutants mutants-diff lint bench fuzz docs clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +59,10 @@ crash-rounds: build ## Kill the server under fio, ext4, XFS and PostgreSQL 2 x R
 # FILTER=text takes only the planted bugs with that text in their room, name, file or test.
 test-mutants: ## Plant bugs one by one; each must be caught by its test.
 	$(CARGO) test --locked --test mutants -- "$(FILTER)"
+
+mutants-diff: ## Mutate the lines that differ from BASE (main~1); needs cargo-mutants.
+	mkdir -p target && git diff $(BASE) > target/mutants.diff
+	$(CARGO) mutants --in-diff target/mutants.diff --output target --baseline skip --timeout 300
 
 lint: ## Check format, lints, documentation and dependency licences.
 	$(CARGO) fmt --all --check
