@@ -14,23 +14,23 @@ BASE := main~1
 ROUNDS := 50
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build deb package-files test crash-rounds test-mutants mutants-diff lint bench fuzz docs clean
+.PHONY: help demo build deb package-files test torture crash-rounds test-mutants mutants-diff lint bench fuzz docs clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Build the release binary and let it show what it does.
-	$(CARGO) build --locked --release
+	$(CARGO) build --locked --release --package pumice
 	$(PUMICE) demo
 
 build: ## Build the release binary.
-	$(CARGO) build --locked --release
+	$(CARGO) build --locked --release --package pumice
 
-# Where the assets of [package.metadata.deb] in Cargo.toml look for what the program writes itself.
+# Where the assets of [package.metadata.deb] in crates/pumice/Cargo.toml look for what the program writes itself.
 PACKAGE_FILES := target/package
 
 deb: build package-files ## Build the Debian package, in target/debian; needs cargo-deb.
-	$(CARGO) deb --locked --no-build
+	$(CARGO) deb --locked --no-build --package pumice
 
 # Manual pages and completions from the program's own definition of its command line, and the list
 # of changes in Debian's form, of the version that is built and the day of its last change.
@@ -41,7 +41,7 @@ package-files:
 	$(PUMICE) completions zsh > $(PACKAGE_FILES)/_pumice
 	$(PUMICE) completions fish > $(PACKAGE_FILES)/pumice.fish
 	version=$$($(PUMICE) --version | cut -d ' ' -f 2); \
-	maintainer=$$(sed -n 's/^maintainer = "\(.*\)"/\1/p' Cargo.toml); \
+	maintainer=$$(sed -n 's/^maintainer = "\(.*\)"/\1/p' crates/pumice/Cargo.toml); \
 	date=$$(git log -1 --format=%cD 2> /dev/null || date -R); \
 	printf 'pumice (%s-1) unstable; urgency=medium\n\n  * %s\n\n -- %s  %s\n' \
 		"$$version" "What has changed is in CHANGELOG.md of the source." "$$maintainer" "$$date" \
@@ -56,9 +56,12 @@ crash-rounds: build ## Kill the server under fio, ext4, XFS and PostgreSQL 2 x R
 	tests/crash_rounds.sh --rounds $(ROUNDS) --pumice $(PUMICE)
 	tests/crash_rounds.sh --rounds $(ROUNDS) --pumice $(PUMICE) --attach
 
+torture: ## Crash simulated drives by seed for SECONDS (60); see `pumice-torture --help`.
+	$(CARGO) run --locked --release --package pumice-torture -- --time $(SECONDS)s
+
 # FILTER=text takes only the planted bugs with that text in their room, name, file or test.
 test-mutants: ## Plant bugs one by one; each must be caught by its test.
-	$(CARGO) test --locked --test mutants -- "$(FILTER)"
+	$(CARGO) test --locked --package pumice --test mutants -- "$(FILTER)"
 
 mutants-diff: ## Mutate the lines that differ from BASE (main~1); needs cargo-mutants.
 	mkdir -p target && git diff $(BASE) > target/mutants.diff
@@ -96,7 +99,7 @@ fuzz: ## Run every fuzzer for SECONDS (60) with AddressSanitizer; needs cargo-fu
 	done
 
 docs: ## Rewrite the help texts in docs/cli.md from the built program.
-	UPDATE_DOCS=1 $(CARGO) test --locked --test it cli_doc
+	UPDATE_DOCS=1 $(CARGO) test --locked --package pumice --test it cli_doc
 
 clean: ## Remove everything that was built.
 	$(CARGO) clean

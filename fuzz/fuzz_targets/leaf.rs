@@ -1,9 +1,9 @@
-//! Fuzzes `pumice::fuzz::leaf`, which says what its input is.
+//! Fuzzes `pumice_torture::fuzz::leaf`, which says what its input is.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
-    pumice::fuzz::leaf(input);
+    pumice_torture::fuzz::leaf(input);
 });

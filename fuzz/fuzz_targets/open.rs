@@ -1,9 +1,9 @@
-//! Fuzzes `pumice::fuzz::open`, which says what its input is.
+//! Fuzzes `pumice_torture::fuzz::open`, which says what its input is.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
-    pumice::fuzz::open(input);
+    pumice_torture::fuzz::open(input);
 });

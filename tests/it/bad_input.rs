@@ -10,7 +10,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 
-use pumice::base::checksum::crc64;
+use pumice_drive::base::checksum::crc64;
 
 use crate::harness::{COMMAND_LIMIT, Drive, Finished, PUMICE, pumice, run, stand_in};
 

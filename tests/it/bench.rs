@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pumice::bench::plan::Unit;
-use pumice::bench::results::{Results, RunResult, read};
+use pumice_bench::plan::Unit;
+use pumice_bench::results::{Results, RunResult, read};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -81,8 +81,7 @@ impl Place {
 
 /// Which cells ran, in their order.
 fn cells(results: &Results) -> Vec<(u32, usize, usize, u64)> {
-    let cell =
-        |run: &pumice::bench::results::RunResult| (run.round, run.test, run.level, run.place);
+    let cell = |run: &pumice_bench::results::RunResult| (run.round, run.test, run.level, run.place);
     results.runs.iter().map(cell).collect()
 }
 
@@ -209,7 +208,7 @@ fn results_are_those_of_the_server_and_obey_its_delay() {
     let theirs = run_ok(&mut command).stdout;
     server.stop();
     fs::write(place.path("fio.json"), &theirs[theirs.find('{').expect("JSON")..]).expect("a file");
-    let runs = pumice::bench::interop::read(&place.path("fio.json")).expect("results").runs;
+    let runs = pumice_bench::interop::read(&place.path("fio.json")).expect("results").runs;
     assert_eq!(reads_served(&counts), runs[0].operations, "fio's reads");
     obeys_delay(&runs[0]);
     // The machine may have been busy in one of the two.

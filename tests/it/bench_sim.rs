@@ -2,7 +2,7 @@
 //! the same results every time, faster the better its data compresses, and refusals that say why.
 //! Method: tiny plans on built-in profiles and on one of the test's own.
 
-use pumice::bench::results::{Results, RunResult};
+use pumice_bench::results::{Results, RunResult};
 
 use crate::bench::Place;
 use crate::harness::{COMMAND_LIMIT, run};
@@ -127,7 +127,7 @@ fn drives_that_are_no_log_are_measured_too() {
 fn what_cannot_be_simulated_says_why() {
     let place = Place::with(PRESET);
     let refused = |args: &[&str]| place.refused(args);
-    let mapped = include_str!("../../src/model/profiles/jmicron-jmf602b.toml");
+    let mapped = include_str!("../../crates/pumice-sim/src/profiles/jmicron-jmf602b.toml");
     let other_unit = mapped.replace("unit_bytes = { is = 524_288", "unit_bytes = { is = 1_048_576");
     assert_ne!(mapped, other_unit);
     std::fs::write(place.path("unit.toml"), other_unit).expect("a file");

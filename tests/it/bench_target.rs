@@ -9,8 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
-use pumice::base::ErrorKind;
-use pumice::bench::target::Location;
+use pumice_bench::target::Location;
+use pumice_drive::base::ErrorKind;
 use rustix::fs::{fstatfs, sync};
 
 use crate::harness::{COMMAND_LIMIT, LoopDevice, run, run_ok, skip, tool};

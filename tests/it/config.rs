@@ -78,7 +78,7 @@ fn a_file_that_is_wrong_is_refused_in_one_line() {
 /// As it is, and with every line that is commented out put to use.
 #[test]
 fn the_example_is_right_down_to_its_comments() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("dist/example.toml");
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("dist/example.toml");
     let check = |file: &Path| {
         let file = file.to_str().unwrap();
         run_ok(Command::new(PUMICE).args(["serve", "--check", "--config", file]));

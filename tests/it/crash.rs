@@ -30,7 +30,7 @@ fn crash_and_check(codec: &str, default_seed: u64) {
     let Some(python) = python_with_libnbd() else { return };
     let seed = env::var("PUMICE_SEED").map_or(default_seed, |text| text.parse().expect("a seed"));
     println!("PUMICE_SEED={seed}");
-    let mut random = pumice::base::seed::random(seed);
+    let mut random = pumice_drive::base::seed::random(seed);
     let drive = Drive::create("64M", &["--codec", codec, "--capacity", "2G"]);
     for crash in 0..CRASHES {
         let server = drive.serve();

@@ -18,7 +18,8 @@ use crate::http::{get, serve};
 const COLUMNS: u64 = 24;
 
 fn dashboard() -> Value {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/grafana-pumice.json");
+    let file =
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("docs/grafana-pumice.json");
     let text = fs::read_to_string(file).expect("read the dashboard");
     serde_json::from_str(&text).expect("the dashboard is JSON")
 }

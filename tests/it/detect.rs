@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use pumice::base::ErrorKind;
-use pumice::bench::detect::{Answer, Class, Data, Detection, Strength, Sweep, Zeroes, detect};
-use pumice::bench::results::environment::environment;
-use pumice::bench::target::{Access, Location};
+use pumice_bench::detect::{Answer, Class, Data, Detection, Strength, Sweep, Zeroes, detect};
+use pumice_bench::results::environment::environment;
+use pumice_bench::target::{Access, Location};
+use pumice_drive::base::ErrorKind;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -29,7 +29,7 @@ const SPAN_BYTES: u64 = 8 << 20;
 /// The smallest that mkfs.btrfs takes is 109 MiB.
 const DEVICE_BYTES: u64 = 256 << 20;
 
-fn detected(location: &Location, destroy: bool) -> pumice::base::Result<Detection> {
+fn detected(location: &Location, destroy: bool) -> pumice_drive::base::Result<Detection> {
     let stop = AtomicBool::new(false);
     detect(location, Access::default(), destroy, SPAN_BYTES, 1, &stop, &mut |_, _| {})
 }

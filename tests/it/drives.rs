@@ -75,7 +75,8 @@ fn own_files_are_explained_and_mistakes_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("mine.toml");
     let name = path.to_str().expect("a plain path");
-    let theirs = concat!(env!("CARGO_MANIFEST_DIR"), "/src/model/profiles/hdd-2010.toml");
+    let theirs =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates/pumice-sim/src/profiles/hdd-2010.toml");
     let theirs = fs::read_to_string(theirs).expect("a profile");
     fs::write(&path, &theirs).expect("a file");
     let explained = json(&[name]);

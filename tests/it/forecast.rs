@@ -9,7 +9,10 @@ use serde_json::Value;
 
 use crate::harness::{COMMAND_LIMIT, Finished, PUMICE, pumice, run};
 
-const PROFILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bench/forecast/samples/small.toml");
+const PROFILE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../crates/pumice-bench/src/forecast/samples/small.toml"
+);
 
 fn forecast(args: &[&str]) -> Finished {
     pumice(&[&["forecast", "--profile", PROFILE], args].concat())

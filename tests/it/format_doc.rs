@@ -1,8 +1,8 @@
 //! Goal: docs/format.md and the code describe the same bytes.
 //!
-//! Method: `pumice::format::tables` lists the fields of each structure as the code lays them out;
-//! the document's tables `| offset | bytes | field | meaning |` must list the same, in the same
-//! order, without gap or overlap.
+//! Method: `pumice_drive::format::tables` lists the fields of each structure as the code lays them
+//! out; the document's tables `| offset | bytes | field | meaning |` must list the same, in the
+//! same order, without gap or overlap.
 
 use std::fs;
 use std::path::Path;
@@ -12,9 +12,9 @@ type Field = (usize, usize, String);
 
 #[test]
 fn document_and_code_agree() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/format.md");
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("docs/format.md");
     let document = fs::read_to_string(path).expect("docs/format.md");
-    let tables = pumice::format::tables();
+    let tables = pumice_drive::format::tables();
     for expected in ["Superblock", "Segment header", "Batch header", "Record header"] {
         assert!(tables.iter().any(|(name, _)| *name == expected), "the code lists no {expected}");
     }

@@ -16,7 +16,7 @@ fn guest(script: &str) -> Option<Command> {
     for name in ["qemu-system-x86_64", "busybox", "cpio", "depmod", "nbd-client", "strip"] {
         tool(name)?;
     }
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest");
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tests/guest");
     let mut command = Command::new(folder.join("run.sh"));
     command.arg(folder.join(script)).arg(PUMICE);
     Some(command)

@@ -117,7 +117,7 @@ pub(crate) fn python_with_libnbd() -> Option<PathBuf> {
 
 /// A file of `tests/it/fixtures`.
 pub(crate) fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/fixtures").join(name)
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tests/it/fixtures").join(name)
 }
 
 /// A block device backed by a file; gone when dropped.
@@ -194,7 +194,7 @@ impl Drive {
     pub(crate) fn create(size: &str, args: &[&str]) -> Self {
         let drive = Self::absent();
         if stand_in().is_some() {
-            let bytes = pumice::base::units::parse_size(size).expect("a size");
+            let bytes = pumice_drive::base::units::parse_size(size).expect("a size");
             let file = File::create(&drive.path).expect("create the stand-in's file");
             file.set_len(bytes).expect("size the stand-in's file");
         } else {

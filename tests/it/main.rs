@@ -58,7 +58,6 @@ mod scan;
 mod scrub;
 mod serve;
 mod space;
-#[cfg(feature = "tls")]
 mod tls;
 #[cfg(feature = "top")]
 mod top;

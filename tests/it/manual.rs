@@ -61,7 +61,7 @@ fn the_log_can_be_read_by_machines() {
 fn systemd_takes_the_units() {
     let Some(analyze) = tool("systemd-analyze") else { return };
     let folder = tempfile::tempdir().unwrap();
-    let dist = Path::new(env!("CARGO_MANIFEST_DIR")).join("dist");
+    let dist = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("dist");
     for name in ["pumice@.service", "pumice@.socket"] {
         let unit = fs::read_to_string(dist.join(name)).unwrap();
         // Where it is installed there is a program at that place.

@@ -11,10 +11,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::task::Poll;
 
-use pumice::base::seed::random;
-use pumice::base::{AlignedBuffer, ErrorKind, Result};
-use pumice::runtime::{Backend, Runtime};
-use pumice::serve::nbd::client::{Client, Uri};
+use pumice_drive::base::seed::random;
+use pumice_drive::base::{AlignedBuffer, ErrorKind, Result};
+use pumice_drive::runtime::{Backend, Runtime};
+use pumice_nbd::client::{Client, Uri};
 use rand::RngExt;
 use tempfile::TempDir;
 

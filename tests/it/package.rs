@@ -13,7 +13,7 @@ use crate::harness::{PUMICE, run_ok, tool};
 const WRITTEN: &str = "target/package/";
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
 fn metadata() -> toml::Table {

@@ -8,8 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pumice::bench::payload::{Kind, Meter, Options, Payload, Profile, UNIT_BYTES, measure};
-use pumice::codec::Codec;
+use pumice_bench::payload::{Kind, Meter, Options, Payload, Profile, UNIT_BYTES, measure};
+use pumice_drive::codec::Codec;
 
 use crate::harness::{PUMICE, pumice, skip};
 

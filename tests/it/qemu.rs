@@ -47,7 +47,7 @@ fn compare(qemu_img: &Path, image: &Path, uri: &str) {
 /// Fills a directory with what every checkout has: this project's own files, the program itself,
 /// and the system's documentation where it is installed.
 fn copy_of_real_files(target: &Path) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let mut budget = FILE_BYTES_MAX;
     copy_tree(Path::new("/usr/share/doc"), &target.join("doc"), &mut (FILE_BYTES_MAX / 2));
     copy_tree(&root.join("src"), &target.join("src"), &mut budget);

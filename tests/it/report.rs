@@ -8,12 +8,12 @@
 use std::fs;
 use std::process::Command;
 
-use pumice::report::{Axis, Bar, BarChart, Column, Document, LineChart, Number, Scale, Table};
+use pumice_report::{Axis, Bar, BarChart, Column, Document, LineChart, Number, Scale, Table};
 
 use crate::harness;
 
 #[allow(dead_code, reason = "the library's tests use the rest of it")]
-#[path = "../../src/report/sample.rs"]
+#[path = "../../crates/pumice-report/src/sample.rs"]
 mod sample;
 
 /// Widths of the frames in pixels.

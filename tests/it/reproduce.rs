@@ -60,7 +60,7 @@ fn an_own_profile_is_run_and_a_page_is_written() {
     let folder = tempfile::tempdir().expect("a folder");
     let page = folder.path().join("page.html");
     let profile = folder.path().join("own.toml");
-    let text = include_str!("../../src/model/profiles/intel-x25-e-32.toml");
+    let text = include_str!("../../crates/pumice-sim/src/profiles/intel-x25-e-32.toml");
     fs::write(&profile, text.replace("name = \"", "name = \"My ")).expect("a file");
     let profile = profile.to_str().expect("text");
     let page_path = page.to_str().expect("text");

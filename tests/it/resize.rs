@@ -84,7 +84,7 @@ fn what_would_lose_something_is_refused() {
     let drive = Drive::create("64M", &["--segment", "4M"]);
     let image = drive.beside("noise");
     let mut noise = vec![0; 8 << 20];
-    rand::Rng::fill_bytes(&mut pumice::base::seed::random(6), &mut noise);
+    rand::Rng::fill_bytes(&mut pumice_drive::base::seed::random(6), &mut noise);
     fs::write(&image, noise).unwrap();
     let server = drive.serve();
     qemu_io(&server, &format!("write -s {} 0 8M", image.display()));

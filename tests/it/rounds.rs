@@ -57,7 +57,8 @@ fn xfs_on_an_attached_drive_and_its_files_survive_kill_9() {
 fn run_rounds(what: &[&str]) {
     let Some(timeout) = tool("timeout") else { return };
     let seed = env::var("PUMICE_SEED").unwrap_or_else(|_| "13".into());
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/crash_rounds.sh");
+    let script =
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tests/crash_rounds.sh");
     // SIGTERM lets the script unmount what it has mounted; the harness would only kill it.
     let limit = format!("{}s", COMMAND_LIMIT.as_secs() - 40);
     let finished = run(

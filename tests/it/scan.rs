@@ -35,7 +35,7 @@ fn stored(of: &Value, config: usize, kind: &str) -> f64 {
 /// An image of 48 MiB with files that every checkout has: sources, documents, a program.
 fn image(folder: &Path) -> PathBuf {
     let path = folder.join("image");
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let mut bytes = Vec::new();
     let mut folders = vec![root.join("src"), root.join("docs"), root.join("tests")];
     while let Some(folder) = folders.pop() {
@@ -153,7 +153,10 @@ fn people_get_a_page_and_an_answer() {
     let image = image(folder.path()).display().to_string();
     let page = folder.path().join("page.html");
     let profile = folder.path().join("like.json").display().to_string();
-    let small = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bench/forecast/samples/small.toml");
+    let small = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../crates/pumice-bench/src/forecast/samples/small.toml"
+    );
     let args = [
         &*image,
         "--html",

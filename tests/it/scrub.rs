@@ -25,7 +25,7 @@ fn written() -> Option<(Drive, u64)> {
     }
     let drive = Drive::create("64M", &["--segment", "4M"]);
     let mut noise = vec![0; NOISE_LEN];
-    rand::Rng::fill_bytes(&mut pumice::base::seed::random(5), &mut noise);
+    rand::Rng::fill_bytes(&mut pumice_drive::base::seed::random(5), &mut noise);
     let image = drive.beside("noise");
     fs::write(&image, &noise).unwrap();
     let server = drive.serve();

@@ -81,7 +81,7 @@ fn copied_image_takes_only_its_noise(nbdcopy_args: &[&str]) -> Option<Drive> {
 fn write_sparse_image(path: &Path, size_bytes: u64) {
     let file = File::create(path).expect("create the image");
     file.set_len(size_bytes).expect("size the image");
-    let mut random = pumice::base::seed::random(41);
+    let mut random = pumice_drive::base::seed::random(41);
     let mut piece = vec![0; (NOISE_BYTES / 4) as usize];
     for index in 0..4 {
         random.fill_bytes(&mut piece);

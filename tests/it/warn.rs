@@ -11,7 +11,7 @@ use crate::harness::{Drive, PUMICE, Server, pumice, run_ok, stand_in, tool, wait
 fn write_noise(drive: &Drive, server: &Server, seed: u64, offset: &str) {
     let Some(qemu_io) = tool("qemu-io") else { return };
     let mut noise = vec![0; 4 << 20];
-    rand::Rng::fill_bytes(&mut pumice::base::seed::random(seed), &mut noise);
+    rand::Rng::fill_bytes(&mut pumice_drive::base::seed::random(seed), &mut noise);
     let image = drive.beside("noise");
     fs::write(&image, &noise).unwrap();
     let write = format!("write -s {} {offset} 4M", image.display());

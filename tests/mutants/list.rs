@@ -1,12 +1,12 @@
-//! The list of planted bugs: `tests/mutants/*.toml`, one file a room, read and held to its rules.
+//! The list of planted bugs: `tests/mutants/*.toml`, one file per promise, read and checked.
 //!
 //! ```toml
 //! [[mutant]]
 //! name = "what is broken, in words"
-//! file = "src/room/file.rs"
+//! file = "crates/pumice-drive/src/room/file.rs"
 //! find = 'text that occurs exactly once in the file'
 //! replace = 'what stands there instead'
-//! lib = "room::file::tests::name_of_the_test_that_must_fail"   # or: it = "file::name_of_test"
+//! unit = "room::file::tests::name_of_the_test_that_must_fail"   # or: it = "file::name_of_test"
 //! ```
 //!
 //! Shared by the runner and by `tests/tidy`, which holds the list against the sources. Runs
@@ -15,10 +15,10 @@
 use serde::Deserialize;
 
 /// Which binary holds the test that must fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Target {
-    /// The library's own tests.
-    Lib,
+    /// The tests beside the code of a crate.
+    Unit(String),
     /// `tests/it`, which drives the built program.
     It,
 }
@@ -33,9 +33,9 @@ pub(crate) struct Mutant {
     pub(crate) file: String,
     find: String,
     replace: String,
-    lib: Option<String>,
+    unit: Option<String>,
     it: Option<String>,
-    /// The list it stands in.
+    /// The file it is listed in: the promise that it breaks.
     #[serde(skip)]
     pub(crate) room: String,
 }
@@ -49,11 +49,16 @@ struct List {
 impl Mutant {
     /// The test that must fail, by its full name.
     pub(crate) fn test(&self) -> (Target, &str) {
-        match (&self.lib, &self.it) {
-            (Some(test), _) => (Target::Lib, test),
+        match (&self.unit, &self.it) {
+            (Some(test), _) => (Target::Unit(self.package().to_owned()), test),
             (None, Some(test)) => (Target::It, test),
-            (None, None) => (Target::Lib, ""),
+            (None, None) => (Target::It, ""),
         }
+    }
+
+    /// The crate that the bug is planted in.
+    pub(crate) fn package(&self) -> &str {
+        self.file.split('/').nth(1).unwrap_or_default()
     }
 
     /// `source` with the bug in it.
@@ -72,15 +77,15 @@ impl Mutant {
     }
 }
 
-/// Reads the list of one room.
+/// Reads one file of the list.
 ///
 /// # Errors
 /// It is no such list, an entry does not name exactly one test, or a name stands in it twice.
 pub(crate) fn parse(room: &str, text: &str) -> Result<Vec<Mutant>, String> {
     let mut list: List = toml::from_str(text).map_err(|error| error.to_string())?;
     for mutant in &mut list.mutant {
-        if mutant.lib.is_some() == mutant.it.is_some() {
-            return Err(format!("'{}' must name one test, as `lib` or as `it`", mutant.name));
+        if mutant.unit.is_some() == mutant.it.is_some() {
+            return Err(format!("'{}' must name one test, as `unit` or as `it`", mutant.name));
         }
         mutant.room = room.to_owned();
     }

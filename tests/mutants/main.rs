@@ -18,7 +18,7 @@
 mod list;
 mod tree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
             text => text.clone_into(&mut filter),
         }
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let mutants = match read_lists(root, &filter) {
         Ok(mutants) if mutants.is_empty() => return refuse(&format!("no mutant has '{filter}'")),
         Ok(mutants) => mutants,
@@ -161,7 +161,8 @@ fn run_unbroken<'a>(
 ) -> Result<BTreeMap<&'a str, Duration>, String> {
     let mut limits = BTreeMap::new();
     let mut wrong = Vec::new();
-    for target in [Target::Lib, Target::It] {
+    let targets: BTreeSet<Target> = mutants.iter().map(|mutant| mutant.test().0).collect();
+    for target in targets {
         let mut tests: Vec<&str> =
             mutants.iter().map(Mutant::test).filter(|test| test.0 == target).map(|t| t.1).collect();
         tests.sort_unstable();
@@ -170,7 +171,7 @@ fn run_unbroken<'a>(
             continue;
         }
         println!("building the tree as it is, for {} named tests", tests.len());
-        let binary = tree.build(target)?;
+        let binary = tree.build(&target)?;
         for test in tests {
             let started = Instant::now();
             match tree.run(&binary, test, LIMIT_UNBROKEN)? {
@@ -197,7 +198,7 @@ fn try_mutant(tree: &Tree, mutant: &Mutant, limit: Duration) -> (Verdict, String
         Err(error) => return (Verdict::Stale, error),
     };
     let (target, test) = mutant.test();
-    let ended = tree.build(target).and_then(|binary| tree.run(&binary, test, limit));
+    let ended = tree.build(&target).and_then(|binary| tree.run(&binary, test, limit));
     drop(planted);
     match ended {
         Ok(Ended::Failed) => (Verdict::Caught, String::new()),

@@ -20,7 +20,9 @@ use crate::list::{Mutant, Target};
 const ERROR_LINES: usize = 12;
 
 /// Building is most of what a mutant takes: five times less for a package that is not optimised.
-const UNOPTIMISED: &str = "profile.dev.package.pumice.opt-level=0";
+fn unoptimised(package: &str) -> String {
+    format!("profile.dev.package.{package}.opt-level=0")
+}
 
 /// The copy, locked for this process.
 pub(crate) struct Tree {
@@ -97,12 +99,17 @@ impl Tree {
     ///
     /// # Errors
     /// What the compiler says.
-    pub(crate) fn build(&self, target: Target) -> Result<PathBuf, String> {
-        let which: &[&str] = if target == Target::Lib { &["--lib"] } else { &["--test", "it"] };
+    pub(crate) fn build(&self, target: &Target) -> Result<PathBuf, String> {
+        let (package, which): (&str, &[&str]) = match target {
+            Target::Unit(package) if package == "pumice" => (package, &["--bin", "pumice"]),
+            Target::Unit(package) => (package, &["--lib"]),
+            Target::It => ("pumice", &["--test", "it"]),
+        };
         let output = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
             .args(["test", "--locked", "--no-run", "--message-format=json-render-diagnostics"])
+            .args(["--package", package])
             .args(which)
-            .args(["--config", UNOPTIMISED])
+            .args(["--config", &unoptimised(package)])
             .arg("--target-dir")
             .arg(&self.build)
             .current_dir(&self.root)

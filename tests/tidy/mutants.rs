@@ -16,7 +16,7 @@ pub(crate) fn planted_bugs_fit(path: &str, text: &str) -> Vec<String> {
         Ok(mutants) => mutants,
         Err(error) => return vec![format!("1: {error}")],
     };
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let wrong = mutants.iter().filter_map(|mutant| Some((mutant, misfit(root, mutant)?)));
     wrong.map(|(mutant, what)| format!("1: '{}: {}': {what}", mutant.room, mutant.name)).collect()
 }
@@ -24,7 +24,11 @@ pub(crate) fn planted_bugs_fit(path: &str, text: &str) -> Vec<String> {
 /// What is wrong with an entry, held against the sources below `root`.
 fn misfit(root: &Path, mutant: &Mutant) -> Option<String> {
     let (target, test) = mutant.test();
-    if !test_exists(&root.join(if target == Target::Lib { "src" } else { "tests/it" }), test) {
+    let sources = match &target {
+        Target::Unit(package) => root.join("crates").join(package).join("src"),
+        Target::It => root.join("tests/it"),
+    };
+    if !test_exists(&sources, test) {
         return Some(format!("there is no test {test}"));
     }
     match fs::read_to_string(root.join(&mutant.file)) {
@@ -56,15 +60,15 @@ fn a_planted_bug_that_does_not_fit_is_refused() {
         let place = format!("file = '{file}'\nfind = '{find}'\nreplace = '{replace}'");
         format!("[[mutant]]\nname = 'x'\n{place}\n{test}\n")
     };
-    let test = "lib = 'format::batch::tests::round_trip'";
-    let (file, find) = ("src/format/batch.rs", "pub fn chain_start(");
+    let test = "unit = 'format::batch::tests::round_trip'";
+    let (file, find) = ("crates/pumice-drive/src/format/batch.rs", "pub fn chain_start(");
     let good = entry(file, find, "fn start(", test);
     for bad in [
         entry(file, "no such text", "y", test),
         entry(file, "use ", "y", test),
         entry(file, "", "y", test),
         entry(file, find, find, test),
-        entry("src/none.rs", find, "y", test),
+        entry("crates/pumice-drive/src/none.rs", find, "y", test),
         entry(file, find, "y", "lib = 'format::batch::tests::nobody_wrote_this'"),
         entry(file, find, "y", "it = 'batch::round_trip'"),
         entry(file, find, "y", ""),

@@ -1,0 +1,287 @@
+//! Who makes the requests: of a workload, of a fill, and of a trace.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use super::super::pattern::{Step, Steps};
+use super::super::stats::Latencies;
+use super::super::workload::{Flush, Workload};
+use super::Watch;
+use pumice_drive::base::units::{BLOCK_BYTES, format_size};
+use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_sim::log_drive::{Host, Request, Verb};
+use pumice_sim::trace::{Entry, LeftOut, Reader};
+
+/// Requests after which a watcher is told.
+const TOLD_EVERY: u64 = 1 << 12;
+
+/// Bytes of a request that fills.
+const FILL_BYTES: u64 = 128 << 10;
+
+/// What came of requests.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) reads: Latencies,
+    pub(super) writes: Latencies,
+    /// Requests of all verbs.
+    pub(super) requests: u64,
+    pub(super) read_bytes: u64,
+    pub(super) write_bytes: u64,
+    /// When the last one ended; 0 of none.
+    pub(super) ended_ns: u64,
+}
+
+impl Tally {
+    fn add(&mut self, request: &Request, begun_ns: u64, done_ns: u64) {
+        let took_ns = done_ns - begun_ns;
+        self.requests += 1;
+        self.ended_ns = done_ns;
+        match request.verb {
+            Verb::Read => {
+                self.reads.record(took_ns);
+                self.read_bytes += request.bytes;
+            }
+            Verb::Write => {
+                self.writes.record(took_ns);
+                self.write_bytes += request.bytes;
+            }
+            Verb::Trim | Verb::Flush => {}
+        }
+    }
+}
+
+/// A watcher, and what it calls the simulation that tells it.
+#[derive(Clone, Copy)]
+pub(super) struct Lane<'a> {
+    pub(super) watch: &'a dyn Watch,
+    pub(super) number: usize,
+}
+
+impl Lane<'_> {
+    pub(super) fn begins(&self, what: String, requests: u64) {
+        self.watch.begins(self.number, what, requests);
+    }
+}
+
+/// Tells a watcher now and then.
+struct Told<'a> {
+    lane: Lane<'a>,
+    untold: u64,
+}
+
+impl Told<'_> {
+    fn one(&mut self) {
+        self.untold += 1;
+        if self.untold == TOLD_EVERY {
+            self.lane.watch.goes_on(self.lane.number, std::mem::take(&mut self.untold));
+        }
+    }
+}
+
+/// When a round of a workload is over, whatever comes first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) write_bytes: u64,
+    pub(super) requests: u64,
+    pub(super) until_ns: u64,
+}
+
+/// The host of a workload: as many slots as it has threads times its depth.
+pub(super) struct LoadHost<'a> {
+    workload: &'a Workload,
+    steps: Vec<Steps>,
+    /// What each slot does after its request has ended.
+    then: Vec<Option<Request>>,
+    limits: Limits,
+    asked: u64,
+    asked_write_bytes: u64,
+    pub(super) tally: Tally,
+    told: Told<'a>,
+}
+
+impl<'a> LoadHost<'a> {
+    /// A host that begins anew; the workload was checked.
+    pub(super) fn new(workload: &'a Workload, seed: u64, limits: Limits, lane: Lane<'a>) -> Self {
+        let slots = (workload.depth * workload.threads) as usize;
+        Self {
+            steps: (0..workload.threads).map(|it| Steps::new(workload, it, seed)).collect(),
+            then: vec![None; slots],
+            workload,
+            limits,
+            asked: 0,
+            asked_write_bytes: 0,
+            tally: Tally::default(),
+            told: Told { lane, untold: 0 },
+        }
+    }
+
+    fn is_over(&self, now_ns: u64) -> bool {
+        self.asked_write_bytes >= self.limits.write_bytes
+            || self.asked >= self.limits.requests
+            || now_ns >= self.limits.until_ns
+    }
+
+    fn request(&self, verb: Verb, offset: u64) -> Request {
+        Request { verb, offset, bytes: self.workload.record_bytes, due_ns: 0 }
+    }
+}
+
+impl Host for LoadHost<'_> {
+    fn next(&mut self, slot: u32, now_ns: u64) -> Result<Option<Request>> {
+        let then = &mut self.then[slot as usize];
+        if then.is_some() {
+            return Ok(then.take());
+        }
+        if self.is_over(now_ns) {
+            return Ok(None);
+        }
+        let thread = (slot / self.workload.depth) as usize;
+        let Some(step) = self.steps[thread].next() else { return Ok(None) };
+        self.asked += 1;
+        let record = self.workload.record_bytes;
+        Ok(Some(match step {
+            Step::Read(offset) => self.request(Verb::Read, offset),
+            Step::Trim(offset) => self.request(Verb::Trim, offset),
+            Step::Write(offset) => {
+                self.asked_write_bytes += record;
+                if self.workload.flush == Flush::EachWrite {
+                    let flush = Request { verb: Verb::Flush, offset: 0, bytes: 0, due_ns: 0 };
+                    self.then[slot as usize] = Some(flush);
+                }
+                self.request(Verb::Write, offset)
+            }
+            Step::Copy(source, target) => {
+                self.asked_write_bytes += record;
+                self.then[slot as usize] = Some(self.request(Verb::Write, target));
+                self.request(Verb::Read, source)
+            }
+        }))
+    }
+
+    fn done(&mut self, request: &Request, begun_ns: u64, done_ns: u64) {
+        self.tally.add(request, begun_ns, done_ns);
+        self.told.one();
+    }
+}
+
+/// Writes a range once, in order.
+pub(super) struct FillHost<'a> {
+    next: u64,
+    end: u64,
+    told: Told<'a>,
+}
+
+impl<'a> FillHost<'a> {
+    pub(super) fn new(begin: u64, end: u64, lane: Lane<'a>) -> Self {
+        Self { next: begin, end, told: Told { lane, untold: 0 } }
+    }
+
+    /// Requests that it takes.
+    pub(super) fn requests(begin: u64, end: u64) -> u64 {
+        (end - begin).div_ceil(FILL_BYTES)
+    }
+}
+
+impl Host for FillHost<'_> {
+    fn next(&mut self, _slot: u32, _now_ns: u64) -> Result<Option<Request>> {
+        let bytes = FILL_BYTES.min(self.end - self.next);
+        let request = Request { verb: Verb::Write, offset: self.next, bytes, due_ns: 0 };
+        self.next += bytes;
+        Ok((bytes > 0).then_some(request))
+    }
+
+    fn done(&mut self, _request: &Request, _begun_ns: u64, _done_ns: u64) {
+        self.told.one();
+    }
+}
+
+/// Plays a trace back. A request goes when it did, unless as many as there are slots are still in
+/// flight; what waits for one counts as late, not as latency.
+pub(super) struct ReplayHost<'a> {
+    reader: Reader<File>,
+    path: PathBuf,
+    size_bytes: u64,
+    folds: bool,
+    /// Whether it keeps to the times of the trace.
+    is_paced: bool,
+    start_ns: u64,
+    /// Time of the first entry.
+    first_ns: Option<u64>,
+    pub(super) tally: Tally,
+    /// How late the latest request was.
+    pub(super) late_ns: u64,
+    told: Told<'a>,
+}
+
+impl<'a> ReplayHost<'a> {
+    pub(super) fn new(
+        reader: Reader<File>,
+        load: &super::TraceLoad,
+        size_bytes: u64,
+        pace_from_ns: Option<u64>,
+        lane: Lane<'a>,
+    ) -> Self {
+        Self {
+            reader,
+            path: load.path.clone(),
+            size_bytes,
+            folds: load.folds,
+            is_paced: pace_from_ns.is_some(),
+            start_ns: pace_from_ns.unwrap_or(0),
+            first_ns: None,
+            tally: Tally::default(),
+            late_ns: 0,
+            told: Told { lane, untold: 0 },
+        }
+    }
+
+    pub(super) fn left_out(&self) -> LeftOut {
+        self.reader.left_out()
+    }
+
+    /// Where on the drive an entry goes.
+    fn placed(&self, entry: &Entry) -> Result<u64> {
+        let size = self.size_bytes;
+        if entry.offset.checked_add(entry.bytes).is_some_and(|end| end <= size) {
+            return Ok(entry.offset);
+        }
+        let wrong = |what: String| {
+            let (path, line) = (self.path.display(), self.reader.line_number());
+            let what = format!("{path}, line {line}: a request of {} bytes {what}", entry.bytes);
+            Err(Error::new(ErrorKind::InvalidInput, what))
+        };
+        if entry.bytes > size {
+            return wrong(format!("is larger than the drive of {}", format_size(size)));
+        }
+        if !self.folds {
+            let end = format!("at {} goes beyond the drive of {}", entry.offset, format_size(size));
+            return wrong(format!("{end}: take a larger drive, or --fold to map it into this one"));
+        }
+        // What would straddle the end moves before it, in whole blocks.
+        let last = (size - entry.bytes) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        Ok((entry.offset % size).min(last))
+    }
+}
+
+impl Host for ReplayHost<'_> {
+    fn next(&mut self, _slot: u32, _now_ns: u64) -> Result<Option<Request>> {
+        let named = |error: Error| {
+            let what = self.path.display().to_string();
+            Error::new(error.kind(), what).caused_by(error)
+        };
+        let Some(entry) = self.reader.next_entry().map_err(named)? else { return Ok(None) };
+        let first_ns = *self.first_ns.get_or_insert(entry.time_ns);
+        let since_ns = entry.time_ns.saturating_sub(first_ns);
+        let due_ns = if self.is_paced { self.start_ns.saturating_add(since_ns) } else { 0 };
+        let offset = self.placed(&entry)?;
+        Ok(Some(Request { verb: entry.verb, offset, bytes: entry.bytes, due_ns }))
+    }
+
+    fn done(&mut self, request: &Request, begun_ns: u64, done_ns: u64) {
+        if self.is_paced {
+            self.late_ns = self.late_ns.max(begun_ns - request.due_ns);
+        }
+        self.tally.add(request, begun_ns, done_ns);
+        self.told.one();
+    }
+}

@@ -1,0 +1,265 @@
+//! A forecast for people.
+
+use super::{Figures, Forecast, Point, State, Test};
+use pumice_drive::base::units::format_size;
+use pumice_report::{Axis, Cell, Column, Document, LineChart, Number, Scale, Table};
+
+/// Rows of a table of figures: what they are called, their unit, decimals, and where they are.
+type Row = (&'static str, &'static str, u8, fn(&Figures) -> Option<f64>);
+
+/// How far a scaled drive is from a whole one: docs/forecast.md has the measurement.
+const SCALED_ERROR: &str = "Write amplification, throughput and endurance come within about 1 %, \
+     the longest latencies do not";
+
+/// Nanoseconds as microseconds.
+fn us(ns: f64) -> f64 {
+    ns / 1e3
+}
+
+const ROWS: [Row; 30] = [
+    ("throughput", "MB/s", 1, |it| Some(it.all.mb_per_s)),
+    ("requests", "/s", 0, |it| Some(it.all.iops)),
+    ("reads", "MB/s", 1, |it| mixed(it).then_some(it.reads.mb_per_s)),
+    ("writes", "MB/s", 1, |it| mixed(it).then_some(it.writes.mb_per_s)),
+    ("read latency, mean", "µs", 1, |it| it.read_latency.map(|it| us(it.mean_ns))),
+    ("read latency, 50 %", "µs", 1, |it| it.read_latency.map(|it| us(it.p50_ns as f64))),
+    ("read latency, 99 %", "µs", 1, |it| it.read_latency.map(|it| us(it.p99_ns as f64))),
+    ("read latency, 99.9 %", "µs", 1, |it| it.read_latency.map(|it| us(it.p99_9_ns as f64))),
+    ("read latency, longest", "µs", 1, |it| it.read_latency.map(|it| us(it.max_ns as f64))),
+    ("write latency, mean", "µs", 1, |it| it.write_latency.map(|it| us(it.mean_ns))),
+    ("write latency, 50 %", "µs", 1, |it| it.write_latency.map(|it| us(it.p50_ns as f64))),
+    ("write latency, 99 %", "µs", 1, |it| it.write_latency.map(|it| us(it.p99_ns as f64))),
+    ("write latency, 99.9 %", "µs", 1, |it| it.write_latency.map(|it| us(it.p99_9_ns as f64))),
+    ("write latency, longest", "µs", 1, |it| it.write_latency.map(|it| us(it.max_ns as f64))),
+    ("latest request of the trace", "ms", 1, |it| {
+        (it.late_ns > 0).then_some(it.late_ns as f64 / 1e6)
+    }),
+    ("written by the host", "GB", 2, |it| {
+        (it.host_bytes > 0).then_some(it.host_bytes as f64 / 1e9)
+    }),
+    ("programmed meanwhile", "GB", 2, |it| it.write_amplification.map(|_| it.flash_bytes / 1e9)),
+    ("write amplification", "", 3, |it| it.write_amplification.map(|it| it.all)),
+    ("  of it the host's data", "", 3, |it| it.write_amplification.map(|it| it.host)),
+    ("  garbage collection", "", 3, |it| it.write_amplification.map(|it| it.collected)),
+    ("  wear leveling", "", 3, |it| it.write_amplification.map(|it| it.leveled)),
+    ("  padding", "", 3, |it| it.write_amplification.map(|it| it.padding)),
+    ("  parity, ECC, metadata", "", 3, |it| it.write_amplification.map(|it| it.overhead)),
+    ("by formula", "", 3, |it| it.write_amplification_by_formula),
+    ("  off by", "%", 1, off_formula),
+    ("erasures of a block, mean", "", 1, |it| Some(it.wear?.mean)),
+    ("erasures of a block, most", "", 0, |it| Some(f64::from(it.wear?.max))),
+    ("erasures of a block, deviation", "", 2, |it| Some(it.wear?.deviation)),
+    ("endurance", "TB", 1, |it| it.endurance.map(|it| it.host_bytes / 1e12)),
+    ("lasts", "years", 1, |it| it.endurance.and_then(|it| it.years)),
+];
+
+fn mixed(figures: &Figures) -> bool {
+    figures.read_latency.is_some() && figures.write_latency.is_some()
+}
+
+/// How much more is simulated than the formula says, in per cent.
+fn off_formula(figures: &Figures) -> Option<f64> {
+    let simulated = figures.write_amplification?.all;
+    Some((simulated / figures.write_amplification_by_formula? - 1.0) * 100.0)
+}
+
+impl Forecast {
+    /// All of it, with charts.
+    pub fn document(&self) -> Document {
+        let mut document = Document::new(format!("Forecast for {}", self.name), self.lead());
+        let section = document.section("what was simulated").pairs(self.facts());
+        if let Some(scaled) = self.scaled() {
+            section.note(scaled);
+        }
+        for test in &self.tests {
+            let section = document.section(&test.name);
+            section.paragraph(preconditioned(&test.drive, self.state)).block(table(test));
+            if test.drive.course.len() > 1 {
+                for chart in course(test) {
+                    section.block(chart);
+                }
+            }
+            if test.drive.wear.is_some() {
+                section.block(wear(test));
+            }
+        }
+        self.remarks(&mut document);
+        document
+    }
+
+    /// The same without charts, for a terminal.
+    pub fn summary(&self) -> Document {
+        let mut document = Document::new(format!("Forecast for {}", self.name), self.lead());
+        let section = document.section("").pairs(self.facts());
+        if let Some(scaled) = self.scaled() {
+            section.note(scaled);
+        }
+        for test in &self.tests {
+            let section = document.section(&test.name);
+            section.paragraph(preconditioned(&test.drive, self.state)).block(table(test));
+        }
+        self.remarks(&mut document);
+        document
+    }
+
+    /// Every figure in a row of its own.
+    pub fn table(&self) -> Table {
+        let mut table = Table::with_columns(vec![
+            Column::left("test"),
+            Column::left("figure"),
+            Column::left("unit"),
+            Column::right("drive"),
+            Column::right("without compression"),
+        ]);
+        for test in &self.tests {
+            for (name, unit, decimals, value) in ROWS {
+                let number = |figures: &Figures| Some(Number::new(value(figures)?, decimals));
+                let cells: [Cell; 2] = [
+                    number(&test.drive).into(),
+                    test.uncompressed.as_ref().and_then(number).into(),
+                ];
+                let [drive, plain] = cells;
+                table.push(vec![
+                    test.name.as_str().into(),
+                    name.trim().into(),
+                    unit.into(),
+                    drive,
+                    plain,
+                ]);
+            }
+        }
+        table
+    }
+
+    fn lead(&self) -> String {
+        match self.tests.iter().any(|test| test.uncompressed.is_some()) {
+            true => "Simulated: as the drive is, and the same without compression.".to_owned(),
+            false => "Simulated; this drive does not compress.".to_owned(),
+        }
+    }
+
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let size = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
+        let mut facts = vec![("drive", format!("{}, {}", self.profile, size(self.size_bytes)))];
+        if let Some(percent) = self.over_provisioning_percent {
+            facts.push(("over-provisioning", format!("{percent:.1} %")));
+        }
+        facts.extend([
+            ("data", format!("{}: {}", self.data.name, self.data.saved)),
+            ("stored by this drive", format!("{:.3} of it", self.stored_fraction)),
+            ("seed", self.seed.to_string()),
+        ]);
+        facts
+    }
+
+    /// What it means that a smaller drive was simulated, if one was.
+    pub(super) fn scaled(&self) -> Option<String> {
+        let size = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
+        (self.simulated_bytes < self.size_bytes / 4096 * 4096).then(|| {
+            format!(
+                "Scaled down: a drive of {} stands for {}, with as many dies, over-provisioned \
+                 alike, with fewer and shorter blocks. {SCALED_ERROR}; --full-size simulates all \
+                 of it.",
+                size(self.simulated_bytes),
+                size(self.size_bytes)
+            )
+        })
+    }
+
+    fn remarks(&self, document: &mut Document) {
+        if !self.remarks.is_empty() {
+            let section = document.section("remarks");
+            for remark in &self.remarks {
+                section.note(remark);
+            }
+        }
+    }
+}
+
+/// How a drive came to its state.
+fn preconditioned(figures: &Figures, state: State) -> String {
+    let done = figures.preconditioning;
+    let filled = match done.filled_bytes {
+        0 => "nothing filled before".to_owned(),
+        bytes => format!("{} written in order before", format_size(bytes)),
+    };
+    let rounds = match done.rounds {
+        0 => String::new(),
+        1 => ", then a round of this".to_owned(),
+        rounds => format!(", then {rounds} rounds of this"),
+    };
+    let steady = match (state, done.is_steady, figures.write_amplification) {
+        (State::Steady, true, _) => "; steady",
+        (State::Steady, false, Some(_)) => "; NOT steady: write amplification still changes",
+        _ => "",
+    };
+    format!("{filled}{rounds}{steady}; then {:.1} s measured.", figures.seconds)
+}
+
+/// Figures beside those without compression, and how they compare.
+fn table(test: &Test) -> Table {
+    let mut columns = vec![Column::left(""), Column::right("drive")];
+    if test.uncompressed.is_some() {
+        columns.push(Column::right("uncompressed"));
+        columns.push(Column::right("ratio"));
+    }
+    columns.push(Column::left("unit"));
+    let mut table = Table::with_columns(columns);
+    for (name, unit, decimals, value) in ROWS {
+        let drive = value(&test.drive);
+        let plain = test.uncompressed.as_ref().and_then(value);
+        if drive.is_none() && plain.is_none() {
+            continue;
+        }
+        let number = |value: Option<f64>| value.map(|value| Number::new(value, decimals));
+        let mut cells: Vec<Cell> = vec![name.into(), number(drive).into()];
+        if test.uncompressed.is_some() {
+            let ratio = drive.zip(plain).map(|(drive, plain)| drive / plain);
+            let ratio = ratio.filter(|ratio| ratio.is_finite() && unit != "%");
+            cells.push(number(plain).into());
+            cells.push(ratio.map(|ratio| Number::new(ratio, 2)).into());
+        }
+        cells.push(unit.into());
+        table.push(cells);
+    }
+    table
+}
+
+/// From a new drive to a used one: write amplification, throughput, latency.
+fn course(test: &Test) -> [LineChart; 3] {
+    let written = || Axis::new("written by the host", "GB");
+    let chart = |title: &str, y: Axis, value: fn(&Point) -> Option<f64>| {
+        let mut chart = LineChart::new(title, written(), y);
+        for (name, figures) in variants(test) {
+            let points = figures.course.iter();
+            let points = points.filter_map(|it| Some((it.host_bytes as f64 / 1e9, value(it)?)));
+            chart.line(name, points.collect());
+        }
+        chart
+    };
+    let latency = Axis::new("write latency, 99 %", "µs").with_scale(Scale::Log);
+    [
+        chart("Write amplification", Axis::new("write amplification", ""), |it| {
+            it.write_amplification
+        }),
+        chart("Throughput", Axis::new("throughput", "MB/s"), |it| Some(it.mb_per_s)),
+        chart("Write latency", latency, |it| it.write_p99_ns.map(|ns| us(ns as f64))),
+    ]
+}
+
+/// How many blocks were erased so often.
+fn wear(test: &Test) -> LineChart {
+    let (x, y) = (Axis::new("erasures", ""), Axis::new("blocks", ""));
+    let mut chart = LineChart::new("Wear", x, y);
+    for (name, figures) in variants(test) {
+        let points =
+            figures.erases.iter().map(|&(count, blocks)| (f64::from(count), blocks as f64));
+        chart.line(name, points.collect());
+    }
+    chart
+}
+
+fn variants(test: &Test) -> impl Iterator<Item = (&'static str, &Figures)> {
+    let plain = test.uncompressed.as_ref().map(|figures| ("without compression", figures));
+    [("as it is", &test.drive)].into_iter().chain(plain)
+}

@@ -1,0 +1,114 @@
+//! Simulations that know nothing of each other, several at a time: each on a thread of its own.
+//!
+//! Results come in the order of their numbers, whichever ended first, so that a forecast is the
+//! same on any number of threads.
+
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use pumice_drive::base::Result;
+
+/// Bytes of memory that simulations side by side may take together: what a simulated drive of
+/// 1 TB may take alone.
+const MEMORY_BYTES_MAX: u64 = 2 << 30;
+
+/// How many simulations go at a time that take up to `memory_bytes` each: one at least, and no
+/// more than there are processors.
+pub(super) fn threads(memory_bytes: u64) -> usize {
+    let processors = thread::available_parallelism().map_or(1, |count| count.get());
+    let fit = MEMORY_BYTES_MAX / memory_bytes.max(1);
+    processors.min(usize::try_from(fit).unwrap_or(usize::MAX)).max(1)
+}
+
+/// Does `work` of the numbers below `count` on so many threads, with the number of the thread in
+/// front; gives what it gave, in the order of the numbers. Nothing if one of them gave nothing,
+/// after which no other is begun.
+///
+/// # Errors
+/// That of one that failed, after which no other is begun.
+pub(super) fn side_by_side<T: Send>(
+    count: usize,
+    threads: usize,
+    work: impl Fn(usize, usize) -> Result<Option<T>> + Sync,
+) -> Result<Option<Vec<T>>> {
+    let next = AtomicUsize::new(0);
+    let take = |thread: usize| -> Result<Option<Vec<(usize, T)>>> {
+        let mut done = Vec::new();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= count {
+                return Ok(Some(done));
+            }
+            match work(thread, number) {
+                Ok(Some(result)) => done.push((number, result)),
+                ended => {
+                    next.store(count, Ordering::Relaxed);
+                    return ended.map(|_| None);
+                }
+            }
+        }
+    };
+    let take = &take;
+    let ended = thread::scope(|scope| {
+        let others: Vec<_> =
+            (1..threads.min(count)).map(|thread| scope.spawn(move || take(thread))).collect();
+        let mut ended = vec![take(0)];
+        for other in others {
+            ended.push(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        }
+        ended
+    });
+    let mut all = Vec::new();
+    for done in ended {
+        let Some(done) = done? else { return Ok(None) };
+        all.extend(done);
+    }
+    all.sort_by_key(|(number, _)| *number);
+    Ok(Some(all.into_iter().map(|(_, result)| result).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: results keep their order, threads go side by side, and the first failure ends all.
+    //! Method: work that waits for the other thread, or fails.
+
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+    use pumice_drive::base::{Error, ErrorKind};
+
+    #[test]
+    fn results_keep_their_order() {
+        let together = Barrier::new(2);
+        let done = side_by_side(6, 2, |thread, number| {
+            // Neither goes on without the other.
+            together.wait();
+            Ok(Some((thread < 2).then_some(number * 10)))
+        });
+        let expected: Vec<_> = (0..6).map(|number| Some(number * 10)).collect();
+        assert_eq!(done.unwrap(), Some(expected));
+        assert_eq!(side_by_side(0, 2, |_, _| Ok(Some(1))).unwrap(), Some(Vec::new()));
+    }
+
+    #[test]
+    fn a_failure_ends_all() {
+        let begun = AtomicU64::new(0);
+        let failed = side_by_side(1000, 2, |_, _| -> Result<Option<()>> {
+            begun.fetch_add(1, Ordering::Relaxed);
+            Err(Error::new(ErrorKind::InvalidInput, "no"))
+        });
+        assert_eq!(failed.unwrap_err().to_string(), "no");
+        assert!(begun.load(Ordering::Relaxed) <= 4);
+        let stopped = side_by_side(9, 1, |_, number| Ok((number < 3).then_some(())));
+        assert_eq!(stopped.unwrap(), None);
+    }
+
+    #[test]
+    fn memory_bounds_how_many_go_at_a_time() {
+        assert_eq!(threads(u64::MAX), 1);
+        assert_eq!(threads(MEMORY_BYTES_MAX), 1);
+        assert!(threads(0) >= threads(MEMORY_BYTES_MAX / 2));
+    }
+}

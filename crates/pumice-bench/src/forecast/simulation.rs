@@ -1,0 +1,371 @@
+//! From a new drive to the round that is measured.
+//!
+//! ```text
+//! new -> every block of the span in order -> rounds of the workload -> the last round counts
+//!        (once)                              until two are alike
+//! ```
+//!
+//! A round of a workload that writes is as many bytes as its span has, or the whole span once if it
+//! goes in order; of one that only reads, its seconds. A round of a trace is all of it. A drive is
+//! steady when the write amplification of two rounds in turn differs by 1 % at most, and segments
+//! were emptied in both. Rounds are bounded: by twice what the flash can hold of the data and ten
+//! more, or [`REPLAYS_MAX`] of a trace.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::atomic::AtomicBool;
+
+use super::super::workload::{Operation, Pattern, Workload};
+use super::device::{Device, Spec};
+use super::figures::{Breakdown, Endurance, Figures, Point, Preconditioning, Speed};
+use super::host::{FillHost, Lane, Limits, LoadHost, ReplayHost, Tally};
+use super::source::{Case, Load, TraceLoad};
+use super::{Data, Options, State};
+use pumice_drive::base::seed::mix;
+use pumice_drive::base::{Error, Result};
+use pumice_sim::formula;
+use pumice_sim::ftl::LogCounts;
+use pumice_sim::profile::Profile;
+use pumice_sim::trace::Reader;
+
+/// How near write amplification of two rounds must be, as a fraction.
+const STEADY: f64 = 0.01;
+
+/// Rounds at most, beside those in which the flash is written for the first time (arbitrary).
+const ROUNDS_MAX: f64 = 10.0;
+
+/// Times that a trace is played before it is measured, at most (arbitrary).
+const REPLAYS_MAX: u32 = 8;
+
+/// Requests of a round at most, for each record of the span: of loads that hardly write.
+const REQUESTS_PER_RECORD: u64 = 8;
+
+/// Requests of a round that only reads, at most: enough for the last percentile that is shown.
+const READS_MAX: u64 = 1_000_000;
+
+/// Requests in order of a round at most, on a drive that is no log: it has its content to keep.
+const OTHER_REQUESTS_MAX: u64 = 8_000_000;
+
+/// Random requests with writes of a round at most, on a drive that is no log: each takes it
+/// milliseconds, and all of its span days of virtual time.
+const OTHER_RANDOM_MAX: u64 = 20_000;
+
+/// Requests in flight while a drive is filled (arbitrary; enough for any front).
+const FILL_SLOTS: u32 = 32;
+
+/// Requests of a replay in flight, at most: beyond, a drive's queue is no limit (arbitrary).
+const REPLAY_SLOTS_MAX: u32 = 1024;
+
+/// One drive, and what was done to it.
+pub(super) struct Simulation<'a> {
+    drive: Device,
+    spec: Spec,
+    options: &'a Options,
+    lane: Lane<'a>,
+    /// Begins what the watcher is told.
+    name: &'a str,
+    /// Overhead in per cent, and cycles of a block; nothing if there is no flash.
+    flash: Option<(f64, u64)>,
+    size_bytes: u64,
+    /// What was written in order so far.
+    filled: (u64, u64),
+    written_bytes: u64,
+    rounds: u64,
+}
+
+/// What a round came to.
+struct Round {
+    tally: Tally,
+    /// Nothing of a drive without flash.
+    counts: Option<LogCounts>,
+    seconds: f64,
+    late_ns: u64,
+    remark: Option<String>,
+}
+
+impl Round {
+    /// Bytes of the flash for each of the host's, without overhead.
+    fn amplification(&self) -> Option<f64> {
+        let (bytes, counts) = (self.tally.write_bytes, self.counts.as_ref()?);
+        (bytes > 0).then(|| counts.flash_bytes as f64 / bytes as f64)
+    }
+
+    fn is_like(&self, before: &Self) -> bool {
+        let (Some(this), Some(other)) = (self.amplification(), before.amplification()) else {
+            return false;
+        };
+        let collected = [self, before]
+            .map(|round| round.counts.as_ref().map_or(0, |counts| counts.segments_collected));
+        (this / other - 1.0).abs() <= STEADY && collected.iter().all(|&segments| segments > 0)
+    }
+}
+
+impl<'a> Simulation<'a> {
+    /// A new drive.
+    ///
+    /// # Errors
+    /// Those of [`super::spec_of`].
+    pub(super) fn new(
+        profile: &Profile,
+        data: &Data,
+        options: &'a Options,
+        lane: Lane<'a>,
+        name: &'a str,
+    ) -> Result<Self> {
+        let spec = super::spec_of(profile, data, options)?;
+        let flash = profile.flash();
+        Ok(Self {
+            drive: Device::new(&spec)?,
+            spec,
+            options,
+            lane,
+            name,
+            flash: flash.map(|flash| (flash.overhead_percent.is, flash.pe_cycles.is)),
+            size_bytes: super::size_bytes(profile, data, options)?,
+            filled: (0, 0),
+            written_bytes: 0,
+            rounds: 0,
+        })
+    }
+
+    /// Brings the drive into its state and measures one case, with what is to be said of it;
+    /// nothing if `stop` was set meanwhile.
+    ///
+    /// # Errors
+    /// The case does not fit the drive; a trace that cannot be read.
+    pub(super) fn case(
+        &mut self,
+        case: &Case,
+        stop: &AtomicBool,
+    ) -> Result<Option<(Figures, Option<String>)>> {
+        let (begin, end) = match &case.load {
+            Load::Steps(workload) => (workload.shift_bytes, workload.end_bytes()),
+            Load::Trace(_) => (0, self.spec.size_bytes()),
+        };
+        let filled_bytes = match self.fill(begin, end, stop)? {
+            Some(bytes) => bytes,
+            None => return Ok(None),
+        };
+        // Nobody measures what a case before has left behind.
+        self.drive.settle();
+        let most = self.rounds_max(case, end - begin)?;
+        let mut before: Option<Round> = None;
+        let mut course = Vec::new();
+        let is_trace = matches!(case.load, Load::Trace(_));
+        for rounds in 0.. {
+            let is_last = rounds + 1 >= most;
+            let Some(mut round) = self.round(case, is_last, stop)? else { return Ok(None) };
+            course.push(self.point(&round));
+            let is_steady = before.as_ref().is_some_and(|before| round.is_like(before));
+            let is_wanted = self.options.state == State::Steady && round.amplification().is_some();
+            if !is_last && is_wanted && !is_steady {
+                before = Some(round);
+                continue;
+            }
+            let mut done = Preconditioning { filled_bytes, rounds, is_steady };
+            if is_trace && !is_last {
+                // Once more, now at the pace of the trace.
+                let Some(paced) = self.round(case, true, stop)? else { return Ok(None) };
+                (round, done.rounds) = (paced, rounds + 1);
+                course.push(self.point(&round));
+            }
+            return Ok(Some(self.figures(case, done, round, course)?));
+        }
+        Ok(None)
+    }
+
+    /// Rounds of a case at most, the measured one included.
+    fn rounds_max(&self, case: &Case, span_bytes: u64) -> Result<u32> {
+        if self.options.state != State::Steady {
+            return Ok(1);
+        }
+        Ok(match (&case.load, &self.spec) {
+            (Load::Trace(_), _) => REPLAYS_MAX + 1,
+            (Load::Steps(_), Spec::Other(_)) => ROUNDS_MAX as u32,
+            (Load::Steps(_), Spec::Log(spec)) => {
+                let turns = spec.log.raw_bytes()? / (span_bytes as f64 * spec.log.stored_mean()?);
+                (ROUNDS_MAX + 2.0 * turns).min(1e6) as u32
+            }
+        })
+    }
+
+    /// Writes what of a range was not written yet, unless the drive shall be new; gives how many
+    /// bytes that were.
+    fn fill(&mut self, begin: u64, end: u64, stop: &AtomicBool) -> Result<Option<u64>> {
+        let is_filled = self.options.state != State::New && self.spec.is_flash();
+        if !is_filled || (self.filled.0 <= begin && end <= self.filled.1) {
+            return Ok(Some(0));
+        }
+        self.lane.begins(format!("{}filling", self.name), FillHost::requests(begin, end));
+        let mut host = FillHost::new(begin, end, self.lane);
+        if !self.drive.run(&mut host, FILL_SLOTS, stop)? {
+            return Ok(None);
+        }
+        self.filled = (begin, end);
+        self.written_bytes += end - begin;
+        Ok(Some(end - begin))
+    }
+
+    fn round(&mut self, case: &Case, is_paced: bool, stop: &AtomicBool) -> Result<Option<Round>> {
+        let (before, start_ns) = (self.drive.counts(self.written_bytes), self.drive.now_ns());
+        self.rounds += 1;
+        let what = format!("{}{}", self.name, case.name);
+        let ended = match &case.load {
+            Load::Steps(workload) => self.load(workload, what, stop)?,
+            Load::Trace(trace) => self.replay(trace, is_paced, what, stop)?,
+        };
+        let Some((tally, late_ns, remark)) = ended else { return Ok(None) };
+        self.written_bytes += tally.write_bytes;
+        let seconds = tally.ended_ns.saturating_sub(start_ns) as f64 / 1e9;
+        let counts = self.drive.counts(self.written_bytes).since(&before);
+        let counts = self.spec.is_flash().then_some(counts);
+        Ok(Some(Round { tally, counts, seconds, late_ns, remark }))
+    }
+
+    fn load(
+        &mut self,
+        workload: &Workload,
+        what: String,
+        stop: &AtomicBool,
+    ) -> Result<Option<(Tally, u64, Option<String>)>> {
+        let records = workload.records();
+        let writes = workload.operation.writes() && workload.operation != Operation::Trim;
+        let timed_ns = (workload.seconds * 1e9) as u64;
+        let is_log = matches!(self.spec, Spec::Log(_));
+        let limits = match (writes, workload.operation.is_timed()) {
+            (_, false) if !is_log => {
+                Limits { write_bytes: u64::MAX, requests: OTHER_REQUESTS_MAX, until_ns: u64::MAX }
+            }
+            (_, false) => Limits { write_bytes: u64::MAX, requests: u64::MAX, until_ns: u64::MAX },
+            (true, true) => Limits {
+                write_bytes: records * workload.record_bytes,
+                requests: match is_log {
+                    true => records.saturating_mul(REQUESTS_PER_RECORD),
+                    false => OTHER_RANDOM_MAX,
+                },
+                until_ns: u64::MAX,
+            },
+            (false, true) => Limits {
+                write_bytes: u64::MAX,
+                requests: READS_MAX,
+                until_ns: self.drive.now_ns().saturating_add(timed_ns),
+            },
+        };
+        self.lane.begins(what, limits.requests.min(records));
+        let seed = mix(self.options.seed ^ mix(self.rounds));
+        let mut host = LoadHost::new(workload, seed, limits, self.lane);
+        let slots = workload.depth * workload.threads;
+        let has_ended = self.drive.run(&mut host, slots, stop)?;
+        Ok(has_ended.then_some((host.tally, 0, None)))
+    }
+
+    fn replay(
+        &mut self,
+        trace: &TraceLoad,
+        is_paced: bool,
+        what: String,
+        stop: &AtomicBool,
+    ) -> Result<Option<(Tally, u64, Option<String>)>> {
+        let shown = trace.path.display();
+        let named = |error: Error| Error::new(error.kind(), shown.to_string()).caused_by(error);
+        let failed = |error| Error::os(format!("cannot read {shown}"), error);
+        let file = File::open(&trace.path).map_err(failed)?;
+        let reader = Reader::new(file, trace.options).map_err(named)?;
+        self.lane.begins(what, 0);
+        let size_bytes = self.spec.size_bytes();
+        let pace = is_paced.then(|| self.drive.now_ns());
+        let mut host = ReplayHost::new(reader, trace, size_bytes, pace, self.lane);
+        let slots = self.spec.depth().min(REPLAY_SLOTS_MAX);
+        if !self.drive.run(&mut host, slots, stop)? {
+            return Ok(None);
+        }
+        let left_out = host.left_out();
+        let (bad, others) = (left_out.bad_lines, left_out.other_disks);
+        let remark = format!("{shown}: left out: lines that could not be read: {bad};");
+        let remark = format!("{remark} requests of other disks: {others}");
+        let remark = (left_out != Default::default()).then_some(remark);
+        Ok(Some((host.tally, host.late_ns, remark)))
+    }
+
+    fn point(&self, round: &Round) -> Point {
+        let latency = round.tally.writes.percentiles();
+        Point {
+            host_bytes: self.written_bytes,
+            write_amplification: self.amplification(round).map(|breakdown| breakdown.all),
+            mb_per_s: Speed::all(&round.tally, round.seconds)[0].mb_per_s,
+            write_mean_ns: latency.map(|latency| latency.mean_ns),
+            write_p99_ns: latency.map(|latency| latency.p99_ns),
+        }
+    }
+
+    /// Write amplification by cause; nothing of reads and of a drive without flash.
+    fn amplification(&self, round: &Round) -> Option<Breakdown> {
+        let (overhead_percent, _) = self.flash?;
+        Breakdown::of(round.counts.as_ref()?, round.tally.write_bytes, overhead_percent)
+    }
+
+    fn figures(
+        &self,
+        case: &Case,
+        preconditioning: Preconditioning,
+        round: Round,
+        course: Vec<Point>,
+    ) -> Result<(Figures, Option<String>)> {
+        let amplification = self.amplification(&round);
+        let Round { tally, seconds, late_ns, remark, .. } = round;
+        let host_bytes = tally.write_bytes;
+        let [all, reads, writes] = Speed::all(&tally, seconds);
+        let endurance = amplification.zip(self.flash).map(|(breakdown, (_, pe_cycles))| {
+            let per_day = self.options.bytes_per_day;
+            Endurance::of(self.size_bytes, pe_cycles, breakdown.all, per_day)
+        });
+        let mut erases = BTreeMap::new();
+        for count in self.drive.erases() {
+            *erases.entry(count).or_default() += 1;
+        }
+        let figures = Figures {
+            preconditioning,
+            seconds,
+            all,
+            reads,
+            writes,
+            read_latency: tally.reads.percentiles(),
+            write_latency: tally.writes.percentiles(),
+            late_ns,
+            host_bytes,
+            flash_bytes: amplification.map_or(0.0, |it| it.all * host_bytes as f64),
+            write_amplification: amplification,
+            write_amplification_by_formula: self.by_formula(case)?,
+            wear: self.drive.wear(),
+            endurance,
+            course,
+            erases: erases.into_iter().collect(),
+        };
+        Ok((figures, remark))
+    }
+
+    /// What the formula says, where it holds: of uniform random writes of whole blocks in a steady
+    /// state.
+    fn by_formula(&self, case: &Case) -> Result<Option<f64>> {
+        let Load::Steps(workload) = &case.load else { return Ok(None) };
+        let is_random = match workload.operation {
+            Operation::RandomWrite => true,
+            Operation::Mixed => workload.reads_percent < 100,
+            _ => false,
+        };
+        let holds = is_random
+            && workload.pattern == Pattern::Uniform
+            && workload.is_block_aligned()
+            && self.options.state == State::Steady;
+        if !holds {
+            return Ok(None);
+        }
+        let (Spec::Log(spec), Some((overhead_percent, _))) = (&self.spec, self.flash) else {
+            return Ok(None);
+        };
+        let log = &spec.log;
+        let (raw, stored) = (log.raw_bytes()?, log.stored_mean()?);
+        let data = formula::first_order(raw, workload.span_bytes as f64, stored);
+        Ok(Some(data / (1.0 - overhead_percent / 100.0)))
+    }
+}

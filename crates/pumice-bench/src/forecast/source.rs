@@ -1,0 +1,279 @@
+//! A workload by its name or file: an operation, a preset, a fio job or a trace.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::super::preset::{Changes, PRESETS, Preset};
+use super::super::workload::{Flush, Operation, Pattern, Workload};
+use super::job::{Job, JobFile};
+use pumice_drive::base::near::nearest;
+use pumice_drive::base::units::{format_size, format_size_exact};
+use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_sim::trace::{Format, Options as TraceOptions};
+
+/// A span is a multiple of it.
+const BLOCK_BYTES: u64 = pumice_drive::base::units::BLOCK_BYTES as u64;
+
+/// Bytes of the beginning of a file by which it is known.
+const BEGINNING_BYTES: u64 = 64 << 10;
+
+/// Requests in flight of an operation that is named without a depth: those of NCQ.
+const DEPTH: u32 = 32;
+
+/// Seconds of an operation that only reads.
+const SECONDS: f64 = 10.0;
+
+/// Something that a drive is to do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Case {
+    /// What it is called.
+    pub name: String,
+    /// What it is.
+    pub load: Load,
+}
+
+/// What a host does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Load {
+    /// A workload that was checked.
+    Steps(Workload),
+    /// What somebody recorded.
+    Trace(TraceLoad),
+}
+
+/// A trace, and how it is read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TraceLoad {
+    /// Its file.
+    pub path: PathBuf,
+    /// See [`TraceOptions`].
+    pub options: TraceOptions,
+    /// Whether requests beyond the drive go to a place in it.
+    pub folds: bool,
+}
+
+/// What a command line says of a workload beside its name.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// What it changes of a preset or an operation.
+    pub changes: Changes,
+    /// How a trace is read.
+    pub trace: TraceOptions,
+    /// See [`TraceLoad::folds`].
+    pub folds: bool,
+}
+
+impl Asked {
+    /// The same for a drive of `size_bytes` that is simulated by one of `simulated_bytes`: a span
+    /// is the same part of it.
+    ///
+    /// # Errors
+    /// The span is larger than the drive.
+    pub fn scaled(&self, size_bytes: u64, simulated_bytes: u64) -> Result<Self> {
+        let mut asked = self.clone();
+        if let Some(span) = &mut asked.changes.span_bytes {
+            if *span > size_bytes {
+                return Err(beyond("a span", *span, size_bytes));
+            }
+            if simulated_bytes < size_bytes / BLOCK_BYTES * BLOCK_BYTES {
+                let part = *span as f64 / size_bytes as f64 * simulated_bytes as f64;
+                *span = (part as u64 / BLOCK_BYTES * BLOCK_BYTES).max(BLOCK_BYTES);
+            }
+        }
+        Ok(asked)
+    }
+}
+
+/// A workload that was found, before it is fitted to a drive.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A preset, as it is known.
+    Preset(Box<Preset>),
+    /// One operation.
+    Operation(Operation),
+    /// Jobs of fio.
+    Jobs(Vec<Job>),
+    /// A trace.
+    Trace(TraceLoad),
+}
+
+fn invalid(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidInput, what.into())
+}
+
+impl Source {
+    /// Finds a workload, with remarks on what of it is not simulated.
+    ///
+    /// # Errors
+    /// `NotFound` with what may have been meant; `InvalidInput` for a file that is none of these.
+    pub fn find(name: &str, asked: &Asked) -> Result<(Self, Vec<String>)> {
+        if PRESETS.iter().any(|(known, _)| *known == name) {
+            return Ok((Self::Preset(Box::new(Preset::load(name)?)), Vec::new()));
+        }
+        if let Some(operation) = Operation::ALL.into_iter().find(|it| it.name() == name) {
+            return Ok((Self::Operation(operation), Vec::new()));
+        }
+        let path = Path::new(name);
+        if !path.exists() {
+            return Err(Error::new(ErrorKind::NotFound, not_found(name)));
+        }
+        if path.extension().is_some_and(|ending| ending == "toml") {
+            return Ok((Self::Preset(Box::new(Preset::load(name)?)), Vec::new()));
+        }
+        let mut beginning = Vec::new();
+        File::open(path)
+            .and_then(|file| file.take(BEGINNING_BYTES).read_to_end(&mut beginning))
+            .map_err(|error| Error::os(format!("cannot read {name}"), error))?;
+        let trace = TraceLoad { path: path.into(), options: asked.trace, folds: asked.folds };
+        if asked.trace.format.or_else(|| Format::detect(&beginning)).is_some() {
+            return Ok((Self::Trace(trace), Vec::new()));
+        }
+        if JobFile::is_one(&String::from_utf8_lossy(&beginning)) {
+            let JobFile { jobs, remarks } = JobFile::read(path)?;
+            return Ok((Self::Jobs(jobs), remarks));
+        }
+        let formats = Format::ALL.map(Format::name).join(", ");
+        let what = "is neither a preset (*.toml) nor a fio job nor a trace: give --format";
+        Err(invalid(format!("{name} {what} ({formats})")))
+    }
+
+    /// Whether it says where its requests go by the size of the drive, so that a smaller drive is
+    /// as good: not a trace, nor jobs with a size or place of their own.
+    pub fn is_relative(&self) -> bool {
+        match self {
+            Self::Preset(_) | Self::Operation(_) => true,
+            Self::Jobs(jobs) => {
+                jobs.iter().all(|job| job.size_bytes.is_none() && job.workload.shift_bytes == 0)
+            }
+            Self::Trace(_) => false,
+        }
+    }
+
+    /// What is to be done on a drive of this size.
+    ///
+    /// # Errors
+    /// It does not fit the drive.
+    pub fn cases(&self, size_bytes: u64, asked: &Asked) -> Result<Vec<Case>> {
+        let changes = &asked.changes;
+        if let Some(span) = changes.span_bytes.filter(|span| *span > size_bytes) {
+            return Err(beyond("a span", span, size_bytes));
+        }
+        match self {
+            Self::Trace(trace) => {
+                let name = trace.path.file_name().unwrap_or(trace.path.as_os_str());
+                let name = name.to_string_lossy().into_owned();
+                Ok(vec![Case { name, load: Load::Trace(trace.clone()) }])
+            }
+            Self::Jobs(jobs) => {
+                let case = |job: &Job| {
+                    let end = job.workload.end_bytes();
+                    let workload = match job.size_bytes {
+                        Some(_) if end > size_bytes => {
+                            return Err(beyond(&format!("job '{}'", job.name), end, size_bytes));
+                        }
+                        Some(_) => job.workload.clone(),
+                        None => whole(job.workload.clone(), size_bytes),
+                    };
+                    case(job.name.clone(), workload)
+                };
+                jobs.iter().map(case).collect()
+            }
+            Self::Operation(operation) => {
+                if operation.is_stdio() {
+                    let what = "goes through a buffer of the host, which no forecast has";
+                    return Err(invalid(format!("{} {what}", operation.name())));
+                }
+                let is_random = operation.is_timed();
+                let records = match changes.records.as_slice() {
+                    [] => vec![if is_random { 4096 } else { 128 << 10 }],
+                    records => records.to_vec(),
+                };
+                let workload = |record_bytes: u64| {
+                    let workload = Workload {
+                        operation: *operation,
+                        record_bytes,
+                        depth: changes.depth.unwrap_or(DEPTH),
+                        threads: changes.threads.unwrap_or(1),
+                        span_bytes: changes.span_bytes.unwrap_or(size_bytes),
+                        shift_bytes: changes.shift_bytes.unwrap_or(0),
+                        pattern: changes.pattern.unwrap_or_default(),
+                        reads_percent: 50,
+                        seconds: changes.seconds.unwrap_or(SECONDS),
+                        flush: changes.flush.unwrap_or_default(),
+                    };
+                    let name = described(&workload);
+                    case(name, fitted(workload, size_bytes))
+                };
+                records.into_iter().map(workload).collect()
+            }
+            Self::Preset(preset) => {
+                let span_bytes = Some(changes.span_bytes.unwrap_or(size_bytes));
+                let mut plan = preset.plan(&Changes { span_bytes, ..changes.clone() })?;
+                plan.leave_out_stdio();
+                let tests = plan.tests.into_iter();
+                tests.map(|test| case(test.name, fitted(test.workload, size_bytes))).collect()
+            }
+        }
+    }
+}
+
+fn case(name: String, workload: Workload) -> Result<Case> {
+    let named = |error: Error| Error::new(error.kind(), name.clone()).caused_by(error);
+    workload.check().map_err(named)?;
+    Ok(Case { name, load: Load::Steps(workload) })
+}
+
+fn beyond(what: &str, end_bytes: u64, size_bytes: u64) -> Error {
+    let (end, size) = (format_size(end_bytes), format_size(size_bytes));
+    invalid(format!("{what} of {end} goes beyond the drive of {size}: make it smaller"))
+}
+
+/// The workload over the whole drive.
+fn whole(workload: Workload, size_bytes: u64) -> Workload {
+    fitted(Workload { span_bytes: size_bytes, ..workload }, size_bytes)
+}
+
+/// The workload with a span of whole records that ends with the drive.
+fn fitted(mut workload: Workload, size_bytes: u64) -> Workload {
+    let left = size_bytes.saturating_sub(workload.shift_bytes);
+    let record = workload.record_bytes.max(1);
+    workload.span_bytes = workload.span_bytes.min(left) / record * record;
+    workload
+}
+
+/// What a workload of no name is called.
+pub(super) fn described(workload: &Workload) -> String {
+    let mut name = workload.operation.name().replace('-', " ");
+    if workload.operation == Operation::Mixed {
+        name = format!("{} % reads", workload.reads_percent);
+    }
+    name += &format!(", {}", format_size_exact(workload.record_bytes));
+    if workload.operation.is_timed() && workload.pattern != Pattern::Uniform {
+        name += &format!(", {}", workload.pattern);
+    }
+    if workload.depth > 1 {
+        name += &format!(", depth {}", workload.depth);
+    }
+    if workload.threads > 1 {
+        name += &format!(", {} threads", workload.threads);
+    }
+    if workload.flush == Flush::EachWrite {
+        name += ", each write flushed";
+    }
+    name
+}
+
+fn not_found(name: &str) -> String {
+    let presets = PRESETS.map(|(known, _)| known);
+    let operations = Operation::ALL.map(Operation::name);
+    let near = nearest(name, &presets).or_else(|| nearest(name, &operations));
+    let hint = near.map_or(".".into(), |near| format!(", did you mean {near}?"));
+    let operations: Vec<&str> =
+        Operation::ALL.into_iter().filter(|it| !it.is_stdio()).map(Operation::name).collect();
+    format!(
+        "no workload or file is called {name}{hint} Presets: {}; operations: {}",
+        presets.join(", "),
+        operations.join(", ")
+    )
+}

@@ -1,0 +1,133 @@
+//! Profiles of files, folders and devices.
+//!
+//! Files are put one behind the other in the order of their names, each filled up with zeroes to a
+//! whole unit, as a file system lays them out. Links are not followed. All of it is read, for the
+//! duplicates; evenly spaced windows of it are measured.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use super::pool::WINDOW_BYTES;
+use super::profile::{PROFILE_WINDOWS_MAX, Profile, Profiling, UNIT_BYTES};
+use super::repeats::Repeats;
+use pumice_drive::base::{Error, ErrorKind, Result};
+
+/// Different units remembered at most, in about 32 MiB.
+const UNITS_REMEMBERED_MAX: usize = 1 << 20;
+
+/// Files of a folder at most.
+const FILES_MAX: usize = 10_000_000;
+
+impl Profile {
+    /// Measures a file, all files below a folder, or a block device.
+    ///
+    /// # Errors
+    /// It cannot be read, or holds less than one window (64 KiB): `InvalidInput`.
+    pub fn of_path(path: &Path) -> Result<Self> {
+        let mut files = Vec::new();
+        find_files(path, &mut files)?;
+        let bytes: u64 = files.iter().map(|file| file.1.next_multiple_of(UNIT_BYTES as u64)).sum();
+        let mut measuring = Measuring::new(bytes);
+        for (path, bytes) in &files {
+            measuring.read(path, *bytes)?;
+        }
+        measuring.finish().ok_or_else(|| {
+            let what = format!("{} holds less than 64 KiB: too little to profile", path.display());
+            Error::new(ErrorKind::InvalidInput, what)
+        })
+    }
+}
+
+fn cannot_read(path: &Path, error: std::io::Error) -> Error {
+    Error::os(format!("cannot read {}", path.display()), error)
+}
+
+/// Regular files at or below `path` with their lengths, in the order of their names.
+fn find_files(path: &Path, files: &mut Vec<(PathBuf, u64)>) -> Result<()> {
+    let metadata = fs::metadata(path).map_err(|error| cannot_read(path, error))?;
+    if !metadata.is_dir() {
+        // A device has no length of its own.
+        let length = File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
+        files.push((path.into(), length.map_err(|error| cannot_read(path, error))?));
+        return Ok(());
+    }
+    let mut folders = vec![path.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let entries = fs::read_dir(&folder).map_err(|error| cannot_read(&folder, error))?;
+        for entry in entries {
+            let entry = entry.map_err(|error| cannot_read(&folder, error))?;
+            let metadata = entry.metadata().map_err(|error| cannot_read(&entry.path(), error))?;
+            if metadata.is_dir() {
+                folders.push(entry.path());
+            } else if metadata.is_file() && metadata.len() > 0 {
+                files.push((entry.path(), metadata.len()));
+            }
+        }
+        if files.len() > FILES_MAX {
+            let what = format!("{} has more than {FILES_MAX} files", path.display());
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        }
+    }
+    files.sort();
+    Ok(())
+}
+
+/// A profile in the making.
+struct Measuring {
+    window: Vec<u8>,
+    profiling: Profiling,
+    repeats: Repeats,
+    windows_read: u64,
+    windows_total: u64,
+}
+
+impl Measuring {
+    fn new(bytes: u64) -> Self {
+        Self {
+            window: Vec::with_capacity(WINDOW_BYTES),
+            profiling: Profiling::default(),
+            repeats: Repeats::new(UNITS_REMEMBERED_MAX),
+            windows_read: 0,
+            windows_total: bytes / WINDOW_BYTES as u64,
+        }
+    }
+
+    /// Takes `bytes` of a file; what is missing by now counts as zeroes.
+    fn read(&mut self, path: &Path, bytes: u64) -> Result<()> {
+        let mut file = File::open(path).map_err(|error| cannot_read(path, error))?;
+        let mut left = bytes;
+        while left > 0 {
+            let start = self.window.len();
+            let take = left.min((WINDOW_BYTES - start) as u64);
+            let got = Read::by_ref(&mut file).take(take).read_to_end(&mut self.window);
+            got.map_err(|error| cannot_read(path, error))?;
+            let filled = (start + take as usize).next_multiple_of(UNIT_BYTES);
+            self.window.resize(filled, 0);
+            left -= take;
+            if filled == WINDOW_BYTES {
+                self.end_window();
+            }
+        }
+        Ok(())
+    }
+
+    fn end_window(&mut self) {
+        for unit in self.window.chunks(UNIT_BYTES) {
+            self.repeats.add(unit);
+        }
+        // The windows whose number crosses a multiple of total / max.
+        let share = |read: u64| read * PROFILE_WINDOWS_MAX as u64 / self.windows_total.max(1);
+        let all = self.windows_total <= PROFILE_WINDOWS_MAX as u64;
+        if all || share(self.windows_read + 1) > share(self.windows_read) {
+            self.profiling.add(&self.window);
+        }
+        self.windows_read += 1;
+        self.window.clear();
+    }
+
+    fn finish(self) -> Option<Profile> {
+        let bytes = self.windows_read * WINDOW_BYTES as u64;
+        self.profiling.finish(self.repeats.again(), bytes)
+    }
+}

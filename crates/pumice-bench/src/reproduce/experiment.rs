@@ -1,0 +1,232 @@
+//! What was published: a drive, what was done to it, and what that gave.
+//!
+//! ```toml
+//! drive = "micro-center-64"
+//! title = "IOzone, records of 4 KiB"
+//! source = "who, where, when"
+//! about = "what is simulated of the conditions, and how it is scaled"
+//! conditions = "cache_bytes=480MiB"     # of the host: see SystemSpec::find
+//! [preset]                              # as presets of the bench are
+//! [[cell]]
+//! test = "write, 4 KiB"
+//! data = "98 % saved"                   # the name of a level
+//! mean = 49739.9                        # none: it is said what would come out
+//! deviation = 2349.23
+//! basis = "calibrated"                  # or predicted, or host with a why
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Plan;
+use crate::preset::{Changes, Preset};
+use pumice_drive::base::near::nearest;
+use pumice_drive::base::{Error, ErrorKind, Result};
+
+/// Name and text of a file.
+macro_rules! experiments {
+    ($($name:literal),* $(,)?) => {
+        [$(($name, include_str!(concat!("experiments/", $name, ".toml")))),*]
+    };
+}
+
+/// Those that come with the program.
+pub const EXPERIMENTS: [(&str, &str); 14] = experiments![
+    "micro-center-iozone-4k",
+    "micro-center-iozone-1m",
+    "micro-center-iozone-sizes",
+    "corsair-force-iometer",
+    "agility-2-iometer",
+    "vertex-2-crystaldiskmark-ide",
+    "vertex-2-crystaldiskmark-ahci",
+    "x25-e-rated",
+    "x25-m-g1-iometer",
+    "x25-m-g2-rated",
+    "vertex-iometer",
+    "samsung-slc-iometer",
+    "jmf602b-iometer",
+    "hard-disk-iometer",
+];
+
+/// How a published cell stands to the profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Basis {
+    /// Numbers of the profile were fitted to it.
+    Calibrated,
+    /// Nothing was.
+    Predicted,
+    /// An effect of the host.
+    Host,
+}
+
+impl Basis {
+    /// All, in the order in which they are summed up.
+    pub const ALL: [Self; 3] = [Self::Calibrated, Self::Predicted, Self::Host];
+
+    /// As it is printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Calibrated => "calibrated",
+            Self::Predicted => "predicted",
+            Self::Host => "host",
+        }
+    }
+}
+
+/// What a cell is a number of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measure {
+    /// MB/s or requests a second, as the test's unit says.
+    #[default]
+    Value,
+    /// Mean latency in ms.
+    LatencyMean,
+    /// Longest latency in ms.
+    LatencyMax,
+}
+
+/// One published number.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// Name of the test.
+    pub test: String,
+    /// Name of the level.
+    pub data: String,
+    /// What was measured.
+    #[serde(default)]
+    pub measure: Measure,
+    /// Mean, if one is known here.
+    pub mean: Option<f64>,
+    /// Standard deviation of the runs.
+    pub deviation: Option<f64>,
+    /// See [`Basis`].
+    pub basis: Basis,
+    /// What is to be known of the cell; why, if it is of the host.
+    pub why: Option<String>,
+}
+
+/// A published experiment.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// Profile of the drive.
+    pub drive: String,
+    /// What was run.
+    pub title: String,
+    /// Who published it, where and when.
+    pub source: String,
+    /// What is simulated of the conditions, and how it is scaled.
+    pub about: String,
+    /// Conditions of the host: see [`pumice_sim::system::SystemSpec::find`].
+    #[serde(default)]
+    pub conditions: String,
+    preset: toml::Table,
+    /// What came out.
+    #[serde(rename = "cell")]
+    pub cells: Vec<Published>,
+}
+
+impl Experiment {
+    /// Reads an experiment.
+    ///
+    /// # Errors
+    /// `InvalidInput` for what is none, and for cells of tests or levels that are not there.
+    pub fn parse(name: &str, text: &str) -> Result<Self> {
+        let wrong = |what: String| Error::new(ErrorKind::InvalidInput, format!("{name}: {what}"));
+        let experiment: Self =
+            toml::from_str(text).map_err(|error| wrong(error.message().to_owned()))?;
+        let plan = experiment.plan(None)?;
+        for cell in &experiment.cells {
+            let Published { test, data, basis, .. } = cell;
+            if !plan.tests.iter().any(|known| known.name == *test) {
+                let names: Vec<&str> = plan.tests.iter().map(|test| test.name.as_str()).collect();
+                return Err(wrong(format!("no test is called '{test}': {}", names.join("; "))));
+            }
+            if !plan.levels.iter().any(|level| level.name == *data) {
+                return Err(wrong(format!("no level is called '{data}'")));
+            }
+            if *basis == Basis::Host && cell.why.is_none() {
+                return Err(wrong(format!("'{test}' is of the host: say why")));
+            }
+        }
+        Ok(experiment)
+    }
+
+    /// Those that were published of a drive, or all for `all`, in the order of [`EXPERIMENTS`].
+    ///
+    /// # Errors
+    /// `NotFound` with the drives that there are.
+    pub fn of_drive(drive: &str) -> Result<Vec<Self>> {
+        let known = EXPERIMENTS.iter().map(|(name, text)| Self::parse(name, text));
+        let known = known.collect::<Result<Vec<_>>>()?;
+        let mut drives: Vec<String> = known.iter().map(|one| one.drive.clone()).collect();
+        drives.dedup();
+        let wanted: Vec<Self> =
+            known.into_iter().filter(|one| drive == "all" || one.drive == drive).collect();
+        if wanted.is_empty() {
+            let names: Vec<&str> = drives.iter().map(String::as_str).collect();
+            let near = nearest(drive, &names);
+            let hint = near.map_or(".".into(), |near| format!(", did you mean {near}?"));
+            let drives = names.join(", ");
+            let what = format!("no experiment is known of {drive}{hint} Drives: all, {drives}");
+            return Err(Error::new(ErrorKind::NotFound, what));
+        }
+        Ok(wanted)
+    }
+
+    /// What it is run on, behind `sim:`.
+    pub fn target(&self) -> String {
+        match self.conditions.is_empty() {
+            true => self.drive.clone(),
+            false => format!("{}?{}", self.drive, self.conditions),
+        }
+    }
+
+    /// What is done, so many times if not as often as it says.
+    ///
+    /// # Errors
+    /// Those of presets.
+    pub fn plan(&self, runs: Option<u32>) -> Result<Plan> {
+        let preset = Preset::from_table(self.preset.clone(), &self.title)?;
+        preset.plan(&Changes { runs, ..Changes::default() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: every experiment can be run, on a drive that there is, and mistakes are named.
+    use super::*;
+    use pumice_sim::system::SystemSpec;
+
+    #[test]
+    fn all_experiments_can_be_run() {
+        let all = Experiment::of_drive("all").expect("experiments");
+        assert_eq!(all.len(), EXPERIMENTS.len());
+        for experiment in all {
+            let spec = SystemSpec::find(&experiment.target()).expect(&experiment.title);
+            let plan = experiment.plan(Some(1)).expect(&experiment.title);
+            assert!(spec.size_bytes() >= plan.end_bytes(), "{}", experiment.title);
+            assert_eq!(plan.runs, 1);
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let (name, text) = EXPERIMENTS[0];
+        for (is, becomes, words) in [
+            ("drive = ", "drvie = ", "unknown field"),
+            ("test = \"write, 4 KiB\"", "test = \"wirte\"", "no test is called 'wirte'"),
+            ("data = \"98 % dedupable\"", "data = \"x\"", "no level is called 'x'"),
+            ("basis = \"calibrated\"", "basis = \"host\"", "is of the host: say why"),
+            ("record = \"4K\"", "recrod = \"4K\"", "unknown key 'recrod'"),
+        ] {
+            assert!(text.contains(is), "{is}");
+            let error = Experiment::parse(name, &text.replacen(is, becomes, 1)).unwrap_err();
+            assert!(error.to_string().contains(words), "{words}: {error}");
+        }
+        let unknown = Experiment::of_drive("micro-centre-64").unwrap_err().to_string();
+        assert!(unknown.contains("did you mean micro-center-64?"), "{unknown}");
+    }
+}

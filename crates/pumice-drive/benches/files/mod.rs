@@ -1,0 +1,38 @@
+//! Files of your own as data to measure on: for `benches/cold` and `examples/frame_size`.
+//!
+//! What cannot be listed or read is left out: a measurement wants much data of many kinds, not all
+//! of it. Profiles, which stand for the files they are named after, are made otherwise: see
+//! `pumice_bench::payload`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use pumice_drive::base::units::BLOCK_BYTES;
+
+/// Every n-th file below some directories, in the order of their names, each padded to whole
+/// blocks, so that all of them are about `limit` bytes.
+pub(crate) fn load(directories: &[String], limit: u64) -> Vec<u8> {
+    let mut files = Vec::new();
+    for directory in directories {
+        collect(Path::new(directory), &mut files);
+    }
+    let stride = files.iter().map(|(_, bytes)| bytes).sum::<u64>() / limit.max(1) + 1;
+    let mut data = Vec::new();
+    for (path, _) in files.iter().step_by(stride as usize) {
+        data.extend(fs::read(path).unwrap_or_default());
+        data.resize(data.len().next_multiple_of(BLOCK_BYTES), 0);
+    }
+    data
+}
+
+fn collect(directory: &Path, files: &mut Vec<(PathBuf, u64)>) {
+    let mut entries: Vec<_> = fs::read_dir(directory).into_iter().flatten().flatten().collect();
+    entries.sort_by_key(|entry| entry.file_name());
+    for entry in entries {
+        match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => collect(&entry.path(), files),
+            Ok(metadata) if metadata.is_file() => files.push((entry.path(), metadata.len())),
+            _ => {}
+        }
+    }
+}

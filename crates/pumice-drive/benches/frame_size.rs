@@ -1,0 +1,124 @@
+//! How many blocks should a frame have, and which codec? Measures both on your own files.
+//!
+//! ```text
+//! cargo bench --bench frame_size -- SIZE DIRECTORY...
+//! ```
+//!
+//! Reads an even selection of the files (about SIZE bytes, say 1G) into memory, each from a 4 KiB
+//! boundary, takes out blocks of one repeated byte, cuts the rest into frames and prints a table.
+//! Times are medians of three passes on one thread; a 4 KiB read decodes a random block's frame.
+
+#![allow(clippy::disallowed_methods, reason = "a measurement")]
+
+mod files;
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use pumice_drive::base::seed::random;
+use pumice_drive::base::units::{BLOCK_BYTES, format_size, parse_size};
+use pumice_drive::codec::{Codec, Compressor, Decompressor, Encoding, fill_byte};
+use rand_xoshiro::rand_core::Rng;
+
+/// Bytes of a frame's header, and of the record of a run of equal filled blocks.
+const HEADER_BYTES: usize = 28;
+const RANDOM_READS: usize = 20_000;
+
+struct Frame<'a> {
+    source: &'a [u8],
+    encoding: Encoding,
+    /// Offset and length of the payload.
+    payload: (usize, usize),
+}
+
+/// Cuts the data into the payloads of frames; gives them and the number of fill records.
+fn cut(data: &[u8], frame_blocks: usize) -> (Vec<&[u8]>, usize) {
+    let fills: Vec<_> = data.chunks(BLOCK_BYTES).map(fill_byte).collect();
+    let (mut sources, mut fill_records, mut start) = (Vec::new(), 0, 0);
+    for run in fills.chunk_by(|a, b| a == b) {
+        let end = start + run.len() * BLOCK_BYTES;
+        match run[0] {
+            Some(_) => fill_records += 1,
+            None => sources.extend(data[start..end].chunks(frame_blocks * BLOCK_BYTES)),
+        }
+        start = end;
+    }
+    (sources, fill_records)
+}
+
+/// Seconds that `work` takes, as the median of all passes.
+fn seconds(mut work: impl FnMut()) -> f64 {
+    let mut passes = [(); 3].map(|()| {
+        let start = Instant::now();
+        work();
+        start.elapsed().as_secs_f64()
+    });
+    passes.sort_by(f64::total_cmp);
+    passes[1]
+}
+
+fn measure(data: &[u8], codec: Codec, frame_blocks: usize) {
+    let (sources, fill_records) = cut(data, frame_blocks);
+    let source_bytes: usize = sources.iter().map(|source| source.len()).sum();
+    let mut scratch = vec![0; Compressor::target_bytes(frame_blocks * BLOCK_BYTES)];
+    let mut stored = Vec::with_capacity(source_bytes);
+    let mut frames = Vec::with_capacity(sources.len());
+    let compress_s = seconds(|| {
+        let mut compressor = Compressor::new(codec);
+        stored.clear();
+        frames.clear();
+        for source in &sources {
+            let (encoding, len) = compressor.compress(source, &mut scratch);
+            frames.push(Frame { source, encoding, payload: (stored.len(), len) });
+            stored.extend_from_slice(&scratch[..len]);
+        }
+    });
+    let mut decompressor = Decompressor::new();
+    let mut target = vec![0; frame_blocks * BLOCK_BYTES];
+    let mut decode = |frame: &Frame| {
+        let (offset, len) = frame.payload;
+        let target = &mut target[..frame.source.len()];
+        decompressor.decompress(frame.encoding, &stored[offset..][..len], target).unwrap();
+        black_box(target);
+    };
+    let decompress_s = seconds(|| frames.iter().for_each(&mut decode));
+    // One entry for each block, so that a long frame is picked as often as it has blocks.
+    let by_block: Vec<&Frame> =
+        frames.iter().flat_map(|f| std::iter::repeat_n(f, f.source.len() / BLOCK_BYTES)).collect();
+    let mut generator = random(1);
+    let mut pick = || by_block[(generator.next_u64() % by_block.len() as u64) as usize];
+    let picks: Vec<&Frame> = (0..RANDOM_READS).map(|_| pick()).collect();
+    let reads_s = seconds(|| picks.iter().for_each(|frame| decode(frame)));
+    let read_bytes: usize = picks.iter().map(|frame| frame.payload.1 + HEADER_BYTES).sum();
+
+    let stored_bytes = stored.len() + (frames.len() + fill_records) * HEADER_BYTES;
+    println!(
+        "| {codec} | {frame_blocks} | {:.4} | {:.0} | {:.0} | {:.1} | {:.1} |",
+        stored_bytes as f64 / data.len() as f64,
+        source_bytes as f64 / compress_s / 1e6,
+        source_bytes as f64 / decompress_s / 1e6,
+        reads_s * 1e6 / RANDOM_READS as f64,
+        read_bytes as f64 / RANDOM_READS as f64 / 1024.0,
+    );
+}
+
+fn main() -> Result<(), String> {
+    let mut arguments = std::env::args().skip(1);
+    let limit = parse_size(&arguments.next().unwrap_or_default())?;
+    let data = files::load(&arguments.collect::<Vec<_>>(), limit);
+    if data.is_empty() {
+        let what = "no data: give a size, then one or more directories with readable files";
+        return Err(what.to_owned());
+    }
+    println!("{} in memory\n", format_size(data.len() as u64));
+    println!(
+        "| codec | blocks a frame | stored fraction | compress MB/s | decompress MB/s \
+         | decode for a 4 KiB read, us | stored KiB it reads |\n|---|---|---|---|---|---|---|"
+    );
+    for codec in [Codec::Lz4, Codec::Zstd { level: -1 }, Codec::Zstd { level: 1 }] {
+        for frame_blocks in [1, 2, 4, 8, 16, 32] {
+            measure(&data, codec, frame_blocks);
+        }
+    }
+    Ok(())
+}

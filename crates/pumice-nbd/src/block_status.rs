@@ -1,0 +1,129 @@
+//! A block status: what the contexts that were agreed on say of a range.
+
+use super::chunks::Descriptor;
+use super::contexts::{Context, STATE_HOLE, STATE_ZERO, STORED_WHOLE};
+use super::request::Command;
+use super::session::Session;
+use crate::Disk;
+use crate::disk::{Content, Extent};
+use pumice_drive::base::Result;
+
+/// Extents in one answer of one context: a reply of at most 32 KiB. Clients ask on from where it
+/// ends.
+const EXTENTS_MAX: usize = 2048;
+
+/// Extents of the disk looked at for one request: a few milliseconds.
+const VISITS_MAX: usize = 1 << 16;
+
+/// What one context says, extent after extent.
+struct Answer {
+    context: Context,
+    descriptors: Vec<Descriptor>,
+    descriptors_max: usize,
+}
+
+impl Answer {
+    /// Takes the next extent; false if there is no room for it, or for any after it.
+    fn take(&mut self, extent: Extent) -> bool {
+        let status = match (self.context, extent.content) {
+            (Context::Allocation, Content::Hole) => STATE_HOLE | STATE_ZERO,
+            (Context::Allocation, Content::Zeroes) => STATE_ZERO,
+            (Context::Allocation, Content::Data) => 0,
+            // To the nearest; a frame is so short that nothing overflows.
+            (Context::Stored, _) => {
+                (extent.stored_bytes * STORED_WHOLE + extent.bytes / 2) / extent.bytes
+            }
+        };
+        let is_full = self.descriptors.len() == self.descriptors_max;
+        match self.descriptors.last_mut() {
+            Some((bytes, last)) if *last == status => *bytes += extent.bytes,
+            _ if is_full => {
+                // What comes later must not be joined to what is here.
+                self.descriptors_max = 0;
+                return false;
+            }
+            _ => self.descriptors.push((extent.bytes, status)),
+        }
+        true
+    }
+
+    fn wants_more(&self) -> bool {
+        self.descriptors_max > 0
+    }
+}
+
+/// Answers a block status of at least one byte.
+pub(super) async fn block_status<D: Disk>(session: &Session<D>, command: Command, is_one: bool) {
+    let descriptors_max = if is_one { 1 } else { EXTENTS_MAX };
+    let new = |context| Answer { context, descriptors: Vec::new(), descriptors_max };
+    let mut answers: Vec<_> = session.dialect.contexts.iter().map(new).collect();
+    let result = ask(&*session.export.disk, &command, &mut answers).await;
+    session.replies.room().await;
+    if result.is_err() {
+        return session.answer(&command, result);
+    }
+    let to = session.reply_to(&command);
+    for (index, answer) in answers.iter().enumerate() {
+        let is_last = index + 1 == answers.len();
+        let id = answer.context.id();
+        session.replies.append_with(|out| to.append_status(out, id, &answer.descriptors, is_last));
+    }
+    session.count(&command, &result);
+}
+
+async fn ask<D: Disk>(disk: &D, command: &Command, answers: &mut [Answer]) -> Result<()> {
+    let mut visits = 0;
+    disk.extents(command.offset, command.length, |extent| {
+        visits += 1;
+        let mut is_wanted = false;
+        for answer in answers.iter_mut().filter(|answer| answer.wants_more()) {
+            is_wanted |= answer.take(extent);
+        }
+        is_wanted && visits < VISITS_MAX
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: neighbours that say the same are one extent, and a full answer ends where it is full.
+    use super::*;
+
+    fn answer(context: Context, descriptors_max: usize, extents: &[Extent]) -> Answer {
+        let mut answer = Answer { context, descriptors: Vec::new(), descriptors_max };
+        for &extent in extents {
+            if answer.wants_more() {
+                answer.take(extent);
+            }
+        }
+        answer
+    }
+
+    const EXTENTS: [Extent; 6] = [
+        Extent { bytes: 10, content: Content::Data, stored_bytes: 5 },
+        Extent { bytes: 20, content: Content::Data, stored_bytes: 5 },
+        Extent { bytes: 30, content: Content::Data, stored_bytes: 0 },
+        Extent { bytes: 40, content: Content::Zeroes, stored_bytes: 0 },
+        Extent { bytes: 50, content: Content::Hole, stored_bytes: 0 },
+        Extent { bytes: 60, content: Content::Data, stored_bytes: 61 },
+    ];
+
+    #[test]
+    fn neighbours_that_say_the_same_are_joined() {
+        let allocation = answer(Context::Allocation, 9, &EXTENTS);
+        assert_eq!(allocation.descriptors, [(60, 0), (40, 2), (50, 3), (60, 0)]);
+        let stored = answer(Context::Stored, 9, &EXTENTS);
+        let expected = [(10, 32768), (20, 16384), (120, 0), (60, 66628)];
+        assert_eq!(stored.descriptors, expected);
+    }
+
+    #[test]
+    fn a_full_answer_ends_before_what_does_not_fit() {
+        let allocation = answer(Context::Allocation, 1, &EXTENTS);
+        assert_eq!(allocation.descriptors, [(60, 0)]);
+        assert!(!allocation.wants_more());
+        let stored = answer(Context::Stored, 3, &EXTENTS);
+        assert_eq!(stored.descriptors, [(10, 32768), (20, 16384), (120, 0)]);
+        assert!(answer(Context::Stored, 4, &EXTENTS).wants_more());
+    }
+}

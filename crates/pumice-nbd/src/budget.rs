@@ -1,0 +1,256 @@
+//! The memory that payloads may take: one budget for a server, a share of it for each connection.
+//!
+//! Buffers are powers of two, kept for reuse, and counted whether in use or kept, so that the
+//! budget bounds memory and not only use. Running out means waiting, never failing. Two rules keep
+//! one connection from stopping the others, whatever its client does:
+//!
+//! * a connection may hold at most half of the budget;
+//! * when the budget is spent, a connection that holds no *extra* buffer gets one, of up to
+//!   [`EXTRA_BYTES_MAX`]. Every request can be carried out with that one, and it comes back without
+//!   anything from another connection: there is no deadlock.
+//!
+//! So payloads take at most the budget plus one extra buffer for each connection.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use pumice_drive::base::wait::WaitQueue;
+
+/// Room in front of the data for a reply's header, so that both leave in one send.
+pub(super) use super::chunks::HEAD_BYTES;
+
+/// Largest extra buffer: one piece of a streamed request.
+pub(super) const EXTRA_BYTES_MAX: usize = super::PIECE_BYTES;
+
+/// Smallest buffer; most requests of a file system are this long.
+const BUFFER_BYTES_MIN: usize = 4096;
+
+/// Powers of two from [`BUFFER_BYTES_MIN`] to the longest payload, 32 MiB.
+const CLASSES: usize = 14;
+
+/// The budget of a server.
+#[derive(Debug)]
+pub(super) struct Budget {
+    limit_bytes: usize,
+    /// Bytes in use or kept, extra buffers apart.
+    allocated_bytes: Cell<usize>,
+    kept: RefCell<[Vec<Vec<u8>>; CLASSES]>,
+    returned: WaitQueue,
+}
+
+/// What one connection holds of the budget.
+#[derive(Debug)]
+pub(super) struct Share {
+    budget: Rc<Budget>,
+    held_bytes: Cell<usize>,
+    has_extra: Cell<bool>,
+}
+
+/// A buffer with room for a reply's header and for at least the data it was asked for.
+///
+/// Returns to the budget when dropped.
+#[derive(Debug)]
+pub(super) struct Payload {
+    /// [`HEAD_BYTES`], then the data. Whoever moves it out for an operation puts it back.
+    pub(super) buffer: Vec<u8>,
+    class: usize,
+    is_extra: bool,
+    share: Rc<Share>,
+}
+
+impl Budget {
+    /// A budget of `limit_bytes`.
+    pub(super) fn new(limit_bytes: usize) -> Rc<Self> {
+        Rc::new(Self {
+            limit_bytes,
+            allocated_bytes: Cell::new(0),
+            kept: RefCell::default(),
+            returned: WaitQueue::default(),
+        })
+    }
+
+    /// A buffer of `class` that is kept, or a new one if the limit allows it after letting go of
+    /// kept ones of other classes.
+    fn take(&self, class: usize) -> Option<Vec<u8>> {
+        let mut kept = self.kept.borrow_mut();
+        if let Some(buffer) = kept[class].pop() {
+            return Some(buffer);
+        }
+        let bytes = class_bytes(class);
+        for other in (0..CLASSES).rev() {
+            while self.allocated_bytes.get() + bytes > self.limit_bytes
+                && kept[other].pop().is_some()
+            {
+                self.allocated_bytes.update(|allocated| allocated - class_bytes(other));
+            }
+        }
+        if self.allocated_bytes.get() + bytes > self.limit_bytes {
+            return None;
+        }
+        self.allocated_bytes.update(|allocated| allocated + bytes);
+        Some(new_buffer(class))
+    }
+}
+
+impl Share {
+    /// The share of a new connection.
+    pub(super) fn new(budget: Rc<Budget>) -> Rc<Self> {
+        Rc::new(Self { budget, held_bytes: Cell::new(0), has_extra: Cell::new(false) })
+    }
+
+    /// A buffer for `length` bytes of data, at most [`EXTRA_BYTES_MAX`]; waits for one.
+    pub(super) async fn acquire(self: &Rc<Self>, length: usize) -> Payload {
+        debug_assert!(length <= EXTRA_BYTES_MAX);
+        if let Some(payload) = self.acquire_now(length) {
+            return payload;
+        }
+        let extra = || (!self.has_extra.replace(true)).then(|| self.payload_extra(length));
+        self.budget.returned.wait_for(|| self.acquire_now(length).or_else(extra)).await
+    }
+
+    /// A buffer for `length` bytes of data, at most 32 MiB, if the budget has one now.
+    pub(super) fn acquire_now(self: &Rc<Self>, length: usize) -> Option<Payload> {
+        let class = class_for(length);
+        let held_bytes = self.held_bytes.get() + class_bytes(class);
+        if held_bytes > self.budget.limit_bytes / 2 {
+            return None;
+        }
+        let buffer = self.budget.take(class)?;
+        self.held_bytes.set(held_bytes);
+        Some(Payload { buffer, class, is_extra: false, share: self.clone() })
+    }
+
+    fn payload_extra(self: &Rc<Self>, length: usize) -> Payload {
+        let class = class_for(length);
+        Payload { buffer: new_buffer(class), class, is_extra: true, share: self.clone() }
+    }
+}
+
+impl Drop for Payload {
+    fn drop(&mut self) {
+        let budget = &self.share.budget;
+        let bytes = class_bytes(self.class);
+        if self.is_extra {
+            self.share.has_extra.set(false);
+        } else {
+            self.share.held_bytes.update(|held| held - bytes);
+            // An operation that was abandoned has taken the buffer with it.
+            if self.buffer.is_empty() {
+                budget.allocated_bytes.update(|allocated| allocated - bytes);
+            } else {
+                budget.kept.borrow_mut()[self.class].push(std::mem::take(&mut self.buffer));
+            }
+        }
+        budget.returned.wake_all();
+    }
+}
+
+fn class_for(length: usize) -> usize {
+    let bytes = length.max(BUFFER_BYTES_MIN).next_power_of_two();
+    (bytes / BUFFER_BYTES_MIN).trailing_zeros() as usize
+}
+
+fn class_bytes(class: usize) -> usize {
+    BUFFER_BYTES_MIN << class
+}
+
+fn new_buffer(class: usize) -> Vec<u8> {
+    vec![0; HEAD_BYTES + class_bytes(class)]
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: the limit holds, buffers are reused, and a connection is never stopped by another.
+    //! Method: futures polled by hand; nothing here needs a runtime.
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    fn poll<T>(future: impl Future<Output = T>) -> Option<T> {
+        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(value) => Some(value),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn buffers_are_powers_of_two_and_reused() {
+        let budget = Budget::new(1 << 20);
+        let share = Share::new(budget.clone());
+        let first = poll(share.acquire(4097)).unwrap();
+        assert_eq!(first.buffer.len(), HEAD_BYTES + 8192);
+        let address = first.buffer.as_ptr();
+        drop(first);
+        assert_eq!(poll(share.acquire(8000)).unwrap().buffer.as_ptr(), address);
+        assert_eq!(budget.allocated_bytes.get(), 8192);
+        assert_eq!(share.held_bytes.get(), 0);
+        assert_eq!(class_for(0), 0);
+        assert_eq!(class_for(32 << 20), CLASSES - 1);
+    }
+
+    #[test]
+    fn a_share_is_half_and_one_extra() {
+        let share = Share::new(Budget::new(64 << 10));
+        let held: Vec<_> = (0..8).map(|_| share.acquire_now(4096).unwrap()).collect();
+        assert!(share.acquire_now(4096).is_none());
+        let extra = poll(share.acquire(4096)).unwrap();
+        assert!(extra.is_extra);
+        assert!(poll(share.acquire(4096)).is_none(), "a second extra buffer");
+        drop(extra);
+        assert!(poll(share.acquire(4096)).unwrap().is_extra);
+        drop(held);
+        assert!(!poll(share.acquire(4096)).unwrap().is_extra);
+    }
+
+    #[test]
+    fn a_spent_budget_leaves_every_connection_one_buffer() {
+        let budget = Budget::new(64 << 10);
+        let shares: Vec<_> = (0..4).map(|_| Share::new(budget.clone())).collect();
+        let _held =
+            [shares[0].acquire_now(32 << 10), shares[1].acquire_now(32 << 10)].map(Option::unwrap);
+        assert!(shares[2].acquire_now(4096).is_none());
+        for share in &shares {
+            assert!(poll(share.acquire(EXTRA_BYTES_MAX)).unwrap().is_extra);
+        }
+    }
+
+    #[test]
+    fn kept_buffers_make_room_for_other_sizes() {
+        let budget = Budget::new(64 << 10);
+        let share = Share::new(budget.clone());
+        let small: Vec<_> = (0..8).map(|_| share.acquire_now(4096).unwrap()).collect();
+        let large = Share::new(budget.clone()).acquire_now(32 << 10).unwrap();
+        drop((small, large));
+        assert_eq!(budget.allocated_bytes.get(), 64 << 10);
+        let next = share.acquire_now(16 << 10).unwrap();
+        assert!(budget.allocated_bytes.get() <= 64 << 10);
+        drop(next);
+    }
+
+    #[test]
+    fn a_waiter_is_served_when_a_buffer_returns() {
+        let share = Share::new(Budget::new(8192));
+        let held = share.acquire_now(4096).unwrap();
+        let extra = poll(share.acquire(4096)).unwrap();
+        let mut waiting = pin!(share.acquire(4096));
+        let context = &mut Context::from_waker(Waker::noop());
+        assert!(waiting.as_mut().poll(context).is_pending());
+        assert!(!share.budget.returned.is_empty());
+        drop(held);
+        assert!(share.budget.returned.is_empty());
+        assert!(waiting.as_mut().poll(context).is_ready());
+        drop(extra);
+    }
+
+    #[test]
+    fn an_abandoned_buffer_is_given_back_to_the_limit() {
+        let budget = Budget::new(8192);
+        let share = Share::new(budget.clone());
+        let mut payload = share.acquire_now(4096).unwrap();
+        payload.buffer = Vec::new();
+        drop(payload);
+        assert_eq!(budget.allocated_bytes.get(), 0);
+    }
+}

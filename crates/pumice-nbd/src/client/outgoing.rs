@@ -1,0 +1,168 @@
+//! What is to be sent: requests of all tasks, in the order in which they were made.
+//!
+//! ```text
+//! append  ->  bytes     | header | header data | header      | header |
+//!             inserted                                ^ at 96: shared payload
+//! send    ->  header header data header | shared payload | header
+//! ```
+//!
+//! Requests and short payloads are copied into one buffer, so that all that the tasks of one turn
+//! ask for leaves with one send. Long payloads that are shared are sent from where they are, in
+//! between. While one batch is on its way the next one is filled; the two take turns, so that
+//! nothing is allocated after warm-up.
+//!
+//! Invariant: what was appended is sent whole, whatever becomes of the task that appended it.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::super::wire::Request;
+use pumice_drive::base::AlignedBuffer;
+use pumice_drive::base::wait::WaitQueue;
+use pumice_drive::runtime::Runtime;
+
+/// Bytes that may wait before requests wait, in bytes: a full queue of 32 with 4 KiB each, twice,
+/// and then what a Unix socket holds is long exceeded.
+const PENDING_BYTES_MAX: usize = 256 << 10;
+
+/// Shared payloads up to this length are copied: an own send costs about as much as copying them.
+const COPIED_BYTES_MAX: usize = 32 << 10;
+
+/// Data that goes with a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Payload<'a> {
+    None,
+    /// Is copied.
+    Copied(&'a [u8]),
+    /// The range of a buffer; copied if that is cheaper.
+    Shared(&'a Arc<AlignedBuffer>, usize, usize),
+}
+
+#[derive(Debug)]
+struct Inserted {
+    /// In `bytes`, where it goes before.
+    position: usize,
+    buffer: Arc<AlignedBuffer>,
+    range: Range<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    inserted: Vec<Inserted>,
+}
+
+/// A connection's unsent requests.
+#[derive(Default)]
+pub(super) struct Outgoing {
+    pending: RefCell<Batch>,
+    /// What is not filled now, for its allocation.
+    spare: Cell<Option<Batch>>,
+    /// Something was appended; only the sender waits for it.
+    appended: WaitQueue,
+}
+
+impl Outgoing {
+    /// Whether a request may be appended.
+    pub(super) fn has_room(&self) -> bool {
+        self.pending.borrow().bytes.len() < PENDING_BYTES_MAX
+    }
+
+    /// Appends a request with its payload.
+    pub(super) fn append(&self, request: &Request, payload: Payload<'_>) {
+        let batch = &mut *self.pending.borrow_mut();
+        batch.bytes.extend_from_slice(&request.encode());
+        match payload {
+            Payload::None => {}
+            Payload::Copied(data) => batch.bytes.extend_from_slice(data),
+            Payload::Shared(buffer, start, end) if end - start <= COPIED_BYTES_MAX => {
+                batch.bytes.extend_from_slice(&buffer[start..end]);
+            }
+            Payload::Shared(buffer, start, end) => batch.inserted.push(Inserted {
+                position: batch.bytes.len(),
+                buffer: buffer.clone(),
+                range: start..end,
+            }),
+        }
+        self.appended.wake_all();
+    }
+
+    /// Has the sender look whether it should end.
+    pub(super) fn wake_sender(&self) {
+        self.appended.wake_all();
+    }
+
+    /// Waits until there is something to send, and sends all there is then; says before the first
+    /// byte that there is room again. False if `has_ended` said so instead.
+    ///
+    /// # Errors
+    /// Those of `send`.
+    pub(super) async fn send_pending(
+        &self,
+        runtime: &Runtime,
+        socket: &Arc<OwnedFd>,
+        has_ended: impl Fn() -> bool,
+        made_room: impl FnOnce(),
+    ) -> io::Result<bool> {
+        let has_work = || match has_ended() {
+            true => Some(false),
+            false => (!self.pending.borrow().bytes.is_empty()).then_some(true),
+        };
+        if !self.appended.wait_for(has_work).await {
+            return Ok(false);
+        }
+        let mut batch = self.pending.replace(self.spare.take().unwrap_or_default());
+        made_room();
+        let mut start = 0;
+        for Inserted { position, buffer, range } in batch.inserted.drain(..) {
+            let before = start..position;
+            batch.bytes = send_bytes(runtime, socket, batch.bytes, before).await?;
+            start = position;
+            send_shared(runtime, socket, &buffer, range).await?;
+        }
+        let rest = start..batch.bytes.len();
+        batch.bytes = send_bytes(runtime, socket, batch.bytes, rest).await?;
+        batch.bytes.clear();
+        self.spare.set(Some(batch));
+        Ok(true)
+    }
+}
+
+async fn send_bytes(
+    runtime: &Runtime,
+    socket: &Arc<OwnedFd>,
+    mut bytes: Vec<u8>,
+    mut range: Range<usize>,
+) -> io::Result<Vec<u8>> {
+    while !range.is_empty() {
+        let (back, result) = runtime.send(socket, bytes, range.clone()).await;
+        bytes = back;
+        range.start += some_bytes(result)?;
+    }
+    Ok(bytes)
+}
+
+async fn send_shared(
+    runtime: &Runtime,
+    socket: &Arc<OwnedFd>,
+    buffer: &Arc<AlignedBuffer>,
+    mut range: Range<usize>,
+) -> io::Result<()> {
+    while !range.is_empty() {
+        let result = runtime.send_shared(socket, buffer, range.clone()).await;
+        range.start += some_bytes(result)?;
+    }
+    Ok(())
+}
+
+/// The length of a send, with a socket that takes nothing as an error and a signal as no progress.
+fn some_bytes(result: io::Result<usize>) -> io::Result<usize> {
+    match result {
+        Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+        other => other,
+    }
+}

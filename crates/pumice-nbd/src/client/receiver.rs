@@ -1,0 +1,116 @@
+//! The receiving task of a connection: replies as they come, each to the request it names.
+//!
+//! One receive asks for as much as the buffer of `incoming` holds, so that many short replies come
+//! with one system call; a payload is copied from there to where it belongs. What is left of a long
+//! payload is received straight into its buffer. When the buffer is used up the callers go first:
+//! their next requests are then on their way before the next receive.
+//!
+//! A reply of a request that nobody waits for any more is read like every other one.
+
+use std::io;
+use std::rc::Rc;
+
+use super::super::incoming::Incoming;
+use super::super::wire::{self, Errno, REPLY_BYTES};
+use super::connection::{Connection, End};
+use super::table::{Outcome, Target};
+use pumice_drive::base::AlignedBuffer;
+
+/// What is left of a payload is received without going through the buffer if it is this long: an
+/// own receive costs about as much as copying so much.
+const DIRECT_BYTES_MIN: usize = 32 << 10;
+
+/// Receives replies until the connection ends; then nobody waits any longer.
+pub(super) async fn receive(connection: Rc<Connection>, mut incoming: Incoming) {
+    let end = loop {
+        if let Err(end) = receive_reply(&connection, &mut incoming).await {
+            break end;
+        }
+        if incoming.unread().len() < REPLY_BYTES {
+            connection.runtime.yield_now().await;
+        }
+    };
+    connection.end(end);
+    loop {
+        let lost = connection.table.borrow_mut().lose_one();
+        match lost {
+            Some(waker) => waker.wake(),
+            None => break,
+        }
+    }
+    connection.changed.wake_all();
+}
+
+async fn receive_reply(connection: &Connection, incoming: &mut Incoming) -> Result<(), End> {
+    let header = match incoming.peek::<REPLY_BYTES>().await {
+        Ok(header) => header,
+        Err(error) => return Err(end_of_stream(connection, incoming, &error)),
+    };
+    let Some((cookie, error)) = wire::decode_reply(&header) else {
+        return Err(End::lost("the server sent something that is no simple reply"));
+    };
+    incoming.consume(REPLY_BYTES);
+    let answered = connection.table.borrow_mut().answered(cookie);
+    let Some((key, mut target)) = answered else {
+        let what = format!("the server answered a request that nobody made (cookie {cookie:#x})");
+        return Err(End::lost(what));
+    };
+    let mut result = Ok(());
+    if let Some(target) = &mut target
+        && error == Errno::OK
+    {
+        result = receive_payload(connection, incoming, target).await;
+    }
+    let outcome = if result.is_ok() { Outcome::Answered(error) } else { Outcome::Lost };
+    if let Err(error) = &result {
+        // Said before the request hears of it.
+        connection.end(End::lost(format!("in the middle of a reply: {error}")));
+    }
+    let waker = connection.table.borrow_mut().complete(key, outcome, target);
+    waker.wake();
+    connection.changed.wake_all();
+    result.map_err(|error| End::lost(error.to_string()))
+}
+
+/// Fills what the target still wants, with what came already and then from the socket.
+async fn receive_payload(
+    connection: &Connection,
+    incoming: &mut Incoming,
+    target: &mut Target,
+) -> io::Result<()> {
+    let Target { buffer, range } = target;
+    let mut missing = range.clone();
+    while !missing.is_empty() {
+        if incoming.unread().is_empty() && missing.len() >= DIRECT_BYTES_MIN {
+            let out = std::mem::replace(buffer, AlignedBuffer::zeroed(0));
+            let Connection { runtime, socket, .. } = connection;
+            let (back, result) = runtime.receive_aligned(socket, out, missing.clone()).await;
+            *buffer = back;
+            match result {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => missing.start += result?,
+            }
+        } else {
+            incoming.fill(1).await?;
+            let length = incoming.unread().len().min(missing.len());
+            let part = missing.start..missing.start + length;
+            buffer[part].copy_from_slice(incoming.take(length));
+            missing.start += length;
+        }
+    }
+    Ok(())
+}
+
+fn end_of_stream(connection: &Connection, incoming: &Incoming, error: &io::Error) -> End {
+    let is_clean = error.kind() == io::ErrorKind::UnexpectedEof && incoming.unread().is_empty();
+    match error.kind() {
+        // A server that closes with something of ours unread resets the connection.
+        _ if connection.is_left() => {
+            End { is_orderly: true, what: "this client has disconnected".into() }
+        }
+        _ if is_clean => End::lost("the server closed it"),
+        io::ErrorKind::UnexpectedEof => End::lost("the server closed it in the middle of a reply"),
+        _ => End::lost(format!("cannot receive: {error}")),
+    }
+}

@@ -1,0 +1,307 @@
+//! Where an export is: the NBD URI.
+//!
+//! ```text
+//! nbd://HOST[:PORT][/EXPORT]              TCP; port 10809 unless said otherwise
+//! nbd+unix:///[EXPORT]?socket=PATH        Unix socket
+//! ```
+//!
+//! What is not understood is an error, never ignored: a parameter that was meant to change
+//! something must not change nothing. Deliberately knows no TLS (`nbds`), no abstract sockets and
+//! no other transports, and says so.
+//!
+//! Source: NetworkBlockDevice/nbd, doc/uri.md; RFC 3986.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use crate::listen::percent_encode;
+use pumice_drive::base::{Error, ErrorKind, Result};
+
+/// The port that is NBD's by IANA.
+const PORT: u16 = 10809;
+
+/// Longest name of an export in bytes, by the protocol.
+const EXPORT_NAME_BYTES_MAX: usize = 4096;
+
+/// An export of a server, and the way there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uri {
+    pub(super) place: Place,
+    pub(super) export: String,
+}
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A socket file.
+    Unix(PathBuf),
+    /// A host name or an address, without brackets.
+    Tcp { host: String, port: u16 },
+}
+
+impl Uri {
+    /// Reads `nbd://host[:port]/export` or `nbd+unix:///export?socket=PATH`. Everything may be
+    /// percent-encoded; an IPv6 address stands in brackets; a missing export is the default one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] for TLS and for transports other than these two,
+    /// [`ErrorKind::InvalidInput`] for everything that is no such URI; both say what is wrong.
+    pub fn parse(text: &str) -> Result<Uri> {
+        let parsed = text
+            .split_once("://")
+            .ok_or_else(|| wrong("it does not begin with nbd:// or nbd+unix://"))
+            .and_then(|(scheme, rest)| parse_rest(&scheme.to_ascii_lowercase(), rest));
+        parsed.map_err(|error| {
+            let what = format!("'{}' cannot be used as an NBD URI", text.escape_debug());
+            Error::new(error.kind(), what).caused_by(error)
+        })
+    }
+
+    /// An export behind a Unix socket. The name must be one the protocol allows: at most 4096
+    /// bytes, no NUL.
+    pub fn unix(socket: &Path, export: &str) -> Uri {
+        Uri { place: Place::Unix(socket.to_owned()), export: export.to_owned() }
+    }
+
+    /// Name of the export; empty for the server's default one.
+    pub fn export(&self) -> &str {
+        &self.export
+    }
+}
+
+impl fmt::Display for Uri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let export = percent_encode(self.export.as_bytes());
+        match &self.place {
+            Place::Unix(path) => {
+                write!(
+                    f,
+                    "nbd+unix:///{export}?socket={}",
+                    percent_encode(path.as_os_str().as_bytes())
+                )
+            }
+            Place::Tcp { host, port } if host.contains(':') => {
+                write!(f, "nbd://[{host}]:{port}/{export}")
+            }
+            Place::Tcp { host, port } => write!(f, "nbd://{host}:{port}/{export}"),
+        }
+    }
+}
+
+fn wrong(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidInput, what.into())
+}
+
+fn parse_rest(scheme: &str, rest: &str) -> Result<Uri> {
+    if rest.contains('#') {
+        return Err(wrong("a fragment (#) means nothing here; encode it as %23"));
+    }
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let export = String::from_utf8(percent_decode(path)?)
+        .map_err(|_| wrong("the name of the export is not UTF-8"))?;
+    if export.len() > EXPORT_NAME_BYTES_MAX || export.contains('\0') {
+        return Err(wrong("the name of an export has at most 4096 bytes, none of them NUL"));
+    }
+    let socket = socket_of(query)?;
+    let place = match (scheme, socket) {
+        ("nbds" | "nbds+unix", _) => {
+            let what = "TLS is not supported yet: use nbd:// or nbd+unix://";
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        ("nbd", None) => parse_authority(authority)?,
+        ("nbd", Some(_)) => return Err(wrong("a socket belongs to nbd+unix://")),
+        ("nbd+unix", Some(path)) if authority.is_empty() => Place::Unix(path),
+        ("nbd+unix", Some(_)) => {
+            return Err(wrong("a Unix socket has no host: write nbd+unix:/// with three slashes"));
+        }
+        ("nbd+unix", None) => return Err(wrong("it does not say where: add ?socket=PATH")),
+        (other, _) => {
+            let what = format!("'{}' is not supported", other.escape_debug());
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+    };
+    Ok(Uri { place, export })
+}
+
+/// The path of the one parameter there is.
+fn socket_of(query: &str) -> Result<Option<PathBuf>> {
+    let mut socket = None;
+    for parameter in query.split(['&', ';']).filter(|parameter| !parameter.is_empty()) {
+        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        if name != "socket" {
+            return Err(wrong(format!("unknown parameter '{}'", name.escape_debug())));
+        }
+        let path = percent_decode(value)?;
+        if path.first() == Some(&0) {
+            let what = "sockets of the abstract namespace are not supported";
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        if path.is_empty() || path.contains(&0) {
+            return Err(wrong("the path of the socket is empty or has a NUL in it"));
+        }
+        if socket.replace(PathBuf::from(OsString::from_vec(path))).is_some() {
+            return Err(wrong("it names two sockets"));
+        }
+    }
+    Ok(socket)
+}
+
+fn parse_authority(authority: &str) -> Result<Place> {
+    if authority.contains('@') {
+        return Err(wrong("a user name (@) is of use with TLS only"));
+    }
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) =
+                rest.split_once(']').ok_or_else(|| wrong("the bracket of the address is open"))?;
+            host.parse::<std::net::Ipv6Addr>()
+                .map_err(|_| wrong("what stands in brackets is no IPv6 address"))?;
+            let port = match rest.strip_prefix(':') {
+                None if !rest.is_empty() => return Err(wrong("a port follows a colon")),
+                port => port,
+            };
+            (host.to_owned(), port)
+        }
+        None => {
+            let (host, port) = match authority.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (authority, None),
+            };
+            let host = String::from_utf8(percent_decode(host)?).ok();
+            // NUL and blanks would only be found out by the resolver, which speaks of other things.
+            let host = host.filter(|host| {
+                host.chars().all(|c| c.is_alphanumeric() || c == '.' || c == '-' || c == '_')
+            });
+            (host.ok_or_else(|| wrong("that is no host name; IPv6 stands in brackets"))?, port)
+        }
+    };
+    if host.is_empty() {
+        return Err(wrong("it names no host"));
+    }
+    let port = match port {
+        None | Some("") => PORT,
+        Some(digits) => {
+            let port = digits.parse().ok().filter(|port| *port > 0);
+            let only_digits = digits.bytes().all(|byte| byte.is_ascii_digit());
+            port.filter(|_| only_digits)
+                .ok_or_else(|| wrong("the port is not one of 1 to 65535"))?
+        }
+    };
+    Ok(Place::Tcp { host, port })
+}
+
+/// Takes `%XX` apart; the result may be any bytes.
+fn percent_decode(text: &str) -> Result<Vec<u8>> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, behind)) = rest.split_first() {
+        rest = behind;
+        if byte != b'%' {
+            out.push(byte);
+            continue;
+        }
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        let decoded = rest.split_first_chunk().and_then(|(&[high, low], behind)| {
+            rest = behind;
+            Some((digit(high)? << 4 | digit(low)?) as u8)
+        });
+        out.push(decoded.ok_or_else(|| wrong("% is not followed by two hexadecimal digits"))?);
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: URIs mean what the specification says, and what means nothing is refused.
+    //! Method: its examples, each with the parts it must give; what it prints is read again.
+    use super::*;
+
+    fn tcp(host: &str, port: u16, export: &str) -> Uri {
+        Uri { place: Place::Tcp { host: host.into(), port }, export: export.into() }
+    }
+
+    fn unix(path: &[u8], export: &str) -> Uri {
+        let path = OsString::from_vec(path.to_vec());
+        Uri { place: Place::Unix(path.into()), export: export.into() }
+    }
+
+    #[test]
+    fn good_uris_give_their_parts_and_print_the_same_again() {
+        for (text, expected) in [
+            ("nbd://example.com/disk", tcp("example.com", 10809, "disk")),
+            ("nbd://example.com/", tcp("example.com", 10809, "")),
+            ("nbd://example.com", tcp("example.com", 10809, "")),
+            ("nbd://example.com:/", tcp("example.com", 10809, "")),
+            ("nbd://example.com//disk", tcp("example.com", 10809, "/disk")),
+            ("nbd://example.com:11/hello%20world", tcp("example.com", 11, "hello world")),
+            ("NBD://127.0.0.1:65535/a/b", tcp("127.0.0.1", 65535, "a/b")),
+            ("nbd://[::1]/x", tcp("::1", 10809, "x")),
+            ("nbd://[2001:db8::7]:1", tcp("2001:db8::7", 1, "")),
+            ("nbd+unix:///disk?socket=sock", unix(b"sock", "disk")),
+            ("nbd+unix:///?socket=/tmp/a%20b", unix(b"/tmp/a b", "")),
+            ("nbd+unix://?socket=/tmp/%ff", unix(b"/tmp/\xff", "")),
+            ("nbd+unix:///%C3%A4?socket=/a+b%26c", unix(b"/a+b&c", "ä")),
+        ] {
+            let uri = Uri::parse(text).unwrap_or_else(|error| panic!("{text}: {error:?}"));
+            assert_eq!(uri, expected, "{text}");
+            assert_eq!(Uri::parse(&uri.to_string()).unwrap(), uri, "{uri}");
+        }
+        assert_eq!(Uri::unix(Path::new("/tmp/a b"), "x"), unix(b"/tmp/a b", "x"));
+        assert_eq!(tcp("::1", 7, "a b").to_string(), "nbd://[::1]:7/a%20b");
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        let long = format!("nbd://h/{}", "x".repeat(4097));
+        for text in [
+            "",
+            "nbd",
+            "nbd:host",
+            "/dev/nbd0",
+            "nbd:///export",
+            "nbd://h:0",
+            "nbd://h:65536",
+            "nbd://h:+1",
+            "nbd://h:1:2",
+            "nbd://::1/",
+            "nbd://[::1",
+            "nbd://[h]",
+            "nbd://[::1]x",
+            "nbd://u@h/",
+            "nbd://h/%",
+            "nbd://h/%1",
+            "nbd://h/%gg",
+            "nbd://h/%00",
+            "nbd://h/%ff",
+            "nbd://h/?socket=/s",
+            "nbd://h/?tls-type=psk",
+            "nbd://h/x#y",
+            "nbd://a b/",
+            &long,
+            "nbd+unix:///",
+            "nbd+unix:///?socket=",
+            "nbd+unix:///?socket=a%00b",
+            "nbd+unix://h/?socket=/s",
+            "nbd+unix:///?socket=a&socket=b",
+            "nbd+unix:///?sock=a",
+        ] {
+            let error = Uri::parse(text).expect_err(text);
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{text}: {error:?}");
+        }
+        for text in [
+            "nbds://h/",
+            "nbds+unix:///?socket=a",
+            "nbd+vsock://2/",
+            "http://h/",
+            "nbd+unix:///?socket=%00a",
+        ] {
+            let error = Uri::parse(text).expect_err(text);
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{text}: {error:?}");
+        }
+        let refused = Uri::parse("nbds://h/").unwrap_err().chain();
+        assert!(refused.contains("TLS is not supported yet"), "{refused}");
+    }
+}

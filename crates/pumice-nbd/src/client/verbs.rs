@@ -1,0 +1,354 @@
+//! The client itself: connecting, and what can be asked of an export.
+//!
+//! Everything that can be known here is refused here, before anything is sent: ranges outside the
+//! export, offsets and lengths that are no multiples of its smallest block, changes of a read-only
+//! export, and commands that the server did not offer. Requests above the server's limits go out in
+//! pieces, one behind the other.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::super::channel::Channel;
+use super::super::incoming::Incoming;
+use super::super::wire::{COMMAND_FLAG_FUA, COMMAND_FLAG_NO_HOLE, command};
+use super::connect::connect;
+use super::connection::{Call, Connection, End, verb};
+use super::handshake::{Capabilities, Handshake};
+use super::outgoing::Payload;
+use super::receiver;
+use super::table::Target;
+use super::uri::Uri;
+use pumice_drive::base::{AlignedBuffer, Error, ErrorKind, Result};
+use pumice_drive::runtime::{Runtime, shutdown_socket};
+
+/// Time for connecting and the handshake together.
+const CONNECT_NS: u64 = 10_000_000_000;
+
+/// Longest piece of a write whose data is copied, in bytes: it bounds the memory for what is
+/// unsent. A power of two, so that it is a multiple of every smallest block.
+const COPIED_PIECE_BYTES: u32 = 1 << 20;
+
+/// Longest range of one trim or write-zeroes in bytes. The protocol's field ends below 4 GiB; a
+/// power of two is a multiple of every smallest block.
+const RANGE_PIECE_BYTES: u32 = 1 << 30;
+
+/// A connection with one export of an NBD server; clones are the same connection.
+///
+/// Used by any number of tasks of its runtime at once: their requests are under way together, up to
+/// 1024, and may be carried out and answered in any order. Only a request that is made after the
+/// answer of another one sees its effect. The connection has no time limit for answers; a caller
+/// that wants one uses [`Runtime::timeout`].
+///
+/// **A dropped future** leaves its request under way: a write may still happen, a read's buffer is
+/// freed when its reply has come.
+///
+/// **A connection that ends**, for whatever reason, fails all requests that wait and all later ones
+/// with [`ErrorKind::Medium`] and the reason. It is not opened again.
+///
+/// When the last clone is dropped the connection is closed at once; [`Client::disconnect`] does so
+/// politely. Its tasks end while the runtime runs.
+#[derive(Clone)]
+pub struct Client(Rc<Handle>);
+
+/// What all clones share; the connection's own tasks do not hold it.
+struct Handle(Rc<Connection>);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.end(End { is_orderly: true, what: "this client is gone".into() });
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Client({})", self.connection().place)
+    }
+}
+
+/// A socket that is closed, also for the other side and at once, unless it becomes a connection: a
+/// receive that was given up keeps its descriptor open until the runtime next runs.
+struct Unfinished(Option<Arc<OwnedFd>>);
+
+impl Unfinished {
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(socket) = &self.0 {
+            shutdown_socket(socket);
+        }
+    }
+}
+
+/// Data of a write.
+#[derive(Clone, Copy)]
+enum Data<'a> {
+    Copied(&'a [u8]),
+    Shared(&'a Arc<AlignedBuffer>),
+}
+
+impl Data<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Data::Copied(bytes) => bytes.len(),
+            Data::Shared(buffer) => buffer.len(),
+        }
+    }
+
+    /// Longest payload of one request, if the server takes up to `payload_bytes_max`.
+    fn piece_bytes(&self, payload_bytes_max: u32) -> u32 {
+        match self {
+            Data::Copied(_) => payload_bytes_max.min(COPIED_PIECE_BYTES),
+            Data::Shared(_) => payload_bytes_max,
+        }
+    }
+
+    fn part(&self, start: usize, end: usize) -> Payload<'_> {
+        match self {
+            Data::Copied(bytes) => Payload::Copied(&bytes[start..end]),
+            Data::Shared(buffer) => Payload::Shared(buffer, start, end),
+        }
+    }
+}
+
+impl Client {
+    /// Connects and negotiates, within ten seconds. Called in a task of `runtime`, which must do
+    /// real I/O.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such socket, host or export; `Unsupported` if the server wants TLS
+    /// or does not follow the protocol; `Busy` if it takes too long; the system's.
+    pub async fn connect(runtime: &Runtime, uri: &Uri) -> Result<Client> {
+        Self::connect_within(runtime, uri, CONNECT_NS).await
+    }
+
+    /// [`Client::connect`] with a time limit of `limit_ns` nanoseconds.
+    ///
+    /// # Errors
+    /// Those of [`Client::connect`].
+    pub async fn connect_within(runtime: &Runtime, uri: &Uri, limit_ns: u64) -> Result<Client> {
+        let place = uri.to_string();
+        match runtime.timeout(limit_ns, Self::open(runtime, uri, &place)).await {
+            Some(Ok(client)) => Ok(client),
+            Some(Err(error)) => {
+                let what = format!("cannot connect with {place}");
+                Err(Error::new(error.kind(), what).caused_by(error))
+            }
+            None => {
+                let seconds = limit_ns as f64 / 1e9;
+                let what = format!("cannot connect with {place}: no answer within {seconds} s");
+                Err(Error::new(ErrorKind::Busy, what))
+            }
+        }
+    }
+
+    async fn open(runtime: &Runtime, uri: &Uri, place: &str) -> Result<Client> {
+        let socket = connect(&uri.place).await;
+        let socket = Arc::new(socket.map_err(|error| Error::os("no connection", error))?);
+        let unfinished = Unfinished(Some(socket.clone()));
+        let mut incoming = Incoming::new(Channel::new(runtime.clone(), socket.clone()));
+        let handshake =
+            Handshake { runtime, socket: &socket, incoming: &mut incoming, export: &uri.export };
+        let export = handshake.negotiate().await?;
+        unfinished.keep();
+        let connection = Connection::new(runtime.clone(), socket, place.to_owned(), export);
+        runtime.spawn(connection.clone().send());
+        runtime.spawn(receiver::receive(connection.clone(), incoming));
+        Ok(Client(Rc::new(Handle(connection))))
+    }
+
+    pub(super) fn connection(&self) -> &Connection {
+        &self.0.0
+    }
+
+    /// Size of the export in bytes, as it was when the connection was made; at most `i64::MAX`.
+    pub fn size_bytes(&self) -> u64 {
+        self.connection().export.size_bytes
+    }
+
+    /// Whether changes are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.capabilities().is_read_only
+    }
+
+    /// What the export can do, and which requests it takes.
+    pub fn capabilities(&self) -> Capabilities {
+        self.connection().export.capabilities
+    }
+
+    /// Fills the buffer from byte `offset`, and gives it back. Longer than the server's largest
+    /// payload is read in pieces, which need not be of one moment. After an error the buffer holds
+    /// anything.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the range is not in the export or not on its blocks; the server's.
+    pub async fn read(
+        &self,
+        offset: u64,
+        mut buffer: AlignedBuffer,
+    ) -> (AlignedBuffer, Result<()>) {
+        if let Err(refused) = self.check(command::READ, offset, buffer.len() as u64) {
+            return (buffer, Err(refused));
+        }
+        let piece_bytes = self.capabilities().payload_bytes_max as usize;
+        let mut start = 0;
+        while start < buffer.len() {
+            let end = buffer.len().min(start + piece_bytes);
+            let (at, length) = (offset + start as u64, (end - start) as u32);
+            let call = Call { command: command::READ, flags: 0, offset: at, length };
+            let target = Target { buffer, range: start..end };
+            let (target, result) = self.connection().call(call, Payload::None, Some(target)).await;
+            buffer = target.expect("a read's target comes back").buffer;
+            if let Err(error) = result {
+                return (buffer, Err(error));
+            }
+            start = end;
+        }
+        (buffer, Ok(()))
+    }
+
+    /// Writes `data` at byte `offset`; with `fua` it is durable when this ends. The data is copied
+    /// when it is sent; longer than 1 MiB, or than the server's largest payload, is written in
+    /// pieces, one behind the other, and an error may come after some of them.
+    ///
+    /// # Errors
+    /// `ReadOnly`; `InvalidInput` if the range is not in the export or not on its blocks;
+    /// `Unsupported` if the server has no FUA; the server's.
+    pub async fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<()> {
+        self.write_data(offset, Data::Copied(data), fua).await
+    }
+
+    /// As [`Client::write`], of a whole buffer that others may read meanwhile. Above 32 KiB it is
+    /// sent from where it is; only the server's largest payload limits a piece.
+    ///
+    /// # Errors
+    /// Those of [`Client::write`].
+    pub async fn write_shared(
+        &self,
+        offset: u64,
+        data: &Arc<AlignedBuffer>,
+        fua: bool,
+    ) -> Result<()> {
+        self.write_data(offset, Data::Shared(data), fua).await
+    }
+
+    async fn write_data(&self, offset: u64, data: Data<'_>, fua: bool) -> Result<()> {
+        self.check(command::WRITE, offset, data.len() as u64)?;
+        let flags = self.fua_flag(command::WRITE, fua)?;
+        let piece_bytes = data.piece_bytes(self.capabilities().payload_bytes_max) as usize;
+        let mut start = 0;
+        while start < data.len() {
+            let end = data.len().min(start + piece_bytes);
+            let (at, length) = (offset + start as u64, (end - start) as u32);
+            let call = Call { command: command::WRITE, flags, offset: at, length };
+            self.connection().call(call, data.part(start, end), None).await.1?;
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable whose answer had come when this was called.
+    ///
+    /// # Errors
+    /// `Unsupported` if the server has no FLUSH; the server's.
+    pub async fn flush(&self) -> Result<()> {
+        self.need(command::FLUSH, self.capabilities().has_flush)?;
+        let call = Call { command: command::FLUSH, flags: 0, offset: 0, length: 0 };
+        self.connection().call(call, Payload::None, None).await.1
+    }
+
+    /// Says that `len` bytes at `offset` are not needed any more; they then read as anything, until
+    /// they are written. Above 1 GiB in pieces.
+    ///
+    /// # Errors
+    /// Those of [`Client::write`]; `Unsupported` if the server has no TRIM.
+    pub async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        self.check(command::TRIM, offset, len)?;
+        self.need(command::TRIM, self.capabilities().has_trim)?;
+        let flags = self.fua_flag(command::TRIM, fua)?;
+        self.change_range(command::TRIM, flags, offset, len).await
+    }
+
+    /// Makes `len` bytes at `offset` read as zeroes; with `keep_allocated` the server shall not
+    /// give their space back. Above 1 GiB in pieces.
+    ///
+    /// # Errors
+    /// Those of [`Client::write`]; `Unsupported` if the server has no WRITE_ZEROES.
+    pub async fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        keep_allocated: bool,
+        fua: bool,
+    ) -> Result<()> {
+        self.check(command::WRITE_ZEROES, offset, len)?;
+        self.need(command::WRITE_ZEROES, self.capabilities().has_write_zeroes)?;
+        let hole_flag = if keep_allocated { COMMAND_FLAG_NO_HOLE } else { 0 };
+        let flags = self.fua_flag(command::WRITE_ZEROES, fua)? | hole_flag;
+        self.change_range(command::WRITE_ZEROES, flags, offset, len).await
+    }
+
+    /// Goes over a range that was checked.
+    async fn change_range(&self, command: u16, flags: u16, offset: u64, len: u64) -> Result<()> {
+        let mut start = 0;
+        while start < len {
+            let length = (len - start).min(u64::from(RANGE_PIECE_BYTES)) as u32;
+            let call = Call { command, flags, offset: offset + start, length };
+            self.connection().call(call, Payload::None, None).await.1?;
+            start += u64::from(length);
+        }
+        Ok(())
+    }
+
+    /// Takes no more requests, waits until those under way are answered, and closes the connection
+    /// as the protocol wants it, within thirty seconds. Flushes nothing. Clones are of no more use.
+    ///
+    /// # Errors
+    /// `Medium` if the connection was lost before, or if it took too long.
+    pub async fn disconnect(&self) -> Result<()> {
+        self.connection().disconnect().await
+    }
+
+    /// Whether a range may be asked for at all.
+    fn check(&self, command: u16, offset: u64, length: u64) -> Result<()> {
+        let (size, capabilities) = (self.size_bytes(), self.capabilities());
+        let refused = |kind, what: String| {
+            let what = format!("NBD {} of {length} bytes refused: {what}", verb(command));
+            Err(Error::new(kind, what).at_offset(offset))
+        };
+        if command != command::READ && capabilities.is_read_only {
+            return refused(ErrorKind::ReadOnly, "the export is read-only".into());
+        }
+        if offset.checked_add(length).is_none_or(|end| end > size) {
+            let what = format!("the export has {size} bytes");
+            return refused(ErrorKind::InvalidInput, what);
+        }
+        let block = u64::from(capabilities.block_bytes_min);
+        if !offset.is_multiple_of(block) || !length.is_multiple_of(block) {
+            let what = format!("the export has blocks of {block} bytes");
+            return refused(ErrorKind::InvalidInput, what);
+        }
+        Ok(())
+    }
+
+    fn fua_flag(&self, command: u16, fua: bool) -> Result<u16> {
+        if fua && !self.capabilities().has_fua {
+            let what = format!("NBD {} refused: the server has no FUA", verb(command));
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        Ok(if fua { COMMAND_FLAG_FUA } else { 0 })
+    }
+
+    fn need(&self, command: u16, is_offered: bool) -> Result<()> {
+        if !is_offered {
+            let what = format!("NBD {0} refused: the server has no {0}", verb(command));
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        Ok(())
+    }
+}

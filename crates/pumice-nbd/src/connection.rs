@@ -1,0 +1,187 @@
+//! The life of one connection, in one task: handshake, transmission, draining, end.
+//!
+//! The task polls three things, in this order: the reader, the slots that can go on, the sender.
+//! Replies appear only in the first two, so the sender needs no waking, and everything one turn of
+//! the task produced leaves in one send. At depth 1 a request is therefore one receive, one turn of
+//! one task, one send.
+//!
+//! A future of the disk is never dropped half-way: however a connection ends, its requests run to
+//! their end, and only their replies are lost.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use super::Security as Offered;
+use super::execute::{Job, execute};
+use super::export::{Export, Offer};
+use super::handover::Parked;
+use super::handshake::{self, Outcome, Security, Terms};
+use super::incoming::Incoming;
+use super::reader::{End, read_requests};
+use super::replies::Replies;
+use super::session::{Link, Session, Shared, Stage};
+use super::slots::Slots;
+use crate::Disk;
+
+/// Serves one client until it is gone, or parked.
+pub(super) async fn serve<D: Disk + 'static>(
+    shared: Rc<Shared<D>>,
+    link: Rc<Link>,
+) -> Option<Parked> {
+    let mut incoming = Incoming::new(link.channel.clone());
+    let replies = Replies::new(link.channel.clone());
+    let limit_ns = shared.options.handshake_ns;
+    let handshake = shake_hands(&shared, &link, &mut incoming, &replies);
+    let mut parked = None;
+    match shared.runtime.timeout(limit_ns, handshake).await {
+        Some(Ok(Outcome::Transmission(index, dialect))) => {
+            link.is_haggling.set(false);
+            shared.changed.wake_all();
+            let export = shared.exports[index].clone();
+            let session = Session::new(shared.clone(), export, dialect, replies);
+            parked = transmit(&Rc::new(session), incoming, &link).await;
+        }
+        Some(Ok(Outcome::Violation(what))) => tracing::debug!("handshake refused: {what}"),
+        Some(Ok(Outcome::Aborted | Outcome::StartTls)) => {}
+        Some(Err(error)) => tracing::debug!("handshake broken off: {error}"),
+        None => tracing::debug!("handshake refused: it took too long"),
+    }
+    end(&shared, &link, parked).await
+}
+
+/// Goes on with a client that was parked, here or by another server.
+pub(super) async fn resume<D: Disk + 'static>(
+    shared: Rc<Shared<D>>,
+    export: Rc<Export<D>>,
+    link: Rc<Link>,
+    parked: Parked,
+) -> Option<Parked> {
+    let incoming = Incoming::with_unread(link.channel.clone(), &parked.unread);
+    let replies = Replies::new(link.channel.clone());
+    let session = Rc::new(Session::new(shared.clone(), export, parked.dialect, replies));
+    let parked = transmit(&session, incoming, &link).await;
+    end(&shared, &link, parked).await
+}
+
+/// Closes the channel of a client that is not parked.
+async fn end<D>(shared: &Shared<D>, link: &Link, parked: Option<Parked>) -> Option<Parked> {
+    if parked.is_some() {
+        return parked;
+    }
+    // A client that does not listen is not waited for.
+    let _ = shared.runtime.timeout(shared.options.grace_ns, link.channel.close()).await;
+    link.channel.cut();
+    None
+}
+
+/// From the greeting to the transmission, through TLS if it is asked for.
+async fn shake_hands<D: Disk>(
+    shared: &Shared<D>,
+    link: &Link,
+    incoming: &mut Incoming,
+    replies: &Replies,
+) -> io::Result<Outcome> {
+    let wants_zeroes = match handshake::greet(incoming, replies).await? {
+        Ok(wants_zeroes) => wants_zeroes,
+        Err(what) => return Ok(Outcome::Violation(what)),
+    };
+    let offers: Vec<Offer<'_>> = shared.exports.iter().map(Offer::from).collect();
+    let mut security = match &shared.options.security {
+        Offered::Clear => Security::Clear,
+        Offered::Allow(_) => Security::Offered,
+        Offered::Require(_) => Security::Required,
+    };
+    loop {
+        let terms = Terms { offers: &offers, security };
+        let is_shutting_down = || shared.stage.get() == Stage::ShuttingDown;
+        let outcome =
+            handshake::haggle(incoming, replies, &terms, wants_zeroes, is_shutting_down).await?;
+        let (Offered::Allow(identity) | Offered::Require(identity)) = &shared.options.security
+        else {
+            return Ok(outcome);
+        };
+        if outcome != Outcome::StartTls {
+            return Ok(outcome);
+        }
+        if let Err(error) = link.channel.encrypt(identity).await {
+            tracing::info!("a client was refused: {error}");
+            return Err(error);
+        }
+        security = Security::Encrypted;
+    }
+}
+
+async fn transmit<D: Disk + 'static>(
+    session: &Rc<Session<D>>,
+    mut incoming: Incoming,
+    link: &Link,
+) -> Option<Parked> {
+    let slots = {
+        let session = session.clone();
+        Slots::new(move |seat| execute(session.clone(), seat))
+    };
+    let mut sender = pin!(session.replies.send_appended());
+    let mut poll_rest = |context: &mut Context<'_>| {
+        slots.poll(context);
+        let _endless = sender.as_mut().poll(context);
+        note_quiet(session, &slots, link)
+    };
+    let end = {
+        let mut reader = pin!(read_requests(session, &mut incoming, &slots));
+        poll_fn(|context| {
+            let end = reader.as_mut().poll(context);
+            poll_rest(context);
+            end
+        })
+        .await
+    };
+    log_end(&end);
+    let mut drained = |context: &mut Context<'_>| match poll_rest(context) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    };
+    let Shared { runtime, options, .. } = &*session.shared;
+    if matches!(end, End::Parked) {
+        // The server sees to clients that are late.
+        poll_fn(&mut drained).await;
+    } else if runtime.timeout(options.grace_ns, poll_fn(&mut drained)).await.is_none() {
+        session.replies.fail();
+        poll_fn(&mut drained).await;
+    }
+    // What is encrypted cannot go on elsewhere, because its keys do not leave this process.
+    let may_park = matches!(end, End::Parked) && !session.replies.has_failed();
+    (may_park && !link.channel.is_encrypted()).then(|| Parked {
+        socket: link.channel.socket().clone(),
+        export: session.export.name.clone(),
+        dialect: session.dialect,
+        unread: incoming.unread().to_vec(),
+    })
+}
+
+/// Whether nothing is under way; tells the server, which waits for that when it shuts down, and
+/// whom this waits for.
+fn note_quiet<D: Disk>(session: &Session<D>, slots: &Slots<Job>, link: &Link) -> bool {
+    let waits_to_receive = session.is_accepting.get() && slots.count() == 0;
+    link.waits_for_client.set(waits_to_receive || !session.replies.is_empty());
+    let is_quiet = slots.count() == 0 && session.replies.is_empty() && !session.is_accepting.get();
+    if link.is_quiet.replace(is_quiet) != is_quiet
+        && session.shared.stage.get() == Stage::ShuttingDown
+    {
+        session.shared.changed.wake_all();
+    }
+    is_quiet
+}
+
+fn log_end(end: &End) {
+    match end {
+        End::Disconnect | End::Parked => {}
+        End::Stream(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            tracing::debug!("the client left without saying so");
+        }
+        End::Stream(error) => tracing::debug!("cannot receive requests: {error}"),
+        End::Violation(what) => tracing::debug!("connection closed: {what}"),
+    }
+}

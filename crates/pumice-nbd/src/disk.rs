@@ -1,0 +1,122 @@
+//! What a host protocol needs of a drive: the seam between `serve` and what is served.
+
+use pumice_drive::base::{Clock, Result};
+use pumice_drive::controller::Drive;
+pub use pumice_drive::controller::{Content, Extent};
+use pumice_drive::media::Medium;
+
+/// A disk as a host sees it: a range of bytes that can be read, written, flushed and trimmed.
+///
+/// Offsets and lengths are bytes and need no alignment; every request lies within
+/// [`Disk::size_bytes`] (the server checks the host's numbers first). All methods may be called
+/// while others are under way.
+///
+/// **Order.** A write becomes visible to reads, and takes its place in the order of writes, before
+/// its future completes. **Durability.** When [`Disk::flush`] returns, or a request with `fua`,
+/// that request and every one that completed before it was called survive power loss.
+pub trait Disk {
+    /// Size in bytes.
+    fn size_bytes(&self) -> u64;
+
+    /// Whether writes, trims and write-zeroes are refused.
+    fn is_read_only(&self) -> bool;
+
+    /// Fills `out` with the bytes at `offset`.
+    fn read(&self, offset: u64, out: &mut [u8]) -> impl Future<Output = Result<()>>;
+
+    /// Whether a write of `len` bytes at `offset` would complete without waiting for the medium
+    /// now.
+    fn write_is_ready(&self, offset: u64, len: usize) -> bool;
+
+    /// Writes `data` at `offset`.
+    fn write(&self, offset: u64, data: &[u8], fua: bool) -> impl Future<Output = Result<()>>;
+
+    /// Makes every completed request durable.
+    fn flush(&self) -> impl Future<Output = Result<()>>;
+
+    /// Drops the content of the 4 KiB blocks that lie wholly in a range; they then read as zeroes.
+    /// Blocks covered in part keep theirs.
+    fn trim(&self, offset: u64, len: u64, fua: bool) -> impl Future<Output = Result<()>>;
+
+    /// Makes a range read as zeroes; with `keep_allocated` it stays mapped.
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        keep_allocated: bool,
+        fua: bool,
+    ) -> impl Future<Output = Result<()>>;
+
+    /// Brings a range nearer, as far as the disk can; best effort.
+    fn prefetch(&self, offset: u64, len: u64) -> impl Future<Output = Result<()>>;
+
+    /// Tells `visit` what the bytes from `offset` on are, extent after extent, until it returns
+    /// false or `len` bytes are told. Extents do not reach beyond the range. A disk that does not
+    /// know says that all is data.
+    fn extents(
+        &self,
+        _offset: u64,
+        len: u64,
+        mut visit: impl FnMut(Extent) -> bool,
+    ) -> impl Future<Output = Result<()>> {
+        async move {
+            if len > 0 {
+                visit(Extent { bytes: len, content: Content::Data, stored_bytes: 0 });
+            }
+            Ok(())
+        }
+    }
+}
+
+impl<M: Medium, C: Clock> Disk for Drive<M, C> {
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.is_read_only()
+    }
+
+    async fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.read(offset, out).await
+    }
+
+    fn write_is_ready(&self, offset: u64, len: usize) -> bool {
+        self.write_is_ready(offset, len)
+    }
+
+    async fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<()> {
+        self.write(offset, data, fua).await
+    }
+
+    async fn flush(&self) -> Result<()> {
+        self.flush().await
+    }
+
+    async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        self.trim(offset, len, fua).await
+    }
+
+    async fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        keep_allocated: bool,
+        fua: bool,
+    ) -> Result<()> {
+        self.write_zeroes(offset, len, keep_allocated, fua).await
+    }
+
+    async fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
+        self.prefetch(offset, len).await
+    }
+
+    async fn extents(
+        &self,
+        offset: u64,
+        len: u64,
+        visit: impl FnMut(Extent) -> bool,
+    ) -> Result<()> {
+        self.extents(offset, len, visit).await
+    }
+}

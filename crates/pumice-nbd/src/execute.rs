@@ -1,0 +1,118 @@
+//! What a slot does: carries out one request after another and appends their replies.
+//!
+//! Knows neither how a request arrived nor how its reply leaves.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use super::PIECE_BYTES;
+use super::block_status::block_status;
+use super::budget::Payload;
+use super::chunks::HEAD_BYTES;
+use super::reading::read;
+use super::request::{Command, Verb};
+use super::session::Session;
+use super::slots::Seat;
+use crate::Disk;
+use pumice_drive::base::{Error, Result};
+
+/// What a slot is given.
+pub(super) enum Job {
+    /// Anything without a payload.
+    Plain(Command),
+    /// A write with its data.
+    Write(Command, Payload),
+    /// One piece of a long write, at `offset`, `length` bytes.
+    Piece { stream: Rc<WriteStream>, offset: u64, length: usize, payload: Payload },
+}
+
+/// A write that is longer than one piece.
+pub(super) struct WriteStream {
+    command: Command,
+    pieces_left: Cell<usize>,
+    /// The first failure of a piece.
+    failure: Cell<Option<Error>>,
+}
+
+impl WriteStream {
+    /// The stream of `command`.
+    pub(super) fn new(command: Command) -> Rc<Self> {
+        let pieces_left = Cell::new((command.length as usize).div_ceil(PIECE_BYTES));
+        Rc::new(Self { command, pieces_left, failure: Cell::new(None) })
+    }
+}
+
+/// Carries out the jobs of one slot.
+pub(super) async fn execute<D: Disk>(session: Rc<Session<D>>, seat: Seat<Job>) {
+    loop {
+        match seat.job().await {
+            Job::Plain(command) => match command.verb {
+                Verb::Read { .. } if command.length > 0 => read(&session, command).await,
+                Verb::BlockStatus { is_one } => block_status(&session, command, is_one).await,
+                _ => {
+                    let result = without_data(&*session.export.disk, command).await;
+                    answer(&session, command, result).await;
+                }
+            },
+            Job::Write(command, payload) => {
+                let data = &payload.buffer[HEAD_BYTES..][..command.length as usize];
+                let disk = &session.export.disk;
+                let result = disk.write(command.offset, data, command.fua).await;
+                drop(payload);
+                answer(&session, command, result).await;
+            }
+            Job::Piece { stream, offset, length, payload } => {
+                let data = &payload.buffer[HEAD_BYTES..][..length];
+                let result = session.export.disk.write(offset, data, false).await;
+                drop(payload);
+                end_piece(&session, &stream, result).await;
+            }
+        }
+        seat.release();
+    }
+}
+
+async fn answer<D: Disk>(session: &Session<D>, command: Command, result: Result<()>) {
+    session.replies.room().await;
+    session.answer(&command, result);
+}
+
+/// A request whose reply is a status, and whose request was only a header.
+async fn without_data<D: Disk>(disk: &D, command: Command) -> Result<()> {
+    let Command { verb, fua, offset, length, .. } = command;
+    match verb {
+        Verb::Flush => disk.flush().await,
+        // FUA promises durability for the changes acknowledged before, even when there is nothing
+        // to change.
+        _ if length == 0 => match fua && verb.changes() {
+            true => disk.flush().await,
+            false => Ok(()),
+        },
+        Verb::Trim => disk.trim(offset, length, fua).await,
+        Verb::WriteZeroes { keep_allocated } => {
+            disk.write_zeroes(offset, length, keep_allocated, fua).await
+        }
+        Verb::Cache => disk.prefetch(offset, length).await,
+        Verb::Read { .. } | Verb::Write | Verb::BlockStatus { .. } => {
+            unreachable!("a request with data in it or in its reply is another job")
+        }
+    }
+}
+
+/// The last piece to end replies for the whole write. FUA costs one flush, not one for each piece.
+async fn end_piece<D: Disk>(session: &Session<D>, stream: &WriteStream, result: Result<()>) {
+    if let Err(error) = result {
+        let first = stream.failure.take().unwrap_or(error);
+        stream.failure.set(Some(first));
+    }
+    stream.pieces_left.update(|pieces| pieces - 1);
+    if stream.pieces_left.get() > 0 {
+        return;
+    }
+    let result = match stream.failure.take() {
+        Some(error) => Err(error),
+        None if stream.command.fua => session.export.disk.flush().await,
+        None => Ok(()),
+    };
+    answer(session, stream.command, result).await;
+}

@@ -1,0 +1,55 @@
+//! What a server offers: disks under names.
+//!
+//! The default export, which has the empty name, is the only one of a server that has one; a
+//! server of several has no default.
+
+use std::rc::Rc;
+
+use super::request::Shape;
+use super::stats::{Counters, Stats};
+use crate::Disk;
+
+/// A disk that clients can choose by its name.
+#[derive(Debug)]
+pub struct Export<D> {
+    /// Its name, at most 4096 bytes by the protocol. The first of several with one name is the one
+    /// that clients get.
+    pub name: String,
+    /// What it is, for a person; at most 4096 bytes by the protocol.
+    pub description: String,
+    /// The disk.
+    pub disk: Rc<D>,
+    pub(super) counters: Counters,
+}
+
+impl<D: Disk> Export<D> {
+    /// An export that has done nothing yet.
+    pub fn new(name: impl Into<String>, description: impl Into<String>, disk: Rc<D>) -> Self {
+        let (name, description) = (name.into(), description.into());
+        Self { name, description, disk, counters: Counters::default() }
+    }
+
+    /// What has been done for its clients since the server started.
+    pub fn stats(&self) -> Stats {
+        self.counters.get()
+    }
+
+    /// What the checks of a request need to know; the size changes when the disk is resized.
+    pub(super) fn shape(&self) -> Shape {
+        Shape { size_bytes: self.disk.size_bytes(), is_read_only: self.disk.is_read_only() }
+    }
+}
+
+/// An export as a handshake tells of it.
+pub(super) struct Offer<'a> {
+    pub(super) name: &'a str,
+    pub(super) description: &'a str,
+    pub(super) shape: Shape,
+}
+
+impl<'a, D: Disk> From<&'a Rc<Export<D>>> for Offer<'a> {
+    fn from(export: &'a Rc<Export<D>>) -> Self {
+        let Export { name, description, .. } = &**export;
+        Self { name, description, shape: export.shape() }
+    }
+}

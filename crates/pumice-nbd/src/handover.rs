@@ -1,0 +1,192 @@
+//! Clients and listening sockets on their way from one server to the next, which may run in another
+//! process: in its own room of memory, and in another version of the program.
+//!
+//! ```text
+//! memory file   manifest as a line of JSON, then the unread bytes of all clients
+//! descriptors   the memory file, the listeners, the clients: through a socket, with one byte for
+//!               each DESCRIPTORS_MAX of them
+//! ```
+//!
+//! Nothing is lost on the way: a client was parked between two of its requests, with every reply
+//! sent, and what it sent since waits in its socket. Does not know why a server is followed by
+//! another, nor how the next process comes by its end of the socket.
+
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut, Read, Seek, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::{Deserialize, Serialize};
+
+use super::incoming::BUFFER_BYTES;
+use super::request::Dialect;
+use crate::Listener;
+use crate::listen::Place;
+use pumice_drive::base::{Error, ErrorKind, Result};
+
+/// Of the manifest: a program that reads another one begins without clients.
+const VERSION: u32 = 1;
+
+/// Descriptors that go with one byte: Linux takes 253 (`SCM_MAX_FD`).
+const DESCRIPTORS_MAX: usize = 250;
+
+/// What one server leaves to the next.
+#[derive(Debug, Default)]
+pub struct Handover {
+    /// They still listen; clients that come meanwhile wait in their queues.
+    pub listeners: Vec<Listener>,
+    /// For [`Server::resume`](super::Server::resume).
+    pub clients: Vec<Parked>,
+}
+
+/// A client between two of its requests.
+#[derive(Debug)]
+pub struct Parked {
+    pub(super) socket: Arc<OwnedFd>,
+    /// The name of its export.
+    pub(super) export: String,
+    pub(super) dialect: Dialect,
+    /// What it has sent and nobody looked at, at most [`BUFFER_BYTES`]: begins with a request.
+    pub(super) unread: Vec<u8>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Manifest {
+    version: u32,
+    listeners: Vec<Place>,
+    clients: Vec<Client>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Client {
+    export: String,
+    dialect: Dialect,
+    unread_bytes: usize,
+}
+
+impl Handover {
+    /// Puts everything into a socket, from which [`Self::receive`] takes it, in whichever process;
+    /// `self` may be dropped before. Nothing is closed and nothing is removed here.
+    ///
+    /// # Errors
+    /// What cannot be said in the manifest (a path that is no UTF-8), and the operating system's.
+    pub fn send(&self, through: &UnixStream) -> Result<()> {
+        let cannot = |error| Error::os("cannot hand connections over", error);
+        let place = |listener: &Listener| listener.place().clone();
+        let client = |parked: &Parked| Client {
+            export: parked.export.clone(),
+            dialect: parked.dialect,
+            unread_bytes: parked.unread.len(),
+        };
+        let manifest = Manifest {
+            version: VERSION,
+            listeners: self.listeners.iter().map(place).collect(),
+            clients: self.clients.iter().map(client).collect(),
+        };
+        let manifest = serde_json::to_string(&manifest).map_err(|error| cannot(error.into()))?;
+        let mut memory = memory_file().map_err(cannot)?;
+        writeln!(memory, "{manifest}").map_err(cannot)?;
+        for parked in &self.clients {
+            memory.write_all(&parked.unread).map_err(cannot)?;
+        }
+        let listeners = self.listeners.iter().map(|listener| listener.socket().as_fd());
+        let clients = self.clients.iter().map(|parked| parked.socket.as_fd());
+        let all: Vec<_> = [memory.as_fd()].into_iter().chain(listeners).chain(clients).collect();
+        all.chunks(DESCRIPTORS_MAX)
+            .try_for_each(|part| send_descriptors(through, part))
+            .map_err(|error| cannot(error.into()))
+    }
+
+    /// Takes what [`Self::send`] put into the other end of the socket.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if another version speaks, [`ErrorKind::Corrupt`] if it makes no
+    /// sense, the operating system's; what was handed over is closed then.
+    pub fn receive(through: &UnixStream) -> Result<Self> {
+        let cannot = |error| Error::os("cannot take connections over", error);
+        let nonsense = |what: &str| Error::new(ErrorKind::Corrupt, format!("handover: {what}"));
+        let mut descriptors = receive_descriptors(through).map_err(cannot)?.into_iter();
+        let memory = descriptors.next().ok_or_else(|| nonsense("nothing came"))?;
+        let mut memory = File::from(memory);
+        let mut bytes = Vec::new();
+        memory.rewind().and_then(|()| memory.read_to_end(&mut bytes)).map_err(cannot)?;
+        let end = bytes.iter().position(|&byte| byte == b'\n');
+        let (line, mut unread) = bytes.split_at(end.ok_or_else(|| nonsense("no manifest"))?);
+        unread = &unread[1..];
+        let manifest: Manifest =
+            serde_json::from_slice(line).map_err(|error| nonsense(&error.to_string()))?;
+        if manifest.version != VERSION {
+            let what = format!("a handover of version {} is not known here", manifest.version);
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        let mut handover = Self::default();
+        let mut next = || descriptors.next().ok_or_else(|| nonsense("a descriptor is missing"));
+        for place in manifest.listeners {
+            handover.listeners.push(Listener::at(place, next()?));
+        }
+        for Client { export, dialect, unread_bytes } in manifest.clients {
+            let fits = unread_bytes <= unread.len().min(BUFFER_BYTES);
+            let (mine, rest) = match fits {
+                true => unread.split_at(unread_bytes),
+                false => return Err(nonsense("bytes are missing")),
+            };
+            unread = rest;
+            let socket = Arc::new(next()?);
+            handover.clients.push(Parked { socket, export, dialect, unread: mine.to_vec() });
+        }
+        Ok(handover)
+    }
+}
+
+fn memory_file() -> std::io::Result<File> {
+    Ok(memfd_create("pumice-handover", MemfdFlags::CLOEXEC)?.into())
+}
+
+/// Sends this instead of a manifest.
+#[cfg(test)]
+pub(super) fn send_text(through: &UnixStream, text: &str) {
+    let mut memory = memory_file().unwrap();
+    memory.write_all(text.as_bytes()).unwrap();
+    send_descriptors(through, &[memory.as_fd()]).unwrap();
+}
+
+fn send_descriptors(
+    through: &UnixStream,
+    descriptors: &[BorrowedFd<'_>],
+) -> rustix::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let fits = ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+    assert!(fits, "there is room for as many");
+    // Not blocking: nobody reads before all is sent.
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    sendmsg(through, &[IoSlice::new(&[0])], &mut ancillary, flags).map(drop)
+}
+
+/// All descriptors that are in the socket now.
+fn receive_descriptors(through: &UnixStream) -> std::io::Result<Vec<OwnedFd>> {
+    let mut descriptors = Vec::new();
+    loop {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let mut byte = [0];
+        match recvmsg(through, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags) {
+            Ok(message) if message.bytes == 0 => return Ok(descriptors),
+            Err(rustix::io::Errno::AGAIN) => return Ok(descriptors),
+            result => result.map(drop)?,
+        }
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                descriptors.extend(received);
+            }
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! The fixed newstyle handshake: from the greeting to the transmission phase, or to the end.
+//!
+//! ```text
+//! greeting -> haggling -+-> transmission, in the dialect and on the export agreed on
+//!               ^       +-> the end
+//!               |       |
+//!               +- TLS <+ STARTTLS       (everything agreed on before is forgotten)
+//! ```
+//!
+//! The state of a haggling lives in [`Haggling`], which is made anew after STARTTLS: nothing that
+//! was said in the clear, by the client or by somebody between, counts afterwards. Where TLS is
+//! required, nothing is told about exports before.
+//!
+//! Bounded in every direction: data of an option, number of options, and (by the caller) time.
+
+use std::io;
+
+use super::chunks::Headers;
+use super::contexts::{ContextRequest, Contexts};
+use super::export::Offer;
+use super::incoming::{BUFFER_BYTES, Incoming};
+use super::replies::Replies;
+use super::request::{Dialect, PAYLOAD_BYTES_MAX};
+use super::wire::{self, InfoRequest, OptionHeader, info, option, reply, transmission};
+use pumice_drive::base::units::BLOCK_BYTES;
+
+/// Longest data of an option in bytes; a longer one ends the connection. What fits the receive
+/// buffer costs nothing to allow.
+const OPTION_BYTES_MAX: usize = BUFFER_BYTES;
+
+/// Longest name of an export in bytes, by the protocol ("Conventions").
+const NAME_BYTES_MAX: usize = 4096;
+
+/// Options in one haggling. Clients ask about ten; one that walks a list may ask a few more for
+/// each export.
+const OPTIONS_MAX: usize = 1024;
+
+/// Smallest block announced, in bytes: a disk sector. Smaller requests work all the same.
+const BLOCK_BYTES_MIN: u32 = 512;
+
+/// How a haggling ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The client chose the export of this position; its requests follow.
+    Transmission(usize, Dialect),
+    /// The client begins with TLS now, and then haggles again.
+    StartTls,
+    /// The client left politely.
+    Aborted,
+    /// The client broke the protocol or asked for what cannot be refused politely.
+    Violation(&'static str),
+}
+
+/// What is offered, and under which conditions.
+pub(super) struct Terms<'a> {
+    pub(super) offers: &'a [Offer<'a>],
+    pub(super) security: Security,
+}
+
+/// Where a connection stands with TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Security {
+    /// In the clear, and the server has no TLS.
+    Clear,
+    /// In the clear; TLS may be asked for.
+    Offered,
+    /// In the clear; nothing but TLS may be asked for.
+    Required,
+    /// Encrypted.
+    Encrypted,
+}
+
+/// Greets the client: the start of every connection.
+///
+/// Gives whether the client wants zeroes behind the answer to `EXPORT_NAME`, or why it is refused.
+///
+/// # Errors
+/// The stream ended or broke.
+pub(super) async fn greet(
+    incoming: &mut Incoming,
+    replies: &Replies,
+) -> io::Result<Result<bool, &'static str>> {
+    send(replies, &wire::encode_greeting()).await;
+    let flags = u32::from_be_bytes(incoming.peek::<{ wire::CLIENT_FLAGS_BYTES }>().await?);
+    incoming.consume(wire::CLIENT_FLAGS_BYTES);
+    if flags & !u32::from(wire::FLAG_FIXED_NEWSTYLE | wire::FLAG_NO_ZEROES) != 0 {
+        return Ok(Err("unknown client flags"));
+    }
+    Ok(Ok(flags & u32::from(wire::FLAG_NO_ZEROES) == 0))
+}
+
+/// Answers options until one ends the haggling; `is_shutting_down` is asked before each.
+///
+/// # Errors
+/// The stream ended or broke.
+pub(super) async fn haggle(
+    incoming: &mut Incoming,
+    replies: &Replies,
+    terms: &Terms<'_>,
+    wants_zeroes: bool,
+    is_shutting_down: impl Fn() -> bool,
+) -> io::Result<Outcome> {
+    let mut haggling =
+        Haggling { terms, wants_zeroes, headers: Headers::default(), selected: None };
+    let mut out = Vec::new();
+    for _ in 0..OPTIONS_MAX {
+        let Some(header) = OptionHeader::decode(&incoming.peek().await?) else {
+            return Ok(Outcome::Violation("an option without its magic"));
+        };
+        let length = header.length as usize;
+        if length > OPTION_BYTES_MAX {
+            return Ok(Outcome::Violation("an option above the size limit"));
+        }
+        incoming.consume(wire::OPTION_BYTES);
+        incoming.fill(length).await?;
+        let data = &incoming.unread()[..length];
+        out.clear();
+        let outcome = if is_shutting_down() && header.option != option::ABORT {
+            let message = b"the server is shutting down";
+            wire::append_option_reply(&mut out, header.option, reply::ERR_SHUTDOWN, &[message]);
+            None
+        } else {
+            haggling.answer(header.option, data, &mut out)
+        };
+        incoming.consume(length);
+        // Said in the clear, to be heard as if it had been encrypted: somebody is between.
+        if outcome == Some(Outcome::StartTls) && !incoming.unread().is_empty() {
+            return Ok(Outcome::Violation("words in the clear behind STARTTLS"));
+        }
+        send(replies, &out).await;
+        if let Some(outcome) = outcome {
+            return Ok(outcome);
+        }
+    }
+    Ok(Outcome::Violation("too many options"))
+}
+
+async fn send(replies: &Replies, message: &[u8]) {
+    replies.append(message);
+    drop(replies.turn().await);
+}
+
+/// A refusal of an option: type of the reply, and words for a person.
+type Refusal = (u32, String);
+
+/// What has been agreed on so far.
+struct Haggling<'a> {
+    terms: &'a Terms<'a>,
+    wants_zeroes: bool,
+    headers: Headers,
+    /// The contexts last selected, and for which export.
+    selected: Option<(usize, Contexts)>,
+}
+
+impl Haggling<'_> {
+    /// Appends the answer to one option; an outcome if the haggling ends with it.
+    fn answer(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Option<Outcome> {
+        let acknowledge =
+            |out: &mut Vec<u8>| wire::append_option_reply(out, option, reply::ACK, &[]);
+        let answered = match option {
+            option::ABORT => {
+                acknowledge(out);
+                return Some(Outcome::Aborted);
+            }
+            option::STARTTLS => match self.start_tls(data) {
+                Ok(()) => {
+                    acknowledge(out);
+                    return Some(Outcome::StartTls);
+                }
+                Err(refusal) => Err(refusal),
+            },
+            option::EXPORT_NAME => return Some(self.export_name(data, out)),
+            _ if self.terms.security == Security::Required => {
+                Err((reply::ERR_TLS_REQD, "this server talks about nothing before TLS".into()))
+            }
+            option::LIST => self.list(data, out),
+            option::STRUCTURED_REPLY | option::EXTENDED_HEADERS => self.agree(option, data),
+            option::LIST_META_CONTEXT => self.list_contexts(data, out),
+            option::SET_META_CONTEXT => self.select_contexts(data, out),
+            option::INFO | option::GO => match self.inform(option, data, out) {
+                Ok(outcome) if option == option::GO => {
+                    acknowledge(out);
+                    return Some(outcome);
+                }
+                result => result.map(|_| ()),
+            },
+            _ => Err((reply::ERR_UNSUP, "this server does not support that option".into())),
+        };
+        match answered {
+            Ok(()) => acknowledge(out),
+            Err((kind, message)) => {
+                wire::append_option_reply(out, option, kind, &[message.as_bytes()]);
+            }
+        }
+        None
+    }
+
+    fn start_tls(&self, data: &[u8]) -> Result<(), Refusal> {
+        match self.terms.security {
+            _ if !data.is_empty() => Err(invalid("the option takes no data")),
+            Security::Clear => {
+                Err((reply::ERR_POLICY, "this server was started without TLS".into()))
+            }
+            Security::Encrypted => Err(invalid("this connection is encrypted already")),
+            Security::Offered | Security::Required => Ok(()),
+        }
+    }
+
+    /// The one option that cannot be refused politely.
+    fn export_name(&self, name: &[u8], out: &mut Vec<u8>) -> Outcome {
+        if self.terms.security == Security::Required {
+            return Outcome::Violation("an export asked for without TLS");
+        }
+        if self.headers == Headers::Extended {
+            return Outcome::Violation("EXPORT_NAME with extended headers");
+        }
+        let Ok(index) = self.find(name) else {
+            return Outcome::Violation("an unknown export name");
+        };
+        out.extend_from_slice(&self.terms.offers[index].shape.size_bytes.to_be_bytes());
+        out.extend_from_slice(&self.transmission_flags(index).to_be_bytes());
+        out.resize(out.len() + if self.wants_zeroes { wire::EXPORT_NAME_ZEROES } else { 0 }, 0);
+        Outcome::Transmission(index, self.dialect(index))
+    }
+
+    fn list(&self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+        if !data.is_empty() {
+            return Err(invalid("the option takes no data"));
+        }
+        for offer in self.terms.offers {
+            let name = offer.name.as_bytes();
+            let length = (name.len() as u32).to_be_bytes();
+            let entry: [&[u8]; 3] = [&length, name, offer.description.as_bytes()];
+            wire::append_option_reply(out, option::LIST, reply::SERVER, &entry);
+        }
+        Ok(())
+    }
+
+    fn agree(&mut self, option: u32, data: &[u8]) -> Result<(), Refusal> {
+        if !data.is_empty() {
+            return Err(invalid("the option takes no data"));
+        }
+        self.headers = match (option, self.headers) {
+            (option::EXTENDED_HEADERS, _) => Headers::Extended,
+            (_, Headers::Extended) => {
+                let message = "extended headers are agreed on already";
+                return Err((reply::ERR_EXT_HEADER_REQD, message.into()));
+            }
+            _ => Headers::Structured,
+        };
+        Ok(())
+    }
+
+    fn list_contexts(&self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+        let (_, request) = self.context_request(data)?;
+        append_contexts(out, option::LIST_META_CONTEXT, request.listed(), false);
+        Ok(())
+    }
+
+    fn select_contexts(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+        // What was selected before is forgotten, also if this fails.
+        self.selected = None;
+        let (index, request) = self.context_request(data)?;
+        let contexts = request.selected();
+        self.selected = Some((index, contexts));
+        append_contexts(out, option::SET_META_CONTEXT, contexts, true);
+        Ok(())
+    }
+
+    fn context_request<'d>(&self, data: &'d [u8]) -> Result<(usize, ContextRequest<'d>), Refusal> {
+        if !self.headers.have_chunks() {
+            return Err(invalid("metadata contexts need structured replies"));
+        }
+        let request =
+            ContextRequest::decode(data).ok_or(invalid("the lengths in the option do not add up"));
+        let request = request?;
+        Ok((self.find(request.name)?, request))
+    }
+
+    /// Appends what is asked for about an export; its dialect if the client goes on with it.
+    fn inform(&self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Outcome, Refusal> {
+        let request = InfoRequest::decode(data);
+        let request = request.ok_or(invalid("the lengths in the option do not add up"))?;
+        let index = self.find(request.name)?;
+        let offer = &self.terms.offers[index];
+        let mut inform = |kind: u16, data: [&[u8]; 3]| {
+            let [first, second, third] = data;
+            let parts = [&kind.to_be_bytes(), first, second, third];
+            wire::append_option_reply(out, option, reply::INFO, &parts);
+        };
+        let size = offer.shape.size_bytes.to_be_bytes();
+        inform(info::EXPORT, [&size, &self.transmission_flags(index).to_be_bytes(), &[]]);
+        if request.wants_name {
+            inform(info::NAME, [offer.name.as_bytes(), &[], &[]]);
+        }
+        if request.wants_description {
+            inform(info::DESCRIPTION, [offer.description.as_bytes(), &[], &[]]);
+        }
+        if request.wants_block_size {
+            let [least, preferred, most] =
+                [BLOCK_BYTES_MIN, BLOCK_BYTES as u32, PAYLOAD_BYTES_MAX].map(u32::to_be_bytes);
+            inform(info::BLOCK_SIZE, [&least, &preferred, &most]);
+        }
+        Ok(Outcome::Transmission(index, self.dialect(index)))
+    }
+
+    /// The position of the export with this name.
+    fn find(&self, name: &[u8]) -> Result<usize, Refusal> {
+        if name.len() > NAME_BYTES_MAX {
+            let message = format!("a name of {} bytes: 4096 are allowed", name.len());
+            return Err((reply::ERR_TOO_BIG, message));
+        }
+        let offers = self.terms.offers;
+        if name.is_empty() && offers.len() == 1 {
+            return Ok(0);
+        }
+        let found = offers.iter().position(|offer| offer.name.as_bytes() == name);
+        found.ok_or_else(|| (reply::ERR_UNKNOWN, unknown(offers)))
+    }
+
+    /// How the transmission goes on this export.
+    fn dialect(&self, index: usize) -> Dialect {
+        let contexts = match self.selected {
+            Some((selected, contexts)) if selected == index => contexts,
+            _ => Contexts::NONE,
+        };
+        Dialect { headers: self.headers, contexts }
+    }
+
+    /// All connections see one disk and one flush covers them all: clients may use several.
+    fn transmission_flags(&self, index: usize) -> u16 {
+        let mut flags = transmission::HAS_FLAGS
+            | transmission::SEND_FLUSH
+            | transmission::SEND_FUA
+            | transmission::SEND_TRIM
+            | transmission::SEND_WRITE_ZEROES
+            | transmission::SEND_FAST_ZERO
+            | transmission::SEND_CACHE
+            | transmission::CAN_MULTI_CONN;
+        if self.headers.have_chunks() {
+            flags |= transmission::SEND_DF;
+        }
+        if self.terms.offers[index].shape.is_read_only {
+            flags |= transmission::READ_ONLY;
+        }
+        flags
+    }
+}
+
+fn invalid(message: &str) -> Refusal {
+    (reply::ERR_INVALID, message.into())
+}
+
+/// Says which names there are: as many as a person reads, in a string the protocol allows.
+fn unknown(offers: &[Offer<'_>]) -> String {
+    const NAMES: usize = 8;
+    let mut names: Vec<_> =
+        offers.iter().take(NAMES).map(|offer| format!("'{:.100}'", offer.name)).collect();
+    if offers.len() > NAMES {
+        names.push("more".into());
+    }
+    format!("no such export: there is {}", names.join(", "))
+}
+
+fn append_contexts(out: &mut Vec<u8>, option: u32, contexts: Contexts, with_ids: bool) {
+    for context in contexts.iter() {
+        let id = if with_ids { context.id() } else { 0 };
+        let parts: [&[u8]; 2] = [&id.to_be_bytes(), context.name().as_bytes()];
+        wire::append_option_reply(out, option, reply::META_CONTEXT, &parts);
+    }
+}

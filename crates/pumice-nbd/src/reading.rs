@@ -1,0 +1,229 @@
+//! A read's answer, in the form that the handshake agreed on.
+//!
+//! Short ones are copied to the other replies. From [`READ_DIRECT_BYTES`] on they leave from the
+//! buffer they were read into, and where replies come in chunks, what reads as zeroes leaves as
+//! holes, without bytes, and a failure is told at its place. In a simple reply, or a chunk that
+//! must be whole, what has begun cannot become an error: the connection then ends, as the protocol
+//! demands. That is why as much as possible is tried first.
+
+use super::PIECE_BYTES;
+use super::budget::Payload;
+use super::chunks::{HEAD_BYTES, Headers};
+use super::request::{Command, Verb};
+use super::session::Session;
+use crate::Disk;
+use crate::disk::{Content, Extent};
+use pumice_drive::base::Result;
+
+/// Reads from this length on are sent from the buffer they were read into. Below, copying to the
+/// send buffer costs less than a send of its own (64 KiB copy in about 5 us); the exact value is
+/// arbitrary.
+const READ_DIRECT_BYTES: usize = 64 << 10;
+
+/// Shortest run of zeroes that is worth a chunk of its own, and the end of another before it: a
+/// send each. Arbitrary within a factor of four.
+const HOLE_BYTES_MIN: u64 = 32 << 10;
+
+/// Parts of a read at most; what is left then is data.
+const PARTS_MAX: usize = 64;
+
+/// A part of a read that is zeroes, or is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    is_zero: bool,
+    offset: u64,
+    length: u64,
+}
+
+/// Answers a read of at least one byte.
+pub(super) async fn read<D: Disk>(session: &Session<D>, command: Command) {
+    let length = command.length as usize;
+    let is_whole = session.dialect.headers == Headers::Simple
+        || matches!(command.verb, Verb::Read { is_whole: true });
+    if length < READ_DIRECT_BYTES {
+        return read_short(session, command).await;
+    }
+    let result = match is_whole {
+        true => read_whole(session, command).await,
+        false => read_parts(session, command).await,
+    };
+    session.count(&command, &result);
+}
+
+async fn read_short<D: Disk>(session: &Session<D>, command: Command) {
+    let length = command.length as usize;
+    let mut payload = session.share.acquire(length).await;
+    let reply = &mut payload.buffer[..HEAD_BYTES + length];
+    let result = session.export.disk.read(command.offset, &mut reply[HEAD_BYTES..]).await;
+    session.replies.room().await;
+    if result.is_err() {
+        return session.answer(&command, result);
+    }
+    let start = write_head(session, &command, reply, (command.offset, length), true);
+    session.replies.append(&reply[start..]);
+    session.count(&command, &result);
+}
+
+/// One head and all bytes behind it: read as a whole if the budget has room for that, else piece by
+/// piece.
+async fn read_whole<D: Disk>(session: &Session<D>, command: Command) -> Result<()> {
+    let length = command.length as usize;
+    let mut payload = acquire(session, length).await;
+    let piece = length.min(payload.buffer.len() - HEAD_BYTES);
+    let disk = &session.export.disk;
+    let first = &mut payload.buffer[HEAD_BYTES..][..piece];
+    let mut result = disk.read(command.offset, first).await;
+    if let Err(error) = &result {
+        session.replies.room().await;
+        session.append_failure(&command, error, None);
+        return result;
+    }
+    let start = write_head(session, &command, &mut payload.buffer, (command.offset, length), true);
+    let turn = session.replies.turn().await;
+    let buffer = std::mem::take(&mut payload.buffer);
+    payload.buffer = turn.send(buffer, start..HEAD_BYTES + piece).await;
+    let mut done = piece;
+    while done < length && result.is_ok() {
+        let part = piece.min(length - done);
+        let next = &mut payload.buffer[HEAD_BYTES..][..part];
+        result = disk.read(command.offset + done as u64, next).await;
+        if result.is_ok() {
+            let buffer = std::mem::take(&mut payload.buffer);
+            payload.buffer = turn.send(buffer, HEAD_BYTES..HEAD_BYTES + part).await;
+            done += part;
+        }
+    }
+    if result.is_err() {
+        session.replies.fail();
+    }
+    result
+}
+
+/// A chunk for each run of zeroes and each piece that was read. Others may reply in between.
+async fn read_parts<D: Disk>(session: &Session<D>, command: Command) -> Result<()> {
+    let end = command.offset + command.length;
+    for part in parts(&*session.export.disk, &command).await {
+        if part.is_zero {
+            session.replies.room().await;
+            let is_last = part.offset + part.length == end;
+            let to = session.reply_to(&command);
+            // No longer than the read.
+            let length = part.length as u32;
+            session.replies.append_with(|out| to.append_hole(out, part.offset, length, is_last));
+            continue;
+        }
+        let (mut at, part_end) = (part.offset, part.offset + part.length);
+        while at < part_end {
+            let mut payload = acquire(session, (part_end - at) as usize).await;
+            let piece = (payload.buffer.len() - HEAD_BYTES).min((part_end - at) as usize);
+            let target = &mut payload.buffer[HEAD_BYTES..][..piece];
+            if let Err(error) = session.export.disk.read(at, target).await {
+                session.replies.room().await;
+                session.append_failure(&command, &error, Some(at));
+                return Err(error);
+            }
+            let is_last = at + piece as u64 == end;
+            let start = write_head(session, &command, &mut payload.buffer, (at, piece), is_last);
+            let turn = session.replies.turn().await;
+            let buffer = std::mem::take(&mut payload.buffer);
+            payload.buffer = turn.send(buffer, start..HEAD_BYTES + piece).await;
+            at += piece as u64;
+        }
+    }
+    Ok(())
+}
+
+/// A buffer for `length` bytes if the budget has one now, else for a piece.
+async fn acquire<D: Disk>(session: &Session<D>, length: usize) -> Payload {
+    match session.share.acquire_now(length) {
+        Some(payload) => payload,
+        None => session.share.acquire(length.min(PIECE_BYTES)).await,
+    }
+}
+
+/// Writes the head of a part of the answer, an offset and a length in bytes, in front of the data
+/// in `buffer`; gives where it begins.
+fn write_head<D: Disk>(
+    session: &Session<D>,
+    command: &Command,
+    buffer: &mut [u8],
+    (offset, length): (u64, usize),
+    is_last: bool,
+) -> usize {
+    let head = buffer.first_chunk_mut().expect("every payload has room for a head");
+    session.reply_to(command).write_data_head(head, offset, length, is_last)
+}
+
+/// Cuts a read into what is zeroes and what must be read.
+async fn parts<D: Disk>(disk: &D, command: &Command) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let told = disk.extents(command.offset, command.length, |extent| {
+        extend(&mut parts, command, extent);
+        parts.len() < PARTS_MAX
+    });
+    if let Err(error) = told.await {
+        // The read says so, too, and where.
+        tracing::debug!("a read without holes: {}", error.chain());
+    }
+    merge(&parts, command)
+}
+
+fn extend(parts: &mut Vec<Part>, command: &Command, extent: Extent) {
+    let is_zero = extent.content != Content::Data;
+    match parts.last_mut() {
+        Some(last) if last.is_zero == is_zero => last.length += extent.bytes,
+        last => {
+            let offset = last.map_or(command.offset, |last| last.offset + last.length);
+            parts.push(Part { is_zero, offset, length: extent.bytes });
+        }
+    }
+}
+
+/// Makes data of short runs of zeroes, and of what was not told.
+fn merge(parts: &[Part], command: &Command) -> Vec<Part> {
+    let mut merged: Vec<Part> = Vec::with_capacity(parts.len() + 1);
+    let told = parts.last().map_or(command.offset, |last| last.offset + last.length);
+    let length = command.offset + command.length - told;
+    let rest = Part { is_zero: false, offset: told, length };
+    for &part in parts.iter().chain([&rest]).filter(|part| part.length > 0) {
+        let is_zero = part.is_zero && part.length >= HOLE_BYTES_MIN;
+        match merged.last_mut() {
+            Some(last) if !last.is_zero && !is_zero => last.length += part.length,
+            _ => merged.push(Part { is_zero, ..part }),
+        }
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: the parts of a read cover it once, and only long zeroes are holes.
+    use super::*;
+
+    fn cut(extents: &[(u64, Content)], length: u64) -> Vec<(bool, u64, u64)> {
+        let verb = Verb::Read { is_whole: false };
+        let command = Command { verb, fua: false, cookie: 0, offset: 512, length };
+        let mut parts = Vec::new();
+        for &(bytes, content) in extents {
+            extend(&mut parts, &command, Extent { bytes, content, stored_bytes: 0 });
+        }
+        let merged = merge(&parts, &command);
+        merged.iter().map(|part| (part.is_zero, part.offset, part.length)).collect()
+    }
+
+    #[test]
+    fn only_long_zeroes_are_holes() {
+        use Content::{Data, Hole, Zeroes};
+        let long = HOLE_BYTES_MIN;
+        assert_eq!(cut(&[(9, Data), (1, Hole), (7, Data)], 17), [(false, 512, 17)]);
+        let expected = [(true, 512, long), (false, 512 + long, 9)];
+        assert_eq!(cut(&[(long - 1, Hole), (1, Zeroes), (9, Data)], long + 9), expected);
+        let expected = [(false, 512, 2), (true, 514, long), (false, 514 + long, 1)];
+        assert_eq!(
+            cut(&[(2, Data), (long, Zeroes), (1, Hole), (0, Data)][..2], long + 3),
+            expected
+        );
+        assert_eq!(cut(&[], 5), [(false, 512, 5)]);
+        assert_eq!(cut(&[(long, Hole)], long), [(true, 512, long)]);
+    }
+}

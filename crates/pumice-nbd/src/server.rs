@@ -1,0 +1,347 @@
+//! Accepting connections, and the end of all of them.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use super::budget::Budget;
+use super::channel::Channel;
+use super::connection;
+use super::export::Export;
+use super::handover::{Handover, Parked};
+use super::session::{Link, Shared, Stage};
+use super::tls::Identity;
+use crate::{Disk, Listener};
+use pumice_drive::base::wait::WaitQueue;
+use pumice_drive::base::{Clock, Result};
+use pumice_drive::runtime::{Runtime, shutdown_socket};
+
+/// How long to wait after a failed accept: running out of file descriptors fails it at once, again
+/// and again, until a connection ends.
+const ACCEPT_RETRY_NS: u64 = 100_000_000;
+
+/// How a server presents itself, and its limits.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Whether clients may or must use TLS.
+    pub security: Security,
+    /// Time a client has for the handshake, in nanoseconds.
+    pub handshake_ns: u64,
+    /// Time in nanoseconds that running requests and unsent replies have once the client has sent
+    /// its last request, or the server shuts down.
+    pub grace_ns: u64,
+    /// Connections at once. Beyond it a new client takes the place of the one that has been in its
+    /// handshake longest, and waits if there is none.
+    pub connections_max: usize,
+    /// Memory for payloads of all connections in bytes. On top of it each connection may take
+    /// 1 MiB, so that none can stop another.
+    pub payload_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            security: Security::Clear,
+            // A client on the other side of the world needs a second.
+            handshake_ns: 10_000_000_000,
+            // Long enough for any client that reads, and the end for one that does not.
+            grace_ns: 5_000_000_000,
+            // Clients open 1 to 16; one that has many requests under way costs up to 1.7 MiB.
+            connections_max: 256,
+            // Two of the longest reads, or 64 long writes.
+            payload_bytes: 64 << 20,
+        }
+    }
+}
+
+/// What a server asks of its clients, and tells them about itself.
+#[derive(Clone, Debug)]
+pub enum Security {
+    /// No TLS.
+    Clear,
+    /// TLS for the clients that ask for it.
+    Allow(Identity),
+    /// TLS for all; before it clients are told nothing.
+    Require(Identity),
+}
+
+/// Serves disks to any number of clients.
+pub struct Server<D: Disk> {
+    shared: Rc<Shared<D>>,
+    links: RefCell<Vec<Rc<Link>>>,
+    accepted: Cell<u64>,
+    listeners: RefCell<Vec<Arc<OwnedFd>>>,
+    /// What [`Self::hand_over`] has so far.
+    handover: RefCell<Handover>,
+}
+
+impl<D: Disk + 'static> Server<D> {
+    /// A server of `exports` that does not listen yet.
+    ///
+    /// # Panics
+    /// If there are no exports.
+    pub fn new(runtime: Runtime, exports: Vec<Rc<Export<D>>>, options: Options) -> Rc<Self> {
+        assert!(!exports.is_empty(), "a server of nothing");
+        let budget = Budget::new(options.payload_bytes);
+        let shared = Rc::new(Shared {
+            runtime,
+            exports,
+            options,
+            budget,
+            stage: Cell::new(Stage::Open),
+            changed: WaitQueue::default(),
+        });
+        Rc::new(Self {
+            shared,
+            links: RefCell::default(),
+            accepted: Cell::new(0),
+            listeners: RefCell::default(),
+            handover: RefCell::default(),
+        })
+    }
+
+    /// Accepts clients on `listener` until [`Self::shutdown`] or [`Self::hand_over`]. May run for
+    /// several listeners.
+    pub async fn serve(self: Rc<Self>, listener: Listener) {
+        let socket = listener.socket().clone();
+        self.listeners.borrow_mut().push(socket.clone());
+        self.accept_clients(&listener).await;
+        match self.shared.stage.get() {
+            Stage::ShuttingDown => drop(listener),
+            _ => self.handover.borrow_mut().listeners.push(listener),
+        }
+        self.listeners.borrow_mut().retain(|other| !Arc::ptr_eq(other, &socket));
+        self.shared.changed.wake_all();
+    }
+
+    async fn accept_clients(self: &Rc<Self>, listener: &Listener) {
+        let Shared { runtime, changed, stage, .. } = &*self.shared;
+        loop {
+            match self.accept(listener).await {
+                None => return,
+                Some(Ok(socket)) => match listener.prepare(&socket) {
+                    Ok(()) => {
+                        let may_enter = || stage.get() != Stage::Open || self.make_room();
+                        changed.wait_for(|| may_enter().then_some(())).await;
+                        if stage.get() == Stage::ShuttingDown {
+                            return;
+                        }
+                        self.start(socket);
+                    }
+                    Err(error) => tracing::debug!("a client left at once: {error}"),
+                },
+                Some(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Some(Err(error)) => {
+                    tracing::warn!("cannot accept a client: {error}");
+                    runtime.sleep_ns(ACCEPT_RETRY_NS).await;
+                }
+            }
+        }
+    }
+
+    /// Whether one more client can be served, perhaps in place of one that has not said yet what it
+    /// wants: those that open connections and say nothing must not keep others out.
+    fn make_room(&self) -> bool {
+        let links = self.links.borrow();
+        if links.len() < self.shared.options.connections_max {
+            return true;
+        }
+        let Some(longest) = links.iter().find(|link| link.is_haggling.get()) else {
+            tracing::warn!("{} connections: further clients wait", links.len());
+            return false;
+        };
+        tracing::warn!("{} connections: one in its handshake makes room", links.len());
+        // Once; it ends at its next turn.
+        longest.is_haggling.set(false);
+        longest.channel.cut();
+        true
+    }
+
+    /// The next client; `None` once no more are let in.
+    ///
+    /// Shutting the listening socket down does not wake an accept everywhere (a Unix socket that
+    /// does not block goes on saying EAGAIN), so the accept is abandoned instead.
+    async fn accept(&self, listener: &Listener) -> Option<io::Result<OwnedFd>> {
+        let Shared { runtime, changed, stage, .. } = &*self.shared;
+        if stage.get() != Stage::Open {
+            return None;
+        }
+        let mut accepted = pin!(runtime.accept(listener.socket()));
+        let is_shutting_down = || stage.get() == Stage::ShuttingDown;
+        let mut stopped = pin!(changed.wait_for(|| is_shutting_down().then_some(())));
+        poll_fn(|context| match stopped.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => accepted.as_mut().poll(context).map(Some),
+        })
+        .await
+    }
+
+    /// Serves the client at the other end of `socket`, which is in blocking mode, in a task.
+    pub fn start(self: &Rc<Self>, socket: OwnedFd) {
+        let link = self.link(Arc::new(socket), true);
+        self.accepted.set(self.accepted.get() + 1);
+        self.follow(link.clone(), connection::serve(self.shared.clone(), link));
+    }
+
+    /// Goes on with a client that another server has handed over, in a task. One whose export is
+    /// not served any more is closed.
+    pub fn resume(self: &Rc<Self>, parked: Parked) {
+        let export = self.exports().iter().find(|export| export.name == parked.export);
+        let Some(export) = export.cloned() else {
+            tracing::warn!("a client is cut off: '{}' is not served any more", parked.export);
+            return;
+        };
+        let link = self.link(parked.socket.clone(), false);
+        self.follow(link.clone(), connection::resume(self.shared.clone(), export, link, parked));
+    }
+
+    fn link(&self, socket: Arc<OwnedFd>, is_haggling: bool) -> Rc<Link> {
+        let channel = Channel::new(self.shared.runtime.clone(), socket);
+        let (is_quiet, is_haggling) = (Cell::new(true), Cell::new(is_haggling));
+        let waits_for_client = Cell::new(false);
+        let link = Rc::new(Link { channel, is_quiet, is_haggling, waits_for_client });
+        self.links.borrow_mut().push(link.clone());
+        link
+    }
+
+    /// Runs a connection to its end, in a task.
+    fn follow(
+        self: &Rc<Self>,
+        link: Rc<Link>,
+        connection: impl Future<Output = Option<Parked>> + 'static,
+    ) {
+        let server = self.clone();
+        self.shared.runtime.spawn(async move {
+            let parked = connection.await;
+            server.handover.borrow_mut().clients.extend(parked);
+            server.links.borrow_mut().retain(|other| !Rc::ptr_eq(other, &link));
+            server.shared.changed.wake_all();
+        });
+    }
+
+    /// Stops accepting and reading, lets running requests end, flushes the disks, and gives what
+    /// the next server goes on with: its clients notice nothing but a pause. What they were told
+    /// to be done is durable then.
+    ///
+    /// Clients in their handshake have [`Options::grace_ns`] to choose an export, while the others
+    /// are served as ever; then all have as long to send the rest of a request and take replies.
+    /// Who is late is cut off, and so is who is encrypted, because keys do not leave this process.
+    /// The disks have all the time that they take.
+    ///
+    /// # Errors
+    /// As for [`Self::shutdown`]: the first flush that failed. All clients are cut off then, so
+    /// that they know.
+    pub async fn hand_over(&self) -> Result<Handover> {
+        let Shared { runtime, options, changed, stage, .. } = &*self.shared;
+        stage.set(Stage::Closed);
+        changed.wake_all();
+        for listener in self.listeners.borrow().iter() {
+            runtime.interrupt(listener);
+        }
+        let is_haggling = || self.links.borrow().iter().any(|link| link.is_haggling.get());
+        let is_closed = || self.listeners.borrow().is_empty() && !is_haggling();
+        let closed = changed.wait_for(|| is_closed().then_some(()));
+        if runtime.timeout(options.grace_ns, closed).await.is_none() {
+            tracing::warn!("a client that has not chosen an export is cut off");
+        }
+        stage.set(Stage::Parking);
+        for link in self.links.borrow().iter() {
+            match link.is_haggling.get() {
+                true => link.channel.cut(),
+                false => runtime.interrupt(link.channel.socket()),
+            }
+        }
+        self.parked().await;
+        let handover = self.handover.take();
+        self.flush_all().await.map(|()| handover)
+    }
+
+    /// Waits until no connection is left; cuts off those that wait for their client at two looks in
+    /// a row.
+    async fn parked(&self) {
+        let Shared { runtime, options, changed, .. } = &*self.shared;
+        let is_over = || self.links.borrow().is_empty() && self.listeners.borrow().is_empty();
+        let over = || changed.wait_for(|| is_over().then_some(()));
+        let mut late: Vec<Rc<Link>> = Vec::new();
+        while runtime.timeout(options.grace_ns / 2, over()).await.is_none() {
+            let mut waiting = self.links.borrow().clone();
+            waiting.retain(|link| link.waits_for_client.get());
+            for link in &waiting {
+                if late.iter().any(|other| Rc::ptr_eq(other, link)) {
+                    tracing::warn!("a client is cut off that does not go on with its requests");
+                    link.channel.cut();
+                }
+            }
+            late = waiting;
+        }
+    }
+
+    /// Stops accepting, answers new requests with ESHUTDOWN, lets running ones end for at most
+    /// [`Options::grace_ns`], flushes the disks and closes the connections and listeners.
+    ///
+    /// Hosts are waited for twice [`Options::grace_ns`] at most: for running requests, and for
+    /// connections to close. The flush in between takes as long as the disk takes, without a limit:
+    /// a device behind a full write cache needs minutes, and to give up would lose what it is about
+    /// to make durable. Whoever cannot wait ends the process, which loses just that.
+    ///
+    /// # Errors
+    /// The first flush that failed, which the log names with its export: what was
+    /// acknowledged since the last good one may be lost there. The others are flushed all the same.
+    pub async fn shutdown(&self) -> Result<()> {
+        let Shared { runtime, options, changed, stage, .. } = &*self.shared;
+        stage.set(Stage::ShuttingDown);
+        changed.wake_all();
+        for listener in self.listeners.borrow().iter() {
+            shutdown_socket(listener);
+        }
+        let is_quiet = || self.links.borrow().iter().all(|link| link.is_quiet.get());
+        let quiet = changed.wait_for(|| is_quiet().then_some(()));
+        if runtime.timeout(options.grace_ns, quiet).await.is_none() {
+            tracing::warn!("shutting down with requests under way");
+        }
+        let flushed = self.flush_all().await;
+        for link in self.links.borrow().iter() {
+            link.channel.cut();
+        }
+        let is_over = || self.links.borrow().is_empty() && self.listeners.borrow().is_empty();
+        let gone = changed.wait_for(|| is_over().then_some(()));
+        if runtime.timeout(options.grace_ns, gone).await.is_none() {
+            tracing::warn!("{} connections wait for the disk", self.connections());
+        }
+        flushed
+    }
+
+    async fn flush_all(&self) -> Result<()> {
+        let mut flushed = Ok(());
+        for export in &self.shared.exports {
+            if export.disk.is_read_only() {
+                continue;
+            }
+            if let Err(error) = export.disk.flush().await {
+                tracing::error!("'{}' was not flushed: {}", export.name, error.chain());
+                flushed = flushed.and(Err(error));
+            }
+        }
+        flushed
+    }
+
+    /// Clients connected now, those in their handshake included.
+    pub fn connections(&self) -> usize {
+        self.links.borrow().len()
+    }
+
+    /// What it serves.
+    pub fn exports(&self) -> &[Rc<Export<D>>] {
+        &self.shared.exports
+    }
+
+    /// Clients since the server started.
+    pub fn accepted(&self) -> u64 {
+        self.accepted.get()
+    }
+}

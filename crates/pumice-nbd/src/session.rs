@@ -1,0 +1,124 @@
+//! The state behind a connection: what all connections of a server share, and what the parts of
+//! one connection share. Data, and the end of a request; the order of steps is in `connection`.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use super::Options;
+use super::budget::{Budget, Share};
+use super::channel::Channel;
+use super::chunks::ReplyTo;
+use super::export::Export;
+use super::replies::Replies;
+use super::request::{Command, Dialect, Refusal};
+use super::wire::{Errno, Request};
+use crate::Disk;
+use pumice_drive::base::wait::WaitQueue;
+use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_drive::runtime::Runtime;
+
+/// What all connections of a server share.
+pub(super) struct Shared<D> {
+    pub(super) runtime: Runtime,
+    pub(super) exports: Vec<Rc<Export<D>>>,
+    pub(super) options: Options,
+    pub(super) budget: Rc<Budget>,
+    pub(super) stage: Cell<Stage>,
+    /// A connection ended or chose its export, or went quiet during shutdown, or the stage changed.
+    pub(super) changed: WaitQueue,
+}
+
+/// What a server does about its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Serves old and new ones.
+    Open,
+    /// Lets no new ones in; those in their handshake go on.
+    Closed,
+    /// Stops reading between two requests: the connections are handed over.
+    Parking,
+    /// Refuses requests: the connections end.
+    ShuttingDown,
+}
+
+/// What the server knows of one connection.
+pub(super) struct Link {
+    pub(super) channel: Rc<Channel>,
+    /// Nothing under way: no request, no reply that is not sent.
+    pub(super) is_quiet: Cell<bool>,
+    /// The client has not chosen an export yet.
+    pub(super) is_haggling: Cell<bool>,
+    /// It is the client's turn: to send the rest of a request, or to take replies.
+    pub(super) waits_for_client: Cell<bool>,
+}
+
+/// What the reader, the slots and the sender of one connection share.
+pub(super) struct Session<D> {
+    pub(super) shared: Rc<Shared<D>>,
+    pub(super) export: Rc<Export<D>>,
+    pub(super) dialect: Dialect,
+    pub(super) share: Rc<Share>,
+    pub(super) replies: Replies,
+    /// The reader is in the middle of a request that was accepted.
+    pub(super) is_accepting: Cell<bool>,
+}
+
+impl<D: Disk> Session<D> {
+    /// The transmission phase of a client that chose `export`.
+    pub(super) fn new(
+        shared: Rc<Shared<D>>,
+        export: Rc<Export<D>>,
+        dialect: Dialect,
+        replies: Replies,
+    ) -> Self {
+        let share = Share::new(shared.budget.clone());
+        Self { shared, export, dialect, share, replies, is_accepting: Cell::new(false) }
+    }
+
+    /// Where a command's reply goes.
+    pub(super) fn reply_to(&self, command: &Command) -> ReplyTo {
+        let Command { cookie, offset, .. } = *command;
+        ReplyTo { headers: self.dialect.headers, cookie, offset }
+    }
+
+    /// Counts a command that ended, and appends its reply, which has no data.
+    pub(super) fn answer(&self, command: &Command, result: Result<()>) {
+        self.count(command, &result);
+        match &result {
+            Ok(()) => {
+                let to = self.reply_to(command);
+                self.replies.append_with(|out| to.append_done(out));
+            }
+            Err(error) => self.append_failure(command, error, None),
+        }
+    }
+
+    /// Counts and refuses a request.
+    pub(super) fn refuse(&self, request: &Request, (error, message): Refusal) {
+        self.export.counters.count_refused();
+        let Request { cookie, offset, .. } = *request;
+        let to = ReplyTo { headers: self.dialect.headers, cookie, offset };
+        self.replies.append_with(|out| to.append_error(out, error, message, None));
+    }
+
+    /// Appends the reply to a command that the disk failed; with `at`, at that byte of the export.
+    pub(super) fn append_failure(&self, command: &Command, error: &Error, at: Option<u64>) {
+        let to = self.reply_to(command);
+        let value = Errno::from(error.kind());
+        let message = error.chain().to_string();
+        self.replies.append_with(|out| to.append_error(out, value, &message, at));
+    }
+
+    /// Counts a command's outcome and logs a failure.
+    pub(super) fn count(&self, command: &Command, result: &Result<()>) {
+        let verb = command.verb;
+        self.export.counters.count(verb, command.length, result.is_err());
+        let Err(error) = result else { return };
+        match error.kind() {
+            ErrorKind::Corrupt | ErrorKind::Medium | ErrorKind::Poisoned => {
+                tracing::warn!("{verb:?} failed: {}", error.chain());
+            }
+            _ => tracing::debug!("{verb:?} refused by the disk: {}", error.chain()),
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! The requests under way on a connection: up to 64 futures that live in the connection's task.
+//!
+//! A slot is a future that waits for a job, carries it out and waits for the next one: it is
+//! allocated once, when the connection first has that many requests under way. Starting a job polls
+//! its slot on the spot, so a request that need not wait is done when [`Slots::start`] returns.
+//! Each slot has its own waker, a bit in one word, so that a connection with 64 requests waiting
+//! polls only those that can go on.
+//!
+//! Slots rather than tasks of the runtime: no trip through the run queue at depth 1, and a
+//! connection ends as a whole. Knows no protocol: what a job is, and what is done with it, is the
+//! owner's business.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use pumice_drive::base::wait::WaitQueue;
+
+/// Requests under way at once on a connection: the bits of a word. Few clients keep more
+/// (qemu 16, nbdcopy 64 by default); what exceeds it waits in the socket.
+pub(super) const SLOTS_MAX: usize = u64::BITS as usize;
+
+type SlotFuture = Pin<Box<dyn Future<Output = ()>>>;
+
+/// The slots of a connection, for jobs of type `J`.
+pub(super) struct Slots<J> {
+    slots: RefCell<Vec<Slot>>,
+    inbox: Rc<Inbox<J>>,
+    ready: Arc<Ready>,
+    make: Box<dyn Fn(Seat<J>) -> SlotFuture>,
+}
+
+struct Slot {
+    future: SlotFuture,
+    waker: Waker,
+}
+
+/// What the slots and their owner share.
+struct Inbox<J> {
+    /// The job that a slot has been given and has not yet taken, by slot.
+    jobs: [Cell<Option<J>>; SLOTS_MAX],
+    free: RefCell<Vec<usize>>,
+    freed: WaitQueue,
+}
+
+/// A slot's end of the inbox.
+pub(super) struct Seat<J> {
+    inbox: Rc<Inbox<J>>,
+    index: usize,
+}
+
+/// Which slots can go on, and the task to wake for it.
+struct Ready {
+    bits: AtomicU64,
+    task: Mutex<Waker>,
+}
+
+struct SlotWaker {
+    ready: Arc<Ready>,
+    bit: u64,
+}
+
+impl<J: 'static> Slots<J> {
+    /// No slots yet; `make` makes the future of one, which takes job after job from its seat.
+    pub(super) fn new<F>(make: impl Fn(Seat<J>) -> F + 'static) -> Self
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        Self {
+            slots: RefCell::default(),
+            inbox: Rc::new(Inbox {
+                jobs: [const { Cell::new(None) }; SLOTS_MAX],
+                free: RefCell::default(),
+                freed: WaitQueue::default(),
+            }),
+            ready: Arc::new(Ready {
+                bits: AtomicU64::new(0),
+                task: Mutex::new(Waker::noop().clone()),
+            }),
+            make: Box::new(move |seat| Box::pin(make(seat))),
+        }
+    }
+
+    /// Waits until a job can be started.
+    pub(super) async fn room(&self) {
+        let has_room = || (self.count() < SLOTS_MAX).then_some(());
+        if has_room().is_none() {
+            self.inbox.freed.wait_for(has_room).await;
+        }
+    }
+
+    /// Jobs under way.
+    pub(super) fn count(&self) -> usize {
+        self.slots.borrow().len() - self.inbox.free.borrow().len()
+    }
+
+    /// Starts a job and goes as far with it as is possible without waiting. There must be room.
+    pub(super) fn start(&self, job: J) {
+        let index = match self.inbox.free.borrow_mut().pop() {
+            Some(index) => index,
+            None => self.add(),
+        };
+        self.inbox.jobs[index].set(Some(job));
+        self.poll_slot(index);
+    }
+
+    /// Goes on with the jobs that can, and has the task of `context` woken when others can.
+    pub(super) fn poll(&self, context: &Context<'_>) {
+        self.ready.register(context.waker());
+        // Taken once: a slot that wakes itself gets its next turn after the connection's others.
+        let mut bits = self.ready.bits.swap(0, Ordering::AcqRel);
+        while bits != 0 {
+            self.poll_slot(bits.trailing_zeros() as usize);
+            bits &= bits - 1;
+        }
+    }
+
+    fn add(&self) -> usize {
+        let mut slots = self.slots.borrow_mut();
+        let index = slots.len();
+        assert!(index < SLOTS_MAX, "a job was started without room");
+        let waker = SlotWaker { ready: self.ready.clone(), bit: 1 << index };
+        let future = (self.make)(Seat { inbox: self.inbox.clone(), index });
+        slots.push(Slot { future, waker: Arc::new(waker).into() });
+        index
+    }
+
+    fn poll_slot(&self, index: usize) {
+        let Slot { future, waker } = &mut self.slots.borrow_mut()[index];
+        let poll = future.as_mut().poll(&mut Context::from_waker(waker));
+        assert!(poll.is_pending(), "a slot never ends");
+    }
+}
+
+impl<J> Seat<J> {
+    /// The next job of this slot.
+    ///
+    /// Registers no waker: [`Slots::start`] polls the slot itself.
+    pub(super) async fn job(&self) -> J {
+        poll_fn(|_| match self.inbox.jobs[self.index].take() {
+            Some(job) => Poll::Ready(job),
+            None => Poll::Pending,
+        })
+        .await
+    }
+
+    /// Says that the job is done.
+    pub(super) fn release(&self) {
+        self.inbox.free.borrow_mut().push(self.index);
+        self.inbox.freed.wake_all();
+    }
+}
+
+impl Ready {
+    fn register(&self, waker: &Waker) {
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        if !task.will_wake(waker) {
+            task.clone_from(waker);
+        }
+    }
+}
+
+impl Wake for SlotWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // With another bit set the task has been woken and has not looked yet.
+        if self.ready.bits.fetch_or(self.bit, Ordering::AcqRel) == 0 {
+            self.ready.task.lock().unwrap_or_else(PoisonError::into_inner).wake_by_ref();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a job that need not wait is done on the spot, one that waits costs a poll only when it
+    //! is woken, slots are reused, and the owner is woken for every wake and once at a time.
+    //! Method: jobs that wait for a number to be announced; a waker that counts.
+    use std::future::Future;
+    use std::pin::pin;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[derive(Default)]
+    struct World {
+        announced: Cell<usize>,
+        waiting: Vec<WaitQueue>,
+        polls: Cell<usize>,
+        done: RefCell<Vec<usize>>,
+    }
+
+    /// A job waits until its number is below what was announced.
+    async fn work(world: Rc<World>, seat: Seat<usize>) {
+        loop {
+            let job = seat.job().await;
+            world.waiting[job]
+                .wait_for(|| {
+                    world.polls.update(|polls| polls + 1);
+                    (job < world.announced.get()).then_some(())
+                })
+                .await;
+            world.done.borrow_mut().push(job);
+            seat.release();
+        }
+    }
+
+    fn world() -> (Rc<World>, Slots<usize>) {
+        let waiting = (0..SLOTS_MAX).map(|_| WaitQueue::default()).collect();
+        let world = Rc::new(World { waiting, ..World::default() });
+        let inner = world.clone();
+        (world, Slots::new(move |seat| work(inner.clone(), seat)))
+    }
+
+    #[test]
+    fn a_job_that_need_not_wait_is_done_at_once_in_the_same_slot() {
+        let (world, slots) = world();
+        world.announced.set(1);
+        for _ in 0..1000 {
+            slots.start(0);
+            assert_eq!(slots.count(), 0);
+        }
+        assert_eq!(world.done.borrow().len(), 1000);
+        assert_eq!(slots.slots.borrow().len(), 1);
+    }
+
+    #[test]
+    fn only_woken_slots_are_polled_and_the_owner_is_woken_once() {
+        let (world, slots) = world();
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(wakes.clone());
+        let context = Context::from_waker(&waker);
+        (0..SLOTS_MAX).for_each(|job| slots.start(job));
+        slots.poll(&context);
+        assert_eq!((slots.count(), world.polls.get()), (SLOTS_MAX, SLOTS_MAX));
+        world.announced.set(SLOTS_MAX);
+        for job in [5, 63, 0] {
+            world.waiting[job].wake_all();
+        }
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+        slots.poll(&context);
+        assert_eq!(*world.done.borrow(), [0, 5, 63]);
+        assert_eq!(world.polls.get(), SLOTS_MAX + 3);
+        world.waiting[7].wake_all();
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 2);
+        slots.poll(&context);
+        assert_eq!(slots.count(), SLOTS_MAX - 4);
+    }
+
+    #[test]
+    fn a_full_set_has_room_once_a_job_ends() {
+        let (world, slots) = world();
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(wakes.clone());
+        let context = &mut Context::from_waker(&waker);
+        (0..SLOTS_MAX).for_each(|job| slots.start(job));
+        let mut room = pin!(slots.room());
+        assert!(room.as_mut().poll(context).is_pending());
+        world.announced.set(SLOTS_MAX);
+        world.waiting[9].wake_all();
+        slots.poll(context);
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "the reader waits with the same waker");
+        assert!(room.as_mut().poll(context).is_ready());
+        slots.start(10);
+        assert_eq!(slots.count(), SLOTS_MAX - 1);
+    }
+}

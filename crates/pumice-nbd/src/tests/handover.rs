@@ -1,0 +1,262 @@
+//! Goal: what one server hands over another goes on with, and no client can tell.
+//! Method: a scripted client, two servers of one disk one after the other, and between them the
+//! handover through a socket, as between two processes.
+
+use super::super::wire::{option, reply};
+use super::super::{Handover, Parked};
+use super::*;
+use pumice_drive::base::Clock;
+
+fn server(runtime: &Runtime, disk: &Rc<TestDisk>, grace_ns: u64) -> Rc<Server<TestDisk>> {
+    let export = Rc::new(Export::new("disk", "", disk.clone()));
+    let options = Options { grace_ns, ..Options::default() };
+    Server::new(runtime.clone(), vec![export], options)
+}
+
+/// Runs `client` against a server of `disk`, which the first signal hands over to another one. Its
+/// gate opens a little later. Gives the number of clients that were handed over.
+fn hand_over(disk: TestDisk, grace_ns: u64, client: impl FnOnce(Door) + Send + 'static) -> usize {
+    let runtime = Runtime::new(Backend::Auto).unwrap();
+    let disk = Rc::new(disk);
+    let first = server(&runtime, &disk, grace_ns);
+    visit(client, |listener, near| {
+        runtime.spawn(first.clone().serve(listener));
+        runtime.block_on(async {
+            assert!(answer_signal(&runtime, &near).await, "the client hands over");
+            let opener = (runtime.clone(), disk.clone());
+            runtime.spawn(async move {
+                // Long enough for the first server to stop reading; if not, the test tests less.
+                opener.0.sleep_ns(GATE_NS).await;
+                opener.1.open_gate();
+            });
+            let handover = first.hand_over().await.unwrap();
+            assert_eq!(first.connections(), 0);
+            assert_eq!(disk.calls.borrow().last().unwrap(), "flush", "what was told is durable");
+            let handover = through_a_socket(handover);
+            let count = handover.clients.len();
+            let second = server(&runtime, &disk, grace_ns);
+            for listener in handover.listeners {
+                runtime.spawn(second.clone().serve(listener));
+            }
+            handover.clients.into_iter().for_each(|client| second.resume(client));
+            assert!(!answer_signal(&runtime, &near).await, "nothing but the end is left");
+            second.shutdown().await.unwrap();
+            count
+        })
+    })
+}
+
+/// Whether another signal came from the client, and not its end.
+async fn answer_signal(runtime: &Runtime, near: &Arc<OwnedFd>) -> bool {
+    let (buffer, received) = runtime.receive(near, vec![0; 1], 0..1).await;
+    let is_signal = received.unwrap() > 0;
+    if is_signal {
+        runtime.send(near, buffer, 0..1).await.1.unwrap();
+    }
+    is_signal
+}
+
+/// What the next process gets, which drops nothing of the one before and closes everything.
+fn through_a_socket(handover: Handover) -> Handover {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    handover.send(&ours).unwrap();
+    let Handover { listeners, clients } = handover;
+    listeners.into_iter().for_each(std::mem::forget);
+    drop((clients, ours));
+    Handover::receive(&theirs).unwrap()
+}
+
+const GO_ON: u8 = b'g';
+
+/// When the gate opens after the handover began.
+const GATE_NS: u64 = 200_000_000;
+
+#[test]
+fn requests_under_way_end_and_half_a_request_goes_on() {
+    let disk = TestDisk { gated_offset: Some(0), ..TestDisk::default() };
+    let handed = hand_over(disk, 5_000_000_000, |mut door| {
+        let mut client = door.enter();
+        client.request(command::READ, 0, 1, 0, 16);
+        // Ends at the gate, with half a header behind it.
+        let request =
+            Request { flags: 0, command: command::READ, cookie: 2, offset: 8192, length: 4 };
+        client.expect_alive();
+        client.send(&request.encode()[..11]);
+        door.signal(GO_ON);
+        assert_eq!(client.reply(), (1, 0));
+        client.receive(16);
+        client.send(&request.encode()[11..]);
+        assert_eq!(client.reply(), (2, 0));
+        assert_eq!(client.receive(4), b"stil");
+        client.expect_alive();
+    });
+    assert_eq!(handed, 1);
+}
+
+#[test]
+fn what_waits_to_be_read_is_answered_by_the_next_server() {
+    let handed = hand_over(TestDisk::default(), 5_000_000_000, |mut door| {
+        let mut client = door.enter();
+        client.expect_alive();
+        door.signal(GO_ON);
+        // Whichever server reads them, and wherever the first stops.
+        for cookie in 0..500 {
+            client.request(command::WRITE, 0, cookie, cookie * 4096, 4096);
+            client.send(&[cookie as u8; 4096]);
+            assert_eq!(client.reply(), (cookie, 0));
+        }
+        for cookie in 0..500 {
+            assert_eq!(client.read(cookie * 4096, 4096).unwrap(), [cookie as u8; 4096]);
+        }
+    });
+    assert_eq!(handed, 1);
+}
+
+#[test]
+fn a_client_in_its_handshake_may_end_it_first() {
+    let handed = hand_over(TestDisk::default(), 5_000_000_000, |mut door| {
+        let mut client = door.connect();
+        client.greet(3);
+        client.option(option::LIST, b"");
+        assert_eq!(client.option_reply(option::LIST).0, reply::SERVER);
+        client.option_reply(option::LIST);
+        door.signal(GO_ON);
+        client.0.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let silence = client.0.read(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(silence, Err(std::io::ErrorKind::WouldBlock), "cut off while it thinks");
+        client.0.set_read_timeout(Some(TIME_LIMIT)).unwrap();
+        client.option(option::GO, b"\0\0\0\0\0\0");
+        client.option_reply(option::GO);
+        assert_eq!(client.option_reply(option::GO), (reply::ACK, vec![]));
+        client.expect_alive();
+        // Whoever comes now is let in by the second server.
+        door.enter().expect_alive();
+    });
+    assert_eq!(handed, 1);
+}
+
+#[test]
+fn who_says_nothing_or_half_a_payload_is_cut_off() {
+    let handed = hand_over(TestDisk::default(), 50_000_000, |mut door| {
+        let mut silent = door.connect();
+        let mut half = door.enter();
+        let mut whole = door.enter();
+        half.request(command::WRITE, 0, 1, 0, 4096);
+        half.send(&[1; 1000]);
+        whole.expect_alive();
+        door.signal(GO_ON);
+        assert_eq!(silent.receive(18), b"NBDMAGICIHAVEOPT\0\x03");
+        silent.expect_end();
+        half.expect_end();
+        whole.expect_alive();
+        assert_eq!(whole.read(0, 4096).unwrap(), [0; 4096], "half a payload was written");
+    });
+    assert_eq!(handed, 1);
+}
+
+/// A disk may take longer than any client has.
+#[test]
+fn a_slow_disk_is_waited_for() {
+    let disk = TestDisk { gated_offset: Some(0), ..TestDisk::default() };
+    let handed = hand_over(disk, GATE_NS / 10, |mut door| {
+        let mut client = door.enter();
+        client.request(command::READ, 0, 1, 0, 16);
+        client.expect_alive();
+        door.signal(GO_ON);
+        assert_eq!(client.reply(), (1, 0));
+        client.receive(16);
+        client.expect_alive();
+    });
+    assert_eq!(handed, 1);
+}
+
+#[test]
+fn who_does_not_take_replies_is_cut_off() {
+    let handed = hand_over(TestDisk::default(), 50_000_000, |mut door| {
+        let mut deaf = door.enter();
+        let mut other = door.enter();
+        deaf.request(command::READ, 0, 1, 0, 32 << 20);
+        assert_eq!(deaf.reply(), (1, 0));
+        door.signal(GO_ON);
+        other.expect_alive();
+        deaf.drain();
+    });
+    assert_eq!(handed, 1);
+}
+
+#[test]
+fn a_failed_flush_hands_nobody_over() {
+    let runtime = Runtime::new(Backend::Auto).unwrap();
+    let disk = Rc::new(TestDisk { fails_flush: true, ..TestDisk::default() });
+    let server = server(&runtime, &disk, 5_000_000_000);
+    let (near, far) = UnixStream::pair().unwrap();
+    far.set_read_timeout(Some(TIME_LIMIT)).unwrap();
+    let parked = Parked {
+        socket: Arc::new(near.into()),
+        export: "disk".into(),
+        dialect: Default::default(),
+        unread: Vec::new(),
+    };
+    server.resume(parked);
+    assert!(runtime.block_on(server.hand_over()).is_err());
+    Client(far).expect_end();
+}
+
+#[test]
+fn a_client_of_an_export_that_is_gone_is_closed() {
+    let runtime = Runtime::new(Backend::Auto).unwrap();
+    let server = server(&runtime, &Rc::default(), 5_000_000_000);
+    let (near, far) = UnixStream::pair().unwrap();
+    far.set_read_timeout(Some(TIME_LIMIT)).unwrap();
+    let socket = Arc::new(near.into());
+    server.resume(Parked {
+        socket,
+        export: "other".into(),
+        dialect: Default::default(),
+        unread: vec![],
+    });
+    assert_eq!(server.connections(), 0);
+    Client(far).expect_end();
+}
+
+/// More descriptors and bytes than one message takes.
+#[test]
+fn a_crowd_goes_through_the_socket() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (socket, _) = UnixStream::pair().unwrap();
+    let socket = Arc::new(OwnedFd::from(socket));
+    let client = |index: usize| Parked {
+        socket: socket.clone(),
+        export: format!("{index}\n"),
+        dialect: Default::default(),
+        unread: vec![index as u8; index % 7 * 9000],
+    };
+    let listeners = Vec::new();
+    Handover { listeners, clients: (0..600).map(client).collect() }.send(&ours).unwrap();
+    let received = Handover::receive(&theirs).unwrap();
+    assert_eq!(received.clients.len(), 600);
+    for (index, parked) in received.clients.iter().enumerate() {
+        assert_eq!(parked.export, format!("{index}\n"));
+        assert_eq!(parked.unread, client(index).unread);
+    }
+}
+
+#[test]
+fn nonsense_is_refused() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let kind = || Handover::receive(&theirs).map(drop).unwrap_err().kind();
+    assert_eq!(kind(), ErrorKind::Corrupt, "nothing came");
+    for (text, expected) in [
+        ("", ErrorKind::Corrupt),
+        ("{}\n", ErrorKind::Corrupt),
+        (r#"{"version":2,"listeners":[],"clients":[]}"#, ErrorKind::Corrupt),
+        ("{\"version\":2,\"listeners\":[],\"clients\":[]}\n", ErrorKind::Unsupported),
+        (
+            "{\"version\":1,\"listeners\":[{\"Tcp\":\"127.0.0.1:1\"}],\"clients\":[]}\n",
+            ErrorKind::Corrupt,
+        ),
+    ] {
+        super::super::handover::send_text(&ours, text);
+        assert_eq!(kind(), expected, "{text}");
+    }
+}

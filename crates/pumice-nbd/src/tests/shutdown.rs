@@ -1,0 +1,85 @@
+//! Goal: a shutdown answers what runs, refuses what is new, waits for the flush and for no host.
+//! Method: reads and a flush that wait at a gate which opens before, during or never.
+
+use super::super::wire::{option, reply};
+use super::*;
+use pumice_drive::base::Clock;
+
+fn gated() -> TestDisk {
+    TestDisk { gated_offset: Some(0), ..TestDisk::default() }
+}
+
+#[test]
+fn running_requests_end_and_new_ones_are_refused() {
+    let left = serve(gated(), Options::default(), |mut door| {
+        let mut client = door.enter();
+        let mut haggler = door.connect();
+        haggler.greet(3);
+        haggler.option(option::LIST, b"");
+        assert_eq!(haggler.option_reply(option::LIST).0, reply::SERVER);
+        haggler.option_reply(option::LIST);
+        client.request(command::READ, 0, 1, 0, 16);
+        client.expect_alive();
+        door.signal(SHUT_DOWN);
+        assert_eq!(client.write(0, 4096, &[1; 4096]), 108);
+        assert_eq!(client.call(command::FLUSH, 0, 0, 0), 108);
+        haggler.option(option::GO, b"\0\0\0\0\0\0");
+        assert_eq!(haggler.option_reply(option::GO).0, reply::ERR_SHUTDOWN);
+        door.signal(OPEN_GATE);
+        assert_eq!(client.reply(), (1, 0));
+        client.receive(16);
+        drop(door);
+        client.expect_end();
+        haggler.expect_end();
+    });
+    assert_eq!(left.calls(), ["write 8192 10 false", "flush"]);
+    assert_eq!((left.stats.refused, left.connections), (2, 0));
+}
+
+#[test]
+fn a_disk_that_does_not_answer_is_not_waited_for() {
+    let options = Options { grace_ns: 50_000_000, ..Options::default() };
+    let left = serve(gated(), options, |mut door| {
+        let mut client = door.enter();
+        client.request(command::READ, 0, 1, 0, 16);
+        client.expect_alive();
+        door.signal(SHUT_DOWN);
+        drop(door);
+        client.expect_end();
+    });
+    assert_eq!(left.calls().last().unwrap(), "flush");
+    assert_eq!(left.connections, 1, "its request still runs");
+}
+
+#[test]
+fn a_client_that_does_not_read_is_not_waited_for() {
+    let options = Options { grace_ns: 50_000_000, ..Options::default() };
+    let left = serve(TestDisk::default(), options, |mut door| {
+        let mut client = door.enter();
+        client.request(command::READ, 0, 1, 0, 32 << 20);
+        assert_eq!(client.reply(), (1, 0));
+        door.signal(SHUT_DOWN);
+        drop(door);
+        client.drain();
+    });
+    assert_eq!(left.connections, 0);
+}
+
+/// To give up a flush that is merely slow would lose what it was about to make durable.
+#[test]
+fn a_slow_flush_is_waited_for() {
+    let runtime = Runtime::simulated();
+    let disk = Rc::new(TestDisk { gates_flush: true, ..TestDisk::default() });
+    let server = Server::new(
+        runtime.clone(),
+        vec![Rc::new(Export::new("disk", "", disk.clone()))],
+        Options::default(),
+    );
+    let (clock, gate) = (runtime.clone(), disk.clone());
+    runtime.spawn(async move {
+        clock.sleep_ns(600_000_000_000).await;
+        gate.open_gate();
+    });
+    runtime.block_on(server.shutdown()).unwrap();
+    assert!(disk.is_open.get(), "the shutdown gave the flush up");
+}

@@ -1,0 +1,351 @@
+//! Charts as data: bars in groups, and lines. Every chart is also a table, for printers that do not
+//! draw and for readers who want the numbers.
+//!
+//! Deliberately knows nothing of how it is drawn: no colours, sizes or ticks.
+
+use std::collections::BTreeSet;
+
+use super::number::Number;
+use super::table::{Cell, Column, Table};
+
+/// How numbers become places on an axis.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scale {
+    /// Equal differences are equally far apart; bars stand on zero.
+    #[default]
+    Linear,
+    /// Equal ratios are equally far apart; numbers that are not positive are not drawn.
+    Log,
+    /// For percentiles in percent: 90, 99, 99.9 are equally far apart; 100 and more are not drawn.
+    Percentile,
+}
+
+/// What an axis shows, and how.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Axis {
+    /// What it shows, such as `latency`.
+    pub title: String,
+    /// Unit of its numbers; empty if they have none.
+    pub unit: String,
+    /// How numbers become places.
+    pub scale: Scale,
+}
+
+impl Axis {
+    /// A linear axis.
+    pub fn new(title: impl Into<String>, unit: impl Into<String>) -> Self {
+        Self { title: title.into(), unit: unit.into(), scale: Scale::Linear }
+    }
+
+    /// The same axis with another scale.
+    pub fn with_scale(mut self, scale: Scale) -> Self {
+        self.scale = scale;
+        self
+    }
+
+    /// Title, unit and whether it is logarithmic: `latency, µs (log scale)`.
+    pub(crate) fn heading(&self) -> String {
+        let separator = if self.title.is_empty() || self.unit.is_empty() { "" } else { ", " };
+        let scale = if self.scale == Scale::Log { " (log scale)" } else { "" };
+        format!("{}{separator}{}{scale}", self.title, self.unit).trim_start().to_owned()
+    }
+}
+
+/// One bar: a number, or why there is none.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bar {
+    /// Its height and, as deviation, its error bar; `None` if it was not measured.
+    pub number: Option<Number>,
+    /// Shown at the bar in place of the number; empty for the number itself.
+    pub label: String,
+}
+
+impl Bar {
+    /// A bar that was not measured; `why` is shown in its place and may be empty.
+    pub fn missing(why: impl Into<String>) -> Self {
+        Self { number: None, label: why.into() }
+    }
+
+    /// The same bar with a label.
+    pub fn labelled(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// The height if it can be drawn.
+    pub(crate) fn height(&self) -> Option<f64> {
+        self.number.as_ref().map(|number| number.value).filter(|value| value.is_finite())
+    }
+}
+
+impl From<Number> for Bar {
+    fn from(number: Number) -> Self {
+        Self { number: Some(number), label: String::new() }
+    }
+}
+
+/// Bars that stand together, one for each series of the chart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BarGroup {
+    /// Name below the bars.
+    pub name: String,
+    /// As many as the chart has series, in the same order.
+    pub bars: Vec<Bar>,
+}
+
+/// Bars in groups, with error bars where their numbers have deviations.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BarChart {
+    /// What the chart shows.
+    pub title: String,
+    /// What the groups are, such as `operation`; heads their column in tables.
+    pub groups_title: String,
+    /// The axis of the bars' heights: linear or logarithmic.
+    pub axis: Axis,
+    /// Names of the series, in the order of the legend.
+    pub series: Vec<String>,
+    groups: Vec<BarGroup>,
+}
+
+impl BarChart {
+    /// A chart without groups yet.
+    pub fn new<S: Into<String>>(
+        title: impl Into<String>,
+        groups_title: impl Into<String>,
+        axis: Axis,
+        series: impl IntoIterator<Item = S>,
+    ) -> Self {
+        Self {
+            title: title.into(),
+            groups_title: groups_title.into(),
+            axis,
+            series: series.into_iter().map(Into::into).collect(),
+            groups: Vec::new(),
+        }
+    }
+
+    /// Adds a group; bars left out at the end count as not measured.
+    ///
+    /// # Panics
+    ///
+    /// If there are more bars than series.
+    pub fn group(&mut self, name: impl Into<String>, mut bars: Vec<Bar>) {
+        assert!(bars.len() <= self.series.len(), "a group has more bars than there are series");
+        bars.resize(self.series.len(), Bar::missing(""));
+        self.groups.push(BarGroup { name: name.into(), bars });
+    }
+
+    /// Groups, from the left.
+    pub fn groups(&self) -> &[BarGroup] {
+        &self.groups
+    }
+
+    /// The chart's numbers: a row for each group, a column for each series.
+    pub fn to_table(&self) -> Table {
+        let series = self.series.iter().map(|name| named(name, &self.axis));
+        let first = Column::left(&self.groups_title);
+        let mut table = Table::with_columns(std::iter::once(first).chain(series).collect());
+        for group in &self.groups {
+            let cells = group.bars.iter().map(|bar| match &bar.number {
+                Some(number) => number.clone().into(),
+                None if bar.label.is_empty() => Cell::Empty,
+                None => bar.label.as_str().into(),
+            });
+            table.push(std::iter::once(group.name.as_str().into()).chain(cells).collect());
+        }
+        table.titled(&self.title)
+    }
+}
+
+/// One line of a chart, or points that are not joined.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// Name in the legend.
+    pub name: String,
+    /// Points (x, y) in the order in which they are joined.
+    pub points: Vec<(f64, f64)>,
+    /// Standard deviations of y, point by point; shorter if the rest has none.
+    pub deviations: Vec<Option<f64>>,
+    /// Whether neighbours are joined.
+    pub is_joined: bool,
+}
+
+/// Lines over a common axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LineChart {
+    /// What the chart shows.
+    pub title: String,
+    /// The horizontal axis.
+    pub x: Axis,
+    /// The vertical axis: linear or logarithmic.
+    pub y: Axis,
+    /// Lines, in the order of the legend.
+    pub series: Vec<Series>,
+}
+
+impl LineChart {
+    /// A chart without lines yet.
+    pub fn new(title: impl Into<String>, x: Axis, y: Axis) -> Self {
+        Self { title: title.into(), x, y, series: Vec::new() }
+    }
+
+    /// Adds a line.
+    pub fn line(&mut self, name: impl Into<String>, points: Vec<(f64, f64)>) {
+        let (name, deviations) = (name.into(), Vec::new());
+        self.series.push(Series { name, points, deviations, is_joined: true });
+    }
+
+    /// Adds points that are not joined: x, and y with its deviation if it has one.
+    pub fn dots(&mut self, name: impl Into<String>, dots: Vec<(f64, f64, Option<f64>)>) {
+        let deviations = dots.iter().map(|dot| dot.2).collect();
+        let points = dots.into_iter().map(|(x, y, _)| (x, y)).collect();
+        self.series.push(Series { name: name.into(), points, deviations, is_joined: false });
+    }
+
+    /// The chart's numbers in at most `rows_max` rows (at least 2), a column for each line.
+    ///
+    /// Every row is a place on the x axis where some line has a point. If there are more of them
+    /// than rows, evenly spaced ones are taken, the first and the last among them. A line shows
+    /// its last point at or before that place; nothing before its first or after its last one.
+    /// Points that are not joined are shown at their own places only.
+    pub fn to_table(&self, rows_max: usize) -> Table {
+        let series = self.series.iter().map(|series| named(&series.name, &self.y));
+        let first = named(&self.x.title, &self.x);
+        let mut table = Table::with_columns(std::iter::once(first).chain(series).collect());
+        let sorted = self.series.iter().map(|it| (it.is_joined, it.by_x())).collect::<Vec<_>>();
+        let places = spaced(&self.places(), rows_max.max(2));
+        for &x in &places {
+            let cells = sorted.iter().map(|(is_joined, points)| {
+                let point = last_up_to(points, x).filter(|point| *is_joined || point.0 == x);
+                point.map(|point| point.1).into()
+            });
+            table.push(std::iter::once(Number::plain(x).into()).chain(cells).collect());
+        }
+        table.titled(&self.title)
+    }
+
+    /// Every x that a line has a point at, ascending, each once.
+    pub(crate) fn places(&self) -> Vec<f64> {
+        let points = self.series.iter().flat_map(|series| &series.points);
+        let places = points.filter(|point| drawable(point)).map(|(x, _)| Ordered(*x));
+        places.collect::<BTreeSet<_>>().into_iter().map(|x| x.0).collect()
+    }
+}
+
+impl Series {
+    /// Points that can be drawn, with their deviations, in the order of x.
+    fn by_x(&self) -> Vec<(f64, Number)> {
+        let points = self.points.iter().enumerate().filter(|(_, point)| drawable(point));
+        let mut points: Vec<_> =
+            points.map(|(index, point)| (point.0, self.number(index, point.1))).collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        points
+    }
+
+    /// The y of a point, with its deviation if it has one.
+    pub(crate) fn number(&self, index: usize, y: f64) -> Number {
+        let number = Number::plain(y);
+        match self.deviation(index) {
+            // As many decimals as both of them have.
+            Some(deviation) => {
+                let decimals = number.decimals.max(Number::plain(deviation).decimals);
+                Number::new(y, decimals).with_deviation(deviation)
+            }
+            None => number,
+        }
+    }
+
+    /// Deviation of a point, if it can be drawn.
+    pub fn deviation(&self, index: usize) -> Option<f64> {
+        let deviation = self.deviations.get(index).copied().flatten();
+        deviation.filter(|deviation| *deviation > 0.0 && deviation.is_finite())
+    }
+}
+
+/// Numbers in the order of `total_cmp`.
+#[derive(PartialEq)]
+struct Ordered(f64);
+
+impl Eq for Ordered {}
+
+impl PartialOrd for Ordered {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Ordered {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// Whether both numbers of a point exist.
+pub(crate) fn drawable(point: &(f64, f64)) -> bool {
+    point.0.is_finite() && point.1.is_finite()
+}
+
+fn named(name: &str, axis: &Axis) -> Column {
+    Column::right(name).with_unit(&axis.unit)
+}
+
+fn last_up_to(points: &[(f64, Number)], x: f64) -> Option<(f64, Number)> {
+    let upto = points.partition_point(|point| point.0 <= x);
+    let last = points.get(upto.checked_sub(1)?)?;
+    (upto < points.len() || last.0 == x).then(|| last.clone())
+}
+
+/// At most `count` of `places`, evenly spaced by index, with both ends.
+fn spaced(places: &[f64], count: usize) -> Vec<f64> {
+    if places.len() <= count {
+        return places.to_vec();
+    }
+    (0..count).map(|index| places[index * (places.len() - 1) / (count - 1)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a chart as a table has its numbers at their places, and not more rows than asked.
+    use super::*;
+
+    #[test]
+    fn bars_are_a_row_for_each_group() {
+        let axis = Axis::new("throughput", "MB/s").with_scale(Scale::Log);
+        assert_eq!(axis.heading(), "throughput, MB/s (log scale)");
+        let mut chart = BarChart::new("Throughput", "operation", axis, ["a", "b", "c"]);
+        let number = Number::new(10.0, 1).with_deviation(0.25);
+        chart.group("write", vec![number.into(), Bar::missing("not run")]);
+        let text = chart.to_table().to_text();
+        let expected = [
+            "operation           a        b     c",
+            "                 MB/s     MB/s  MB/s",
+            "write      10.0 ± 0.2  not run",
+        ];
+        assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn lines_show_the_last_point_before_each_row() {
+        let mut chart = LineChart::new("Latency", Axis::new("time", "s"), Axis::new("p99", "µs"));
+        chart.line("a", (0..=100).map(|x| (f64::from(x), 2.0 * f64::from(x))).collect());
+        chart.line("b", vec![(49.0, 7.5), (20.0, 5.0), (f64::NAN, 1.0), (60.0, 9.0)]);
+        assert_eq!(
+            chart.to_table(5).to_text(),
+            "time    a    b\n   s   µs   µs\n   0    0\n  25   50    5\n  50  100  7.5\n\
+             \u{20} 75  150\n 100  200\n"
+        );
+        assert_eq!(chart.to_table(1000).rows().len(), 101);
+    }
+
+    #[test]
+    fn dots_are_at_their_own_places_with_their_deviations() {
+        let mut chart = LineChart::new("x", Axis::new("saved", "%"), Axis::new("speed", "MB/s"));
+        chart.line("a", vec![(0.0, 1.0), (50.0, 2.0), (100.0, 3.0)]);
+        chart.dots("b", vec![(100.0, 8.0, None), (0.0, 7.0, Some(0.5))]);
+        assert_eq!(
+            chart.to_table(5).to_text(),
+            "saved     a          b\n    %  MB/s       MB/s\n    0     1  7.0 ± 0.5\n   50     2\n\
+             \u{20} 100     3          8\n"
+        );
+    }
+}

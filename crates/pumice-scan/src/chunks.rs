@@ -1,0 +1,186 @@
+//! What a chunk comes to: with a codec alone, and as a drive stores it.
+//!
+//! A chunk becomes frames and fills as a write of the drive does: blocks of one byte leave it, what
+//! remains is compressed together and stored as it is where that saves too little. Packing rule:
+//! byte by byte, with the header of each record. What a batch, a segment and the map take on top is
+//! in [`LOG_OVERHEAD`].
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use pumice_drive::base::Lba;
+use pumice_drive::base::units::{BLOCK_BYTES, format_size_exact};
+use pumice_drive::codec::{Codec, Engine, SAVING_DIVISOR};
+use pumice_drive::controller::{Span, spans};
+use pumice_drive::format::RECORD_HEADER_BYTES;
+
+/// Blocks that one record of a fill stands for when much is written at once: what the drive takes
+/// as one write at most, 1 MiB.
+const FILL_BLOCKS: usize = 256;
+
+/// What the log takes on top of its records when it is written in order: batch headers and their
+/// alignment (2.2 KB in 1 MiB), the segment's header, the map and its checkpoints.
+/// Measured by `the_forecast_is_what_a_drive_takes`.
+pub(super) const LOG_OVERHEAD: f64 = 0.004;
+
+/// One way to compress: a codec and a size of chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Config {
+    /// The codec.
+    pub codec: Codec,
+    /// Bytes of a chunk, 4 KiB to 256 KiB, a power of two.
+    pub chunk_bytes: u32,
+}
+
+impl std::fmt::Display for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} in chunks of {}", self.codec, format_size_exact(self.chunk_bytes.into()))
+    }
+}
+
+/// Bytes that data takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Taken {
+    /// With the codec alone: each run of blocks at most as long as it is, fills nothing.
+    pub(super) codec_bytes: u64,
+    /// As the drive's records.
+    pub(super) record_bytes: u64,
+}
+
+impl Taken {
+    pub(super) fn add(&mut self, other: Taken) {
+        self.codec_bytes += other.codec_bytes;
+        self.record_bytes += other.record_bytes;
+    }
+}
+
+/// How long a configuration worked on how much.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Effort {
+    pub(super) bytes: u64,
+    pub(super) ns: u64,
+}
+
+impl Effort {
+    pub(super) fn add(&mut self, other: Effort) {
+        self.bytes += other.bytes;
+        self.ns += other.ns;
+    }
+}
+
+/// Measures chunks in every configuration; one a thread.
+pub(super) struct ChunkMeter {
+    configs: Vec<(Config, Engine, Effort)>,
+    target: Vec<u8>,
+}
+
+impl ChunkMeter {
+    pub(super) fn new(configs: &[Config]) -> Self {
+        let largest = configs.iter().map(|config| config.chunk_bytes).max().unwrap_or(0);
+        let engines =
+            configs.iter().map(|config| (*config, Engine::new(config.codec), Effort::default()));
+        Self { configs: engines.collect(), target: vec![0; Engine::target_bytes(largest as usize)] }
+    }
+
+    /// What `data`, whole blocks cut into chunks of configuration `index`, takes. Each chunk is
+    /// said to `heed`, with its bytes.
+    pub(super) fn measure(
+        &mut self,
+        index: usize,
+        data: &[u8],
+        mut heed: impl FnMut(usize, Taken),
+    ) -> Taken {
+        let (config, engine, effort) = &mut self.configs[index];
+        let began_ns = busy_ns();
+        let mut all = Taken::default();
+        for chunk in data.chunks(config.chunk_bytes as usize) {
+            let taken = taken(engine, &mut self.target, chunk);
+            all.add(taken);
+            heed(chunk.len(), taken);
+        }
+        effort.bytes += data.len() as u64;
+        effort.ns += busy_ns() - began_ns;
+        all
+    }
+
+    /// The configurations, in their order, with what was spent on each.
+    pub(super) fn efforts(&self) -> impl Iterator<Item = Effort> {
+        self.configs.iter().map(|(_, _, effort)| *effort)
+    }
+}
+
+/// Time that this thread was at work, so that waiting for a processor does not count.
+fn busy_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// What one chunk takes: as one frame and the fills around it.
+fn taken(engine: &mut Engine, target: &mut [u8], chunk: &[u8]) -> Taken {
+    let mut taken = Taken::default();
+    for span in spans(Lba(0), chunk, u16::MAX) {
+        let record_bytes = match span {
+            Span::Fill { count, .. } if count as usize * BLOCK_BYTES == chunk.len() => {
+                (RECORD_HEADER_BYTES * count as usize).div_ceil(FILL_BLOCKS)
+            }
+            Span::Fill { .. } => RECORD_HEADER_BYTES,
+            Span::Data { bytes, .. } => {
+                let encoded = engine.encode(bytes, target, bytes.len());
+                let alone = encoded.map_or(bytes.len(), |(_, bytes)| bytes);
+                taken.codec_bytes += alone as u64;
+                let worthwhile = bytes.len() - bytes.len().div_ceil(SAVING_DIVISOR);
+                RECORD_HEADER_BYTES + if alone <= worthwhile { alone } else { bytes.len() }
+            }
+        };
+        taken.record_bytes += record_bytes as u64;
+    }
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a chunk takes what the codec and the drive's rules make of it.
+    //! Method: blocks of which every byte that is taken is known.
+
+    use rand::Rng;
+
+    use super::*;
+    use pumice_drive::base::seed::random;
+
+    fn taken(config: Config, chunk: &[u8]) -> (u64, u64) {
+        let mut meter = ChunkMeter::new(&[config]);
+        let taken = meter.measure(0, chunk, |_, _| {});
+        assert_eq!(meter.efforts().next().unwrap().bytes, chunk.len() as u64);
+        (taken.codec_bytes, taken.record_bytes)
+    }
+
+    #[test]
+    fn fills_cost_a_header_noise_itself_and_text_what_the_codec_makes() {
+        let config = Config { codec: Codec::Lz4, chunk_bytes: 32 << 10 };
+        let zeroes = vec![0; 32 << 10];
+        assert_eq!(taken(config, &zeroes), (0, 1), "28 bytes for a MiB");
+        let mut noise = vec![0; 32 << 10];
+        random(1).fill_bytes(&mut noise);
+        assert_eq!(taken(config, &noise), (32768, 32768 + 28));
+        let mut mixed = noise.clone();
+        mixed[4096..8192].fill(0xff);
+        assert_eq!(taken(config, &mixed), (28672, 28672 + 3 * 28), "data, fill, data");
+        let text: Vec<u8> = (0..32 << 10).map(|at: u32| b"abcdefgh"[(at % 8) as usize]).collect();
+        let (alone, stored) = taken(config, &text);
+        assert!(alone < 400 && stored == alone + 28, "{alone} {stored}");
+        let small = Config { codec: Codec::Lz4, chunk_bytes: 4096 };
+        assert!(taken(small, &text[..4096]).0 > 20);
+    }
+
+    #[test]
+    fn what_saves_little_is_stored_as_it_is() {
+        // An eightieth of it repeats: less than a thirty-second.
+        let mut chunk = vec![0; 4096];
+        random(2).fill_bytes(&mut chunk);
+        chunk[4000..4080].fill(7);
+        let (alone, stored) = taken(Config { codec: Codec::Lz4, chunk_bytes: 4096 }, &chunk);
+        assert!(alone < 4090, "{alone}");
+        assert_eq!(stored, 4096 + 28);
+        assert_eq!(taken(Config { codec: Codec::None, chunk_bytes: 4096 }, &chunk), (4096, 4124));
+    }
+}

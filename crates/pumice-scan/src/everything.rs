@@ -1,0 +1,144 @@
+//! Reading everything: files come from a walk as they are found, and are measured by a few threads
+//! in pieces of 256 KiB.
+//!
+//! Memory does not grow with the number of files: only so many wait as one queue holds.
+
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use super::chunks::{ChunkMeter, Taken};
+use super::locked;
+use super::population::{Source, is_own};
+use super::read::Reader;
+use super::sample::{PACKED_MIN, format_of};
+use super::sums::{FileSum, Known, Sums};
+use super::work::Work;
+use pumice_drive::base::units::BLOCK_BYTES;
+
+/// Blocks that are read at once: the largest chunk, so that what was read is still in the cache of
+/// the processor when it is compressed.
+const PIECE_BLOCKS: u64 = 64;
+
+/// Blocks of the stretches that large files are dealt out in: one file keeps all threads busy.
+const STRETCH_BLOCKS: u64 = 64 * PIECE_BLOCKS;
+
+/// Stretches that wait to be read.
+const WAITING_MAX: usize = 256;
+
+/// A part of a file: whole pieces.
+struct Stretch {
+    source: std::sync::Arc<Source>,
+    first: u64,
+    blocks: u64,
+}
+
+/// Sees to one scan of everything.
+pub(super) struct Everything<'a> {
+    pub(super) work: &'a Work<'a>,
+    pub(super) known: &'a Known,
+}
+
+impl Everything<'_> {
+    /// Measures all that `find` gives, or what comes before the stop.
+    pub(super) fn run(&self, find: impl FnOnce(&(dyn Fn(Source) + Sync))) -> Sums {
+        let (sender, receiver) = sync_channel(WAITING_MAX);
+        let receiver = Mutex::new(receiver);
+        let all = Mutex::new(Sums::new(self.work.options.configs.len()));
+        std::thread::scope(|scope| {
+            for _ in 0..self.work.options.threads {
+                scope.spawn(|| {
+                    let sums = self.take(&receiver);
+                    locked(&all).merge(&sums);
+                });
+            }
+            find(&|source| self.deal_out(source, &sender));
+            // The workers end when nothing will come any more.
+            drop(sender);
+        });
+        all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn deal_out(&self, source: Source, sender: &SyncSender<Stretch>) {
+        let source = std::sync::Arc::new(source);
+        let blocks = source.blocks();
+        for first in (0..blocks).step_by(STRETCH_BLOCKS as usize) {
+            let blocks = STRETCH_BLOCKS.min(blocks - first);
+            // Workers end early only if they are stopped.
+            let _ = sender.send(Stretch { source: source.clone(), first, blocks });
+        }
+    }
+
+    fn take(&self, waiting: &Mutex<Receiver<Stretch>>) -> Sums {
+        let mut sums = Sums::new(self.work.options.configs.len());
+        let mut meter = self.work.meter();
+        let mut reader = self.work.reader(self.work.options.threads, true);
+        let mut buffer = Vec::new();
+        loop {
+            let next = locked(waiting).recv();
+            let Ok(stretch) = next else { break };
+            // Once stopped, what waits is only taken away, so that nobody waits to send it.
+            if !self.work.is_stopped() {
+                let read = self.stretch(&stretch, &mut sums, &mut meter, &mut reader, &mut buffer);
+                if let Err(error) = read {
+                    self.work.failed(&stretch.source, &error);
+                }
+            }
+        }
+        self.work.add_efforts(&meter);
+        sums
+    }
+
+    fn stretch(
+        &self,
+        stretch: &Stretch,
+        sums: &mut Sums,
+        meter: &mut ChunkMeter,
+        reader: &mut Reader,
+        buffer: &mut Vec<u8>,
+    ) -> std::io::Result<()> {
+        let (source, main) = (&*stretch.source, self.work.options.main);
+        let (mut whole, mut whole_blocks, mut format) = (Taken::default(), 0, None);
+        let mut number = source.data_blocks_in(0, stretch.first);
+        for first in (stretch.first..stretch.first + stretch.blocks).step_by(PIECE_BLOCKS as usize)
+        {
+            let blocks = PIECE_BLOCKS.min(stretch.first + stretch.blocks - first);
+            let data_blocks = source.data_blocks_in(first, blocks);
+            let own = data_blocks > 0 && is_own(self.work.options.shard, source, number);
+            number += data_blocks;
+            if !own || self.work.is_stopped() {
+                continue;
+            }
+            reader.read(source, first, blocks, buffer)?;
+            let taken = self.piece(buffer, sums, meter);
+            sums.add_piece(source, self.known, data_blocks, &taken);
+            for (number, block) in (first..).zip(buffer.chunks(BLOCK_BYTES)) {
+                // Holes are no fills.
+                if source.extents.is_none() || source.data_blocks_in(number, 1) > 0 {
+                    sums.repeats.add(block);
+                }
+            }
+            if first == 0 && taken[main].record_bytes as f64 > PACKED_MIN * buffer.len() as f64 {
+                format = format_of(&buffer[..buffer.len().min(super::sample::HEAD_BYTES)]);
+            }
+            whole.add(taken[main]);
+            whole_blocks += data_blocks;
+            self.work.watch.goes_on(data_blocks);
+        }
+        if whole_blocks > 0 {
+            sums.add_file(FileSum {
+                name: source.name.clone(),
+                bytes: whole_blocks * BLOCK_BYTES as u64,
+                record_bytes: whole.record_bytes,
+                format,
+            });
+        }
+        Ok(())
+    }
+
+    fn piece(&self, bytes: &[u8], sums: &mut Sums, meter: &mut ChunkMeter) -> Vec<Taken> {
+        let measure = |index| {
+            meter.measure(index, bytes, |length, taken| sums.add_chunk(index, length, taken))
+        };
+        (0..self.work.options.configs.len()).map(measure).collect()
+    }
+}

@@ -1,0 +1,92 @@
+//! A profile for the bench, so that it can make data like what was scanned: windows of 64 KiB
+//! around some of the draws.
+//!
+//! A window of a large file is what lies around the draw. Small files are put one behind the other,
+//! as a file system lays them out, each file with the same probability: of a file with `n` blocks,
+//! which is drawn `n` times as often as one with a single block, one draw in `n` counts.
+
+use super::population::Draw;
+use super::read::Reader;
+use super::work::Work;
+use pumice_bench::payload::{Profile, Profiling, Saving, WINDOW_BYTES};
+use pumice_drive::base::seed::mix;
+use pumice_drive::base::units::BLOCK_BYTES;
+
+/// Blocks of a window.
+const WINDOW_BLOCKS: u64 = (WINDOW_BYTES / BLOCK_BYTES) as u64;
+
+/// The profile of what was drawn, draws in the order of their marks; none if all of it is less than
+/// a window, or it was stopped. `duplicates` and `bytes` are of everything.
+pub(super) fn like(
+    draws: &[Draw],
+    (duplicates, bytes): (Saving, u64),
+    work: &Work<'_>,
+) -> Option<Profile> {
+    let is_small = |draw: &Draw| draw.source.blocks() < WINDOW_BLOCKS;
+    let small_share =
+        draws.iter().filter(|draw| is_small(draw)).count() as f64 / draws.len().max(1) as f64;
+    let most = (bytes / WINDOW_BYTES as u64).clamp(1, Profiling::WINDOWS_MAX as u64) as f64;
+    let small_most = (most * small_share).round() as usize;
+    let large_most = most as usize - small_most.min(most as usize);
+    let mut windows = Windows {
+        reader: work.reader(1, false),
+        profiling: Profiling::default(),
+        buffer: Vec::new(),
+        small: Vec::new(),
+    };
+    let (mut small, mut large) = (0, 0);
+    for draw in draws {
+        if work.is_stopped() {
+            return None;
+        }
+        match is_small(draw) {
+            true if small < small_most => small += windows.add_small(draw),
+            false if large < large_most => large += windows.add_large(draw),
+            _ => {}
+        }
+        if small >= small_most && large >= large_most {
+            break;
+        }
+    }
+    windows.profiling.finish(duplicates, bytes)
+}
+
+struct Windows {
+    reader: Reader,
+    profiling: Profiling,
+    buffer: Vec<u8>,
+    /// Small files that are no window yet.
+    small: Vec<u8>,
+}
+
+impl Windows {
+    /// Adds the window around a draw; gives how many that made. What cannot be read makes none.
+    fn add_large(&mut self, draw: &Draw) -> usize {
+        let aligned = draw.block - draw.block % WINDOW_BLOCKS;
+        let first = aligned.min(draw.source.blocks() - WINDOW_BLOCKS);
+        match self.reader.read(&draw.source, first, WINDOW_BLOCKS, &mut self.buffer) {
+            Ok(()) => {
+                self.profiling.add(&self.buffer);
+                1
+            }
+            Err(_) => 0,
+        }
+    }
+
+    fn add_small(&mut self, draw: &Draw) -> usize {
+        let blocks = draw.source.blocks();
+        if !mix(draw.mark.to_bits()).is_multiple_of(blocks)
+            || self.reader.read(&draw.source, 0, blocks, &mut self.buffer).is_err()
+        {
+            return 0;
+        }
+        self.small.extend_from_slice(&self.buffer);
+        if self.small.len() < WINDOW_BYTES {
+            return 0;
+        }
+        let rest = self.small.split_off(WINDOW_BYTES);
+        self.profiling.add(&self.small);
+        self.small = rest;
+        1
+    }
+}

@@ -1,0 +1,334 @@
+//! How fast a Pumice drive would take the data on a medium of a given speed.
+//!
+//! ```text
+//! drive         = min(what one thread compresses here, medium / what is stored)
+//! uncompressed  = medium / what is stored without compression
+//! ```
+//!
+//! in bytes of the host, written in order; both with what the log takes on top. The speed of the
+//! medium is said, or measured: [`RUNS`] runs of the bench, direct and flushed, each long enough
+//! for a clock, and short in all. Ends of intervals go into ends of intervals: the least speed with
+//! the most that is stored. Deliberately not here: what else a drive's thread does (checksums,
+//! copies, the protocol), and what a medium's own cache or garbage collection makes of longer
+//! writes.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::Serialize;
+
+use super::chunks::LOG_OVERHEAD;
+use super::outcome::Outcome;
+use super::verdict::Range;
+use pumice_bench::engine::{Run, Sample, measure};
+use pumice_bench::payload::{self, Kind, Payload};
+use pumice_bench::stats::Summary;
+use pumice_bench::target::{Access, Location};
+use pumice_bench::workload::{Flush, Operation, Pattern, Workload};
+use pumice_drive::base::units::parse_size;
+use pumice_drive::base::{Error, ErrorKind, Result};
+
+/// Runs whose mean is taken: with fewer the interval of the mean holds it too rarely (see
+/// [`Summary::of`]).
+const RUNS: u64 = 5;
+
+/// Seconds that a run shall take: longer than a disk's cache hides, short enough to wait for.
+const RUN_SECONDS: f64 = 0.5;
+
+/// Bytes of the first trial, and of a run at most.
+const SPAN_BYTES_MIN: u64 = 4 << 20;
+const SPAN_BYTES_MAX: u64 = 1 << 30;
+
+/// Bytes of a request and requests in flight: what a drive's batches are like.
+const RECORD_BYTES: u64 = 1 << 20;
+const DEPTH: u32 = 4;
+
+/// A medium, as it is named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// Bytes it takes in a second, written in order.
+    Speed(u64),
+    /// A folder on it, where that is measured.
+    Folder(PathBuf),
+}
+
+impl FromStr for Medium {
+    type Err = String;
+
+    /// Reads `530M` or a folder; one that is named like a size is `./530M`.
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match parse_size(text) {
+            Ok(0) => Err("a medium that takes nothing: give bytes a second, like 530M".to_owned()),
+            Ok(bytes_per_s) => Ok(Self::Speed(bytes_per_s)),
+            Err(_) if Path::new(text).is_dir() => Ok(Self::Folder(text.into())),
+            Err(_) => Err(format!(
+                "'{text}' is neither a speed nor a folder: give bytes a second, like 530M, or a \
+                 folder on the medium"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Medium {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Speed(bytes) => write!(f, "a medium of {:.0} MB/s", *bytes as f64 / 1e6),
+            Self::Folder(path) => write!(f, "the medium of {}", path.display()),
+        }
+    }
+}
+
+/// How fast a medium is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Speed {
+    /// Which medium.
+    pub name: String,
+    /// MB/s (10^6) written in order; a range if it was measured.
+    pub mb_per_s: Range,
+    /// Whether it was measured.
+    pub is_measured: bool,
+}
+
+impl Medium {
+    /// Its speed; nothing if `stop` was set meanwhile. In a folder up to 1 GiB is written for some
+    /// seconds, and removed.
+    ///
+    /// # Errors
+    /// The folder cannot be written to, or has too little room.
+    pub fn speed(&self, stop: &AtomicBool) -> Result<Option<Speed>> {
+        let name = self.to_string();
+        let folder = match self {
+            Self::Speed(bytes) => {
+                let mb_per_s = Range::of(*bytes as f64 / 1e6, &[]);
+                return Ok(Some(Speed { name, mb_per_s, is_measured: false }));
+            }
+            Self::Folder(folder) => folder,
+        };
+        let Some(runs) = measured(folder, stop)? else { return Ok(None) };
+        let summary = Summary::of(&runs, 1).filter(|summary| summary.mean > 0.0);
+        let summary = summary.ok_or_else(|| {
+            Error::new(ErrorKind::Unsupported, format!("the speed of {name} cannot be measured"))
+        })?;
+        let ends =
+            summary.mean_interval.map_or(vec![], |interval| vec![interval.low, interval.high]);
+        Ok(Some(Speed { name, mb_per_s: Range::of(summary.mean, &ends), is_measured: true }))
+    }
+}
+
+/// MB/s of each run in a folder; nothing if it was stopped.
+fn measured(folder: &Path, stop: &AtomicBool) -> Result<Option<Vec<f64>>> {
+    let failed = |error| Error::os(format!("cannot write in {}", folder.display()), error);
+    // Goes with all in it when this returns, however.
+    let made = tempfile::Builder::new().prefix(".pumice-scan-").tempdir_in(folder);
+    let made = made.map_err(failed)?;
+    let mut bench = Bench {
+        location: Location::Folder(made.path().to_owned()),
+        access: Access { direct: true },
+        payload: Payload::new(payload::Options::new(Kind::Random))?,
+        runs: 0,
+    };
+    let mut span_bytes = SPAN_BYTES_MIN;
+    loop {
+        let Some(seconds) = bench.write(span_bytes, stop)? else { return Ok(None) };
+        let wanted = span_bytes as f64 * (RUN_SECONDS / seconds.max(1e-6));
+        // The first bytes of a run are its slowest: a trial that was too short says too little.
+        let next = (wanted as u64).min(span_bytes * 8).min(SPAN_BYTES_MAX);
+        if next < span_bytes * 2 {
+            break;
+        }
+        span_bytes = next.next_multiple_of(RECORD_BYTES);
+    }
+    let mut all = Vec::new();
+    for _ in 0..RUNS {
+        let Some(seconds) = bench.write(span_bytes, stop)? else { return Ok(None) };
+        all.push(span_bytes as f64 / seconds / 1e6);
+    }
+    Ok(Some(all))
+}
+
+struct Bench {
+    location: Location,
+    access: Access,
+    payload: Payload,
+    runs: u64,
+}
+
+impl Bench {
+    /// Seconds that writing so many bytes takes, with the flush; nothing if it was stopped.
+    fn write(&mut self, span_bytes: u64, stop: &AtomicBool) -> Result<Option<f64>> {
+        self.location.prepare(span_bytes, true)?;
+        let workload = Workload {
+            operation: Operation::Write,
+            record_bytes: RECORD_BYTES,
+            depth: DEPTH,
+            threads: 1,
+            span_bytes,
+            shift_bytes: 0,
+            pattern: Pattern::default(),
+            reads_percent: 0,
+            seconds: RUN_SECONDS,
+            flush: Flush::Timed,
+        };
+        // What does not compress, and nothing twice.
+        self.runs += 1;
+        let run = Run { workload, payload: self.payload.clone(), stream: self.runs, seed: 1 };
+        let sample = match measure(&self.location, self.access, &run, stop) {
+            // Some file systems have no way around the page cache; the flush counts anyway.
+            Err(error) if self.access.direct && error.kind() == ErrorKind::Unsupported => {
+                self.access.direct = false;
+                measure(&self.location, self.access, &run, stop)
+            }
+            other => other,
+        };
+        let Sample { seconds, .. } = sample?;
+        Ok((!stop.load(Ordering::Relaxed)).then_some(seconds))
+    }
+}
+
+/// What bounds a drive's speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Bound {
+    /// What the medium takes.
+    Medium,
+    /// What one thread compresses.
+    Codec,
+}
+
+/// What a Pumice drive would do on a medium.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OnMedium {
+    /// The medium alone.
+    pub medium: Speed,
+    /// MB/s of the host, written in order, with the main configuration.
+    pub drive_mb_per_s: Range,
+    /// The same without compression.
+    pub uncompressed_mb_per_s: Range,
+    /// What bounds it, as measured.
+    pub bound: Bound,
+}
+
+impl OnMedium {
+    /// What a drive would do with the data; nothing if too little of it was read to say how fast
+    /// the codec is.
+    pub fn of(outcome: &Outcome, medium: Speed) -> Option<Self> {
+        let main = outcome.main();
+        let codec = main.mb_per_s?;
+        let speed = medium.mb_per_s;
+        let drive = |mb_per_s: f64, stored: f64| {
+            codec.min(mb_per_s / (stored * (1.0 + LOG_OVERHEAD)).max(1e-9))
+        };
+        let stored = main.drive;
+        let is = drive(speed.is, stored.stored);
+        let ends = [drive(speed.low, stored.stored_high), drive(speed.high, stored.stored_low)];
+        let plain = |mb_per_s: f64| mb_per_s / (1.0 + LOG_OVERHEAD);
+        Some(Self {
+            drive_mb_per_s: Range::of(is, &ends),
+            uncompressed_mb_per_s: Range::of(plain(speed.is), &[speed.low, speed.high].map(plain)),
+            bound: if is < codec { Bound::Medium } else { Bound::Codec },
+            medium,
+        })
+    }
+
+    /// In words.
+    pub(super) fn words(&self, outcome: &Outcome) -> String {
+        let between = |range: &Range| match range.low == range.high {
+            true => format!("{:.0} MB/s", range.is),
+            false => format!("{:.0} MB/s ({:.0} to {:.0})", range.is, range.low, range.high),
+        };
+        let (drive, plain) = (self.drive_mb_per_s, self.uncompressed_mb_per_s);
+        let because = match self.bound {
+            Bound::Medium => "the medium bounds it".to_owned(),
+            Bound::Codec => format!(
+                "one thread compresses {:.0} MB/s here, and that bounds it",
+                outcome.main().mb_per_s.unwrap_or(0.0)
+            ),
+        };
+        format!(
+            "On {}, which takes {}{}: a drive would take this data in order at {}, against {} \
+             without compression, {:.2} times as fast: {because}. What a drive does besides \
+             compressing is not in it.",
+            self.medium.name,
+            between(&self.medium.mb_per_s),
+            if self.medium.is_measured { " by measurement" } else { "" },
+            between(&drive),
+            between(&plain),
+            drive.is / plain.is,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: speeds are those of the arithmetic, with the ends of both intervals, and a medium is
+    //! measured without leaving anything behind.
+    //! Method: an outcome with chosen numbers; a folder.
+
+    use super::super::tests::outcome_of_noise;
+    use super::*;
+
+    static GO_ON: AtomicBool = AtomicBool::new(false);
+
+    fn speed(is: f64, low: f64, high: f64) -> Speed {
+        Speed { name: "m".to_owned(), mb_per_s: Range { is, low, high }, is_measured: true }
+    }
+
+    fn outcome(codec: f64) -> Outcome {
+        let mut outcome = outcome_of_noise();
+        let main = &mut outcome.configs[outcome.main];
+        main.mb_per_s = Some(codec);
+        (main.drive.stored, main.drive.stored_low, main.drive.stored_high) = (0.5, 0.4, 0.6);
+        outcome
+    }
+
+    #[test]
+    fn the_slower_of_codec_and_medium_counts() {
+        let on = |codec, speed| OnMedium::of(&outcome(codec), speed).unwrap();
+        let slow = on(1000.0, speed(100.0, 90.0, 110.0));
+        let near = |one: f64, other: f64| assert!((one - other).abs() < 0.01, "{one} {other}");
+        near(slow.drive_mb_per_s.is, 199.20);
+        near(slow.drive_mb_per_s.low, 90.0 / 0.6 / 1.004);
+        near(slow.drive_mb_per_s.high, 110.0 / 0.4 / 1.004);
+        near(slow.uncompressed_mb_per_s.is, 99.60);
+        near(slow.uncompressed_mb_per_s.low, 89.64);
+        assert_eq!(slow.bound, Bound::Medium);
+        let words = slow.words(&outcome(1000.0));
+        for part in ["takes 100 MB/s (90 to 110) by", "at 199 MB/s (149 to 274)", "2.00 times"] {
+            assert!(words.contains(part), "no '{part}' in {words}");
+        }
+        let fast = on(150.0, speed(100.0, 90.0, 110.0));
+        near(fast.drive_mb_per_s.is, 150.0);
+        near(fast.drive_mb_per_s.low, 149.40);
+        near(fast.drive_mb_per_s.high, 150.0);
+        assert_eq!(fast.bound, Bound::Codec);
+        let mut unknown = outcome(1.0);
+        unknown.configs[unknown.main].mb_per_s = None;
+        assert_eq!(OnMedium::of(&unknown, speed(1.0, 1.0, 1.0)), None);
+    }
+
+    #[test]
+    fn a_medium_is_measured_and_nothing_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let medium: Medium = folder.path().to_str().unwrap().parse().unwrap();
+        let speed = medium.speed(&GO_ON).unwrap().unwrap();
+        let Range { is, low, high } = speed.mb_per_s;
+        assert!(speed.is_measured && is > 0.1 && low <= is && is <= high, "{speed:?}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert_eq!(medium.speed(&AtomicBool::new(true)).unwrap(), None);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        let gone = Medium::Folder(folder.path().join("gone"));
+        let error = gone.speed(&GO_ON).unwrap_err().chain();
+        assert!(error.contains("cannot write in"), "{error}");
+    }
+
+    #[test]
+    fn a_speed_is_read_as_people_type_it() {
+        assert_eq!("530MB".parse(), Ok(Medium::Speed(530_000_000)));
+        assert_eq!("1M".parse(), Ok(Medium::Speed(1 << 20)));
+        for text in ["0", "fast", "/nonexistent", "-5M"] {
+            assert!(text.parse::<Medium>().unwrap_err().contains("like 530M"), "{text}");
+        }
+    }
+}

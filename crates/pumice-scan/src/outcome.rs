@@ -1,0 +1,553 @@
+//! What a scan says, computed from a [`Partial`] alone: the same partial result gives the same
+//! outcome wherever it was measured.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use statrs::distribution::{ChiSquared, ContinuousCDF};
+
+use super::chunks::Config;
+use super::interval::{Betting, Plan};
+use super::partial::{Measured, Partial};
+use super::population::{Age, OTHERS};
+use super::sample::Drawn;
+use super::strata::Adjusted;
+use super::sums::{FileSum, Group, STEPS, Sums, step};
+use super::walk::Passed;
+use pumice_bench::payload::Saving;
+use pumice_drive::base::units::BLOCK_BYTES;
+use pumice_drive::codec::Codec;
+
+/// Groups of a kind that are listed; the others are put together.
+const GROUPS_MAX: usize = 16;
+
+/// Files that are listed.
+const FILES_SHOWN: usize = 10;
+
+/// Draws that a file must have before anything is said of it.
+const FILE_DRAWS_MIN: usize = 3;
+
+/// Bars of a histogram.
+pub(super) const BARS: usize = 20;
+
+/// What is chosen compresses at least this much a second on one thread: two threads then keep up
+/// with a SATA drive.
+const CHOICE_BYTES_PER_S: f64 = 200e6;
+
+/// What is chosen is the fastest of those that store at most this much more than the densest.
+const CHOICE_SLACK: f64 = 1.05;
+
+/// A share that is stored, and between what it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Estimate {
+    /// What is saved, stored, and the ratio.
+    #[serde(flatten)]
+    pub saved: Saving,
+    /// Fraction that is stored, headers included: above 1 where they outweigh the saving.
+    pub stored: f64,
+    /// Ends of the interval, as fractions stored; both the same where everything was read.
+    pub stored_low: f64,
+    /// See `stored_low`.
+    pub stored_high: f64,
+}
+
+impl Estimate {
+    fn of((stored, low, high): (f64, f64, f64)) -> Self {
+        let saved = Saving::from_fraction(1.0 - stored);
+        Self { saved, stored, stored_low: low, stored_high: high }
+    }
+
+    /// Half the width of the interval, in percentage points.
+    pub fn error_points(&self) -> f64 {
+        (self.stored_high - self.stored_low) * 50.0
+    }
+}
+
+/// What one codec makes of it, in chunks of one size.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ConfigOutcome {
+    /// Codec and chunk.
+    pub config: Config,
+    /// As records of a drive: headers, fills and what is stored as it is included.
+    pub drive: Estimate,
+    /// With the codec alone.
+    pub codec: Estimate,
+    /// MB/s (10^6) that one thread compresses on this machine; none if too little was.
+    pub mb_per_s: Option<f64>,
+    /// Shares of the data, in per cent, by the fraction that its chunks take as records: from 0 to
+    /// 5 %, ..., from 95 to 100 % and more.
+    pub spread_percent: Vec<f64>,
+}
+
+/// A part of the data.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GroupOutcome {
+    /// Extension, folder or age.
+    pub name: String,
+    /// Bytes of it.
+    pub bytes: u64,
+    /// What the main configuration makes of it as a drive's records; none without a draw.
+    pub drive: Option<Estimate>,
+}
+
+/// A file that matters.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FileOutcome {
+    /// Its name.
+    pub name: String,
+    /// Bytes with data.
+    pub bytes: u64,
+    /// What of it is stored, as far as it was looked at.
+    pub stored: f64,
+    /// What its first bytes say that it is, if little is saved.
+    pub format: Option<String>,
+}
+
+/// How much occurs more than once, in per cent of all of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Duplicates {
+    /// About; none if nothing is known. Where not everything was read, further copies of whole
+    /// files only.
+    pub percent: Option<f64>,
+    /// One standard deviation of it, in points.
+    pub deviation_points: f64,
+    /// Blocks of 4 KiB, copies of whole files or not, are at most this.
+    pub most_percent: f64,
+    /// How that is known.
+    pub method: &'static str,
+}
+
+/// What a scan says.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    /// What was scanned.
+    pub paths: Vec<String>,
+    /// What its figures must not be read without.
+    pub remarks: Vec<String>,
+    /// Which part of it.
+    pub shard: String,
+    /// Files with data.
+    pub files: u64,
+    /// Their bytes, in blocks of 4 KiB, without holes.
+    pub bytes: u64,
+    /// Bytes that were read for it.
+    pub bytes_read: u64,
+    /// Whether it went on to its end.
+    pub is_complete: bool,
+    /// Whether everything was read: then nothing is estimated.
+    pub is_exact: bool,
+    /// Draws that were measured.
+    pub draws: u64,
+    /// Share of the bytes (or draws) that could not be read, in per cent.
+    pub lost_percent: f64,
+    /// How often intervals hold the truth at least, in per cent.
+    pub confidence_percent: f64,
+    /// The half-width that was asked for, in points.
+    pub error_points_asked: f64,
+    /// Which configuration counts, by its number.
+    pub main: usize,
+    /// All configurations.
+    pub configs: Vec<ConfigOutcome>,
+    /// Which of them one would choose, by its number, and why.
+    pub choice: Option<(usize, String)>,
+    /// Blocks of zeroes or another byte repeated, in per cent.
+    pub fill_percent: f64,
+    /// How much occurs more than once.
+    pub duplicates: Duplicates,
+    /// By extension, largest first.
+    pub extensions: Vec<GroupOutcome>,
+    /// By folder, largest first.
+    pub folders: Vec<GroupOutcome>,
+    /// By age, youngest first.
+    pub ages: Vec<GroupOutcome>,
+    /// Formats of files of which little is saved, in per cent of all bytes, most first.
+    pub formats_percent: Vec<(String, f64)>,
+    /// Files that save most bytes.
+    pub best: Vec<FileOutcome>,
+    /// Files that save least and take most.
+    pub worst: Vec<FileOutcome>,
+    /// What was not scanned.
+    pub passed: Passed,
+    /// What could not be read when it was to be.
+    pub failed: Passed,
+    /// For forecasts: of each configuration the savings of single chunks, evenly spaced.
+    #[serde(skip)]
+    pub(super) quantiles: Vec<Vec<Saving>>,
+}
+
+impl Outcome {
+    /// What a partial result says.
+    pub fn of(partial: &Partial) -> Self {
+        let seen = match &partial.measured {
+            Measured::All(sums) => Seen::of_sums(partial, sums),
+            Measured::Draws { drawn, lost, .. } => Seen::of_draws(partial, drawn, *lost),
+        };
+        let speed = |index: usize| {
+            let effort = partial.efforts[index];
+            (effort.bytes >= 1 << 20 && effort.ns > 0)
+                .then(|| effort.bytes as f64 * 1e3 / effort.ns as f64)
+        };
+        let configs: Vec<ConfigOutcome> = partial
+            .configs
+            .iter()
+            .enumerate()
+            .map(|(index, config)| ConfigOutcome {
+                config: *config,
+                drive: Estimate::of(seen.records[index]),
+                codec: Estimate::of(seen.alone[index]),
+                mb_per_s: speed(index),
+                spread_percent: bars(&seen.spread[index]),
+            })
+            .collect();
+        Self {
+            paths: partial.paths.clone(),
+            remarks: partial.remarks.clone(),
+            shard: partial.shard().to_string(),
+            files: partial.files,
+            bytes: partial.blocks * BLOCK_BYTES as u64,
+            bytes_read: partial.bytes_read,
+            is_complete: partial.is_complete,
+            is_exact: matches!(partial.measured, Measured::All(_)) && partial.is_complete,
+            draws: seen.draws,
+            lost_percent: seen.lost_percent,
+            confidence_percent: partial.confidence_percent,
+            error_points_asked: partial.error_points,
+            main: partial.main,
+            choice: choice(&configs),
+            configs,
+            fill_percent: seen.fill_percent,
+            duplicates: seen.duplicates,
+            extensions: seen.extensions,
+            folders: seen.folders,
+            ages: seen.ages,
+            formats_percent: seen.formats_percent,
+            best: seen.best,
+            worst: seen.worst,
+            passed: partial.passed.clone(),
+            failed: partial.failed.clone(),
+            quantiles: seen.spread.iter().map(|steps| quantiles(steps)).collect(),
+        }
+    }
+
+    /// The configuration that counts.
+    pub fn main(&self) -> &ConfigOutcome {
+        &self.configs[self.main]
+    }
+}
+
+/// The same from draws and from sums.
+struct Seen {
+    /// Of each configuration: mean and interval.
+    records: Vec<(f64, f64, f64)>,
+    alone: Vec<(f64, f64, f64)>,
+    spread: Vec<Vec<u64>>,
+    draws: u64,
+    lost_percent: f64,
+    fill_percent: f64,
+    duplicates: Duplicates,
+    extensions: Vec<GroupOutcome>,
+    folders: Vec<GroupOutcome>,
+    ages: Vec<GroupOutcome>,
+    formats_percent: Vec<(String, f64)>,
+    best: Vec<FileOutcome>,
+    worst: Vec<FileOutcome>,
+}
+
+fn exactly(bytes: u64, of: u64) -> (f64, f64, f64) {
+    let fraction = bytes as f64 / of.max(1) as f64;
+    (fraction, fraction, fraction)
+}
+
+fn percent(part: f64, of: f64) -> f64 {
+    if of > 0.0 { 100.0 * part / of } else { 0.0 }
+}
+
+impl Seen {
+    fn of_sums(partial: &Partial, sums: &Sums) -> Self {
+        let bytes = sums.all.bytes();
+        let taken = |index: usize| sums.all.taken.get(index).copied().unwrap_or_default();
+        let group = |(name, group): (String, &Group)| GroupOutcome {
+            name,
+            bytes: group.bytes(),
+            drive: group
+                .taken
+                .get(partial.main)
+                .map(|taken| Estimate::of(exactly(taken.record_bytes, group.bytes()))),
+        };
+        let named = |groups: &super::sums::Groups| {
+            listed(groups.iter().map(|(name, it)| group((name.clone(), it))).collect())
+        };
+        let ages = Age::ALL.iter().zip(&sums.ages);
+        let repeats = &sums.repeats;
+        let again = repeats.again().percent();
+        // One standard deviation of a share of contents, if some were not remembered.
+        let deviation = match repeats.forgets() {
+            true => again / (repeats.remembered() as f64).sqrt(),
+            false => 0.0,
+        };
+        let file = |file: &FileSum| FileOutcome {
+            name: file.name.clone(),
+            bytes: file.bytes,
+            stored: file.record_bytes as f64 / file.bytes.max(1) as f64,
+            format: file.format.clone(),
+        };
+        let configs = 0..partial.configs.len();
+        Self {
+            records: configs.clone().map(|i| exactly(taken(i).record_bytes, bytes)).collect(),
+            alone: configs.map(|i| exactly(taken(i).codec_bytes, bytes)).collect(),
+            spread: sums.spread.clone(),
+            draws: 0,
+            lost_percent: match partial.is_complete {
+                true => percent(
+                    partial.blocks.saturating_sub(sums.all.blocks) as f64,
+                    partial.blocks as f64,
+                ),
+                false => 0.0,
+            },
+            fill_percent: percent(repeats.fills() as f64, repeats.units() as f64),
+            duplicates: Duplicates {
+                percent: Some(again),
+                deviation_points: deviation,
+                most_percent: (again + 2.0 * deviation).min(100.0),
+                method: "every block was read; of their contents an even share is remembered",
+            },
+            extensions: named(&sums.extensions),
+            folders: named(&sums.folders),
+            ages: ages
+                .filter(|(_, it)| it.blocks > 0)
+                .map(|(age, it)| group((age.name().to_owned(), it)))
+                .collect(),
+            formats_percent: most_first(sums.formats.iter().map(|(name, blocks)| {
+                (name.clone(), percent(*blocks as f64, sums.all.blocks as f64))
+            })),
+            best: sums.best.iter().take(FILES_SHOWN).map(file).collect(),
+            worst: sums.worst.iter().take(FILES_SHOWN).map(file).collect(),
+        }
+    }
+
+    fn of_draws(partial: &Partial, drawn: &[Drawn], lost: u64) -> Self {
+        let (main, confidence) = (partial.main, partial.confidence_percent / 100.0);
+        let mean = |of: &dyn Fn(&Drawn) -> f64| {
+            let mut mean = Adjusted::new(&partial.strata, confidence, partial.plan());
+            drawn.iter().for_each(|draw| mean.push(draw.stratum, of(draw)));
+            mean.estimate()
+        };
+        let configs = 0..partial.configs.len();
+        let mut spread = vec![vec![0; STEPS + 1]; partial.configs.len()];
+        for draw in drawn {
+            for (steps, (_, records)) in spread.iter_mut().zip(&draw.fractions) {
+                steps[step(*records)] += 1;
+            }
+        }
+        let group = |name: &str, blocks: u64, is_in: &dyn Fn(&Drawn) -> bool| {
+            let mut game = Betting::new(confidence, Plan::Any);
+            let mut sum = 0.0;
+            for draw in drawn.iter().filter(|draw| is_in(draw)) {
+                game.push(draw.fractions[main].1, 0.0);
+                sum += draw.fractions[main].1;
+            }
+            let (low, high) = game.interval();
+            let mean = sum / game.count().max(1) as f64;
+            GroupOutcome {
+                name: name.to_owned(),
+                bytes: blocks * BLOCK_BYTES as u64,
+                drive: (game.count() > 0).then(|| Estimate::of((mean, low, high))),
+            }
+        };
+        let ages = Age::ALL.iter().zip(&partial.ages).filter(|(_, blocks)| **blocks > 0);
+        let (fills, all) =
+            (drawn.iter().filter(|draw| draw.content.is_none()).count(), drawn.len());
+        let mut formats: BTreeMap<String, f64> = BTreeMap::new();
+        for format in drawn.iter().filter_map(|draw| draw.format.as_ref()) {
+            *formats.entry(format.clone()).or_default() += 1.0;
+        }
+        let (best, worst) = files(drawn, main);
+        Self {
+            records: configs.clone().map(|i| mean(&|draw| draw.fractions[i].1)).collect(),
+            alone: configs.map(|i| mean(&|draw| draw.fractions[i].0)).collect(),
+            spread,
+            draws: all as u64,
+            lost_percent: percent(lost as f64, all as f64 + lost as f64),
+            fill_percent: percent(fills as f64, all as f64),
+            duplicates: duplicates_of(partial, drawn, confidence),
+            extensions: largest(&partial.extensions, &group, &|draw| &draw.extension),
+            folders: largest(&partial.folders, &group, &|draw| &draw.folder),
+            ages: ages
+                .map(|(age, blocks)| group(age.name(), *blocks, &|draw| draw.age == *age as u8))
+                .collect(),
+            formats_percent: most_first(
+                formats.into_iter().map(|(name, draws)| (name, percent(draws, all as f64))),
+            ),
+            best,
+            worst,
+        }
+    }
+}
+
+type OfGroup<'a> = dyn Fn(&str, u64, &dyn Fn(&Drawn) -> bool) -> GroupOutcome + 'a;
+
+/// The largest groups by name, and all others as one.
+fn largest(
+    names: &BTreeMap<String, u64>,
+    group: &OfGroup<'_>,
+    name_of: &dyn Fn(&Drawn) -> &String,
+) -> Vec<GroupOutcome> {
+    let mut by_size: Vec<(&String, u64)> =
+        names.iter().filter(|(name, _)| *name != OTHERS).map(|(name, n)| (name, *n)).collect();
+    by_size.sort_by(|one, other| (other.1, one.0).cmp(&(one.1, other.0)));
+    by_size.truncate(GROUPS_MAX);
+    let mut all: Vec<GroupOutcome> = by_size
+        .iter()
+        .map(|(name, blocks)| group(name, *blocks, &|draw| name_of(draw) == *name))
+        .collect();
+    let listed: u64 = by_size.iter().map(|(_, blocks)| blocks).sum();
+    let rest = names.values().sum::<u64>() - listed;
+    if rest > 0 {
+        let is_other = |draw: &Drawn| by_size.iter().all(|(name, _)| name_of(draw) != *name);
+        all.push(group(OTHERS, rest, &is_other));
+    }
+    all
+}
+
+/// The largest of groups, and all others as one.
+fn listed(mut groups: Vec<GroupOutcome>) -> Vec<GroupOutcome> {
+    groups.sort_by(|one, other| {
+        let rank = |it: &GroupOutcome| (it.name == OTHERS, std::cmp::Reverse(it.bytes));
+        (rank(one), &one.name).cmp(&(rank(other), &other.name))
+    });
+    let rest = groups.split_off(GROUPS_MAX.min(groups.len()));
+    let bytes: u64 = rest.iter().map(|group| group.bytes).sum();
+    if bytes > 0 {
+        let stored =
+            |it: &GroupOutcome| it.drive.map_or(0.0, |drive| drive.stored * it.bytes as f64);
+        let fraction = rest.iter().map(stored).sum::<f64>() / bytes as f64;
+        let drive = Some(Estimate::of((fraction, fraction, fraction)));
+        groups.push(GroupOutcome { name: OTHERS.to_owned(), bytes, drive });
+    }
+    groups
+}
+
+fn most_first(all: impl Iterator<Item = (String, f64)>) -> Vec<(String, f64)> {
+    let mut all: Vec<(String, f64)> = all.collect();
+    all.sort_by(|one, other| other.1.total_cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
+    all.truncate(GROUPS_MAX);
+    all
+}
+
+/// Files with several draws: those that save most bytes, and those that take most.
+fn files(drawn: &[Drawn], main: usize) -> (Vec<FileOutcome>, Vec<FileOutcome>) {
+    let mut by_file: BTreeMap<&String, Vec<&Drawn>> = BTreeMap::new();
+    drawn.iter().for_each(|draw| by_file.entry(&draw.file).or_default().push(draw));
+    by_file.retain(|_, draws| draws.len() >= FILE_DRAWS_MIN);
+    let mut all: Vec<FileOutcome> = by_file
+        .into_iter()
+        .map(|(name, draws)| FileOutcome {
+            name: name.clone(),
+            bytes: draws[0].file_bytes,
+            stored: draws.iter().map(|draw| draw.fractions[main].1).sum::<f64>()
+                / draws.len() as f64,
+            format: draws.iter().find_map(|draw| draw.format.clone()),
+        })
+        .collect();
+    let stored = |file: &FileOutcome| file.bytes as f64 * file.stored;
+    let saved = |file: &FileOutcome| file.bytes as f64 * (1.0 - file.stored);
+    all.sort_by(|one, other| saved(other).total_cmp(&saved(one)));
+    let best = all.iter().take(FILES_SHOWN).cloned().collect();
+    all.sort_by(|one, other| stored(other).total_cmp(&stored(one)));
+    all.truncate(FILES_SHOWN);
+    (best, all)
+}
+
+/// How many copies blocks have, from pairs of draws with the same content at different places.
+///
+/// The chance that two draws are such a pair is `A / N`, with `N` blocks of which one has `A` other
+/// copies on average. Of blocks with `m` copies each, the share `1 - 1/m` repeats others; as that
+/// is concave in `m`, at most `A / (1 + A)` of all blocks do (Jensen). The number of pairs is taken
+/// for one of Poisson.
+fn duplicates_of(partial: &Partial, drawn: &[Drawn], confidence: f64) -> Duplicates {
+    let mut contents: BTreeMap<u64, Vec<&Drawn>> = BTreeMap::new();
+    for draw in drawn {
+        if let Some(content) = draw.content {
+            contents.entry(content).or_default().push(draw);
+        }
+    }
+    // Two draws of one block are no pair.
+    let mut pairs = 0.0;
+    for draws in contents.values() {
+        let mut places: BTreeMap<(&String, u64), u64> = BTreeMap::new();
+        for draw in draws {
+            *places.entry((&draw.file, draw.block)).or_default() += 1;
+        }
+        let count = draws.len() as f64;
+        let same: f64 = places.values().map(|times| (times * times) as f64).sum();
+        pairs += (count * count - same) / 2.0;
+    }
+    let all = drawn.len() as f64;
+    let possible = all * (all - 1.0) / 2.0;
+    let most_pairs = ChiSquared::new(2.0 * (pairs + 1.0))
+        .map_or(f64::MAX, |law| law.inverse_cdf((1.0 + confidence) / 2.0) / 2.0);
+    let copies =
+        if possible > 0.0 { most_pairs * partial.blocks as f64 / possible } else { f64::MAX };
+    // What is scanned as one file has no others to be a copy of.
+    let twins = super::twins::share(&partial.twins).filter(|_| partial.files > 1);
+    Duplicates {
+        percent: twins.map(|(share, _)| 100.0 * share),
+        deviation_points: twins.map_or(0.0, |(_, deviation)| 100.0 * deviation),
+        most_percent: 100.0 * (copies / (1.0 + copies)).min(1.0),
+        method: "further copies of whole files: files of one size, compared at two blocks; at \
+                 most: by pairs among the draws, wide where few were drawn; --all counts blocks",
+    }
+}
+
+fn bars(steps: &[u64]) -> Vec<f64> {
+    let all: u64 = steps.iter().sum();
+    let mut bars = vec![0.0; BARS];
+    for (step, bytes) in steps.iter().enumerate() {
+        bars[(step * BARS / STEPS).min(BARS - 1)] += percent(*bytes as f64, all as f64);
+    }
+    bars
+}
+
+/// 1000 savings, spread as the steps are.
+fn quantiles(steps: &[u64]) -> Vec<Saving> {
+    const COUNT: u64 = 1000;
+    let all: u64 = steps.iter().sum();
+    if all == 0 {
+        return Vec::new();
+    }
+    let (mut step, mut below) = (0, 0u128);
+    let quantile = |number: u64| {
+        let wanted = u128::from(2 * number + 1) * u128::from(all) / u128::from(2 * COUNT);
+        while step < STEPS && below + u128::from(steps[step]) <= wanted {
+            below += u128::from(steps[step]);
+            step += 1;
+        }
+        Saving::from_fraction(1.0 - step as f64 / STEPS as f64)
+    };
+    (0..COUNT).map(quantile).collect()
+}
+
+/// The fastest of those that compress fast enough and hardly store more than the densest of them.
+fn choice(configs: &[ConfigOutcome]) -> Option<(usize, String)> {
+    let speed = |it: &ConfigOutcome| it.mb_per_s.unwrap_or(0.0) * 1e6;
+    let fast: Vec<(usize, &ConfigOutcome)> = configs
+        .iter()
+        .enumerate()
+        .filter(|(_, it)| it.config.codec != Codec::None && speed(it) >= CHOICE_BYTES_PER_S)
+        .collect();
+    let densest = fast.iter().map(|(_, it)| it.drive.stored).fold(f64::MAX, f64::min);
+    let good = fast.into_iter().filter(|(_, it)| it.drive.stored <= CHOICE_SLACK * densest);
+    let (index, chosen) = good.max_by(|(_, one), (_, other)| {
+        // Smaller chunks cost less to read at random.
+        let rank = |it: &ConfigOutcome| (speed(it), std::cmp::Reverse(it.config.chunk_bytes));
+        rank(one).0.total_cmp(&rank(other).0).then_with(|| rank(one).1.cmp(&rank(other).1))
+    })?;
+    let why = format!(
+        "{}: the fastest that stores at most {:.0} % more than the densest of those that compress \
+         {:.0} MB/s or more on a thread",
+        chosen.config,
+        (CHOICE_SLACK - 1.0) * 100.0,
+        CHOICE_BYTES_PER_S / 1e6
+    );
+    Some((index, why))
+}

@@ -1,0 +1,471 @@
+//! What there is to scan, and which blocks are drawn from it.
+//!
+//! The population is the blocks of 4 KiB that hold data, of all files; a block is drawn with the
+//! same probability wherever it lies, and a draw stands for the chunk around it. Each part of a
+//! file (1 GiB) has a process of its own that scatters *marks* over it, seeded by the file's name:
+//! on average one mark a block in 0..1, and the draws of a scan are those with the lowest marks of
+//! all. Which they are depends neither on the order in which files are found nor on who else looks:
+//! parts can be given to several machines, and the draws of all together are those of one.
+//!
+//! The draws below a mark are independent of each other and uniform over all blocks, with
+//! repetition, which is what [`super::interval`] asks for.
+//!
+//! Memory is bounded: of the draws the lowest [`DRAWS_KEPT`] to twice as many are kept, of the
+//! files only those with draws and those that may be copies, of names at most [`NAMES_MAX`].
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rand::RngExt;
+use rand_distr::{Distribution, Exp1};
+use serde::{Deserialize, Serialize};
+
+use super::twins::Twins;
+use pumice_drive::base::seed::{mix, random};
+use pumice_drive::base::units::BLOCK_BYTES;
+
+/// Draws that are kept at least, if there are as many: enough for a quarter of a point.
+const DRAWS_KEPT: usize = 1 << 16;
+
+/// Blocks of the parts that a file is dealt out in.
+pub(super) const PART_BLOCKS: u64 = 1 << 18;
+
+/// Different extensions, and different folders, that are told apart.
+const NAMES_MAX: usize = 1 << 14;
+
+/// What all others are called.
+pub(super) const OTHERS: &str = "(others)";
+
+/// Files of which it is remembered that they are the largest.
+const LARGEST_MAX: usize = 16;
+
+/// A run of blocks with data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Extent {
+    /// First block in the file.
+    pub(super) first: u64,
+    /// Number of blocks.
+    pub(super) blocks: u64,
+}
+
+/// Where bytes come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A file or block device.
+    File(PathBuf),
+    /// An export, by its URI.
+    Export(String),
+}
+
+/// A file, device or export.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    pub(super) place: Place,
+    /// Names it wherever it is scanned: below the folder that was asked for.
+    pub(super) name: String,
+    /// Its length in bytes.
+    pub(super) bytes: u64,
+    /// Runs of blocks with data, in ascending order; none if that is all of them.
+    pub(super) extents: Option<Vec<Extent>>,
+    /// Its extension in lower case, empty if it has none.
+    pub(super) extension: String,
+    /// The folder it counts to.
+    pub(super) folder: String,
+    /// Since its last change.
+    pub(super) age: Age,
+    /// Has several names on its file system, of which this is one.
+    pub(super) identity: Option<u64>,
+}
+
+impl Source {
+    /// Blocks of the file, holes among them; the last one may be cut short.
+    pub(super) fn blocks(&self) -> u64 {
+        self.bytes.div_ceil(BLOCK_BYTES as u64)
+    }
+
+    /// Blocks with data.
+    pub(super) fn data_blocks(&self) -> u64 {
+        match &self.extents {
+            None => self.blocks(),
+            Some(extents) => extents.iter().map(|extent| extent.blocks).sum(),
+        }
+    }
+
+    /// The place in the file of its data block with this number.
+    fn block_of(&self, mut number: u64) -> u64 {
+        for extent in self.extents.iter().flatten() {
+            match number.checked_sub(extent.blocks) {
+                None => return extent.first + number,
+                Some(rest) => number = rest,
+            }
+        }
+        number
+    }
+
+    /// Blocks with data among `blocks` from `first` on.
+    pub(super) fn data_blocks_in(&self, first: u64, blocks: u64) -> u64 {
+        let end = first + blocks;
+        match &self.extents {
+            None => end.min(self.blocks()).saturating_sub(first),
+            Some(extents) => {
+                let from = extents.partition_point(|extent| extent.first + extent.blocks <= first);
+                let inside = extents[from..].iter().take_while(|extent| extent.first < end);
+                let shared = inside
+                    .map(|extent| end.min(extent.first + extent.blocks) - first.max(extent.first));
+                shared.sum()
+            }
+        }
+    }
+
+    /// A number for the file that is the same whoever looks.
+    fn key(&self) -> u64 {
+        let name = pumice_drive::base::checksum::crc64(self.name.as_bytes());
+        mix(self.identity.unwrap_or(name))
+    }
+}
+
+/// How long ago a file was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) enum Age {
+    Day,
+    Week,
+    Month,
+    Year,
+    Older,
+    /// Devices and exports.
+    Unknown,
+}
+
+impl Age {
+    pub(super) const ALL: [Self; 6] =
+        [Self::Day, Self::Week, Self::Month, Self::Year, Self::Older, Self::Unknown];
+
+    pub(super) fn of_seconds(seconds: i64) -> Self {
+        const DAY: i64 = 86_400;
+        match seconds / DAY {
+            ..1 => Self::Day,
+            1..7 => Self::Week,
+            7..31 => Self::Month,
+            31..366 => Self::Year,
+            _ => Self::Older,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Day => "within a day",
+            Self::Week => "within a week",
+            Self::Month => "within a month",
+            Self::Year => "within a year",
+            Self::Older => "longer ago",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// A block that was drawn.
+#[derive(Clone, Debug)]
+pub(super) struct Draw {
+    /// Its rank among all draws.
+    pub(super) mark: f64,
+    pub(super) source: Arc<Source>,
+    /// The block in the file.
+    pub(super) block: u64,
+}
+
+/// Which parts of the population a scan is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shard {
+    /// From 0 on, below `count`.
+    pub index: u32,
+    /// At least 1.
+    pub count: u32,
+}
+
+impl Shard {
+    /// All of it.
+    pub const ALL: Self = Self { index: 0, count: 1 };
+
+    /// The part of the file with this number belongs to this shard.
+    fn has(self, part_key: u64) -> bool {
+        mix(part_key) % u64::from(self.count) == u64::from(self.index)
+    }
+}
+
+impl std::str::FromStr for Shard {
+    type Err = String;
+
+    /// Reads `I/N` with I from 1 to N.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('/').map(|(index, count)| (index.parse(), count.parse()));
+        match parts {
+            Some((Ok(index), Ok(count))) if (1..=count).contains(&index) && count <= 1_000_000 => {
+                Ok(Self { index: index - 1, count })
+            }
+            _ => Err(format!("'{text}' is no shard: give I/N with I from 1 to N, like 3/8")),
+        }
+    }
+}
+
+impl std::fmt::Display for Shard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.index + 1, self.count)
+    }
+}
+
+/// Blocks by name.
+pub(super) type ByName = BTreeMap<String, u64>;
+
+fn count(names: &mut ByName, name: &str, blocks: u64) {
+    let name = match names.contains_key(name) || names.len() < NAMES_MAX {
+        true => name,
+        false => OTHERS,
+    };
+    *names.entry(name.to_owned()).or_default() += blocks;
+}
+
+/// Everything that was found, and the draws.
+#[derive(Debug)]
+pub(super) struct Population {
+    seed: u64,
+    shard: Shard,
+    /// Files with data.
+    pub(super) files: u64,
+    /// Blocks with data of all shards.
+    pub(super) blocks_of_all: u64,
+    /// Blocks with data of this shard.
+    pub(super) blocks: u64,
+    /// Of all shards, by extension: what strata are made of.
+    pub(super) extensions_of_all: ByName,
+    pub(super) extensions: ByName,
+    pub(super) folders: ByName,
+    pub(super) ages: [u64; Age::ALL.len()],
+    /// The largest files by blocks, of all shards, in descending order.
+    pub(super) largest: Vec<Arc<Source>>,
+    twins: Twins,
+    /// Below this mark all draws are kept.
+    mark_end: f64,
+    draws: Vec<Draw>,
+}
+
+impl Population {
+    pub(super) fn new(seed: u64, shard: Shard) -> Self {
+        Self {
+            seed,
+            shard,
+            files: 0,
+            blocks_of_all: 0,
+            blocks: 0,
+            extensions_of_all: ByName::new(),
+            extensions: ByName::new(),
+            folders: ByName::new(),
+            ages: [0; Age::ALL.len()],
+            largest: Vec::new(),
+            twins: Twins::default(),
+            mark_end: 1.0,
+            draws: Vec::new(),
+        }
+    }
+
+    /// Adds a file and draws from it.
+    pub(super) fn add(&mut self, source: Source) {
+        let data_blocks = source.data_blocks();
+        if data_blocks == 0 {
+            return;
+        }
+        let source = Arc::new(source);
+        self.blocks_of_all += data_blocks;
+        count(&mut self.extensions_of_all, &source.extension, data_blocks);
+        self.keep_largest(&source);
+        self.twins.add(&source);
+        let mut own_blocks = 0;
+        let source_key = source.key();
+        for (part, (first, blocks)) in parts(data_blocks).enumerate() {
+            let key = mix(source_key ^ part as u64);
+            if self.shard.has(key) {
+                own_blocks += blocks;
+                self.draw(&source, key, first, blocks);
+            }
+        }
+        if own_blocks == 0 {
+            return;
+        }
+        self.files += 1;
+        self.blocks += own_blocks;
+        count(&mut self.extensions, &source.extension, own_blocks);
+        count(&mut self.folders, &source.folder, own_blocks);
+        self.ages[source.age as usize] += own_blocks;
+        if self.draws.len() > 2 * DRAWS_KEPT {
+            self.thin_out();
+        }
+    }
+
+    /// Marks in ascending order at a rate of one a block and unit, each on a block of its own.
+    fn draw(&mut self, source: &Arc<Source>, key: u64, first: u64, blocks: u64) {
+        let mut random = random(mix(key ^ mix(self.seed)));
+        let mut mark = 0.0;
+        loop {
+            let gap: f64 = Exp1.sample(&mut random);
+            mark += gap / blocks as f64;
+            let block = first + random.random_range(0..blocks);
+            if mark >= self.mark_end {
+                return;
+            }
+            let block = source.block_of(block);
+            self.draws.push(Draw { mark, source: source.clone(), block });
+            // Only the first part of a huge file can get here.
+            if self.draws.len() > 4 * DRAWS_KEPT {
+                self.thin_out();
+            }
+        }
+    }
+
+    fn thin_out(&mut self) {
+        while self.draws.len() > 2 * DRAWS_KEPT {
+            self.mark_end /= 2.0;
+            self.draws.retain(|draw| draw.mark < self.mark_end);
+        }
+    }
+
+    fn keep_largest(&mut self, source: &Arc<Source>) {
+        let rank = |source: &Source| (std::cmp::Reverse(source.data_blocks()), source.key());
+        let is_smaller = |last: &Arc<Source>| last.data_blocks() > source.data_blocks();
+        if self.largest.len() == LARGEST_MAX && self.largest.last().is_some_and(is_smaller) {
+            return;
+        }
+        let place = self.largest.partition_point(|other| rank(other) < rank(source));
+        if place < LARGEST_MAX {
+            self.largest.insert(place, source.clone());
+            self.largest.truncate(LARGEST_MAX);
+        }
+    }
+
+    /// Files of which some may be copies of others.
+    pub(super) fn take_twins(&mut self) -> Twins {
+        std::mem::take(&mut self.twins)
+    }
+
+    /// The draws in the order of their marks, and the mark below which they are all.
+    pub(super) fn take_draws(&mut self) -> (Vec<Draw>, f64) {
+        let mut draws = std::mem::take(&mut self.draws);
+        draws.sort_by(|one, other| one.mark.total_cmp(&other.mark));
+        (draws, self.mark_end)
+    }
+}
+
+/// Whether the data block of `source` with this number belongs to a shard.
+pub(super) fn is_own(shard: Shard, source: &Source, number: u64) -> bool {
+    shard.has(mix(source.key() ^ (number / PART_BLOCKS)))
+}
+
+/// The parts of so many blocks: first and number of blocks of each.
+fn parts(blocks: u64) -> impl Iterator<Item = (u64, u64)> {
+    let firsts = (0..blocks).step_by(PART_BLOCKS as usize);
+    firsts.map(move |first| (first, PART_BLOCKS.min(blocks - first)))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    //! Goal: each block is drawn as often as any other, whoever looks, in whatever order.
+    //! Method: files by name only; counts against their expectation.
+
+    use super::*;
+
+    pub(crate) fn source(name: &str, blocks: u64) -> Source {
+        Source {
+            place: Place::File(name.into()),
+            name: name.to_owned(),
+            bytes: blocks * BLOCK_BYTES as u64,
+            extents: None,
+            extension: name.rsplit_once('.').map_or("", |(_, end)| end).to_owned(),
+            folder: name.split_once('/').map_or(".", |(folder, _)| folder).to_owned(),
+            age: Age::Older,
+            identity: None,
+        }
+    }
+
+    fn drawn(shard: Shard, order: impl Iterator<Item = u64>) -> (Vec<(f64, String, u64)>, f64) {
+        let mut population = Population::new(7, shard);
+        order.for_each(|number| {
+            population.add(source(&format!("d/{number}.x"), 1 + number % 700));
+        });
+        let (draws, end) = population.take_draws();
+        let draws = draws.into_iter().map(|draw| (draw.mark, draw.source.name.clone(), draw.block));
+        (draws.collect(), end)
+    }
+
+    #[test]
+    fn draws_do_not_depend_on_order_and_shards_share_them_out() {
+        let (forward, end) = drawn(Shard::ALL, 0..2000);
+        assert!(forward.len() > DRAWS_KEPT && forward.len() <= 2 * DRAWS_KEPT && end < 1.0);
+        assert_eq!((forward.clone(), end), drawn(Shard::ALL, (0..2000).rev()));
+        let mut together = Vec::new();
+        for index in 0..3 {
+            let (part, part_end) = drawn(Shard { index, count: 3 }, 0..2000);
+            assert!(part_end >= end && part.len() > forward.len() / 6);
+            together.extend(part.into_iter().filter(|draw| draw.0 < end));
+        }
+        together.sort_by(|one, other| one.0.total_cmp(&other.0));
+        assert_eq!(together, forward);
+    }
+
+    #[test]
+    fn every_block_is_drawn_alike() {
+        // A small file among large ones, a sparse one and one of several parts.
+        let mut population = Population::new(3, Shard::ALL);
+        let sparse = vec![Extent { first: 5, blocks: 10_000 }, Extent { first: 90_000, blocks: 1 }];
+        let mut holes = source("holes", 100_000);
+        holes.extents = Some(sparse);
+        for one in [source("small", 3000), holes, source("large", PART_BLOCKS + 30_000)] {
+            population.add(one);
+        }
+        assert_eq!(population.blocks, 3000 + 10_001 + PART_BLOCKS + 30_000);
+        let blocks = population.blocks as f64;
+        let (draws, end) = population.take_draws();
+        let expected = blocks * end;
+        assert!((draws.len() as f64 / expected - 1.0).abs() < 0.02, "{} {expected}", draws.len());
+        let share = |wanted: &dyn Fn(&Draw) -> bool, blocks: f64| {
+            let hits = draws.iter().filter(|draw| wanted(draw)).count() as f64;
+            // Four standard deviations of a Poisson number.
+            assert!((hits - blocks * end).abs() < 4.0 * (blocks * end).sqrt() + 1.0, "{hits}");
+        };
+        share(&|draw| draw.source.name == "small", 3000.0);
+        share(&|draw| draw.source.name == "holes", 10_001.0);
+        share(&|draw| draw.source.name == "large" && draw.block >= PART_BLOCKS, 30_000.0);
+        let in_data = |draw: &Draw| (5..10_005).contains(&draw.block) || draw.block == 90_000;
+        assert!(draws.iter().filter(|draw| draw.source.name == "holes").all(in_data));
+        assert!(draws.is_sorted_by_key(|draw| draw.mark));
+    }
+
+    #[test]
+    fn data_in_a_chunk_is_counted_without_its_holes() {
+        let mut one = source("x", 100);
+        one.bytes -= 1000;
+        assert_eq!((one.data_blocks_in(96, 8), one.data_blocks_in(0, 8)), (4, 8));
+        let extents = vec![Extent { first: 3, blocks: 2 }, Extent { first: 7, blocks: 90 }];
+        one.extents = Some(extents);
+        assert_eq!((one.data_blocks(), one.data_blocks_in(0, 8)), (92, 3));
+        assert_eq!((one.data_blocks_in(4, 1), one.data_blocks_in(5, 2)), (1, 0));
+        let places = [0, 1, 2, 91].map(|number| one.block_of(number));
+        assert_eq!(places, [3, 4, 7, 96]);
+    }
+
+    #[test]
+    fn shards_are_read_as_people_count() {
+        assert_eq!("3/8".parse(), Ok(Shard { index: 2, count: 8 }));
+        assert_eq!(Shard { index: 2, count: 8 }.to_string(), "3/8");
+        for text in ["", "0/4", "5/4", "1", "1/0", "-1/3", "1/2/3"] {
+            assert!(text.parse::<Shard>().unwrap_err().contains("like 3/8"), "{text}");
+        }
+    }
+
+    #[test]
+    fn ages_begin_where_they_say() {
+        let day = 86_400;
+        let ages = [-5, day - 1, day, 7 * day, 31 * day, 366 * day].map(Age::of_seconds);
+        use Age::{Day, Month, Older, Week, Year};
+        assert_eq!(ages, [Day, Day, Week, Month, Year, Older]);
+        assert!(Age::ALL.iter().enumerate().all(|(index, age)| *age as usize == index));
+    }
+}

@@ -1,0 +1,165 @@
+//! Reading what is scanned: read-only, without changing times of access where that is allowed, and
+//! no faster than one asks for.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::fs::{Advice, Mode, OFlags, fadvise, open};
+
+use super::population::{Place, Source};
+use pumice_drive::base::clock::Clock;
+use pumice_drive::base::units::{BLOCK_BYTES, transfer_ns};
+use pumice_drive::base::{AlignedBuffer, Error};
+use pumice_drive::runtime::{Backend, Runtime};
+use pumice_nbd::client::{Client, Uri};
+
+/// What one of several readers may read in a second.
+struct Pace {
+    bytes_per_s: u64,
+    clock: Option<Runtime>,
+    /// When it may read again.
+    free_at_ns: u64,
+}
+
+impl Pace {
+    /// Waits until so many bytes may be read.
+    fn wait(&mut self, bytes: u64) -> io::Result<()> {
+        let clock = match &mut self.clock {
+            Some(clock) => clock,
+            clock => clock.insert(Runtime::new(Backend::Auto).map_err(failed)?),
+        };
+        let now_ns = clock.now_ns();
+        if self.free_at_ns > now_ns {
+            clock.block_on(clock.sleep_ns(self.free_at_ns - now_ns));
+        }
+        let begin_ns = self.free_at_ns.max(now_ns);
+        self.free_at_ns = begin_ns.saturating_add(transfer_ns(bytes, self.bytes_per_s));
+        Ok(())
+    }
+}
+
+/// Reads for one thread; keeps open what was read last.
+pub(super) struct Reader {
+    pace: Option<Pace>,
+    /// How it will be read.
+    advice: Advice,
+    open: Option<(String, Open)>,
+}
+
+enum Open {
+    File(File),
+    Export(Runtime, Client),
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Reader {
+    /// One for all bytes in their order, or for few here and there, at so many bytes a second at
+    /// most.
+    pub(super) fn new(bytes_per_s: Option<u64>, in_order: bool) -> Self {
+        let advice = if in_order { Advice::Sequential } else { Advice::Random };
+        let pace = bytes_per_s.map(|bytes_per_s| Pace { bytes_per_s, clock: None, free_at_ns: 0 });
+        Self { pace, advice, open: None }
+    }
+
+    /// Reads `blocks` blocks from block `first` of a source into `buffer`; what the last one lacks
+    /// is filled up with zeroes.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the source is shorter than it was; the operating system's, the server's.
+    pub(super) fn read(
+        &mut self,
+        source: &Source,
+        first: u64,
+        blocks: u64,
+        buffer: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        let offset = first * BLOCK_BYTES as u64;
+        let length = (blocks as usize) * BLOCK_BYTES;
+        let there = (source.bytes.saturating_sub(offset)).min(length as u64) as usize;
+        if let Some(pace) = &mut self.pace {
+            pace.wait(there as u64)?;
+        }
+        buffer.resize(length, 0);
+        buffer[there..].fill(0);
+        self.open(source)?;
+        match &self.open.as_ref().expect("it was just opened").1 {
+            Open::File(file) => file.read_exact_at(&mut buffer[..there], offset),
+            Open::Export(runtime, client) => {
+                let mut into = AlignedBuffer::zeroed(there);
+                into.set_len(there);
+                let (read, result) = runtime.block_on(client.read(offset, into));
+                result.map_err(failed)?;
+                buffer[..there].copy_from_slice(&read);
+                Ok(())
+            }
+        }
+    }
+
+    fn open(&mut self, source: &Source) -> io::Result<()> {
+        if self.open.as_ref().is_some_and(|(name, _)| *name == source.name) {
+            return Ok(());
+        }
+        self.close();
+        let open = match &source.place {
+            Place::File(path) => {
+                let file = open_quietly(path)?;
+                // A hint; without it reading is only slower.
+                let _ = fadvise(&file, 0, None, self.advice);
+                Open::File(file)
+            }
+            Place::Export(uri) => {
+                let runtime = Runtime::new(Backend::Auto).map_err(failed)?;
+                let uri = Uri::parse(uri).map_err(failed)?;
+                let client = runtime.block_on(Client::connect(&runtime, &uri)).map_err(failed)?;
+                Open::Export(runtime, client)
+            }
+        };
+        self.open = Some((source.name.clone(), open));
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        if let Some((_, Open::Export(runtime, client))) = self.open.take() {
+            // All was read; the server may end the connection as it likes.
+            let _ = runtime.block_on(client.disconnect());
+            drop(client);
+            runtime.drop_tasks();
+        }
+    }
+
+    /// The first bytes of a file, as many as there are up to the length of `buffer`; none of what
+    /// is no file.
+    pub(super) fn head<'b>(&mut self, source: &Source, buffer: &'b mut [u8]) -> &'b [u8] {
+        let Ok(()) = self.open(source) else { return &[] };
+        match &self.open {
+            Some((_, Open::File(file))) => match file.read_at(buffer, 0) {
+                Ok(length) => &buffer[..length],
+                Err(_) => &[],
+            },
+            _ => &[],
+        }
+    }
+}
+
+fn failed(error: Error) -> io::Error {
+    io::Error::other(error.to_string())
+}
+
+/// Opens a file for reading, without changing its time of access if it is ours to decide.
+fn open_quietly(path: &Path) -> io::Result<File> {
+    // A file may have become a pipe meanwhile, which is not to be waited for.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let quiet = open(path, flags | OFlags::NOATIME, Mode::empty());
+    let opened = match quiet {
+        Err(rustix::io::Errno::PERM) => open(path, flags, Mode::empty()),
+        opened => opened,
+    };
+    Ok(File::from(opened?))
+}

@@ -1,0 +1,161 @@
+//! Measuring draws: the chunks around blocks that were drawn, round by round until the interval is
+//! narrow enough.
+//!
+//! The draws of a round are measured in the order of files and places, by several threads, and
+//! taken in the order of their marks. A round that was interrupted is left out: what was measured
+//! of it is no sample, as it comes from the first files only.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use super::chunks::ChunkMeter;
+use super::population::{Draw, Source};
+use super::read::Reader;
+use super::work::{THREADS_MIN, Work};
+use super::{Options, locked};
+use pumice_bench::payload::repeats;
+use pumice_drive::base::units::BLOCK_BYTES;
+
+/// Draws that are measured before the interval is looked at again.
+pub(super) const ROUND_DRAWS: usize = 512;
+
+/// Bytes by which formats are known.
+pub(super) const HEAD_BYTES: usize = 512;
+
+/// A file of which more is stored than this is asked what it is.
+pub(super) const PACKED_MIN: f64 = 0.95;
+
+/// What was measured of one draw.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Drawn {
+    pub(super) mark: f64,
+    /// Number of its stratum; set by who knows the strata.
+    pub(super) stratum: u32,
+    /// Name of the file.
+    pub(super) file: String,
+    /// The block in it.
+    pub(super) block: u64,
+    /// The file's bytes with data.
+    pub(super) file_bytes: u64,
+    pub(super) extension: String,
+    pub(super) folder: String,
+    /// Number in [`super::population::Age::ALL`].
+    pub(super) age: u8,
+    /// Of each configuration: what the codec alone leaves of a byte, and the drive's records.
+    pub(super) fractions: Vec<(f64, f64)>,
+    /// Stands for the block's content; none if it is one byte repeated.
+    pub(super) content: Option<u64>,
+    /// What the file says that it is, if little of it is saved.
+    pub(super) format: Option<String>,
+}
+
+/// A round's draws; those whose file could not be read are missing.
+pub(super) struct Round {
+    pub(super) drawn: Vec<Drawn>,
+    pub(super) lost: u64,
+    pub(super) bytes_read: u64,
+}
+
+/// Measures the draws of a round; none if it was stopped.
+pub(super) fn round(work: &Work<'_>, draws: &[Draw]) -> Option<Round> {
+    let mut order: Vec<&Draw> = draws.iter().collect();
+    order.sort_by(|one, other| {
+        (&one.source.name, one.block).cmp(&(&other.source.name, other.block))
+    });
+    let next = AtomicUsize::new(0);
+    let round = Mutex::new(Round { drawn: Vec::new(), lost: 0, bytes_read: 0 });
+    let threads = work.options.threads.max(THREADS_MIN);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| measure_some(work, &order, &next, work.reader(threads, false), &round));
+        }
+    });
+    if work.is_stopped() {
+        return None;
+    }
+    let mut round = round.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    round.drawn.sort_by(|one, other| one.mark.total_cmp(&other.mark));
+    Some(round)
+}
+
+fn measure_some(
+    work: &Work<'_>,
+    order: &[&Draw],
+    next: &AtomicUsize,
+    mut reader: Reader,
+    round: &Mutex<Round>,
+) {
+    let mut meter = work.meter();
+    let mut buffer = Vec::new();
+    while !work.is_stopped() {
+        let Some(draw) = order.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+        let measured = measure(work.options, draw, &mut meter, &mut reader, &mut buffer);
+        let mut round = locked(round);
+        round.bytes_read += buffer.len() as u64;
+        match measured {
+            Ok(drawn) => round.drawn.push(drawn),
+            Err(error) => {
+                round.lost += 1;
+                work.failed(&draw.source, &error);
+            }
+        }
+        drop(round);
+        work.watch.goes_on(1);
+    }
+    work.add_efforts(&meter);
+}
+
+fn measure(
+    options: &Options,
+    draw: &Draw,
+    meter: &mut ChunkMeter,
+    reader: &mut Reader,
+    buffer: &mut Vec<u8>,
+) -> std::io::Result<Drawn> {
+    let source = &*draw.source;
+    let (window, blocks) = chunk_around(draw.block, options.chunk_bytes_max(), source);
+    buffer.clear();
+    reader.read(source, window, blocks, buffer)?;
+    let mut fractions = Vec::with_capacity(options.configs.len());
+    for (index, config) in options.configs.iter().enumerate() {
+        let (first, blocks) = chunk_around(draw.block, config.chunk_bytes.into(), source);
+        let from = (first - window) as usize * BLOCK_BYTES;
+        let chunk = &buffer[from..][..blocks as usize * BLOCK_BYTES];
+        let taken = meter.measure(index, chunk, |_, _| {});
+        // Of the bytes that are data: holes beside them are not drawn, and cost next to nothing.
+        let bytes = source.data_blocks_in(first, blocks) * BLOCK_BYTES as u64;
+        let fraction = |taken: u64| taken as f64 / bytes.max(1) as f64;
+        fractions.push((fraction(taken.codec_bytes), fraction(taken.record_bytes)));
+    }
+    let own = (draw.block - window) as usize * BLOCK_BYTES;
+    let content = repeats::hash(&buffer[own..own + BLOCK_BYTES]);
+    let is_packed = fractions[options.main].1 > PACKED_MIN;
+    let format = is_packed.then(|| format_of(reader.head(source, &mut [0; HEAD_BYTES]))).flatten();
+    Ok(Drawn {
+        mark: draw.mark,
+        stratum: 0,
+        file: source.name.clone(),
+        block: draw.block,
+        file_bytes: source.data_blocks() * BLOCK_BYTES as u64,
+        extension: source.extension.clone(),
+        folder: source.folder.clone(),
+        age: source.age as u8,
+        fractions,
+        content,
+        format,
+    })
+}
+
+/// The chunk that holds a block: its first block, and how many of the file it has.
+fn chunk_around(block: u64, chunk_bytes: u64, source: &Source) -> (u64, u64) {
+    let chunk_blocks = chunk_bytes / BLOCK_BYTES as u64;
+    let first = block - block % chunk_blocks;
+    (first, chunk_blocks.min(source.blocks() - first))
+}
+
+/// What a file's first bytes say that it is.
+pub(super) fn format_of(head: &[u8]) -> Option<String> {
+    infer::get(head).map(|kind| kind.mime_type().to_owned())
+}

@@ -1,0 +1,213 @@
+//! Copies of whole files, without reading all: files of one size are compared at two blocks.
+//!
+//! Copies have the same size, so a sample of *sizes*, with all files of each, holds every file
+//! together with its copies. Sizes are taken by hash, as many as fit a bound; small and large files
+//! apart, so that a few large ones do not make the small ones' share uncertain. Of each sampled
+//! size two blocks at the same places are read of every file, and files that agree in both count as
+//! copies: their share of the sampled bytes stands for that of all.
+//!
+//! Bias: blocks that files share which are not copies are missed; files that agree in two blocks
+//! and differ elsewhere count. The deviation said is that of drawing sizes (a ratio over clusters);
+//! it is 0 where all sizes were taken.
+//! Source: Cochran, "Sampling Techniques", 1977, eq. 6.13, for the deviation of a ratio.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use serde::{Deserialize, Serialize};
+
+use super::locked;
+use super::population::Source;
+use super::work::Work;
+use pumice_bench::payload::repeats;
+use pumice_drive::base::seed::mix;
+use pumice_drive::base::units::BLOCK_BYTES;
+
+/// Files of a tier that are compared at most.
+const FILES_MAX: usize = 8192;
+
+/// Files of this many bytes and more are large.
+const LARGE_BYTES: u64 = 1 << 20;
+
+/// The files of the sampled sizes of one tier.
+#[derive(Debug, Default)]
+struct Tier {
+    by_size: BTreeMap<u64, Vec<Arc<Source>>>,
+    files: usize,
+    zero_bits: u32,
+    bytes: u64,
+}
+
+impl Tier {
+    fn add(&mut self, source: &Arc<Source>) {
+        self.bytes += source.bytes;
+        if mix(source.bytes).trailing_zeros() < self.zero_bits {
+            return;
+        }
+        self.by_size.entry(source.bytes).or_default().push(source.clone());
+        self.files += 1;
+        while self.files > FILES_MAX && self.zero_bits < 63 {
+            self.zero_bits += 1;
+            let zero_bits = self.zero_bits;
+            self.by_size.retain(|bytes, _| mix(*bytes).trailing_zeros() >= zero_bits);
+            self.files = self.by_size.values().map(Vec::len).sum();
+        }
+    }
+}
+
+/// Files of sampled sizes.
+#[derive(Debug, Default)]
+pub(super) struct Twins([Tier; 2]);
+
+impl Twins {
+    pub(super) fn add(&mut self, source: &Arc<Source>) {
+        self.0[usize::from(source.bytes >= LARGE_BYTES)].add(source);
+    }
+
+    /// Compares the files of this shard's sizes. What cannot be read is no copy.
+    pub(super) fn compare(self, work: &Work<'_>) -> Vec<Compared> {
+        self.0.into_iter().map(|tier| compare(tier, work)).collect()
+    }
+}
+
+/// Sums over sizes of one tier: of `s` bytes sampled `r` are of copies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Compared {
+    /// Bytes of all files, sampled or not, of all shards.
+    bytes: f64,
+    /// Whether all sizes were taken.
+    is_whole: bool,
+    sizes: f64,
+    s: f64,
+    r: f64,
+    ss: f64,
+    rs: f64,
+    rr: f64,
+}
+
+impl Compared {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.sizes += other.sizes;
+        self.s += other.s;
+        self.r += other.r;
+        self.ss += other.ss;
+        self.rs += other.rs;
+        self.rr += other.rr;
+    }
+
+    pub(super) fn is_possible(&self) -> bool {
+        let all = [self.bytes, self.sizes, self.s, self.r, self.ss, self.rs, self.rr];
+        all.iter().all(|number| number.is_finite() && *number >= 0.0)
+    }
+}
+
+/// The share of all bytes that is of further copies of files, and its deviation, as fractions; none
+/// without a file.
+pub(super) fn share(tiers: &[Compared]) -> Option<(f64, f64)> {
+    let all: f64 = tiers.iter().map(|tier| tier.bytes).sum();
+    let (mut share, mut variance) = (0.0, 0.0);
+    for tier in tiers.iter().filter(|tier| tier.s > 0.0) {
+        let (weight, ratio) = (tier.bytes / all, tier.r / tier.s);
+        share += weight * ratio;
+        if !tier.is_whole && tier.sizes > 1.0 {
+            let squares = tier.rr - 2.0 * ratio * tier.rs + ratio * ratio * tier.ss;
+            let of_ratio = tier.sizes / (tier.sizes - 1.0) * squares.max(0.0) / (tier.s * tier.s);
+            variance += weight * weight * of_ratio;
+        }
+    }
+    (all > 0.0).then(|| (share, variance.sqrt()))
+}
+
+fn compare(tier: Tier, work: &Work<'_>) -> Compared {
+    let shard = work.options.shard;
+    let is_own = |bytes: u64| mix(mix(bytes)) % u64::from(shard.count) == u64::from(shard.index);
+    let sizes: Vec<(u64, Vec<Arc<Source>>)> =
+        tier.by_size.into_iter().filter(|(bytes, _)| is_own(*bytes)).collect();
+    let sums = Mutex::new(Compared {
+        bytes: tier.bytes as f64,
+        is_whole: tier.zero_bits == 0,
+        ..Compared::default()
+    });
+    work.share_out(&sizes, |reader, (bytes, files)| {
+        let mut contents = BTreeSet::new();
+        let mut copies = 0;
+        // A single file of its size has no copy, and is not read for that.
+        for source in files.iter().filter(|_| files.len() > 1) {
+            if let Ok(content) = two_blocks(source, reader) {
+                copies += u64::from(!contents.insert(content));
+            }
+        }
+        let (s, r) = ((bytes * files.len() as u64) as f64, (bytes * copies) as f64);
+        let one =
+            Compared { sizes: 1.0, s, r, ss: s * s, rs: r * s, rr: r * r, ..Compared::default() };
+        locked(&sums).add(&one);
+    });
+    sums.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// What stands for the content of a block in the middle, drawn by the size, and of the last one.
+fn two_blocks(
+    source: &Source,
+    reader: &mut super::read::Reader,
+) -> std::io::Result<[Option<u64>; 2]> {
+    let blocks = source.blocks();
+    let mut buffer = Vec::new();
+    let mut contents = [None; 2];
+    for (content, block) in contents.iter_mut().zip([mix(source.bytes) % blocks, blocks - 1]) {
+        reader.read(source, block, 1, &mut buffer)?;
+        *content = repeats::hash(&buffer[..BLOCK_BYTES]);
+    }
+    Ok(contents)
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: the share of copies is right, of all sizes and of a sample of them, and its deviation
+    //! is that of the samples.
+    //! Method: sums by hand; sizes of which a known half are copies.
+
+    use super::*;
+
+    fn sums(sizes: impl Iterator<Item = (f64, f64)>, bytes: f64, is_whole: bool) -> Compared {
+        let mut all = Compared { bytes, is_whole, ..Compared::default() };
+        for (s, r) in sizes {
+            let one = Compared {
+                sizes: 1.0,
+                s,
+                r,
+                ss: s * s,
+                rs: r * s,
+                rr: r * r,
+                ..Compared::default()
+            };
+            all.add(&one);
+        }
+        all
+    }
+
+    #[test]
+    fn tiers_count_by_their_bytes() {
+        let small = sums([(100.0, 50.0), (300.0, 0.0)].into_iter(), 400.0, true);
+        let large = sums([(1000.0, 1000.0)].into_iter(), 1600.0, true);
+        let (share, deviation) = share(&[small, large]).unwrap();
+        assert!((share - (50.0 + 1600.0) / 2000.0).abs() < 1e-12 && deviation == 0.0, "{share}");
+        assert_eq!(super::share(&[Compared::default()]), None);
+    }
+
+    #[test]
+    fn the_deviation_is_that_of_samples() {
+        // Of 4096 sizes every other one is half copies; samples of one in 16, by hash.
+        let size = |number: u64| (1000.0, if number.is_multiple_of(2) { 500.0 } else { 0.0 });
+        let (mut shares, mut said) = (Vec::new(), 0.0);
+        for sample in 0..16 {
+            let taken = (0..4096).filter(|number| mix(*number) % 16 == sample).map(size);
+            let (share, deviation) = share(&[sums(taken, 1e6, false)]).unwrap();
+            shares.push(share);
+            said += deviation / 16.0;
+        }
+        let mean = shares.iter().sum::<f64>() / 16.0;
+        assert!((mean - 0.25).abs() < 0.01, "{mean}");
+        let spread = shares.iter().map(|share| (share - 0.25).powi(2)).sum::<f64>() / 16.0;
+        assert!((0.6..1.6).contains(&(spread.sqrt() / said)), "{} {said}", spread.sqrt());
+    }
+}

@@ -1,0 +1,470 @@
+//! Finding what there is to scan: folders with everything below, files, block devices, exports.
+//!
+//! Follows no links, leaves other file systems alone unless told otherwise, takes a file with
+//! several names once, and counts what it passes by. Several threads list folders at the same
+//! time, because a list that is not cached is waited for; the order does not count (see
+//! [`super::population`]).
+//!
+//! Memory: folders that are still to be listed, and 16 bytes or so for each file with several
+//! names.
+
+use std::collections::HashSet;
+use std::fs::{self, DirEntry, File, Metadata};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+use serde::{Deserialize, Serialize};
+
+use super::Watch;
+use super::population::{Age, Extent, Place, Source};
+use pumice_drive::base::seed::mix;
+use pumice_drive::base::units::BLOCK_BYTES;
+use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_drive::format::SUPERBLOCK_MAGIC;
+use pumice_drive::runtime::{Backend, Runtime};
+use pumice_nbd::client::{Client, Uri};
+
+/// Threads that list folders: enough to keep a disk busy that is not cached.
+const THREADS: usize = 8;
+
+/// Files that were passed by and are named.
+const EXAMPLES_MAX: usize = 10;
+
+/// Runs of data in a sparse file that are told apart; what lies behind counts as data.
+const EXTENTS_MAX: usize = 1 << 16;
+
+/// Letters of an extension at most; longer ones are part of a name.
+const EXTENSION_MAX: usize = 10;
+
+/// What was found and not scanned, and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Passed {
+    /// Symbolic links.
+    pub links: u64,
+    /// Sockets, pipes, devices in folders.
+    pub special_files: u64,
+    /// Folders that are on another file system, or are one.
+    pub other_file_systems: u64,
+    /// Further names of files that were found before.
+    pub further_names: u64,
+    /// Files without data.
+    pub empty_files: u64,
+    /// Bytes of holes.
+    pub hole_bytes: u64,
+    /// Files and folders that could not be read.
+    pub unreadable: u64,
+    /// Files that were gone, or shorter, when they were to be read.
+    pub changed: u64,
+    /// Some of the unreadable and changed ones, with why.
+    pub examples: Vec<String>,
+}
+
+impl Passed {
+    /// Counts what went wrong with a file.
+    pub(super) fn failed(&mut self, path: &Path, error: &io::Error) {
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof => self.changed += 1,
+            _ => self.unreadable += 1,
+        }
+        if self.examples.len() < EXAMPLES_MAX {
+            self.examples.push(format!("{}: {error}", path.display()));
+        }
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.links += other.links;
+        self.special_files += other.special_files;
+        self.other_file_systems += other.other_file_systems;
+        self.further_names += other.further_names;
+        self.empty_files += other.empty_files;
+        self.hole_bytes += other.hole_bytes;
+        self.unreadable += other.unreadable;
+        self.changed += other.changed;
+        let room = EXAMPLES_MAX - self.examples.len().min(EXAMPLES_MAX);
+        self.examples.extend(other.examples.iter().take(room).cloned());
+    }
+}
+
+/// One of the things that were named.
+pub(super) enum Root {
+    Folder(PathBuf),
+    /// A file or block device, ready to be scanned.
+    Single(Source),
+}
+
+/// Looks at what was named.
+///
+/// # Errors
+/// Nothing is there, it cannot be read, holds nothing, or was named twice.
+pub(super) fn roots(named: &[PathBuf]) -> Result<Vec<Root>> {
+    refuse_overlaps(named)?;
+    let roots = named.iter().enumerate().map(|(index, path)| match path.to_str() {
+        Some(text) if is_uri(text) => Ok(Root::Single(export(index, text)?)),
+        _ => root(index, path),
+    });
+    roots.collect()
+}
+
+fn is_uri(text: &str) -> bool {
+    text.starts_with("nbd://") || text.starts_with("nbd+unix://")
+}
+
+fn refuse_overlaps(named: &[PathBuf]) -> Result<()> {
+    // What does not exist is found out later.
+    let whole: Vec<PathBuf> =
+        named.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
+    for (index, path) in whole.iter().enumerate() {
+        let others = whole.iter().enumerate().filter(|(other, _)| *other != index);
+        for (other, outer) in others {
+            if path.starts_with(outer) && (path != outer || other < index) {
+                let (inner, outer) = (named[index].display(), named[other].display());
+                let what = format!("{inner} is part of {outer}: name it once");
+                return Err(Error::new(ErrorKind::InvalidInput, what));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn root(index: usize, path: &Path) -> Result<Root> {
+    let cannot = |error| Error::os(format!("cannot scan {}", path.display()), error);
+    let metadata = fs::metadata(path).map_err(cannot)?;
+    if metadata.is_dir() {
+        fs::read_dir(path).map_err(cannot)?;
+        return Ok(Root::Folder(path.to_owned()));
+    }
+    let kind = metadata.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        let what = "is no file, folder or block device: there is nothing to scan";
+        return Err(invalid(format!("{} {what}", path.display())));
+    }
+    let mut file = File::open(path).map_err(|error| {
+        let refused = kind.is_block_device() && error.kind() == io::ErrorKind::PermissionDenied;
+        let what =
+            "is a device that only root, or the group that owns it, may read: scan it as root";
+        match refused {
+            true => Error::os(format!("cannot scan {}: it {what}", path.display()), error),
+            false => cannot(error),
+        }
+    })?;
+    // A block device has no length of its own.
+    let bytes = file.seek(SeekFrom::End(0)).map_err(cannot)?;
+    let extents = match kind.is_file() && is_sparse(&metadata) {
+        true => Some(data_extents(&mut file, bytes).map_err(cannot)?),
+        false => None,
+    };
+    let source = Source {
+        place: Place::File(path.to_owned()),
+        name: format!("{index}/"),
+        bytes,
+        extents,
+        extension: extension_of(&path.file_name().unwrap_or_default().to_string_lossy()),
+        folder: path.display().to_string(),
+        age: Age::Unknown,
+        identity: None,
+    };
+    if source.data_blocks() == 0 {
+        return Err(invalid(format!("{} holds no data", path.display())));
+    }
+    Ok(Root::Single(source))
+}
+
+/// Images that hold a disk in a form of their own: bytes at their beginning, and how to reach it.
+const CONTAINERS: [(&[u8], &str); 6] = [
+    (&SUPERBLOCK_MAGIC, "a Pumice drive, compressed already: serve it read-only (pumice serve)"),
+    (b"QFI\xfb", "a qcow2 image: serve it with qemu-nbd -r"),
+    (b"KDMV", "a VMDK image: serve it with qemu-nbd -r"),
+    (b"vhdxfile", "a VHDX image: serve it with qemu-nbd -r"),
+    (b"conectix", "a VHD image: serve it with qemu-nbd -r"),
+    (b"<<< Oracle VM VirtualBox", "a VDI image: serve it with qemu-nbd -r"),
+];
+
+/// Warnings about files that hold a disk which is not what their bytes are.
+pub(super) fn containers(roots: &[Root]) -> Vec<String> {
+    let files = roots.iter().filter_map(|root| match root {
+        Root::Single(Source { place: Place::File(path), .. }) => Some(path),
+        _ => None,
+    });
+    let found = files.filter_map(|path| {
+        let mut head = Vec::new();
+        File::open(path).ok()?.take(64).read_to_end(&mut head).ok()?;
+        let (_, what) = CONTAINERS.iter().find(|(magic, _)| head.starts_with(magic))?;
+        Some(format!("{} is {what}, and scan that for what the disk holds", path.display()))
+    });
+    found.collect()
+}
+
+fn export(index: usize, text: &str) -> Result<Source> {
+    let uri = Uri::parse(text)?;
+    let runtime = Runtime::new(Backend::Auto)?;
+    let bytes = runtime.block_on(async {
+        let client = Client::connect(&runtime, &uri).await?;
+        let bytes = client.size_bytes();
+        // What was found counts; the server may end the connection as it likes.
+        let _ = client.disconnect().await;
+        Ok::<_, Error>(bytes)
+    });
+    runtime.drop_tasks();
+    let bytes = bytes?;
+    if bytes == 0 {
+        return Err(invalid(format!("{text} holds no data")));
+    }
+    Ok(Source {
+        place: Place::Export(text.to_owned()),
+        name: format!("{index}/"),
+        bytes,
+        extents: None,
+        extension: String::new(),
+        folder: text.to_owned(),
+        age: Age::Unknown,
+        identity: None,
+    })
+}
+
+fn invalid(what: String) -> Error {
+    Error::new(ErrorKind::InvalidInput, what)
+}
+
+/// Folders that wait, and how many are being listed.
+#[derive(Default)]
+struct Waiting {
+    folders: Vec<PathBuf>,
+    busy: usize,
+}
+
+/// One walk below one folder.
+pub(super) struct Walk<'a> {
+    root: &'a Path,
+    index: usize,
+    /// Whether folders are named with the root in front.
+    one_of_many: bool,
+    crosses: bool,
+    now_s: i64,
+    stop: &'a AtomicBool,
+    watch: &'a dyn Watch,
+    waiting: Mutex<Waiting>,
+    news: Condvar,
+    sink: &'a (dyn Fn(Source) + Sync),
+    passed: Mutex<Passed>,
+    /// File system and number of files with several names.
+    linked: Mutex<HashSet<(u64, u64)>>,
+    /// File system and number of folders on which file systems are mounted.
+    mounts: Mutex<HashSet<(u64, u64)>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(
+        (index, root): (usize, &'a Path),
+        options: &super::Options,
+        one_of_many: bool,
+        sink: &'a (dyn Fn(Source) + Sync),
+        watch: &'a dyn Watch,
+        stop: &'a AtomicBool,
+    ) -> Self {
+        Self {
+            root,
+            index,
+            one_of_many,
+            crosses: options.crosses,
+            now_s: options.now_s,
+            stop,
+            watch,
+            waiting: Mutex::new(Waiting { folders: vec![root.to_owned()], busy: 0 }),
+            news: Condvar::new(),
+            sink,
+            passed: Mutex::default(),
+            linked: Mutex::default(),
+            mounts: Mutex::default(),
+        }
+    }
+
+    /// Lists everything, or what comes before `stop`.
+    pub(super) fn run(self) -> Passed {
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| self.work());
+            }
+        });
+        self.passed.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        while let Some(folder) = self.next() {
+            if let Err(error) = self.list(&folder) {
+                locked(&self.passed).failed(&folder, &error);
+            }
+            locked(&self.waiting).busy -= 1;
+            self.news.notify_all();
+        }
+    }
+
+    /// A folder to list; none if there will be none any more.
+    fn next(&self) -> Option<PathBuf> {
+        let mut waiting = locked(&self.waiting);
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                self.news.notify_all();
+                return None;
+            }
+            if let Some(folder) = waiting.folders.pop() {
+                waiting.busy += 1;
+                return Some(folder);
+            }
+            if waiting.busy == 0 {
+                return None;
+            }
+            waiting = self.news.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn list(&self, folder: &Path) -> io::Result<()> {
+        let (mut files, mut bytes) = (0, 0);
+        for entry in fs::read_dir(folder)? {
+            if self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let entry = entry?;
+            match self.entry(&entry) {
+                Ok(Some(source)) => {
+                    files += 1;
+                    bytes += source.bytes;
+                    (self.sink)(source);
+                }
+                Ok(None) => {}
+                Err(error) => locked(&self.passed).failed(&entry.path(), &error),
+            }
+        }
+        self.watch.found(files, bytes);
+        Ok(())
+    }
+
+    /// A file to scan, if it is one; a folder waits to be listed.
+    fn entry(&self, entry: &DirEntry) -> io::Result<Option<Source>> {
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            if self.is_to_be_listed(&entry.path())? {
+                locked(&self.waiting).folders.push(entry.path());
+                self.news.notify_one();
+            }
+            return Ok(None);
+        }
+        if !kind.is_file() {
+            let mut passed = locked(&self.passed);
+            match kind.is_symlink() {
+                true => passed.links += 1,
+                false => passed.special_files += 1,
+            }
+            return Ok(None);
+        }
+        let metadata = entry.metadata()?;
+        if metadata.nlink() > 1 && !locked(&self.linked).insert((metadata.dev(), metadata.ino())) {
+            locked(&self.passed).further_names += 1;
+            return Ok(None);
+        }
+        if metadata.len() == 0 {
+            locked(&self.passed).empty_files += 1;
+            return Ok(None);
+        }
+        self.source(entry.path(), &metadata).map(Some)
+    }
+
+    fn source(&self, path: PathBuf, metadata: &Metadata) -> io::Result<Source> {
+        let bytes = metadata.len();
+        let extents = match is_sparse(metadata) {
+            true => Some(data_extents(&mut File::open(&path)?, bytes)?),
+            false => None,
+        };
+        let below = path.strip_prefix(self.root).unwrap_or(&path);
+        let mut folder = self.root.display().to_string();
+        match below.components().next() {
+            Some(first) if below.components().nth(1).is_some() => {
+                let first = first.as_os_str().to_string_lossy();
+                folder = if self.one_of_many { format!("{folder}/{first}") } else { first.into() };
+            }
+            _ if !self.one_of_many => folder = ".".to_owned(),
+            _ => {}
+        }
+        let source = Source {
+            name: format!("{}/{}", self.index, below.to_string_lossy()),
+            bytes,
+            extents,
+            extension: extension_of(&path.file_name().unwrap_or_default().to_string_lossy()),
+            folder,
+            age: Age::of_seconds(self.now_s - metadata.mtime()),
+            identity: (metadata.nlink() > 1).then(|| mix(metadata.ino())),
+            place: Place::File(path),
+        };
+        let holes = source.blocks() - source.data_blocks();
+        locked(&self.passed).hole_bytes += holes * BLOCK_BYTES as u64;
+        Ok(source)
+    }
+
+    /// Whether a folder is on the file system of the walk, or may be on another one and was not
+    /// listed before.
+    fn is_to_be_listed(&self, path: &Path) -> io::Result<bool> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let found = statx(CWD, path, flags, StatxFlags::INO | StatxFlags::TYPE)?;
+        let is_mount = found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+        if !is_mount {
+            return Ok(true);
+        }
+        let device = u64::from(found.stx_dev_major) << 32 | u64::from(found.stx_dev_minor);
+        if self.crosses && locked(&self.mounts).insert((device, found.stx_ino)) {
+            return Ok(true);
+        }
+        locked(&self.passed).other_file_systems += 1;
+        Ok(false)
+    }
+}
+
+/// Whether a file takes less than it is long.
+fn is_sparse(metadata: &Metadata) -> bool {
+    metadata.blocks() * 512 < metadata.len()
+}
+
+/// Runs of blocks with data. File systems without holes say that all is data.
+fn data_extents(file: &mut File, bytes: u64) -> io::Result<Vec<Extent>> {
+    let block = BLOCK_BYTES as u64;
+    let mut extents: Vec<Extent> = Vec::new();
+    let mut at = 0;
+    while at < bytes {
+        let data = match rustix::fs::seek(&*file, rustix::fs::SeekFrom::Data(at)) {
+            Ok(data) => data,
+            Err(rustix::io::Errno::NXIO) => break,
+            Err(error) => return Err(error.into()),
+        };
+        let hole = match extents.len() < EXTENTS_MAX {
+            true => rustix::fs::seek(&*file, rustix::fs::SeekFrom::Hole(data))?.min(bytes),
+            false => bytes,
+        };
+        let (first, end) = (data / block, hole.div_ceil(block));
+        match extents.last_mut() {
+            Some(last) if first <= last.first + last.blocks => last.blocks = end - last.first,
+            _ => extents.push(Extent { first, blocks: end - first }),
+        }
+        at = hole.max(data + 1);
+    }
+    Ok(extents)
+}
+
+/// The extension of a file's name in lower case; numbers at its end do not count, as in
+/// `libc.so.6`.
+fn extension_of(name: &str) -> String {
+    // What stands before the first point is the name, a point in front part of it.
+    let name = name.strip_prefix('.').unwrap_or(name);
+    let Some((_, ends)) = name.split_once('.') else { return String::new() };
+    let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    let last = ends.rsplit('.').find(|part| !is_number(part));
+    let fits = |part: &&str| {
+        part.len() <= EXTENSION_MAX && part.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    };
+    last.filter(fits).map_or(String::new(), str::to_ascii_lowercase)
+}

@@ -1,0 +1,203 @@
+//! From a profile's numbers to what the simulations take.
+//!
+//! **What a profile's flash programs beside data** (parity, ECC beyond the spare area, the drive's
+//! own metadata) is taken off the speed of programming, not off the space: a profile's flash is as
+//! large as it says, and its size was sold with that in mind.
+
+use super::front::FrontSpec;
+use super::ftl::{BLOCK_BYTES, LogSpec, StoredSizes, VictimPolicy};
+use super::map_pages::MapSpec;
+use super::profile::{Design, Flash, Profile, Told};
+use crate::nand::{FlashShape, FlashTiming};
+use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_drive::codec::Codec;
+
+/// Longest command that a host sends: what systems of 2010 split requests into. Several are in
+/// flight at once, so that the wire carries one while the flash reads the next.
+const COMMAND_BYTES_MAX: u64 = 128 << 10;
+
+/// Free segments below which garbage collection begins: one more than it can do with.
+const FREE_SEGMENTS: u32 = 3;
+
+/// A drive evens wear out when its blocks are further apart than this share of their life, in per
+/// cent (arbitrary: it is not published).
+const WEAR_GAP_PERCENT: u64 = 5;
+
+/// Segments of a drive that was scaled down, at least, as far as its blocks can be made shorter:
+/// garbage collection of fewer costs visibly more.
+const SCALED_SEGMENTS: u32 = 256;
+
+/// Pages of a block that was made shorter, at least (arbitrary).
+const SCALED_PAGES: u32 = 8;
+
+/// The flash of a drive that is a log.
+///
+/// # Errors
+/// `Unsupported` for all others.
+pub(super) fn log_flash(profile: &Profile) -> Result<&Flash> {
+    let Design::Log { flash } = &profile.design else {
+        let what = format!("{} is of kind \"{}\"", profile.id, profile.kind());
+        let what = format!("{what}, which has no simulation without content: take a \"log\"");
+        return Err(Error::new(ErrorKind::Unsupported, what));
+    };
+    Ok(flash)
+}
+
+/// A number of a profile that is a count.
+///
+/// # Errors
+/// `InvalidInput` if it is too large.
+pub(super) fn whole(profile: &Profile, key: &str, told: &Told<u64>) -> Result<u32> {
+    let too_large = |_| {
+        let what = format!("{}: {key} of {} is too large", profile.id, told.is);
+        Error::new(ErrorKind::InvalidInput, what)
+    };
+    u32::try_from(told.is).map_err(too_large)
+}
+
+/// What stands between a host and the controller.
+///
+/// # Errors
+/// `InvalidInput` for a queue that is too deep.
+pub(super) fn front(profile: &Profile) -> Result<FrontSpec> {
+    let (link, controller) = (&profile.link, &profile.controller);
+    let cap_ns = controller.cap_write_per_s.as_ref().map_or(0, |cap| 1_000_000_000 / cap.is);
+    Ok(FrontSpec {
+        read_bytes_per_s: link.read_bytes_per_s.is,
+        write_bytes_per_s: link.write_bytes_per_s.is,
+        command_ns: link.command_ns.is,
+        depth: whole(profile, "depth", &link.depth)?,
+        read_ns: controller.read_ns.is,
+        write_ns: controller.write_ns.is.max(cap_ns),
+        engine_bytes_per_s: controller.engine_bytes_per_s.as_ref().map(|rate| rate.is),
+        load_bytes_per_s: controller.load_bytes_per_s.as_ref().map(|rate| rate.is),
+    })
+}
+
+/// Longest command in bytes that is sent to the drive.
+pub(super) fn command_bytes_max(profile: &Profile) -> u64 {
+    let block = u64::from(BLOCK_BYTES);
+    COMMAND_BYTES_MAX.min(profile.link.request_bytes_max.is / block * block)
+}
+
+/// What of the map is at hand, unless all of it is.
+pub(super) fn map(profile: &Profile) -> Option<MapSpec> {
+    let controller = &profile.controller;
+    let map = controller.map_read_ns.as_ref().zip(controller.map_at_hand_bytes.as_ref());
+    map.map(|(read, at_hand)| MapSpec { read_ns: read.is, at_hand_bytes: at_hand.is })
+}
+
+/// How the flash is built.
+///
+/// # Errors
+/// `InvalidInput` for flash beyond what can be simulated.
+pub(super) fn shape(profile: &Profile, flash: &Flash) -> Result<FlashShape> {
+    let whole = |key, told| whole(profile, key, told);
+    Ok(FlashShape {
+        channels: whole("channels", &flash.channels)?,
+        dies_per_channel: whole("dies_per_channel", &flash.dies_per_channel)?,
+        planes: whole("planes", &flash.planes)?,
+        blocks_per_plane: whole("blocks_per_plane", &flash.blocks_per_plane)?,
+        pages_per_block: whole("pages_per_block", &flash.pages_per_block)?,
+        page_bytes: whole("page_bytes", &flash.page_bytes)?,
+    })
+}
+
+/// What the flash takes; programming also for what is no data.
+pub(super) fn timing(flash: &Flash) -> FlashTiming {
+    let sent_ns = flash.transfer_ns() * flash.planes_at_once() as f64;
+    let row_ns = (sent_ns + flash.program_ns.is as f64) / (1.0 - flash.overhead_percent.is / 100.0);
+    FlashTiming {
+        read_ns: flash.read_ns.is,
+        program_ns: (row_ns - sent_ns) as u64,
+        erase_ns: flash.erase_ns.is,
+        bus_bytes_per_s: flash.bus_bytes_per_s.is,
+        multi_plane: flash.multi_plane.is,
+        cache_program: flash.cache_program.is,
+    }
+}
+
+impl LogSpec {
+    /// The layer of a profile: compressing if the profile has a codec, with `stored` of each block,
+    /// else page-mapped, whatever `stored` says. Frames have no header of their own: profiles count
+    /// that as part of `stored_min` and `overhead_percent`.
+    ///
+    /// # Errors
+    /// `Unsupported` for drives that are no log; `InvalidInput` for what cannot be simulated.
+    pub fn of(profile: &Profile, stored: StoredSizes) -> Result<Self> {
+        let flash = log_flash(profile)?;
+        let shape = shape(profile, flash)?;
+        let controller = &profile.controller;
+        let compresses = controller.codec() != Codec::None;
+        let buffer_min = 2 * u64::from(shape.row_bytes()) + u64::from(BLOCK_BYTES);
+        let buffer_bytes = controller.buffer_bytes.as_ref().map_or(0, |bytes| bytes.is);
+        let wear_gap = (flash.pe_cycles.is * WEAR_GAP_PERCENT / 100).max(1);
+        let spec = Self {
+            shape,
+            timing: timing(flash),
+            user_blocks: profile.size_bytes.is / u64::from(BLOCK_BYTES),
+            stored: if compresses { stored } else { StoredSizes::Constant(1.0) },
+            stored_min: if compresses { controller.stored_min() } else { 0.0 },
+            header_bytes: 0,
+            parity_percent: 0.0,
+            victims: VictimPolicy::Greedy,
+            moved_apart: true,
+            buffer_bytes: buffer_bytes.max(buffer_min),
+            free_segments: FREE_SEGMENTS,
+            bad_percent: flash.bad_block_percent.is,
+            seed: 1,
+            wear_gap_max: Some(u32::try_from(wear_gap).unwrap_or(u32::MAX)),
+        };
+        let of_profile =
+            |error: Error| Error::new(error.kind(), profile.id.clone()).caused_by(error);
+        spec.check().map_err(of_profile)?;
+        Ok(spec)
+    }
+
+    /// The same flash sold as a drive of another size: over-provisioned by so many per cent of
+    /// that size, where the flash counts as in [`raw_bytes`](Self::raw_bytes).
+    ///
+    /// # Errors
+    /// `InvalidInput` if garbage collection would find no room.
+    pub fn over_provisioned(mut self, percent: f64) -> Result<Self> {
+        // None yet that must fit.
+        self.user_blocks = 1;
+        let user_bytes = self.raw_bytes()? / (1.0 + percent / 100.0);
+        self.user_blocks = (user_bytes / f64::from(BLOCK_BYTES)) as u64;
+        self.check()?;
+        Ok(self)
+    }
+
+    /// A smaller drive that does nearly the same in less time: as many dies, over-provisioned
+    /// alike, with fewer blocks, none of them bad, and if need be shorter ones, which are erased
+    /// faster in proportion. It has about `size_bytes`; a drive that is not larger stays as it is.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a drive too small to be one.
+    pub fn scaled(mut self, size_bytes: u64) -> Result<Self> {
+        let user = self.user_blocks;
+        let ratio = size_bytes as f64 / (user * u64::from(BLOCK_BYTES)) as f64;
+        if ratio >= 1.0 {
+            return Ok(self);
+        }
+        let segment = |spec: &Self| spec.shape.block_bytes() * u64::from(spec.shape.dies());
+        let (raw, before) = (self.raw_bytes()?, segment(&self));
+        while raw * ratio / (segment(&self) as f64) < f64::from(SCALED_SEGMENTS)
+            && self.shape.pages_per_block.is_multiple_of(2)
+            && self.shape.pages_per_block > SCALED_PAGES
+        {
+            self.shape.pages_per_block /= 2;
+        }
+        self.timing.erase_ns = self.timing.erase_ns * segment(&self) / before;
+        self.bad_percent = 0.0;
+        // So many more than those that hold data, as `raw_bytes` counts.
+        let spare = f64::from(self.free_segments) + 0.5;
+        let segments = (raw * ratio / segment(&self) as f64 + spare).ceil();
+        self.shape.blocks_per_plane = segments as u32;
+        // None yet that must fit.
+        self.user_blocks = 1;
+        self.user_blocks = (user as f64 * self.raw_bytes()? / raw) as u64;
+        self.check()?;
+        Ok(self)
+    }
+}

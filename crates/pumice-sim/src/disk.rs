@@ -1,0 +1,493 @@
+//! A hard disk in virtual time, with its bytes in memory: one head that seeks and waits for its
+//! sector, a cache, and an order of what is done next.
+//!
+//! ```text
+//! write   into the cache, when there is room -> done;   later, in some order: to the platters
+//! read    in the cache, or passing under the head now -> done;  else a place in the queue
+//! head    seek -> wait for the sector -> bytes pass;    after a read it goes on reading ahead
+//! flush   waits until no write is left in the cache; what comes behind it waits too
+//! ```
+//!
+//! **Order**: what hosts wait for goes first: reads; writes as well while the cache is full or a
+//! flush waits. With NCQ, of the first so many of them the one that the head comes to soonest; else
+//! the first. Nobody is passed over for ever.
+//!
+//! **The cache** is two things at once that do not take room from each other: writes that wait, up
+//! to its size, and one stretch of what was read, up to its size ahead of the reader. A second
+//! stream that is read at the same time begins a new stretch each time.
+//!
+//! A write that is repeated while it waits takes no further place. A read that is covered by one
+//! waiting write takes no time; one that is covered by several goes to the platters, which is a
+//! question of time only: bytes are held by LBA, not by place. Nothing is ever reassigned or lost.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use super::content::{Content, Part, check_range, parts};
+use pumice_drive::base::units::BLOCK_BYTES;
+use pumice_drive::base::wait::WaitQueue;
+use pumice_drive::base::{Clock, Error, ErrorKind, Result};
+
+mod platters;
+
+use platters::Platters;
+
+/// How often the first in a queue is passed over at most; arbitrary.
+const PASSED_MAX: u32 = 64;
+
+/// What a disk is, behind its front.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DiskSpec {
+    /// Turns a minute.
+    pub rpm: u64,
+    /// Seek to the next track, in ns.
+    pub seek_track_ns: u64,
+    /// Seek between two random places, in ns.
+    pub seek_average_ns: u64,
+    /// Seek over the whole disk, in ns.
+    pub seek_full_ns: u64,
+    /// Bytes a second under the head on the outermost track.
+    pub outer_bytes_per_s: u64,
+    /// On the innermost track; not more.
+    pub inner_bytes_per_s: u64,
+    /// Bytes of writes that wait at most, and of what is read ahead.
+    pub cache_bytes: u64,
+    /// Whether what the head comes to soonest goes first.
+    pub ncq: bool,
+    /// With `ncq`, among how many of those that came first, from 1.
+    pub reorder_max: u32,
+}
+
+/// What a disk has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskCounts {
+    /// Reads for which the head went somewhere.
+    pub head_reads: u64,
+    /// Writes that it carried out.
+    pub head_writes: u64,
+    /// Reads that were answered by the cache, or by what passed under the head.
+    pub cached_reads: u64,
+    /// Nanoseconds in which the head sought or waited for a sector.
+    pub access_ns: u64,
+}
+
+/// What a read waits for.
+type Done = Rc<Cell<bool>>;
+
+#[derive(Clone, Debug)]
+struct Read {
+    number: u64,
+    offset: u64,
+    len: u64,
+    done: Done,
+}
+
+/// The stretch of the disk that reading ahead has in the cache.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ahead {
+    from: u64,
+    /// In the cache up to here.
+    base: u64,
+    /// Since when the head is reading on from `base`; it has gone elsewhere if `None`.
+    reading_since_ns: Option<u64>,
+    /// Where it stops.
+    limit: u64,
+    /// Up to where somebody has read it, or waits for it.
+    wanted: u64,
+}
+
+/// What the head does next.
+struct Job {
+    offset: u64,
+    len: u64,
+    /// Of a read.
+    done: Option<Done>,
+}
+
+struct State {
+    platters: Platters,
+    /// Where the head is, in turns, when it does not read ahead.
+    head: f64,
+    ahead: Ahead,
+    reads: VecDeque<Read>,
+    /// Offsets of writes that wait, the first in front, with the number of each.
+    order: VecDeque<(u64, u64)>,
+    /// Bytes of each.
+    writes: BTreeMap<u64, u64>,
+    /// Bytes in the cache that are on their way to the platters, or wait for it.
+    write_bytes: u64,
+    /// The write that is being carried out.
+    current: Option<(u64, u64)>,
+    numbers: u64,
+    /// How often the first read, and the first write, were passed over.
+    passed: [u32; 2],
+    content: Content,
+    counts: DiskCounts,
+}
+
+/// A disk.
+pub struct Disk<C> {
+    spec: DiskSpec,
+    size_bytes: u64,
+    clock: C,
+    state: RefCell<State>,
+    /// Hosts that wait for bytes to pass under the head, for room, and for all to be written.
+    wait_ahead: Cell<u32>,
+    wait_room: Cell<u32>,
+    wait_flush: Cell<u32>,
+    asked: WaitQueue,
+    ended: WaitQueue,
+}
+
+/// Somebody who waits, counted until dropped.
+struct Waiting<'a>(&'a Cell<u32>);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a Cell<u32>) -> Self {
+        count.set(count.get() + 1);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl DiskSpec {
+    /// # Errors
+    /// `InvalidInput` for platters that stand still, an inner rate of zero or beyond the outer one,
+    /// seeks that do not rise, and an order among nothing.
+    pub fn check(&self) -> Result<()> {
+        let wrong = |what: &'static str| Err(Error::new(ErrorKind::InvalidInput, what));
+        if self.rpm == 0 {
+            return wrong("a disk must turn");
+        }
+        if self.inner_bytes_per_s == 0 || self.inner_bytes_per_s > self.outer_bytes_per_s {
+            return wrong("the rate of inner tracks must be from 1 to that of outer ones");
+        }
+        let seeks = [self.seek_track_ns, self.seek_average_ns, self.seek_full_ns];
+        if !seeks.is_sorted() || self.seek_full_ns > 10_000_000_000 {
+            return wrong("seeks must rise from track to average to full, to ten seconds at most");
+        }
+        if self.reorder_max == 0 {
+            return wrong("the next is chosen among one at least");
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Up to where the head has read ahead.
+    fn covered(&self, now_ns: u64) -> u64 {
+        let Ahead { base, reading_since_ns, limit, .. } = self.ahead;
+        match reading_since_ns {
+            Some(since_ns) if now_ns > since_ns => {
+                let place = self.platters.passed(self.platters.place(base), now_ns - since_ns);
+                self.platters.offset(place).clamp(base, limit)
+            }
+            _ => base,
+        }
+    }
+
+    /// When a range is in the cache, if that is not a question of going there.
+    fn cached_at_ns(&self, now_ns: u64, offset: u64, end: u64, cache_bytes: u64) -> Option<u64> {
+        let covers = |(from, len): (u64, u64)| from <= offset && end <= from + len;
+        let waiting = self.writes.range(..=offset).next_back().map(|(&from, &len)| (from, len));
+        if waiting.is_some_and(covers) || self.current.is_some_and(covers) {
+            return Some(now_ns);
+        }
+        let covered = self.covered(now_ns);
+        if offset < self.ahead.from.max(covered.saturating_sub(cache_bytes)) {
+            return None;
+        }
+        if end <= covered {
+            return Some(now_ns);
+        }
+        // Not farther than a turn beyond what somebody waits for: the head is going there anyway.
+        let since_ns = self.ahead.reading_since_ns?;
+        let goal = self.platters.place(covered.max(self.ahead.wanted));
+        let is_near = self.platters.place(offset) - goal < 1.0;
+        let base = self.platters.place(self.ahead.base);
+        let passes = since_ns + self.platters.pass_ns(base, self.platters.place(end)) + 1;
+        (is_near && end <= self.ahead.limit).then_some(passes.max(now_ns))
+    }
+
+    /// Lets reading ahead go on for a reader that has come to `end`, or waits for it: what passes
+    /// under the head then leaves the cache at once.
+    fn read_on(&mut self, now_ns: u64, end: u64, limit: u64) {
+        if self.ahead.reading_since_ns.is_none() || end < self.ahead.from || end > self.ahead.limit
+        {
+            return;
+        }
+        if self.covered(now_ns) == self.ahead.limit && self.ahead.limit < limit {
+            // The head has stopped there, and what comes next has to come round again.
+            let place = self.platters.place(self.ahead.limit);
+            let access_ns = self.platters.access_ns(now_ns, place, self.ahead.limit);
+            self.ahead.base = self.ahead.limit;
+            self.ahead.reading_since_ns = Some(now_ns + access_ns);
+        }
+        self.ahead.limit = self.ahead.limit.max(limit);
+        self.ahead.wanted = self.ahead.wanted.max(end);
+    }
+
+    /// Where the head is.
+    fn head(&self, now_ns: u64) -> f64 {
+        match self.ahead.reading_since_ns {
+            Some(_) => self.platters.place(self.covered(now_ns)),
+            None => self.head,
+        }
+    }
+
+    /// Takes what is done next out of the queues.
+    fn choose(&mut self, now_ns: u64, spec: &DiskSpec, of: [bool; 2]) -> Option<Job> {
+        let head = self.head(now_ns);
+        let first = if spec.ncq { spec.reorder_max as usize } else { 1 };
+        let reads = self.reads.iter().map(|read| (read.number, read.offset)).take(first);
+        let writes = self.order.iter().copied().take(first);
+        let reads = reads.enumerate().map(|(at, read)| (0, at, read)).filter(|_| of[0]);
+        let writes = writes.enumerate().map(|(at, write)| (1, at, write)).filter(|_| of[1]);
+        let next = reads.chain(writes).min_by_key(|&(queue, at, (number, offset))| {
+            let is_late = at == 0 && self.passed[queue] >= PASSED_MAX;
+            let access_ns = match spec.ncq && !is_late {
+                true => self.platters.access_ns(now_ns, head, offset),
+                false => 0,
+            };
+            (access_ns, number)
+        });
+        let (queue, at, _) = next?;
+        if at > 0 {
+            self.passed[queue] += 1;
+        } else {
+            self.passed[queue] = 0;
+        }
+        if queue == 0 {
+            let Read { offset, len, done, .. } = self.reads.remove(at)?;
+            return Some(Job { offset, len, done: Some(done) });
+        }
+        let (_, offset) = self.order.remove(at)?;
+        let len = self.writes.remove(&offset)?;
+        self.current = Some((offset, len));
+        Some(Job { offset, len, done: None })
+    }
+
+    /// Sends the head away; gives how long it takes to the first byte, and to the last.
+    fn go(&mut self, now_ns: u64, job: &Job) -> (u64, u64) {
+        self.head = self.head(now_ns);
+        self.ahead.base = self.covered(now_ns);
+        self.ahead.reading_since_ns = None;
+        let access_ns = self.platters.access_ns(now_ns, self.head, job.offset);
+        let (from, to) =
+            (self.platters.place(job.offset), self.platters.place(job.offset + job.len));
+        (access_ns, access_ns + self.platters.pass_ns(from, to))
+    }
+
+    /// Adds a write to those that wait.
+    fn add(&mut self, offset: u64, len: u64) {
+        let known = self.writes.get(&offset).copied();
+        let longer = known.map_or(len, |known| len.saturating_sub(known));
+        self.write_bytes += longer;
+        self.writes.insert(offset, known.unwrap_or(0) + longer);
+        if known.is_none() {
+            self.numbers += 1;
+            self.order.push_back((self.numbers, offset));
+        }
+    }
+}
+
+impl<C: Clock> Disk<C> {
+    /// An empty disk of `size_bytes` bytes. Nothing moves unless [`Disk::turn`] runs.
+    ///
+    /// # Errors
+    /// Those of [`DiskSpec::check`].
+    pub fn new(size_bytes: u64, spec: DiskSpec, clock: C) -> Result<Self> {
+        spec.check()?;
+        let state = State {
+            platters: Platters::new(size_bytes, &spec),
+            head: 0.0,
+            ahead: Ahead::default(),
+            reads: VecDeque::new(),
+            order: VecDeque::new(),
+            writes: BTreeMap::new(),
+            write_bytes: 0,
+            current: None,
+            numbers: 0,
+            passed: [0; 2],
+            content: Content::new(BLOCK_BYTES),
+            counts: DiskCounts::default(),
+        };
+        Ok(Self {
+            spec,
+            size_bytes,
+            clock,
+            state: RefCell::new(state),
+            wait_ahead: Cell::new(0),
+            wait_room: Cell::new(0),
+            wait_flush: Cell::new(0),
+            asked: WaitQueue::default(),
+            ended: WaitQueue::default(),
+        })
+    }
+
+    /// What it has done so far.
+    pub fn counts(&self) -> DiskCounts {
+        self.state.borrow().counts
+    }
+
+    /// Moves the head, for ever: the task of this disk.
+    pub async fn turn(self: Rc<Self>) {
+        loop {
+            let job = self.asked.wait_for(|| self.choose()).await;
+            let (access_ns, ends_ns) = self.state.borrow_mut().go(self.clock.now_ns(), &job);
+            self.clock.sleep_ns(ends_ns).await;
+            let state = &mut *self.state.borrow_mut();
+            let end = job.offset + job.len;
+            state.head = state.platters.place(end);
+            state.counts.access_ns += access_ns;
+            match job.done {
+                Some(done) => {
+                    done.set(true);
+                    state.counts.head_reads += 1;
+                    state.ahead = Ahead {
+                        from: job.offset,
+                        base: end,
+                        reading_since_ns: Some(self.clock.now_ns()),
+                        limit: self.ahead_limit(end),
+                        wanted: 0,
+                    };
+                }
+                None => {
+                    state.counts.head_writes += 1;
+                    state.write_bytes -= job.len;
+                    state.current = None;
+                }
+            }
+            self.ended.wake_all();
+        }
+    }
+
+    fn choose(&self) -> Option<Job> {
+        let state = &mut *self.state.borrow_mut();
+        let is_asked = self.wait_room.get() > 0 || self.wait_flush.get() > 0;
+        let is_idle = state.reads.is_empty() && self.wait_ahead.get() == 0;
+        state.choose(self.clock.now_ns(), &self.spec, [true, is_asked || is_idle])
+    }
+
+    fn ahead_limit(&self, end: u64) -> u64 {
+        (end + self.spec.cache_bytes).min(self.size_bytes)
+    }
+
+    /// Reads whole sectors.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a range that is not of whole sectors of the disk.
+    pub async fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        let len = target.len() as u64;
+        check_range(self.size_bytes, offset, len)?;
+        if len > 0 {
+            self.reach(offset, len).await;
+        }
+        let state = self.state.borrow();
+        let mut rest = target;
+        for Part { slot, within, len } in parts(BLOCK_BYTES as u64, offset, len) {
+            let part;
+            (part, rest) = std::mem::take(&mut rest).split_at_mut(len);
+            state.content.read(slot, within, part);
+        }
+        Ok(())
+    }
+
+    /// Waits until a range is in the cache.
+    async fn reach(&self, offset: u64, len: u64) {
+        let end = offset + len;
+        loop {
+            let now_ns = self.clock.now_ns();
+            let cached = {
+                let state = &mut *self.state.borrow_mut();
+                let cached = state.cached_at_ns(now_ns, offset, end, self.spec.cache_bytes);
+                if let Some(at_ns) = cached {
+                    state.counts.cached_reads += u64::from(at_ns == now_ns);
+                    state.read_on(now_ns, end, self.ahead_limit(end));
+                }
+                cached
+            };
+            match cached {
+                Some(at_ns) if at_ns <= now_ns => break,
+                Some(at_ns) => {
+                    let _waiting = Waiting::new(&self.wait_ahead);
+                    self.clock.sleep_ns(at_ns - now_ns).await;
+                }
+                None => {
+                    let done = Done::default();
+                    {
+                        let state = &mut *self.state.borrow_mut();
+                        state.numbers += 1;
+                        let (number, done) = (state.numbers, Rc::clone(&done));
+                        state.reads.push_back(Read { number, offset, len, done });
+                    }
+                    self.asked.wake_all();
+                    self.ended.wait_for(|| done.get().then_some(())).await;
+                    break;
+                }
+            }
+        }
+        // The head may go on with what waited for the reader.
+        self.asked.wake_all();
+    }
+
+    /// Writes whole sectors, which are in the cache when this returns.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a range that is not of whole sectors of the disk.
+    pub async fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let len = bytes.len() as u64;
+        check_range(self.size_bytes, offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        if !self.has_room(offset, len) {
+            let _waiting = Waiting::new(&self.wait_room);
+            self.asked.wake_all();
+            self.ended.wait_for(|| self.has_room(offset, len).then_some(())).await;
+        }
+        let state = &mut *self.state.borrow_mut();
+        state.add(offset, len);
+        let mut rest = bytes;
+        for Part { slot, within, len } in parts(BLOCK_BYTES as u64, offset, len) {
+            let part;
+            (part, rest) = rest.split_at(len);
+            state.content.write(slot, within, part);
+        }
+        self.asked.wake_all();
+        Ok(())
+    }
+
+    /// Whether a write may go to the cache now; one that is larger than it, when it is empty.
+    fn has_room(&self, offset: u64, len: u64) -> bool {
+        let state = self.state.borrow();
+        let longer = len.saturating_sub(state.writes.get(&offset).copied().unwrap_or(0));
+        let fits = state.write_bytes == 0 || state.write_bytes + longer <= self.spec.cache_bytes;
+        self.wait_flush.get() == 0 && fits
+    }
+
+    /// Waits until all that was written is on the platters. Writes that come later wait behind it,
+    /// as behind ATA's flush, which is not queued.
+    ///
+    /// # Errors
+    /// None so far.
+    pub async fn flush(&self) -> Result<()> {
+        {
+            let _waiting = Waiting::new(&self.wait_flush);
+            self.asked.wake_all();
+            let is_written = || (self.state.borrow().write_bytes == 0).then_some(());
+            self.ended.wait_for(is_written).await;
+        }
+        self.ended.wake_all();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,138 @@
+//! What a simulated drive is, in numbers: of a profile, or a test's own.
+
+use crate::block_mapped::BlockMappedSpec;
+use crate::disk::DiskSpec;
+use crate::front::FrontSpec;
+use crate::nand::{FlashShape, FlashTiming, NandSpec};
+use crate::profile::{Design, Disk, Mapping, Profile};
+use crate::{MapSpec, convert};
+use pumice_drive::base::units::BLOCK_BYTES;
+use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_drive::codec::Codec;
+
+/// What a simulated drive is.
+#[derive(Clone, Debug)]
+pub struct SimSpec {
+    /// Bytes of the disk that the host sees: a multiple of 4096.
+    pub size_bytes: u64,
+    /// Its link and processor.
+    pub front: FrontSpec,
+    /// Longest command in bytes: what the host asks for beyond that goes as several at once.
+    pub command_bytes_max: u64,
+    /// What is behind that.
+    pub design: SimDesign,
+}
+
+/// What keeps the bytes of a simulated drive.
+#[derive(Clone, Debug)]
+pub enum SimDesign {
+    /// The controller of this program on flash.
+    Log(ControllerSpec),
+    /// Flash under a map of large units.
+    BlockMapped(BlockMappedSpec),
+    /// Turning platters.
+    Disk(DiskSpec),
+}
+
+/// The controller of this program on flash.
+#[derive(Clone, Debug)]
+pub struct ControllerSpec {
+    /// Codec of the controller; [`Codec::None`] for a drive that does not compress.
+    pub codec: Codec,
+    /// Least fraction of a block that its flash takes, above 0 and up to 1; absent is what the
+    /// controller of this program takes.
+    pub stored_min: Option<f64>,
+    /// Its map, unless all of it is at hand.
+    pub map: Option<MapSpec>,
+    /// Blocks compressed together, a power of two up to 64.
+    pub frame_blocks: u16,
+    /// Its flash.
+    pub shape: FlashShape,
+    /// See `shape`.
+    pub timing: FlashTiming,
+    /// See `shape`.
+    pub nand: NandSpec,
+}
+
+impl SimSpec {
+    /// The drive of a profile with this name, or in this file: see [`SimSpec::of`].
+    ///
+    /// # Errors
+    /// Those of [`Profile::find`] and [`SimSpec::of`].
+    pub fn find(id_or_path: &str) -> Result<Self> {
+        Self::of(&Profile::find(id_or_path)?)
+    }
+
+    /// The drive of a profile. What its flash programs beside data (parity, ECC, its own metadata)
+    /// is taken off the speed of programming.
+    ///
+    /// **Not as the profile says:** of a log, the size of the write buffer is that of the
+    /// controller of this program; of a block-mapped drive, `store_bytes_per_s` is no limit; a map
+    /// that is not at hand costs a log only.
+    ///
+    /// # Errors
+    /// `InvalidInput` for flash beyond what can be simulated, and a block-mapped drive whose unit
+    /// is not one erase block on each plane of a die.
+    pub fn of(profile: &Profile) -> Result<Self> {
+        let controller = &profile.controller;
+        let design = match &profile.design {
+            Design::Log { flash } => SimDesign::Log(ControllerSpec {
+                codec: controller.codec(),
+                stored_min: controller.stored_min.as_ref().map(|told| told.is),
+                map: convert::map(profile),
+                frame_blocks: controller.frame_blocks() as u16,
+                shape: convert::shape(profile, flash)?,
+                timing: convert::timing(flash),
+                nand: NandSpec {
+                    bad_percent: flash.bad_block_percent.is,
+                    seed: 1,
+                    store_bytes_per_s: controller.store_bytes_per_s.as_ref().map(|rate| rate.is),
+                },
+            }),
+            Design::BlockMapped { flash, mapping } => {
+                let shape = convert::shape(profile, flash)?;
+                let buffer_bytes = controller.buffer_bytes.as_ref().map_or(0, |bytes| bytes.is);
+                SimDesign::BlockMapped(BlockMappedSpec {
+                    shape,
+                    timing: convert::timing(flash),
+                    bad_percent: flash.bad_block_percent.is,
+                    log_blocks: log_blocks(profile, mapping, &shape)?,
+                    buffer_bytes,
+                    out_bytes_per_s: profile.link.read_bytes_per_s.is,
+                })
+            }
+            Design::Disk { disk } => SimDesign::Disk(disk_spec(profile, disk)?),
+        };
+        Ok(Self {
+            size_bytes: profile.size_bytes.is / BLOCK_BYTES as u64 * BLOCK_BYTES as u64,
+            front: convert::front(profile)?,
+            command_bytes_max: convert::command_bytes_max(profile),
+            design,
+        })
+    }
+}
+
+/// Units with a log, of a map whose units are blocks of this flash.
+fn log_blocks(profile: &Profile, mapping: &Mapping, shape: &FlashShape) -> Result<u32> {
+    if mapping.unit_bytes.is != shape.block_bytes() {
+        let what = format!("{}: unit_bytes is {}", profile.id, mapping.unit_bytes.is);
+        let what = format!("{what}, which cannot be simulated: make it an erase block on each");
+        let what = format!("{what} plane of a die, {} bytes", shape.block_bytes());
+        return Err(Error::new(ErrorKind::InvalidInput, what));
+    }
+    convert::whole(profile, "log_blocks", &mapping.log_blocks)
+}
+
+fn disk_spec(profile: &Profile, disk: &Disk) -> Result<DiskSpec> {
+    Ok(DiskSpec {
+        rpm: disk.rpm.is,
+        seek_track_ns: disk.seek_track_ns.is,
+        seek_average_ns: disk.seek_average_ns.is,
+        seek_full_ns: disk.seek_full_ns.is,
+        outer_bytes_per_s: disk.outer_bytes_per_s.is,
+        inner_bytes_per_s: disk.inner_bytes_per_s.is,
+        cache_bytes: disk.cache_bytes.is,
+        ncq: disk.ncq.is,
+        reorder_max: convert::whole(profile, "reorder_max", &disk.reorder_max)?,
+    })
+}

@@ -1,0 +1,243 @@
+//! What stands between a host and a drive's controller, in virtual time: the queue, the wire, and
+//! the processor that looks at every command.
+//!
+//! ```text
+//! write  a place in the queue -> wire: command and data -> processor -> the drive has it
+//! read   a place in the queue -> wire: command -> processor -> the drive has read a part of it ->
+//!        unpacked, onto the wire
+//! ```
+//!
+//! Wire and processor do one thing at a time, in the order in which it comes to them; the wire
+//! waits while what goes over it next is unpacked. Knows no address and no byte.
+
+use std::cell::Cell;
+
+use pumice_drive::base::units::transfer_ns;
+use pumice_drive::base::wait::WaitQueue;
+use pumice_drive::base::{Clock, Error, ErrorKind, Result};
+
+/// What a drive's front takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FrontSpec {
+    /// Bytes a second from the drive to the host, after what the protocol takes.
+    pub read_bytes_per_s: u64,
+    /// Bytes a second from the host to the drive.
+    pub write_bytes_per_s: u64,
+    /// What a command takes on the wire beside its data, in ns.
+    pub command_ns: u64,
+    /// Commands in flight at most, from 1.
+    pub depth: u32,
+    /// What the processor takes for a command that reads, in ns.
+    pub read_ns: u64,
+    /// What it takes for one that writes, in ns; a cap on commands a second is one over it.
+    pub write_ns: u64,
+    /// Bytes a second that are compressed, where that is what limits.
+    pub engine_bytes_per_s: Option<u64>,
+    /// Stored bytes a second that are unpacked, where that is what limits.
+    pub load_bytes_per_s: Option<u64>,
+}
+
+impl FrontSpec {
+    /// # Errors
+    /// `InvalidInput` for a wire or an engine without speed, a queue without places, and times of
+    /// more than ten seconds.
+    pub fn check(&self) -> Result<()> {
+        let wrong = |what: &'static str| Err(Error::new(ErrorKind::InvalidInput, what));
+        if self.read_bytes_per_s == 0 || self.write_bytes_per_s == 0 {
+            return wrong("the speed of the link must not be zero");
+        }
+        if self.engine_bytes_per_s == Some(0) || self.load_bytes_per_s == Some(0) {
+            return wrong("the speed of the compression engine must not be zero");
+        }
+        if self.depth == 0 {
+            return wrong("the queue needs a depth of 1 at least");
+        }
+        if [self.command_ns, self.read_ns, self.write_ns].iter().any(|&ns| ns > 10_000_000_000) {
+            return wrong("a command takes ten seconds at most");
+        }
+        Ok(())
+    }
+}
+
+/// Something that does one thing at a time, first come, first served.
+#[derive(Debug, Default)]
+struct Server {
+    free_ns: Cell<u64>,
+}
+
+impl Server {
+    /// Waits its turn, and until what takes `len_ns` is done.
+    async fn serve(&self, clock: &impl Clock, len_ns: u64) {
+        let now_ns = clock.now_ns();
+        let ended_ns = self.free_ns.get().max(now_ns) + len_ns;
+        self.free_ns.set(ended_ns);
+        if ended_ns > now_ns {
+            clock.sleep_ns(ended_ns - now_ns).await;
+        }
+    }
+}
+
+/// The front of one drive.
+#[derive(Debug)]
+pub struct Front<C> {
+    spec: FrontSpec,
+    clock: C,
+    wire: Server,
+    processor: Server,
+    engine: Server,
+    in_flight: Cell<u32>,
+    left: WaitQueue,
+}
+
+/// A place in the queue, until it is dropped.
+pub struct Place<'a, C>(&'a Front<C>);
+
+impl<C> Drop for Place<'_, C> {
+    fn drop(&mut self) {
+        self.0.in_flight.set(self.0.in_flight.get() - 1);
+        self.0.left.wake_all();
+    }
+}
+
+impl<C: Clock> Front<C> {
+    /// An idle front.
+    ///
+    /// # Errors
+    /// Those of [`FrontSpec::check`].
+    pub fn new(spec: FrontSpec, clock: C) -> Result<Self> {
+        spec.check()?;
+        let (wire, processor, engine) = (Server::default(), Server::default(), Server::default());
+        let (in_flight, left) = (Cell::new(0), WaitQueue::default());
+        Ok(Self { spec, clock, wire, processor, engine, in_flight, left })
+    }
+
+    /// Takes a command that brings `bytes` bytes, and has the drive do it.
+    pub async fn write<T>(&self, bytes: u64, drive: impl Future<Output = T>) -> T {
+        let _place = self.enter().await;
+        let data_ns = transfer_ns(bytes, self.spec.write_bytes_per_s);
+        self.wire.serve(&self.clock, self.spec.command_ns + data_ns).await;
+        self.processor.serve(&self.clock, self.spec.write_ns).await;
+        if let Some(bytes_per_s) = self.spec.engine_bytes_per_s {
+            self.engine.serve(&self.clock, transfer_ns(bytes, bytes_per_s)).await;
+        }
+        drive.await
+    }
+
+    /// Takes a command that reads. What it reads is sent with [`Front::send`], in parts or at once,
+    /// before the place is dropped.
+    pub async fn begin_read(&self) -> Place<'_, C> {
+        let place = self.enter().await;
+        self.wire.serve(&self.clock, self.spec.command_ns).await;
+        self.processor.serve(&self.clock, self.spec.read_ns).await;
+        place
+    }
+
+    /// Sends what was read to the host: `bytes` bytes, which took `stored_bytes` on flash.
+    pub async fn send(&self, bytes: u64, stored_bytes: u64) {
+        let load_ns = self.spec.load_bytes_per_s.map_or(0, |rate| transfer_ns(stored_bytes, rate));
+        let wire_ns = transfer_ns(bytes, self.spec.read_bytes_per_s);
+        self.wire.serve(&self.clock, load_ns + wire_ns).await;
+    }
+
+    async fn enter(&self) -> Place<'_, C> {
+        let free = || (self.in_flight.get() < self.spec.depth).then_some(());
+        self.left.wait_for(free).await;
+        self.in_flight.set(self.in_flight.get() + 1);
+        Place(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: commands take the sum of their parts, and what is there once is used by one.
+    //! Method: commands in virtual time against sums by hand.
+
+    use std::rc::Rc;
+
+    use super::*;
+    use pumice_drive::runtime::Runtime;
+
+    const SPEC: FrontSpec = FrontSpec {
+        read_bytes_per_s: 200_000_000,
+        write_bytes_per_s: 100_000_000,
+        command_ns: 5_000,
+        depth: 4,
+        read_ns: 20_000,
+        write_ns: 30_000,
+        engine_bytes_per_s: None,
+        load_bytes_per_s: None,
+    };
+    /// What the drive behind it takes.
+    const DRIVE_NS: u64 = 100_000;
+
+    /// When `count` commands of 4000 bytes have ended that come at once.
+    fn time(spec: FrontSpec, count: u32, is_write: bool) -> u64 {
+        let runtime = Runtime::simulated();
+        let front = Rc::new(Front::new(spec, runtime.clone()).unwrap());
+        let left = Rc::new(Cell::new(count));
+        for _ in 0..count {
+            let (front, left, clock) = (Rc::clone(&front), Rc::clone(&left), runtime.clone());
+            runtime.spawn(async move {
+                let drive = async { clock.sleep_ns(DRIVE_NS).await };
+                match is_write {
+                    true => front.write(4000, drive).await,
+                    false => {
+                        let _place = front.begin_read().await;
+                        drive.await;
+                        front.send(4000, 1000).await;
+                    }
+                }
+                left.set(left.get() - 1);
+            });
+        }
+        runtime.block_on(async {
+            while left.get() > 0 {
+                runtime.sleep_ns(1_000).await;
+            }
+        });
+        runtime.now_ns()
+    }
+
+    #[test]
+    fn one_command_takes_the_sum_of_its_parts() {
+        assert_eq!(time(SPEC, 1, true), 5_000 + 40_000 + 30_000 + DRIVE_NS);
+        assert_eq!(time(SPEC, 1, false), 5_000 + 20_000 + DRIVE_NS + 20_000);
+        let load = FrontSpec { load_bytes_per_s: Some(50_000_000), ..SPEC };
+        assert_eq!(time(load, 1, false), 5_000 + 20_000 + DRIVE_NS + 20_000 + 20_000);
+        let engine = FrontSpec { engine_bytes_per_s: Some(50_000_000), ..SPEC };
+        assert_eq!(time(engine, 1, true), 5_000 + 40_000 + 30_000 + 80_000 + DRIVE_NS);
+    }
+
+    #[test]
+    fn what_is_there_once_sets_the_pace_of_many() {
+        // The wire for writes, the processor for reads.
+        let writes = time(SPEC, 40, true);
+        assert_eq!(writes, 40 * 45_000 + 30_000 + DRIVE_NS);
+        let reads = time(FrontSpec { read_ns: 50_000, ..SPEC }, 40, false);
+        assert!((40 * 50_000..40 * 50_000 + 200_000).contains(&reads), "{reads}");
+        // The wire waits for what is unpacked.
+        let load = FrontSpec { depth: 32, load_bytes_per_s: Some(20_000_000), ..SPEC };
+        let loaded = time(load, 40, false);
+        assert!((40 * 75_000..40 * 75_000 + 200_000).contains(&loaded), "{loaded}");
+        // One command after the other.
+        let alone = time(FrontSpec { depth: 1, ..SPEC }, 10, false);
+        assert_eq!(alone, 10 * (5_000 + 20_000 + DRIVE_NS + 20_000));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let wrong: [fn(&mut FrontSpec); 6] = [
+            |spec| spec.depth = 0,
+            |spec| spec.read_bytes_per_s = 0,
+            |spec| spec.write_bytes_per_s = 0,
+            |spec| spec.engine_bytes_per_s = Some(0),
+            |spec| spec.write_ns = u64::MAX,
+            |spec| spec.load_bytes_per_s = Some(0),
+        ];
+        for (number, wrong) in wrong.into_iter().enumerate() {
+            let mut spec = SPEC;
+            wrong(&mut spec);
+            assert!(spec.check().is_err(), "{number}");
+        }
+    }
+}

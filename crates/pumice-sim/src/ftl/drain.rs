@@ -1,0 +1,272 @@
+//! From the write buffer to the flash: rows wait in a queue of their die, one of each die is under
+//! way.
+//!
+//! ```text
+//! row --> queue of its die --(the die takes it, its data is there)--> flash --> done
+//!                            reads go to the flash at once: before all that still waits here
+//! ```
+//!
+//! Nothing happens between two calls: [`Drain::advance`] hands over what the dies have taken since
+//! the last one, in order of time.
+//!
+//! **When what still waits will be done is a forecast**: what the die is doing, then what waits
+//! before it. Reads that come later, and other dies on the same bus, put it off. The forecast is
+//! never late, and what it is early by does not add up: the queue is as long as it is, and the next
+//! forecast counts all of it. So bandwidth is exact, while a single time may be early by the reads
+//! and transfers that got in between.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use crate::nand::{BlockAddress, Flash};
+
+/// Of a row that holds nothing the host waits for.
+const NO_HOST_ROW: u64 = u64::MAX;
+
+/// Of a row that is not handed over.
+const UNKNOWN_NS: u64 = u64::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// Of a block that has been programmed; of another, nothing is done.
+    Erase,
+    Program {
+        row: u32,
+        ready_ns: u64,
+        host_row: u64,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    block: u32,
+    work: Work,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Die {
+    jobs: VecDeque<Job>,
+    /// What was handed over last: block, row and when it is done.
+    last: Option<(u32, u32, u64)>,
+}
+
+/// A row with data of the host.
+#[derive(Clone, Copy, Debug)]
+struct HostRow {
+    die: u32,
+    /// The host's bytes up to here are in this row or before it.
+    covered: u64,
+    done_ns: u64,
+}
+
+/// What waits for the flash.
+#[derive(Clone, Debug)]
+pub(super) struct Drain {
+    dies: Vec<Die>,
+    /// One for each die that has work: when it may take the next.
+    events: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Not done yet, oldest first.
+    host_rows: VecDeque<HostRow>,
+    /// Number of the oldest in `host_rows`.
+    first_host_row: u64,
+    /// The host's bytes up to here are on flash.
+    covered: u64,
+}
+
+impl Drain {
+    pub(super) fn new(dies: u32) -> Self {
+        Self {
+            dies: vec![Die::default(); dies as usize],
+            events: BinaryHeap::new(),
+            host_rows: VecDeque::new(),
+            first_host_row: 0,
+            covered: 0,
+        }
+    }
+
+    /// Hands over what the dies take until `now_ns`.
+    #[inline]
+    pub(super) fn advance(&mut self, flash: &mut Flash, now_ns: u64) {
+        while let Some(&Reverse((at_ns, die))) = self.events.peek() {
+            if at_ns > now_ns {
+                break;
+            }
+            self.events.pop();
+            self.turn(flash, at_ns, die);
+        }
+        while self.host_rows.front().is_some_and(|row| row.done_ns <= now_ns) {
+            let row = self.host_rows.pop_front().expect("a row was just seen there");
+            self.covered = row.covered;
+            self.first_host_row += 1;
+        }
+    }
+
+    /// Has a block erased before its next row is programmed.
+    pub(super) fn erase(&mut self, now_ns: u64, address: BlockAddress) {
+        self.push(now_ns, address.die, Job { block: address.block, work: Work::Erase });
+    }
+
+    /// Has the next row of a block programmed, not before `ready_ns`. `covered` is how many bytes
+    /// of the host, counted from the first it ever wrote, are in it or before it; none if it holds
+    /// none.
+    pub(super) fn program(
+        &mut self,
+        now_ns: u64,
+        address: BlockAddress,
+        row: u32,
+        ready_ns: u64,
+        covered: Option<u64>,
+    ) {
+        let host_row = match covered {
+            None => NO_HOST_ROW,
+            Some(covered) => {
+                let row = HostRow { die: address.die, covered, done_ns: UNKNOWN_NS };
+                self.host_rows.push_back(row);
+                self.first_host_row + self.host_rows.len() as u64 - 1
+            }
+        };
+        let work = Work::Program { row, ready_ns, host_row };
+        self.push(now_ns, address.die, Job { block: address.block, work });
+    }
+
+    /// When the host's bytes up to `covered` have left the buffer; 0 if they have.
+    ///
+    /// # Panics
+    /// If they are in no row yet.
+    pub(super) fn done_ns(&self, flash: &Flash, now_ns: u64, covered: u64) -> u64 {
+        if covered <= self.covered {
+            return 0;
+        }
+        let index = self.host_rows.partition_point(|row| row.covered < covered);
+        let row = self.host_rows[index];
+        if row.done_ns != UNKNOWN_NS {
+            return row.done_ns;
+        }
+        let number = self.first_host_row + index as u64;
+        self.forecast(flash, now_ns, row.die, |host_row| host_row == number)
+    }
+
+    /// When all rows with data of the host are done; 0 if they are.
+    pub(super) fn all_done_ns(&self, flash: &Flash, now_ns: u64) -> u64 {
+        let known = self.host_rows.iter().map(|row| row.done_ns).filter(|&ns| ns != UNKNOWN_NS);
+        let waiting = (0..self.dies.len() as u32)
+            .map(|die| self.forecast(flash, now_ns, die, |host_row| host_row != NO_HOST_ROW));
+        known.chain(waiting).max().unwrap_or(0)
+    }
+
+    /// Whether a row is still in the controller's memory.
+    #[inline]
+    pub(super) fn is_buffered(
+        &self,
+        flash: &Flash,
+        now_ns: u64,
+        address: BlockAddress,
+        row: u32,
+    ) -> bool {
+        // A block may wait for its erasure, and still seem to have the rows of before.
+        let die = &self.dies[address.die as usize];
+        let is_last = die
+            .last
+            .is_some_and(|last| (last.0, last.1) == (address.block, row) && last.2 > now_ns);
+        let waits = |job: &Job| {
+            job.block == address.block
+                && matches!(job.work, Work::Program { row: waiting, .. } if waiting == row)
+        };
+        is_last || row >= flash.programmed_rows(address) || die.jobs.iter().any(waits)
+    }
+
+    /// When nothing waits any more and all dies have ended, handing over all that waits, as if time
+    /// went on without the host.
+    pub(super) fn finish(&mut self, flash: &mut Flash, now_ns: u64) -> u64 {
+        let mut ended_ns = now_ns;
+        while let Some(&Reverse((at_ns, _))) = self.events.peek() {
+            ended_ns = ended_ns.max(at_ns);
+            self.advance(flash, at_ns);
+        }
+        let free = (0..self.dies.len() as u32).map(|die| flash.free_at_ns(die));
+        let ended_ns = free.max().unwrap_or(0).max(ended_ns);
+        self.advance(flash, ended_ns);
+        ended_ns
+    }
+
+    pub(super) fn heap_bytes(&self) -> u64 {
+        let jobs: usize = self.dies.iter().map(|die| die.jobs.capacity()).sum();
+        (jobs * size_of::<Job>() + self.host_rows.capacity() * size_of::<HostRow>()) as u64
+    }
+
+    fn push(&mut self, now_ns: u64, die: u32, job: Job) {
+        let jobs = &mut self.dies[die as usize].jobs;
+        jobs.push_back(job);
+        if jobs.len() == 1 {
+            self.events.push(Reverse((now_ns, die)));
+        }
+    }
+
+    /// The die hands over its next job, if it can at `at_ns`; else later.
+    fn turn(&mut self, flash: &mut Flash, at_ns: u64, die: u32) {
+        let queue = &mut self.dies[die as usize];
+        let Some(&job) = queue.jobs.front() else { return };
+        let address = BlockAddress { die, block: job.block };
+        let can_ns = match job.work {
+            Work::Erase => flash.free_at_ns(die),
+            Work::Program { ready_ns, .. } => flash.takes_row_at_ns(die).max(ready_ns),
+        };
+        if can_ns > at_ns {
+            self.events.push(Reverse((can_ns, die)));
+            return;
+        }
+        queue.jobs.pop_front();
+        match job.work {
+            Work::Erase => {
+                if flash.programmed_rows(address) > 0 {
+                    flash.erase(at_ns, address).expect("the block exists");
+                }
+            }
+            Work::Program { row, host_row, .. } => {
+                let done_ns =
+                    flash.program(at_ns, address, row).expect("rows wait in order of their block");
+                queue.last = Some((job.block, row, done_ns));
+                if host_row != NO_HOST_ROW {
+                    let index = (host_row - self.first_host_row) as usize;
+                    self.host_rows[index].done_ns = done_ns;
+                }
+            }
+        }
+        if !queue.jobs.is_empty() {
+            let next_ns = flash.takes_row_at_ns(die).max(at_ns);
+            self.events.push(Reverse((next_ns, die)));
+        }
+    }
+
+    /// When the last of a die's waiting rows that are `wanted` will be done; 0 if none is.
+    fn forecast(&self, flash: &Flash, now_ns: u64, die: u32, wanted: impl Fn(u64) -> bool) -> u64 {
+        let (shape, timing) = (flash.shape(), flash.timing());
+        let (times, pages) = if timing.multi_plane { (1, shape.planes) } else { (shape.planes, 1) };
+        let transfer_ns = timing.transfer_ns(u64::from(pages) * u64::from(shape.page_bytes));
+        let mut takes_ns = flash.takes_row_at_ns(die).max(now_ns);
+        let mut free_ns = flash.free_at_ns(die).max(now_ns);
+        let mut found_ns = 0;
+        for job in &self.dies[die as usize].jobs {
+            match job.work {
+                Work::Erase => {
+                    let address = BlockAddress { die, block: job.block };
+                    if flash.programmed_rows(address) > 0 {
+                        free_ns += u64::from(times) * timing.erase_ns;
+                        takes_ns = free_ns;
+                    }
+                }
+                Work::Program { ready_ns, host_row, .. } => {
+                    for _ in 0..times {
+                        let begun_ns = (takes_ns.max(ready_ns) + transfer_ns).max(free_ns);
+                        free_ns = begun_ns + timing.program_ns;
+                        takes_ns = if timing.cache_program { begun_ns } else { free_ns };
+                    }
+                    if wanted(host_row) {
+                        found_ns = free_ns;
+                    }
+                }
+            }
+        }
+        found_ns
+    }
+}

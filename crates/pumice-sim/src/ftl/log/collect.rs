@@ -1,0 +1,237 @@
+//! Garbage collection and wear leveling: emptying segments at the pace of the host.
+//!
+//! ```text
+//! few segments free -> a victim -> its live frames, in the order of their places
+//! for every byte of the host: live / (segment - live) bytes are moved, so that the victim is empty
+//! when the host has written what it gains
+//! ```
+//!
+//! When fewer segments are free than there should be, it goes so many times faster. Only when the
+//! last but one is gone does the host wait for a whole victim.
+//!
+//! A victim's frames are read row by row, with all that is live in the row at once, when the first
+//! of them is moved.
+
+use super::{Cause, LogFtl, RowRead};
+use pumice_drive::base::{Error, ErrorKind, Result};
+
+/// Of so many victims one at most is taken to even out wear, so that this costs little more
+/// (arbitrary).
+const LEVELING_EVERY: u32 = 8;
+
+/// What is being moved.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Collection {
+    victim: Option<Victim>,
+    /// Bytes that may be moved now; below zero when more were.
+    credit_bytes: f64,
+    /// Victims since the last one for wear.
+    since_leveling: u32,
+    /// Frames of the last victim: place and block, to be used again.
+    spare: Vec<u64>,
+}
+
+#[derive(Clone, Debug)]
+struct Victim {
+    segment: u32,
+    cause: Cause,
+    age: u64,
+    /// Bytes to move for each byte of the host.
+    pace: f64,
+    /// Map entry, in the upper half, and block, in the order of entries.
+    frames: Vec<u64>,
+    next: usize,
+    /// The first data row that has not been read.
+    row: u32,
+    ready_ns: u64,
+}
+
+impl Collection {
+    /// Age of what is being moved.
+    pub(super) fn age(&self) -> u64 {
+        self.victim.as_ref().map_or(0, |victim| victim.age)
+    }
+
+    pub(super) fn heap_bytes(&self) -> u64 {
+        let frames = self.victim.as_ref().map_or(0, |victim| victim.frames.capacity());
+        8 * (frames + self.spare.capacity()) as u64
+    }
+
+    /// Map entry of the frame that is being moved.
+    #[cfg(test)]
+    pub(super) fn source(&self) -> u32 {
+        let moving = self.victim.as_ref().filter(|victim| victim.next > 0);
+        moving.map_or(0, |victim| (victim.frames[victim.next - 1] >> 32) as u32)
+    }
+
+    #[cfg(test)]
+    pub(super) fn segment(&self) -> Option<u32> {
+        self.victim.as_ref().map(|victim| victim.segment)
+    }
+}
+
+impl LogFtl {
+    /// Moves what is due when the host has written a frame of so many bytes.
+    #[inline]
+    pub(super) fn pace(&mut self, host_bytes: u32) -> Result<()> {
+        let missing = self.spec.free_segments.saturating_sub(self.segments.free_count());
+        if missing == 0 {
+            return Ok(());
+        }
+        if self.collection.victim.is_none() {
+            self.choose_victim();
+        }
+        let Some(victim) = &self.collection.victim else { return Ok(()) };
+        self.collection.credit_bytes += f64::from(host_bytes) * f64::from(missing) * victim.pace;
+        while self.collection.credit_bytes > 0.0 && self.collection.victim.is_some() {
+            let moved = self.move_one()?;
+            self.collection.credit_bytes -= f64::from(moved);
+        }
+        // A victim that was all dead owes nothing, and earns nothing.
+        if self.collection.victim.is_none() {
+            self.collection.credit_bytes = self.collection.credit_bytes.min(0.0);
+        }
+        Ok(())
+    }
+
+    /// Empties a victim at once: the host cannot go on otherwise.
+    ///
+    /// # Errors
+    /// `NoSpace` if nothing is to be gained.
+    pub(super) fn collect_one(&mut self) -> Result<()> {
+        if self.collection.victim.is_none() {
+            self.choose_victim();
+        }
+        if self.collection.victim.is_none() {
+            let what = "the drive is full: nothing in it is dead";
+            return Err(Error::new(ErrorKind::NoSpace, what));
+        }
+        while self.collection.victim.is_some() {
+            self.move_one()?;
+        }
+        self.collection.credit_bytes = 0.0;
+        Ok(())
+    }
+
+    /// Takes the next victim, if there is one, and looks up what in it is live.
+    fn choose_victim(&mut self) {
+        let (segment, cause) = match self.cold_segment() {
+            Some(segment) => (segment, Cause::Leveled),
+            None => {
+                let now = self.counts.host_blocks_written;
+                match self.segments.victim(self.spec.victims, now) {
+                    Some(segment) => (segment, Cause::Collected),
+                    None => return,
+                }
+            }
+        };
+        let mut frames = std::mem::take(&mut self.collection.spare);
+        frames.clear();
+        let range = self.entries_of(segment);
+        let live_bytes = self.segments.live_bytes(segment);
+        let age = self.segments.age(segment);
+        self.segments.take(segment).for_each(|lba| {
+            let entry = self.map[lba as usize];
+            if range.contains(&entry) {
+                frames.push(u64::from(entry) << 32 | u64::from(lba));
+            }
+        });
+        frames.sort_unstable();
+        debug_assert_eq!(frames.len(), self.segments.live_count(segment) as usize);
+        let live = f64::from(live_bytes);
+        let gain = (f64::from(self.layout.segment_bytes) - live).max(1.0);
+        match cause {
+            Cause::Leveled => {
+                self.counts.segments_leveled += 1;
+                self.collection.since_leveling = 0;
+            }
+            _ => {
+                self.counts.segments_collected += 1;
+                self.collection.since_leveling += 1;
+            }
+        }
+        self.collection.victim = Some(Victim {
+            segment,
+            cause,
+            age,
+            // What gains nothing is moved as fast as the host writes.
+            pace: if cause == Cause::Leveled { 1.0 } else { live / gain },
+            frames,
+            next: 0,
+            row: 0,
+            ready_ns: 0,
+        });
+        if live_bytes == 0 {
+            self.finish_victim();
+        }
+    }
+
+    /// A segment whose blocks are to be used by somebody else, if wear has grown too far apart.
+    fn cold_segment(&mut self) -> Option<u32> {
+        let gap_max = self.spec.wear_gap_max?;
+        if self.collection.since_leveling < LEVELING_EVERY {
+            return None;
+        }
+        let most = self.flash.wear().max()?;
+        let (segment, least) = self.segments.least_worn(&self.flash)?;
+        (most - least > gap_max).then_some(segment)
+    }
+
+    /// Moves the victim's next frame if it is still live, and gives the segment back after the
+    /// last; gives the bytes moved.
+    fn move_one(&mut self) -> Result<u32> {
+        let Some(victim) = &mut self.collection.victim else { return Ok(0) };
+        let Some(&frame) = victim.frames.get(victim.next) else {
+            self.finish_victim();
+            return Ok(0);
+        };
+        victim.next += 1;
+        let (entry, lba) = ((frame >> 32) as u32, frame as u32);
+        // The host may have written or trimmed the block since.
+        if self.map[lba as usize] != entry {
+            return Ok(0);
+        }
+        let offset = self.layout.offset(entry);
+        let end = (offset + self.frames.frame_bytes(lba)).min(self.layout.segment_bytes);
+        let (cause, first) = (victim.cause, victim.row.max(self.layout.row_of(offset)));
+        for data_row in first..=self.layout.row_of(end - 1) {
+            self.read_victim_row(data_row);
+        }
+        let ready_ns = self.collection.victim.as_ref().map_or(0, |victim| victim.ready_ns);
+        let moved = self.append(lba, cause, ready_ns)?;
+        if self.collection.victim.as_ref().is_some_and(|it| it.next == it.frames.len()) {
+            self.finish_victim();
+        }
+        Ok(moved)
+    }
+
+    /// Reads what a data row has of the frame before `next` and those behind it.
+    fn read_victim_row(&mut self, data_row: u32) {
+        let Some(victim) = &mut self.collection.victim else { return };
+        let mut row = RowRead::new(victim.segment, data_row);
+        for &frame in &victim.frames[victim.next - 1..] {
+            let offset = self.layout.offset((frame >> 32) as u32);
+            if self.layout.row_of(offset) > data_row {
+                break;
+            }
+            let bytes = self.frames.frame_bytes(frame as u32);
+            let end = (offset + bytes).min(self.layout.segment_bytes);
+            if self.layout.row_of(end - 1) >= data_row {
+                row.add(&self.layout, offset, end);
+            }
+        }
+        victim.row = data_row + 1;
+        let read_ns = self.read_row(Some(row));
+        if let Some(victim) = &mut self.collection.victim {
+            victim.ready_ns = victim.ready_ns.max(read_ns);
+        }
+    }
+
+    fn finish_victim(&mut self) {
+        let Some(victim) = self.collection.victim.take() else { return };
+        self.segments.give_back(victim.segment, &self.flash);
+        self.collection.spare = victim.frames;
+        #[cfg(test)]
+        self.trace.push(super::tests::Event::Freed { segment: victim.segment });
+    }
+}

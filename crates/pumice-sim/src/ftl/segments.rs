@@ -1,0 +1,238 @@
+//! The segments of a simulated drive: what is live in each, which erase blocks it is made of, which
+//! blocks of the host it holds, and which should be emptied.
+//!
+//! ```text
+//! free --open--> open --seal--> sealed --take--> victim --give_back--> free
+//! ```
+//!
+//! Choosing a victim looks at every segment once: a few bytes each, once per victim. Does not know
+//! the map, or when anything happens.
+
+use std::collections::VecDeque;
+
+use super::VictimPolicy;
+use super::reverse::LbaSet;
+use crate::nand::{BlockAddress, FREE_BLOCK_BYTES, Flash, FlashShape, FreeBlocks, Worn};
+use pumice_drive::controller::benefit_over_cost;
+
+/// A reverse list with fewer entries than this is not worth thinning (arbitrary).
+const THINNED_MIN: u32 = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    Open,
+    Sealed,
+    Victim,
+}
+
+#[derive(Clone, Debug)]
+struct Segment {
+    state: State,
+    /// Bytes of live frames.
+    live_bytes: u32,
+    /// Live frames.
+    live_count: u32,
+    /// When sealed: bytes before the end that no frame fitted into.
+    used_bytes: u32,
+    /// How many blocks the host had written when it wrote the youngest in here.
+    age: u64,
+    /// When sealed: what was live then, and perhaps died since.
+    lbas: LbaSet,
+}
+
+/// All segments of a drive.
+#[derive(Clone, Debug)]
+pub(super) struct Segments {
+    segments: Vec<Segment>,
+    /// Of each segment in use, its block on each die.
+    blocks: Vec<u32>,
+    dies: u32,
+    /// In the order in which they became free.
+    free: VecDeque<u32>,
+    free_blocks: FreeBlocks,
+}
+
+impl Segments {
+    /// As many free segments as the good blocks of the worst die.
+    pub(super) fn new(shape: &FlashShape, free_blocks: FreeBlocks) -> Self {
+        let count = free_blocks.segment_count();
+        let empty = Segment {
+            state: State::Free,
+            live_bytes: 0,
+            live_count: 0,
+            used_bytes: 0,
+            age: 0,
+            lbas: LbaSet::default(),
+        };
+        Self {
+            segments: vec![empty; count as usize],
+            blocks: vec![0; count as usize * shape.dies() as usize],
+            dies: shape.dies(),
+            free: (0..count).collect(),
+            free_blocks,
+        }
+    }
+
+    pub(super) fn free_count(&self) -> u32 {
+        self.free.len() as u32
+    }
+
+    pub(super) fn free_blocks(&self) -> &FreeBlocks {
+        &self.free_blocks
+    }
+
+    /// The block of a segment in use on a die.
+    pub(super) fn block(&self, segment: u32, die: u32) -> BlockAddress {
+        let index = segment as usize * self.dies as usize + die as usize;
+        BlockAddress { die, block: self.blocks[index] }
+    }
+
+    /// Makes a segment of the free block of each die that is worn least, or most.
+    pub(super) fn open(&mut self, which: Worn) -> Option<u32> {
+        let segment = self.free.pop_front()?;
+        for die in 0..self.dies {
+            let index = segment as usize * self.dies as usize + die as usize;
+            self.blocks[index] = self.free_blocks.take(die, which);
+        }
+        let entry = &mut self.segments[segment as usize];
+        debug_assert_eq!((entry.state, entry.live_count), (State::Free, 0));
+        entry.state = State::Open;
+        entry.age = 0;
+        Some(segment)
+    }
+
+    /// Notes a frame that the host wrote, or which is moved, as its `age`th block.
+    #[inline]
+    pub(super) fn add(&mut self, segment: u32, bytes: u32, age: u64) {
+        let entry = &mut self.segments[segment as usize];
+        entry.live_bytes += bytes;
+        entry.live_count += 1;
+        entry.age = entry.age.max(age);
+    }
+
+    /// Notes that a frame is dead. True if more than half of the segment's list is dead now, so
+    /// that it should be thinned.
+    #[inline]
+    pub(super) fn release(&mut self, segment: u32, bytes: u32) -> bool {
+        let entry = &mut self.segments[segment as usize];
+        entry.live_bytes -= bytes;
+        entry.live_count -= 1;
+        let listed = entry.lbas.len();
+        entry.state == State::Sealed && listed >= THINNED_MIN && entry.live_count < listed / 2
+    }
+
+    /// Closes an open segment, of which `used_bytes` could hold frames, those of these blocks.
+    pub(super) fn seal(&mut self, segment: u32, used_bytes: u32, lbas: LbaSet) {
+        let entry = &mut self.segments[segment as usize];
+        debug_assert_eq!(entry.state, State::Open);
+        entry.state = State::Sealed;
+        entry.used_bytes = used_bytes;
+        entry.lbas = lbas;
+    }
+
+    /// Replaces the list of a sealed segment.
+    pub(super) fn set_lbas(&mut self, segment: u32, lbas: LbaSet) {
+        self.segments[segment as usize].lbas = lbas;
+    }
+
+    pub(super) fn lbas(&self, segment: u32) -> &LbaSet {
+        &self.segments[segment as usize].lbas
+    }
+
+    pub(super) fn live_bytes(&self, segment: u32) -> u32 {
+        self.segments[segment as usize].live_bytes
+    }
+
+    pub(super) fn live_count(&self, segment: u32) -> u32 {
+        self.segments[segment as usize].live_count
+    }
+
+    pub(super) fn age(&self, segment: u32) -> u64 {
+        self.segments[segment as usize].age
+    }
+
+    /// The sealed segment that should be emptied next, when the host has written `now` blocks; none
+    /// if nothing is to be gained from any.
+    pub(super) fn victim(&self, policy: VictimPolicy, now: u64) -> Option<u32> {
+        let with_gain = || {
+            let sealed = self.segments.iter().enumerate();
+            sealed.filter(|(_, entry)| {
+                entry.state == State::Sealed && entry.live_bytes < entry.used_bytes
+            })
+        };
+        let found = match policy {
+            VictimPolicy::Greedy => with_gain().min_by_key(|(_, entry)| entry.live_bytes),
+            VictimPolicy::CostBenefit => {
+                let score = |entry: &Segment| {
+                    let dead = entry.used_bytes - entry.live_bytes;
+                    benefit_over_cost(dead, entry.used_bytes, now - entry.age)
+                };
+                with_gain().max_by(|(_, a), (_, b)| score(a).total_cmp(&score(b)))
+            }
+        };
+        found.map(|(number, _)| number as u32)
+    }
+
+    /// The sealed segment whose blocks were erased least, and how often, on average of its blocks.
+    pub(super) fn least_worn(&self, flash: &Flash) -> Option<(u32, u32)> {
+        let sealed = (0u32..).zip(&self.segments).filter(|(_, entry)| entry.state == State::Sealed);
+        let wear = |segment: u32| {
+            let erases = (0..self.dies).map(|die| flash.erases(self.block(segment, die)));
+            erases.sum::<u32>() / self.dies
+        };
+        sealed.map(|(number, _)| (number, wear(number))).min_by_key(|&(_, wear)| wear)
+    }
+
+    /// Takes a sealed segment to be emptied, with its list.
+    pub(super) fn take(&mut self, segment: u32) -> LbaSet {
+        let entry = &mut self.segments[segment as usize];
+        debug_assert_eq!(entry.state, State::Sealed);
+        entry.state = State::Victim;
+        std::mem::take(&mut entry.lbas)
+    }
+
+    /// Makes an emptied segment free, and its blocks too.
+    ///
+    /// # Panics
+    /// If something in it is live.
+    pub(super) fn give_back(&mut self, segment: u32, flash: &Flash) {
+        let entry = &mut self.segments[segment as usize];
+        let is_empty = (entry.live_bytes, entry.live_count) == (0, 0);
+        assert!(entry.state == State::Victim && is_empty, "segment {segment} is in use");
+        entry.state = State::Free;
+        for die in 0..self.dies {
+            let address = self.block(segment, die);
+            self.free_blocks.give(address, flash.erases(address));
+        }
+        self.free.push_back(segment);
+    }
+
+    /// Bytes on the heap, lists included.
+    pub(super) fn heap_bytes(&self) -> u64 {
+        let lists: u64 = self.segments.iter().map(|entry| entry.lbas.heap_bytes()).sum();
+        let tables = self.segments.len() * size_of::<Segment>() + self.blocks.len() * 4;
+        lists + tables as u64 + self.free_blocks.heap_bytes()
+    }
+
+    #[cfg(test)]
+    pub(super) fn count(&self) -> u32 {
+        self.segments.len() as u32
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_free(&self, segment: u32) -> bool {
+        self.segments[segment as usize].state == State::Free
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_sealed(&self, segment: u32) -> bool {
+        self.segments[segment as usize].state == State::Sealed
+    }
+}
+
+/// Bytes that a segment takes in the tables, without its list.
+pub(super) fn segment_bytes(dies: u32) -> u64 {
+    // A number in the queue of free ones; a block and, while free, its die's entry for it.
+    size_of::<Segment>() as u64 + 4 + u64::from(dies) * (4 + FREE_BLOCK_BYTES)
+}

@@ -1,0 +1,129 @@
+//! How many bytes a block takes on flash.
+
+use super::BLOCK_BYTES;
+use pumice_drive::base::seed::mix;
+use pumice_drive::base::{Error, ErrorKind, Result};
+
+/// Most fractions in a table: enough for per mille steps (arbitrary beyond that).
+const FRACTIONS_MAX: usize = 1 << 16;
+
+/// Which part of a block is stored, without the frame's header.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StoredSizes {
+    /// The same of every block, above 0 and up to 1.
+    Constant(f64),
+    /// One of these of each block, all equally often: a distribution by its quantiles. Which one,
+    /// follows from the block's address and the seed, so that nothing need be remembered; a block
+    /// keeps it when it is overwritten.
+    Table {
+        /// Each above 0 and up to 1; not empty.
+        fractions: Vec<f64>,
+        /// Of the draw.
+        seed: u64,
+    },
+}
+
+/// Bytes of each block's frame, looked up in no time.
+#[derive(Clone, Debug)]
+pub(super) struct FrameSizes {
+    /// At least one.
+    bytes: Box<[u32]>,
+    seed: u64,
+}
+
+impl FrameSizes {
+    /// Frames of so much of a block, but of no less than `floor` of it, behind a header.
+    ///
+    /// # Errors
+    /// `InvalidInput` for fractions that are none.
+    pub(super) fn new(sizes: &StoredSizes, floor: f64, header_bytes: u32) -> Result<Self> {
+        let wrong = |what: String| Error::new(ErrorKind::InvalidInput, what);
+        let (fractions, seed) = match sizes {
+            StoredSizes::Constant(fraction) => (std::slice::from_ref(fraction), 0),
+            StoredSizes::Table { fractions, seed } => (fractions.as_slice(), *seed),
+        };
+        if fractions.is_empty() || fractions.len() > FRACTIONS_MAX {
+            let what = "a table of stored fractions has from 1 to";
+            return Err(wrong(format!("{what} {FRACTIONS_MAX} entries, not {}", fractions.len())));
+        }
+        let bad = fractions.iter().find(|&&fraction| !(fraction > 0.0 && fraction <= 1.0));
+        if let Some(bad) = bad {
+            return Err(wrong(format!("a stored fraction is above 0 and up to 1, not {bad}")));
+        }
+        if !(0.0..=1.0).contains(&floor) {
+            return Err(wrong(format!("the least stored fraction is from 0 to 1, not {floor}")));
+        }
+        if header_bytes > BLOCK_BYTES {
+            return Err(wrong(format!("a header has {BLOCK_BYTES} bytes at most")));
+        }
+        let frame = |fraction: &f64| {
+            (fraction.max(floor) * f64::from(BLOCK_BYTES)).ceil() as u32 + header_bytes
+        };
+        Ok(Self { bytes: fractions.iter().map(frame).collect(), seed })
+    }
+
+    /// Bytes of a block's frame, with its header.
+    #[inline]
+    pub(super) fn frame_bytes(&self, lba: u32) -> u32 {
+        if let [bytes] = *self.bytes {
+            return bytes;
+        }
+        let draw = u128::from(mix(u64::from(lba) ^ self.seed.rotate_left(32)));
+        self.bytes[((draw * self.bytes.len() as u128) >> 64) as usize]
+    }
+
+    /// Of all that the table has.
+    pub(super) fn mean(&self) -> f64 {
+        let sum: f64 = self.bytes.iter().map(|&bytes| f64::from(bytes)).sum();
+        sum / self.bytes.len() as f64
+    }
+
+    pub(super) fn largest(&self) -> u32 {
+        *self.bytes.iter().max().expect("a table is not empty")
+    }
+
+    pub(super) fn smallest(&self) -> u32 {
+        *self.bytes.iter().min().expect("a table is not empty")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: blocks take what the table says, as often as it says, and always the same.
+    //! Method: count over many blocks.
+
+    use super::*;
+
+    #[test]
+    fn a_table_is_drawn_from_evenly_and_repeatably() {
+        let fractions = vec![0.1, 0.25, 0.5, 1.0];
+        let sizes = StoredSizes::Table { fractions, seed: 7 };
+        let frames = FrameSizes::new(&sizes, 0.14, 24).unwrap();
+        assert_eq!((frames.smallest(), frames.largest()), (574 + 24, 4096 + 24));
+        for bytes in [598, 1048, 2072, 4120] {
+            let count = (0..100_000).filter(|&lba| frames.frame_bytes(lba) == bytes).count();
+            assert!((24_500..25_500).contains(&count), "{count} blocks of {bytes} bytes");
+        }
+        let mean = (0..100_000).map(|lba| f64::from(frames.frame_bytes(lba))).sum::<f64>() / 1e5;
+        assert!((mean / 1959.5 - 1.0).abs() < 0.01, "{mean}");
+        let other = match sizes {
+            StoredSizes::Table { fractions, .. } => StoredSizes::Table { fractions, seed: 8 },
+            constant => constant,
+        };
+        let other = FrameSizes::new(&other, 0.14, 24).unwrap();
+        let same = (0..1000).filter(|&lba| other.frame_bytes(lba) == frames.frame_bytes(lba));
+        assert!(same.count() < 400, "the seed changes nothing");
+    }
+
+    #[test]
+    fn what_is_no_fraction_is_refused() {
+        for bad in [0.0, -0.5, 1.01, f64::NAN] {
+            let refused = FrameSizes::new(&StoredSizes::Constant(bad), 0.0, 0).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+        }
+        let empty = StoredSizes::Table { fractions: Vec::new(), seed: 0 };
+        assert!(FrameSizes::new(&empty, 0.0, 0).is_err());
+        assert!(FrameSizes::new(&StoredSizes::Constant(1.0), 1.5, 0).is_err());
+        assert!(FrameSizes::new(&StoredSizes::Constant(1.0), 0.0, 5000).is_err());
+    }
+}

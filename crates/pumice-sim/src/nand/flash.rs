@@ -1,0 +1,368 @@
+//! NAND flash in virtual time: what may be done to it, and when it is done.
+//!
+//! ```text
+//! channel 0 (a bus)  die 0   die 1   ..      a die does one thing at a time
+//! channel 1          die c   ..              a bus carries one transfer at a time
+//! program  bus: pages to the die's register -> die: tPROG
+//! read     die: tR -> bus: the bytes asked for
+//! erase    die: tERASE
+//! ```
+//!
+//! Every operation is asked for in order of time and takes the first moment at which its die and
+//! its bus are free; the answer is when it will have ended. Nothing waits, and nothing happens in
+//! between, so a simulation costs a few additions per operation and no event queue.
+//!
+//! A *row* is one page on each plane of a die, a *block* one erase block on each plane: planes are
+//! always used together, at once where the part can (`multi_plane`) and one after the other where
+//! it cannot.
+//!
+//! **The rules of flash** are checked, not assumed: a page is programmed once between two erases,
+//! in order within its block, and read only when it has been programmed. Knows no address of a
+//! host and holds no bytes.
+
+use super::timeline::Timeline;
+use pumice_drive::base::units::transfer_ns;
+use pumice_drive::base::{Error, ErrorKind, Result};
+
+/// Most blocks that a flash may have: a table of them takes 16 bytes each.
+const BLOCKS_MAX: u64 = 1 << 26;
+
+/// How a flash is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlashShape {
+    /// Buses between controller and dies.
+    pub channels: u32,
+    /// Dies on each channel.
+    pub dies_per_channel: u32,
+    /// Planes of a die.
+    pub planes: u32,
+    /// Erase blocks of a plane, the bad ones included.
+    pub blocks_per_plane: u32,
+    /// Pages of an erase block.
+    pub pages_per_block: u32,
+    /// Bytes of a page, without its spare area.
+    pub page_bytes: u32,
+}
+
+/// What the parts of a flash take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlashTiming {
+    /// From the array to a die's register (tR), in ns.
+    pub read_ns: u64,
+    /// From the register into the array (tPROG), in ns.
+    pub program_ns: u64,
+    /// tERASE, in ns.
+    pub erase_ns: u64,
+    /// Bytes a second over a channel.
+    pub bus_bytes_per_s: u64,
+    /// Whether all planes of a die are sensed, programmed and erased at once.
+    pub multi_plane: bool,
+    /// Whether a die takes the next row's data while it programs.
+    pub cache_program: bool,
+}
+
+/// What was done to a flash.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlashCounts {
+    /// Pages programmed.
+    pub pages_programmed: u64,
+    /// Pages sensed.
+    pub pages_read: u64,
+    /// Erase blocks erased; one on each plane counts as one.
+    pub blocks_erased: u64,
+}
+
+/// A block: one erase block on each plane of a die.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockAddress {
+    /// From 0; dies of a channel are `channels` apart, so that neighbours are on other buses.
+    pub die: u32,
+    /// From 0.
+    pub block: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Die {
+    /// When what it does has ended.
+    free_ns: u64,
+    /// When its register takes data again; not later than `free_ns`.
+    register_free_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Block {
+    next_row: u32,
+    erases: u32,
+}
+
+/// Flash: its state and its time.
+#[derive(Clone, Debug)]
+pub struct Flash {
+    shape: FlashShape,
+    timing: FlashTiming,
+    dies: Vec<Die>,
+    buses: Vec<Timeline>,
+    blocks: Vec<Block>,
+    counts: FlashCounts,
+    #[cfg(test)]
+    taken: Vec<tests::Taken>,
+}
+
+impl FlashShape {
+    /// Dies in all.
+    pub fn dies(&self) -> u32 {
+        self.channels * self.dies_per_channel
+    }
+
+    /// Bytes of a row: a page on each plane.
+    pub fn row_bytes(&self) -> u32 {
+        self.planes * self.page_bytes
+    }
+
+    /// Bytes of a block: an erase block on each plane.
+    pub fn block_bytes(&self) -> u64 {
+        u64::from(self.row_bytes()) * u64::from(self.pages_per_block)
+    }
+
+    /// Bytes of all pages.
+    pub fn bytes(&self) -> u64 {
+        self.block_bytes() * u64::from(self.blocks_per_plane) * u64::from(self.dies())
+    }
+
+    /// # Errors
+    /// `InvalidInput` if something is zero, a page is no power of two from 512 bytes to 1 MiB, or
+    /// there is more of it than a simulation can count.
+    pub fn check(&self) -> Result<()> {
+        let parts = [
+            ("channels", self.channels),
+            ("dies_per_channel", self.dies_per_channel),
+            ("planes", self.planes),
+            ("blocks_per_plane", self.blocks_per_plane),
+            ("pages_per_block", self.pages_per_block),
+        ];
+        for (name, value) in parts {
+            if value == 0 || value > 1 << 20 {
+                return Err(wrong(format!("{name} must be from 1 to {}, not {value}", 1 << 20)));
+            }
+        }
+        if !self.page_bytes.is_power_of_two() || !(512..=1 << 20).contains(&self.page_bytes) {
+            let what = "page_bytes must be a power of two from 512 to 1048576";
+            return Err(wrong(format!("{what}, not {}", self.page_bytes)));
+        }
+        let dies = u64::from(self.channels) * u64::from(self.dies_per_channel);
+        let blocks = dies.saturating_mul(self.blocks_per_plane.into());
+        let row_bytes = u64::from(self.planes) * u64::from(self.page_bytes);
+        if blocks > BLOCKS_MAX || row_bytes > 1 << 24 {
+            return Err(wrong("a flash of this shape is too large to be simulated".into()));
+        }
+        Ok(())
+    }
+}
+
+impl FlashTiming {
+    /// # Errors
+    /// `InvalidInput` for a bus without speed, and times of more than ten seconds.
+    pub fn check(&self) -> Result<()> {
+        if self.bus_bytes_per_s == 0 {
+            return Err(wrong("bus_bytes_per_s must not be zero".into()));
+        }
+        let times = [self.read_ns, self.program_ns, self.erase_ns];
+        if times.iter().any(|&ns| ns > 10_000_000_000) {
+            return Err(wrong("an operation of flash takes ten seconds at most".into()));
+        }
+        Ok(())
+    }
+
+    /// Time on the bus for so many bytes, in ns, rounded up.
+    pub fn transfer_ns(&self, bytes: u64) -> u64 {
+        transfer_ns(bytes, self.bus_bytes_per_s)
+    }
+}
+
+fn wrong(what: String) -> Error {
+    Error::new(ErrorKind::InvalidInput, what)
+}
+
+impl Flash {
+    /// Erased flash at time 0.
+    ///
+    /// # Errors
+    /// Those of [`FlashShape::check`] and [`FlashTiming::check`].
+    pub fn new(shape: FlashShape, timing: FlashTiming) -> Result<Self> {
+        shape.check()?;
+        timing.check()?;
+        let dies = shape.dies() as usize;
+        Ok(Self {
+            shape,
+            timing,
+            dies: vec![Die::default(); dies],
+            buses: vec![Timeline::default(); shape.channels as usize],
+            blocks: vec![Block::default(); dies * shape.blocks_per_plane as usize],
+            counts: FlashCounts::default(),
+            #[cfg(test)]
+            taken: Vec::new(),
+        })
+    }
+
+    /// How it is built.
+    pub fn shape(&self) -> &FlashShape {
+        &self.shape
+    }
+
+    /// What its parts take.
+    pub fn timing(&self) -> &FlashTiming {
+        &self.timing
+    }
+
+    /// What was done to it.
+    pub fn counts(&self) -> FlashCounts {
+        self.counts
+    }
+
+    /// How often a block was erased.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub fn erases(&self, address: BlockAddress) -> u32 {
+        self.blocks[self.index(address)].erases
+    }
+
+    /// Rows of a block that were asked to be programmed since it was erased.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub fn programmed_rows(&self, address: BlockAddress) -> u32 {
+        self.blocks[self.index(address)].next_row
+    }
+
+    /// How often each block was erased, die after die.
+    pub fn wear(&self) -> impl Iterator<Item = u32> {
+        self.blocks.iter().map(|block| block.erases)
+    }
+
+    /// When a die takes the data of a further row.
+    pub fn takes_row_at_ns(&self, die: u32) -> u64 {
+        let die = &self.dies[die as usize];
+        if self.timing.cache_program { die.register_free_ns } else { die.free_ns }
+    }
+
+    /// When a die has done what it was asked for so far.
+    pub fn free_at_ns(&self, die: u32) -> u64 {
+        self.dies[die as usize].free_ns
+    }
+
+    /// Programs the next row of a block, which must be `row`; gives when it is in the array. The
+    /// times of calls must not decrease.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the row is not the next one that is erased.
+    pub fn program(&mut self, now_ns: u64, address: BlockAddress, row: u32) -> Result<u64> {
+        let index = self.checked(address)?;
+        if self.blocks[index].next_row != row || row >= self.shape.pages_per_block {
+            let what = "pages are programmed in order, once between two erases";
+            return Err(broken(what, address, row));
+        }
+        self.blocks[index].next_row += 1;
+        self.counts.pages_programmed += u64::from(self.shape.planes);
+        // Without several planes at once, each page is sent and programmed before the next.
+        let (times, pages) =
+            if self.timing.multi_plane { (1, self.shape.planes) } else { (self.shape.planes, 1) };
+        let transfer_ns =
+            self.timing.transfer_ns(u64::from(pages) * u64::from(self.shape.page_bytes));
+        let bus = &mut self.buses[(address.die % self.shape.channels) as usize];
+        let die = &mut self.dies[address.die as usize];
+        for _ in 0..times {
+            let ready = if self.timing.cache_program { die.register_free_ns } else { die.free_ns };
+            let sent_ns = bus.take(now_ns, ready, transfer_ns) + transfer_ns;
+            let begun_ns = sent_ns.max(die.free_ns);
+            die.register_free_ns = begun_ns;
+            die.free_ns = begun_ns + self.timing.program_ns;
+            #[cfg(test)]
+            self.taken.extend([
+                tests::Taken::bus(address.die, sent_ns - transfer_ns, sent_ns),
+                tests::Taken::array(address.die, begun_ns, die.free_ns),
+            ]);
+        }
+        Ok(die.free_ns)
+    }
+
+    /// Reads `bytes` bytes of `pages` pages of a row, each on a plane of its own; gives when the
+    /// last byte is over the bus. The times of calls must not decrease.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the row was not programmed, or has not as much.
+    pub fn read(
+        &mut self,
+        now_ns: u64,
+        address: BlockAddress,
+        row: u32,
+        pages: u32,
+        bytes: u32,
+    ) -> Result<u64> {
+        let index = self.checked(address)?;
+        if row >= self.blocks[index].next_row {
+            return Err(broken("a page was read that is not programmed", address, row));
+        }
+        let has = u64::from(pages) * u64::from(self.shape.page_bytes);
+        if pages == 0 || pages > self.shape.planes || u64::from(bytes) > has {
+            return Err(broken("more was read of a row than it has", address, row));
+        }
+        self.counts.pages_read += u64::from(pages);
+        let times = if self.timing.multi_plane { 1 } else { u64::from(pages) };
+        let transfer_ns = self.timing.transfer_ns(bytes.into());
+        let die = &mut self.dies[address.die as usize];
+        let sensed_ns = die.free_ns.max(now_ns) + times * self.timing.read_ns;
+        let bus = &mut self.buses[(address.die % self.shape.channels) as usize];
+        let ended_ns = bus.take(now_ns, sensed_ns, transfer_ns) + transfer_ns;
+        #[cfg(test)]
+        self.taken.extend([
+            tests::Taken::array(address.die, sensed_ns - times * self.timing.read_ns, sensed_ns),
+            tests::Taken::bus(address.die, ended_ns - transfer_ns, ended_ns),
+        ]);
+        // The register holds the data until it is away.
+        die.free_ns = ended_ns;
+        die.register_free_ns = ended_ns;
+        Ok(ended_ns)
+    }
+
+    /// Erases a block; gives when that has ended. The times of calls must not decrease.
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is no such block.
+    pub fn erase(&mut self, now_ns: u64, address: BlockAddress) -> Result<u64> {
+        let index = self.checked(address)?;
+        let block = &mut self.blocks[index];
+        block.next_row = 0;
+        block.erases += 1;
+        self.counts.blocks_erased += 1;
+        let times = if self.timing.multi_plane { 1 } else { u64::from(self.shape.planes) };
+        let die = &mut self.dies[address.die as usize];
+        let begun_ns = die.free_ns.max(now_ns);
+        die.free_ns = begun_ns + times * self.timing.erase_ns;
+        die.register_free_ns = die.free_ns;
+        #[cfg(test)]
+        self.taken.push(tests::Taken::array(address.die, begun_ns, die.free_ns));
+        Ok(die.free_ns)
+    }
+
+    fn index(&self, address: BlockAddress) -> usize {
+        address.die as usize * self.shape.blocks_per_plane as usize + address.block as usize
+    }
+
+    fn checked(&self, address: BlockAddress) -> Result<usize> {
+        let exists = address.die < self.shape.dies() && address.block < self.shape.blocks_per_plane;
+        match exists {
+            true => Ok(self.index(address)),
+            false => Err(broken("there is no such block", address, 0)),
+        }
+    }
+}
+
+/// A rule of flash was broken: the fault of whoever asked.
+fn broken(rule: &str, address: BlockAddress, row: u32) -> Error {
+    let BlockAddress { die, block } = address;
+    wrong(format!("{rule}: die {die}, block {block}, row {row}"))
+}
+
+#[cfg(test)]
+mod tests;

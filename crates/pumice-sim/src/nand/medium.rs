@@ -1,0 +1,279 @@
+//! A medium of simulated flash, for the controller in virtual time: bytes in memory, time from
+//! [`Flash`].
+//!
+//! ```text
+//! segment   one block on every die, chosen among the least worn when the segment is begun
+//! row r     die 0, die 1, .. one after another
+//! append    bytes to memory; each row that is complete: when its die takes it, programmed
+//! discard   every block erased, in the background
+//! ```
+//!
+//! **What is not complete stays in the controller's buffer**: the end of a stream that is less than
+//! a row has no place on flash yet, is read without time, and counts as durable, as on a drive
+//! whose buffer outlives a loss of power. Superblock slots stand beside the flash and take no time.
+//!
+//! An append has only one row waiting at a die, so that reads get in between.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use super::blocks::{FreeBlocks, Worn};
+use super::flash::{BlockAddress, Flash, FlashCounts};
+use pumice_drive::base::units::transfer_ns;
+use pumice_drive::base::{AlignedBuffer, Clock, Error, ErrorKind, Result, SegmentId};
+use pumice_drive::media::mem::MemMedium;
+use pumice_drive::media::{Capabilities, Geometry, Medium, SUPERBLOCK_SLOTS, SUPERBLOCK_STRIDE};
+
+/// Bytes that appends are made of: the smallest page of the flash that is modelled.
+const WRITE_UNIT: u32 = 4096;
+
+/// Bytes of a sector, the finest that a page is sent in.
+const READ_UNIT: u32 = 512;
+
+/// How a controller uses its flash.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NandSpec {
+    /// Blocks that are bad from the beginning, in per cent, 0 to 50; drawn by `seed`.
+    pub bad_percent: f64,
+    /// See `bad_percent`.
+    pub seed: u64,
+    /// Bytes a second that the controller can give to its flash at most, if that is a limit.
+    pub store_bytes_per_s: Option<u64>,
+}
+
+/// A medium of simulated flash.
+pub struct NandMedium<C> {
+    memory: MemMedium,
+    clock: C,
+    spec: NandSpec,
+    geometry: Geometry,
+    state: RefCell<State>,
+}
+
+struct State {
+    flash: Flash,
+    free: FreeBlocks,
+    segments: Vec<Option<Placed>>,
+    /// When the controller can give the flash the next row.
+    store_free_ns: u64,
+}
+
+/// Where a segment is.
+struct Placed {
+    /// On each die.
+    blocks: Box<[u32]>,
+    /// Rows that the flash holds, or is being given.
+    rows: u32,
+    /// When the last of them is in the array.
+    ended_ns: u64,
+}
+
+impl State {
+    /// Where a segment is; puts it on the least worn blocks if it is nowhere yet.
+    fn place(&mut self, segment: SegmentId) -> Result<(&mut Placed, &mut Flash, &mut u64)> {
+        let Some(entry) = self.segments.get_mut(segment.0 as usize) else {
+            let what = "the medium has no such segment";
+            return Err(Error::new(ErrorKind::InvalidInput, what).in_segment(segment));
+        };
+        let placed = match entry {
+            Some(placed) => placed,
+            None => {
+                let dies = 0..self.flash.shape().dies();
+                let blocks = dies.map(|die| self.free.take(die, Worn::Least)).collect();
+                entry.insert(Placed { blocks, rows: 0, ended_ns: 0 })
+            }
+        };
+        Ok((placed, &mut self.flash, &mut self.store_free_ns))
+    }
+}
+
+impl<C: Clock> NandMedium<C> {
+    /// A medium on erased flash. Size and number of its segments follow from the flash: see
+    /// [`NandMedium::geometry`].
+    ///
+    /// # Errors
+    /// `InvalidInput` if a segment would have more than 4 GiB, or a number of `spec` is impossible.
+    pub fn new(flash: Flash, spec: NandSpec, clock: C) -> Result<Self> {
+        let wrong = |what: String| Error::new(ErrorKind::InvalidInput, what);
+        if spec.store_bytes_per_s == Some(0) {
+            return Err(wrong("the speed at which a flash is written must not be zero".into()));
+        }
+        if !(0.0..=50.0).contains(&spec.bad_percent) {
+            return Err(wrong("0 to 50 per cent of the blocks are bad".into()));
+        }
+        let shape = *flash.shape();
+        let bytes = shape.block_bytes() * u64::from(shape.dies());
+        let Ok(segment_bytes) = u32::try_from(bytes) else {
+            let what = "one block on every die makes a segment of more than 4 GiB";
+            return Err(wrong(format!("{what}: simulate this flash without content")));
+        };
+        let free = FreeBlocks::new(&shape, spec.bad_percent, spec.seed);
+        let segment_count = free.segment_count();
+        let data_offset = u64::from(SUPERBLOCK_SLOTS) * SUPERBLOCK_STRIDE;
+        let geometry = Geometry { segment_bytes, segment_count, data_offset };
+        let memory = MemMedium::new(geometry.medium_bytes());
+        memory.set_geometry(geometry)?;
+        let segments = (0..segment_count).map(|_| None).collect();
+        let state = RefCell::new(State { flash, free, segments, store_free_ns: 0 });
+        Ok(Self { memory, clock, spec, geometry, state })
+    }
+
+    /// The most that a drive on it can have.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// What was done to the flash.
+    pub fn counts(&self) -> FlashCounts {
+        self.state.borrow().flash.counts()
+    }
+
+    /// How often each block was erased that is not bad.
+    pub fn wear(&self) -> Vec<u32> {
+        let state = self.state.borrow();
+        state.free.erases(&state.flash).collect()
+    }
+
+    /// What the controller takes to give the flash a row.
+    fn store_ns(&self, row_bytes: u32) -> u64 {
+        let of = |bytes_per_s| transfer_ns(row_bytes.into(), bytes_per_s);
+        self.spec.store_bytes_per_s.map_or(0, of)
+    }
+
+    /// Programs the rows of a segment that its first `to_bytes` bytes complete; gives when they are
+    /// in the array.
+    async fn program_rows(&self, segment: SegmentId, to_bytes: u32) -> Result<u64> {
+        loop {
+            let ready_ns = {
+                let state = &mut *self.state.borrow_mut();
+                let (placed, flash, store_free_ns) = state.place(segment)?;
+                let shape = *flash.shape();
+                if placed.rows >= to_bytes / shape.row_bytes() {
+                    return Ok(placed.ended_ns);
+                }
+                let (row, die) = (placed.rows / shape.dies(), placed.rows % shape.dies());
+                let now_ns = self.clock.now_ns();
+                let ready_ns = flash.takes_row_at_ns(die).max(*store_free_ns);
+                if ready_ns <= now_ns {
+                    placed.rows += 1;
+                    *store_free_ns = now_ns + self.store_ns(shape.row_bytes());
+                    let address = BlockAddress { die, block: placed.blocks[die as usize] };
+                    let ended_ns = flash.program(now_ns, address, row)?;
+                    placed.ended_ns = placed.ended_ns.max(ended_ns);
+                    continue;
+                }
+                ready_ns
+            };
+            // Somebody else may have the die by then: it is looked at again.
+            self.until_ns(ready_ns).await;
+        }
+    }
+
+    /// When the flash has read a range of a segment.
+    fn sense(&self, segment: SegmentId, offset: u32, len: u32) -> Result<u64> {
+        let now_ns = self.clock.now_ns();
+        let state = &mut *self.state.borrow_mut();
+        let Some(Some(placed)) = state.segments.get(segment.0 as usize) else { return Ok(now_ns) };
+        let shape = *state.flash.shape();
+        let (row_bytes, page_bytes) = (shape.row_bytes(), shape.page_bytes);
+        let mut ended_ns = now_ns;
+        let end = offset + len;
+        for row in offset / row_bytes..end.div_ceil(row_bytes) {
+            if row >= placed.rows {
+                break;
+            }
+            let from = offset.max(row * row_bytes) - row * row_bytes;
+            let to = (end - row * row_bytes).min(row_bytes);
+            let pages = to.div_ceil(page_bytes) - from / page_bytes;
+            let die = row % shape.dies();
+            let address = BlockAddress { die, block: placed.blocks[die as usize] };
+            let read = state.flash.read(now_ns, address, row / shape.dies(), pages, to - from);
+            ended_ns = ended_ns.max(read?);
+        }
+        Ok(ended_ns)
+    }
+
+    async fn until_ns(&self, ns: u64) {
+        let now_ns = self.clock.now_ns();
+        if ns > now_ns {
+            self.clock.sleep_ns(ns - now_ns).await;
+        }
+    }
+}
+
+impl<C: Clock> Medium for NandMedium<C> {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { write_unit: WRITE_UNIT, read_unit: READ_UNIT, discard: true }
+    }
+
+    fn set_geometry(&self, geometry: Geometry) -> Result<()> {
+        let fits = geometry.segment_bytes == self.geometry.segment_bytes
+            && geometry.segment_count <= self.geometry.segment_count;
+        if !fits {
+            let what = format!("this flash holds {} segments", self.geometry.segment_count);
+            let what = format!("{what} of {} bytes", self.geometry.segment_bytes);
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        }
+        self.memory.set_geometry(geometry)
+    }
+
+    async fn append(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> Result<()> {
+        let end = offset + buffer.len() as u32;
+        self.memory.append(segment, offset, buffer).await?;
+        let ended_ns = self.program_rows(segment, end).await?;
+        self.until_ns(ended_ns).await;
+        Ok(())
+    }
+
+    async fn read(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: AlignedBuffer,
+    ) -> (AlignedBuffer, Result<()>) {
+        let len = buffer.len() as u32;
+        let (buffer, result) = self.memory.read(segment, offset, buffer).await;
+        let sensed = result.and_then(|()| self.sense(segment, offset, len));
+        match sensed {
+            Ok(ended_ns) => {
+                self.until_ns(ended_ns).await;
+                (buffer, Ok(()))
+            }
+            Err(error) => (buffer, Err(error)),
+        }
+    }
+
+    async fn sync(&self) -> Result<()> {
+        self.memory.sync().await
+    }
+
+    async fn discard(&self, segment: SegmentId) -> Result<()> {
+        self.memory.discard(segment).await?;
+        let now_ns = self.clock.now_ns();
+        let state = &mut *self.state.borrow_mut();
+        let placed = state.segments.get_mut(segment.0 as usize).and_then(Option::take);
+        let Some(placed) = placed else { return Ok(()) };
+        for (die, &block) in (0..).zip(&placed.blocks) {
+            let address = BlockAddress { die, block };
+            state.flash.erase(now_ns, address)?;
+            state.free.give(address, state.flash.erases(address));
+        }
+        Ok(())
+    }
+
+    async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
+        self.memory.read_superblock(slot).await
+    }
+
+    async fn write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> Result<()> {
+        self.memory.write_superblock(slot, bytes).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,215 @@
+//! What each block of a compressing drive takes on flash, and the floor under it.
+//!
+//! The controller of this program stores a block of one byte in no place at all, and what
+//! compresses well in very little; drives were measured that program a seventh of the host's bytes
+//! whatever they are. Such a block gets a *mask* over its first bytes on its way to the controller:
+//! noise that its address draws, as long as the floor. It takes the floor then, and a little for
+//! the rest, up to a seventh of it; on its way back the same mask uncovers what the host wrote.
+//!
+//! Blocks that take more than the floor by themselves stay as they are. What each takes, and
+//! whether it has a mask, is remembered in two bytes a block. A block that is read while it is
+//! written gives neither content.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+
+use pumice_drive::base::seed::mix;
+use pumice_drive::base::units::BLOCK_BYTES;
+use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_drive::codec::{Codec, Compressor};
+
+/// Bytes that one draw gives.
+const WORD_BYTES: usize = 8;
+
+/// Set in an entry of a block that has a mask; the other bits are what the block takes.
+const MASKED: u16 = 1 << 15;
+
+/// What the blocks of one drive take.
+pub(super) struct StoredBlocks {
+    mask_bytes: usize,
+    state: RefCell<State>,
+}
+
+struct State {
+    entries: Box<[u16]>,
+    compressor: Compressor,
+    scratch: Vec<u8>,
+}
+
+impl State {
+    fn is_masked(&self, block: u64) -> bool {
+        self.entries[block as usize] & MASKED != 0
+    }
+}
+
+/// The parts of `offset..offset + len` that lie in one block each: the block, the first byte within
+/// it, and where the part lies among the `len` bytes.
+fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let at = offset + done as u64;
+        let within = (at % BLOCK_BYTES as u64) as usize;
+        let part = done..len.min(done + BLOCK_BYTES - within);
+        done = part.end;
+        (!part.is_empty()).then_some((at / BLOCK_BYTES as u64, within, part))
+    })
+}
+
+impl StoredBlocks {
+    /// A floor of `stored_min` of every block, above 0 and up to 1, for a drive of `size_bytes`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for what is no fraction.
+    pub(super) fn new(stored_min: f64, size_bytes: u64) -> Result<Self> {
+        if !(stored_min > 0.0 && stored_min <= 1.0) {
+            let what =
+                format!("the least stored fraction is above 0 and up to 1, not {stored_min}");
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        }
+        let words = (stored_min * BLOCK_BYTES as f64 / WORD_BYTES as f64).ceil() as usize;
+        let blocks = size_bytes.div_ceil(BLOCK_BYTES as u64);
+        let state = State {
+            entries: vec![0; blocks as usize].into_boxed_slice(),
+            compressor: Compressor::new(Codec::Lz4),
+            scratch: vec![0; Compressor::target_bytes(BLOCK_BYTES)],
+        };
+        Ok(Self { mask_bytes: words * WORD_BYTES, state: RefCell::new(state) })
+    }
+
+    /// What the controller is given for the host's bytes at `offset`, which lie on the drive. A
+    /// block that is written in part keeps its mask, or its lack of one.
+    pub(super) fn cover<'a>(&self, offset: u64, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+        let mut covered = Cow::Borrowed(bytes);
+        let state = &mut *self.state.borrow_mut();
+        for (block, within, part) in parts(offset, bytes.len()) {
+            if part.len() == BLOCK_BYTES {
+                let source = &bytes[part.clone()];
+                let (_, stored) = state.compressor.compress(source, &mut state.scratch);
+                state.entries[block as usize] = match stored < self.mask_bytes {
+                    true => MASKED | self.mask_bytes as u16,
+                    false => stored as u16,
+                };
+            }
+            if state.is_masked(block) {
+                self.mask(block, within, &mut covered.to_mut()[part]);
+            }
+        }
+        covered
+    }
+
+    /// Turns what the controller gave for `offset` into what the host wrote.
+    pub(super) fn uncover(&self, offset: u64, bytes: &mut [u8]) {
+        let state = self.state.borrow();
+        for (block, within, part) in parts(offset, bytes.len()) {
+            if state.is_masked(block) {
+                self.mask(block, within, &mut bytes[part]);
+            }
+        }
+    }
+
+    /// Forgets blocks that hold nothing any more.
+    pub(super) fn forget(&self, first_block: u64, blocks: u64) {
+        let mut state = self.state.borrow_mut();
+        state.entries[first_block as usize..][..blocks as usize].fill(0);
+    }
+
+    /// Bytes that the blocks take which lie in `offset..offset + len`, those at the ends as far as
+    /// they do.
+    pub(super) fn stored_bytes(&self, offset: u64, len: usize) -> u64 {
+        let state = self.state.borrow();
+        let stored = |block: u64| u64::from(state.entries[block as usize] & !MASKED);
+        let sums = parts(offset, len).map(|(block, _, part)| stored(block) * part.len() as u64);
+        sums.sum::<u64>() / BLOCK_BYTES as u64
+    }
+
+    /// Lays the mask of a block over a part of it, or takes it off.
+    fn mask(&self, block: u64, within: usize, part: &mut [u8]) {
+        let masked = part.len().min(self.mask_bytes.saturating_sub(within));
+        for (at, byte) in (within..).zip(&mut part[..masked]) {
+            let word = mix(block * (BLOCK_BYTES / WORD_BYTES) as u64 + (at / WORD_BYTES) as u64);
+            *byte ^= (word >> (at % WORD_BYTES * 8)) as u8;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: what was covered comes back whatever the parts it is written and read in, takes the
+    //! floor and little more, and what compresses less is left alone.
+    //! Method: a flat array beside a covered one; the codec itself.
+
+    use rand::RngExt;
+
+    use super::*;
+    use pumice_drive::base::seed::random;
+
+    const BLOCKS: usize = 16;
+    const STORED_MIN: f64 = 0.14;
+
+    fn stored(block: &[u8]) -> usize {
+        let mut target = vec![0; Compressor::target_bytes(block.len())];
+        Compressor::new(Codec::Lz4).compress(block, &mut target).1
+    }
+
+    #[test]
+    fn any_parts_come_back() {
+        let mut random = random(5);
+        let blocks = StoredBlocks::new(STORED_MIN, (BLOCKS * BLOCK_BYTES) as u64).unwrap();
+        let mut plain = vec![0; BLOCKS * BLOCK_BYTES];
+        let mut covered = plain.clone();
+        let mut was_masked = [0; 2];
+        for _ in 0..2000 {
+            let first = random.random_range(0..BLOCKS * 8) * 512;
+            let len = (random.random_range(1..24) * 512).min(plain.len() - first);
+            let range = first..first + len;
+            match random.random_range(0..3) {
+                0 => plain[range.clone()].fill(random.random()),
+                1 => random.fill(&mut plain[range.clone()]),
+                _ => {
+                    let mut read = covered[range.clone()].to_vec();
+                    blocks.uncover(first as u64, &mut read);
+                    assert_eq!(read, plain[range], "at {first}");
+                    continue;
+                }
+            }
+            let given = blocks.cover(first as u64, &plain[range.clone()]);
+            was_masked[usize::from(matches!(given, Cow::Owned(_)))] += 1;
+            covered[range].copy_from_slice(&given);
+        }
+        assert!(was_masked.iter().all(|&count| count > 100), "{was_masked:?}");
+    }
+
+    #[test]
+    fn a_block_takes_the_floor_at_least() {
+        let blocks = StoredBlocks::new(STORED_MIN, 1 << 20).unwrap();
+        let least = STORED_MIN * BLOCK_BYTES as f64;
+        let mut block = vec![0x5a; BLOCK_BYTES];
+        let taken = stored(&blocks.cover(0, &block)) as f64;
+        assert!((least..least * 1.1).contains(&taken), "{taken}");
+        random(1).fill(&mut block[..700]);
+        assert!(matches!(blocks.cover(4096, &block), Cow::Borrowed(_)));
+        let (soft, hard) = (blocks.stored_bytes(0, 4096), blocks.stored_bytes(4096, 4096));
+        assert!(soft as f64 >= least && soft < 600 && (700..800).contains(&hard), "{soft} {hard}");
+        assert_eq!(blocks.stored_bytes(2048, 4096), (soft + hard) / 2);
+        assert_eq!(blocks.stored_bytes(8192, 4096), 0);
+    }
+
+    #[test]
+    fn what_was_trimmed_has_no_mask() {
+        let blocks = StoredBlocks::new(STORED_MIN, 1 << 20).unwrap();
+        assert!(matches!(blocks.cover(0, &[0; 2 * BLOCK_BYTES]), Cow::Owned(_)));
+        blocks.forget(1, 1);
+        let mut zeros = [0; BLOCK_BYTES];
+        blocks.uncover(BLOCK_BYTES as u64, &mut zeros);
+        assert_eq!(zeros, [0; BLOCK_BYTES]);
+        blocks.uncover(0, &mut zeros);
+        assert_ne!(zeros, [0; BLOCK_BYTES]);
+    }
+
+    #[test]
+    fn what_is_no_fraction_is_refused() {
+        for stored_min in [0.0, -1.0, 1.1, f64::NAN] {
+            assert!(StoredBlocks::new(stored_min, 4096).is_err());
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! The pages that an operating system keeps of a drive: which are here, which are on their way, and
+//! which the drive does not have yet. Knows no time and waits for nothing.
+//!
+//! ```text
+//! absent -> coming -> clean -> dirty -> leaving -> clean
+//!                       |        ^---------'  written again meanwhile
+//!                       v  used longest ago, when there are too many
+//!                    absent
+//! ```
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::recency::Recency;
+use pumice_drive::base::units::BLOCK_BYTES;
+
+/// Bytes of a page.
+pub(super) const PAGE_BYTES: usize = BLOCK_BYTES;
+
+/// Where a page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Presence {
+    Absent,
+    /// Somebody reads it.
+    Coming,
+    Here,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Coming,
+    Clean,
+    Dirty,
+    /// Being written to the drive; `again` if it was changed meanwhile.
+    Leaving {
+        again: bool,
+    },
+}
+
+#[derive(Debug)]
+struct Page {
+    state: State,
+    /// Empty while it comes.
+    bytes: Box<[u8]>,
+}
+
+/// Pages by their number.
+#[derive(Debug)]
+pub(super) struct PageCache {
+    pages_max: usize,
+    pages: HashMap<u64, Page>,
+    clean: Recency,
+    dirty: BTreeSet<u64>,
+    leaving: usize,
+    /// Where writing back goes on.
+    cursor: u64,
+}
+
+impl PageCache {
+    /// An empty cache; clean pages beyond `pages_max` in all are forgotten.
+    pub(super) fn new(pages_max: usize) -> Self {
+        Self {
+            pages_max,
+            pages: HashMap::new(),
+            clean: Recency::default(),
+            dirty: BTreeSet::new(),
+            leaving: 0,
+            cursor: 0,
+        }
+    }
+
+    pub(super) fn presence(&self, number: u64) -> Presence {
+        match self.pages.get(&number) {
+            None => Presence::Absent,
+            Some(Page { state: State::Coming, .. }) => Presence::Coming,
+            Some(_) => Presence::Here,
+        }
+    }
+
+    /// Pages that the drive does not have yet.
+    pub(super) fn dirty_pages(&self) -> usize {
+        self.dirty.len() + self.leaving
+    }
+
+    /// The bytes of a page that is here, which is used by it.
+    pub(super) fn read(&mut self, number: u64) -> Option<&[u8]> {
+        let page = self.pages.get(&number).filter(|page| page.state != State::Coming)?;
+        if page.state == State::Clean {
+            self.clean.touch(number);
+        }
+        Some(&page.bytes)
+    }
+
+    /// Says that absent pages are being read.
+    pub(super) fn expect(&mut self, numbers: impl IntoIterator<Item = u64>) {
+        for number in numbers {
+            self.pages.insert(number, Page { state: State::Coming, bytes: Box::default() });
+        }
+    }
+
+    /// Takes a page that was read; none if that failed. One that was written meanwhile stays as it
+    /// was written.
+    pub(super) fn arrive(&mut self, number: u64, bytes: Option<&[u8]>) {
+        let Some(page) = self.pages.get_mut(&number) else { return };
+        if page.state != State::Coming {
+            return;
+        }
+        match bytes {
+            None => drop(self.pages.remove(&number)),
+            Some(bytes) => {
+                *page = Page { state: State::Clean, bytes: bytes.into() };
+                self.clean.touch(number);
+                self.shrink();
+            }
+        }
+    }
+
+    /// Changes a page from byte `within` on: one that is here, or a whole one.
+    pub(super) fn write(&mut self, number: u64, within: usize, bytes: &[u8]) {
+        let whole = bytes.len() == PAGE_BYTES;
+        let page = self
+            .pages
+            .entry(number)
+            .or_insert_with(|| Page { state: State::Coming, bytes: Box::default() });
+        match (whole, page.bytes.is_empty()) {
+            (true, true) => page.bytes = bytes.into(),
+            (_, empty) => {
+                if empty {
+                    page.bytes = vec![0; PAGE_BYTES].into_boxed_slice();
+                }
+                page.bytes[within..within + bytes.len()].copy_from_slice(bytes);
+            }
+        }
+        match page.state {
+            State::Dirty => {}
+            State::Leaving { .. } => page.state = State::Leaving { again: true },
+            State::Coming | State::Clean => {
+                page.state = State::Dirty;
+                self.clean.remove(number);
+                self.dirty.insert(number);
+                self.shrink();
+            }
+        }
+    }
+
+    /// The next pages to be written, neighbours, in rising order from where the last ended, round
+    /// and round: the first's number, and the bytes of all. They leave with that.
+    pub(super) fn leave(&mut self, pages_max: usize) -> Option<(u64, Vec<u8>)> {
+        let after = self.dirty.range(self.cursor..).next();
+        let first = *after.or_else(|| self.dirty.first())?;
+        let mut bytes = Vec::new();
+        let mut number = first;
+        while bytes.len() < pages_max * PAGE_BYTES && self.dirty.remove(&number) {
+            if let Some(page) = self.pages.get_mut(&number) {
+                bytes.extend_from_slice(&page.bytes);
+                page.state = State::Leaving { again: false };
+                self.leaving += 1;
+            }
+            number += 1;
+        }
+        self.cursor = number;
+        Some((first, bytes))
+    }
+
+    /// Says that pages have left, or could not: those are dirty again.
+    pub(super) fn left(&mut self, first: u64, count: usize, is_written: bool) {
+        for number in first..first + count as u64 {
+            let Some(page) = self.pages.get_mut(&number) else { continue };
+            let State::Leaving { again } = page.state else { continue };
+            self.leaving -= 1;
+            if is_written && !again {
+                page.state = State::Clean;
+                self.clean.touch(number);
+            } else {
+                page.state = State::Dirty;
+                self.dirty.insert(number);
+            }
+        }
+        self.shrink();
+    }
+
+    /// Forgets pages, whatever they hold; those on their way out are forgotten when they have left.
+    pub(super) fn forget(&mut self, numbers: impl IntoIterator<Item = u64>) {
+        for number in numbers {
+            match self.pages.get_mut(&number) {
+                None => continue,
+                Some(page) if matches!(page.state, State::Leaving { .. }) => {
+                    self.leaving -= 1;
+                }
+                Some(_) => {}
+            }
+            self.pages.remove(&number);
+            self.clean.remove(number);
+            self.dirty.remove(&number);
+        }
+    }
+
+    /// Forgets all clean pages.
+    pub(super) fn drop_clean(&mut self) {
+        while let Some(number) = self.clean.pop_oldest() {
+            self.pages.remove(&number);
+        }
+    }
+
+    fn shrink(&mut self) {
+        while self.pages.len() > self.pages_max {
+            let Some(number) = self.clean.pop_oldest() else { return };
+            self.pages.remove(&number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: what was written is read and leaves once, in order; what is clean goes when there is
+    //! too much, and nothing else does.
+    //! Method: the life of a page by hand.
+    use super::*;
+
+    fn page(byte: u8) -> Vec<u8> {
+        vec![byte; PAGE_BYTES]
+    }
+
+    #[test]
+    fn dirty_pages_leave_in_order_and_stay_as_clean_ones() {
+        let mut cache = PageCache::new(100);
+        for number in [9, 3, 4, 5] {
+            cache.write(number, 0, &page(number as u8));
+        }
+        assert_eq!(cache.dirty_pages(), 4);
+        let (first, bytes) = cache.leave(2).unwrap();
+        assert_eq!((first, bytes), (3, [page(3), page(4)].concat()));
+        cache.write(4, 0, &[7]);
+        assert_eq!(cache.leave(8).unwrap().0, 5);
+        assert_eq!(cache.leave(8).unwrap().0, 9);
+        assert_eq!((cache.leave(8), cache.dirty_pages()), (None, 4));
+        cache.left(3, 2, true);
+        cache.left(5, 1, true);
+        cache.left(9, 1, false);
+        assert_eq!(cache.dirty_pages(), 2, "4 was changed, 9 failed");
+        let again = cache.leave(8).unwrap();
+        assert_eq!((again.0, again.1[0], again.1[1]), (4, 7, 4));
+        assert_eq!(cache.read(5), Some(&page(5)[..]));
+    }
+
+    #[test]
+    fn a_page_that_was_written_while_it_came_stays_as_written() {
+        let mut cache = PageCache::new(100);
+        cache.expect([1, 2, 3]);
+        assert_eq!((cache.presence(1), cache.read(1)), (Presence::Coming, None));
+        cache.write(1, 0, &page(9));
+        for number in [1, 2] {
+            cache.arrive(number, Some(&page(1)));
+        }
+        cache.arrive(3, None);
+        let read = [1, 2].map(|number| cache.read(number).unwrap()[0]);
+        assert_eq!((read, cache.presence(3)), ([9, 1], Presence::Absent));
+        cache.write(2, 4095, &[8]);
+        assert_eq!(cache.read(2).unwrap()[4094..], [1, 8]);
+    }
+
+    #[test]
+    fn clean_pages_go_and_dirty_ones_stay() {
+        let mut cache = PageCache::new(3);
+        cache.expect([1, 2, 3]);
+        for number in [1, 2, 3] {
+            cache.arrive(number, Some(&page(1)));
+        }
+        cache.read(1);
+        cache.write(4, 0, &page(4));
+        assert_eq!(
+            [1, 2, 3, 4].map(|n| cache.presence(n) == Presence::Here),
+            [true, false, true, true]
+        );
+        cache.drop_clean();
+        assert_eq!([1, 3, 4].map(|n| cache.presence(n) == Presence::Here), [false, false, true]);
+    }
+
+    #[test]
+    fn what_is_forgotten_leaves_nothing() {
+        let mut cache = PageCache::new(100);
+        cache.write(1, 0, &page(1));
+        cache.write(2, 0, &page(2));
+        assert_eq!(cache.leave(1).unwrap().0, 1);
+        cache.forget([1, 2]);
+        assert_eq!((cache.dirty_pages(), cache.leave(1)), (0, None));
+        cache.left(1, 1, true);
+        assert_eq!((cache.dirty_pages(), cache.presence(1)), (0, Presence::Absent));
+    }
+}

@@ -1,0 +1,328 @@
+//! A full drive at the end of its space, for as long as anybody likes: every block written, with
+//! data that no codec makes smaller, and overwritten in bursts by hosts of four kinds, with
+//! flushes, trims that are written over at once, and checkpoints, in virtual time.
+//!
+//! ```text
+//! hosts:  uniform | four of five to a fifth | in order, 64 KiB | uniform, with trims
+//!         a burst at full speed, then rest; each has blocks of its own, all over the disk
+//! ```
+//!
+//! What must hold: no request is refused, none waits for a minute, every block reads as it was
+//! written last, and in the end the drive opens again and has no problem. Nothing is made to fail
+//! here, and nobody crashes: worlds do that.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use rand::{Rng, RngExt};
+
+use pumice_drive::base::seed::{Random, random};
+use pumice_drive::base::units::BLOCK_BYTES;
+use pumice_drive::base::wait::WaitQueue;
+use pumice_drive::base::{Clock, Error, ErrorKind, Result};
+use pumice_drive::controller::{Depth, Drive, OpenOptions, Spec, check, create};
+use pumice_drive::media::layer::{Fault, FaultPlan};
+use pumice_drive::media::mem::MemMedium;
+use pumice_drive::runtime::Runtime;
+
+type Layers = Fault<MemMedium, Runtime>;
+type FullDrive = Drive<Layers, Runtime>;
+
+/// What an operation of the medium takes, in nanoseconds: a small read of an SSD to a large write
+/// of a busy one.
+const LATENCY_NS: std::ops::RangeInclusive<u64> = 80_000..=2_000_000;
+
+/// A request that takes a minute waits for ever.
+const PATIENCE_NS: u64 = 60_000_000_000;
+
+const HOSTS: u64 = 4;
+
+/// Neighbouring blocks of one host: 64 KiB.
+const STRIPE: u64 = 16;
+
+/// Bytes of noise that blocks are cut from.
+const POOL_BLOCKS: u64 = 1024;
+
+/// What to run.
+#[derive(Clone, Copy, Debug)]
+pub struct FullPlan {
+    /// Of everything random.
+    pub seed: u64,
+    /// Bytes of the disk: a multiple of 256 KiB.
+    pub size_bytes: u64,
+    /// Bytes of its segments of 4 MiB; none for as many as a full drive needs by default.
+    pub capacity_bytes: Option<u64>,
+    /// For how long, in nanoseconds of virtual time.
+    pub time_ns: u64,
+    /// Bytes that each of the four hosts writes in a burst.
+    pub burst_bytes: u64,
+    /// The rest after a burst, in nanoseconds.
+    pub rest_ns: u64,
+    /// How the drive is opened.
+    pub options: OpenOptions,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FullReport {
+    /// Virtual time in nanoseconds, without filling the disk.
+    pub time_ns: u64,
+    /// Bytes that the hosts wrote in it.
+    pub host_bytes: u64,
+    /// Bytes appended to the medium.
+    pub media_bytes: u64,
+    /// Host writes.
+    pub writes: u64,
+    /// Host flushes.
+    pub flushes: u64,
+    /// Host trims.
+    pub trims: u64,
+    /// Segments that garbage collection emptied.
+    pub victims: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Shares of the disk's blocks in use, in per cent, at the end.
+    pub mapped_percent: u64,
+    /// The longest that a write took, in nanoseconds.
+    pub write_ns_max: u64,
+    /// What all but one of a thousand writes took at most.
+    pub write_ns_p999: u64,
+    /// The longest that a flush took.
+    pub flush_ns_max: u64,
+}
+
+/// What all hosts have in common.
+struct Shared {
+    drive: Rc<FullDrive>,
+    runtime: Runtime,
+    plan: FullPlan,
+    pool: Vec<u8>,
+    /// The number of the write that each block holds.
+    numbers: RefCell<Vec<u64>>,
+    written: Cell<u64>,
+    /// Microseconds that each write took.
+    write_us: RefCell<Vec<u32>>,
+    flush_ns_max: Cell<u64>,
+    left: Cell<u64>,
+    ended: WaitQueue,
+    failure: RefCell<Option<Error>>,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// The first request that failed, or waited for a minute; `Corrupt` for a wrong block or a problem
+/// that `check` found.
+pub fn run_full(plan: FullPlan) -> Result<FullReport> {
+    let runtime = Runtime::simulated();
+    let uuid = uuid::Uuid::from_u64_pair(plan.seed, 0xf011);
+    let capacity_bytes = plan.capacity_bytes;
+    let spec = Spec { segment_bytes: 4 << 20, capacity_bytes, ..Spec::new(uuid, plan.size_bytes) };
+    let memory = MemMedium::new(spec.geometry()?.medium_bytes());
+    runtime.block_on(create(&memory, &spec))?;
+    let shared = begin(&plan, &memory, &runtime)?;
+    let result = overwrite(&shared);
+    runtime.drop_tasks();
+    let numbers = shared.numbers.take();
+    drop(shared);
+    let report = result?;
+    let report_of_check = runtime.block_on(check(&memory, Depth::Full, &mut |_| ()))?;
+    if report_of_check.problem_count > 0 {
+        return Err(corrupt(format!("the closed drive: {:?}", report_of_check.problems)));
+    }
+    let again = begin(&plan, &memory, &runtime)?;
+    again.numbers.replace(numbers);
+    let compared = runtime.block_on(again.compare());
+    runtime.drop_tasks();
+    compared.map(|()| report)
+}
+
+/// Opens the drive.
+fn begin(plan: &FullPlan, memory: &MemMedium, runtime: &Runtime) -> Result<Rc<Shared>> {
+    let faults = FaultPlan { latency_ns: LATENCY_NS, ..FaultPlan::default() };
+    let layers = Layers::new(memory.clone(), runtime.clone(), plan.seed, faults);
+    let opening = Drive::open(layers, runtime.clone(), plan.options);
+    let drive = Rc::new(runtime.block_on(opening)?);
+    Drive::tasks(&drive).into_iter().for_each(|task| runtime.spawn(task));
+    let mut pool = vec![0; POOL_BLOCKS as usize * BLOCK_BYTES];
+    random(plan.seed).fill_bytes(&mut pool);
+    let blocks = (plan.size_bytes / BLOCK_BYTES as u64) as usize;
+    Ok(Rc::new(Shared {
+        drive,
+        runtime: runtime.clone(),
+        plan: *plan,
+        pool,
+        numbers: RefCell::new(vec![0; blocks]),
+        written: Cell::new(0),
+        write_us: RefCell::default(),
+        flush_ns_max: Cell::new(0),
+        left: Cell::new(0),
+        ended: WaitQueue::default(),
+        failure: RefCell::default(),
+    }))
+}
+
+fn overwrite(shared: &Rc<Shared>) -> Result<FullReport> {
+    let runtime = &shared.runtime;
+    runtime.block_on(shared.fill())?;
+    let before = shared.drive.info();
+    let begun_ns = runtime.now_ns();
+    shared.write_us.borrow_mut().clear();
+    shared.left.set(HOSTS);
+    for number in 0..HOSTS {
+        let seed = shared.plan.seed.wrapping_mul(HOSTS).wrapping_add(number + 1);
+        let end_ns = begun_ns + shared.plan.time_ns;
+        let host = Host { shared: shared.clone(), number, end_ns, random: random(seed), next: 0 };
+        runtime.spawn(host.run());
+    }
+    let ended = || (shared.left.get() == 0).then_some(());
+    runtime.block_on(shared.ended.wait_for(ended));
+    if let Some(error) = shared.failure.take() {
+        return Err(error);
+    }
+    runtime.block_on(shared.compare())?;
+    let time_ns = runtime.now_ns() - begun_ns;
+    let after = shared.drive.info();
+    runtime.block_on(shared.drive.close())?;
+    let mut write_us = shared.write_us.take();
+    write_us.sort_unstable();
+    let at = |share: f64| {
+        let last = write_us.len().saturating_sub(1) as f64;
+        u64::from(write_us.get((last * share) as usize).copied().unwrap_or(0)) * 1000
+    };
+    let (now, then) = (&after.operations, &before.operations);
+    Ok(FullReport {
+        time_ns,
+        host_bytes: after.host_bytes - before.host_bytes,
+        media_bytes: after.media_bytes - before.media_bytes,
+        writes: now.writes - then.writes,
+        flushes: now.flushes - then.flushes,
+        trims: now.trims - then.trims,
+        victims: now.gc_victims - then.gc_victims,
+        checkpoints: now.checkpoints - then.checkpoints,
+        mapped_percent: after.mapped_bytes * 100 / shared.plan.size_bytes,
+        write_ns_max: at(1.0),
+        write_ns_p999: at(0.999),
+        flush_ns_max: shared.flush_ns_max.get(),
+    })
+}
+
+impl Shared {
+    /// What write `number` puts into block `lba`.
+    fn block(&self, lba: u64, number: u64) -> Vec<u8> {
+        let at = (lba.wrapping_mul(31).wrapping_add(number) % POOL_BLOCKS) as usize * BLOCK_BYTES;
+        let mut block = self.pool[at..at + BLOCK_BYTES].to_vec();
+        block[..8].copy_from_slice(&lba.to_le_bytes());
+        block[8..16].copy_from_slice(&number.to_le_bytes());
+        block
+    }
+
+    async fn within<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
+        let waited = self.runtime.timeout(PATIENCE_NS, request).await;
+        waited.unwrap_or_else(|| {
+            Err(Error::new(ErrorKind::Busy, "a request waits for ever on a full drive"))
+        })
+    }
+
+    async fn write(&self, lba: u64, count: u64) -> Result<()> {
+        let number = self.written.get() + 1;
+        self.written.set(number);
+        let data: Vec<u8> = (lba..lba + count).flat_map(|lba| self.block(lba, number)).collect();
+        let begun_ns = self.runtime.now_ns();
+        self.within(self.drive.write(lba * BLOCK_BYTES as u64, &data, false)).await?;
+        self.numbers.borrow_mut()[lba as usize..][..count as usize].fill(number);
+        let us = (self.runtime.now_ns() - begun_ns) / 1000;
+        self.write_us.borrow_mut().push(us as u32);
+        Ok(())
+    }
+
+    async fn fill(&self) -> Result<()> {
+        let blocks = self.numbers.borrow().len() as u64;
+        for lba in (0..blocks).step_by(STRIPE as usize) {
+            self.write(lba, STRIPE.min(blocks - lba)).await?;
+        }
+        self.within(self.drive.flush()).await
+    }
+
+    /// Reads the whole disk and holds it against what was written.
+    async fn compare(&self) -> Result<()> {
+        let mut out = vec![0; STRIPE as usize * BLOCK_BYTES];
+        let blocks = self.numbers.borrow().len() as u64;
+        for start in (0..blocks).step_by(STRIPE as usize) {
+            self.within(self.drive.read(start * BLOCK_BYTES as u64, &mut out)).await?;
+            for (lba, found) in (start..blocks).zip(out.chunks(BLOCK_BYTES)) {
+                let number = self.numbers.borrow()[lba as usize];
+                if found != self.block(lba, number) {
+                    return Err(corrupt(format!("LBA {lba} is not what write {number} wrote")));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One host, with every fourth stripe of the disk.
+struct Host {
+    shared: Rc<Shared>,
+    number: u64,
+    end_ns: u64,
+    random: Random,
+    /// Where the one that writes in order goes on.
+    next: u64,
+}
+
+impl Host {
+    async fn run(mut self) {
+        let shared = self.shared.clone();
+        while shared.runtime.now_ns() < self.end_ns && shared.failure.borrow().is_none() {
+            if let Err(error) = self.burst().await {
+                shared.failure.borrow_mut().get_or_insert(error);
+            }
+            shared.runtime.sleep_ns(shared.plan.rest_ns).await;
+        }
+        shared.left.set(shared.left.get() - 1);
+        shared.ended.wake_all();
+    }
+
+    async fn burst(&mut self) -> Result<()> {
+        let mut written = 0;
+        while written < self.shared.plan.burst_bytes {
+            let (lba, count) = self.draw();
+            if self.number == 3 && self.random.random_range(0..16) == 0 {
+                let (offset, len) = (lba * BLOCK_BYTES as u64, count * BLOCK_BYTES as u64);
+                let fua = self.random.random_range(0..4) == 0;
+                self.shared.within(self.shared.drive.trim(offset, len, fua)).await?;
+            }
+            self.shared.write(lba, count).await?;
+            written += count * BLOCK_BYTES as u64;
+            if self.random.random_range(0..64) == 0 {
+                let begun_ns = self.shared.runtime.now_ns();
+                self.shared.within(self.shared.drive.flush()).await?;
+                let ns = self.shared.runtime.now_ns() - begun_ns;
+                self.shared.flush_ns_max.set(self.shared.flush_ns_max.get().max(ns));
+            }
+        }
+        Ok(())
+    }
+
+    /// The next blocks to write, all in one stripe.
+    fn draw(&mut self) -> (u64, u64) {
+        let stripes = self.shared.numbers.borrow().len() as u64 / STRIPE / HOSTS;
+        let random = &mut self.random;
+        let (stripe, block, count) = match self.number {
+            1 if random.random_range(0..5) < 4 => {
+                (random.random_range(0..stripes.div_ceil(5)), random.random_range(0..STRIPE), 1)
+            }
+            2 => {
+                self.next = (self.next + 1) % stripes;
+                (self.next, 0, STRIPE)
+            }
+            _ => (random.random_range(0..stripes), random.random_range(0..STRIPE), 1),
+        };
+        ((stripe * HOSTS + self.number) * STRIPE + block, count)
+    }
+}
+
+fn corrupt(what: String) -> Error {
+    Error::new(ErrorKind::Corrupt, what)
+}

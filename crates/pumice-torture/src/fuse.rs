@@ -1,0 +1,225 @@
+//! When a life ends by force: at a poll of any task, or at an operation of the medium.
+//!
+//! Every task of a drive and of its hosts is polled through the fuse. Between two polls each task
+//! stands at an await point, so counting polls reaches every one of them, in every combination that
+//! the schedule has. Once blown, nothing is polled any more and no operation starts: whoever waits
+//! in [`Fuse::until_blown`] goes on alone.
+//!
+//! Deliberately does not decide what a power loss leaves on the medium.
+
+use std::cell::{Cell, RefCell};
+use std::future::{pending, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+/// When the fuse blows, counted from 1 since it was set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Blow {
+    /// Never.
+    #[default]
+    Never,
+    /// Instead of a poll of some task.
+    AtPoll(u64),
+    /// Instead of an operation of the medium.
+    BeforeOperation(u64),
+    /// Instead of an operation that is no read: an opening has three of these and many reads.
+    BeforeUpdate(u64),
+    /// Instead of writing a superblock: an opening and every checkpoint have two of these.
+    BeforeSuperblock(u64),
+    /// Instead of a discard: garbage collection gives a segment back.
+    BeforeDiscard(u64),
+    /// When an operation of the medium has ended, before its caller hears of it.
+    AfterOperation(u64),
+}
+
+/// What an operation does to the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// It reads.
+    None,
+    /// It appends or syncs.
+    Update,
+    /// It writes a superblock.
+    Superblock,
+    /// It discards a segment.
+    Discard,
+}
+
+/// Polls or operations of one life after which it is said to run in circles: some hundred times
+/// what the longest life takes.
+const PROGRESS_MAX: u64 = 1_000_000;
+
+/// The fuse of one world, set anew for each life.
+#[derive(Debug, Default)]
+pub(super) struct Fuse {
+    blow: Cell<Blow>,
+    polls: Cell<u64>,
+    operations: Cell<u64>,
+    updates: Cell<u64>,
+    superblocks: Cell<u64>,
+    discards: Cell<u64>,
+    is_blown: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Fuse {
+    /// Makes the fuse whole and starts the counting.
+    pub(super) fn set(&self, blow: Blow) {
+        self.blow.set(blow);
+        self.polls.set(0);
+        self.operations.set(0);
+        self.updates.set(0);
+        self.superblocks.set(0);
+        self.discards.set(0);
+        self.is_blown.set(false);
+    }
+
+    /// Polls since the fuse was set.
+    pub(super) fn polls(&self) -> u64 {
+        self.polls.get()
+    }
+
+    /// Operations of the medium since the fuse was set.
+    pub(super) fn operations(&self) -> u64 {
+        self.operations.get()
+    }
+
+    /// Whether the fuse blew because the life ran in circles.
+    pub(super) fn ran_in_circles(&self) -> bool {
+        self.polls.get().max(self.operations.get()) > PROGRESS_MAX
+    }
+
+    /// Blows the fuse now.
+    pub(super) fn blow(&self) {
+        self.is_blown.set(true);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// Runs `future` until it ends, or gives `None` when the fuse blows.
+    pub(super) async fn until_blown<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let mut future = pin!(future);
+        poll_fn(|context| {
+            self.waker.replace(Some(context.waker().clone()));
+            if !self.may_poll() {
+                return Poll::Ready(None);
+            }
+            let polled = future.as_mut().poll(context);
+            if self.is_blown.get() { Poll::Ready(None) } else { polled.map(Some) }
+        })
+        .await
+    }
+
+    /// A task that stands still once the fuse is blown.
+    pub(super) fn task(
+        self: &Rc<Self>,
+        future: impl Future<Output = ()> + 'static,
+    ) -> impl Future<Output = ()> + 'static {
+        let fuse = self.clone();
+        let mut future = Box::pin(future);
+        poll_fn(move |context| match fuse.may_poll() {
+            true => future.as_mut().poll(context),
+            false => Poll::Pending,
+        })
+    }
+
+    /// Runs an operation of the medium; never ends if the fuse blows at it.
+    pub(super) async fn operation<T>(
+        &self,
+        effect: Effect,
+        operation: impl Future<Output = T>,
+    ) -> T {
+        let count = |counter: &Cell<u64>, counts: bool| {
+            counter.set(counter.get() + u64::from(counts));
+            counter.get()
+        };
+        let number = count(&self.operations, true);
+        let update = count(&self.updates, effect != Effect::None);
+        let superblock = count(&self.superblocks, effect == Effect::Superblock);
+        let discard = count(&self.discards, effect == Effect::Discard);
+        let strikes = match self.blow.get() {
+            Blow::BeforeOperation(struck) => struck == number,
+            Blow::BeforeUpdate(struck) => effect != Effect::None && struck == update,
+            Blow::BeforeSuperblock(struck) => effect == Effect::Superblock && struck == superblock,
+            Blow::BeforeDiscard(struck) => effect == Effect::Discard && struck == discard,
+            _ => number > PROGRESS_MAX,
+        };
+        if self.is_blown.get() || strikes {
+            self.blow();
+            return pending().await;
+        }
+        let result = operation.await;
+        if self.blow.get() == Blow::AfterOperation(number) {
+            self.blow();
+            return pending().await;
+        }
+        result
+    }
+
+    fn may_poll(&self) -> bool {
+        self.polls.set(self.polls.get() + 1);
+        let polls = self.polls.get();
+        if self.blow.get() == Blow::AtPoll(polls) || polls > PROGRESS_MAX {
+            self.blow();
+        }
+        !self.is_blown.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a fuse blows exactly when it was set to, and nothing moves afterwards.
+    use super::*;
+    use pumice_drive::runtime::Runtime;
+
+    fn effect(number: u32) -> Effect {
+        [Effect::Superblock, Effect::None, Effect::Discard][number as usize]
+    }
+
+    /// Runs three operations, the second a read, in a task; gives how many were carried out, how
+    /// many their caller heard of, and whether the life reached its end.
+    fn run(blow: Blow) -> (u32, u32, bool) {
+        let runtime = Runtime::simulated();
+        let fuse = Rc::new(Fuse::default());
+        fuse.set(blow);
+        let (done, heard) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+        let counts = (done.clone(), heard.clone());
+        let operations = fuse.clone();
+        let idle = runtime.clone();
+        runtime.spawn(fuse.task(async move {
+            for number in 0..3 {
+                let operation = async { counts.0.set(counts.0.get() + 1) };
+                operations.operation(effect(number), operation).await;
+                counts.1.set(counts.1.get() + 1);
+                idle.yield_now().await;
+            }
+        }));
+        let life = async {
+            for _ in 0..10 {
+                runtime.yield_now().await;
+            }
+        };
+        let ended = runtime.block_on(fuse.until_blown(life)).is_some();
+        runtime.drop_tasks();
+        (done.get(), heard.get(), ended)
+    }
+
+    #[test]
+    fn it_blows_when_it_was_set_to() {
+        assert_eq!(run(Blow::Never), (3, 3, true));
+        assert_eq!(run(Blow::BeforeOperation(1)), (0, 0, false));
+        assert_eq!(run(Blow::BeforeOperation(3)), (2, 2, false));
+        assert_eq!(run(Blow::AfterOperation(2)), (2, 1, false));
+        assert_eq!(run(Blow::BeforeUpdate(2)), (2, 2, false));
+        assert_eq!(run(Blow::BeforeUpdate(3)), (3, 3, true));
+        assert_eq!(run(Blow::BeforeSuperblock(1)), (0, 0, false));
+        assert_eq!(run(Blow::BeforeSuperblock(2)), (3, 3, true));
+        assert_eq!(run(Blow::BeforeDiscard(1)), (2, 2, false));
+        assert_eq!(run(Blow::AtPoll(1)), (0, 0, false));
+        // The task and the life are polled in turn.
+        assert_eq!(run(Blow::AtPoll(2)), (1, 1, false));
+        assert_eq!(run(Blow::AtPoll(4)), (2, 2, false));
+    }
+}

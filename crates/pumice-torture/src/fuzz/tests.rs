@@ -1,0 +1,381 @@
+//! Goal: the fuzzers' corpus, and with it everything they ever found, stays found without them.
+//! Method: every file of `fuzz/corpus/` goes through the entry point of its target. Seeds are made
+//! by the encoders; each must be taken for good, so that the targets are known to get behind the
+//! checksums. `UPDATE_CORPUS=1` writes the seeds into the corpus.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::*;
+use pumice_drive::base::units::BLOCK_BYTES;
+use pumice_drive::format::{
+    BATCH_HEADER_BYTES, META_PREFIX_BYTES, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, SOURCE_BYTES,
+};
+
+/// Files of one target, and bytes of them all: a corpus in the repository is for regressions.
+const FILES_MAX: usize = 48;
+const CORPUS_BYTES_MAX: u64 = 1 << 20;
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz")).join(name)
+}
+
+/// The inputs in the corpus of a target, with their file names.
+fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
+    let files = fs::read_dir(folder("corpus").join(target)).expect("a folder for each target");
+    let mut files: Vec<_> = files.map(|file| file.expect("a directory entry").path()).collect();
+    files.sort();
+    let named = |path: PathBuf| (path.display().to_string(), fs::read(&path).expect("a file"));
+    files.into_iter().map(named).collect()
+}
+
+#[test]
+fn every_file_of_the_corpus_passes() {
+    let mut bytes = 0;
+    for (target, enter) in TARGETS {
+        let files = corpus(target);
+        assert!(files.len() <= FILES_MAX, "{target}: {} files", files.len());
+        let mut taken = 0;
+        for (name, input) in &files {
+            let result = std::panic::catch_unwind(|| enter(input));
+            taken += usize::from(result.unwrap_or_else(|_| panic!("{name} does not pass")));
+            bytes += input.len() as u64;
+        }
+        assert!(taken > 0, "{target}: nothing is taken for good");
+        assert!(taken < files.len(), "{target}: everything is taken for good");
+    }
+    assert!(bytes <= CORPUS_BYTES_MAX, "the corpus has {bytes} bytes");
+}
+
+#[test]
+fn every_target_has_a_binary_and_a_corpus_and_nothing_else_has() {
+    let manifest = fs::read_to_string(folder("Cargo.toml")).expect("the fuzzers' manifest");
+    let makefile = fs::read_to_string(folder("../Makefile")).expect("the Makefile");
+    let listed = makefile.lines().find_map(|line| line.strip_prefix("FUZZ_TARGETS := "));
+    let listed: Vec<_> = listed.expect("its list of targets").split(' ').collect();
+    let mut names: Vec<_> = TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();
+    names.sort();
+    for (kind, ending) in [("fuzz_targets", ".rs"), ("corpus", "")] {
+        let entries = fs::read_dir(folder(kind)).expect("a folder of the fuzzers");
+        let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+        let found = entries.map(|entry| name(entry.expect("a directory entry")));
+        let mut found: Vec<_> = found.map(|name| name.replace(ending, "")).collect();
+        found.sort();
+        assert_eq!(found, names, "{kind}");
+    }
+    for name in &names {
+        let path = format!("path = \"fuzz_targets/{name}.rs\"");
+        assert!(manifest.contains(&path), "{name} is not in fuzz/Cargo.toml");
+        let binary = fs::read_to_string(folder("fuzz_targets").join(format!("{name}.rs")));
+        let call = format!("pumice::fuzz::{name}(");
+        assert!(listed.contains(&name.as_str()), "{name} is not in the Makefile");
+        assert!(binary.expect("its source").contains(&call), "{name} fuzzes something else");
+    }
+}
+
+#[test]
+fn seeds_are_taken_for_good() {
+    let update = std::env::var_os("UPDATE_CORPUS").is_some();
+    for (target, enter) in TARGETS {
+        let seeds = seeds(target);
+        assert!(seeds.len() >= 2, "{target} has too few seeds");
+        for (name, seed) in seeds {
+            assert!(enter(&seed), "{target}: the seed {name} is refused");
+            if update {
+                keep(target, &format!("seed-{name}"), &seed);
+            }
+        }
+    }
+}
+
+#[test]
+fn hostile_inputs_are_not_taken_for_good() {
+    let update = std::env::var_os("UPDATE_CORPUS").is_some();
+    for (target, name, input) in hostile() {
+        let (_, enter) = TARGETS.into_iter().find(|(name, _)| *name == target).expect("a target");
+        assert!(!enter(&input), "{target}: {name} is taken for good");
+        if update {
+            keep(target, &format!("hostile-{name}"), &input);
+        }
+    }
+}
+
+/// Puts an input into the corpus.
+fn keep(target: &str, name: &str, input: &[u8]) {
+    let folder = folder("corpus").join(target);
+    fs::create_dir_all(&folder).expect("a folder");
+    fs::write(folder.join(name), input).expect("the input's file");
+}
+
+#[test]
+fn damaged_media_are_not_taken_for_good() {
+    let clean = [&LOG[..], &CLEAN].concat();
+    assert!(open(&clean));
+    let header = SEGMENT_HEADER_BYTES as u32;
+    // The segment's header, the batch's, the first record's and its payload.
+    for offset in [100, header, header + 128, header + 128 + 28] {
+        let mut script = clean.clone();
+        script.extend([9, 0, 0xf1]);
+        script.extend((offset as u16).to_le_bytes());
+        script.push(1);
+        assert!(!open(&script), "damage at {offset} is overlooked");
+    }
+}
+
+/// Inputs of a target that must be taken for good.
+fn seeds(target: &str) -> Vec<(&'static str, Vec<u8>)> {
+    match target {
+        "superblock" => superblock_seeds(),
+        "segment" => segment_seeds(),
+        "batch" => batch_seeds(),
+        "record" => record_seeds(),
+        "leaf" => leaf_seeds(),
+        "checkpoint" => checkpoint_seeds(),
+        "open" => open_seeds(),
+        "nbd_handshake" => handshake_seeds(),
+        "nbd_transmission" => transmission_seeds(),
+        other => panic!("no seeds for {other}"),
+    }
+}
+
+/// Inputs that limits and checks behind the checksums exist for: target, name, bytes.
+fn hostile() -> Vec<(&'static str, &'static str, Vec<u8>)> {
+    // Block 2^51 is on no disk, and its number of bytes still fits 64 bits.
+    let far = [0xf6, 0, 0, 0, 0, 0, 0, 8];
+    let flags = [0, 0, 0, 3];
+    let long_option = [&flags[..], b"IHAVEOPT\0\0\0\x07\xff\xff\xff\xff", &[0; 99]].concat();
+    let many_options = [&flags[..], &option(3, b"").repeat(1100), &option(7, &[0; 6])].concat();
+    let later = request(0, 0, 2, 0, 1);
+    vec![
+        ("open", "frame-off-the-disk", [&[3], &far[..], &[7, 1, 5]].concat()),
+        ("open", "fill-off-the-disk", [&[4], &far[..], &[1, 5]].concat()),
+        ("open", "frame-over-a-border", vec![3, 60, 7, 1, 65]),
+        ("leaf", "run-behind-the-first-block", [&[0, 1][..], &[0; 15]].concat()),
+        ("leaf", "two-holes", [&[0; 17][..], &[1], &[0; 15]].concat()),
+        ("leaf", "page-of-impossible-entries", vec![1, 0, 0, 0, 0, 0, 0, 0, 0xc0]),
+        ("checkpoint", "longer-than-it-is", vec![0, 9, 0, 0, 0, 9, 0, 0, 0, 1]),
+        ("checkpoint", "range-of-nothing", vec![3; 25]),
+        ("open", "unknown-encoding", vec![2, 0, 1, 3, 3, 1, 2, 3]),
+        ("open", "record-beyond-the-batch", vec![3, 0, 7, 0, 65, 8, 11, 40, 6, 11, 1]),
+        ("open", "records-beyond-the-body", vec![3, 0, 7, 1, 65, 8, 12, 0xff, 6, 11, 1]),
+        ("open", "live-bytes-of-nothing", [&LOG[..], &[13, 3, 2, 24, 0, 12, 11]].concat()),
+        ("open", "tail-beyond-the-segment", [&LOG[..], &[13, 5, 2, 84, 0xff, 12, 11]].concat()),
+        ("open", "tail-off-the-drive", [&LOG[..], &[13, 5, 2, 80, 99, 12, 11]].concat()),
+        (
+            "open",
+            "tail-not-in-the-table",
+            [&LOG[..], &[13, 3, 0, 29, 0, 12, 4, 0, 1, 1, 11]].concat(),
+        ),
+        ("open", "last-batch-there-is", [&LOG[..], &[13, 5, 3, 16, 0xf8, 12, 11]].concat()),
+        ("open", "many-pieces", [&LOG[..], &[13, 5, 2, 132, 0xff, 12, 11]].concat()),
+        ("open", "leaf-of-another-frame", [&LOG[..], &[13, 0, 0, 3, 9, 12, 11]].concat()),
+        ("open", "lost-batch", [&LOG[..], &[0, 1, 4, 0, 1, 1, 6, 11, 9]].concat()),
+        ("nbd_handshake", "long-option", long_option),
+        ("nbd_handshake", "many-options", many_options),
+        ("nbd_transmission", "long-write", [request(1, 0, 1, 0, u32::MAX), later].concat()),
+        ("nbd_transmission", "off-the-disk", request(0, 0, 1, u64::MAX - 5, 9)),
+    ]
+}
+
+/// Three frames, one a codec, a fill and a trim, in one batch.
+const LOG: [u8; 25] =
+    [3, 0, 7, 1, 65, 3, 8, 3, 2, 66, 3, 16, 0, 0, 67, 4, 24, 0xf1, 0, 8, 0xff, 5, 9, 1, 1];
+
+/// The superblock says: closed in order at batch 1.
+const CLEAN: [u8; 6] = [6, 2, 1, 6, 11, 1];
+
+/// `bytes` without the zeroes at its end.
+fn trimmed(bytes: &[u8]) -> Vec<u8> {
+    let length = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    bytes[..length].to_vec()
+}
+
+fn superblock_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let slot = |script: &[u8]| trimmed(&image::write(script).superblocks[0]);
+    vec![
+        ("new", slot(&[])),
+        ("clean", slot(&CLEAN)),
+        ("zstd", slot(&[6, 9, 2, 6, 10, 0xf8, 6, 8, 64])),
+        ("large", slot(&[6, 3, 0xf4, 0, 0, 0, 0, 4, 6, 4, 0xf3, 0, 0, 0, 0x40])),
+    ]
+}
+
+fn segment_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let header = |script: &[u8], number| {
+        trimmed(&image::write(script).segments[&number][..SEGMENT_HEADER_BYTES])
+    };
+    vec![("first", header(&LOG, 0)), ("later", header(&[7, 0, 0xff, 7, 1, 99, 0, 2, 5, 1, 1], 2))]
+}
+
+/// The batch of a script that writes one, with `mode` before it.
+fn batch_of(mode: u8, script: &[u8]) -> Vec<u8> {
+    let image = image::write(script);
+    [&[mode], &trimmed(&image.segments[&0][SEGMENT_HEADER_BYTES..])[..]].concat()
+}
+
+fn batch_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let small = [4, 1, 2, 3, 5, 6, 7];
+    vec![
+        ("as-it-is", batch_of(0, &small)),
+        ("put-right", batch_of(3, &small)),
+        ("frames", batch_of(3, &[3, 0, 1, 1, 5, 3, 8, 3, 2, 9, 2, 1, 1, 0, 3, 1, 2, 3])),
+    ]
+}
+
+/// The record of a script that writes one, with `mode` before it.
+fn record_of(mode: u8, script: &[u8]) -> Vec<u8> {
+    record_in(mode, 0, script, 0)
+}
+
+/// The record of this number in the first batch of a segment, with `mode` before it.
+fn record_in(mode: u8, number: usize, script: &[u8], segment: u32) -> Vec<u8> {
+    let image = image::write(script);
+    let mut rest = &image.segments[&segment][SEGMENT_HEADER_BYTES + BATCH_HEADER_BYTES..];
+    for _ in 0..number {
+        rest = &rest[record_bytes(rest)..];
+    }
+    [&[mode], &rest[..record_bytes(rest)]].concat()
+}
+
+/// Bytes of the record at the beginning of `bytes`.
+fn record_bytes(bytes: &[u8]) -> usize {
+    let stored = u32::from_le_bytes(*bytes[4..].first_chunk().expect("a record")) as usize;
+    RECORD_HEADER_BYTES + usize::from(bytes[17]) * SOURCE_BYTES + stored
+}
+
+/// The content of the metadata record of this number in the first checkpoint of a script, with
+/// `mode` before it.
+fn metadata_of(mode: u8, number: usize, script: &[u8]) -> Vec<u8> {
+    let record = record_in(mode, number, script, 1);
+    let payload = &record[1 + RECORD_HEADER_BYTES..];
+    let raw = u32::from_le_bytes(*payload.first_chunk().expect("a length")) as usize;
+    [&[mode], &payload[META_PREFIX_BYTES..][..raw]].concat()
+}
+
+fn leaf_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let log = [&LOG[..], &[4, 0xf1, 0, 4, 0xf1, 0, 4, 7, 12]].concat();
+    vec![
+        ("runs", metadata_of(0, 0, &log)),
+        ("page", trimmed(&metadata_of(1, 2, &log))),
+        ("one-hole", vec![0; 17]),
+        ("empty-page", vec![1]),
+    ]
+}
+
+fn checkpoint_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let log = [&LOG[..], &[15, 0, 1, 0, 15, 2, 4, 7, 12]].concat();
+    let payload = record_in(0, 0, &log, 1);
+    vec![
+        ("payload", [&[0], &payload[1 + RECORD_HEADER_BYTES..]].concat()),
+        ("root", metadata_of(1, 6, &log)),
+        ("table", metadata_of(2, 4, &log)),
+        ("dropped", metadata_of(3, 5, &log)),
+    ]
+}
+
+fn record_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("fill", record_of(0, &[4, 5, 6, 7])),
+        ("trim", record_of(0, &[5, 8, 9])),
+        ("store", record_of(1, &[3, 0, 0, 0, 1])),
+        ("lz4", record_of(0, &[3, 0, 7, 1, 1])),
+        ("lz4-put-right", record_of(1, &[3, 0, 7, 1, 1])),
+        ("zstd-put-right", record_of(1, &[3, 0, 7, 2, 1])),
+        ("round-trip", record_of(3, &[3, 0, 0, 1, 77])),
+        ("moved", record_in(1, 0, &[3, 0, 7, 1, 1, 14, 0, 7, 5, 1, 0], 1)),
+        ("open", record_in(0, 1, &[4, 5, 6, 7, 0, 1], 0)),
+        ("metadata", record_in(0, 0, &[3, 0, 7, 1, 1, 12], 1)),
+    ]
+}
+
+fn open_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let second = [0, 1, 3, 0, 3, 1, 90, 8, 3, 1, 1];
+    let other_slot = [10, 6, 1, 2];
+    // Another epoch, in which a segment is continued, and one that was used before is used again.
+    let again = [0, 1, 4, 0, 9, 1, 1, 6, 1, 2, 0, 2, 5, 2, 3, 0, 1, 5, 4, 3, 1];
+    let moved = [14, 0, 7, 5, 1, 0];
+    let dropped = [4, 0, 0xf1, 0, 8, 9, 15, 1, 2, 0];
+    vec![
+        ("empty", Vec::new()),
+        ("one-batch", LOG.to_vec()),
+        ("clean", [&LOG[..], &CLEAN].concat()),
+        ("two-segments", [&LOG[..], &second].concat()),
+        ("two-slots", [&LOG[..], &other_slot, &second].concat()),
+        ("written-to", [&LOG[..], &second, &[11]].concat()),
+        ("new-and-written-to", vec![11]),
+        ("later-epoch", [&LOG[..], &[6, 1, 2, 4, 3, 4, 5, 1]].concat()),
+        ("used-again", [&LOG[..], &again].concat()),
+        ("checkpoint", [&LOG[..], &[12]].concat()),
+        ("checkpoint-and-log", [&LOG[..], &second, &[12], &LOG, &[0, 3, 3, 1, 1, 1, 7]].concat()),
+        ("two-checkpoints", [&LOG[..], &[12], &LOG, &[0, 5, 3, 1, 1, 1, 7, 10, 12]].concat()),
+        ("checkpoint-and-written-to", [&LOG[..], &[12], &LOG, &[11]].concat()),
+        ("moved", [&LOG[..], &moved].concat()),
+        ("moved-and-checkpoint", [&LOG[..], &moved, &[12, 11]].concat()),
+        ("checkpoint-and-moved", [&LOG[..], &[12], &moved, &[11]].concat()),
+        ("dropped", [&LOG[..], &dropped, &[12, 11]].concat()),
+        ("torn-tail", [&LOG[..], &second, &[9, 1, 0xf1, 0x9c, 0x10, 1]].concat()),
+        (
+            "large-disk",
+            [&[6, 3, 0xf4, 0, 0, 0, 0, 4, 4, 9, 0xf3, 0, 0, 0, 9, 1], &LOG[..]].concat(),
+        ),
+    ]
+}
+
+/// An option as a client sends it.
+fn option(number: u8, data: &[u8]) -> Vec<u8> {
+    [&b"IHAVEOPT\0\0\0"[..], &[number], &(data.len() as u32).to_be_bytes(), data].concat()
+}
+
+fn handshake_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let flags = &[0, 0, 0, 3][..];
+    let go = option(7, b"\0\0\0\x05drive\0\x03\0\0\0\x01\0\x03");
+    let list = option(3, b"");
+    let info = option(6, b"\0\0\0\x05other\0\0");
+    let read = request(0, 0, 1, 0, 512);
+    vec![
+        ("go", [flags, &go].concat()),
+        ("list-info-go", [flags, &list, &info, &go].concat()),
+        ("unsupported-go", [flags, &option(5, b""), &option(8, b""), &go].concat()),
+        ("zeroes-go-read", [&[0, 0, 0, 1], &go[..], &read].concat()),
+    ]
+}
+
+/// A request as a client sends it.
+fn request(command: u8, flags: u8, cookie: u8, offset: u64, length: u32) -> Vec<u8> {
+    let mut bytes = vec![0x25, 0x60, 0x95, 0x13, 0, flags, 0, command];
+    bytes.extend([0, 0, 0, 0, 0, 0, 0, cookie]);
+    bytes.extend(offset.to_be_bytes());
+    bytes.extend(length.to_be_bytes());
+    bytes
+}
+
+fn transmission_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let block = BLOCK_BYTES as u32;
+    let write = |flags, cookie, offset| {
+        [request(1, flags, cookie, offset, 600), vec![cookie; 600]].concat()
+    };
+    vec![
+        ("read", request(0, 0, 1, 512, block)),
+        ("long-read", request(0, 0, 1, 4096, (1 << 20) + 512)),
+        ("write-on-the-spot", [write(0, 1, 512), request(0, 0, 2, 0, 2048)].concat()),
+        ("write-through-a-slot", [write(0, 1, 513), write(1, 2, 4096)].concat()),
+        (
+            "others",
+            (3..7)
+                .flat_map(|verb| request(verb, 0, verb, 0, if verb == 3 { 0 } else { block }))
+                .collect(),
+        ),
+        ("zeroes-fua", [request(6, 3, 1, 100, 9000), request(3, 0, 2, 0, 0)].concat()),
+        (
+            "refused-and-go-on",
+            [
+                request(0, 0, 1, 1 << 40, 1),
+                request(9, 0, 2, 0, 1),
+                request(0, 0, 3, 0, 1),
+                request(2, 0, 4, 0, 0),
+            ]
+            .concat(),
+        ),
+        ("cut-off", [request(0, 0, 1, 0, 1), request(1, 0, 2, 0, 3 << 19), vec![7; 100]].concat()),
+    ]
+}

@@ -1,0 +1,368 @@
+//! One host of a tortured drive: issues random requests and tells the oracle what was taken,
+//! acknowledged and read.
+//!
+//! A request changes the disk in one or more atomic steps (a write above 1 MiB in several; the
+//! edges of write-zeroes apart from its middle). Each is entered in the model in the poll in which
+//! the drive takes it, which the drive's own counters tell: nobody else runs in between.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use rand::{Rng, RngExt};
+
+use super::data;
+use super::model::{Change, Content, Mismatch};
+use super::scene::{Scene, TorturedDrive, Verb};
+use pumice_drive::base::seed::{Random, random};
+use pumice_drive::base::units::BLOCK_BYTES;
+use pumice_drive::base::{ErrorKind, Result};
+use pumice_drive::controller::{ATOMIC_WRITE_BYTES, Taken};
+
+/// What a world's hosts are like.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Habits {
+    /// Longest pause between two requests of a host, in nanoseconds.
+    pub(super) pause_ns: u64,
+    /// First byte of the hot part of the disk, a fifth of it, which gets four of five requests.
+    pub(super) hot_offset: u64,
+    /// Of 100 requests that change the disk, how many trim or write zeroes.
+    pub(super) trim_percent: u32,
+    /// Whether writes are of one block at most: many small batches of equal sizes, so that what one
+    /// life lost in the middle of the log is exactly what the next one writes.
+    pub(super) is_small: bool,
+    /// Whether most writes are of 64 KiB and more, so that segments are used again and again.
+    pub(super) is_heavy: bool,
+    /// Of 100 requests, how many flush; and of 100 changes, how many have FUA.
+    pub(super) flush_percent: u32,
+}
+
+/// How often a host trims its full disk before it complains: others may fill it again meanwhile.
+const TRIES_AFTER_TRIM: u32 = 3;
+
+/// One host.
+pub(super) struct Host {
+    drive: Rc<TorturedDrive>,
+    scene: Rc<Scene>,
+    habits: Habits,
+    random: Random,
+    /// Where a host that overwrites the disk from end to end goes on.
+    sequential: Option<u64>,
+}
+
+/// How the drive's counters tell that a step was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sign {
+    /// Host bytes grow by the step's length.
+    HostBytes,
+    /// Record bytes grow, host bytes do not.
+    Record,
+}
+
+type Steps = VecDeque<(Sign, Change)>;
+
+impl Host {
+    /// A host with its own random stream.
+    pub(super) fn new(
+        drive: Rc<TorturedDrive>,
+        scene: Rc<Scene>,
+        habits: Habits,
+        seed: u64,
+    ) -> Self {
+        let mut random = random(seed);
+        let sequential = (random.random_range(0..5) == 0 && !habits.is_small).then_some(0);
+        Self { drive, scene, habits, random, sequential }
+    }
+
+    /// Issues requests, one after the other, while the life has some left.
+    pub(super) async fn run(mut self) {
+        while let Some(number) = self.scene.next_request() {
+            if let Err(mismatch) = self.request(number).await {
+                return self.scene.accuse(mismatch);
+            }
+            // Even no time lets the other hosts go first.
+            self.scene.sleep(self.random.random_range(0..=self.habits.pause_ns)).await;
+        }
+    }
+
+    async fn request(&mut self, number: u64) -> Result<(), Mismatch> {
+        let fua = self.random.random_range(0..100) < self.habits.flush_percent;
+        let drawn = self.random.random_range(0..100);
+        match drawn {
+            _ if drawn < self.habits.flush_percent => self.flush().await,
+            80.. => self.read(number).await,
+            _ if self.random.random_range(0..100) < self.habits.trim_percent => {
+                self.zero(number, fua).await
+            }
+            _ => self.write(number, fua).await,
+        }
+    }
+
+    async fn flush(&mut self) -> Result<(), Mismatch> {
+        let promised = self.scene.model.borrow().taken();
+        let abandons = self.random.random_range(0..if self.habits.is_small { 3 } else { 10 }) < 2;
+        let patience_ns = if abandons { self.random.random_range(0..40_000) } else { u64::MAX };
+        let flush = self.drive.flush();
+        // A host that goes away leaves a sealed batch and maybe a sync that nobody waits for.
+        let Some(result) = self.scene.runtime.timeout(patience_ns, flush).await else {
+            return Ok(());
+        };
+        self.scene.ended(Verb::Flush, 0, 0, &result)?;
+        if result.is_ok() {
+            self.scene.model.borrow_mut().promise(promised);
+        }
+        Ok(())
+    }
+
+    async fn read(&mut self, number: u64) -> Result<(), Mismatch> {
+        let (offset, len) = self.range();
+        let range = offset as usize..offset as usize + len;
+        self.scene.model.borrow_mut().begin_read(number, range);
+        let mut out = vec![0xa5; len];
+        let result = self.drive.read(offset, &mut out).await;
+        let found = result.is_ok().then_some(&out[..]);
+        self.scene.model.borrow_mut().end_read(number, found)?;
+        self.scene.ended(Verb::Read, offset, len as u64, &result)
+    }
+
+    async fn write(&mut self, number: u64, fua: bool) -> Result<(), Mismatch> {
+        let (offset, len) = self.next_range();
+        let is_noise = self.habits.is_heavy && self.random.random();
+        let bytes = match is_noise {
+            true => data::noise(&mut self.random, offset, len, number),
+            false => data::any(&mut self.random, offset, len, number),
+        };
+        let drive = self.drive.clone();
+        let write = drive.write(offset, &bytes, fua);
+        let result = self.change(write_steps(offset, &bytes, number), fua, write).await?;
+        self.scene.ended(Verb::Write, offset, len as u64, &result)?;
+        let is_refused = result.is_err_and(|error| error.kind() == ErrorKind::NoSpace);
+        if is_refused && !self.scene.has_faults() && self.random.random_range(0..4) == 0 {
+            self.make_space(number).await?;
+        }
+        Ok(())
+    }
+
+    /// What a host does whose disk is full: it trims, and then writes must go on.
+    async fn make_space(&mut self, number: u64) -> Result<(), Mismatch> {
+        let drive = self.drive.clone();
+        let mut found = String::new();
+        for _ in 0..TRIES_AFTER_TRIM {
+            let len = self.disk_bytes();
+            let trim = drive.trim(0, len, false);
+            let result = self.change(trim_steps(0, len, number), false, trim).await?;
+            self.scene.ended(Verb::Trim, 0, len, &result)?;
+            let (offset, len) = (0, (64 << 10).min(len as usize));
+            let bytes = data::any(&mut self.random, offset, len, number);
+            let write = drive.write(offset, &bytes, false);
+            match self.change(write_steps(offset, &bytes, number), false, write).await? {
+                Ok(()) => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::NoSpace => found = error.chain(),
+                result => return self.scene.ended(Verb::Write, offset, len as u64, &result),
+            }
+        }
+        Err(Mismatch { promised: "writes go on after the disk was trimmed".to_owned(), found })
+    }
+
+    /// A trim or a write-zeroes, tiny to the whole disk.
+    async fn zero(&mut self, number: u64, fua: bool) -> Result<(), Mismatch> {
+        let (offset, len) = self.zero_range();
+        let drive = self.drive.clone();
+        let kind = self.random.random_range(0..3);
+        if kind == 0 {
+            let trim = drive.trim(offset, len, fua);
+            let result = self.change(trim_steps(offset, len, number), fua, trim).await?;
+            return self.scene.ended(Verb::Trim, offset, len, &result);
+        }
+        let zeroes = drive.write_zeroes(offset, len, kind == 1, fua);
+        let result = self.change(zero_steps(offset, len, number), fua, zeroes).await?;
+        let has_edges = !offset.is_multiple_of(BLOCK) || !len.is_multiple_of(BLOCK);
+        let verb = if has_edges { Verb::Write } else { Verb::WriteZeroes };
+        self.scene.ended(verb, offset, len, &result)
+    }
+
+    /// Carries a request out and enters each of its steps in the poll that takes it. An
+    /// acknowledged request was taken as a whole; one without FUA is acknowledged in the poll that
+    /// takes its last step, which makes the order of changes that of the acknowledgements.
+    async fn change(
+        &self,
+        mut steps: Steps,
+        fua: bool,
+        request: impl Future<Output = Result<()>>,
+    ) -> Result<Result<()>, Mismatch> {
+        let mut request = pin!(request);
+        let mut last = None;
+        let mut wrong = None;
+        let result = poll_fn(|context| {
+            let before = self.drive.taken();
+            let polled = request.as_mut().poll(context);
+            let took = self.enter(&mut steps, before, self.drive.taken());
+            if took > 0 {
+                last = Some(self.scene.model.borrow().taken());
+                if steps.is_empty() && !fua && polled.is_pending() {
+                    wrong = Some("a change took its place and was not acknowledged");
+                }
+            }
+            match &polled {
+                Poll::Ready(Ok(())) if !steps.is_empty() => {
+                    wrong = Some("a change was acknowledged without taking its place");
+                }
+                _ => {}
+            }
+            polled
+        })
+        .await;
+        if let Some(found) = wrong {
+            let promised = "the order of changes is that of the acknowledgements".to_owned();
+            return Err(Mismatch { promised, found: found.to_owned() });
+        }
+        if fua
+            && result.is_ok()
+            && let Some(changes) = last
+        {
+            self.scene.model.borrow_mut().promise(changes);
+        }
+        Ok(result)
+    }
+
+    /// Enters the steps that were taken between two readings of the counters; gives their number.
+    fn enter(&self, steps: &mut Steps, before: Taken, after: Taken) -> u32 {
+        let mut host_bytes = after.host_bytes - before.host_bytes;
+        let mut records = after.frame_bytes > before.frame_bytes;
+        let mut took = 0;
+        while let Some((sign, change)) = steps.front() {
+            let len = change.range().len() as u64;
+            let taken = match sign {
+                Sign::HostBytes => host_bytes >= len,
+                Sign::Record => records,
+            };
+            if !taken {
+                break;
+            }
+            match sign {
+                Sign::HostBytes => host_bytes -= len,
+                Sign::Record => {}
+            }
+            records = false;
+            took += 1;
+            let change = steps.pop_front().expect("there is a first").1;
+            self.scene.model.borrow_mut().take(change);
+        }
+        took
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        self.drive.size_bytes()
+    }
+
+    /// The next range of a host that overwrites the disk in order, else a random one.
+    fn next_range(&mut self) -> (u64, usize) {
+        let Some(at) = self.sequential else { return self.range() };
+        let len = [4 << 10, 64 << 10, 256 << 10][self.random.random_range(0..3)];
+        let len = (self.disk_bytes() - at).min(len);
+        let end = at + len;
+        self.sequential = Some(if end == self.disk_bytes() { 0 } else { end });
+        (at, len as usize)
+    }
+
+    /// A range of 1 byte to 1 MiB, rarely more: within a block, of blocks, or across their borders.
+    fn range(&mut self) -> (u64, usize) {
+        let random = &mut self.random;
+        let len = match random.random_range(0..64) {
+            _ if self.habits.is_small => 1 << random.random_range(8..=12),
+            0..36 if self.habits.is_heavy => BLOCK_BYTES * random.random_range(64..=256),
+            drawn => any_len(random, drawn),
+        };
+        let len = len.min(self.drive.size_bytes() as usize);
+        let hot = self.random.random_range(0..5) > if self.habits.is_heavy { 2 } else { 0 };
+        let (start, span) = match hot {
+            true => (self.habits.hot_offset, self.disk_bytes() / 5),
+            false => (0, self.disk_bytes()),
+        };
+        let offset = start + self.random.random_range(0..span);
+        let offset = offset.min(self.disk_bytes() - len as u64);
+        match len.is_multiple_of(BLOCK_BYTES) && self.random.random_range(0..4) > 0 {
+            true => (offset / BLOCK * BLOCK, len),
+            false => (offset, len),
+        }
+    }
+
+    fn zero_range(&mut self) -> (u64, u64) {
+        let disk = self.disk_bytes();
+        match self.random.random_range(0..24) {
+            0 => (0, disk),
+            1..4 => {
+                let from = self.random.random_range(0..disk / BLOCK) * BLOCK;
+                (from, self.random.random_range(1..=(disk - from) / BLOCK) * BLOCK)
+            }
+            // Blocks in the middle with an edge before them would leave open which of the two was
+            // taken in a poll.
+            4..16 => {
+                let (offset, len) = self.range();
+                let start = offset / BLOCK * BLOCK;
+                (start, len as u64)
+            }
+            _ => {
+                let (offset, _) = self.range();
+                let rest = BLOCK - offset % BLOCK;
+                (offset, 1 + self.random.next_u64() % rest)
+            }
+        }
+    }
+}
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// 1 byte to 1 MiB, rarely more; `drawn` is below 64.
+fn any_len(random: &mut Random, drawn: u32) -> usize {
+    match drawn {
+        0..16 => random.random_range(1..6000),
+        16..24 => 512 * random.random_range(1..=16),
+        24..58 => BLOCK_BYTES * random.random_range(1..=12),
+        58..62 => random.random_range(1..200 << 10),
+        62 => ATOMIC_WRITE_BYTES,
+        _ => random.random_range(1..3 << 20),
+    }
+}
+
+/// The atomic pieces of a write: up to 1 MiB whole, else cut between blocks.
+fn write_steps(offset: u64, bytes: &[u8], request: u64) -> Steps {
+    let mut steps = Steps::new();
+    let (mut at, mut rest) = (offset as usize, bytes);
+    while !rest.is_empty() {
+        let len = match rest.len() {
+            short if short <= ATOMIC_WRITE_BYTES => short,
+            _ => ATOMIC_WRITE_BYTES - at % BLOCK_BYTES,
+        };
+        let (piece, later) = rest.split_at(len);
+        let content = Content::Bytes(piece.to_vec());
+        steps.push_back((Sign::HostBytes, Change { request, offset: at, content }));
+        (at, rest) = (at + len, later);
+    }
+    steps
+}
+
+/// A trim drops the blocks that lie wholly within it.
+fn trim_steps(offset: u64, len: u64, request: u64) -> Steps {
+    let (start, end) = (offset.next_multiple_of(BLOCK), (offset + len) / BLOCK * BLOCK);
+    let whole = zeroes(Sign::Record, start, end, request);
+    whole.into_iter().collect()
+}
+
+/// Write-zeroes: the blocks that lie wholly within it, and its edges.
+fn zero_steps(offset: u64, len: u64, request: u64) -> Steps {
+    let end = offset + len;
+    let head_end = end.min(offset.next_multiple_of(BLOCK));
+    let tail = head_end.max(end / BLOCK * BLOCK);
+    let head = zeroes(Sign::HostBytes, offset, head_end, request);
+    let middle = zeroes(Sign::Record, head_end, tail, request);
+    let tail = zeroes(Sign::HostBytes, tail, end, request);
+    head.into_iter().chain(middle).chain(tail).collect()
+}
+
+fn zeroes(sign: Sign, start: u64, end: u64, request: u64) -> Option<(Sign, Change)> {
+    let content = Content::Zeroes(end.checked_sub(start).filter(|&len| len > 0)? as usize);
+    Some((sign, Change { request, offset: start as usize, content }))
+}

@@ -1,0 +1,241 @@
+//! One life of a drive: opened, judged, used by several hosts at once, closed; or ended by force at
+//! any point of that.
+//!
+//! Knows what a drive does in its life, not what becomes of the medium afterwards: `world` does.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use rand::{Rng, RngExt};
+
+use super::fuse::Blow;
+use super::host::{Habits, Host};
+use super::medium::{Layers, TracedMedium};
+use super::model::Mismatch;
+use super::scene::{Faults, Scene, TorturedDrive};
+use pumice_drive::base::seed::Random;
+use pumice_drive::base::wait::WaitQueue;
+use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_drive::controller::{Audit, Drive, OpenOptions};
+use pumice_drive::media::layer::FaultPlan;
+
+/// How long a life may take in virtual time before somebody is said to wait for ever: an hour, when
+/// no request has a reason to take more than seconds.
+const LIFE_NS_MAX: u64 = 3_600_000_000_000;
+
+/// Bytes of the reads that compare the whole disk.
+pub(super) const COMPARED_AT_ONCE: usize = 256 << 10;
+
+/// What a life will be like.
+pub(super) struct Plan {
+    /// When it ends by force while it opens or serves.
+    pub(super) blow: Blow,
+    /// When it ends by force while it closes.
+    pub(super) blow_closing: Blow,
+    /// Hosts at once.
+    pub(super) hosts: u32,
+    /// Requests of all hosts together.
+    pub(super) requests: u64,
+    /// What the hosts are like.
+    pub(super) habits: Habits,
+    /// How the drive is opened.
+    pub(super) options: OpenOptions,
+    /// The medium while the drive opens.
+    pub(super) opening: FaultPlan,
+    /// The medium while it serves and closes.
+    pub(super) serving: FaultPlan,
+    /// Whether reads fail while the drive opens, so that it may be refused this time.
+    pub(super) may_be_refused: bool,
+    /// What may fail by the medium's fault while it serves.
+    pub(super) faults: Faults,
+}
+
+/// How far a life has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// The drive is not open.
+    #[default]
+    Opening,
+    /// Hosts are served.
+    Serving,
+    /// The drive is being closed.
+    Closing,
+    /// It is closed in order.
+    Closed,
+    /// It was closed after a failure of the medium had poisoned it.
+    Poisoned,
+}
+
+/// What the next life must find, if this one closed in order.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Farewell {
+    /// The accounts at the end.
+    pub(super) audit: Audit,
+    /// Whether nobody has opened the drive since, not even in vain.
+    pub(super) is_last: bool,
+}
+
+/// A life being lived.
+pub(super) struct Life {
+    /// The world it is lived in.
+    pub(super) scene: Rc<Scene>,
+    /// The medium.
+    pub(super) layers: Rc<Layers>,
+    /// How far it has come.
+    pub(super) stage: Cell<Stage>,
+    /// Of the life before.
+    pub(super) farewell: Cell<Option<Farewell>>,
+    /// The drive, once it is open.
+    pub(super) drive: RefCell<Option<Rc<TorturedDrive>>>,
+}
+
+impl Life {
+    /// A handle on the medium for a drive.
+    pub(super) fn medium(&self) -> TracedMedium {
+        TracedMedium {
+            layers: self.layers.clone(),
+            fuse: self.scene.fuse.clone(),
+            trace: self.scene.trace.clone(),
+            clock: self.scene.runtime.clone(),
+        }
+    }
+
+    /// Lives to the end, unless the fuse blows.
+    pub(super) async fn live(&self, plan: &Plan, random: &mut Random) -> Result<(), Mismatch> {
+        self.layers.set_plan(plan.opening.clone());
+        let drive = match self.open(plan.options).await {
+            Ok(drive) => drive,
+            Err(error) if plan.may_be_refused && is_of_a_read(&error) => return Ok(()),
+            Err(error) => {
+                let promised = "the drive opens".to_owned();
+                return Err(Mismatch { promised, found: error.chain() });
+            }
+        };
+        self.layers.set_plan(FaultPlan::default());
+        let drive = Rc::new(drive);
+        self.drive.replace(Some(drive.clone()));
+        self.compare(&drive).await?;
+        self.stage.set(Stage::Serving);
+        for task in Drive::tasks(&drive) {
+            self.scene.runtime.spawn(self.scene.fuse.task(task));
+        }
+        self.scene.faults.set(plan.faults);
+        self.layers.set_plan(plan.serving.clone());
+        self.scene.allow_requests(plan.requests);
+        self.serve(&drive, plan, random).await?;
+        self.stage.set(Stage::Closing);
+        self.scene.count_progress();
+        self.scene.fuse.set(plan.blow_closing);
+        let Some(closed) = self.scene.runtime.timeout(LIFE_NS_MAX, drive.close()).await else {
+            let found = "it waits for ever".to_owned();
+            return Err(Mismatch { promised: "the drive closes".to_owned(), found });
+        };
+        self.scene.fuse.set(Blow::Never);
+        match closed {
+            Ok(()) => {
+                let taken = self.scene.model.borrow().taken();
+                self.scene.model.borrow_mut().promise(taken);
+                let audit = self.audit(&drive).await?;
+                self.farewell.set(Some(Farewell { audit, is_last: true }));
+                self.stage.set(Stage::Closed);
+                Ok(())
+            }
+            Err(error) if plan.faults.of_writes && error.kind() != ErrorKind::Busy => {
+                self.stage.set(Stage::Poisoned);
+                Ok(())
+            }
+            Err(error) => {
+                Err(Mismatch { promised: "the drive closes".to_owned(), found: error.chain() })
+            }
+        }
+    }
+
+    /// Opens the drive.
+    pub(super) async fn open(&self, options: OpenOptions) -> Result<TorturedDrive> {
+        Drive::open(self.medium(), self.scene.runtime.clone(), options).await
+    }
+
+    /// Judges the disk and the accounts of a drive that was just opened.
+    async fn compare(&self, drive: &TorturedDrive) -> Result<(), Mismatch> {
+        let audit = self.audit(drive).await?;
+        if let Some(farewell) = self.farewell.take()
+            && (farewell.audit != audit || farewell.is_last && !drive.info().was_clean)
+        {
+            return Err(Mismatch {
+                promised: format!("the accounts of the life before: {:?}", farewell.audit),
+                found: format!("{audit:?}, closed in order: {}", drive.info().was_clean),
+            });
+        }
+        let mut disk = vec![0xa5; drive.size_bytes() as usize];
+        for (index, part) in disk.chunks_mut(COMPARED_AT_ONCE).enumerate() {
+            let offset = (index * COMPARED_AT_ONCE) as u64;
+            drive.read(offset, part).await.map_err(|error| unreadable(&error))?;
+        }
+        let (taken, durable) = {
+            let model = self.scene.model.borrow();
+            (model.taken(), model.durable())
+        };
+        let settled = self.scene.model.borrow_mut().settle(&disk)?;
+        assert_eq!(settled.kept + settled.lost, taken);
+        self.scene.trace.add_bytes(&disk);
+        let mut tally = self.scene.tally.borrow_mut();
+        tally.changes_kept += (settled.kept - durable) as u64;
+        tally.changes_lost += settled.lost as u64;
+        Ok(())
+    }
+
+    /// Runs all hosts to their end, then judges the accounts.
+    async fn serve(
+        &self,
+        drive: &Rc<TorturedDrive>,
+        plan: &Plan,
+        random: &mut Random,
+    ) -> Result<(), Mismatch> {
+        let left = Rc::new(Cell::new(plan.hosts));
+        let ended = Rc::new(WaitQueue::default());
+        for _ in 0..plan.hosts {
+            let scene = self.scene.clone();
+            let host = Host::new(drive.clone(), scene, plan.habits, random.next_u64());
+            let (left, ended) = (left.clone(), ended.clone());
+            self.scene.runtime.spawn(self.scene.fuse.task(async move {
+                host.run().await;
+                left.set(left.get() - 1);
+                ended.wake_all();
+            }));
+        }
+        let all_ended = ended.wait_for(|| (left.get() == 0).then_some(()));
+        if self.scene.runtime.timeout(LIFE_NS_MAX, all_ended).await.is_none() {
+            return Err(Mismatch {
+                promised: "every request ends".to_owned(),
+                found: format!("{} hosts wait for ever", left.get()),
+            });
+        }
+        // Half of the lives close at once, the others let the upkeep see some quiet.
+        if random.random() {
+            self.scene.sleep(random.random_range(0..3_000_000_000)).await;
+        }
+        self.layers.set_plan(FaultPlan::default());
+        self.audit(drive).await?;
+        self.layers.set_plan(plan.serving.clone());
+        Ok(())
+    }
+
+    /// Holds the drive's accounts against its map.
+    async fn audit(&self, drive: &TorturedDrive) -> Result<Audit, Mismatch> {
+        let wrong = |found: String| Mismatch {
+            promised: "the accounts equal a recount, and no space is leaked".to_owned(),
+            found,
+        };
+        let audited = self.scene.runtime.timeout(LIFE_NS_MAX, drive.audit()).await;
+        let audited = audited.ok_or_else(|| wrong("the audit waits for ever".to_owned()))?;
+        audited.map_err(|error| wrong(error.chain()))
+    }
+}
+
+fn is_of_a_read(error: &Error) -> bool {
+    error.kind() == ErrorKind::Medium
+}
+
+fn unreadable(error: &Error) -> Mismatch {
+    Mismatch { promised: "the whole disk can be read".to_owned(), found: error.chain() }
+}

@@ -1,0 +1,233 @@
+//! `pumice-torture`: runs crash worlds by seed until one breaks a promise or the time is up.
+
+#![allow(clippy::disallowed_methods, reason = "worlds are counted by the real second")]
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use pumice_drive::base::{Error, Result};
+use pumice_report::{Align, Table};
+use pumice_torture::{STEPS_DEFAULT, Tally, Violation, run_world};
+
+/// Worlds without --worlds and --time: about a minute.
+const WORLDS_DEFAULT: u64 = 200;
+
+/// Crash, rot and fail simulated drives, and check that every promise holds
+///
+/// A world is a small drive in memory, in virtual time, drawn from a seed: its geometry and codec,
+/// what its hosts do, when the power fails and which unsynced writes survive, which bits rot. An
+/// oracle knows what was promised. The first broken promise is printed with the command that
+/// reproduces it, and the exit code is 1. The same seed and steps give the same run.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    after_help = "\
+Examples:
+  pumice-torture
+  pumice-torture --time 10m
+  pumice-torture --seed 42 --worlds 1 --steps 1000"
+)]
+struct Args {
+    /// Seed of the first world; each further one has the next
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// End after so many worlds [default: 200, or as many as the time allows]
+    #[arg(long, value_name = "W")]
+    worlds: Option<u64>,
+
+    /// Most requests of one life of a drive
+    #[arg(long, value_name = "M", default_value_t = STEPS_DEFAULT)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    steps: u64,
+
+    /// Begin no world after this time, like 60s, 10m or 8h
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    time: Option<Duration>,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Summary {
+    first_seed: u64,
+    steps: u64,
+    #[serde(flatten)]
+    tally: Tally,
+    seconds: f64,
+    worlds_per_second: f64,
+    violation: Option<Violation>,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(&args) {
+        Ok(None) => ExitCode::SUCCESS,
+        Ok(Some(violation)) => {
+            eprintln!("pumice-torture: {violation}");
+            ExitCode::from(1)
+        }
+        Err(error) => {
+            eprintln!("pumice-torture: {}", error.chain());
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The first broken promise, if there was one.
+fn run(args: &Args) -> Result<Option<Violation>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // The first signal ends the run after its world, the second at once.
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stop.clone())
+            .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
+            .map_err(|error| Error::os("cannot catch signals", error))?;
+    }
+    let summary = torture(args, &stop);
+    let shown = match args.json {
+        true => serde_json::to_string_pretty(&summary).expect("results serialize") + "\n",
+        false => text(&summary),
+    };
+    std::io::stdout()
+        .write_all(shown.as_bytes())
+        .map_err(|error| Error::os("cannot write the result", error))?;
+    Ok(summary.violation)
+}
+
+fn torture(args: &Args, stop: &AtomicBool) -> Summary {
+    let worlds = args.worlds.unwrap_or(if args.time.is_some() { u64::MAX } else { WORLDS_DEFAULT });
+    let style = ProgressStyle::with_template("{pos} worlds ({per_sec}), {msg} crash states");
+    let bar = ProgressBar::no_length().with_style(style.expect("a constant template"));
+    let start = Instant::now();
+    let mut tally = Tally::default();
+    let mut violation = None;
+    for index in 0..worlds {
+        let is_over = args.time.is_some_and(|time| start.elapsed() >= time);
+        if is_over || stop.load(Ordering::Relaxed) {
+            break;
+        }
+        match run_world(args.seed.wrapping_add(index), args.steps) {
+            Ok(world) => tally.add(&world),
+            Err(broken) => {
+                violation = Some(*broken);
+                break;
+            }
+        }
+        bar.set_message(tally.crash_states.to_string());
+        bar.set_position(tally.worlds);
+    }
+    bar.finish_and_clear();
+    let seconds = start.elapsed().as_secs_f64();
+    let worlds_per_second = if seconds > 0.0 { tally.worlds as f64 / seconds } else { 0.0 };
+    let (first_seed, steps) = (args.seed, args.steps);
+    Summary { first_seed, steps, tally, seconds, worlds_per_second, violation }
+}
+
+fn text(summary: &Summary) -> String {
+    let tally = &summary.tally;
+    let mut table = Table::new(&[("", Align::Left), ("", Align::Left)]);
+    let mut row = |name: &str, value: String| table.row(vec![name.into(), value]);
+    row(
+        "worlds",
+        format!(
+            "{} in {:.1} s, {:.2} a second",
+            tally.worlds, summary.seconds, summary.worlds_per_second
+        ),
+    );
+    row(
+        "lives",
+        format!(
+            "{}: {} power losses, {} kills, {} closes, {} poisonings",
+            tally.lives, tally.power_losses, tally.kills, tally.closes, tally.poisonings
+        ),
+    );
+    row(
+        "crashes",
+        format!(
+            "{} while opening, {} while closing",
+            tally.crashes_while_opening, tally.crashes_while_closing
+        ),
+    );
+    row("crash states", tally.crash_states.to_string());
+    row(
+        "requests",
+        format!(
+            "{}: {} reads, {} writes, {} flushes, {} trims",
+            tally.requests, tally.reads, tally.writes, tally.flushes, tally.trims
+        ),
+    );
+    row("", format!("{} refused for space, {} failed", tally.no_space, tally.failed));
+    row(
+        "changes at risk",
+        format!("{} kept, {} lost in crashes", tally.changes_kept, tally.changes_lost),
+    );
+    row(
+        "drives",
+        format!(
+            "{} segments emptied, {} checkpoints, {} leaves loaded, {} batches rolled forward",
+            tally.gc_victims, tally.checkpoints, tally.map_misses, tally.recovered_batches
+        ),
+    );
+    row("media operations", tally.media_operations.to_string());
+    row("polls", tally.polls.to_string());
+    row(
+        "unsynced writes",
+        format!(
+            "{} kept, {} dropped, {} torn in crashes",
+            tally.writes_kept, tally.writes_dropped, tally.writes_torn
+        ),
+    );
+    row(
+        "bit rot",
+        format!(
+            "{} bits: {} unreadable blocks, {} refusals to open",
+            tally.rotten_bits, tally.rotten_blocks, tally.rot_refusals
+        ),
+    );
+    row("fingerprint", format!("{:016x}", tally.fingerprint));
+    table.to_text()
+}
+
+/// Reads a time as people type it: `90`, `60s`, `10m`, `8h`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = match text.strip_suffix(['s', 'm', 'h']) {
+        Some(number) => (number, &text[number.len()..]),
+        None => (text, "s"),
+    };
+    let seconds = match unit {
+        "m" => 60,
+        "h" => 3600,
+        _ => 1,
+    };
+    let number: Option<u64> = number.parse().ok();
+    number
+        .and_then(|number| number.checked_mul(seconds))
+        .map(Duration::from_secs)
+        .ok_or_else(|| format!("'{text}' is not a time: try 60s, 10m or 8h"))
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: times are read as people type them.
+    use super::*;
+
+    #[test]
+    fn times_are_read() {
+        for (text, seconds) in [("0", 0), ("90", 90), ("60s", 60), ("10m", 600), ("8h", 28800)] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in ["", "s", "-1s", "1.5m", "10 m", "5d", "9999999999999999999h"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}

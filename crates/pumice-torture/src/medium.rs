@@ -1,0 +1,110 @@
+//! The medium that a tortured drive sees: the fault layer, behind the fuse, traced.
+//!
+//! A handle: the world keeps the layer when the drive on it is gone, since what no sync covered
+//! outlives the process that wrote it. Adds no faults of its own.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::fuse::{Effect, Fuse};
+use super::trace::Trace;
+use pumice_drive::base::{AlignedBuffer, Clock, Result, SegmentId};
+use pumice_drive::media::layer::Fault;
+use pumice_drive::media::mem::MemMedium;
+use pumice_drive::media::{Capabilities, Geometry, Medium};
+use pumice_drive::runtime::Runtime;
+
+/// The layers below the handle.
+pub(super) type Layers = Fault<MemMedium, Runtime>;
+
+/// The kinds of operation, as the trace has them.
+#[derive(Clone, Copy)]
+enum Kind {
+    Append = 1,
+    Read,
+    Sync,
+    Discard,
+    ReadSuperblock,
+    WriteSuperblock,
+}
+
+/// A handle on the fault layer of one world.
+pub(super) struct TracedMedium {
+    /// What stands below.
+    pub(super) layers: Rc<Layers>,
+    /// What ends a life.
+    pub(super) fuse: Rc<Fuse>,
+    /// Where operations are noted.
+    pub(super) trace: Rc<Trace>,
+    /// For the time of an operation.
+    pub(super) clock: Runtime,
+}
+
+impl TracedMedium {
+    fn note(&self, kind: Kind, place: u32, offset: u32, is_ok: bool) {
+        let place = u64::from(place) << 32 | u64::from(offset);
+        self.trace.add(&[kind as u64, place, u64::from(is_ok), self.clock.now_ns()]);
+    }
+}
+
+impl Medium for TracedMedium {
+    fn capabilities(&self) -> Capabilities {
+        self.layers.capabilities()
+    }
+
+    fn set_geometry(&self, geometry: Geometry) -> Result<()> {
+        self.layers.set_geometry(geometry)
+    }
+
+    async fn append(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> Result<()> {
+        self.trace.add_bytes(&buffer);
+        let result =
+            self.fuse.operation(Effect::Update, self.layers.append(segment, offset, buffer)).await;
+        self.note(Kind::Append, segment.0, offset, result.is_ok());
+        result
+    }
+
+    async fn read(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: AlignedBuffer,
+    ) -> (AlignedBuffer, Result<()>) {
+        let (buffer, result) =
+            self.fuse.operation(Effect::None, self.layers.read(segment, offset, buffer)).await;
+        self.note(Kind::Read, segment.0, offset, result.is_ok());
+        (buffer, result)
+    }
+
+    async fn sync(&self) -> Result<()> {
+        let result = self.fuse.operation(Effect::Update, self.layers.sync()).await;
+        self.note(Kind::Sync, 0, 0, result.is_ok());
+        result
+    }
+
+    async fn discard(&self, segment: SegmentId) -> Result<()> {
+        let result = self.fuse.operation(Effect::Discard, self.layers.discard(segment)).await;
+        self.note(Kind::Discard, segment.0, 0, result.is_ok());
+        result
+    }
+
+    async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
+        let result = self.fuse.operation(Effect::None, self.layers.read_superblock(slot)).await;
+        self.note(Kind::ReadSuperblock, slot, 0, result.is_ok());
+        result
+    }
+
+    async fn write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> Result<()> {
+        let result = self
+            .fuse
+            .operation(Effect::Superblock, self.layers.write_superblock(slot, bytes))
+            .await;
+        self.note(Kind::WriteSuperblock, slot, 0, result.is_ok());
+        result
+    }
+}

@@ -1,0 +1,145 @@
+//! Goal: the oracle objects to whatever breaks a promise, and to nothing else.
+//! Method: histories made by hand, and the disks that a crash could and could not leave.
+
+use super::*;
+
+const BLOCKS: usize = 8;
+
+/// A change of `count` blocks from `block` on, all of one byte.
+fn write(request: u64, block: usize, count: usize) -> Change {
+    let content = Content::Bytes(vec![request as u8; count * BLOCK_BYTES]);
+    Change { request, offset: block * BLOCK_BYTES, content }
+}
+
+fn trim(request: u64, block: usize, count: usize) -> Change {
+    let content = Content::Zeroes(count * BLOCK_BYTES);
+    Change { request, offset: block * BLOCK_BYTES, content }
+}
+
+/// A disk of one byte a block.
+fn disk(bytes: [u8; BLOCKS]) -> Vec<u8> {
+    bytes.into_iter().flat_map(|byte| [byte; BLOCK_BYTES]).collect()
+}
+
+/// The history of most tests: 1 and 2 overlap, 3 trims a part of both, 4 writes into that.
+fn model(durable: usize) -> Model {
+    let mut model = Model::new(BLOCKS * BLOCK_BYTES);
+    for change in [write(1, 0, 4), write(2, 2, 4), trim(3, 3, 2), write(4, 4, 1)] {
+        model.take(change);
+    }
+    model.promise(durable);
+    model
+}
+
+const STATES: [[u8; BLOCKS]; 5] = [
+    [0; BLOCKS],
+    [1, 1, 1, 1, 0, 0, 0, 0],
+    [1, 1, 2, 2, 2, 2, 0, 0],
+    [1, 1, 2, 0, 0, 2, 0, 0],
+    [1, 1, 2, 0, 4, 2, 0, 0],
+];
+
+#[test]
+fn every_prefix_not_shorter_than_the_flush_is_right() {
+    for durable in 0..=4 {
+        for (kept, state) in STATES.into_iter().enumerate() {
+            let settled = model(durable).settle(&disk(state));
+            match settled {
+                Ok(settled) => assert_eq!(settled, Settled { kept, lost: 4 - kept }),
+                Err(mismatch) => {
+                    assert!(kept < durable, "{kept} of {durable}: {mismatch:?}");
+                    assert!(mismatch.found.contains("a flush was lost"), "{mismatch:?}");
+                }
+            }
+            assert_eq!(model(durable).settle(&disk(state)).is_ok(), kept >= durable);
+        }
+    }
+}
+
+fn assert_refused(found: &[u8], what: &str) {
+    let mismatch = model(1).settle(found).expect_err(what);
+    assert!(mismatch.found.contains("no prefix explains"), "{what}: {mismatch:?}");
+}
+
+#[test]
+fn what_is_no_prefix_is_refused() {
+    assert_refused(&disk([1, 1, 2, 2, 4, 2, 0, 0]), "a resurrected trim");
+    assert_refused(&disk([0, 0, 2, 2, 2, 2, 0, 0]), "the second change without the first");
+    assert_refused(&disk([1, 1, 1, 1, 2, 2, 0, 0]), "half of a write");
+    assert_refused(&disk([1, 1, 1, 0, 4, 2, 0, 0]), "a stale block under newer ones");
+    assert_refused(&disk([1, 1, 2, 0, 4, 2, 0, 9]), "a block that nobody wrote");
+    assert_refused(&disk([2, 1, 2, 0, 4, 2, 0, 0]), "the right bytes in the wrong place");
+    let mut mixed = disk(STATES[2]);
+    mixed[2 * BLOCK_BYTES + 512..3 * BLOCK_BYTES].fill(1);
+    assert_refused(&mixed, "a block half old, half new");
+    let mut flipped = disk(STATES[4]);
+    flipped[77] ^= 1;
+    assert_refused(&flipped, "a flipped bit");
+}
+
+#[test]
+fn a_settled_disk_is_the_base_of_the_next_life() {
+    let mut model = model(0);
+    model.settle(&disk(STATES[2])).unwrap();
+    assert_eq!((model.taken(), model.durable()), (0, 0));
+    model.take(write(5, 7, 1));
+    let error = model.settle(&disk(STATES[3])).unwrap_err();
+    assert!(error.found.contains("LBA 3"), "{error:?}");
+    model.settle(&disk([1, 1, 2, 2, 2, 2, 0, 5])).unwrap();
+}
+
+/// Judges a read of blocks 2..4, during which change 2 is taken.
+fn read(found: [u8; 2]) -> Result<(), Mismatch> {
+    let mut model = Model::new(BLOCKS * BLOCK_BYTES);
+    model.take(write(1, 0, 4));
+    model.begin_read(1, 2 * BLOCK_BYTES + 100..4 * BLOCK_BYTES);
+    model.take(write(2, 2, 1));
+    model.take(trim(3, 6, 1));
+    let found: Vec<u8> = found.into_iter().flat_map(|byte| [byte; BLOCK_BYTES]).collect();
+    model.end_read(1, Some(&found[100..]))
+}
+
+#[test]
+fn a_read_gives_what_a_block_held_meanwhile() {
+    assert_eq!(read([1, 1]), Ok(()));
+    assert_eq!(read([2, 1]), Ok(()));
+    for wrong in [[0, 1], [1, 2], [2, 0], [3, 1]] {
+        assert!(read(wrong).is_err(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_read_that_began_after_a_change_does_not_give_what_was_before() {
+    let mut model = Model::new(BLOCKS * BLOCK_BYTES);
+    model.take(write(1, 0, 1));
+    model.begin_read(1, 0..BLOCK_BYTES);
+    assert!(model.end_read(1, Some(&[0; BLOCK_BYTES])).is_err());
+    model.begin_read(2, 0..BLOCK_BYTES);
+    model.take(write(2, 0, 1));
+    let mut mixed = [1; BLOCK_BYTES];
+    mixed[..2048].fill(2);
+    assert!(model.end_read(2, Some(&mixed)).is_err(), "a mixture");
+}
+
+/// The message is all that somebody has who looks for a bug.
+#[test]
+fn a_mismatch_names_block_history_and_content() {
+    let mut random = pumice_drive::base::seed::random(1);
+    let mut model = Model::new(BLOCKS * BLOCK_BYTES);
+    for request in [40, 41] {
+        let stamped = |number| {
+            let mut any = || super::super::data::any(&mut random, 0, BLOCK_BYTES, number);
+            (0..64).map(|_| any()).find(|bytes| describe(bytes).contains("stamp"))
+        };
+        let bytes = { stamped }(request).expect("some kind carries a stamp");
+        model.take(Change { request, offset: 0, content: Content::Bytes(bytes) });
+    }
+    model.take(write(42, 1, 1));
+    let mut found = model.disk.clone();
+    found[..BLOCK_BYTES].fill(7);
+    let mismatch = model.settle(&found).unwrap_err();
+    assert!(mismatch.found.contains("LBA 0"), "{mismatch:?}");
+    assert!(mismatch.found.contains("1 (request 40), 2 (request 41)"), "{mismatch:?}");
+    assert!(mismatch.found.contains("bytes 0x07"), "{mismatch:?}");
+    assert!(mismatch.promised.contains("request 41 for LBA 0"), "{mismatch:?}");
+}

@@ -1,0 +1,185 @@
+//! What everybody in a world has in common: clock, fuse, oracle, counters, and the first thing that
+//! went wrong.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use super::fuse::Fuse;
+use super::medium::TracedMedium;
+use super::model::{Mismatch, Model};
+use super::tally::Tally;
+use super::trace::Trace;
+use pumice_drive::base::{Clock, ErrorKind, Result};
+use pumice_drive::controller::Drive;
+use pumice_drive::runtime::Runtime;
+
+/// The drive under torture.
+pub(super) type TorturedDrive = Drive<TracedMedium, Runtime>;
+
+/// Trims that a full drive must still take: its reserve of one segment, the smallest of which holds
+/// over a thousand batches of one trim each; half of that, to be safe from batches cut short.
+const TRIMS_WHEN_FULL: u64 = 500;
+
+/// What a host asked for. Write-zeroes with edges count as writes, since their edges are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    /// A read.
+    Read = 11,
+    /// A write.
+    Write,
+    /// A flush.
+    Flush,
+    /// A trim.
+    Trim,
+    /// Write-zeroes of whole blocks.
+    WriteZeroes,
+}
+
+/// Failures of the medium that the present life may meet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Faults {
+    /// Appends or syncs fail: writes and flushes may, for good.
+    pub(super) of_writes: bool,
+    /// Reads of the medium fail, or flip a bit.
+    pub(super) of_reads: bool,
+}
+
+/// The common ground of one world.
+pub(super) struct Scene {
+    /// Virtual time.
+    pub(super) runtime: Runtime,
+    /// What ends a life.
+    pub(super) fuse: Rc<Fuse>,
+    /// What happened.
+    pub(super) trace: Rc<Trace>,
+    /// The oracle.
+    pub(super) model: RefCell<Model>,
+    /// What was done.
+    pub(super) tally: RefCell<Tally>,
+    /// What may fail in this life.
+    pub(super) faults: Cell<Faults>,
+    /// Whether the drive may run out of space.
+    pub(super) may_fill_up: bool,
+    verdict: RefCell<Option<Mismatch>>,
+    requests: Cell<u64>,
+    requests_left: Cell<u64>,
+    trims_when_full: Cell<Option<u64>>,
+}
+
+impl Scene {
+    /// A scene before its first life.
+    pub(super) fn new(disk_bytes: u64, may_fill_up: bool) -> Self {
+        Self {
+            runtime: Runtime::simulated(),
+            fuse: Rc::default(),
+            trace: Rc::default(),
+            model: RefCell::new(Model::new(disk_bytes as usize)),
+            tally: RefCell::default(),
+            faults: Cell::default(),
+            may_fill_up,
+            verdict: RefCell::default(),
+            requests: Cell::new(0),
+            requests_left: Cell::new(0),
+            trims_when_full: Cell::new(None),
+        }
+    }
+
+    /// A life begins that may issue so many requests.
+    pub(super) fn allow_requests(&self, requests: u64) {
+        self.requests_left.set(requests);
+    }
+
+    /// Number of the next request in the world, from 1; none if the life's are used up.
+    pub(super) fn next_request(&self) -> Option<u64> {
+        self.requests_left.set(self.requests_left.get().checked_sub(1)?);
+        self.requests.set(self.requests.get() + 1);
+        Some(self.requests.get())
+    }
+
+    /// Number of the last request.
+    pub(super) fn requests(&self) -> u64 {
+        self.requests.get()
+    }
+
+    /// Lets virtual time pass.
+    pub(super) async fn sleep(&self, ns: u64) {
+        self.runtime.sleep_ns(ns).await;
+    }
+
+    /// Adds what the fuse has counted to the tally; it counts anew when it is set.
+    pub(super) fn count_progress(&self) {
+        let mut tally = self.tally.borrow_mut();
+        tally.polls += self.fuse.polls();
+        tally.media_operations += self.fuse.operations();
+    }
+
+    /// Ends the life because a promise was broken. The first accusation counts.
+    pub(super) fn accuse(&self, mismatch: Mismatch) {
+        self.verdict.borrow_mut().get_or_insert(mismatch);
+        self.fuse.blow();
+    }
+
+    /// The broken promise, if there is one.
+    pub(super) fn verdict(&self) -> Option<Mismatch> {
+        self.verdict.take()
+    }
+
+    /// Notes the end of a request and judges its error.
+    pub(super) fn ended(
+        &self,
+        verb: Verb,
+        offset: u64,
+        len: u64,
+        result: &Result<()>,
+    ) -> Result<(), Mismatch> {
+        let kind = result.as_ref().err().map(|error| error.kind());
+        let code = kind.map_or(0, |kind| kind as u64 + 1);
+        self.trace.add(&[verb as u64, offset, len, code, self.runtime.now_ns()]);
+        self.tally.borrow_mut().request(verb, kind);
+        let is_trim = matches!(verb, Verb::Trim | Verb::WriteZeroes);
+        let faults = self.faults.get();
+        let may_fail = match kind {
+            None => {
+                let trims = self.trims_when_full.get();
+                self.trims_when_full.set(trims.map(|trims| trims + u64::from(is_trim)));
+                true
+            }
+            Some(ErrorKind::NoSpace) => self.may_refuse(verb),
+            Some(ErrorKind::Poisoned) => faults.of_writes && verb != Verb::Read,
+            Some(ErrorKind::Medium | ErrorKind::Corrupt) => {
+                // A trim may need leaves of the map.
+                faults.of_reads && verb != Verb::Flush
+            }
+            Some(_) => false,
+        };
+        match result {
+            Err(error) if !may_fail => Err(Mismatch {
+                promised: format!("{verb:?} of {len} bytes at {offset} succeeds"),
+                found: error.chain(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the medium may fail in this life.
+    pub(super) fn has_faults(&self) -> bool {
+        let Faults { of_writes, of_reads } = self.faults.get();
+        of_writes || of_reads
+    }
+
+    /// Whether a request may be refused for lack of space.
+    fn may_refuse(&self, verb: Verb) -> bool {
+        match verb {
+            Verb::Write => {
+                let trims = self.trims_when_full.get();
+                self.trims_when_full.set(trims.or(Some(0)));
+                // A victim that cannot be read cannot be emptied.
+                self.may_fill_up || self.faults.get().of_reads
+            }
+            Verb::Trim | Verb::WriteZeroes => {
+                self.trims_when_full.get().is_some_and(|trims| trims >= TRIMS_WHEN_FULL)
+            }
+            Verb::Read | Verb::Flush => false,
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! `pumice attach`: a drive as a block device of the kernel, by a file of a FUSE file system and a
+//! loop device on it.
+//!
+//! ```text
+//! attach ----> the same program, --foreground --in-background
+//!   | stdout      opens the drive, mounts the file          (this thread, which serves it)
+//!   |             losetup, mkfs, mount                      (a thread beside it)
+//!   +<----------- prints the device, leaves the terminal
+//!  exit 0         serves until `pumice detach` or a signal has taken the device down
+//! ```
+//!
+//! The process in the background is a new one rather than a fork, which threads would not survive.
+//! Nothing of a failed attempt stays; what a killed process leaves goes with the next attempt.
+
+mod attachment;
+mod holders;
+mod loop_device;
+mod protect;
+mod set_up;
+mod take_down;
+mod tools;
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
+
+use clap::ValueEnum;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+pub(crate) use self::attachment::Attachment;
+use self::set_up::Wanted;
+pub(crate) use self::take_down::take_down;
+use super::open::{self, FileDrive, Opening, while_busy};
+use super::serve::name_of;
+use super::{Outcome, print, print_json};
+use crate::control::ControlSocket;
+use crate::fuse::{FILE_NAME, FuseMount};
+use crate::watch::{Connections, Measured, Watch};
+use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_drive::runtime::{Backend, Runtime};
+
+/// Make a drive a block device of this machine, and mount it (root)
+///
+/// Prints the device, /dev/loopN, once it is ready, and serves it in the background until `pumice
+/// detach`. With a mount point, what is on the drive is mounted there. fstrim gives space back.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pumice attach drive.pumice
+  pumice attach drive.pumice /mnt --mkfs ext4
+  pumice attach drive.pumice /mnt
+  pumice detach /mnt")]
+pub(crate) struct Args {
+    /// File or block device of the drive
+    path: PathBuf,
+
+    /// Empty directory at which to mount the file system that is on the drive
+    mountpoint: Option<PathBuf>,
+
+    /// Make a file system on the drive first
+    #[arg(long, value_enum, value_name = "KIND", conflicts_with = "read_only")]
+    mkfs: Option<FileSystem>,
+
+    /// Make it although the drive carries something already, which is lost
+    #[arg(long, requires = "mkfs")]
+    force: bool,
+
+    #[command(flatten)]
+    opening: Opening,
+
+    /// Smallest unit that the device reads and writes, in bytes; 512 for what was made on a device
+    /// of 512, like partition tables and XFS, at a price for small writes
+    #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = sector_bytes)]
+    sector_size: u16,
+
+    /// Stay in the foreground; a signal detaches, unless the device is in use
+    #[arg(long)]
+    foreground: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Leave the terminal once the device is ready: how the process in the background is started
+    #[arg(long, hide = true, requires = "foreground")]
+    in_background: bool,
+}
+
+/// What `--mkfs` makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FileSystem {
+    /// ext4, by mkfs.ext4
+    Ext4,
+    /// XFS, by mkfs.xfs
+    Xfs,
+}
+
+impl FileSystem {
+    fn program(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 => "mkfs.ext4",
+            FileSystem::Xfs => "mkfs.xfs",
+        }
+    }
+}
+
+impl Args {
+    fn wanted(&self) -> Wanted {
+        Wanted {
+            sector_bytes: self.sector_size,
+            read_only: self.opening.read_only,
+            mkfs: self.mkfs,
+            force: self.force,
+            mountpoint: self.mountpoint.clone(),
+        }
+    }
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// The machine, the drive or the mount point is not fit for it, or a step fails; nothing is left.
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    let wanted = args.wanted();
+    wanted.check_machine()?;
+    // If something is, what is mounted there may be what is left of the drive itself.
+    if Attachment::of(&args.path)?.is_none() {
+        wanted.check_mountpoint()?;
+    }
+    if args.foreground { serve(args, wanted) } else { start_in_background() }
+}
+
+fn refuse_attached(path: &Path, attachment: &Attachment) -> Result<()> {
+    if attachment.process().is_none() {
+        return Ok(());
+    }
+    let devices = attachment.devices();
+    let devices: Vec<_> = devices.iter().map(|device| device.display().to_string()).collect();
+    let what = format!("{} is attached already: {}", path.display(), devices.join(", "));
+    Err(Error::new(ErrorKind::Busy, what))
+}
+
+/// Starts the process that stays and passes on what it prints. Its words go to the same stderr
+/// until the device is ready.
+fn start_in_background() -> Result<Outcome> {
+    let cannot = |error| Error::os("cannot start the process in the background", error);
+    let program = std::env::current_exe().map_err(cannot)?;
+    let mut command = Command::new(program);
+    command.args(std::env::args_os().skip(1)).args(["--foreground", "--in-background"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(cannot)?;
+    let mut result = String::new();
+    if let Some(mut pipe) = child.stdout.take() {
+        std::io::Read::read_to_string(&mut pipe, &mut result).map_err(cannot)?;
+    }
+    if !result.is_empty() {
+        print(&result)?;
+        return Ok(Outcome::Good);
+    }
+    // It has said why.
+    let status = child.wait().map_err(cannot)?;
+    Ok(Outcome::Code(status.code().unwrap_or(2) as u8))
+}
+
+/// Attaches the drive and serves it to the end.
+fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
+    let signals = Arc::new(signal_socket()?);
+    let later = wanted.clone();
+    // Started before this process is protected, so that mkfs and its like are as others start them.
+    let (file, set_up) = Beside::new(move |file: PathBuf| later.set_up(&file))?;
+    let lacks = protect::against_reclaim();
+    let runtime = Runtime::new(Backend::Auto)?;
+    let drive = open::drive(&runtime, &args.path, args.opening.options());
+    let drive = drive.or_else(|error| match Attachment::of(&args.path)? {
+        Some(other) if error.kind() == ErrorKind::Busy => {
+            refuse_attached(&args.path, &other).and(Err(error))
+        }
+        _ => Err(error),
+    })?;
+    let steps = Steps { file, set_up, lacks, signals };
+    let served = serve_opened(args, &wanted, &runtime, &drive, steps);
+    let closed = runtime.block_on(drive.close());
+    runtime.drop_tasks();
+    let attachment = served?;
+    if let Err(error) = closed {
+        // The directory stays, by which `pumice detach` knows, and the log in it.
+        super::say_error(&super::at_path(&args.path, error).chain());
+        return Ok(Outcome::Problem);
+    }
+    attachment.remove()?;
+    Ok(Outcome::Good)
+}
+
+/// What is prepared before the drive is opened.
+struct Steps {
+    /// Takes the drive's file, with which setting up begins.
+    file: Sender<PathBuf>,
+    set_up: Beside<Result<PathBuf>>,
+    lacks: protect::Lacks,
+    signals: Arc<OwnedFd>,
+}
+
+/// Everything between opening and closing the drive.
+fn serve_opened(
+    args: &Args,
+    wanted: &Wanted,
+    runtime: &Runtime,
+    drive: &Rc<FileDrive>,
+    steps: Steps,
+) -> Result<Attachment> {
+    // The drive is locked: whoever attached it before has been killed and is gone within a moment,
+    // or both only read.
+    if let Some(left) = Attachment::of(&args.path)? {
+        while_busy(runtime, || refuse_attached(&args.path, &left))?;
+        take_down(&left)?;
+        left.remove()?;
+        tracing::warn!("removed what a process that was killed had left");
+    }
+    wanted.check_mountpoint()?;
+    let attachment = Attachment::begin(&args.path, args.mountpoint.as_deref())?;
+    let measured = Rc::new(Measured::new(drive.clone(), runtime.clone()));
+    let mount = FuseMount::mount(runtime, measured.clone(), &attachment.fuse_directory());
+    let mount = mount.inspect_err(|_| clean(&attachment))?;
+    let control = ControlSocket::bind(&args.path).inspect_err(|error| {
+        tracing::warn!("no other command will reach the drive: {}", error.chain());
+    });
+    if let Ok(control) = &control {
+        let watch = Watch::new(runtime.clone(), Connections::default);
+        let number = watch.add(name_of(&args.path), drive.clone(), measured, None);
+        runtime.spawn(control.serve(runtime.clone(), drive.clone(), (watch, number)));
+    }
+    // Fails only if the thread has ended, which its result tells.
+    let _ = steps.file.send(attachment.fuse_directory().join(FILE_NAME));
+    let ready = runtime.block_on(steps.set_up.end(runtime)).and_then(|device| {
+        protect::against_killing(steps.lacks);
+        announce(args, &attachment, &device).inspect_err(|_| {
+            let _ = runtime.block_on(beside(runtime, &attachment));
+        })
+    });
+    if let Err(error) = ready {
+        let _ = mount.unmount();
+        clean(&attachment);
+        return Err(error);
+    }
+    runtime.block_on(until_taken_down(runtime, &attachment, &steps.signals));
+    mount.unmount().map(|()| attachment)
+}
+
+/// Removes what a failed attempt has made. The error that counts is the one that was first.
+fn clean(attachment: &Attachment) {
+    let _ = attachment.remove();
+}
+
+/// Prints the device; in the background, leaves the terminal, which tells who started this.
+fn announce(args: &Args, attachment: &Attachment, device: &Path) -> Result<()> {
+    if args.json {
+        print_json(&serde_json::json!({
+            "path": args.path, "device": device, "mountpoint": args.mountpoint,
+        }))?;
+    } else {
+        print(&format!("{}\n", device.display()))?;
+    }
+    if !args.in_background {
+        return Ok(());
+    }
+    let left = attachment.open_log().and_then(|log| {
+        let null = File::options().write(true).open("/dev/null")?;
+        rustix::stdio::dup2_stderr(&log)?;
+        rustix::process::setsid()?;
+        std::env::set_current_dir("/")?;
+        rustix::stdio::dup2_stdout(&null)?;
+        Ok(())
+    });
+    left.map_err(|error| Error::os("cannot leave the terminal", error))
+}
+
+/// Waits for signals, one of which finds the device unused or taken down already.
+async fn until_taken_down(runtime: &Runtime, attachment: &Attachment, signals: &Arc<OwnedFd>) {
+    loop {
+        runtime.receive(signals, vec![0; 1], 0..1).await.1.ok();
+        match beside(runtime, attachment).await {
+            Ok(()) => return,
+            Err(error) => tracing::warn!("goes on: {}", error.chain()),
+        }
+    }
+}
+
+/// Takes the device down while this thread serves what that needs.
+async fn beside(runtime: &Runtime, attachment: &Attachment) -> Result<()> {
+    let attachment = attachment.clone();
+    let (start, taking) = Beside::new(move |()| take_down(&attachment))?;
+    let _ = start.send(());
+    taking.end(runtime).await
+}
+
+/// Work on a thread beside the runtime's, which serves meanwhile what the work needs.
+struct Beside<T> {
+    thread: JoinHandle<Option<T>>,
+    /// Closed by the thread's end.
+    ended: Arc<OwnedFd>,
+}
+
+impl<T: Send + 'static> Beside<T> {
+    /// A thread that waits for what it needs to begin; it ends if nobody can send that any more.
+    fn new<S: Send + 'static>(
+        work: impl FnOnce(S) -> T + Send + 'static,
+    ) -> Result<(Sender<S>, Self)> {
+        let cannot = |error| Error::os("cannot start a thread", error);
+        let (start, started) = channel();
+        let (ended, ending) = UnixStream::pair().map_err(cannot)?;
+        let thread = thread::Builder::new().name("beside".into()).spawn(move || {
+            let result = started.recv().ok().map(work);
+            drop(ending);
+            result
+        });
+        Ok((start, Self { thread: thread.map_err(cannot)?, ended: Arc::new(ended.into()) }))
+    }
+}
+
+impl<T> Beside<Result<T>> {
+    /// What the work gives.
+    async fn end(self, runtime: &Runtime) -> Result<T> {
+        runtime.receive(&self.ended, vec![0; 1], 0..1).await.1.ok();
+        let result = self.thread.join().expect("a thread that cannot panic");
+        result.expect("it was started")
+    }
+}
+
+/// A socket that gets a byte at each SIGINT, SIGTERM and SIGHUP.
+fn signal_socket() -> Result<OwnedFd> {
+    let cannot = |error| Error::os("cannot catch signals", error);
+    let (receiver, sender) = UnixStream::pair().map_err(cannot)?;
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let sender = sender.try_clone().map_err(cannot)?;
+        signal_hook::low_level::pipe::register(signal, sender).map_err(cannot)?;
+    }
+    Ok(receiver.into())
+}
+
+fn sector_bytes(text: &str) -> Result<u16, String> {
+    match text {
+        "512" => Ok(512),
+        "4096" => Ok(4096),
+        _ => Err("a sector has 512 or 4096 bytes".into()),
+    }
+}

@@ -1,0 +1,112 @@
+//! From a device with a mounted file system back to the drive's file: everything that could be
+//! refused comes before anything is lost.
+//!
+//! Also cleans up after a process that died, whose device answers nothing but errors.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::event::{Timespec, poll};
+use rustix::fs::OFlags;
+use rustix::mount::{UnmountFlags, unmount};
+
+use super::attachment::Attachment;
+use super::{holders, loop_device};
+use pumice_drive::base::{Error, ErrorKind, Result};
+
+/// How often it is looked whether a device is free, and whether it is gone: whoever looks at
+/// devices (losetup, udev) has one open for a moment, and it stays as long.
+const FREE_LOOKS: u32 = 50;
+const GONE_LOOKS: u32 = 250;
+
+/// How long apart.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
+/// Unmounts the file system that was mounted when the drive was attached, flushes the device and
+/// detaches it. What is done already is fine.
+///
+/// # Errors
+/// `Busy`, and by whom, if the device is mounted elsewhere or used; it then stays, flushed or not.
+pub(crate) fn take_down(attachment: &Attachment) -> Result<()> {
+    for device in attachment.devices() {
+        release(attachment, &device)?;
+        let excluding = exclusively(&device)?;
+        if let Some(process) = attachment.process() {
+            excluding.sync_all().map_err(|error| {
+                let what = format!(
+                    "cannot flush {} (to give up what is not flushed, kill process {process} and \
+                     detach again)",
+                    device.display()
+                );
+                Error::os(what, error)
+            })?;
+        }
+        drop(excluding);
+        loop_device::detach(&device)?;
+        wait_until_gone(attachment, &device)?;
+    }
+    Ok(())
+}
+
+/// Ends what attaching began on the device; refuses if others began more.
+fn release(attachment: &Attachment, device: &Path) -> Result<()> {
+    let mounts = holders::mounts_of(device);
+    let is_own = |place: &&Path| attachment.mountpoint() == Some(*place);
+    if let Some(place) = mounts.iter().map(|place| place.as_path()).find(|place| !is_own(place)) {
+        let (device, place) = (device.display(), place.display());
+        return busy(format!("{device} is mounted at {place}: unmount that first"));
+    }
+    if !becomes(FREE_LOOKS, || holders::openers(device).is_empty()) {
+        let openers = holders::openers(device).join(", ");
+        return busy(format!("{} is open in process {openers}", device.display()));
+    }
+    for place in mounts {
+        if let Err(error) = unmount(&place, UnmountFlags::empty()) {
+            let error = io::Error::from(error);
+            let users = holders::users(&place);
+            let by = if users.is_empty() { String::new() } else { " by process ".into() };
+            let what = format!("{} is in use{by}{}", place.display(), users.join(", "));
+            return Err(Error::os(what, error));
+        }
+    }
+    Ok(())
+}
+
+/// Opens the device as nobody can while a mount, a swap or another device is on it.
+fn exclusively(device: &Path) -> Result<File> {
+    let mut opening = File::options();
+    opening.read(true).custom_flags(OFlags::EXCL.bits() as i32);
+    opening.open(device).map_err(|error| {
+        let what = format!(
+            "{} is in use: by a mount out of sight, as swap, or below another device",
+            device.display()
+        );
+        Error::os(what, error)
+    })
+}
+
+fn wait_until_gone(attachment: &Attachment, device: &Path) -> Result<()> {
+    if becomes(GONE_LOOKS, || !attachment.devices().iter().any(|other| other == device)) {
+        return Ok(());
+    }
+    let openers = holders::openers(device).join(", ");
+    busy(format!("{} goes as soon as nobody has it open: {openers}", device.display()))
+}
+
+/// Whether something is so, or becomes so while it is looked at so often.
+fn becomes(looks: u32, is_so: impl Fn() -> bool) -> bool {
+    for _ in 1..looks {
+        if is_so() {
+            return true;
+        }
+        // Interrupted or not, the next look tells.
+        let _ = poll(&mut [], Some(&PAUSE));
+    }
+    is_so()
+}
+
+fn busy<T>(what: String) -> Result<T> {
+    Err(Error::new(ErrorKind::Busy, what))
+}

@@ -1,0 +1,43 @@
+//! `pumice bench --detect-compression`.
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::super::interrupt::Interrupt;
+use super::super::{Outcome, print, print_json};
+use super::Args;
+use pumice_bench::detect::detect;
+use pumice_bench::target::{Access, Location};
+use pumice_drive::base::Result;
+
+/// Bytes of each kind of data by default: enough for usage in large units to show it.
+const SPAN_BYTES: u64 = 64 << 20;
+
+/// Looks at the target and says what it does.
+///
+/// # Errors
+/// The target's; a span that is too small.
+pub(super) fn run(args: &Args, location: &Location) -> Result<Outcome> {
+    let interrupt = Interrupt::catch()?;
+    let style = ProgressStyle::with_template("{msg} [{percent} %]");
+    let bar = ProgressBar::new(1000).with_style(style.expect("a constant template"));
+    let mut show = |what: &str, share: f64| {
+        bar.set_message(what.to_owned());
+        bar.set_position((share * 1000.0) as u64);
+    };
+    let access = Access { direct: args.direct };
+    let (span, seed) = (args.span.unwrap_or(SPAN_BYTES), args.seed.unwrap_or(1));
+    let flag = interrupt.flag();
+    let found = detect(location, access, args.destroy_data, span, seed, flag, &mut show);
+    bar.finish_and_clear();
+    let found = found?;
+    if args.json {
+        print_json(&found)?;
+    } else {
+        print(&found.document().to_text())?;
+    }
+    if found.stopped {
+        super::super::say_error("interrupted: what was found so far is above");
+        return Ok(Outcome::Code(2));
+    }
+    Ok(Outcome::Good)
+}

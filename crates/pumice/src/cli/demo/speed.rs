@@ -1,0 +1,171 @@
+//! The demo's end: the bench's preset `compressibility` on both drives, and its page.
+//!
+//! The drives take turns, a round each: on a disk that others use too, one run beside another says
+//! nothing about the drives.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use indicatif::ProgressBar;
+
+use super::super::bench::unix_seconds;
+use super::{Side, failed};
+use pumice_bench::compare::{ComparedCell, Comparison, compare};
+use pumice_bench::preset::{Changes, Preset};
+use pumice_bench::report::document;
+use pumice_bench::results::{Header, Results, RunResult};
+use pumice_bench::runner::{Step, Watch, carry_out};
+use pumice_bench::target::Location;
+use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_nbd::client::Uri;
+use pumice_report::{Align, Table};
+
+const PRESET: &str = "compressibility";
+
+/// Rounds: the fewest whose differences can be told from chance. Span and seconds: what keeps the
+/// demo short.
+const ROUNDS: u32 = 5;
+const SPAN_BYTES: u64 = 256 << 20;
+const SECONDS: f64 = 0.3;
+
+/// Keeps the runs of one side and says how it goes.
+struct Turn<'a> {
+    runs: &'a mut Vec<RunResult>,
+    bar: &'a ProgressBar,
+    name: String,
+    tests: Vec<String>,
+}
+
+impl Watch for Turn<'_> {
+    fn begins(&mut self, step: Step) {
+        self.bar.set_message(format!("{}: {}", self.name, self.tests[step.test]));
+        self.bar.tick();
+    }
+
+    fn keep(&mut self, run: &RunResult) -> Result<()> {
+        self.runs.push(run.clone());
+        self.bar.inc(run.host_bytes);
+        Ok(())
+    }
+}
+
+/// Runs the preset on both drives in turns, writes the page, and holds the drive that compresses
+/// against the one that does not.
+pub(super) fn measure(
+    sides: &[Side; 2],
+    interrupted: &AtomicBool,
+    bar: &ProgressBar,
+    page: &Path,
+) -> Result<Comparison> {
+    let preset = Preset::load(PRESET)?;
+    let changes = Changes {
+        runs: Some(ROUNDS),
+        seconds: Some(SECONDS),
+        span_bytes: Some(SPAN_BYTES),
+        ..Changes::default()
+    };
+    let plan = preset.plan(&changes)?;
+    let [with, without] = [&sides[0], &sides[1]].map(|side| {
+        let location = Location::Nbd(Uri::unix(&side.drive.socket, ""));
+        let begun = unix_seconds();
+        let header = Header::new(PRESET, &preset.about, &location, plan.clone(), begun);
+        header.map(|header| (location, Results { header, runs: Vec::new() }))
+    });
+    let mut all = [with?, without?];
+    for round in 1..=ROUNDS {
+        for ((location, results), side) in all.iter_mut().zip(sides) {
+            let mut until = plan.clone();
+            (until.runs, until.runs_max) = (round, round);
+            let done = results.runs.clone();
+            let mut turn = Turn {
+                runs: &mut results.runs,
+                bar,
+                name: format!("{}, round {round} of {ROUNDS}", side.codec),
+                tests: plan.tests.iter().map(|test| test.name.clone()).collect(),
+            };
+            bar.reset();
+            carry_out(location, &until, done, interrupted, &mut turn)?;
+            if interrupted.load(Ordering::Relaxed) {
+                return Err(Error::new(ErrorKind::Medium, "interrupted"));
+            }
+        }
+    }
+    let [mut with, mut without] = all.map(|(_, results)| results);
+    with.header.target = "a drive with LZ4".into();
+    without.header.target = "a drive without compression".into();
+    let results = [without, with];
+    let html = document(&results).to_html();
+    let what = format!("cannot write {}", page.display());
+    std::fs::write(page, html).map_err(failed(what))?;
+    compare(&results[0], &results[1..])
+}
+
+/// Every cell with both speeds, and in two sentences what they show.
+pub(super) fn text(comparison: &Comparison, page: &Path) -> String {
+    let cells = &comparison.others[0].cells;
+    let mut table = Table::new(&[
+        ("test", Align::Left),
+        ("data", Align::Left),
+        ("none", Align::Right),
+        ("lz4", Align::Right),
+        ("unit", Align::Left),
+        ("lz4 as a multiple of none", Align::Right),
+    ]);
+    for cell in cells {
+        let mean = |summary: &Option<pumice_bench::stats::Summary>| {
+            summary.as_ref().map_or_else(String::new, |summary| format!("{:.0}", summary.mean))
+        };
+        let unit = cell.unit.name().to_owned();
+        let level = cell.level.clone();
+        let (none, lz4) = (mean(&cell.base), mean(&cell.other));
+        table.row(vec![cell.test.clone(), level, none, lz4, unit, cell.ratio()]);
+    }
+    let first_test = &cells[0].test;
+    let of_first: Vec<&ComparedCell> =
+        cells.iter().filter(|cell| cell.test == *first_test).collect();
+    let (most, least) = (of_first[0], of_first[of_first.len() - 1]);
+    let interval = |cell: &ComparedCell| cell.compared.and_then(|one| one.ratio_interval);
+    let verdict = match (interval(most), interval(least)) {
+        (Some(most), Some(least)) if most.low > least.high => "your data decides",
+        _ => "on this machine, in so short a run, its speed does not show which data it gets",
+    };
+    format!(
+        "The preset {PRESET}, {ROUNDS} runs each, means with 95 % intervals of the ratio:\n{}\n\
+         The speed of '{first_test}', as a multiple of that without compression, is {} with data \
+         '{}' and {} with data '{}': {verdict}.\nThe page with everything: {}\n",
+        table.to_text(),
+        most.ratio(),
+        most.level,
+        least.ratio(),
+        least.level,
+        page.display(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: what is said of the data is what was measured with it.
+    use super::*;
+    use pumice_bench::compare::Against;
+    use pumice_bench::plan::Unit;
+
+    #[test]
+    fn the_levels_are_those_that_were_run() {
+        let levels = ["80 % saved", "50 % saved", "random"];
+        let cell = |level: &str| ComparedCell {
+            test: "write".into(),
+            level: level.into(),
+            unit: Unit::Throughput,
+            base: None,
+            other: None,
+            compared: None,
+        };
+        let cells = levels.map(cell).to_vec();
+        let others = vec![Against { other: "lz4".into(), cells, environment: Vec::new() }];
+        let text = text(&Comparison { base: "none".into(), others }, Path::new("page.html"));
+        let (_, said) = text.split_once("as a multiple of that").expect("a sentence");
+        let [first, last] = ["'80 % saved'", "'random'"].map(|level| said.find(level));
+        assert!(first.is_some() && first < last, "{said}");
+        assert!(!said.contains("98 %") && !said.contains("50 %"), "{said}");
+    }
+}

@@ -1,0 +1,60 @@
+//! `pumice detach`: the end of what `pumice attach` began.
+
+use std::path::PathBuf;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::Outcome;
+use super::attach::{Attachment, take_down};
+use pumice_drive::base::{Error, ErrorKind, Result};
+
+/// How long a process may take to close its drive: a checkpoint, on a slow medium.
+const CLOSE_SECONDS_MAX: i64 = 120;
+
+/// Unmount and detach an attached drive, and close it (root)
+///
+/// Refuses, and says by whom, if the file system or the device is in use. Ends when everything is
+/// on the medium. Also removes what a process that was killed has left.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The drive's path, its device, or where it is mounted
+    target: PathBuf,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// Nothing of that name is attached, or it is in use.
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    if !rustix::process::geteuid().is_root() {
+        let what = "detaching a drive removes a block device, which only root may: try sudo";
+        return Err(Error::new(ErrorKind::PermissionDenied, what));
+    }
+    let attachment = Attachment::find(&args.target)?;
+    // Taken first: the number means this process as long as this is open.
+    let process = attachment.process().and_then(Pid::from_raw);
+    let process = process.and_then(|process| pidfd_open(process, PidfdFlags::empty()).ok());
+    take_down(&attachment)?;
+    let Some(process) = process else {
+        attachment.remove()?;
+        return Ok(Outcome::Good);
+    };
+    let cannot = |error: rustix::io::Errno| {
+        let what = format!("cannot end the process that serves {}", args.target.display());
+        Error::os(what, error.into())
+    };
+    pidfd_send_signal(&process, Signal::TERM).map_err(cannot)?;
+    let limit = Timespec { tv_sec: CLOSE_SECONDS_MAX, tv_nsec: 0 };
+    if poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&limit)).map_err(cannot)? == 0 {
+        let what = format!(
+            "{} is detached, but its process has not closed the drive in {CLOSE_SECONDS_MAX} s",
+            args.target.display()
+        );
+        return Err(Error::new(ErrorKind::Busy, what));
+    }
+    let Some(words) = attachment.last_words() else { return Ok(Outcome::Good) };
+    let log = attachment.log_file();
+    super::say_error(&format!("the drive was not closed well: {words} (see {})", log.display()));
+    Ok(Outcome::Problem)
+}

@@ -1,0 +1,133 @@
+//! `pumice info`: what a drive is and how it does, closed or served.
+
+use std::path::{Path, PathBuf};
+
+use super::{Outcome, print, print_json};
+use crate::control;
+use pumice_drive::base::Result;
+use pumice_drive::base::units::format_size;
+use pumice_drive::controller::Info;
+use pumice_drive::controller::OpenOptions;
+use pumice_drive::runtime::{Backend, Runtime};
+use pumice_report::{Align, Table};
+
+/// Show a drive's identity, geometry and counters, closed or while it is served
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// File or block device
+    path: PathBuf,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// There is no drive, or it is in use by something that does not answer.
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    let info = read(&args.path)?;
+    if args.json {
+        print_json(&info)?
+    } else {
+        print(&text(&args.path, &info))?
+    }
+    Ok(Outcome::Good)
+}
+
+/// Asks the server if the drive is served, else opens it read-only.
+fn read(path: &Path) -> Result<Info> {
+    if let Some(info) = control::info(path)? {
+        return Ok(info);
+    }
+    let runtime = Runtime::new(Backend::Auto)?;
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    super::open::drive(&runtime, path, options).map(|drive| drive.info())
+}
+
+fn text(path: &Path, info: &Info) -> String {
+    let mut table = Table::new(&[("", Align::Left), ("", Align::Left)]);
+    let mut row = |name: &str, value: String| table.row(vec![name.into(), value]);
+    let percent = |fraction: f64| format!("{:.1} %", fraction * 100.0);
+    row("drive", path.display().to_string());
+    row("uuid", info.uuid.to_string());
+    row("format", info.format_version.to_string());
+    row("size", format_size(info.size_bytes));
+    row(
+        "capacity",
+        format!(
+            "{} ({} over-provisioning)",
+            format_size(info.capacity_bytes),
+            percent(info.over_provisioning)
+        ),
+    );
+    row(
+        "segments",
+        format!(
+            "{} of {}, {} free",
+            info.segment_count,
+            format_size(info.segment_bytes.into()),
+            info.free_segments
+        ),
+    );
+    row("codec", format!("{}, frames of up to {} blocks", info.codec, info.frame_blocks));
+    row("host written", format_size(info.host_bytes));
+    row("frames", format_size(info.frame_bytes));
+    row("media written", format_size(info.media_bytes));
+    row("stored fraction", format!("{:.4} (ratio {})", info.stored_fraction, ratio(info)));
+    row("write amplification", format!("{:.4}", info.write_amplification));
+    row("mapped", format_size(info.mapped_bytes));
+    row("live", format_size(info.live_bytes));
+    row("used", used(info));
+    row("batches", format!("{}, durable up to {}", info.sequence, info.watermark));
+    if let Some(scrub) = scrub(info) {
+        row("scrub", scrub);
+    }
+    let memory = &info.memory;
+    row(
+        "memory",
+        format!(
+            "map {}, batch buffers {}, read buffers {}, decoded frames {}",
+            format_size(memory.map_bytes),
+            format_size(memory.batch_bytes),
+            format_size(memory.read_buffer_bytes),
+            format_size(memory.frame_cache_bytes)
+        ),
+    );
+    table.to_text()
+}
+
+/// The share of the capacity in use, and the highest threshold that it has reached.
+fn used(info: &Info) -> String {
+    let warning = match info.warnings.last() {
+        Some(threshold) => format!(", above {threshold} %: trim, or see `pumice resize --help`"),
+        None => String::new(),
+    };
+    format!("{:.1} % of what data may take{warning}", info.used_percent)
+}
+
+/// How far a scrub is, or what the last one came to.
+fn scrub(info: &Info) -> Option<String> {
+    let scrub = &info.scrub;
+    let state = match (scrub.scrub_running, scrub.scrub_segments) {
+        (false, 0) => return None,
+        (false, _) => "ended",
+        (true, _) => "running",
+    };
+    Some(format!(
+        "{state}, {} of {} segments, {}, {} problems",
+        scrub.scrub_segments_done,
+        scrub.scrub_segments,
+        format_size(scrub.scrub_checked_bytes),
+        scrub.scrub_problems
+    ))
+}
+
+fn ratio(info: &Info) -> String {
+    if info.stored_fraction > 0.0 {
+        format!("{:.2}", 1.0 / info.stored_fraction)
+    } else {
+        "unknown".into()
+    }
+}

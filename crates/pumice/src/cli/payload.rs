@@ -1,0 +1,336 @@
+//! `pumice payload`: data of a given saving, and profiles of somebody's own.
+
+use std::fs::File;
+use std::io::{ErrorKind as IoErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::interrupt::Interrupt;
+use super::output::open_output;
+use super::{Outcome, at_path, print, print_json, size, whole_number};
+use pumice_bench::payload::{
+    Finding, KindName, Options, Payload, Profile, Saving, Survey, UNIT_BYTES,
+};
+use pumice_drive::base::units::format_size;
+use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_drive::codec::Codec;
+use pumice_report::{Align, Table};
+
+/// Bytes made and written at once; also what is measured or not as a whole.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Pieces measured at most, evenly spaced: a second's work.
+const PIECES_MEASURED_MAX: u64 = 64;
+
+/// Make data that saves as much space as asked, and measure what it saves
+///
+/// Writes data of one kind to a file or to stdout, then prints what LZ4 and zstd:1 save of it in
+/// independent chunks of 4, 16 and 64 KiB (to stderr if the data goes to stdout). Without --output
+/// it only measures. No two 4 KiB units are alike unless --duplicates asks for it; the same options
+/// of the same version give the same bytes.
+///
+/// Kinds:
+///   random          nothing is saved
+///   byte:0x00       one byte repeated, any
+///   exact           every chunk saves what --saved says
+///   spread          chunks differ as in real data and save --saved on average at 4 KiB;
+///                   zstd saves more than LZ4, larger chunks more than smaller ones
+///   like:PATH       statistically like a file, folder, device or profile: savings of each chunk,
+///                   duplicates, zeroes
+///   replay:PATH     a file's own bytes, again and again
+///   iozone-3.420    as IOzone wrote with -+w P -+y P -+C P, where --saved is P; what that
+///   iozone-3.489    really saves is something else
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+#[command(after_help = "\
+Examples:
+  pumice payload --saved 50% --size 64M --output data
+  pumice payload --kind spread --saved 40% --duplicates 20% --size 1G --output - | ssh ...
+  pumice payload --profile-of /srv/data --output data.json
+  pumice payload --kind like:data.json --size 10G --output data")]
+pub(crate) struct Args {
+    /// Kind of data, see above [default: exact with --saved, else random]
+    #[arg(long, value_name = "KIND")]
+    kind: Option<KindName>,
+
+    /// Share of space to be saved, like 50% (never stored, never a ratio)
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
+    saved: Option<Saving>,
+
+    /// Bytes to make
+    #[arg(long, value_parser = size, value_name = "SIZE", default_value = "64M",
+        allow_hyphen_values = true)]
+    size: u64,
+
+    /// File to write to, must not exist; - is stdout
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Overwrite the file if it exists
+    #[arg(long)]
+    force: bool,
+
+    /// Other seeds give other bytes
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = whole_number,
+        allow_negative_numbers = true)]
+    seed: u64,
+
+    /// Other streams of a seed share no unit with this one
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, value_parser = whole_number,
+        allow_negative_numbers = true)]
+    stream: u64,
+
+    /// Share of units that repeat earlier ones [default: none; like:PATH has its own]
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
+    duplicates: Option<Saving>,
+
+    /// Codec for which --saved shall be right: lz4, zstd or zstd:LEVEL
+    #[arg(long, value_name = "CODEC", default_value = "lz4")]
+    codec: Codec,
+
+    /// Bytes of the records that a host will write, 512 to 4K (IOzone: to 16M) [default: 4K]
+    #[arg(long, value_parser = size, value_name = "SIZE")]
+    record: Option<u64>,
+
+    /// Measure a file, folder or device and write its profile to --output; holds none of its bytes
+    #[arg(long, value_name = "PATH", conflicts_with_all =
+        ["kind", "saved", "size", "seed", "stream", "duplicates", "codec", "record"])]
+    profile_of: Option<PathBuf>,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was made.
+#[derive(Debug, Serialize)]
+struct Made {
+    kind: String,
+    asked_percent: Option<f64>,
+    seed: u64,
+    stream: u64,
+    bytes: u64,
+    measured_bytes: u64,
+    measured: Vec<Finding>,
+}
+
+/// What was found in a profile's data.
+#[derive(Debug, Serialize)]
+struct Profiled {
+    source_bytes: u64,
+    windows: usize,
+    duplicate_percent: f64,
+    fill_percent: f64,
+    lz4: Saving,
+    zstd_1: Saving,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// The options do not fit together, a file cannot be read or written.
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    let interrupt = Interrupt::catch()?;
+    if let Some(path) = &args.profile_of {
+        return profile(path, args);
+    }
+    if args.size == 0 {
+        return Err(invalid("data of 0 bytes is none: give a --size like 64M"));
+    }
+    let payload = payload(args)?;
+    let mut output = Output::open(args)?;
+    output.begin()?;
+    let mut stream = payload.stream(args.stream);
+    let mut survey = Survey::default();
+    let mut made = Made {
+        kind: args.kind().to_string(),
+        asked_percent: args.saved.map(Saving::percent),
+        seed: args.seed,
+        stream: args.stream,
+        bytes: 0,
+        measured_bytes: 0,
+        measured: Vec::new(),
+    };
+    let pieces = args.size.div_ceil(PIECE_BYTES as u64);
+    let measured_pieces = |number: u64| number * pieces.min(PIECES_MEASURED_MAX) / pieces;
+    let mut piece = vec![0; PIECE_BYTES];
+    let bar = super::extract::progress(args.size);
+    for number in 0..pieces {
+        if interrupt.came() {
+            bar.finish_and_clear();
+            super::say_error("interrupted: the data is incomplete");
+            return Ok(Outcome::Code(2));
+        }
+        let bytes = (args.size - made.bytes).min(PIECE_BYTES as u64) as usize;
+        stream.fill(&mut piece[..bytes]);
+        if !output.write(&piece[..bytes])? {
+            // Nobody reads any further, like head.
+            bar.finish_and_clear();
+            return Ok(Outcome::Good);
+        }
+        made.bytes += bytes as u64;
+        if measured_pieces(number + 1) > measured_pieces(number) {
+            survey.add(&piece[..bytes]);
+            made.measured_bytes += bytes as u64;
+        }
+        bar.set_position(made.bytes);
+    }
+    output.end()?;
+    bar.finish_and_clear();
+    made.measured = survey.findings();
+    output.report(args, &made, &made.to_text())?;
+    Ok(Outcome::Good)
+}
+
+fn invalid(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidInput, what.into())
+}
+
+impl Args {
+    fn kind(&self) -> KindName {
+        let default = if self.saved.is_some() { KindName::Exact } else { KindName::Random };
+        self.kind.clone().unwrap_or(default)
+    }
+}
+
+fn payload(args: &Args) -> Result<Payload> {
+    let mut options = Options::new(args.kind().load(args.saved)?);
+    options.seed = args.seed;
+    options.codec = args.codec;
+    options.duplicates = args.duplicates.unwrap_or(options.duplicates);
+    options.unit_bytes = args.record.map_or(UNIT_BYTES, |bytes| bytes as usize);
+    Payload::new(options)
+}
+
+fn profile(path: &Path, args: &Args) -> Result<Outcome> {
+    let mut output = Output::open(args)?;
+    let profile = Profile::of_path(path).inspect_err(|_| output.abandon())?;
+    output.begin()?;
+    output.write(profile.to_json().as_bytes())?;
+    output.end()?;
+    let savings = profile.saved();
+    let profiled = Profiled {
+        source_bytes: profile.source_bytes(),
+        windows: profile.window_count(),
+        duplicate_percent: profile.duplicates().percent(),
+        fill_percent: profile.fills().percent(),
+        lz4: savings[0],
+        zstd_1: savings[1],
+    };
+    let text = format!(
+        "{} in {}, {} windows measured: duplicates {:.1} %, fills {:.1} %\n\
+         lz4 at 4 KiB: {}\nzstd:1 at 4 KiB: {}\n",
+        format_size(profiled.source_bytes),
+        path.display(),
+        profiled.windows,
+        profiled.duplicate_percent,
+        profiled.fill_percent,
+        profiled.lz4,
+        profiled.zstd_1
+    );
+    output.report(args, &profiled, &text)?;
+    Ok(Outcome::Good)
+}
+
+impl Made {
+    fn to_text(&self) -> String {
+        let columns = ["codec", "chunk", "saved %", "stored fraction", "ratio", "deviation"];
+        let mut table = Table::new(&columns.map(|name| match name {
+            "codec" => (name, Align::Left),
+            _ => (name, Align::Right),
+        }));
+        for finding in &self.measured {
+            table.row(vec![
+                finding.codec.clone(),
+                format!("{} KiB", finding.chunk_bytes >> 10),
+                format!("{:.1}", finding.saved.percent()),
+                format!("{:.3}", finding.saved.stored_fraction()),
+                format!("{:.2}", finding.saved.ratio()),
+                format!("{:.1}", finding.deviation_points),
+            ]);
+        }
+        let asked = self.asked_percent.map_or(String::new(), |asked| format!(", asked {asked} %"));
+        let (bytes, measured) = (format_size(self.bytes), format_size(self.measured_bytes));
+        format!("{bytes}, kind {}{asked}, {measured} measured:\n{}", self.kind, table.to_text())
+    }
+}
+
+/// Where the data goes.
+enum Output {
+    Nowhere,
+    Stdout,
+    File { file: File, path: PathBuf, is_new: bool },
+}
+
+impl Output {
+    /// Opens before the work starts.
+    fn open(args: &Args) -> Result<Self> {
+        let Some(path) = &args.output else { return Ok(Self::Nowhere) };
+        if path == Path::new("-") {
+            return Ok(Self::Stdout);
+        }
+        let is_new = !path.exists();
+        let file = open_output(path, args.force)?;
+        Ok(Self::File { file, path: path.clone(), is_new })
+    }
+
+    /// Empties a file that was there before; what is made of it has been read by now.
+    fn begin(&mut self) -> Result<()> {
+        match self {
+            Self::File { file, path, .. } => {
+                file.set_len(0).map_err(|error| at_path(path, Error::os("cannot write", error)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes a file that was made for a result that there will not be.
+    fn abandon(&self) {
+        if let Self::File { path, is_new: true, .. } = self {
+            // What went wrong before counts for more.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    /// Writes and says whether anybody listens.
+    fn write(&mut self, bytes: &[u8]) -> Result<bool> {
+        match self {
+            Self::Nowhere => Ok(true),
+            Self::Stdout => match std::io::stdout().lock().write_all(bytes) {
+                Ok(()) => Ok(true),
+                Err(error) if error.kind() == IoErrorKind::BrokenPipe => Ok(false),
+                Err(error) => Err(Error::os("cannot write to stdout", error)),
+            },
+            Self::File { file, path, .. } => match file.write_all(bytes) {
+                Ok(()) => Ok(true),
+                Err(error) => Err(at_path(path, Error::os("cannot write", error))),
+            },
+        }
+    }
+
+    fn end(&mut self) -> Result<()> {
+        match self {
+            Self::Stdout => std::io::stdout().flush().or_else(|error| match error.kind() {
+                IoErrorKind::BrokenPipe => Ok(()),
+                _ => Err(Error::os("cannot write to stdout", error)),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Prints the result where it is not taken for data.
+    fn report(&self, args: &Args, result: &impl Serialize, text: &str) -> Result<()> {
+        match (self, args.json) {
+            (Self::Stdout, json) => {
+                let json_text = || serde_json::to_string_pretty(result).expect("serializes") + "\n";
+                let text = if json { json_text() } else { text.to_owned() };
+                // Nobody may be listening; the data is what counts.
+                let _ = std::io::stderr().write_all(text.as_bytes());
+                Ok(())
+            }
+            (_, true) => print_json(result),
+            (_, false) => print(text),
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! `pumice rebuild`: a working drive from what is left of one.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use futures_util::future::{Either, select};
+use indicatif::ProgressBar;
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::extract::progress;
+use super::interrupt::Interrupt;
+use super::open::FileDrive;
+use super::{Outcome, at_path, print, print_json, size};
+use pumice_drive::base::units::{BLOCK_BYTES, format_size};
+use pumice_drive::base::{Clock, Error, ErrorKind, Result};
+use pumice_drive::codec::Codec;
+use pumice_drive::controller::{
+    Extracted, Finder, Identity, OpenOptions, Problem, Spec, Way, Wreck, copy_into, create,
+};
+use pumice_drive::media::file::FileMedium;
+use pumice_drive::runtime::{Backend, Runtime};
+
+/// Problems listed one by one; more are only counted.
+const PROBLEMS_LISTED_MAX: usize = 10_000;
+
+/// How often Ctrl-C is looked for.
+const INTERRUPT_NS: u64 = 100_000_000;
+
+/// Make a new drive of what is left of one that does not open any more
+///
+/// Works without superblocks and without checkpoints, from the segments alone; SOURCE is only read.
+/// Blocks whose newest content is damaged are left out of TARGET, where they read as zeroes, and
+/// listed, and the exit code is 1. From segments alone it is not known what was trimmed, or filled
+/// with one byte, a while ago: such blocks may hold their old content again, how many at most is
+/// said, or read as zeroes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pumice rebuild broken.pumice new.pumice
+  pumice rebuild /dev/sdx new.pumice --codec zstd:3 --json
+  pumice rebuild broken.pumice new.pumice && pumice check new.pumice")]
+pub(crate) struct Args {
+    /// File or block device of the damaged drive
+    source: PathBuf,
+
+    /// File or block device for the new drive
+    target: PathBuf,
+
+    /// Overwrite what is at the target
+    #[arg(long)]
+    force: bool,
+
+    /// Codec of the new drive [default: that of the old one, lz4 if it is not known]
+    #[arg(long, value_name = "CODEC")]
+    codec: Option<Codec>,
+
+    /// Bytes for the log of the new drive [default: as the old one]
+    #[arg(long, value_parser = size, value_name = "SIZE")]
+    capacity: Option<u64>,
+
+    /// Which drive, where segments of several are found
+    #[arg(long, value_name = "UUID")]
+    uuid: Option<Uuid>,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was rebuilt, and what was not.
+#[derive(Debug, Serialize)]
+struct Summary {
+    source_uuid: Uuid,
+    uuid: Uuid,
+    /// What it was made from: superblock, checkpoint, log, records.
+    from: &'static str,
+    size_bytes: u64,
+    /// Bytes of content, fills included.
+    data_bytes: u64,
+    /// Blocks that are zeroes now because their content is damaged.
+    lost_blocks: u64,
+    /// Blocks that may have been trimmed or filled and hold old content again, at most.
+    doubtful_blocks: u64,
+    /// Whether blocks of which no record is left may have been filled with one byte.
+    fills_may_be_missing: bool,
+    /// Whether something that was never flushed was left out.
+    unflushed_left_out: bool,
+    problems: Vec<Problem>,
+    problem_count: u64,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// Nothing is left to rebuild, or the new drive cannot be made or written.
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    refuse_same(&args.source, &args.target)?;
+    let interrupt = Interrupt::catch()?;
+    let runtime = Runtime::new(Backend::Auto)?;
+    let source = super::open::medium(&runtime, &args.source, true)?;
+    let at_source = |error| at_path(&args.source, error);
+    let identity = identity(&runtime, &source, args, &interrupt).map_err(at_source)?;
+    let Some(identity) = identity else { return Ok(interrupted(args)) };
+    let spec = spec(&identity, args);
+    let target = new_drive(&runtime, &spec, args)?;
+    let bar = progress(identity.size_bytes());
+    let work = rebuild(&runtime, &source, &identity, &target, &bar);
+    let watch = async {
+        while !interrupt.came() {
+            runtime.sleep_ns(INTERRUPT_NS).await;
+        }
+    };
+    let ended = runtime.block_on(async {
+        match select(std::pin::pin!(work), std::pin::pin!(watch)).await {
+            Either::Left((summary, _)) => Some(summary),
+            Either::Right(_) => None,
+        }
+    });
+    bar.finish_and_clear();
+    let summary = match ended {
+        None => {
+            runtime.drop_tasks();
+            return Ok(interrupted(args));
+        }
+        Some(summary) => summary.and_then(|summary| {
+            runtime.block_on(target.close())?;
+            Ok(summary)
+        }),
+    };
+    runtime.drop_tasks();
+    report(&summary.map_err(|error| at_path(&args.target, error))?, args)
+}
+
+fn interrupted(args: &Args) -> Outcome {
+    let target = args.target.display();
+    super::say_error(&format!("interrupted: the new drive {target} is incomplete"));
+    Outcome::Code(2)
+}
+
+fn refuse_same(source: &Path, target: &Path) -> Result<()> {
+    let of = |path| std::fs::metadata(path).map(|found| (found.dev(), found.ino(), found.rdev()));
+    if let (Ok(source_id), Ok(target_id)) = (of(source), of(target))
+        && source_id == target_id
+    {
+        let what = format!("{} is both source and target", source.display());
+        return Err(Error::new(ErrorKind::InvalidInput, what));
+    }
+    Ok(())
+}
+
+/// What the drive was: from its superblocks, else from its segments' headers. None if interrupted.
+fn identity(
+    runtime: &Runtime,
+    source: &FileMedium,
+    args: &Args,
+    interrupt: &Interrupt,
+) -> Result<Option<Identity>> {
+    if let Some(identity) = runtime.block_on(Identity::of_superblocks(source))?
+        && args.uuid.is_none_or(|uuid| uuid == identity.uuid())
+    {
+        return Ok(Some(identity));
+    }
+    let failed = |error| Error::os("cannot read the source", error);
+    let file = File::open(&args.source).map_err(failed)?;
+    let mut finder = Finder::new(args.uuid);
+    let mut page = vec![0; BLOCK_BYTES];
+    let mut offset = 0;
+    while offset + page.len() as u64 <= source.bytes() {
+        if interrupt.came() {
+            return Ok(None);
+        }
+        // What cannot be read is no header.
+        if file.read_exact_at(&mut page, offset).is_err() {
+            page.fill(0);
+        }
+        offset = finder.look(offset, &page);
+    }
+    finder.result().map(Some)
+}
+
+/// The new drive, with an identity of its own.
+#[allow(clippy::disallowed_methods, reason = "a new drive's identity and date come from outside")]
+fn spec(identity: &Identity, args: &Args) -> Spec {
+    let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let spec = identity.spec(Uuid::new_v4(), args.codec);
+    Spec {
+        created_seconds: since_1970.map_or(0, |since| since.as_secs()),
+        capacity_bytes: args.capacity.or(spec.capacity_bytes),
+        ..spec
+    }
+}
+
+fn new_drive(runtime: &Runtime, spec: &Spec, args: &Args) -> Result<Rc<FileDrive>> {
+    let at_target = |error| at_path(&args.target, error);
+    let geometry = spec.geometry().map_err(at_target)?;
+    FileMedium::create(&args.target, geometry.medium_bytes(), args.force)?;
+    let medium = super::open::medium(runtime, &args.target, false)?;
+    runtime.block_on(create(&medium, spec)).map_err(at_target)?;
+    drop(medium);
+    super::open::drive(runtime, &args.target, OpenOptions::default())
+}
+
+async fn rebuild(
+    runtime: &Runtime,
+    source: &FileMedium,
+    identity: &Identity,
+    target: &FileDrive,
+    bar: &ProgressBar,
+) -> Result<Summary> {
+    let mut wreck = Wreck::open(source, runtime.clone(), identity.clone()).await?;
+    let mut summary = Summary {
+        source_uuid: identity.uuid(),
+        uuid: target.uuid(),
+        from: match wreck.way() {
+            Way::Superblock => "superblock",
+            Way::Checkpoint => "checkpoint",
+            Way::Log => "log",
+            Way::Records => "records",
+        },
+        size_bytes: identity.size_bytes(),
+        data_bytes: 0,
+        lost_blocks: 0,
+        doubtful_blocks: 0,
+        fills_may_be_missing: false,
+        unflushed_left_out: false,
+        problems: Vec::new(),
+        problem_count: 0,
+    };
+    let mut parts = wreck.parts();
+    loop {
+        bar.set_position(parts.offset());
+        let Some(part) = parts.next().await else { break };
+        copy_into(&part, target).await?;
+        summary.take(part);
+    }
+    drop(parts);
+    let (problems, problem_count) = wreck.problems();
+    let room = PROBLEMS_LISTED_MAX - summary.problems.len();
+    summary.problems.extend(problems.iter().take(room).cloned());
+    summary.problem_count += problem_count;
+    summary.doubtful_blocks = wreck.doubtful_blocks();
+    summary.fills_may_be_missing = wreck.has_missing_batches();
+    summary.unflushed_left_out = wreck.has_cut_batches();
+    Ok(summary)
+}
+
+impl Summary {
+    fn take(&mut self, part: Extracted<'_>) {
+        match part {
+            Extracted::Data { bytes, .. } => self.data_bytes += bytes.len() as u64,
+            Extracted::Fill { len, .. } => self.data_bytes += len,
+            Extracted::Lost(problem) => {
+                self.lost_blocks += problem.lba_count.unwrap_or(0);
+                self.problem_count += 1;
+                if self.problems.len() < PROBLEMS_LISTED_MAX {
+                    self.problems.push(problem);
+                }
+            }
+        }
+    }
+
+    /// Whether the new drive may not be what the old one was.
+    fn is_doubtful(&self) -> bool {
+        self.problem_count > 0 || self.doubtful_blocks > 0 || self.fills_may_be_missing
+    }
+
+    fn text(&self, target: &Path) -> String {
+        let mut text = super::check::list(&self.problems, self.problem_count);
+        if self.fills_may_be_missing {
+            text += &format!(
+                "no checkpoint could be used, and parts of the log are gone: of {} blocks it is \
+                 not known whether they were trimmed or filled with one byte since they were \
+                 written; blocks of which no record is left read as zeroes\n",
+                self.doubtful_blocks
+            );
+        }
+        if self.unflushed_left_out {
+            text += "what was never flushed, behind a gap in the log, was left out\n";
+        }
+        text + &format!(
+            "rebuilt {} from its {}: a disk of {}, {} of content, {} blocks lost\n",
+            target.display(),
+            self.from,
+            format_size(self.size_bytes),
+            format_size(self.data_bytes),
+            self.lost_blocks
+        )
+    }
+}
+
+fn report(summary: &Summary, args: &Args) -> Result<Outcome> {
+    if args.json {
+        print_json(summary)?;
+    } else {
+        print(&summary.text(&args.target))?;
+    }
+    Ok(if summary.is_doubtful() { Outcome::Problem } else { Outcome::Good })
+}

@@ -1,0 +1,313 @@
+//! `pumice serve`: drives as NBD exports, until a signal or a command ends it.
+
+mod exports;
+mod network;
+mod restart;
+mod signals;
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use rustix::process::{Pid, Signal, kill_process};
+
+pub(crate) use self::exports::name_of;
+use self::exports::{Names, Served};
+use self::network::Network;
+use self::signals::Signals;
+use super::open::Opening;
+use super::{Outcome, print_json, thresholds};
+use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_drive::controller::{OpenOptions, WARN_THRESHOLDS_MAX};
+use pumice_drive::runtime::{Backend, Runtime};
+use pumice_nbd::{Handover, Options, Security, Server};
+use pumice_nbd::{Listen, Listener};
+
+/// Serve drives over NBD until SIGINT or SIGTERM
+///
+/// Each drive is an export under its file's name; a single one is the default export, too. Without
+/// --unix, --listen or --run it listens on 127.0.0.1:10809, or on the sockets that systemd passes.
+/// At the end everything is flushed; a second signal does not wait for that. SIGHUP restarts the
+/// server, perhaps as a newer version, with the same arguments and without its clients noticing
+/// more than a pause; it reads its configuration again then, and keeps the sockets that it has. On
+/// a terminal, or with --run, SIGHUP ends it. The log goes to stderr; `pumice --log debug serve`
+/// makes it longer.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pumice serve drive.pumice --unix /tmp/drive.sock
+  pumice serve drives/ --listen 127.0.0.1:10809
+  pumice serve drive.pumice --listen 0.0.0.0:10809 --tls-certificates /etc/pumice --tls-verify-peer
+  pumice serve drive.pumice --run 'qemu-img convert -n -O raw disk.img \"$uri\"'")]
+pub(crate) struct Args {
+    /// Files, block devices, or directories whose files *.pumice are served
+    #[arg(required_unless_present = "config", value_name = "PATH")]
+    paths: Vec<PathBuf>,
+
+    /// Read flags from a TOML file: each long flag is a key (unix = "...", read-only = true), the
+    /// drives are paths = ["..."]; flags given here and the environment win
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Say whether flags, configuration and certificates are right, and end; no drive is opened
+    #[arg(long)]
+    check: bool,
+
+    #[command(flatten)]
+    network: Network,
+
+    #[command(flatten)]
+    names: Names,
+
+    #[command(flatten)]
+    opening: Opening,
+
+    /// Run a shell command with $uri set, then end with its exit code
+    #[arg(long, value_name = "COMMAND")]
+    run: Option<String>,
+
+    /// Shares of the capacity in use at which to warn, up to four, in per cent; or none [default:
+    /// those that the drive was created with]
+    #[arg(long, value_parser = thresholds, value_name = "PERCENT,...")]
+    warn: Option<[u8; WARN_THRESHOLDS_MAX]>,
+
+    #[command(flatten)]
+    watch: super::watch::Args,
+
+    /// How the operating system is asked for I/O
+    #[arg(long, value_enum, default_value_t = Io::Auto)]
+    io: Io,
+
+    /// Print the URIs as JSON once the drive is served
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Io {
+    /// io_uring if the kernel allows it, else threads
+    Auto,
+    /// io_uring or nothing
+    Uring,
+    /// System calls on helper threads
+    Threads,
+}
+
+impl Args {
+    fn options(&self) -> OpenOptions {
+        OpenOptions { warn_percent: self.warn, ..self.opening.options() }
+    }
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// A drive cannot be opened, a socket is in use, or the command cannot be started.
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    if let ([], Some(file)) = (&args.paths[..], &args.config) {
+        let file = file.display();
+        let what = format!("{file} names no drive: add paths = [\"...\"], or give the PATH");
+        return Err(Error::new(ErrorKind::InvalidInput, what));
+    }
+    let security = args.network.security()?;
+    let paths = exports::expand(&args.paths)?;
+    if args.check {
+        return Ok(Outcome::Good);
+    }
+    let runtime = Runtime::new(match args.io {
+        Io::Auto => Backend::Auto,
+        Io::Uring => Backend::Uring,
+        Io::Threads => Backend::Threads,
+    })?;
+    let signals = Signals::catch(args.run.is_none() && !signals::is_on_a_terminal())?;
+    let inherited = inherited();
+    let is_restarted = inherited.is_some();
+    // Before the drives: a socket in use must change nothing on them.
+    let (Handover { listeners, clients }, _private) = match inherited {
+        Some(handover) => (handover, None),
+        None => listen(args, &runtime, &security)?,
+    };
+    let http = args.watch.bind()?;
+    let mut served = exports::open_all(&runtime, &paths, &args.names, args.options())?;
+    let uris = uris(&listeners, &served, matches!(security, Security::Require(_)));
+    say(&runtime, &served, &uris);
+    let exports = served.iter().map(|drive| drive.export.clone()).collect();
+    let connections_max = args.network.connections_max();
+    let options = Options { security, connections_max, ..Options::default() };
+    let server = Server::new(runtime.clone(), exports, options);
+    for listener in listeners {
+        runtime.spawn(server.clone().serve(listener));
+    }
+    clients.into_iter().for_each(|client| server.resume(client));
+    let watch = super::watch::watch(&runtime, &server);
+    exports::show_all(&runtime, &mut served, &args.watch, &watch);
+    let watching = super::watch::serve(http, &runtime, &watch)?;
+    let said = if args.json && !is_restarted { print_uris(&served, &uris) } else { Ok(()) };
+    let end = said.and_then(|()| match &args.run {
+        None => Ok(wait_for_a_signal(&runtime, &signals)),
+        Some(command) => run_command(command, &runtime, &signals, &uris[0][0]).map(End::Command),
+    });
+    drop(watching);
+    let left = match &end {
+        Ok(End::Restart(_)) => runtime.block_on(server.hand_over()),
+        _ => runtime.block_on(server.shutdown()).map(|()| Handover::default()),
+    };
+    let closed = exports::close_all(&runtime, &served);
+    drop(served);
+    // The tasks hold the runtime; without them the listeners' files go, too.
+    runtime.drop_tasks();
+    let problem = match (left.and_then(|left| closed.map(|()| left)), end?) {
+        (Ok(left), End::Restart(program)) => restart(&program, &left, &signals),
+        (Ok(_), End::Command(code)) => return Ok(Outcome::Code(code)),
+        (Ok(_), End::Signal) => None,
+        (Err(error), _) => Some(error),
+    };
+    let Some(problem) = problem else { return Ok(Outcome::Good) };
+    super::say_error(&problem.chain());
+    Ok(Outcome::Problem)
+}
+
+/// Why the server ends.
+enum End {
+    /// It was told to.
+    Signal,
+    /// The command has ended, with this code.
+    Command(u8),
+    /// This program goes on in its place.
+    Restart(PathBuf),
+}
+
+/// What the server before this one left, if there was one and it can be used.
+fn inherited() -> Option<Handover> {
+    let inherited = restart::inherited().unwrap_or_else(|error| {
+        tracing::error!("restarted without the clients: {}", error.chain());
+        None
+    });
+    if let Some(handover) = &inherited {
+        tracing::info!("restarted with {} clients", handover.clients.len());
+    }
+    inherited
+}
+
+/// Goes on as `program`. Returns only if it need not or cannot: an error, or nothing if it was told
+/// to end meanwhile.
+fn restart(program: &Path, left: &Handover, signals: &Signals) -> Option<Error> {
+    if let Err(error) = signals::hold() {
+        return Some(error);
+    }
+    if signals.is_ending() {
+        return None;
+    }
+    tracing::info!("restarting {} with {} clients", program.display(), left.clients.len());
+    Some(restart::become_program(program, left))
+}
+
+fn wait_for_a_signal(runtime: &Runtime, signals: &Signals) -> End {
+    loop {
+        runtime.block_on(signals.next(runtime));
+        if signals.is_ending() {
+            return End::Signal;
+        }
+        match restart::program() {
+            Ok(program) => return End::Restart(program),
+            Err(error) => tracing::error!("not restarted, serving on: {}", error.chain()),
+        }
+    }
+}
+
+/// Where each drive is to be had: one URI for each listener.
+fn uris(listeners: &[Listener], served: &[Served], needs_tls: bool) -> Vec<Vec<String>> {
+    // A single drive is the default export.
+    let name = |drive: &Served| match served.len() {
+        1 => String::new(),
+        _ => drive.export.name.clone(),
+    };
+    let of = |drive: &Served| {
+        let name = name(drive);
+        listeners.iter().map(|listener| listener.uri(&name, needs_tls)).collect()
+    };
+    served.iter().map(of).collect()
+}
+
+fn say(runtime: &Runtime, served: &[Served], uris: &[Vec<String>]) {
+    for (drive, uris) in served.iter().zip(uris) {
+        let is_direct = drive.drive.medium().is_direct();
+        tracing::info!(
+            "serving {} ({}, {} I/O) at {}",
+            drive.path.display(),
+            if is_direct { "direct" } else { "buffered" },
+            runtime.backend_name(),
+            uris.join(" and ")
+        );
+    }
+}
+
+/// Says as JSON where the drives are.
+fn print_uris(served: &[Served], uris: &[Vec<String>]) -> Result<()> {
+    let drive = |(drive, uris): (&Served, _)| {
+        let (path, name) = (&drive.path, &drive.export.name);
+        serde_json::json!({ "path": path, "name": name, "uris": uris })
+    };
+    let drives: Vec<_> = served.iter().zip(uris).map(drive).collect();
+    print_json(&serde_json::json!({ "drives": drives }))
+}
+
+/// The sockets passed by systemd, else those asked for, and the directory of a private one.
+fn listen(
+    args: &Args,
+    runtime: &Runtime,
+    security: &Security,
+) -> Result<(Handover, Option<tempfile::TempDir>)> {
+    let clients = Vec::new();
+    let passed = Listener::passed()?;
+    if !passed.is_empty() && !args.network.has_place() {
+        return Ok((Handover { listeners: passed, clients }, None));
+    }
+    let mut private = None;
+    let otherwise = if args.run.is_some() {
+        let directory = tempfile::Builder::new().prefix("pumice").tempdir();
+        let directory = directory.map_err(|error| Error::os("cannot make a socket", error))?;
+        let socket = directory.path().join("socket");
+        private = Some(directory);
+        Listen::Unix(socket)
+    } else {
+        Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 10809)))
+    };
+    let mut listeners = args.network.listen(runtime, security, otherwise)?;
+    listeners.extend(passed);
+    Ok((Handover { listeners, clients }, private))
+}
+
+/// Runs a shell command to its end, which a signal hastens; gives its exit code.
+fn run_command(command: &str, runtime: &Runtime, signals: &Signals, uri: &str) -> Result<u8> {
+    let cannot = |error| Error::os("cannot run /bin/sh", error);
+    let (receiver, sender) = UnixStream::pair().map_err(cannot)?;
+    let child = Command::new("/bin/sh").arg("-c").arg(command).env("uri", uri).spawn();
+    let child = child.map_err(cannot)?;
+    let pid = Pid::from_raw(child.id() as i32);
+    std::thread::spawn(move || wait_for(child, sender));
+    let (passer, signals) = (runtime.clone(), signals.clone());
+    runtime.spawn(async move {
+        signals.next(&passer).await;
+        // From a terminal the command has it already.
+        pid.map(|pid| kill_process(pid, Signal::TERM));
+    });
+    let ended = Arc::new(receiver.into());
+    let (code, received) = runtime.block_on(runtime.receive(&ended, vec![0; 1], 0..1));
+    Ok(if received.is_ok_and(|count| count == 1) { code[0] } else { 1 })
+}
+
+/// Waits for a command's end and sends its exit code.
+fn wait_for(mut child: Child, mut sender: UnixStream) {
+    let code = child.wait().map_or(1, |status| {
+        // As shells do: 128 and the signal.
+        status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+    });
+    // The other side is gone only when the process ends.
+    let _ = sender.write_all(&[code as u8]);
+}

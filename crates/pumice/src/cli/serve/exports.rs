@@ -1,0 +1,169 @@
+//! Which drives `pumice serve` serves, and under which names.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use crate::cli::open::{self, FileDrive};
+use crate::cli::watch::{self, MeasuredDrive};
+use crate::control::ControlSocket;
+use crate::watch::{Measured, Watch};
+use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_drive::controller::OpenOptions;
+use pumice_drive::runtime::Runtime;
+use pumice_nbd::Export;
+
+/// How the file of a drive ends, for its place in a directory and for its name.
+const SUFFIX: &str = ".pumice";
+
+/// A drive that is served.
+pub(super) struct Served {
+    pub(super) path: PathBuf,
+    pub(super) drive: Rc<FileDrive>,
+    pub(super) export: Rc<Export<MeasuredDrive>>,
+    /// Its way in for other commands, while this lives.
+    control: Option<ControlSocket>,
+}
+
+/// Whose names are asked for.
+#[derive(Debug, clap::Args)]
+pub(super) struct Names {
+    /// Name of the export, for a single drive [default: its file's, without .pumice]
+    #[arg(long, value_name = "NAME")]
+    export_name: Option<String>,
+
+    /// What clients are told that a single drive is
+    #[arg(long, value_name = "TEXT")]
+    description: Option<String>,
+}
+
+/// The paths, with the drives of a directory in its place; sorted within it.
+///
+/// # Errors
+/// A directory that cannot be read, or that has no drives.
+pub(super) fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let unreadable =
+            |error| Error::os(format!("cannot read the directory {}", path.display()), error);
+        let mut found = Vec::new();
+        for entry in fs::read_dir(path).map_err(unreadable)? {
+            let file = entry.map_err(unreadable)?.path();
+            let is_named = file.as_os_str().as_encoded_bytes().ends_with(SUFFIX.as_bytes());
+            if is_named && file.is_file() {
+                found.push(file);
+            }
+        }
+        if found.is_empty() {
+            let what = format!("{} has no drives: no file *{SUFFIX}", path.display());
+            return Err(Error::new(ErrorKind::NotFound, what));
+        }
+        found.sort();
+        files.append(&mut found);
+    }
+    Ok(files)
+}
+
+/// Opens all drives. If one cannot be opened, those before it are
+/// closed again.
+///
+/// # Errors
+/// Two drives under one name; those of opening a drive.
+pub(super) fn open_all(
+    runtime: &Runtime,
+    paths: &[PathBuf],
+    names: &Names,
+    options: OpenOptions,
+) -> Result<Vec<Served>> {
+    let exports = names.of(paths)?;
+    let mut served = Vec::new();
+    for (path, name) in paths.iter().zip(exports) {
+        match open::drive(runtime, path, options) {
+            Ok(drive) => {
+                let description = names.description.clone();
+                let description = description.unwrap_or_else(|| describe(&drive));
+                let measured = Measured::new(drive.clone(), runtime.clone());
+                let export = Rc::new(Export::new(name, description, Rc::new(measured)));
+                served.push(Served { path: path.clone(), drive, export, control: None });
+            }
+            Err(error) => {
+                // The error that counts is the one that was first.
+                let _ = close_all(runtime, &served);
+                return Err(error);
+            }
+        }
+    }
+    Ok(served)
+}
+
+/// Shows all drives to those who watch, and to other commands.
+pub(super) fn show_all(
+    runtime: &Runtime,
+    served: &mut [Served],
+    args: &watch::Args,
+    watch: &Rc<Watch>,
+) {
+    for drive in served {
+        let name = drive.export.name.clone();
+        let number = args.add(watch, name, &drive.drive, &drive.export.disk);
+        drive.control = control(runtime, drive, (watch.clone(), number));
+    }
+}
+
+/// Closes all drives; the first error, with its path.
+pub(super) fn close_all(runtime: &Runtime, served: &[Served]) -> Result<()> {
+    let mut closed = Ok(());
+    for Served { path, drive, .. } in served {
+        let result = runtime.block_on(drive.close());
+        closed = closed.and(result.map_err(|error| crate::cli::at_path(path, error)));
+    }
+    closed
+}
+
+impl Names {
+    /// The names of the exports at these paths.
+    fn of(&self, paths: &[PathBuf]) -> Result<Vec<String>> {
+        let invalid = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
+        let is_asked = self.export_name.is_some() || self.description.is_some();
+        if is_asked && paths.len() > 1 {
+            return invalid("--export-name and --description are for a single drive".into());
+        }
+        if let Some(name) = &self.export_name {
+            return Ok(vec![name.clone()]);
+        }
+        let names: Vec<_> = paths.iter().map(|path| name_of(path)).collect();
+        for (index, name) in names.iter().enumerate() {
+            if let Some(other) = names[..index].iter().position(|other| other == name) {
+                let (one, two) = (paths[other].display(), paths[index].display());
+                return invalid(format!("{one} and {two} would both be the export '{name}'"));
+            }
+        }
+        Ok(names)
+    }
+}
+
+/// What a drive is called: the name of its file, without the suffix.
+pub(crate) fn name_of(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    name.strip_suffix(SUFFIX).unwrap_or(&name).to_owned()
+}
+
+fn describe(drive: &FileDrive) -> String {
+    let size = indicatif::BinaryBytes(drive.size_bytes());
+    format!("a Pumice drive of {size}")
+}
+
+/// Lets other commands reach the drive. Serving works without.
+fn control(runtime: &Runtime, served: &Served, watch: (Rc<Watch>, usize)) -> Option<ControlSocket> {
+    let path = &served.path;
+    let socket = ControlSocket::bind(path).inspect_err(|error| {
+        tracing::warn!("no other command will reach {}: {}", path.display(), error.chain());
+    });
+    let socket = socket.ok()?;
+    runtime.spawn(socket.serve(runtime.clone(), served.drive.clone(), watch));
+    Some(socket)
+}

@@ -1,0 +1,182 @@
+//! Where `pumice serve` listens, and whom it lets in.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+
+use crate::cli::open::while_busy;
+use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_drive::runtime::Runtime;
+use pumice_nbd::{Access, Listen, Listener};
+use pumice_nbd::{Identity, Security};
+
+/// The flags of sockets and of TLS.
+#[derive(Debug, clap::Args)]
+pub(super) struct Network {
+    /// Listen on a Unix socket
+    #[arg(long, value_name = "SOCKET")]
+    unix: Option<PathBuf>,
+
+    /// Permissions of the Unix socket, in octal [default: as the umask says]
+    #[arg(long, value_name = "MODE", value_parser = mode, requires = "unix")]
+    unix_mode: Option<u32>,
+
+    /// Owner of the Unix socket, by name or number
+    #[arg(long, value_name = "USER[:GROUP]", value_parser = owner, requires = "unix")]
+    unix_owner: Option<(Option<u32>, Option<u32>)>,
+
+    /// Listen on a TCP address; one that other machines reach needs --tls require, or --insecure
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<SocketAddr>,
+
+    /// Let other machines reach the drives without encryption
+    #[arg(long)]
+    insecure: bool,
+
+    /// Whether clients may or must use TLS [default: require with --tls-certificates, else off]
+    #[arg(long, value_enum, value_name = "WHETHER")]
+    tls: Option<Tls>,
+
+    /// Directory with server-cert.pem and server-key.pem, and with ca-cert.pem for
+    /// --tls-verify-peer
+    #[arg(long, value_name = "DIR")]
+    tls_certificates: Option<PathBuf>,
+
+    /// Let in only clients with a certificate that ca-cert.pem has signed
+    #[arg(long, requires = "tls_certificates")]
+    tls_verify_peer: bool,
+
+    /// Refused: there are no pre-shared keys
+    #[arg(long, value_name = "FILE", hide = true)]
+    tls_psk: Option<PathBuf>,
+
+    /// Connections at once; further clients wait
+    #[arg(long, value_name = "NUMBER", default_value_t = 256,
+        value_parser = clap::value_parser!(u32).range(1..=65536))]
+    connections: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Tls {
+    /// No TLS
+    Off,
+    /// TLS for clients that ask for it
+    Allow,
+    /// Nothing but TLS
+    Require,
+}
+
+impl Network {
+    /// Whether a place to listen at is named.
+    pub(super) fn has_place(&self) -> bool {
+        self.unix.is_some() || self.listen.is_some()
+    }
+
+    pub(super) fn connections_max(&self) -> usize {
+        self.connections as usize
+    }
+
+    /// What clients are asked for, with the server's own certificate.
+    ///
+    /// # Errors
+    /// Flags that contradict each other; those of [`Identity::load`].
+    pub(super) fn security(&self) -> Result<Security> {
+        let invalid = |what: &str| Err(Error::new(ErrorKind::InvalidInput, what.to_owned()));
+        if self.tls_psk.is_some() {
+            let what = "TLS with pre-shared keys is not supported: use --tls-certificates";
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        let with_certificates = self.tls_certificates.is_some();
+        let tls = self.tls.unwrap_or(if with_certificates { Tls::Require } else { Tls::Off });
+        let Some(directory) = &self.tls_certificates else {
+            return match tls {
+                Tls::Off => Ok(Security::Clear),
+                _ => invalid("--tls needs the server's certificate: --tls-certificates DIR"),
+            };
+        };
+        if tls == Tls::Off {
+            return invalid("--tls off takes no --tls-certificates");
+        }
+        let identity = Identity::load(directory, self.tls_verify_peer)?;
+        Ok(match tls {
+            Tls::Allow => Security::Allow(identity),
+            _ => Security::Require(identity),
+        })
+    }
+
+    /// The sockets asked for; `otherwise` if none is.
+    ///
+    /// # Errors
+    /// A place that may not or cannot be listened at.
+    pub(super) fn listen(
+        &self,
+        runtime: &Runtime,
+        security: &Security,
+        otherwise: Listen,
+    ) -> Result<Vec<Listener>> {
+        let mut listens = Vec::new();
+        listens.extend(self.unix.clone().map(Listen::Unix));
+        listens.extend(self.listen.map(Listen::Tcp));
+        if listens.is_empty() {
+            listens.push(otherwise);
+        }
+        for listen in &listens {
+            self.check_reach(listen, security)?;
+        }
+        let access = Access { mode: self.unix_mode, owner: self.unix_owner };
+        let bind = |listen| while_busy(runtime, || Listener::bind(listen, access));
+        listens.iter().map(bind).collect()
+    }
+
+    /// Others than this machine's may reach only what is encrypted, unless the user says otherwise.
+    fn check_reach(&self, listen: &Listen, security: &Security) -> Result<()> {
+        let Listen::Tcp(address) = listen else { return Ok(()) };
+        let is_encrypted = matches!(security, Security::Require(_));
+        if address.ip().is_loopback() || is_encrypted || self.insecure {
+            return Ok(());
+        }
+        let what = format!(
+            "other machines reach {address}, and NBD is neither encrypted nor authenticated: \
+             use --tls-certificates, or say --insecure"
+        );
+        Err(Error::new(ErrorKind::PermissionDenied, what))
+    }
+}
+
+fn mode(text: &str) -> std::result::Result<u32, String> {
+    // So does a configuration write it that has no quotes around it.
+    match u32::from_str_radix(text.strip_prefix("0o").unwrap_or(text), 8) {
+        Ok(mode) if mode <= 0o777 => Ok(mode),
+        _ => Err("permissions are an octal number like 0660".into()),
+    }
+}
+
+type Owner = (Option<u32>, Option<u32>);
+
+fn owner(text: &str) -> std::result::Result<Owner, String> {
+    let (user, group) = text.split_once(':').unwrap_or((text, ""));
+    Ok((user_id(user)?, group_id(group)?))
+}
+
+fn user_id(name: &str) -> std::result::Result<Option<u32>, String> {
+    if name.is_empty() || name.parse::<u32>().is_ok() {
+        return Ok(name.parse().ok());
+    }
+    match nix::unistd::User::from_name(name) {
+        Ok(Some(user)) => Ok(Some(user.uid.as_raw())),
+        Ok(None) => Err(format!("there is no user '{name}'")),
+        Err(error) => Err(format!("cannot look up the user '{name}': {error}")),
+    }
+}
+
+fn group_id(name: &str) -> std::result::Result<Option<u32>, String> {
+    if name.is_empty() || name.parse::<u32>().is_ok() {
+        return Ok(name.parse().ok());
+    }
+    match nix::unistd::Group::from_name(name) {
+        Ok(Some(group)) => Ok(Some(group.gid.as_raw())),
+        Ok(None) => Err(format!("there is no group '{name}'")),
+        Err(error) => Err(format!("cannot look up the group '{name}': {error}")),
+    }
+}

@@ -1,0 +1,115 @@
+//! Flags of `pumice serve` for those who watch its drives, and what they turn on.
+
+use std::rc::Rc;
+
+use super::open::FileDrive;
+use super::size;
+#[cfg(feature = "http")]
+use crate::http::{Access, Http, Serving};
+use crate::watch::{Connections, Measured, Watch};
+#[cfg(feature = "http")]
+use pumice_drive::base::Error;
+use pumice_drive::base::Result;
+use pumice_drive::runtime::Runtime;
+use pumice_nbd::Disk;
+use pumice_nbd::Server;
+
+/// Without `http` nothing listens and nothing serves.
+#[cfg(not(feature = "http"))]
+pub(crate) type Http = std::convert::Infallible;
+#[cfg(not(feature = "http"))]
+pub(crate) type Serving = std::convert::Infallible;
+
+/// A drive and the count of what hosts do with it.
+pub(crate) type MeasuredDrive = Measured<FileDrive>;
+
+/// How the drives can be watched.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+#[command(next_help_heading = "Watching")]
+pub(crate) struct Args {
+    /// Show a page and answer with metrics, health and JSON over HTTP, read-only unless there is a
+    /// token
+    #[cfg(feature = "http")]
+    #[arg(long, value_name = "ADDR:PORT")]
+    http: Option<std::net::SocketAddr>,
+
+    /// File with a token, 16 characters or more: who sends it may flush and checkpoint; beyond
+    /// loopback nobody reads without
+    #[cfg(feature = "http")]
+    #[arg(long, value_name = "FILE", requires = "http")]
+    http_token_file: Option<std::path::PathBuf>,
+
+    /// Let anybody who reaches the address read, without a token
+    #[cfg(feature = "http")]
+    #[arg(long, requires = "http")]
+    http_insecure: bool,
+
+    /// Bytes that may be written to a drive's medium in its life (TBW), to show how much is left
+    #[arg(long, value_parser = size, value_name = "SIZE")]
+    rated_tbw: Option<u64>,
+}
+
+impl Args {
+    /// Listens for HTTP if that is wanted.
+    ///
+    /// # Errors
+    /// The address is open to others and there is no token; the token cannot be read; the port is
+    /// in use.
+    #[cfg(feature = "http")]
+    pub(crate) fn bind(&self) -> Result<Option<Http>> {
+        let Some(address) = self.http else { return Ok(None) };
+        let token = self.http_token_file.as_ref().map(|path| {
+            let cannot = |error| Error::os(format!("cannot read {}", path.display()), error);
+            std::fs::read_to_string(path).map(|token| token.trim().to_owned()).map_err(cannot)
+        });
+        let access = Access::new(address, token.transpose()?, self.http_insecure)?;
+        Http::bind(access).map(Some)
+    }
+
+    #[cfg(not(feature = "http"))]
+    pub(crate) fn bind(&self) -> Result<Option<Http>> {
+        Ok(None)
+    }
+
+    /// What there is to see of a drive: its number.
+    pub(crate) fn add(
+        &self,
+        watch: &Watch,
+        name: String,
+        drive: &Rc<FileDrive>,
+        measured: &Rc<MeasuredDrive>,
+    ) -> usize {
+        watch.add(name, drive.clone(), measured.clone(), self.rated_tbw)
+    }
+}
+
+/// What there is to see of a server, without drives yet.
+pub(crate) fn watch<D: Disk + 'static>(runtime: &Runtime, server: &Rc<Server<D>>) -> Rc<Watch> {
+    let server = server.clone();
+    Watch::new(runtime.clone(), move || Connections {
+        open: server.connections() as u64,
+        accepted: server.accepted(),
+        refused_requests: server.exports().iter().map(|export| export.stats().refused).sum(),
+    })
+}
+
+/// Serves what there is to see until the result is dropped.
+///
+/// # Errors
+/// The operating system gives no thread.
+#[cfg(feature = "http")]
+pub(crate) fn serve(
+    http: Option<Http>,
+    runtime: &Runtime,
+    watch: &Rc<Watch>,
+) -> Result<Option<Serving>> {
+    let Some(http) = http else { return Ok(None) };
+    tracing::info!("watch at http://{}/", http.address());
+    http.serve(runtime, watch.clone()).map(Some)
+}
+
+#[cfg(not(feature = "http"))]
+pub(crate) fn serve(_: Option<Http>, _: &Runtime, _: &Rc<Watch>) -> Result<Option<Serving>> {
+    Ok(None)
+}

@@ -1,0 +1,109 @@
+//! The client's side of a control socket: blocking, for commands that do nothing else meanwhile.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::protocol::{ANSWER_BYTES_MAX, Answer, Request, line};
+use super::socket_path;
+use crate::watch::Snapshot;
+use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_drive::controller::Info;
+
+/// How long a client waits for a server that is busy; a long request is heard of more often.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A connection with the server of a drive.
+pub(crate) struct Client {
+    stream: BufReader<UnixStream>,
+    drive: PathBuf,
+}
+
+/// Connects with the server of the drive at `drive`; `None` if there is none.
+///
+/// # Errors
+/// `NotFound` if there is nothing at `drive`.
+pub(crate) fn connect(drive: &Path) -> Result<Option<Client>> {
+    let Ok(stream) = UnixStream::connect(socket_path(drive)?) else { return Ok(None) };
+    let limited = stream
+        .set_read_timeout(Some(ANSWER_TIMEOUT))
+        .and_then(|()| stream.set_write_timeout(Some(ANSWER_TIMEOUT)));
+    limited.map_err(|error| Error::os("cannot use the control socket", error))?;
+    Ok(Some(Client { stream: BufReader::new(stream), drive: drive.to_owned() }))
+}
+
+/// Asks the server of the drive at `drive` for its info; `None` if there is none, or if it ends
+/// just now.
+///
+/// # Errors
+/// Those of [`connect`] and [`Client::ask`].
+pub(crate) fn info(drive: &Path) -> Result<Option<Info>> {
+    let Some(client) = connect(drive)? else { return Ok(None) };
+    match client.ask(&Request::Info {}, |_| ())? {
+        None => Ok(None),
+        Some(Answer::Info(info)) => Ok(Some(*info)),
+        Some(_) => Err(senseless(drive)),
+    }
+}
+
+/// Asks the server of the drive at `drive` how both are; `None` if there is none, or if it ends
+/// just now.
+///
+/// # Errors
+/// Those of [`connect`] and [`Client::ask`].
+pub(crate) fn snapshot(drive: &Path) -> Result<Option<Snapshot>> {
+    let Some(client) = connect(drive)? else { return Ok(None) };
+    match client.ask(&Request::Watch {}, |_| ())? {
+        None => Ok(None),
+        Some(Answer::Watched(snapshot)) => Ok(Some(*snapshot)),
+        Some(_) => Err(senseless(drive)),
+    }
+}
+
+fn senseless(drive: &Path) -> Error {
+    let what = format!("the server of {} gave no sensible answer", drive.display());
+    Error::new(ErrorKind::Unsupported, what)
+}
+
+impl Client {
+    /// Sends a request, gives every answer before the last to `told`, and returns the last; `None`
+    /// if the server ended before it gave one.
+    ///
+    /// # Errors
+    /// The request's, if it failed; `Busy` if the server says nothing for ten seconds;
+    /// `Unsupported` if it cannot be understood.
+    pub(crate) fn ask(
+        mut self,
+        request: &Request,
+        mut told: impl FnMut(Answer),
+    ) -> Result<Option<Answer>> {
+        if self.stream.get_mut().write_all(&line(request)).is_err() {
+            return Ok(None);
+        }
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let read = self.stream.by_ref().take(ANSWER_BYTES_MAX).read_until(b'\n', &mut line);
+            match read {
+                Ok(_) if line.last() == Some(&b'\n') => {}
+                Ok(_) if line.len() as u64 == ANSWER_BYTES_MAX => {
+                    return Err(senseless(&self.drive));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let drive = self.drive.display();
+                    let what = format!("the server of {drive} does not answer: try again later");
+                    return Err(Error::new(ErrorKind::Busy, what).caused_by(error));
+                }
+                _ => return Ok(None),
+            }
+            let answer: Answer = serde_json::from_slice(&line)
+                .map_err(|error| senseless(&self.drive).caused_by(error))?;
+            match answer {
+                Answer::Failed { kind, what } => return Err(Error::new(kind, what)),
+                answer if answer.is_last() => return Ok(Some(answer)),
+                answer => told(answer),
+            }
+        }
+    }
+}

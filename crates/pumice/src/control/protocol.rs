@@ -1,0 +1,128 @@
+//! What is said on a control socket: a request and its answers, each one line of JSON.
+//!
+//! ```text
+//! client: {"request":"scrub","rate_bytes":0}
+//! server: {"progress":{...}} ... {"problem":{...}} ... {"scrubbed":{...}}    and the end
+//! ```
+//!
+//! A line has at most [`REQUEST_BYTES_MAX`] or [`ANSWER_BYTES_MAX`] bytes. The last answer is the
+//! request's result; a client that goes away before stops what it asked for. Client and server are
+//! the same program, so there are no versions: what one does not understand it refuses.
+
+use serde::{Deserialize, Serialize};
+
+use crate::watch::Snapshot;
+use pumice_drive::base::{Error, ErrorKind};
+use pumice_drive::controller::{Info, Problem, Resize, Resized, ScrubReport};
+
+/// Longest request in bytes.
+pub(super) const REQUEST_BYTES_MAX: usize = 4096;
+
+/// Longest answer in bytes: info has a few thousand, a problem a few hundred.
+pub(super) const ANSWER_BYTES_MAX: u64 = 1 << 20;
+
+/// What a client may ask.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Request {
+    /// The drive's info.
+    Info {},
+    /// The server and the drive as they are now.
+    Watch {},
+    /// Scrub the drive.
+    Scrub {
+        /// Bytes a second; 0 for no limit.
+        rate_bytes: u64,
+    },
+    /// Resize the drive.
+    Resize(Resize),
+}
+
+/// What a server answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    /// The drive's info: the result.
+    Info(Box<Info>),
+    /// The server and the drive: the result.
+    Watched(Box<Snapshot>),
+    /// What was asked for is under way.
+    Progress(Progress),
+    /// A problem that a scrub found; they come before its result.
+    Problem(Problem),
+    /// A scrub has ended: the result, without the problems.
+    Scrubbed(ScrubReport),
+    /// A resize has ended: the result.
+    Resized(Resized),
+    /// The request failed: the result.
+    Failed {
+        /// What the client can do about it.
+        kind: ErrorKind,
+        /// What happened, with its causes.
+        what: String,
+    },
+}
+
+/// How far a long request is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Progress {
+    /// Segments done with.
+    pub done: u64,
+    /// Segments in all, as far as is known.
+    pub total: u64,
+    /// Bytes read.
+    pub bytes: u64,
+}
+
+impl Answer {
+    /// The answer that an error is.
+    pub(super) fn failed(error: &Error) -> Self {
+        Answer::Failed { kind: error.kind(), what: error.chain() }
+    }
+
+    /// Whether no other follows.
+    pub(super) fn is_last(&self) -> bool {
+        !matches!(self, Answer::Progress(_) | Answer::Problem(_))
+    }
+}
+
+/// A line of JSON.
+pub(super) fn line(message: &impl Serialize) -> Vec<u8> {
+    let mut line = serde_json::to_vec(message).expect("messages serialize");
+    line.push(b'\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: messages survive the way, and a server refuses what it does not understand.
+    use super::*;
+
+    #[test]
+    fn messages_survive_the_way_on_one_line() {
+        let request = Request::Scrub { rate_bytes: 7 };
+        let bytes = line(&request);
+        assert_eq!(bytes.iter().filter(|&&byte| byte == b'\n').count(), 1);
+        assert_eq!(serde_json::from_slice::<Request>(&bytes).unwrap(), request);
+        let failed = Answer::failed(&Error::new(ErrorKind::NoSpace, "two\nlines"));
+        let bytes = line(&failed);
+        assert_eq!(bytes.iter().filter(|&&byte| byte == b'\n').count(), 1);
+        assert_eq!(serde_json::from_slice::<Answer>(&bytes).unwrap(), failed);
+        assert!(failed.is_last() && !Answer::Progress(Progress::default()).is_last());
+    }
+
+    #[test]
+    fn unknown_requests_are_refused() {
+        for text in [
+            "",
+            "{}",
+            "[]",
+            "{\"request\":\"format\"}",
+            "{\"request\":\"scrub\"}",
+            "{\"request\":\"scrub\",\"rate_bytes\":-1}",
+            "{\"request\":\"info\",\"more\":1}",
+        ] {
+            assert!(serde_json::from_str::<Request>(text).is_err(), "{text}");
+        }
+    }
+}

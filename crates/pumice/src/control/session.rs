@@ -1,0 +1,235 @@
+//! The server's side of a control socket: reads one request from each client and answers it.
+//!
+//! Limits: [`CLIENTS_MAX`] clients at once, a request of [`REQUEST_BYTES_MAX`] bytes, and a time
+//! for every line in and out. While work runs that a client asked for, a progress line goes out
+//! every [`PROGRESS_NS`]; one that cannot be sent ends a scrub.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use futures_util::future::{Either, select};
+
+use super::protocol::{Answer, Progress, REQUEST_BYTES_MAX, Request, line};
+use crate::watch::Watch;
+use pumice_drive::base::wait::WaitQueue;
+use pumice_drive::base::{Clock, Error, ErrorKind, Result};
+use pumice_drive::controller::{Drive, Resize, Resized};
+use pumice_drive::media::Medium;
+use pumice_drive::runtime::Runtime;
+
+/// Clients at once; more wait in the backlog. A scrub, a resize and a few that ask for info.
+const CLIENTS_MAX: u32 = 8;
+
+/// Time a client has to send its request or take an answer, and the pause after a failed accept.
+const CLIENT_NS: u64 = 5_000_000_000;
+
+/// How often a client is told how far its request is, and found to be gone.
+const PROGRESS_NS: u64 = 250_000_000;
+
+/// Clients at work.
+#[derive(Default)]
+struct Clients {
+    count: Cell<u32>,
+    left: WaitQueue,
+}
+
+/// A client at work; gone when dropped.
+struct Place(Rc<Clients>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.count.set(self.0.count.get() - 1);
+        self.0.left.wake_all();
+    }
+}
+
+/// Accepts clients for ever, and serves each in a task of its own.
+pub(super) async fn serve<M: Medium + 'static>(
+    runtime: Runtime,
+    socket: Arc<OwnedFd>,
+    drive: Rc<Drive<M, Runtime>>,
+    watch: (Rc<Watch>, usize),
+) {
+    let clients = Rc::<Clients>::default();
+    loop {
+        let has_room = || (clients.count.get() < CLIENTS_MAX).then_some(());
+        clients.left.wait_for(has_room).await;
+        match runtime.accept(&socket).await {
+            Ok(client) => {
+                clients.count.set(clients.count.get() + 1);
+                let place = Place(clients.clone());
+                let link = Link { runtime: runtime.clone(), client: Arc::new(client) };
+                let (drive, watch) = (drive.clone(), watch.clone());
+                runtime.spawn(async move {
+                    let _place = place;
+                    serve_client(&link, &drive, &watch).await;
+                });
+            }
+            Err(error) => {
+                tracing::warn!("the control socket failed: {error}");
+                runtime.sleep_ns(CLIENT_NS).await;
+            }
+        }
+    }
+}
+
+/// A connection with a client.
+struct Link {
+    runtime: Runtime,
+    client: Arc<OwnedFd>,
+}
+
+async fn serve_client<M: Medium + 'static>(
+    link: &Link,
+    drive: &Rc<Drive<M, Runtime>>,
+    (watch, number): &(Rc<Watch>, usize),
+) {
+    let request = match link.runtime.timeout(CLIENT_NS, link.request()).await {
+        Some(Ok(request)) => request,
+        Some(Err(error)) => {
+            link.send(&Answer::failed(&error)).await;
+            return;
+        }
+        None => return,
+    };
+    let answer = match request {
+        Request::Info {} => Some(Answer::Info(Box::new(drive.info()))),
+        Request::Watch {} => Some(Answer::Watched(Box::new(watch.snapshot(Some(*number))))),
+        Request::Scrub { rate_bytes } => scrub(link, drive, rate_bytes).await,
+        Request::Resize(wanted) => resize(link, drive, wanted).await,
+    };
+    if let Some(answer) = answer {
+        link.send(&answer).await;
+    }
+}
+
+/// Scrubs the drive; none if the client has gone.
+async fn scrub<M: Medium>(
+    link: &Link,
+    drive: &Drive<M, Runtime>,
+    rate_bytes: u64,
+) -> Option<Answer> {
+    let progress = || {
+        let scrub = drive.info().scrub;
+        Progress {
+            done: scrub.scrub_segments_done,
+            total: scrub.scrub_segments,
+            bytes: scrub.scrub_checked_bytes,
+        }
+    };
+    let mut report = match link.run(drive.scrub(rate_bytes), progress).await? {
+        Ok(report) => report,
+        Err(error) => return Some(Answer::failed(&error)),
+    };
+    for problem in std::mem::take(&mut report.problems) {
+        if !link.send(&Answer::Problem(problem)).await {
+            return None;
+        }
+    }
+    Some(Answer::Scrubbed(report))
+}
+
+/// Resizes the drive; none if the client has gone, but the work goes on: it must not stop halfway.
+async fn resize<M: Medium + 'static>(
+    link: &Link,
+    drive: &Rc<Drive<M, Runtime>>,
+    wanted: Resize,
+) -> Option<Answer> {
+    let result = Rc::new(RefCell::new(None));
+    let ended = Rc::new(WaitQueue::default());
+    let (worker, worked, wake) = (drive.clone(), result.clone(), ended.clone());
+    link.runtime.spawn(async move {
+        let resized = worker.resize(wanted).await;
+        match &resized {
+            Ok(Resized { size_bytes, capacity_bytes, .. }) => {
+                tracing::info!("resized: size {size_bytes}, capacity {capacity_bytes} bytes");
+            }
+            // Whoever asked for it is told, and the drive is as it was.
+            Err(error) => tracing::info!("not resized: {}", error.chain()),
+        }
+        *worked.borrow_mut() = Some(resized);
+        wake.wake_all();
+    });
+    let progress = || {
+        let total = u64::from(drive.segments_to_empty());
+        Progress { done: 0, total, bytes: 0 }
+    };
+    let resized = ended.wait_for(|| result.borrow_mut().take());
+    Some(match link.run(resized, progress).await? {
+        Ok(resized) => Answer::Resized(resized),
+        Err(error) => Answer::failed(&error),
+    })
+}
+
+impl Link {
+    /// Reads the request.
+    async fn request(&self) -> Result<Request> {
+        let wrong = |what: &'static str| Error::new(ErrorKind::InvalidInput, what);
+        let mut bytes = vec![0; REQUEST_BYTES_MAX];
+        let mut end = 0;
+        loop {
+            let (buffer, received) =
+                self.runtime.receive(&self.client, bytes, end..REQUEST_BYTES_MAX).await;
+            bytes = buffer;
+            let received = received.map_err(|error| Error::os("cannot read a request", error))?;
+            if let Some(len) = bytes[end..end + received].iter().position(|&byte| byte == b'\n') {
+                return serde_json::from_slice(&bytes[..end + len]).map_err(|error| {
+                    wrong("the server does not know this request: is it another version?")
+                        .caused_by(error)
+                });
+            }
+            end += received;
+            if received == 0 || end == REQUEST_BYTES_MAX {
+                return Err(wrong("a request is one line of JSON of at most 4096 bytes"));
+            }
+        }
+    }
+
+    /// Runs `work` and tells the client how far it is; none if the client has gone.
+    async fn run<T>(
+        &self,
+        work: impl Future<Output = T>,
+        progress: impl Fn() -> Progress,
+    ) -> Option<T> {
+        let mut work = pin!(work);
+        loop {
+            match select(work.as_mut(), pin!(self.runtime.sleep_ns(PROGRESS_NS))).await {
+                Either::Left((result, _)) => return Some(result),
+                Either::Right(_) => {
+                    let told = Answer::Progress(progress());
+                    // The work goes on while the client takes its time.
+                    match select(work.as_mut(), pin!(self.send(&told))).await {
+                        Either::Left((result, sending)) => {
+                            return sending.await.then_some(result);
+                        }
+                        Either::Right((true, _)) => {}
+                        Either::Right((false, _)) => return None,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends an answer; says whether the client took it.
+    async fn send(&self, answer: &Answer) -> bool {
+        let mut bytes = line(answer);
+        let sending = async {
+            let mut at = 0;
+            while at < bytes.len() {
+                let range = at..bytes.len();
+                let (buffer, sent) =
+                    self.runtime.send(&self.client, std::mem::take(&mut bytes), range).await;
+                bytes = buffer;
+                match sent {
+                    Ok(sent) if sent > 0 => at += sent,
+                    _ => return false,
+                }
+            }
+            true
+        };
+        self.runtime.timeout(CLIENT_NS, sending).await.unwrap_or(false)
+    }
+}

@@ -1,0 +1,85 @@
+//! The file system mounted: from the first request of the kernel to the last.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use super::file::DiskFile;
+use super::payloads::Payloads;
+use super::session::{Device, Session};
+use pumice_drive::base::{Error, Result};
+use pumice_drive::runtime::Runtime;
+use pumice_nbd::Disk;
+
+/// Bytes of requests under way at which others wait: what a loop device with its 128 requests has
+/// at 512 KiB each.
+const PAYLOAD_BYTES_MAX: usize = 64 << 20;
+
+/// A mounted disk. Dropping it unmounts; what holds the file then gets errors.
+///
+/// Only the runtime answers what is asked of the file: whoever runs it must not touch the file.
+pub(crate) struct FuseMount {
+    directory: PathBuf,
+    is_mounted: bool,
+}
+
+impl FuseMount {
+    /// Mounts `disk` on `directory` for its owner alone. Requests are carried out while the runtime
+    /// runs.
+    ///
+    /// # Errors
+    /// There is no `/dev/fuse`, its kernel is too old, or the user may not mount: only root may.
+    pub(crate) fn mount<D: Disk + 'static>(
+        runtime: &Runtime,
+        disk: Rc<D>,
+        directory: &Path,
+    ) -> Result<Self> {
+        let cannot = |error: io::Error| {
+            Error::os(format!("cannot mount a FUSE file system at {}", directory.display()), error)
+        };
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let device =
+            open("/dev/fuse", flags, Mode::empty()).map_err(|error| cannot(error.into()))?;
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+        let options = CString::new(options).expect("no zero byte");
+        let flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC;
+        mount("pumice", directory, "fuse.pumice", flags, options.as_c_str())
+            .map_err(|error| cannot(error.into()))?;
+        // Unmounts if the rest fails.
+        let mounted = Self { directory: directory.to_owned(), is_mounted: true };
+        let device = Device(Arc::new(device));
+        device.shake_hands().map_err(cannot)?;
+        let file = DiskFile { size_bytes: disk.size_bytes(), is_read_only: disk.is_read_only() };
+        let payloads = Rc::new(Payloads::new(PAYLOAD_BYTES_MAX));
+        let session = Session { runtime: runtime.clone(), disk, file, device, payloads };
+        runtime.spawn(session.serve());
+        Ok(mounted)
+    }
+
+    /// Unmounts, after which nothing more is asked of the disk.
+    ///
+    /// # Errors
+    /// `Busy` if something holds the file; the file system then stays until the process ends, and
+    /// answers nothing any more.
+    pub(crate) fn unmount(mut self) -> Result<()> {
+        self.is_mounted = false;
+        unmount(&self.directory, UnmountFlags::empty()).map_err(|error| {
+            Error::os(format!("cannot unmount {}", self.directory.display()), error.into())
+        })
+    }
+}
+
+impl Drop for FuseMount {
+    fn drop(&mut self) {
+        if self.is_mounted {
+            // Nobody is left to hear of it.
+            let _ = unmount(&self.directory, UnmountFlags::DETACH);
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Who may ask for what.
+//!
+//! | listening on | token | GET | POST |
+//! |---|---|---|---|
+//! | loopback | no | anybody | nobody |
+//! | loopback | yes | anybody | bearer of the token |
+//! | elsewhere | yes | with the token | bearer of the token |
+//! | elsewhere, `insecure` | no | anybody | nobody |
+//! | elsewhere | no | refused to listen | |
+//!
+//! The token comes as `Authorization: Bearer TOKEN`, or for GET as the password of any user, so
+//! that a browser can ask for it. A POST takes the first form only: a browser adds the second by
+//! itself, also to forms of strangers.
+//!
+//! **DNS rebinding.** A page from elsewhere can have its own name resolved to this address, and
+//! then read what is open to anybody. So the `Host` header must not be a name, but for `localhost`,
+//! where no token is asked for.
+
+use std::net::{IpAddr, SocketAddr};
+
+use axum::http::header::{AUTHORIZATION, HOST};
+use axum::http::{HeaderMap, Method, StatusCode};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use pumice_drive::base::{Error, ErrorKind, Result};
+
+/// Shortest token in bytes: 16 characters of base 64 are 96 bits.
+const TOKEN_BYTES_MIN: usize = 16;
+
+/// Longest token in bytes; headers have a limit, too.
+const TOKEN_BYTES_MAX: usize = 1024;
+
+/// Who may ask for what.
+#[derive(Clone)]
+pub(crate) struct Access {
+    address: SocketAddr,
+    token: Option<String>,
+}
+
+/// Why a request is refused.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) status: StatusCode,
+    pub(super) what: &'static str,
+}
+
+fn refuse<T>(status: StatusCode, what: &'static str) -> std::result::Result<T, Refusal> {
+    Err(Refusal { status, what })
+}
+
+impl Access {
+    /// The rules for a server at `address`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an address that others can reach without token and without `insecure`,
+    /// and for a token that is too short, too long, or not printable ASCII.
+    pub(crate) fn new(address: SocketAddr, token: Option<String>, insecure: bool) -> Result<Self> {
+        let wrong = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
+        if let Some(token) = &token {
+            let is_good_length = (TOKEN_BYTES_MIN..=TOKEN_BYTES_MAX).contains(&token.len());
+            if !is_good_length || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+                return wrong(format!(
+                    "a token is {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} printable characters \
+                     without blanks: make one with `openssl rand -hex 16`"
+                ));
+            }
+        } else if !is_loopback(address.ip()) && !insecure {
+            return wrong(format!(
+                "{address} can be reached from elsewhere: give --http-token-file, or \
+                 --http-insecure to let anybody read"
+            ));
+        }
+        Ok(Self { address, token })
+    }
+
+    /// The address to listen on.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The same with the port that the operating system chose.
+    pub(super) fn at(self, address: SocketAddr) -> Self {
+        Self { address, ..self }
+    }
+
+    /// Whether a request may be answered.
+    pub(super) fn check(
+        &self,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> std::result::Result<(), Refusal> {
+        let is_read = matches!(*method, Method::GET | Method::HEAD);
+        let asks_always = self.token.is_some() && !is_loopback(self.address.ip());
+        if !asks_always && !headers.get(HOST).is_some_and(|host| self.is_known(host.as_bytes())) {
+            let what = "ask by address or as localhost: other names are refused, so that no page \
+                        from elsewhere can read this";
+            return refuse(StatusCode::MISDIRECTED_REQUEST, what);
+        }
+        let offered = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
+        match (&self.token, is_read) {
+            (None, true) => Ok(()),
+            (None, false) => {
+                let what = "read-only: the server was started without --http-token-file";
+                refuse(StatusCode::FORBIDDEN, what)
+            }
+            (Some(token), true) if asks_always && !is_token(offered, token, true) => {
+                refuse(StatusCode::UNAUTHORIZED, "the token is missing or wrong")
+            }
+            (Some(_), true) => Ok(()),
+            (Some(token), false) if !is_token(offered, token, false) => {
+                let what =
+                    "the token is missing or wrong: send it as `Authorization: Bearer TOKEN`";
+                refuse(StatusCode::UNAUTHORIZED, what)
+            }
+            (Some(_), false) => Ok(()),
+        }
+    }
+
+    /// Whether a `Host` header is no name that somebody else could have given this address.
+    fn is_known(&self, host: &[u8]) -> bool {
+        let Ok(host) = std::str::from_utf8(host) else { return false };
+        let name = match host.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+            _ => host,
+        };
+        let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        match name.parse::<IpAddr>() {
+            Ok(ip) => is_loopback(ip) || !is_loopback(self.address.ip()),
+            Err(_) => name.eq_ignore_ascii_case("localhost"),
+        }
+    }
+}
+
+fn is_loopback(ip: IpAddr) -> bool {
+    ip.to_canonical().is_loopback()
+}
+
+/// Whether what a client offered is the token, as a bearer of it or as its user's password.
+fn is_token(offered: Option<&[u8]>, token: &str, may_be_password: bool) -> bool {
+    let Some((scheme, credentials)) = offered
+        .and_then(|offered| std::str::from_utf8(offered).ok())
+        .and_then(|offered| offered.split_once(' '))
+    else {
+        return false;
+    };
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return is_same(credentials.trim().as_bytes(), token.as_bytes());
+    }
+    if !scheme.eq_ignore_ascii_case("basic") || !may_be_password {
+        return false;
+    }
+    let Ok(decoded) = STANDARD.decode(credentials.trim()) else { return false };
+    let colon = decoded.iter().position(|&byte| byte == b':');
+    colon.is_some_and(|colon| is_same(&decoded[colon + 1..], token.as_bytes()))
+}
+
+/// Equality in a time that does not tell where the first difference is.
+fn is_same(left: &[u8], right: &[u8]) -> bool {
+    let differences = left.iter().zip(right).fold(0, |found, (left, right)| found | (left ^ right));
+    left.len() == right.len() && std::hint::black_box(differences) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: every line of the table in the header, and names that are refused.
+    use super::*;
+
+    const TOKEN: &str = "0123456789abcdef";
+
+    fn access(address: &str, token: bool, insecure: bool) -> Result<Access> {
+        Access::new(address.parse().unwrap(), token.then(|| TOKEN.to_owned()), insecure)
+    }
+
+    fn status(access: &Access, method: &str, host: &str, authorization: &str) -> u16 {
+        let mut headers = HeaderMap::new();
+        if !host.is_empty() {
+            headers.insert(HOST, host.parse().unwrap());
+        }
+        if !authorization.is_empty() {
+            headers.insert(AUTHORIZATION, authorization.parse().unwrap());
+        }
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        access.check(&method, &headers).map_or_else(|refusal| refusal.status.as_u16(), |()| 200)
+    }
+
+    #[test]
+    fn the_table_holds() {
+        let bearer = format!("Bearer {TOKEN}");
+        let basic = format!("Basic {}", STANDARD.encode(format!("anyone:{TOKEN}")));
+        let wrong = "Bearer 0123456789abcdee";
+        let inside = access("127.0.0.1:80", false, false).unwrap();
+        let inside_with = access("[::1]:80", true, false).unwrap();
+        let outside_with = access("192.0.2.1:80", true, false).unwrap();
+        let outside_open = access("0.0.0.0:80", false, true).unwrap();
+        assert!(access("192.0.2.1:80", false, false).is_err());
+        assert!(access("[::]:80", false, false).is_err());
+        for (rules, none, password, token) in [
+            (&inside, [200, 403], [200, 403], [200, 403]),
+            (&inside_with, [200, 401], [200, 401], [200, 200]),
+            (&outside_with, [401, 401], [200, 401], [200, 200]),
+            (&outside_open, [200, 403], [200, 403], [200, 403]),
+        ] {
+            for (at, method) in ["GET", "POST"].into_iter().enumerate() {
+                let asked = |authorization: &str| status(rules, method, "127.0.0.1", authorization);
+                assert_eq!((asked(""), asked(wrong)), (none[at], none[at]), "{method}");
+                assert_eq!(asked(&basic), password[at], "{method}");
+                assert_eq!(asked(&bearer), token[at], "{method}");
+            }
+            let other = status(rules, "DELETE", "127.0.0.1", "");
+            assert_eq!(other, none[1]);
+        }
+    }
+
+    #[test]
+    fn names_are_refused_where_no_token_is_asked_for() {
+        let inside = access("127.0.0.1:80", true, false).unwrap();
+        let outside = access("0.0.0.0:80", false, true).unwrap();
+        let guarded = access("0.0.0.0:80", true, false).unwrap();
+        let bearer = format!("Bearer {TOKEN}");
+        for (host, inside_status, outside_status) in [
+            ("localhost", 200, 200),
+            ("LocalHost:8080", 200, 200),
+            ("127.0.0.1:80", 200, 200),
+            ("127.9.9.9", 200, 200),
+            ("[::1]:80", 200, 200),
+            ("192.0.2.7:80", 421, 200),
+            ("evil.example", 421, 421),
+            ("evil.example:80", 421, 421),
+            ("localhost.evil.example", 421, 421),
+            ("127.0.0.1.evil.example", 421, 421),
+            ("", 421, 421),
+        ] {
+            assert_eq!(status(&inside, "GET", host, ""), inside_status, "{host}");
+            assert_eq!(status(&outside, "GET", host, ""), outside_status, "{host}");
+            assert_eq!(status(&guarded, "GET", host, &bearer), 200, "{host}");
+        }
+    }
+
+    #[test]
+    fn tokens_that_are_easily_guessed_or_cannot_be_sent_are_refused() {
+        let address = "127.0.0.1:80".parse().unwrap();
+        for token in
+            ["", "short", "0123456789abcde ", "0123456789abcd\u{e4}", "0123456789abc\r\ndef"]
+        {
+            assert!(Access::new(address, Some(token.to_owned()), true).is_err(), "{token:?}");
+        }
+        assert!(Access::new(address, Some("x".repeat(1025)), true).is_err());
+        let malformed = ["Bearer", "Basic", "Basic !!!", "Basic YWJj", "Digest x", "Bearer  "];
+        for offered in malformed {
+            assert!(!is_token(Some(offered.as_bytes()), TOKEN, true), "{offered}");
+        }
+    }
+}

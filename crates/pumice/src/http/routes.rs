@@ -1,0 +1,231 @@
+//! What there is to ask for, and what every answer has in common.
+//!
+//! | path | what |
+//! |---|---|
+//! | `/` | the page, with `/page.css` and its scripts |
+//! | `/metrics` | for Prometheus |
+//! | `/healthz` | 200, or 503 and why |
+//! | `/api/snapshot` | everything, as the page asks for it |
+//! | `/api/drives` | the drives' names |
+//! | `/api/drives/NAME` | what `pumice info --json` prints |
+//! | `/api/drives/NAME/segments?cells=N` | the segments as a map |
+//! | POST `/api/drives/NAME/flush`, `/checkpoint` | with the token |
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Path, Query, Request, State};
+use axum::http::header::{
+    ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue,
+    REFERRER_POLICY, TRANSFER_ENCODING, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::access::Access;
+use super::ask::{Asker, Unanswered};
+use super::{metrics, page};
+use crate::watch::{Action, DriveSnapshot};
+
+/// Time for an answer. The longest is an action's.
+const ANSWER_MAX: Duration = Duration::from_secs(35);
+
+/// Bytes of a request's body at most: nothing here takes one.
+const BODY_BYTES_MAX: u64 = 4096;
+
+/// Cells of a map of segments at most, and if nothing is said.
+const CELLS_MAX: u32 = 4096;
+const CELLS_DEFAULT: u32 = 1024;
+
+/// Only what comes from this server, and nothing that is written into the page.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+    connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; \
+    frame-ancestors 'none'";
+
+/// Everything that is served, to those who may have it.
+pub(super) fn router(asker: Asker, access: Access) -> Router {
+    Router::new()
+        .route("/", get(page::html))
+        .route("/{file}", get(page::file))
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(health))
+        .route("/api/snapshot", get(snapshot))
+        .route("/api/drives", get(drives))
+        .route("/api/drives/{name}", get(drive))
+        .route("/api/drives/{name}/segments", get(segments))
+        .route("/api/drives/{name}/flush", post(flush))
+        .route("/api/drives/{name}/checkpoint", post(checkpoint))
+        .fallback(async || failed(StatusCode::NOT_FOUND, "there is nothing at this path"))
+        .method_not_allowed_fallback(async || {
+            failed(StatusCode::METHOD_NOT_ALLOWED, "this path does not take this method")
+        })
+        .layer(from_fn_with_state(Arc::new(access), guard))
+        .with_state(asker)
+}
+
+/// Lets through what may pass, and says in every answer what a browser must not do with it.
+async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+    let mut response = match access.check(request.method(), request.headers()) {
+        Err(refusal) => failed(refusal.status, refusal.what),
+        Ok(()) if has_long_body(request.headers()) => {
+            failed(StatusCode::PAYLOAD_TOO_LARGE, "nothing here takes a body of that length")
+        }
+        Ok(()) => match tokio::time::timeout(ANSWER_MAX, next.run(request)).await {
+            Ok(response) => response,
+            Err(_) => unanswered(Unanswered),
+        },
+    };
+    let is_unauthorized = response.status() == StatusCode::UNAUTHORIZED;
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (CACHE_CONTROL, "no-store"),
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (REFERRER_POLICY, "no-referrer"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    if is_unauthorized {
+        let ask = HeaderValue::from_static("Basic realm=\"pumice\", charset=\"UTF-8\"");
+        headers.insert(WWW_AUTHENTICATE, ask);
+    }
+    response
+}
+
+fn has_long_body(headers: &HeaderMap) -> bool {
+    let length = headers.get(CONTENT_LENGTH).map(|length| length.to_str().unwrap_or_default());
+    let length = length.map(|length| length.parse().unwrap_or(u64::MAX));
+    headers.contains_key(TRANSFER_ENCODING) || length.is_some_and(|length| length > BODY_BYTES_MAX)
+}
+
+/// An answer that says what is wrong.
+pub(super) fn failed(status: StatusCode, what: &str) -> Response {
+    (status, Json(json!({ "error": what }))).into_response()
+}
+
+fn unanswered(_: Unanswered) -> Response {
+    failed(StatusCode::SERVICE_UNAVAILABLE, "the drives' thread does not answer in time")
+}
+
+fn no_drive(name: &str) -> Response {
+    let what = format!("no drive is called '{name}': /api/drives lists them");
+    failed(StatusCode::NOT_FOUND, &what)
+}
+
+async fn metrics(State(asker): State<Asker>, headers: HeaderMap) -> Response {
+    let snapshot = match asker.snapshot().await {
+        Ok(snapshot) => snapshot,
+        Err(error) => return unanswered(error),
+    };
+    let accepted = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let format = metrics::Format::accepted(accepted);
+    let mut response = Body::from(metrics::exposition(snapshot, format)).into_response();
+    let content_type = HeaderValue::from_static(format.content_type());
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}
+
+async fn health(State(asker): State<Asker>) -> Response {
+    let snapshot = match asker.snapshot().await {
+        Ok(snapshot) => snapshot,
+        Err(_) => {
+            let what = "the drives' thread does not answer in time";
+            let body = json!({ "status": "failing", "what": what, "drives": [] });
+            return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
+        }
+    };
+    let is_failing = |drive: &DriveSnapshot| {
+        drive.overview.troubles.iter().any(|trouble| trouble.refuses_writes)
+    };
+    let word = |is_failing| if is_failing { "failing" } else { "ok" };
+    let drives: Vec<_> = snapshot
+        .drives
+        .iter()
+        .map(|drive| {
+            let troubles = &drive.overview.troubles;
+            json!({ "name": drive.name, "status": word(is_failing(drive)), "troubles": troubles })
+        })
+        .collect();
+    let any = snapshot.drives.iter().any(is_failing);
+    let status = if any { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+    (status, Json(json!({ "status": word(any), "drives": drives }))).into_response()
+}
+
+async fn snapshot(State(asker): State<Asker>) -> Response {
+    asker.snapshot().await.map_or_else(unanswered, |snapshot| Json(snapshot).into_response())
+}
+
+async fn drives(State(asker): State<Asker>) -> Response {
+    let snapshot = match asker.snapshot().await {
+        Ok(snapshot) => snapshot,
+        Err(error) => return unanswered(error),
+    };
+    let drives: Vec<_> = snapshot
+        .drives
+        .iter()
+        .map(|drive| {
+            let info = &drive.info;
+            json!({ "name": drive.name, "uuid": info.uuid, "size_bytes": info.size_bytes })
+        })
+        .collect();
+    Json(drives).into_response()
+}
+
+async fn drive(State(asker): State<Asker>, Path(name): Path<String>) -> Response {
+    let snapshot = match asker.snapshot().await {
+        Ok(snapshot) => snapshot,
+        Err(error) => return unanswered(error),
+    };
+    let drive = snapshot.drives.into_iter().find(|drive| drive.name == name);
+    drive.map_or_else(|| no_drive(&name), |drive| Json(drive.info).into_response())
+}
+
+/// How many cells a map is to have.
+#[derive(Deserialize)]
+struct MapQuery {
+    cells: Option<u32>,
+}
+
+async fn segments(
+    State(asker): State<Asker>,
+    Path(name): Path<String>,
+    query: Result<Query<MapQuery>, axum::extract::rejection::QueryRejection>,
+) -> Response {
+    let cells = match query {
+        Ok(Query(MapQuery { cells })) => cells.unwrap_or(CELLS_DEFAULT),
+        Err(_) => 0,
+    };
+    if !(1..=CELLS_MAX).contains(&cells) {
+        let what = format!("cells is a number from 1 to {CELLS_MAX}");
+        return failed(StatusCode::BAD_REQUEST, &what);
+    }
+    match asker.segments(name.clone(), cells).await {
+        Ok(Some(map)) => Json(map).into_response(),
+        Ok(None) => no_drive(&name),
+        Err(error) => unanswered(error),
+    }
+}
+
+async fn flush(State(asker): State<Asker>, Path(name): Path<String>) -> Response {
+    act(asker, name, Action::Flush).await
+}
+
+async fn checkpoint(State(asker): State<Asker>, Path(name): Path<String>) -> Response {
+    act(asker, name, Action::Checkpoint).await
+}
+
+async fn act(asker: Asker, name: String, action: Action) -> Response {
+    tracing::info!("{action:?} of '{name}' asked for over HTTP");
+    match asker.act(name.clone(), action).await {
+        Ok(Some(Ok(()))) => Json(json!({ "done": action })).into_response(),
+        Ok(Some(Err(error))) => failed(StatusCode::CONFLICT, &error.chain()),
+        Ok(None) => no_drive(&name),
+        Err(error) => unanswered(error),
+    }
+}

@@ -1,0 +1,13 @@
+//! The `pumice` program: the command line, and what serves a drive beside NBD.
+
+mod cli;
+mod control;
+#[cfg(feature = "attach")]
+mod fuse;
+#[cfg(feature = "http")]
+mod http;
+mod watch;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}
