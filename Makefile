@@ -2,6 +2,7 @@
 
 CARGO ?= cargo
 PUMICE := ./target/release/pumice
+PREFIX ?= /usr/local
 
 # What `make fuzz` runs, and for how long each.
 FUZZ_TARGETS := superblock segment batch record leaf checkpoint open nbd_handshake nbd_transmission
@@ -14,7 +15,7 @@ BASE := main~1
 ROUNDS := 50
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build deb package-files test torture crash-rounds test-mutants mutants-diff lint bench fuzz docs clean
+.PHONY: help demo build install picture deb package-files test torture crash-rounds test-mutants mutants-diff lint bench fuzz docs clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,7 +27,14 @@ demo: ## Build the release binary and let it show what it does.
 build: ## Build the release binary.
 	$(CARGO) build --locked --release --package pumice
 
-# Where the assets of [package.metadata.deb] in crates/pumice/Cargo.toml look for what the program writes itself.
+install: build ## Install the program in PREFIX/bin (/usr/local).
+	install -D -m 755 $(PUMICE) $(DESTDIR)$(PREFIX)/bin/pumice
+
+picture: build ## Record docs/picture.svg from the program (root; needs rich from PyPI).
+	docs/picture.py $(PUMICE)
+
+# Where the assets of [package.metadata.deb] in crates/pumice/Cargo.toml look for what the program
+# writes itself.
 PACKAGE_FILES := target/package
 
 deb: build package-files ## Build the Debian package, in target/debian; needs cargo-deb.
