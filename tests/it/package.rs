@@ -10,14 +10,20 @@ use std::process::Command;
 
 use crate::harness::{PUMICE, run_ok, tool};
 
-const WRITTEN: &str = "target/package/";
+/// What `make package-files` writes, as the manifest names it: from the crate's folder.
+const WRITTEN: &str = "../../target/package/";
 
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
+/// The folder of the manifest, to which its paths are relative.
+fn package() -> PathBuf {
+    root().join("crates/pumice")
+}
+
 fn metadata() -> toml::Table {
-    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let manifest = fs::read_to_string(package().join("Cargo.toml")).unwrap();
     let manifest: toml::Table = manifest.parse().unwrap();
     manifest["package"]["metadata"]["deb"].as_table().expect("a table").clone()
 }
@@ -56,7 +62,7 @@ fn everything_in_the_package_is_there_or_is_written() {
     let metadata = metadata();
     let place = |source: &str| match source.strip_prefix(WRITTEN) {
         Some(name) => written.join(name),
-        None => root().join(source),
+        None => package().join(source),
     };
     let mut used = Vec::new();
     for (source, _) in assets(&metadata) {
@@ -67,7 +73,7 @@ fn everything_in_the_package_is_there_or_is_written() {
         assert!(!files.is_empty(), "{source} is not there");
         used.extend(files);
     }
-    let copyright = fs::read_to_string(root().join(metadata["license-file"][0].as_str().unwrap()));
+    let copyright = fs::read_to_string(package().join(metadata["license-file"][0].as_str().unwrap()));
     assert!(copyright.expect("a file").contains("License: Expat or Apache-2.0"));
     let changelog = place(metadata["changelog"].as_str().unwrap());
     let text = fs::read_to_string(&changelog).unwrap();

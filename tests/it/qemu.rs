@@ -50,7 +50,7 @@ fn copy_of_real_files(target: &Path) -> PathBuf {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let mut budget = FILE_BYTES_MAX;
     copy_tree(Path::new("/usr/share/doc"), &target.join("doc"), &mut (FILE_BYTES_MAX / 2));
-    copy_tree(&root.join("src"), &target.join("src"), &mut budget);
+    copy_tree(&root.join("crates"), &target.join("crates"), &mut budget);
     copy_tree(&root.join("tests"), &target.join("tests"), &mut budget);
     let program = fs::read(PUMICE).expect("the program under test");
     let end = program.len().min(FILE_BYTES_MAX as usize);

@@ -37,7 +37,7 @@ fn image(folder: &Path) -> PathBuf {
     let path = folder.join("image");
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let mut bytes = Vec::new();
-    let mut folders = vec![root.join("src"), root.join("docs"), root.join("tests")];
+    let mut folders = vec![root.join("crates"), root.join("docs"), root.join("tests")];
     while let Some(folder) = folders.pop() {
         let mut entries: Vec<_> =
             fs::read_dir(folder).expect("a folder").map(|entry| entry.unwrap().path()).collect();
