@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pumice_bench::plan::Unit;
 use pumice_bench::results::{Results, RunResult, read};
+use pumice_bench::workload::Unit;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -150,7 +150,7 @@ fn an_interrupted_benchmark_is_gone_on_with() {
     std::io::Read::read_to_string(&mut stderr, &mut said).expect("text");
     assert_eq!(status.code(), Some(2), "{said}");
     let kept = place.results("part").runs.len();
-    let line = format!("interrupted: {kept} runs are in part; go on with --resume part");
+    let line = format!("interrupted: {kept} runs are in part; continue with --resume part");
     assert!(said.contains(&line), "{said}");
     assert!((2..12).contains(&kept) && !place.path("data").exists());
     let other = run(&mut place.command(&["other", "--resume", "part"]), COMMAND_LIMIT);
@@ -236,7 +236,7 @@ fn a_server_that_answers_nothing_keeps_no_interruption() {
     let mut stderr = child.stderr.take().expect("stderr is piped");
     std::io::Read::read_to_string(&mut stderr, &mut said).expect("text");
     assert_eq!(status.code(), Some(2), "{said}");
-    let line = "interrupted: 1 run is in results; go on with --resume results\n";
+    let line = "interrupted: 1 run is in results; continue with --resume results\n";
     assert!(said.ends_with(line), "{said}");
     assert_eq!(place.results("results").runs.len(), 1);
     server.kill();

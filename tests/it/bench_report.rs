@@ -12,10 +12,10 @@ use std::process::Command;
 use calamine::{Reader, Xlsx};
 use pumice_bench::engine::Interval;
 use pumice_bench::interop::fio_job;
-use pumice_bench::plan::{Cache, Level, Order, Plan, Test, Unit};
 use pumice_bench::report;
 use pumice_bench::results::{FORMAT, Header, RunResult, Writer, read};
 use pumice_bench::stats::Latencies;
+use pumice_bench::workload::{Cache, Level, Order, Plan, Test, Unit};
 use pumice_bench::workload::{Flush, Operation, Pattern, Workload};
 
 use crate::harness::{Finished, fixture, pumice, run_ok, tool};
@@ -234,7 +234,7 @@ fn what_is_slower_fails_when_asked() {
 #[test]
 fn other_tools_results_are_shown() {
     let samples = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-        .join("crates/pumice-bench/src/interop/samples");
+        .join("crates/pumice-bench/src/bench/interop/samples");
     for (file, wanted) in [
         ("fio-plus.json", "mixed (read)"),
         ("fio-plain.json", "mixed (write)"),

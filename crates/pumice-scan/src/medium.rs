@@ -22,7 +22,7 @@ use serde::Serialize;
 use super::chunks::LOG_OVERHEAD;
 use super::outcome::Outcome;
 use super::verdict::Range;
-use pumice_bench::engine::{Run, Sample, measure};
+use pumice_bench::engine::{RunSpec, Sample, measure};
 use pumice_bench::payload::{self, Kind, Payload};
 use pumice_bench::stats::Summary;
 use pumice_bench::target::{Access, Location};
@@ -173,10 +173,10 @@ impl Bench {
         };
         // What does not compress, and nothing twice.
         self.runs += 1;
-        let run = Run { workload, payload: self.payload.clone(), stream: self.runs, seed: 1 };
+        let run = RunSpec { workload, payload: self.payload.clone(), stream: self.runs, seed: 1 };
         let sample = match measure(&self.location, self.access, &run, stop) {
             // Some file systems have no way around the page cache; the flush counts anyway.
-            Err(error) if self.access.direct && error.kind() == ErrorKind::Unsupported => {
+            Err(error) if self.access.direct && error.is_unsupported() => {
                 self.access.direct = false;
                 measure(&self.location, self.access, &run, stop)
             }

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::super::payload::{Kind, KindName, Saving};
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::payload::{Kind, KindName, Saving};
 use pumice_drive::codec::Codec;
 
 /// Quantiles of a distribution: beyond, the mean changes by less than a thousandth.
@@ -48,7 +48,7 @@ impl Data {
     pub fn of_path(path: &Path, codec: Codec) -> Result<Self> {
         let name = KindName::Like(PathBuf::from(path));
         let Kind::Like(profile) = name.load(None)? else {
-            return Err(Error::new(ErrorKind::InvalidInput, "no profile of data"));
+            return Err(Error::invalid("no profile of data"));
         };
         Ok(Self::of_savings(path.display().to_string(), profile.unit_savings(codec)))
     }

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::super::stats::Percentiles;
 use super::host::Tally;
+use crate::stats::Percentiles;
 use pumice_sim::formula;
 use pumice_sim::ftl::LogCounts;
 use pumice_sim::nand::Wear;

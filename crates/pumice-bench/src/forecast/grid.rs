@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::host::Lane;
 use super::side_by_side::{side_by_side, threads};
 use super::{Case, Data, Figures, Forecast, Options, Setup, State, Watch};
-use pumice_drive::base::Result;
+use crate::error::Result;
 use pumice_report::{Axis, Cell, Column, Document, LineChart, Number, Scale, Table};
 use pumice_sim::profile::Profile;
 

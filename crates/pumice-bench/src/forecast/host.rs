@@ -3,12 +3,13 @@
 use std::fs::File;
 use std::path::PathBuf;
 
-use super::super::pattern::{Step, Steps};
-use super::super::stats::Latencies;
-use super::super::workload::{Flush, Workload};
 use super::Watch;
+use crate::error::{Error, Result};
+use crate::stats::Latencies;
+use crate::workload::pattern::{self, Requests};
+use crate::workload::{Flush, Workload};
+use pumice_drive::base::Result as DriveResult;
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
-use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_sim::log_drive::{Host, Request, Verb};
 use pumice_sim::trace::{Entry, LeftOut, Reader};
 
@@ -89,7 +90,7 @@ pub(super) struct Limits {
 /// The host of a workload: as many slots as it has threads times its depth.
 pub(super) struct LoadHost<'a> {
     workload: &'a Workload,
-    steps: Vec<Steps>,
+    requests: Vec<Requests>,
     /// What each slot does after its request has ended.
     then: Vec<Option<Request>>,
     limits: Limits,
@@ -104,7 +105,7 @@ impl<'a> LoadHost<'a> {
     pub(super) fn new(workload: &'a Workload, seed: u64, limits: Limits, lane: Lane<'a>) -> Self {
         let slots = (workload.depth * workload.threads) as usize;
         Self {
-            steps: (0..workload.threads).map(|it| Steps::new(workload, it, seed)).collect(),
+            requests: (0..workload.threads).map(|it| Requests::new(workload, it, seed)).collect(),
             then: vec![None; slots],
             workload,
             limits,
@@ -127,7 +128,7 @@ impl<'a> LoadHost<'a> {
 }
 
 impl Host for LoadHost<'_> {
-    fn next(&mut self, slot: u32, now_ns: u64) -> Result<Option<Request>> {
+    fn next(&mut self, slot: u32, now_ns: u64) -> DriveResult<Option<Request>> {
         let then = &mut self.then[slot as usize];
         if then.is_some() {
             return Ok(then.take());
@@ -136,13 +137,13 @@ impl Host for LoadHost<'_> {
             return Ok(None);
         }
         let thread = (slot / self.workload.depth) as usize;
-        let Some(step) = self.steps[thread].next() else { return Ok(None) };
+        let Some(request) = self.requests[thread].next() else { return Ok(None) };
         self.asked += 1;
         let record = self.workload.record_bytes;
-        Ok(Some(match step {
-            Step::Read(offset) => self.request(Verb::Read, offset),
-            Step::Trim(offset) => self.request(Verb::Trim, offset),
-            Step::Write(offset) => {
+        Ok(Some(match request {
+            pattern::Request::Read(offset) => self.request(Verb::Read, offset),
+            pattern::Request::Trim(offset) => self.request(Verb::Trim, offset),
+            pattern::Request::Write(offset) => {
                 self.asked_write_bytes += record;
                 if self.workload.flush == Flush::EachWrite {
                     let flush = Request { verb: Verb::Flush, offset: 0, bytes: 0, due_ns: 0 };
@@ -150,7 +151,7 @@ impl Host for LoadHost<'_> {
                 }
                 self.request(Verb::Write, offset)
             }
-            Step::Copy(source, target) => {
+            pattern::Request::Copy(source, target) => {
                 self.asked_write_bytes += record;
                 self.then[slot as usize] = Some(self.request(Verb::Write, target));
                 self.request(Verb::Read, source)
@@ -183,7 +184,7 @@ impl<'a> FillHost<'a> {
 }
 
 impl Host for FillHost<'_> {
-    fn next(&mut self, _slot: u32, _now_ns: u64) -> Result<Option<Request>> {
+    fn next(&mut self, _slot: u32, _now_ns: u64) -> DriveResult<Option<Request>> {
         let bytes = FILL_BYTES.min(self.end - self.next);
         let request = Request { verb: Verb::Write, offset: self.next, bytes, due_ns: 0 };
         self.next += bytes;
@@ -248,7 +249,7 @@ impl<'a> ReplayHost<'a> {
         let wrong = |what: String| {
             let (path, line) = (self.path.display(), self.reader.line_number());
             let what = format!("{path}, line {line}: a request of {} bytes {what}", entry.bytes);
-            Err(Error::new(ErrorKind::InvalidInput, what))
+            Err(Error::invalid(what))
         };
         if entry.bytes > size {
             return wrong(format!("is larger than the drive of {}", format_size(size)));
@@ -264,11 +265,8 @@ impl<'a> ReplayHost<'a> {
 }
 
 impl Host for ReplayHost<'_> {
-    fn next(&mut self, _slot: u32, _now_ns: u64) -> Result<Option<Request>> {
-        let named = |error: Error| {
-            let what = self.path.display().to_string();
-            Error::new(error.kind(), what).caused_by(error)
-        };
+    fn next(&mut self, _slot: u32, _now_ns: u64) -> DriveResult<Option<Request>> {
+        let named = |error| Error::from(error).context(self.path.display().to_string());
         let Some(entry) = self.reader.next_entry().map_err(named)? else { return Ok(None) };
         let first_ns = *self.first_ns.get_or_insert(entry.time_ns);
         let since_ns = entry.time_ns.saturating_sub(first_ns);

@@ -16,9 +16,9 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use super::super::workload::{Flush, Operation, Pattern, Workload};
+use crate::error::{Error, Result};
+use crate::workload::{Flush, Operation, Pattern, Workload};
 use pumice_drive::base::units::parse_size;
-use pumice_drive::base::{Error, ErrorKind, Result};
 
 /// Longest file of jobs in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -96,7 +96,7 @@ struct Section {
 }
 
 fn invalid(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidInput, what.into())
+    Error::invalid(what.into())
 }
 
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
@@ -123,7 +123,7 @@ impl JobFile {
         let mut text = String::new();
         File::open(path)
             .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
-            .map_err(|error| Error::os(format!("cannot read {shown}"), error))?;
+            .map_err(|error| Error::io(format!("cannot read {shown}"), error))?;
         if text.len() as u64 > FILE_BYTES_MAX {
             return Err(invalid(format!("{shown} has more than {FILE_BYTES_MAX} bytes")));
         }

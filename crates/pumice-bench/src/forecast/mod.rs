@@ -39,8 +39,8 @@ pub use grid::{Grid, Place, grid};
 pub use job::Job;
 pub use source::{Asked, Case, Load, Source, TraceLoad};
 
+use crate::error::Result;
 use host::Lane;
-use pumice_drive::base::Result;
 use pumice_drive::codec::Codec;
 use pumice_sim::ftl::StoredSizes;
 use pumice_sim::profile::Profile;

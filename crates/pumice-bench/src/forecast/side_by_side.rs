@@ -7,7 +7,7 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use pumice_drive::base::Result;
+use crate::error::Result;
 
 /// Bytes of memory that simulations side by side may take together: what a simulated drive of
 /// 1 TB may take alone.
@@ -77,7 +77,7 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use super::*;
-    use pumice_drive::base::{Error, ErrorKind};
+    use crate::error::Error;
 
     #[test]
     fn results_keep_their_order() {
@@ -97,7 +97,7 @@ mod tests {
         let begun = AtomicU64::new(0);
         let failed = side_by_side(1000, 2, |_, _| -> Result<Option<()>> {
             begun.fetch_add(1, Ordering::Relaxed);
-            Err(Error::new(ErrorKind::InvalidInput, "no"))
+            Err(Error::invalid("no"))
         });
         assert_eq!(failed.unwrap_err().to_string(), "no");
         assert!(begun.load(Ordering::Relaxed) <= 4);

@@ -15,14 +15,14 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::atomic::AtomicBool;
 
-use super::super::workload::{Operation, Pattern, Workload};
 use super::device::{Device, Spec};
 use super::figures::{Breakdown, Endurance, Figures, Point, Preconditioning, Speed};
 use super::host::{FillHost, Lane, Limits, LoadHost, ReplayHost, Tally};
 use super::source::{Case, Load, TraceLoad};
 use super::{Data, Options, State};
+use crate::error::{Error, Result};
+use crate::workload::{Operation, Pattern, Workload};
 use pumice_drive::base::seed::mix;
-use pumice_drive::base::{Error, Result};
 use pumice_sim::formula;
 use pumice_sim::ftl::LogCounts;
 use pumice_sim::profile::Profile;
@@ -267,8 +267,8 @@ impl<'a> Simulation<'a> {
         stop: &AtomicBool,
     ) -> Result<Option<(Tally, u64, Option<String>)>> {
         let shown = trace.path.display();
-        let named = |error: Error| Error::new(error.kind(), shown.to_string()).caused_by(error);
-        let failed = |error| Error::os(format!("cannot read {shown}"), error);
+        let named = |error| Error::from(error).context(shown.to_string());
+        let failed = |error| Error::io(format!("cannot read {shown}"), error);
         let file = File::open(&trace.path).map_err(failed)?;
         let reader = Reader::new(file, trace.options).map_err(named)?;
         self.lane.begins(what, 0);

@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::super::preset::{Changes, PRESETS, Preset};
-use super::super::workload::{Flush, Operation, Pattern, Workload};
 use super::job::{Job, JobFile};
+use crate::error::{Error, Result};
+use crate::workload::{Changes, PRESETS, Preset};
+use crate::workload::{Flush, Operation, Pattern, Workload};
 use pumice_drive::base::near::nearest;
 use pumice_drive::base::units::{format_size, format_size_exact};
-use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_sim::trace::{Format, Options as TraceOptions};
 
 /// A span is a multiple of it.
@@ -99,7 +99,7 @@ pub enum Source {
 }
 
 fn invalid(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidInput, what.into())
+    Error::invalid(what.into())
 }
 
 impl Source {
@@ -116,7 +116,7 @@ impl Source {
         }
         let path = Path::new(name);
         if !path.exists() {
-            return Err(Error::new(ErrorKind::NotFound, not_found(name)));
+            return Err(Error::NotFound(not_found(name)));
         }
         if path.extension().is_some_and(|ending| ending == "toml") {
             return Ok((Self::Preset(Box::new(Preset::load(name)?)), Vec::new()));
@@ -124,7 +124,7 @@ impl Source {
         let mut beginning = Vec::new();
         File::open(path)
             .and_then(|file| file.take(BEGINNING_BYTES).read_to_end(&mut beginning))
-            .map_err(|error| Error::os(format!("cannot read {name}"), error))?;
+            .map_err(|error| Error::io(format!("cannot read {name}"), error))?;
         let trace = TraceLoad { path: path.into(), options: asked.trace, folds: asked.folds };
         if asked.trace.format.or_else(|| Format::detect(&beginning)).is_some() {
             return Ok((Self::Trace(trace), Vec::new()));
@@ -219,7 +219,7 @@ impl Source {
 }
 
 fn case(name: String, workload: Workload) -> Result<Case> {
-    let named = |error: Error| Error::new(error.kind(), name.clone()).caused_by(error);
+    let named = |error: Error| error.context(name.clone());
     workload.check().map_err(named)?;
     Ok(Case { name, load: Load::Steps(workload) })
 }

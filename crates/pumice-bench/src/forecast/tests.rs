@@ -6,10 +6,10 @@ use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 
-use super::super::payload::Saving;
-use super::super::preset::Changes;
 use super::*;
-use pumice_drive::base::Error;
+use crate::error::Error;
+use crate::payload::Saving;
+use crate::workload::Changes;
 
 /// 256 MiB, on four dies with a quarter more flash, in segments of 256 blocks.
 const PROFILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/forecast/samples/small.toml");
@@ -233,7 +233,7 @@ fn what_goes_beyond_the_drive_is_refused_or_folded() {
 
 #[test]
 fn presets_and_jobs_become_cases() {
-    for (name, _) in super::super::preset::PRESETS {
+    for (name, _) in crate::workload::PRESETS {
         let (source, _) = Source::find(name, &Asked::default()).unwrap();
         let cases = source.cases(SIZE, &Asked::default()).expect(name);
         for case in cases {
@@ -270,7 +270,7 @@ fn what_does_not_compress_is_simulated_once() {
         fn goes_on(&self, _simulation: usize, _requests: u64) {}
     }
     let (all, options) = ([saved(50.0), saved(40.0)], Options::default());
-    let cases = Source::Operation(super::super::workload::Operation::RandomWrite)
+    let cases = Source::Operation(crate::workload::Operation::RandomWrite)
         .cases(SIZE, &Asked::default())
         .unwrap();
     let heard = |all: &[Data]| {
@@ -293,7 +293,7 @@ fn what_does_not_compress_is_simulated_once() {
 
 #[test]
 fn a_stop_ends_it_and_reports_hold_all_figures() {
-    let cases = Source::Operation(super::super::workload::Operation::RandomWrite)
+    let cases = Source::Operation(crate::workload::Operation::RandomWrite)
         .cases(SIZE, &Asked::default())
         .unwrap();
     let stop = AtomicBool::new(true);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use super::pool::WINDOW_BYTES;
 use super::profile::{PROFILE_WINDOWS_MAX, Profile, Profiling, UNIT_BYTES};
 use super::repeats::Repeats;
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 /// Different units remembered at most, in about 32 MiB.
 const UNITS_REMEMBERED_MAX: usize = 1 << 20;
@@ -34,13 +34,13 @@ impl Profile {
         }
         measuring.finish().ok_or_else(|| {
             let what = format!("{} holds less than 64 KiB: too little to profile", path.display());
-            Error::new(ErrorKind::InvalidInput, what)
+            Error::invalid(what)
         })
     }
 }
 
 fn cannot_read(path: &Path, error: std::io::Error) -> Error {
-    Error::os(format!("cannot read {}", path.display()), error)
+    Error::io(format!("cannot read {}", path.display()), error)
 }
 
 /// Regular files at or below `path` with their lengths, in the order of their names.
@@ -66,7 +66,7 @@ fn find_files(path: &Path, files: &mut Vec<(PathBuf, u64)>) -> Result<()> {
         }
         if files.len() > FILES_MAX {
             let what = format!("{} has more than {FILES_MAX} files", path.display());
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            return Err(Error::invalid(what));
         }
     }
     files.sort();

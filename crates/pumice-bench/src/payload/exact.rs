@@ -5,7 +5,7 @@
 use super::measure::Meter;
 use super::pool::{Pool, WINDOW_BYTES};
 use super::saving::Saving;
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use pumice_drive::codec::Codec;
 
 /// Fresh bytes of a unit at least: enough that no two units of a drive are alike.
@@ -53,13 +53,10 @@ pub(super) fn fresh_bytes(
     if points > MISS_POINTS_MAX {
         let asked = saved.percent();
         let best = saved_with(FRESH_BYTES_MIN).percent();
-        return Err(Error::new(
-            ErrorKind::InvalidInput,
-            format!(
-                "cannot save {asked:.2} %: units of {unit_bytes} bytes that all differ save at \
+        return Err(Error::invalid(format!(
+            "cannot save {asked:.2} %: units of {unit_bytes} bytes that all differ save at \
                  most {best:.2} % with {codec} (units of one byte repeated: kind byte:0)"
-            ),
-        ));
+        )));
     }
     Ok(fresh)
 }

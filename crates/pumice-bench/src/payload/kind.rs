@@ -8,8 +8,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::{IozoneLayout, Kind, PROFILE_FILE_BYTES_MAX, Profile, Saving};
+use crate::error::{Error, Result};
 use pumice_drive::base::near::nearest;
-use pumice_drive::base::{Error, ErrorKind, Result};
 
 /// Bytes of a file that is replayed at most: it is kept in memory.
 const REPLAY_BYTES_MAX: u64 = 1 << 30;
@@ -38,7 +38,7 @@ pub enum KindName {
 }
 
 fn invalid(what: String) -> Error {
-    Error::new(ErrorKind::InvalidInput, what)
+    Error::invalid(what)
 }
 
 impl FromStr for KindName {
@@ -130,22 +130,21 @@ impl KindName {
 
 /// A saved profile, or that of the data itself.
 fn profile(path: &Path) -> Result<Profile> {
-    let failed = |error| Error::os(format!("cannot read {}", path.display()), error);
+    let failed = |error| Error::io(format!("cannot read {}", path.display()), error);
     let metadata = std::fs::metadata(path).map_err(failed)?;
     if metadata.is_file() && metadata.len() <= PROFILE_FILE_BYTES_MAX {
         let text = std::fs::read(path).map_err(failed)?;
         let text = String::from_utf8_lossy(&text);
         if text.trim_start().starts_with("{") && text.contains("\"pumice_profile\"") {
-            return Profile::from_json(&text).map_err(|error| {
-                Error::new(error.kind(), path.display().to_string()).caused_by(error)
-            });
+            return Profile::from_json(&text)
+                .map_err(|error| error.context(path.display().to_string()));
         }
     }
     Profile::of_path(path)
 }
 
 fn replay(path: &Path) -> Result<Arc<[u8]>> {
-    let failed = |error| Error::os(format!("cannot read {}", path.display()), error);
+    let failed = |error| Error::io(format!("cannot read {}", path.display()), error);
     let file = File::open(path).map_err(failed)?;
     let mut bytes = Vec::new();
     file.take(REPLAY_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;

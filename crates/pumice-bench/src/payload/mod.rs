@@ -32,7 +32,7 @@ mod weave;
 
 use std::sync::Arc;
 
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use pumice_drive::codec::Codec;
 
 pub use iozone::IozoneLayout;
@@ -188,7 +188,7 @@ impl Payload {
 }
 
 fn check(options: &Options) -> Result<()> {
-    let wrong = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
+    let wrong = |what: String| Err(Error::invalid(what));
     let unit_bytes = options.unit_bytes;
     let (largest, only) = match options.kind {
         Kind::Iozone(..) => (RECORD_BYTES_MAX, false),

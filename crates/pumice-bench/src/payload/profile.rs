@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::measure::Meter;
 use super::pool::WINDOW_BYTES;
 use super::saving::Saving;
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use pumice_drive::codec::Codec;
 
 /// Bytes of the smallest piece that a profile speaks of, a logical block.
@@ -152,13 +152,13 @@ impl Profile {
     /// # Errors
     /// The text is not a profile, or one of another version: `InvalidInput`, `Unsupported`.
     pub fn from_json(text: &str) -> Result<Self> {
-        let wrong = |what: String| Error::new(ErrorKind::InvalidInput, what);
+        let wrong = |what: String| Error::invalid(what);
         let file: File = serde_json::from_str(text)
-            .map_err(|error| wrong("not a profile".into()).caused_by(error))?;
+            .map_err(|error| Error::invalid_because("not a profile", error))?;
         if file.pumice_profile != VERSION {
             let version = file.pumice_profile;
             let what = format!("a profile of version {version}; this program reads {VERSION}");
-            return Err(Error::new(ErrorKind::Unsupported, what));
+            return Err(Error::unsupported(what));
         }
         if file.windows.is_empty() || file.windows.len() > PROFILE_WINDOWS_MAX {
             let count = file.windows.len();

@@ -17,10 +17,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Plan;
-use crate::preset::{Changes, Preset};
+use crate::error::{Error, Result};
+use crate::workload::Plan;
+use crate::workload::{Changes, Preset};
 use pumice_drive::base::near::nearest;
-use pumice_drive::base::{Error, ErrorKind, Result};
 
 /// Name and text of a file.
 macro_rules! experiments {
@@ -134,7 +134,7 @@ impl Experiment {
     /// # Errors
     /// `InvalidInput` for what is none, and for cells of tests or levels that are not there.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
-        let wrong = |what: String| Error::new(ErrorKind::InvalidInput, format!("{name}: {what}"));
+        let wrong = |what: String| Error::invalid(format!("{name}: {what}"));
         let experiment: Self =
             toml::from_str(text).map_err(|error| wrong(error.message().to_owned()))?;
         let plan = experiment.plan(None)?;
@@ -171,7 +171,7 @@ impl Experiment {
             let hint = near.map_or(".".into(), |near| format!(", did you mean {near}?"));
             let drives = names.join(", ");
             let what = format!("no experiment is known of {drive}{hint} Drives: all, {drives}");
-            return Err(Error::new(ErrorKind::NotFound, what));
+            return Err(Error::NotFound(what));
         }
         Ok(wanted)
     }

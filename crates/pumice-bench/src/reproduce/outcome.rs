@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use super::experiment::{Basis, Experiment, Measure, Published};
-use crate::plan::Level;
-use crate::results::{Results, RunResult};
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::bench::results::{Results, RunResult};
+use crate::error::{Error, Result};
+use crate::workload::Level;
 use pumice_report::{Axis, Column, Document, LineChart, Number, Table};
 
 /// One cell.
@@ -85,7 +85,7 @@ impl Outcome {
         let level = plan.levels.iter().position(|level| level.name == published.data);
         let (Some(test), Some(level)) = (test, level) else {
             let what = format!("{}, {}: there is no such cell", published.test, published.data);
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            return Err(Error::invalid(what));
         };
         let unit = plan.tests[test].unit;
         let ms = |run: &RunResult, ns: fn(&RunResult) -> f64| ns(run) / 1e6;

@@ -13,7 +13,7 @@ use pumice_bench::forecast::{
     size_bytes, spec_of,
 };
 use pumice_bench::payload::Saving;
-use pumice_bench::preset::Changes;
+use pumice_bench::workload::Changes;
 use pumice_bench::workload::{DEPTH_MAX, Operation, Pattern, THREADS_MAX};
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_report::{Document, Table};
@@ -329,7 +329,8 @@ impl Args {
         if self.data.is_empty() {
             return Ok(self.saved.iter().copied().map(Data::saved).collect());
         }
-        self.data.iter().map(|path| Data::of_path(path, profile.controller.codec())).collect()
+        let data = |path: &PathBuf| Ok(Data::of_path(path, profile.controller.codec())?);
+        self.data.iter().map(data).collect()
     }
 
     /// Options that a workload of this kind would not heed.

@@ -200,7 +200,7 @@ fn payload(args: &Args) -> Result<Payload> {
     options.codec = args.codec;
     options.duplicates = args.duplicates.unwrap_or(options.duplicates);
     options.unit_bytes = args.record.map_or(UNIT_BYTES, |bytes| bytes as usize);
-    Payload::new(options)
+    Ok(Payload::new(options)?)
 }
 
 fn profile(path: &Path, args: &Args) -> Result<Outcome> {

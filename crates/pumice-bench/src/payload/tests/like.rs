@@ -8,6 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use super::*;
+use pumice_drive::base::ErrorKind;
 
 /// Bytes of what is profiled: 256 windows.
 const CORPUS_BYTES: usize = 16 << 20;

@@ -1,0 +1,217 @@
+//! What the numbers allow one to say: pure functions, no I/O.
+//!
+//! ```text
+//! an account of space is usable   incompressible data takes what it should, every time
+//! it shows a saving               every run of that data took less than any incompressible one,
+//!                                 and at least 5 % less on median
+//! speed shows something           significant among all comparisons, and faster by over 10 %
+//!
+//! a saving that is shown -> yes; speed alone -> perhaps; usable and nothing shown -> no;
+//! nothing usable -> cannot tell
+//! ```
+
+use super::data::Data;
+use super::{Account, Amount, Answer, Class, Operation, Speed, Strength, Sweep, SweepStep, Zeroes};
+use crate::stats::{Better, Verdict, compare, correct};
+
+/// What incompressible data must take, as a multiple of its bytes: at least nearly all of it each
+/// time, and on median not so much more that others must have been writing. Room for what a file
+/// system keeps about it, also twice. Arbitrary within that.
+const LEAST_TAKEN: f64 = 0.9;
+const MOST_TAKEN: f64 = 1.5;
+
+/// Smallest saving that counts: above what a file system's own blocks come to.
+const SAVED_MIN: f64 = 0.05;
+
+/// Smallest ratio of speeds that counts.
+pub(super) const RATIO_MIN: f64 = 1.10;
+
+/// Share of the space below which zeroes are not kept at all: a block of 4 KiB for 128 KiB, the
+/// best that common file systems do, is 3 %.
+const ZEROES_LEFT_OUT: f64 = 0.01;
+
+/// Share of what a level could save that it must, to count as saved.
+const SWEEP_SHARE: f64 = 0.5;
+
+/// Share that repeats must save: half is the most.
+const REPEATS_SHARE: f64 = 0.2;
+
+/// Judges what one witness said: bytes by kind of data, incompressible first, a number a run.
+/// `hindrance` is a reason known beforehand why it is not usable.
+pub(super) fn account(
+    name: &str,
+    class: Class,
+    span_bytes: u64,
+    readings: &[(Data, Vec<i64>)],
+    hindrance: Option<&str>,
+) -> Account {
+    let base = readings.first().map_or(&[][..], |(_, bytes)| bytes.as_slice());
+    let unusable = hindrance.map(str::to_owned).or_else(|| unusable(base, span_bytes));
+    let base_median = median(base);
+    let amounts: Vec<Amount> = readings
+        .iter()
+        .map(|(data, bytes)| {
+            let saved = (base_median > 0.0).then(|| 1.0 - median(bytes) / base_median);
+            let apart = bytes.iter().max() < base.iter().min() && !bytes.is_empty();
+            let shown = unusable.is_none() && apart && saved >= Some(SAVED_MIN);
+            Amount { data: *data, bytes: bytes.clone(), saved, shown }
+        })
+        .collect();
+    let strength = match unusable {
+        Some(_) => Strength::Unusable,
+        None if amounts.iter().any(|amount| amount.shown) => Strength::Sure,
+        None => Strength::Nothing,
+    };
+    Account { name: name.to_owned(), class, strength, unusable, amounts }
+}
+
+fn unusable(base: &[i64], span_bytes: u64) -> Option<String> {
+    let least = *base.iter().min()? as f64 / span_bytes as f64;
+    let middle = median(base) / span_bytes as f64;
+    if least < LEAST_TAKEN {
+        return Some(format!(
+            "incompressible data seemed to take only {least:.2} of its bytes: this number does not \
+             follow what is written, or others free space at the same time"
+        ));
+    }
+    (middle > MOST_TAKEN).then(|| {
+        format!("incompressible data seemed to take {middle:.1} times its bytes: others write, too")
+    })
+}
+
+fn median(values: &[i64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    match sorted.len() {
+        0 => 0.0,
+        len if len % 2 == 1 => sorted[len / 2] as f64,
+        len => (sorted[len / 2 - 1] as f64 + sorted[len / 2] as f64) / 2.0,
+    }
+}
+
+/// Compares the speed of each kind of data with the first one's; rates in 10^6 bytes a second.
+pub(super) fn speeds(rates: &[(Data, Operation, Vec<f64>)], seed: u64) -> Vec<Speed> {
+    let mut found = Vec::new();
+    for (data, operation, rates_of) in rates {
+        let base =
+            rates.iter().find(|(base, of, _)| *base == Data::Incompressible && of == operation);
+        let Some((_, _, base)) = base.filter(|_| *data != Data::Incompressible) else { continue };
+        if let Some(comparison) = compare(base, rates_of, Better::Higher, seed) {
+            found.push((*data, *operation, base.clone(), rates_of.clone(), comparison));
+        }
+    }
+    let mut comparisons: Vec<_> = found.iter().map(|(.., comparison)| *comparison).collect();
+    correct(&mut comparisons);
+    let judged = found.into_iter().zip(comparisons);
+    let judged = judged.map(|((data, operation, base, rates, _), comparison)| Speed {
+        data,
+        operation,
+        base_rates: base,
+        rates,
+        comparison,
+        counts: comparison.verdict == Verdict::Faster && comparison.ratio > RATIO_MIN,
+    });
+    judged.collect()
+}
+
+/// Whether an account shows that data of this kind is compressed.
+pub(super) fn is_compressible(data: Data) -> bool {
+    matches!(data, Data::Saving(percent) if percent > 0.0)
+}
+
+/// The account that shows compression best: usage before counters, then the greatest saving.
+pub(super) fn best(accounts: &[Account]) -> Option<usize> {
+    let saving = |account: &Account| {
+        let shown = account.amounts.iter().filter(|one| one.shown && is_compressible(one.data));
+        shown.filter_map(|one| one.saved).reduce(f64::max)
+    };
+    let order = |index: &usize| {
+        let account = &accounts[*index];
+        (account.class == Class::Usage, saving(account).unwrap_or(0.0))
+    };
+    let showing = (0..accounts.len()).filter(|index| saving(&accounts[*index]).is_some());
+    showing.max_by(|a, b| order(a).partial_cmp(&order(b)).unwrap_or(std::cmp::Ordering::Equal))
+}
+
+/// What all evidence together says.
+pub(super) fn answer(accounts: &[Account], speeds: &[Speed]) -> Answer {
+    let shows = |wanted: fn(Data) -> bool| {
+        let amounts = accounts.iter().flat_map(|account| &account.amounts);
+        amounts.into_iter().any(|amount| amount.shown && wanted(amount.data))
+    };
+    let (compresses, deduplicates) =
+        (shows(is_compressible), shows(|data| data == Data::Duplicates));
+    match (compresses, deduplicates) {
+        (true, true) => Answer::Both,
+        (true, false) => Answer::Compresses,
+        (false, true) => Answer::Deduplicates,
+        (false, false) if faster(speeds, |data| data != Data::Zeroes) => Answer::CannotTell,
+        (false, false) if accounts.iter().any(Account::is_usable) => Answer::ShowsNone,
+        (false, false) => Answer::CannotTell,
+    }
+}
+
+/// Whether data of a kind was faster than incompressible data, as far as that counts.
+pub(super) fn faster(speeds: &[Speed], wanted: fn(Data) -> bool) -> bool {
+    speeds.iter().any(|speed| speed.counts && wanted(speed.data))
+}
+
+/// What becomes of zeroes; `listed` is what somebody said who keeps a list of blocks.
+pub(super) fn zeroes(accounts: &[Account], listed: Option<Zeroes>) -> Zeroes {
+    let usable = accounts.iter().filter(|account| account.is_usable());
+    let of_zeroes = usable.flat_map(|account| &account.amounts);
+    // A saving that is not shown may be what others wrote meanwhile.
+    let taken = of_zeroes.filter(|amount| amount.data == Data::Zeroes).filter_map(|amount| {
+        amount.saved.map(|saved| if amount.shown { 1.0 - saved } else { 1.0 })
+    });
+    match taken.reduce(f64::min) {
+        None => Zeroes::Unknown,
+        Some(1.0) => Zeroes::Stored,
+        Some(taken) if taken > ZEROES_LEFT_OUT => Zeroes::Compressed,
+        Some(_) => listed.unwrap_or(Zeroes::LeftOut),
+    }
+}
+
+/// The step that saved the least and yet enough, if `taken` bytes came out for each of the savings
+/// in `steps` (per cent, ascending), the first of which saves nothing.
+pub(super) fn threshold(source: &str, steps: &[(f64, i64)]) -> Sweep {
+    sweep(
+        source,
+        steps,
+        |percent| percent > 0.0,
+        |percent, saved| saved >= percent / 100.0 * SWEEP_SHARE,
+        f64::min,
+    )
+}
+
+/// The farthest distance in bytes at which repeats were saved; the first step has none (0).
+pub(super) fn reach(source: &str, steps: &[(f64, i64)]) -> Sweep {
+    sweep(source, steps, |bytes| bytes > 0.0, |_, saved| saved >= REPEATS_SHARE, f64::max)
+}
+
+/// Whether a sweep's savings rise and fall by turns, as if others had been writing: each step was
+/// made once. `rises`: savings should rise with the steps; else fall, from the second on.
+pub(super) fn is_uneven(sweep: &Sweep, rises: bool) -> bool {
+    let steps = if rises { &sweep.steps[..] } else { sweep.steps.get(1..).unwrap_or_default() };
+    let falls = |pair: &[SweepStep]| pair[0].saved - pair[1].saved > SAVED_MIN;
+    let climbs = |pair: &[SweepStep]| pair[1].saved - pair[0].saved > SAVED_MIN;
+    if rises { steps.windows(2).any(falls) } else { steps.windows(2).any(climbs) }
+}
+
+fn sweep(
+    source: &str,
+    steps: &[(f64, i64)],
+    counts: fn(f64) -> bool,
+    is_saved: fn(f64, f64) -> bool,
+    choose: fn(f64, f64) -> f64,
+) -> Sweep {
+    let base = steps.first().map_or(0, |(_, taken)| *taken) as f64;
+    let judged = steps.iter().map(|(value, taken)| {
+        let saved = if base > 0.0 { 1.0 - *taken as f64 / base } else { 0.0 };
+        let is_saved = counts(*value) && is_saved(*value, saved);
+        SweepStep { value: *value, taken_bytes: *taken, saved, is_saved }
+    });
+    let steps: Vec<SweepStep> = judged.collect();
+    let limit = steps.iter().filter(|step| step.is_saved).map(|step| step.value).reduce(choose);
+    Sweep { usage_source: source.to_owned(), steps, limit }
+}

@@ -1,0 +1,511 @@
+//! Whether a target compresses or deduplicates, and how: found out from outside, with data of each
+//! kind.
+//!
+//! ```text
+//! rounds   incompressible, 50 % and 90 % saved, zeroes, duplicates: in shuffled order, each
+//!          written to a fresh target, flushed and read back
+//!            -> space: what each witness's number grew by;  speed: writing, reading
+//! sweeps   only where space showed compression: savings from 0 to 75 %, repeats 2 to 128 KiB apart
+//!            -> the least saving that saves space;  how far apart repeats may be
+//! ```
+//!
+//! * `data`: the kinds of data; `place`: the target while it is looked at.
+//! * `witness`: who can say how much space data took; `judge`: what the numbers allow one to say.
+//! * `words`: the same for people.
+//!
+//! What lies below everything that can be read (the inside of an SSD, a cloud's storage) shows by
+//! speed at best, and speed alone is never more than "perhaps". Deliberately does not look at the
+//! map of a file's extents (FIEMAP): it takes an ioctl that safe code cannot make, and its lengths
+//! are those before compression.
+
+mod data;
+mod judge;
+mod region;
+mod usage_source;
+mod words;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rand_xoshiro::rand_core::Rng;
+use serde::{Deserialize, Serialize};
+
+pub use data::Data;
+
+use self::data::Maker;
+use self::region::{RECORD_BYTES, Region};
+use self::usage_source::{UsageSource, usage_sources};
+use crate::bench::results::environment::environment;
+use crate::bench::target::{Access, Location};
+use crate::error::{Error, Result};
+use crate::stats::Comparison;
+use pumice_drive::base::seed::random;
+use pumice_drive::base::units::format_size_exact;
+
+/// Version of the JSON form.
+pub const FORMAT: u32 = 1;
+
+/// Fewest bytes to write a run: duplicates are then 2 MiB apart, beyond what is compressed as one,
+/// and what a file system keeps about the data is little against it.
+pub const SPAN_BYTES_MIN: u64 = 8 << 20;
+
+/// Runs of each kind of data: the fewest after which a rank test among eight comparisons can be
+/// significant (two of 924 orders).
+const ROUNDS: usize = 6;
+
+/// Savings in per cent of which the threshold is looked for.
+const SAVINGS: [f64; 7] = [0.0, 5.0, 10.0, 12.5, 25.0, 50.0, 75.0];
+
+/// Distances of repeats in KiB from which the unit is found.
+const DISTANCES_KIB: [u64; 7] = [2, 4, 8, 16, 32, 64, 128];
+
+/// What was found out about a target.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Detection {
+    /// [`FORMAT`].
+    pub pumice_detection: u32,
+    /// What was looked at, as it was named.
+    pub target: String,
+    /// Facts about the machine and what is below the target.
+    pub environment: Vec<(String, String)>,
+    /// Bytes written a run.
+    pub span_bytes: u64,
+    /// Repeats the order of runs and the data.
+    pub seed: u64,
+    /// Around the page cache.
+    pub direct: bool,
+    /// Whether it was stopped before its end; what is missing then is missing below.
+    pub stopped: bool,
+    /// What all evidence together says.
+    pub answer: Answer,
+    /// The same and why, for a person, in a paragraph.
+    pub verdict: String,
+    /// Evidence from space: an account for each number that could be read.
+    pub accounts: Vec<Account>,
+    /// Evidence from speed.
+    pub speeds: Vec<Speed>,
+    /// What becomes of zeroes.
+    pub zeroes: Zeroes,
+    /// From which saving on space is saved, in per cent; absent if space showed no compression.
+    pub threshold: Option<Sweep>,
+    /// How far apart repeats may be to be saved, in bytes; absent if space showed no compression.
+    pub reach: Option<Sweep>,
+    /// What a reader must know besides.
+    pub remarks: Vec<String>,
+}
+
+/// What all evidence together says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// Compressible data takes less space.
+    Compresses,
+    /// Duplicates take less space.
+    Deduplicates,
+    /// Both.
+    Both,
+    /// What can be read shows neither.
+    ShowsNone,
+    /// Nothing can be read, or only speed speaks for it.
+    CannotTell,
+}
+
+/// Which kind of evidence a number gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// Space that is reported as used.
+    Usage,
+    /// Bytes that a device below counted.
+    Counter,
+}
+
+/// How strong a piece of evidence is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Strength {
+    /// Space was saved.
+    Sure,
+    /// It would have shown a saving, and there was none.
+    Nothing,
+    /// It says nothing.
+    Unusable,
+}
+
+/// What one number said.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Account {
+    /// Which number.
+    pub name: String,
+    /// Which kind of evidence.
+    pub class: Class,
+    /// How strong.
+    pub strength: Strength,
+    /// Why it is unusable, if it is.
+    pub unusable: Option<String>,
+    /// What each kind of data took, incompressible first.
+    pub amounts: Vec<Amount>,
+}
+
+impl Account {
+    fn is_usable(&self) -> bool {
+        self.unusable.is_none() && !self.amounts.is_empty()
+    }
+
+    fn saved(&self, data: Data) -> Option<f64> {
+        self.amounts.iter().find(|amount| amount.data == data)?.saved
+    }
+}
+
+/// What one kind of data took.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Amount {
+    /// Which data.
+    pub data: Data,
+    /// By how many bytes the number grew, in each run.
+    pub bytes: Vec<i64>,
+    /// Share saved against incompressible data, of the medians; below 0 if it took more.
+    pub saved: Option<f64>,
+    /// Whether that is evidence.
+    pub shown: bool,
+}
+
+/// What was done with the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    /// Written and flushed.
+    Write,
+    /// Read back.
+    Read,
+}
+
+/// The speed of one kind of data against that of incompressible data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Speed {
+    /// Which data.
+    pub data: Data,
+    /// What was done with it.
+    pub operation: Operation,
+    /// 10^6 bytes a second of incompressible data, a number a run.
+    pub base_rates: Vec<f64>,
+    /// And of this data.
+    pub rates: Vec<f64>,
+    /// The two compared, with regard to all such comparisons.
+    pub comparison: Comparison,
+    /// Whether that is evidence: faster, by more than 10 %, and not by chance.
+    pub counts: bool,
+}
+
+/// What becomes of zeroes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Zeroes {
+    /// They take as much space as any data.
+    Stored,
+    /// They take some space, as data that compresses well does.
+    Compressed,
+    /// They take none; whether as holes or as a note of their value is not known.
+    LeftOut,
+    /// They take none: their value is noted.
+    Fill,
+    /// They take none: there is nothing there any more.
+    Unmapped,
+    /// Nothing usable said anything.
+    Unknown,
+}
+
+/// A row of runs of which each gives up a little more.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sweep {
+    /// The source of the readings.
+    #[serde(rename = "witness")]
+    pub usage_source: String,
+    /// A run each.
+    pub steps: Vec<SweepStep>,
+    /// The outermost step that saved space; `None` if none did.
+    pub limit: Option<f64>,
+}
+
+/// One run of a sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SweepStep {
+    /// Per cent that could be saved, or bytes between repeats.
+    pub value: f64,
+    /// By how many bytes the number grew.
+    pub taken_bytes: i64,
+    /// Share saved against the first step.
+    pub saved: f64,
+    /// Whether that is enough to count.
+    pub is_saved: bool,
+}
+
+/// How a detection is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How the target is opened.
+    pub access: Access,
+    /// Allows overwriting existing data on the target.
+    pub destroy: bool,
+    /// Bytes of each run: at least [`SPAN_BYTES_MIN`], a multiple of 256 KiB.
+    pub span_bytes: u64,
+    /// Seed of the data and of the order of runs.
+    pub seed: u64,
+}
+
+/// Finds out whether a target compresses or deduplicates.
+///
+/// Writes the span thirty times, or up to 75 times if it finds compression, and removes or trims
+/// the data at the end. Calls `progress` with the next action and the completed share. Setting
+/// `stop` ends the detection early; the result then contains what is known so far.
+///
+/// # Errors
+/// [`Error::Invalid`] if the span is too small or not a multiple of 256 KiB; the errors of
+/// [`Location::prepare`] and of the target.
+pub fn detect(
+    location: &Location,
+    settings: Settings,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(&str, f64),
+) -> Result<Detection> {
+    let Settings { access, span_bytes, seed, .. } = settings;
+    check_span(span_bytes)?;
+    if let Location::Sim(profile) = location {
+        let what = format!("{location} is simulated: pumice drives {profile} says its codec");
+        return Err(Error::unsupported(what));
+    }
+    let facts = environment(location.path().as_deref());
+    let (sources, mut remarks) = usage_sources(location);
+    let region = Region::open(location, settings, stop)?;
+    let mut look =
+        Look { location, region, sources, span_bytes, seed, stop, runs: 0, zeroes: None, progress };
+    let mut rounds = look.rounds("first look")?;
+    let mut accounts = look.accounts(&rounds);
+    let mut speeds = judge::speeds(&rounds.rates(span_bytes), seed);
+    let answer = judge::answer(&accounts, &speeds);
+    if answer == Answer::CannotTell && judge::faster(&speeds, |_| true) && !look.stopped() {
+        // Chance gives one such find in twenty looks. Only a second look at fresh data counts.
+        remarks.push("A first difference in speed was put to a second test.".into());
+        rounds = look.rounds("second look")?;
+        accounts = look.accounts(&rounds);
+        speeds = judge::speeds(&rounds.rates(span_bytes), seed);
+    }
+    let (mut threshold, mut reach) = (None, None);
+    if let Some(index) = judge::best(&accounts).filter(|_| !look.stopped()) {
+        let name = &accounts[index].name;
+        threshold = look.savings(index)?.map(|steps| judge::threshold(name, &steps));
+        reach = look.distances(index)?.map(|steps| judge::reach(name, &steps));
+    }
+    let stopped = look.stopped();
+    let answer = judge::answer(&accounts, &speeds);
+    let zeroes = judge::zeroes(&accounts, look.zeroes);
+    let mut detection = Detection {
+        pumice_detection: FORMAT,
+        target: location.to_string(),
+        environment: facts,
+        span_bytes,
+        seed,
+        direct: access.direct,
+        stopped,
+        answer,
+        verdict: String::new(),
+        accounts,
+        speeds,
+        zeroes,
+        threshold,
+        reach,
+        remarks,
+    };
+    detection.remark();
+    detection.verdict = words::verdict(&detection);
+    Ok(detection)
+}
+
+fn check_span(span_bytes: u64) -> Result<()> {
+    if span_bytes < SPAN_BYTES_MIN || !span_bytes.is_multiple_of(RECORD_BYTES) {
+        let [span, least] = [span_bytes, SPAN_BYTES_MIN].map(format_size_exact);
+        let what = format!("a span of {span}: give at least {least}, in steps of 256 KiB");
+        return Err(Error::invalid(what));
+    }
+    Ok(())
+}
+
+/// A detection under way.
+struct Look<'a> {
+    location: &'a Location,
+    region: Region<'a>,
+    sources: Vec<UsageSource>,
+    span_bytes: u64,
+    seed: u64,
+    stop: &'a AtomicBool,
+    runs: u64,
+    zeroes: Option<Zeroes>,
+    progress: &'a mut dyn FnMut(&str, f64),
+}
+
+/// What one run gave.
+struct Measured {
+    data: Data,
+    write_seconds: f64,
+    read_seconds: f64,
+    /// By how much each witness's number grew.
+    grown: Vec<Option<i64>>,
+}
+
+struct Rounds(Vec<Measured>);
+
+impl Look<'_> {
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn rounds(&mut self, what: &str) -> Result<Rounds> {
+        let mut order = random(self.seed.wrapping_add(self.runs));
+        let mut done = Vec::new();
+        let total = (ROUNDS * Data::COMPARED.len()) as f64;
+        for _ in 0..ROUNDS {
+            let mut kinds = Data::COMPARED;
+            for last in (1..kinds.len()).rev() {
+                kinds.swap(last, (order.next_u64() % (last as u64 + 1)) as usize);
+            }
+            for data in kinds {
+                (self.progress)(&format!("{what}: {}", data.name()), done.len() as f64 / total);
+                match self.run(data, true)? {
+                    Some(run) => done.push(run),
+                    None => return Ok(Rounds(done)),
+                }
+            }
+        }
+        Ok(Rounds(done))
+    }
+
+    /// Writes data of a kind to a fresh target. `None` if it was stopped.
+    fn run(&mut self, data: Data, reads: bool) -> Result<Option<Measured>> {
+        let maker = Maker::new(data, self.seed, self.runs, self.span_bytes)?;
+        self.runs += 1;
+        self.region.refresh()?;
+        let before = self.readings();
+        let Some(write_seconds) = self.region.write(&maker)? else { return Ok(None) };
+        self.region.settle()?;
+        let after = self.readings();
+        if data == Data::Zeroes {
+            self.zeroes = usage_source::zeroes(self.location, &self.region, self.span_bytes);
+        }
+        let read_seconds = if reads { self.region.read()? } else { Some(0.0) };
+        let Some(read_seconds) = read_seconds else { return Ok(None) };
+        let grown = before
+            .into_iter()
+            .zip(after)
+            .map(|(before, after)| i64::try_from(i128::from(after?) - i128::from(before?)).ok());
+        Ok(Some(Measured { data, write_seconds, read_seconds, grown: grown.collect() }))
+    }
+
+    fn readings(&self) -> Vec<Option<u64>> {
+        self.sources.iter().map(|source| source.read(&self.region)).collect()
+    }
+
+    fn accounts(&self, rounds: &Rounds) -> Vec<Account> {
+        let untrimmed = "the device cannot trim: old data was in its place";
+        let one = |(index, source): (usize, &UsageSource)| {
+            let kept = source.class == Class::Usage && !self.region.trims();
+            let readings = rounds.readings(index);
+            let hindrance = match () {
+                () if kept => Some(untrimmed),
+                () if rounds.0.len() < ROUNDS * Data::COMPARED.len() => Some("it was stopped"),
+                () if readings.iter().any(|(_, bytes)| bytes.len() < ROUNDS) => {
+                    Some("it could not be read")
+                }
+                () => None,
+            };
+            judge::account(&source.name, source.class, self.span_bytes, &readings, hindrance)
+        };
+        self.sources.iter().enumerate().map(one).collect()
+    }
+
+    /// Bytes taken by data of each of [`SAVINGS`].
+    fn savings(&mut self, source: usize) -> Result<Option<Vec<(f64, i64)>>> {
+        self.sweep("threshold", source, &SAVINGS.map(|percent| (percent, Data::Saving(percent))))
+    }
+
+    /// Bytes taken by data that repeats at each of [`DISTANCES_KIB`], and first by data that does
+    /// not.
+    fn distances(&mut self, source: usize) -> Result<Option<Vec<(f64, i64)>>> {
+        let repeats = DISTANCES_KIB.map(|kib| ((kib << 10) as f64, Data::Repeats(kib << 10)));
+        let mut steps = vec![(0.0, Data::FewValues)];
+        steps.extend(repeats);
+        self.sweep("unit", source, &steps)
+    }
+
+    fn sweep(
+        &mut self,
+        what: &str,
+        source: usize,
+        steps: &[(f64, Data)],
+    ) -> Result<Option<Vec<(f64, i64)>>> {
+        let mut taken = Vec::new();
+        for (index, (value, data)) in steps.iter().enumerate() {
+            (self.progress)(&format!("{what}: {}", data.name()), index as f64 / steps.len() as f64);
+            let Some(run) = self.run(*data, false)? else { return Ok(None) };
+            let Some(bytes) = run.grown[source] else { return Ok(None) };
+            taken.push((*value, bytes));
+        }
+        Ok(Some(taken))
+    }
+}
+
+impl Rounds {
+    fn readings(&self, source: usize) -> Vec<(Data, Vec<i64>)> {
+        let of = |data| {
+            let runs = self.0.iter().filter(|run| run.data == data);
+            (data, runs.filter_map(|run| run.grown[source]).collect())
+        };
+        Data::COMPARED.map(of).into()
+    }
+
+    /// Rates in 10^6 bytes a second.
+    fn rates(&self, span_bytes: u64) -> Vec<(Data, Operation, Vec<f64>)> {
+        let rate = |seconds: f64| span_bytes as f64 / 1e6 / seconds.max(1e-9);
+        let mut rates = Vec::new();
+        for data in Data::COMPARED {
+            let runs = || self.0.iter().filter(|run| run.data == data);
+            rates.push((
+                data,
+                Operation::Write,
+                runs().map(|run| rate(run.write_seconds)).collect(),
+            ));
+            rates.push((data, Operation::Read, runs().map(|run| rate(run.read_seconds)).collect()));
+        }
+        rates
+    }
+}
+
+impl Detection {
+    /// Adds what follows from the circumstances.
+    fn remark(&mut self) {
+        let fact = |name: &str| self.environment.iter().find(|(one, _)| one == name);
+        let mounted = fact("file system").map_or("", |(_, value)| value.as_str());
+        if self.direct && mounted.starts_with("btrfs") {
+            self.remarks.push(
+                "btrfs does not compress what is written around the page cache: look again \
+                 without --direct."
+                    .into(),
+            );
+        }
+        let uneven = |sweep: &Option<Sweep>, rises| {
+            sweep.as_ref().is_some_and(|sweep| judge::is_uneven(sweep, rises))
+        };
+        if uneven(&self.threshold, true) || uneven(&self.reach, false) {
+            self.remarks.push(
+                "Savings of the threshold or unit go up and down: others may have been writing; \
+                 look again."
+                    .into(),
+            );
+        }
+        let is_drive = self.accounts.iter().any(|account| account.name.starts_with("drive"));
+        if is_drive {
+            self.remarks.push("Reading may have been answered from the drive's own cache.".into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
