@@ -75,23 +75,15 @@ fn titled(title: &str, text: String) -> String {
     if title.is_empty() { text } else { wrapped("", title) + &text }
 }
 
-/// `text` in lines, beside `mark`.
+/// Wraps `text` to the width of a line; `mark` precedes the first line.
 fn wrapped(mark: &str, text: &str) -> String {
-    let mut layout = layout();
-    match mark {
-        "" => layout.add_row([printable(text)]),
-        _ => layout.add_row([mark.to_owned(), printable(text)]),
-    };
-    for column in layout.column_iter_mut() {
-        column.set_padding((0, 1));
-    }
-    // One more for the padding of the last column, which is cut off.
-    layout.set_width(WIDTH + 1);
-    if !mark.is_empty() {
-        let width = mark.chars().count() as u16 + 1;
-        constrain(&mut layout, 0, ColumnConstraint::Absolute(Width::Fixed(width)));
-    }
-    lines(&layout)
+    let mark = if mark.is_empty() { String::new() } else { format!("{mark} ") };
+    let indent = " ".repeat(mark.chars().count());
+    let options = textwrap::Options::new(WIDTH.into())
+        .initial_indent(&mark)
+        .subsequent_indent(&indent)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation);
+    textwrap::fill(&printable(text), options) + "\n"
 }
 
 fn pairs_text(pairs: &[(String, String)]) -> String {

@@ -126,7 +126,7 @@ fn measured(folder: &Path, stop: &AtomicBool) -> Result<Option<Vec<f64>>> {
     let mut bench = Bench {
         location: Location::Folder(made.path().to_owned()),
         access: Access { direct: true },
-        payload: Payload::new(payload::Options::new(Kind::Random))?,
+        payload: Payload::new(payload::PayloadOptions::new(Kind::Random))?,
         runs: 0,
     };
     let mut span_bytes = SPAN_BYTES_MIN;

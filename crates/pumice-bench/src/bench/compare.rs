@@ -1,9 +1,9 @@
-//! Holds results against each other: by what ratio each cell differs, and whether one may say so.
+//! Compares results: by what ratio each cell differs, and whether the difference is significant.
 //!
-//! Only what was measured alike is compared: the same tests on the same data, through or around the
-//! same cache. Targets, machines, rounds, seeds and order may differ; they are what a comparison is
-//! about, or chance. All cells of all results count as one family of tests: the more of them there
-//! are, the less does one small p mean.
+//! Only like measurements are compared: the same tests on the same data with the same use of the
+//! page cache. Targets, machines, rounds, seeds and order may differ: they are the subject of a
+//! comparison, or chance. All cells of all results form one family of tests; the larger the family,
+//! the less a single small p means.
 
 use serde::Serialize;
 
@@ -13,53 +13,54 @@ use crate::stats::{self, Better, Summary, Verdict};
 use crate::workload::{Plan, Unit};
 use pumice_report::{Column, Document, Number, Section, Table};
 
-/// Results against a base.
+/// Results compared with a base.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// The base's name.
+    /// Name of the base.
     pub base: String,
-    /// The others, in the order given.
+    /// The other results, in the order given.
     pub others: Vec<Against>,
 }
 
-/// One result against the base.
+/// One result compared with the base.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Against {
-    /// The other's name.
+    /// Name of the result.
     pub other: String,
-    /// Every cell of the plan, tests outermost.
+    /// Every cell of the plan, test by test.
     pub cells: Vec<ComparedCell>,
-    /// What differs around them: the fact, the base's value, the other's; empty where it is absent.
+    /// Differences of the environment: the fact, the base's value, the other's value; empty if
+    /// absent.
     pub environment: Vec<(String, String, String)>,
 }
 
-/// One cell of both.
+/// One cell of both results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedCell {
-    /// The test's name.
+    /// Name of the test.
     pub test: String,
-    /// The level's name.
+    /// Name of the level.
     pub level: String,
-    /// Of the values: more is better.
+    /// Unit of the values; higher is better.
     pub unit: Unit,
-    /// What the base's runs say; `None` without runs.
+    /// Summary of the base's runs; `None` without runs.
     pub base: Option<Summary>,
-    /// What the other's runs say; `None` without runs.
+    /// Summary of the other result's runs; `None` without runs.
     pub other: Option<Summary>,
-    /// The other as a multiple of the base, and what may be said; `None` if either has no runs.
+    /// The comparison; `None` if either result has no runs.
     pub compared: Option<stats::Comparison>,
 }
 
-/// Holds each of `others` against `base`.
+/// Compares each of `others` with `base`.
 ///
 /// # Errors
-/// `InvalidInput` if one measured something else, with the first thing that differs.
+/// [`Error::Invalid`] with the first difference, if one of them measured something else.
 pub fn compare(base: &Results, others: &[Results]) -> Result<Comparison> {
     let all: Vec<Results> = std::iter::once(base).chain(others).cloned().collect();
     let names = names(&all);
     for (other, name) in others.iter().zip(&names[1..]) {
         if let Some(difference) = difference(&base.header.plan, &other.header.plan) {
-            let what = format!("{name} measured something else than {}: {difference}", names[0]);
+            let what = format!("{name} and {} measured different things: {difference}", names[0]);
             return Err(Error::invalid(what));
         }
     }
@@ -94,7 +95,7 @@ fn against(base: &Results, other: &Results, name: &str) -> Against {
     Against { other: name.to_owned(), cells, environment: environment(base, other) }
 }
 
-/// What the plans measure differently, the first of it; `None` if their results may be compared.
+/// Returns the first difference between the plans; `None` if their results are comparable.
 fn difference(base: &Plan, other: &Plan) -> Option<String> {
     let [tests, levels] =
         [[base, other].map(|plan| plan.tests.len()), [base, other].map(|plan| plan.levels.len())];
@@ -134,7 +135,7 @@ fn difference(base: &Plan, other: &Plan) -> Option<String> {
     field(&around(base), &around(other))
 }
 
-/// The first field in which two values of the same type differ, and how.
+/// Returns the first field in which two values of the same type differ, and how.
 fn field(base: &impl Serialize, other: &impl Serialize) -> Option<String> {
     let json = |value: serde_json::Result<serde_json::Value>| value.expect("plans serialize");
     let [base, other] = [json(serde_json::to_value(base)), json(serde_json::to_value(other))];
@@ -145,7 +146,7 @@ fn field(base: &impl Serialize, other: &impl Serialize) -> Option<String> {
     Some(format!("{name} is {theirs} instead of {value}"))
 }
 
-/// Facts that differ, the base's first.
+/// Returns the facts that differ, the base's first.
 fn environment(base: &Results, other: &Results) -> Vec<(String, String, String)> {
     let facts = |results: &Results| {
         let header = &results.header;
@@ -173,8 +174,8 @@ fn environment(base: &Results, other: &Results) -> Vec<(String, String, String)>
 }
 
 impl Comparison {
-    /// The cells whose whole 95 % interval is slower than the base by more than `percent`, with the
-    /// result that they are of.
+    /// Returns the cells whose whole 95 % interval is slower than the base by more than `percent`,
+    /// with their results.
     pub fn slower_than(&self, percent: f64) -> Vec<(&Against, &ComparedCell)> {
         let limit = 1.0 - percent / 100.0;
         let is_slower = |cell: &ComparedCell| {
@@ -186,7 +187,7 @@ impl Comparison {
         cells.filter(|(_, cell)| is_slower(cell)).collect()
     }
 
-    /// What fits a screen: a table of all cells for each of the others.
+    /// Returns a summary for one screen: a table of all cells for each other result.
     pub fn summary(&self) -> Document {
         let mut document = Document::new(format!("Compared with {}", self.base), "");
         for other in &self.others {
@@ -196,7 +197,8 @@ impl Comparison {
         document
     }
 
-    /// A section for each of the others: a table of all cells, and what differs around them.
+    /// Returns a section for each other result: a table of all cells, and the differences of the
+    /// environment.
     pub fn document(&self) -> Document {
         let lead = "Ratios are of means; more is better. A difference is named where the interval \
                     of the ratio does not hold 1 and the rank test, corrected for the number of \
@@ -273,7 +275,7 @@ impl Against {
             Column::left(base),
             Column::left(&self.other),
         ])
-        .titled("What differs around them");
+        .titled("Differences of the environment");
         for (name, one, two) in &self.environment {
             facts.push(vec![name.as_str().into(), one.as_str().into(), two.as_str().into()]);
         }
@@ -284,7 +286,7 @@ impl Against {
 }
 
 impl ComparedCell {
-    /// The ratio with its interval, as `1.88 (1.53 to 2.45)`; empty without one.
+    /// Returns the ratio with its interval, as `1.88 (1.53 to 2.45)`; empty without a comparison.
     pub fn ratio(&self) -> String {
         let Some(compared) = self.compared else { return String::new() };
         match compared.ratio_interval {
@@ -296,7 +298,7 @@ impl ComparedCell {
     }
 }
 
-/// A verdict in a word or two.
+/// Returns a verdict in one or two words.
 fn words(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Faster => "faster",

@@ -1,16 +1,17 @@
-//! Carries a workload out on a target and measures it.
+//! Runs one workload on a target and measures it.
 //!
 //! ```text
 //! thread 0 .. n: a runtime, the open target, `depth` tasks that each
-//!    take the next step -> fill the buffer (writes) -> clock -> request -> clock -> record
+//!    take the next request -> fill the buffer (writes) -> clock -> request -> clock -> record
 //! ```
 //!
-//! The clock stands around the request alone: data is made before, and what that costs is reported
-//! as its share of the thread's time, because on a fast target it bounds what can be measured. For
-//! a request of 4 KiB: two readings of the clock (37 ns each), one entry of a histogram (9 ns), for
-//! a write 95 ns of data at 50 %; no allocation; one system call for all requests of a turn.
+//! A closed loop: each task issues its next request when the previous one has completed. Only the
+//! request is timed. Data is generated before it, and the cost of that is reported as a share of
+//! the threads' time, because on a fast target it limits what can be measured. A request of 4 KiB
+//! costs two readings of the clock (37 ns each), one histogram entry (9 ns) and, for a write, 95 ns
+//! of data generation at 50 %; no allocation; one system call for all requests of a turn.
 //!
-//! Asks nothing of the target but what a host asks; prints nothing.
+//! Uses the target only as a host would; prints nothing.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -20,7 +21,7 @@ use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bench::shutdown::{LOOK_NS, patiently};
+use crate::bench::shutdown::{POLL_NS, until_stopped};
 use crate::bench::target::{
     Access, DriveTarget, FileTarget, Location, NbdTarget, SimTarget, StdioTarget, Target,
 };
@@ -34,92 +35,92 @@ use pumice_drive::base::{AlignedBuffer, Clock};
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_sim::system::{System, SystemSpec};
 
-/// Intervals of a run's course at most. Twice as many are joined in pairs: a run of any length
-/// keeps between these and half of them.
+/// Maximum number of intervals in a run's timeline. When they are exceeded, neighbours are merged
+/// in pairs: a long run has between this number and half of it.
 const INTERVALS_MAX: usize = 240;
 const INTERVAL_NS_MIN: u64 = 50_000_000;
 
-/// One in so many fills is timed, of those so short that reading the clock would count.
+/// One of this many fills is timed, for records so small that reading the clock would matter.
 const FILLS_TIMED: u64 = 16;
 
-/// Bytes of a record from which on every fill is timed.
+/// Record size in bytes from which every fill is timed.
 const FILL_TIMED_BYTES: u64 = 64 << 10;
 
 /// A part of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Requests that ended in it.
+    /// Requests that ended in the interval.
     pub operations: u64,
-    /// Their latencies together, and the longest.
+    /// Sum and maximum of their latencies.
     pub latency_ns_sum: u64,
     /// See `latency_ns_sum`.
     pub latency_ns_max: u64,
 }
 
-/// What a run gave.
+/// Measurements of a run.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// Seconds from the first request to the last reply, with the flush if that is timed.
+    /// Seconds from the first request to the last reply, including the flush if it is timed.
     pub seconds: f64,
-    /// Seconds of the flush at the end, counted or not.
+    /// Seconds of the flush at the end, timed or not.
     pub flush_seconds: f64,
-    /// Requests that ended; a copy is one.
+    /// Completed requests; a copy counts as one.
     pub operations: u64,
-    /// Bytes that the host read, wrote or trimmed; a copy counts what it wrote.
+    /// Bytes read, written or trimmed by the host; a copy counts its written bytes.
     pub host_bytes: u64,
-    /// Bytes of it that the host wrote.
+    /// Bytes written by the host.
     pub written_bytes: u64,
     /// Latency of each request in ns.
     pub latency: Latencies,
-    /// Nanoseconds of each interval, and the intervals from the start.
+    /// Length of each interval in ns, and the intervals in order.
     pub interval_ns: u64,
     /// See `interval_ns`.
     pub intervals: Vec<Interval>,
-    /// Share of the threads' time that went into making data, 0 to 1.
+    /// Share of the threads' time spent on generating data, 0 to 1.
     pub generation_share: f64,
 }
 
-/// What a run is made of, besides the target.
+/// Parameters of a run, except the target.
 #[derive(Clone)]
 pub struct RunSpec {
-    /// What is done.
+    /// Workload.
     pub workload: Workload,
-    /// What is written.
+    /// Data to write.
     pub payload: Payload,
-    /// Number of the payload's first stream; each thread takes one, and no other run may have the
-    /// same, or it writes the same data again.
+    /// Number of the payload's first stream. Each thread uses one stream; a run with the same
+    /// streams would write the same data again.
     pub stream: u64,
-    /// Other seeds draw other addresses.
+    /// Seed of the addresses.
     pub seed: u64,
 }
 
-/// Whether a workload can be carried out on a target, as far as that is known without opening it.
+/// Checks whether a workload can run on a target, without opening the target.
 ///
 /// # Errors
-/// `InvalidInput`: those of [`Workload::check`]; several threads on a drive in this process, which
-/// has one; buffered operations on anything but a file, or around the page cache.
+/// [`Error::Invalid`]: the errors of [`Workload::check`]; several threads on a drive in this
+/// process, which has one; buffered operations on anything but a file, or with direct I/O.
 pub fn check(location: &Location, access: Access, workload: &Workload) -> Result<()> {
     let wrong = |what: String| Err(Error::invalid(what));
     workload.check()?;
     if workload.threads > 1 && matches!(location, Location::Drive(_) | Location::Sim(_)) {
-        let what = "a drive in this process has one thread: give more depth instead of --threads";
+        let what = "a drive in this process has one thread: increase --depth instead of --threads";
         return wrong(what.into());
     }
     let name = workload.operation.name();
     if workload.operation.is_stdio() && !location.is_made() {
-        return wrong(format!("{name} needs a file: {location} is none"));
+        return wrong(format!("{name} needs a file: {location} is not a file"));
     }
     if workload.operation.is_stdio() && access.direct {
-        return wrong(format!("{name} goes through the page cache: leave --direct out"));
+        return wrong(format!("{name} uses the page cache: remove --direct"));
     }
     Ok(())
 }
 
-/// Carries `run` out. When `stop` is set it ends early, and soon even if the target does not answer
-/// any more; what it gives then is no measurement.
+/// Runs `run` on a target. Setting `stop` ends the run early and soon, even if the target no longer
+/// answers; the returned sample is then no measurement.
 ///
 /// # Errors
-/// Those of [`check`]; the target's first.
+/// The errors of [`check`]; the first error of the target.
 pub fn measure(
     location: &Location,
     access: Access,
@@ -128,17 +129,14 @@ pub fn measure(
 ) -> Result<Sample> {
     check(location, access, &run.workload)?;
     let threads = run.workload.threads;
-    if threads == 1 {
-        return thread(location, access, run, 0, &Barrier::new(1), stop);
-    }
     let barrier = Barrier::new(threads as usize);
+    let shared = &Shared { location, access, run, barrier, stop };
+    if threads == 1 {
+        return shared.thread(0);
+    }
     let samples = std::thread::scope(|scope| {
-        let spawned: Vec<_> = (0..threads)
-            .map(|number| {
-                let barrier = &barrier;
-                scope.spawn(move || thread(location, access, run, number, barrier, stop))
-            })
-            .collect();
+        let spawned: Vec<_> =
+            (0..threads).map(|number| scope.spawn(move || shared.thread(number))).collect();
         let joined = spawned.into_iter().map(|one| one.join().expect("a bench thread panicked"));
         joined.collect::<Vec<_>>()
     });
@@ -153,60 +151,75 @@ pub fn measure(
     Ok(all.expect("there is a thread"))
 }
 
-/// Carries `run` out on a simulated drive, in its time.
+/// Runs `run` on a simulated drive, in virtual time.
 ///
 /// # Errors
-/// Those of [`check`]; the drive's first.
+/// The errors of [`check`]; the first error of the drive.
 pub fn simulate(sim: &Rc<System>, run: &RunSpec, stop: &AtomicBool) -> Result<Sample> {
     on_target(sim.runtime(), SimTarget(Rc::clone(sim)), run, 0, stop)
 }
 
-/// One thread's part. `barrier` is passed once by every thread, whatever happens before it.
-fn thread(
-    location: &Location,
+/// The inputs that all threads of a run share.
+struct Shared<'a> {
+    location: &'a Location,
     access: Access,
-    run: &RunSpec,
-    number: u32,
-    barrier: &Barrier,
-    stop: &AtomicBool,
-) -> Result<Sample> {
-    let runtime = Runtime::new(Backend::Auto);
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            barrier.wait();
-            return Err(error.into());
+    run: &'a RunSpec,
+    /// Every thread passes it once, even if its target cannot be opened.
+    barrier: Barrier,
+    stop: &'a AtomicBool,
+}
+
+impl Shared<'_> {
+    /// Runs one thread.
+    fn thread(&self, number: u32) -> Result<Sample> {
+        let runtime = match Runtime::new(Backend::Auto) {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                self.barrier.wait();
+                return Err(error.into());
+            }
+        };
+        let result = self.open_and_run(&runtime, number);
+        runtime.drop_tasks();
+        result
+    }
+
+    fn open_and_run(&self, runtime: &Runtime, number: u32) -> Result<Sample> {
+        let Self { location, access, run, stop, .. } = *self;
+        match location {
+            Location::Drive(path) => {
+                let opened = runtime.block_on(DriveTarget::open(runtime, path));
+                self.on_target(runtime, opened, number)
+            }
+            Location::Sim(profile) => {
+                self.barrier.wait();
+                let sim = System::new(SystemSpec::find(profile)?)?;
+                simulate(&Rc::new(sim), run, stop)
+            }
+            Location::Nbd(uri) => {
+                let opened = runtime.block_on(NbdTarget::open(runtime, uri));
+                self.on_target(runtime, opened, number)
+            }
+            _ if run.workload.operation.is_stdio() => {
+                self.on_target(runtime, StdioTarget::open(location), number)
+            }
+            Location::File(_) | Location::Folder(_) | Location::Device(_) => {
+                let opened = FileTarget::open(runtime, location, access);
+                self.on_target(runtime, opened, number)
+            }
         }
-    };
-    let result = match location {
-        Location::Drive(path) => {
-            let opened = runtime.block_on(DriveTarget::open(&runtime, path));
-            barrier.wait();
-            opened.and_then(|target| on_target(&runtime, target, run, number, stop))
-        }
-        Location::Sim(profile) => {
-            barrier.wait();
-            let sim = System::new(SystemSpec::find(profile)?)?;
-            simulate(&Rc::new(sim), run, stop)
-        }
-        Location::Nbd(uri) => {
-            let opened = runtime.block_on(NbdTarget::open(&runtime, uri));
-            barrier.wait();
-            opened.and_then(|target| on_target(&runtime, target, run, number, stop))
-        }
-        _ if run.workload.operation.is_stdio() => {
-            let opened = StdioTarget::open(location);
-            barrier.wait();
-            opened.and_then(|target| on_target(&runtime, target, run, number, stop))
-        }
-        Location::File(_) | Location::Folder(_) | Location::Device(_) => {
-            let opened = FileTarget::open(&runtime, location, access);
-            barrier.wait();
-            opened.and_then(|target| on_target(&runtime, target, run, number, stop))
-        }
-    };
-    runtime.drop_tasks();
-    result
+    }
+
+    /// Waits for the other threads, then runs the workload.
+    fn on_target<T: Target + 'static>(
+        &self,
+        runtime: &Runtime,
+        opened: Result<T>,
+        number: u32,
+    ) -> Result<Sample> {
+        self.barrier.wait();
+        on_target(runtime, opened?, self.run, number, self.stop)
+    }
 }
 
 fn on_target<T: Target + 'static>(
@@ -216,12 +229,12 @@ fn on_target<T: Target + 'static>(
     number: u32,
     stop: &AtomicBool,
 ) -> Result<Sample> {
-    let load = Rc::new(Load::new(runtime, target, run, number));
-    runtime.block_on(load.go(stop))
+    let worker = Rc::new(Worker::new(runtime, target, run, number));
+    runtime.block_on(worker.run(stop))
 }
 
-/// What the tasks of one thread share.
-struct Load<T> {
+/// State shared by the tasks of one thread.
+struct Worker<T> {
     runtime: Runtime,
     target: T,
     workload: Workload,
@@ -230,7 +243,7 @@ struct Load<T> {
     deadline_ns: Cell<u64>,
     start_ns: Cell<u64>,
     last_ns: Cell<u64>,
-    /// When a task next lets others go first.
+    /// When a task next yields.
     pause_ns: Cell<u64>,
     working: Cell<u32>,
     ended: WaitQueue,
@@ -240,7 +253,7 @@ struct Load<T> {
     fill_ns: Cell<u64>,
 }
 
-/// What is noted of every request.
+/// Measurements of the requests so far.
 struct Record {
     latency: Latencies,
     interval_ns: u64,
@@ -260,7 +273,7 @@ impl Record {
         }
     }
 
-    /// A request that ended `since_ns` after the run's start and took `latency_ns`.
+    /// Records a request that ended `since_ns` after the start of the run and took `latency_ns`.
     fn add(&mut self, since_ns: u64, latency_ns: u64) {
         self.latency.record(latency_ns.max(1));
         let mut index = (since_ns / self.interval_ns) as usize;
@@ -279,7 +292,7 @@ impl Record {
     }
 }
 
-/// Neighbours as one.
+/// Merges neighbours in pairs.
 fn joined(intervals: &[Interval]) -> Vec<Interval> {
     let pairs = intervals.chunks(2).map(|pair| pair.iter().copied().fold(Interval::default(), sum));
     pairs.collect()
@@ -293,7 +306,7 @@ fn sum(one: Interval, other: Interval) -> Interval {
     }
 }
 
-impl<T: Target + 'static> Load<T> {
+impl<T: Target + 'static> Worker<T> {
     fn new(runtime: &Runtime, target: T, run: &RunSpec, number: u32) -> Self {
         Self {
             runtime: runtime.clone(),
@@ -314,25 +327,25 @@ impl<T: Target + 'static> Load<T> {
         }
     }
 
-    async fn go(self: &Rc<Self>, stop: &AtomicBool) -> Result<Sample> {
+    async fn run(self: &Rc<Self>, stop: &AtomicBool) -> Result<Sample> {
         let start_ns = self.runtime.now_ns();
         self.start_ns.set(start_ns);
-        self.pause_ns.set(start_ns + LOOK_NS);
+        self.pause_ns.set(start_ns + POLL_NS);
         if self.workload.operation.is_timed() {
             self.deadline_ns.set(start_ns + (self.workload.seconds * 1e9) as u64);
         }
         for _ in 0..self.workload.depth {
-            let load = Rc::clone(self);
-            self.runtime.spawn(async move { load.work().await });
+            let worker = Rc::clone(self);
+            self.runtime.spawn(async move { worker.work().await });
         }
         let stopping = || self.deadline_ns.set(0);
-        let ended = patiently(&self.runtime, stop, stopping, self.end()).await;
-        // What was given up is no result, and nobody who asked for a stop takes it for one.
+        let ended = until_stopped(&self.runtime, stop, stopping, self.end()).await;
+        // An abandoned run is no result, and a caller that set `stop` does not take it for one.
         let flush_ns = ended.transpose()?.unwrap_or(0);
         Ok(self.sample(self.ended_ns() - start_ns, flush_ns))
     }
 
-    /// Waits for all requests, flushes and closes; gives the nanoseconds of the flush.
+    /// Waits for all requests, flushes and closes; returns the duration of the flush in ns.
     async fn end(&self) -> Result<u64> {
         self.ended.wait_for(|| (self.working.get() == 0).then_some(())).await;
         let flush_begun_ns = self.runtime.now_ns();
@@ -351,8 +364,8 @@ impl<T: Target + 'static> Load<T> {
     }
 }
 
-impl<T: Target + 'static> Load<T> {
-    /// When the last request ended; now, if there was none.
+impl<T: Target + 'static> Worker<T> {
+    /// Returns the end of the last request; the start of the run if there was none.
     fn ended_ns(&self) -> u64 {
         self.last_ns.get().max(self.start_ns.get())
     }
@@ -400,7 +413,7 @@ impl<T: Target + 'static> Load<T> {
                         Ok(()) => self.write(to, &copied).await,
                         Err(error) => Err(error),
                     };
-                    // The target may keep its share of it for a moment after a failure.
+                    // After a failure the target may still hold a reference for a moment.
                     read_buffer = Arc::try_unwrap(copied)
                         .unwrap_or_else(|_| AlignedBuffer::zeroed(record_bytes));
                     result
@@ -413,9 +426,9 @@ impl<T: Target + 'static> Load<T> {
                     self.error.borrow_mut().get_or_insert(error);
                 }
             }
-            // A target whose requests never wait would keep the thread for itself.
+            // A target whose requests never wait would otherwise occupy the thread.
             if self.last_ns.get() >= self.pause_ns.get() {
-                self.pause_ns.set(self.last_ns.get() + LOOK_NS);
+                self.pause_ns.set(self.last_ns.get() + POLL_NS);
                 self.runtime.yield_now().await;
             }
         }
@@ -423,7 +436,7 @@ impl<T: Target + 'static> Load<T> {
         self.ended.wake_all();
     }
 
-    /// The next step, until there is none, time is up or something failed.
+    /// Returns the next request; `None` after the last one, after the deadline, or after an error.
     fn next(&self) -> Option<Request> {
         let deadline_ns = self.deadline_ns.get();
         if deadline_ns != u64::MAX && self.runtime.now_ns() >= deadline_ns {
@@ -440,19 +453,19 @@ impl<T: Target + 'static> Load<T> {
         }
     }
 
-    /// Of how many fills one is timed.
+    /// Returns how many fills share one measurement.
     fn fills_timed(&self) -> u64 {
         if self.workload.record_bytes < FILL_TIMED_BYTES { FILLS_TIMED } else { 1 }
     }
 
-    /// Puts new data into a buffer that nobody else reads any more.
+    /// Fills a buffer with new data; no other task reads the buffer.
     fn fill(&self, buffer: &mut Arc<AlignedBuffer>) {
         let count = self.fills.get();
         self.fills.set(count + 1);
-        // The last of so many: the first ones find nothing in the processor's caches.
+        // The last of the group is timed: the first fills find nothing in the processor's caches.
         let is_timed = (count + 1).is_multiple_of(self.fills_timed());
         let begun_ns = is_timed.then(|| self.runtime.now_ns());
-        // Shared after a failed write only, behind which nothing is written.
+        // The buffer is shared only after a failed write, and no further write follows.
         if let Some(bytes) = Arc::get_mut(buffer) {
             self.stream.borrow_mut().fill(bytes);
         }
@@ -474,7 +487,7 @@ impl<T: Target + 'static> Load<T> {
 }
 
 impl Sample {
-    /// Takes in what another thread of the same run measured.
+    /// Merges the measurements of another thread of the same run.
     fn join(&mut self, other: &Self, threads: u32) {
         self.seconds = self.seconds.max(other.seconds);
         self.flush_seconds = self.flush_seconds.max(other.flush_seconds);

@@ -1,7 +1,7 @@
-//! What could fool a reader of a run, found from the run itself.
+//! Warnings about runs that could mislead a reader.
 //!
-//! A number that is measured right may still answer another question than the one that was asked.
-//! Each doubt says in a sentence what was seen, with its number.
+//! A correct measurement may still answer a different question than the intended one. Each warning
+//! is a sentence with the observed number.
 
 use crate::bench::engine::Interval;
 use crate::bench::results::RunResult;
@@ -9,28 +9,30 @@ use crate::workload::{Cache, Plan};
 use crate::workload::{Flush, Operation};
 use pumice_drive::base::units::format_size;
 
-/// Share of the threads' time above which making data bounds what was measured.
+/// Share of the threads' time above which data generation limits the measurement.
 const GENERATION_SHARE_MAX: f64 = 0.25;
 
-/// Share of the processor above which the bench may be what was measured.
+/// Share of the processor above which the bench itself may have been measured.
 const PROCESSOR_SHARE_MAX: f64 = 0.95;
 
-/// A run shorter than this, or with fewer requests, says little.
+/// Minimum duration and minimum number of requests of a meaningful run.
 const SECONDS_MIN: f64 = 0.1;
 const OPERATIONS_MIN: u64 = 16;
 
-/// The second half of a run against its first one: beyond these it was not one state.
+/// Ratio of the speed of a run's second half to that of its first; outside these limits the target
+/// changed its state.
 const HALVES_MIN: f64 = 0.67;
 const HALVES_MAX: f64 = 1.5;
 
-/// Intervals that a run must have for its halves to be held against each other.
+/// Minimum number of intervals for a comparison of the halves.
 const INTERVALS_MIN: usize = 10;
 
-/// Share of what the host read that the device must have read.
+/// Minimum share of the bytes read by the host that the device must have read.
 const READ_SHARE_MIN: f64 = 0.5;
 
-/// What must be said beside a run. `memory_bytes`: of the machine; `in_process`: the target is a
-/// drive in this process, whose device moves less than the host, and which needs the processor.
+/// Returns the warnings of a run. `memory_bytes` is that of the machine; `in_process` means that
+/// the target is a drive in this process, whose device moves fewer bytes than the host, and which
+/// uses the processor.
 pub(super) fn warnings(
     plan: &Plan,
     run: &RunResult,
@@ -48,15 +50,17 @@ pub(super) fn warnings(
     let fits = memory_bytes.filter(|memory| is_warm && workload.span_bytes < *memory);
     if let Some(memory) = fits {
         let (span, memory) = (format_size(workload.span_bytes), format_size(memory));
-        say(format!("the span of {span} fits in the memory of {memory}: reads may be of it"));
+        say(format!("the span of {span} fits in the memory of {memory}: reads may come from it"));
     }
     if run.generation_share > GENERATION_SHARE_MAX {
         let percent = run.generation_share * 100.0;
-        say(format!("{percent:.0} % of the time went into making data"));
+        say(format!("data generation took {percent:.0} % of the time"));
     }
     if run.processor_share > PROCESSOR_SHARE_MAX && !in_process {
         let percent = run.processor_share * 100.0;
-        say(format!("the bench had the processor {percent:.0} % of the time and may be the limit"));
+        say(format!(
+            "the bench used the processor {percent:.0} % of the time and may be the limit"
+        ));
     }
     if run.seconds < SECONDS_MIN || run.operations < OPERATIONS_MIN {
         let (operations, seconds) = (run.operations, run.seconds);
@@ -79,9 +83,10 @@ pub(super) fn warnings(
     warnings
 }
 
-/// Requests in the second half of a run's whole intervals by those in the first.
+/// Returns the requests in the second half of a run's whole intervals, divided by those in the
+/// first.
 fn halves(intervals: &[Interval]) -> Option<f64> {
-    // The last interval is cut short.
+    // The last interval is incomplete.
     let whole = intervals.get(..intervals.len().saturating_sub(1))?;
     if whole.len() < INTERVALS_MIN {
         return None;

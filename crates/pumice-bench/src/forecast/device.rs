@@ -4,7 +4,7 @@
 use std::sync::atomic::AtomicBool;
 
 use super::figures::Worn;
-use super::{Data, Options};
+use super::{Data, ForecastOptions};
 use crate::error::{Error, Result};
 use pumice_drive::base::Clock;
 use pumice_sim::drive::{DesignCounts, SimDesign, SimDrive, SimSpec};
@@ -28,7 +28,7 @@ impl Spec {
     /// # Errors
     /// `Unsupported` for what only a log can be asked for; `InvalidInput` for what cannot be
     /// simulated.
-    pub(super) fn of(profile: &Profile, data: &Data, options: &Options) -> Result<Self> {
+    pub(super) fn of(profile: &Profile, data: &Data, options: &ForecastOptions) -> Result<Self> {
         if !matches!(profile.design, Design::Log { .. }) {
             let asked = [
                 ("--over-provisioning", options.over_provisioning_percent.is_some()),

@@ -10,20 +10,33 @@ use serde::Serialize;
 
 use super::host::Lane;
 use super::side_by_side::{side_by_side, threads};
-use super::{Case, Data, Figures, Forecast, Options, Setup, State, Watch};
+use super::{Case, Data, Figures, Forecast, ForecastOptions, Scenario, Setup, State, Watch};
 use crate::error::Result;
 use pumice_report::{Axis, Cell, Column, Document, LineChart, Number, Scale, Table};
 use pumice_sim::profile::Profile;
 
-/// One place of a grid.
+/// One cell of a grid.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Place {
-    /// See [`Options::over_provisioning_percent`].
+pub struct GridCell {
+    /// See [`ForecastOptions::over_provisioning_percent`].
     pub over_provisioning_percent: Option<f64>,
-    /// What is written.
+    /// The data that the host writes.
     pub data: Data,
-    /// What is done, one after the other, on a drive of this over-provisioning.
+    /// Workloads, run one after the other on a drive with this over-provisioning.
     pub cases: Vec<Case>,
+}
+
+/// The cells of a grid and what they have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct GridSpec<'a> {
+    /// Profile of the drive.
+    pub profile: &'a Profile,
+    /// ForecastOptions; the over-provisioning is that of the cell.
+    pub options: &'a ForecastOptions,
+    /// Cells, row by row.
+    pub cells: &'a [GridCell],
+    /// Cells in a row.
+    pub columns: usize,
 }
 
 /// Forecasts, row by row: a row for each over-provisioning, in it one for each kind of data.
@@ -46,25 +59,23 @@ pub struct Grid {
 ///
 /// # Errors
 /// Those of [`forecast`](super::forecast).
-pub fn grid(
-    profile: &Profile,
-    places: &[Place],
-    columns: usize,
-    options: &Options,
-    watch: &dyn Watch,
-    stop: &AtomicBool,
-) -> Result<Option<Grid>> {
-    let options: Vec<Options> = places.iter().map(|place| place.options(options)).collect();
-    let setups: Vec<Setup<'_>> = places
+pub fn grid(spec: GridSpec<'_>, watch: &dyn Watch, stop: &AtomicBool) -> Result<Option<Grid>> {
+    let GridSpec { profile, cells, columns, .. } = spec;
+    let options: Vec<ForecastOptions> =
+        cells.iter().map(|cell| cell.options(spec.options)).collect();
+    let setups: Vec<Setup<'_>> = cells
         .iter()
         .zip(&options)
-        .map(|(Place { data, cases, .. }, options)| Setup { profile, data, cases, options })
+        .map(|(GridCell { data, cases, .. }, options)| {
+            let scenario = Scenario { profile, cases, options };
+            Setup { scenario, data }
+        })
         .collect();
     let memory = setups.iter().map(Setup::memory_bytes_max).collect::<Result<Vec<_>>>()?;
     let threads = threads(memory.into_iter().max().unwrap_or(0));
-    let found = side_by_side(setups.len(), threads, |number, place| {
-        let setup = &setups[place];
-        let name = match setup.options.over_provisioning_percent {
+    let found = side_by_side(setups.len(), threads, |number, index| {
+        let setup = &setups[index];
+        let name = match options[index].over_provisioning_percent {
             Some(percent) => format!("{percent} %, {}: ", setup.data.name),
             None => format!("{}: ", setup.data.name),
         };
@@ -82,10 +93,10 @@ pub fn grid(
     Ok(Some(Grid { profile, name, columns: columns.max(1), forecasts, remarks }))
 }
 
-impl Place {
-    fn options(&self, options: &Options) -> Options {
+impl GridCell {
+    fn options(&self, options: &ForecastOptions) -> ForecastOptions {
         let over_provisioning_percent = self.over_provisioning_percent;
-        Options { over_provisioning_percent, ..options.clone() }
+        ForecastOptions { over_provisioning_percent, ..options.clone() }
     }
 }
 

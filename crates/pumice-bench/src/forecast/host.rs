@@ -74,7 +74,7 @@ impl Told<'_> {
     fn one(&mut self) {
         self.untold += 1;
         if self.untold == TOLD_EVERY {
-            self.lane.watch.goes_on(self.lane.number, std::mem::take(&mut self.untold));
+            self.lane.watch.advances(self.lane.number, std::mem::take(&mut self.untold));
         }
     }
 }

@@ -35,7 +35,7 @@ use serde::Serialize;
 pub use data::Data;
 pub use device::Spec;
 pub use figures::{Breakdown, Endurance, Figures, Point, Preconditioning, Speed, Worn};
-pub use grid::{Grid, Place, grid};
+pub use grid::{Grid, GridCell, GridSpec, grid};
 pub use job::Job;
 pub use source::{Asked, Case, Load, Source, TraceLoad};
 
@@ -67,7 +67,7 @@ pub enum State {
 
 /// How a forecast is made.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
+pub struct ForecastOptions {
     /// See [`State`].
     pub state: State,
     /// Of all that is drawn.
@@ -82,7 +82,7 @@ pub struct Options {
     pub over_provisioning_percent: Option<f64>,
 }
 
-impl Default for Options {
+impl Default for ForecastOptions {
     fn default() -> Self {
         Self {
             state: State::default(),
@@ -101,7 +101,7 @@ pub trait Watch: Sync {
     fn begins(&self, simulation: usize, what: String, requests: u64);
 
     /// In this simulation some requests more are done.
-    fn goes_on(&self, simulation: usize, requests: u64);
+    fn advances(&self, simulation: usize, requests: u64);
 }
 
 /// What a drive would do.
@@ -146,7 +146,7 @@ pub struct Test {
 ///
 /// # Errors
 /// `Unsupported` for what only a log can be asked for; `InvalidInput` for what cannot be simulated.
-pub fn spec_of(profile: &Profile, data: &Data, options: &Options) -> Result<Spec> {
+pub fn spec_of(profile: &Profile, data: &Data, options: &ForecastOptions) -> Result<Spec> {
     Spec::of(profile, data, options)
 }
 
@@ -154,11 +154,11 @@ pub fn spec_of(profile: &Profile, data: &Data, options: &Options) -> Result<Spec
 ///
 /// # Errors
 /// Those of [`spec_of`].
-pub fn size_bytes(profile: &Profile, data: &Data, options: &Options) -> Result<u64> {
+pub fn size_bytes(profile: &Profile, data: &Data, options: &ForecastOptions) -> Result<u64> {
     match options.over_provisioning_percent {
         None => Ok(profile.size_bytes.is),
         Some(_) => {
-            let whole = Options { scaled_bytes: None, ..options.clone() };
+            let whole = ForecastOptions { scaled_bytes: None, ..options.clone() };
             Ok(spec_of(profile, data, &whole)?.size_bytes())
         }
     }
@@ -178,21 +178,34 @@ fn uncompressed(profile: &Profile) -> Profile {
 /// What a simulation showed of each case, with what is to be said of it.
 type Found = Vec<(Figures, Option<String>)>;
 
-/// A drive, what is written to it, and how.
+/// A drive and a series of workloads.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario<'a> {
+    /// Profile of the drive.
+    pub profile: &'a Profile,
+    /// Workloads, run one after the other on the same drive.
+    pub cases: &'a [Case],
+    /// How the forecast is made.
+    pub options: &'a ForecastOptions,
+}
+
+/// A scenario with its data.
 #[derive(Clone, Copy)]
 struct Setup<'a> {
-    profile: &'a Profile,
+    scenario: Scenario<'a>,
     data: &'a Data,
-    cases: &'a [Case],
-    options: &'a Options,
 }
 
 impl Setup<'_> {
+    fn spec(&self) -> Result<Spec> {
+        spec_of(self.scenario.profile, self.data, self.scenario.options)
+    }
+
     /// Does the cases one after the other on a new drive; nothing if `stop` was set meanwhile.
     fn simulate(&self, lane: Lane<'_>, name: &str, stop: &AtomicBool) -> Result<Option<Found>> {
-        let mut simulation = Simulation::new(self.profile, self.data, self.options, lane, name)?;
+        let mut simulation = Simulation::new(self, lane, name)?;
         let mut found = Vec::new();
-        for case in self.cases {
+        for case in self.scenario.cases {
             let Some(of_case) = simulation.case(case, stop)? else { return Ok(None) };
             found.push(of_case);
         }
@@ -201,13 +214,13 @@ impl Setup<'_> {
 
     /// Bytes of memory that its simulation takes at most.
     fn memory_bytes_max(&self) -> Result<u64> {
-        spec_of(self.profile, self.data, self.options)?.memory_bytes_max()
+        self.spec()?.memory_bytes_max()
     }
 
     /// The forecast from what was found of the drive and of the one that does not compress.
     fn forecast(&self, drive: Found, plain: Option<Found>) -> Result<Forecast> {
-        let Self { profile, data, cases, options } = *self;
-        let spec = spec_of(profile, data, options)?;
+        let Self { scenario: Scenario { profile, cases, options }, data } = *self;
+        let spec = self.spec()?;
         let mut remarks: Vec<String> = Vec::new();
         let mut figures = |found: Found| {
             remarks.extend(found.iter().filter_map(|(_, remark)| remark.clone()));
@@ -246,14 +259,12 @@ impl Setup<'_> {
 /// # Errors
 /// Those of [`spec_of`]; cases that do not fit the drive; a trace that cannot be read.
 pub fn forecast(
-    profile: &Profile,
+    scenario: Scenario<'_>,
     data: &Data,
-    cases: &[Case],
-    options: &Options,
     watch: &dyn Watch,
     stop: &AtomicBool,
 ) -> Result<Option<Forecast>> {
-    let made = forecasts(profile, std::slice::from_ref(data), cases, options, watch, stop)?;
+    let made = forecasts(scenario, std::slice::from_ref(data), watch, stop)?;
     Ok(made.and_then(|made| made.into_iter().next()))
 }
 
@@ -263,19 +274,16 @@ pub fn forecast(
 /// # Errors
 /// As [`forecast`].
 pub fn forecasts(
-    profile: &Profile,
+    scenario: Scenario<'_>,
     all: &[Data],
-    cases: &[Case],
-    options: &Options,
     watch: &dyn Watch,
     stop: &AtomicBool,
 ) -> Result<Option<Vec<Forecast>>> {
-    let compresses = profile.controller.codec() != Codec::None;
-    let plain = uncompressed(profile);
-    let setup_of = |data| Setup { profile, data, cases, options };
-    let mut setups: Vec<Setup<'_>> = all.iter().map(setup_of).collect();
+    let compresses = scenario.profile.controller.codec() != Codec::None;
+    let plain = uncompressed(scenario.profile);
+    let mut setups: Vec<Setup<'_>> = all.iter().map(|data| Setup { scenario, data }).collect();
     if let Some(first) = all.first().filter(|_| compresses) {
-        setups.push(Setup { profile: &plain, ..setup_of(first) });
+        setups.push(Setup { scenario: Scenario { profile: &plain, ..scenario }, data: first });
     }
     let memory = setups.iter().map(Setup::memory_bytes_max).collect::<Result<Vec<_>>>()?;
     let threads = threads(memory.into_iter().max().unwrap_or(0));

@@ -19,13 +19,12 @@ use super::device::{Device, Spec};
 use super::figures::{Breakdown, Endurance, Figures, Point, Preconditioning, Speed};
 use super::host::{FillHost, Lane, Limits, LoadHost, ReplayHost, Tally};
 use super::source::{Case, Load, TraceLoad};
-use super::{Data, Options, State};
+use super::{ForecastOptions, Scenario, Setup, State};
 use crate::error::{Error, Result};
 use crate::workload::{Operation, Pattern, Workload};
 use pumice_drive::base::seed::mix;
 use pumice_sim::formula;
 use pumice_sim::ftl::LogCounts;
-use pumice_sim::profile::Profile;
 use pumice_sim::trace::Reader;
 
 /// How near write amplification of two rounds must be, as a fraction.
@@ -60,7 +59,7 @@ const REPLAY_SLOTS_MAX: u32 = 1024;
 pub(super) struct Simulation<'a> {
     drive: Device,
     spec: Spec,
-    options: &'a Options,
+    options: &'a ForecastOptions,
     lane: Lane<'a>,
     /// Begins what the watcher is told.
     name: &'a str,
@@ -105,14 +104,9 @@ impl<'a> Simulation<'a> {
     ///
     /// # Errors
     /// Those of [`super::spec_of`].
-    pub(super) fn new(
-        profile: &Profile,
-        data: &Data,
-        options: &'a Options,
-        lane: Lane<'a>,
-        name: &'a str,
-    ) -> Result<Self> {
-        let spec = super::spec_of(profile, data, options)?;
+    pub(super) fn new(setup: &Setup<'a>, lane: Lane<'a>, name: &'a str) -> Result<Self> {
+        let Setup { scenario: Scenario { profile, options, .. }, data } = *setup;
+        let spec = setup.spec()?;
         let flash = profile.flash();
         Ok(Self {
             drive: Device::new(&spec)?,

@@ -1,13 +1,12 @@
-//! Experiments that somebody published, run again on simulated drives, and held against what they
-//! gave.
+//! Published experiments, repeated on simulated drives and compared with the published numbers.
 //!
-//! * `experiment`: what was done and what came out, from TOML files that come with the program.
-//! * `outcome`: the same here, with the error of each cell and of each group of cells.
+//! * `experiment`: workloads and published numbers, from TOML files that come with the program.
+//! * `outcome`: the simulated numbers, with the error of each cell and of each group of cells.
 //!
-//! Published cells are of three kinds. *Calibrated*: numbers of the profile were fitted to them, so
-//! that an error says how well the form fits. *Predicted*: nothing was fitted to them, so that an
-//! error says what a prediction is worth. *Host*: they are effects of the machine around the drive
-//! that no model of a drive explains; they are shown, and count in no mean.
+//! Published cells are of three kinds. *Calibrated*: parameters of the profile were fitted to the
+//! cell, so its error measures the fit. *Predicted*: no parameter was fitted, so its error measures
+//! the prediction. *Host*: the cell shows an effect of the machine around the drive, which no model
+//! of a drive explains; it is shown, but excluded from the means.
 
 mod experiment;
 mod outcome;

@@ -1,7 +1,7 @@
-//! Where each request goes: the addresses of one thread of a workload, one after the other.
+//! The addresses of one thread of a workload, in order.
 //!
-//! A function of the workload, the thread and a seed: the same three give the same addresses.
-//! Sequential ones end; random ones go on for ever, until time stops them.
+//! A function of the workload, the thread and a seed: equal inputs produce equal addresses.
+//! Sequential operations end after the span; random ones continue forever, until the time is up.
 
 mod shuffle;
 mod zipf;
@@ -13,46 +13,47 @@ use pumice_drive::base::seed::{Random, random};
 use shuffle::Shuffle;
 use zipf::Zipf;
 
-/// Share of accesses that go to the hot part of the span, and the part's share of it.
+/// Share of accesses that go to the hot part of the span, and size of that part as a share of the
+/// span.
 ///
 /// Source: the rule of 80/20, as in SNIA's and most published studies of hot and cold data.
 const HOT_ACCESSES: f64 = 0.8;
 const HOT_SPACE: f64 = 0.2;
 
-/// One request, or the two of a copy. Offsets are bytes from the target's first; lengths are the
-/// workload's record.
+/// One request, or the two requests of a copy. Offsets are in bytes from the start of the target;
+/// the length is the workload's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Read a record here.
+    /// Read a record at this offset.
     Read(u64),
-    /// Write a record here.
+    /// Write a record at this offset.
     Write(u64),
-    /// Trim a record here.
+    /// Trim a record at this offset.
     Trim(u64),
-    /// Read here and write there.
+    /// Read at the first and write at the second offset.
     Copy(u64, u64),
 }
 
-/// The steps of one thread.
+/// The requests of one thread.
 pub struct Requests {
     workload: Workload,
     random: Random,
-    /// Set if that is the pattern.
+    /// Set for [`Pattern::Zipf`].
     zipf: Option<Zipf>,
-    /// Set if that is the pattern, with how many records it has given.
+    /// Set for [`Pattern::Once`], with the number of records already returned.
     shuffle: Option<(Shuffle, u64)>,
-    /// Records of this thread, for sequential operations: the first, and behind the last.
+    /// Records of this thread, for sequential operations: the first, and the end (exclusive).
     first: u64,
     end: u64,
-    /// How many have been given.
+    /// Number of requests already returned.
     given: u64,
-    /// Next record of a stride read, and the lane that it is in.
+    /// Next record of a stride read, and its lane.
     strided: u64,
     lane: u64,
 }
 
 impl Requests {
-    /// The steps of thread number `thread` of a workload that was checked.
+    /// Returns the requests of thread number `thread` of a checked workload.
     pub fn new(workload: &Workload, thread: u32, seed: u64) -> Self {
         let shared = match workload.operation {
             Operation::Copy => workload.records() / 2,
@@ -67,7 +68,7 @@ impl Requests {
             Pattern::Uniform | Pattern::Once | Pattern::HotCold => None,
         };
         let is_once = workload.pattern == Pattern::Once;
-        // All threads have the same order and take turns in it.
+        // All threads share one order and take turns.
         let shuffle = is_once.then(|| (Shuffle::new(workload.records(), seed), u64::from(thread)));
         Self {
             zipf,
@@ -109,7 +110,8 @@ impl Requests {
         }
     }
 
-    /// The next of a stride read: lane after lane, so that every record is read once.
+    /// Returns the next record of a stride read: lane after lane, so that every record is read
+    /// once.
     fn stride(&mut self) -> u64 {
         let record = self.strided;
         self.strided += self.workload.stride_records();

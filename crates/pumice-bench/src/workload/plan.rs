@@ -1,36 +1,36 @@
-//! What a benchmark is to do: tests by levels, again and again.
+//! Plans: tests at levels, repeated in rounds.
 //!
 //! A **test** is a workload with a name; a **level** is a kind of data; a **cell** is one test at
-//! one level; a **round** is every cell once. A plan is complete: two results of the same plan may
-//! be held against each other. Where it comes from is `preset`'s, carrying it out `runner`'s.
+//! one level; a **round** runs every cell once. A plan is complete: two results of the same plan
+//! can be compared. `preset` creates plans; the bench runs them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::payload::{KindName, Options, Payload, Saving, UNIT_BYTES};
+use crate::payload::{KindName, Payload, PayloadOptions, Saving, UNIT_BYTES};
 use crate::workload::{Operation, RECORD_BYTES_MAX, RECORD_BYTES_MIN, Workload};
 
-/// Tests, levels and runs at most: a plan of more is a mistake.
+/// Maximum number of tests, levels and runs: a larger plan is a mistake.
 pub const TESTS_MAX: usize = 500;
 /// See [`TESTS_MAX`].
 pub const LEVELS_MAX: usize = 50;
 /// See [`TESTS_MAX`].
 pub const RUNS_MAX: u32 = 1000;
 
-/// What is looked at first of a test's results.
+/// The quantity that a test's reports show first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Unit {
-    /// 10^6 bytes a second that the host moved.
+    /// 10^6 bytes per second read or written by the host.
     #[default]
     #[serde(rename = "MB/s")]
     Throughput,
-    /// Requests a second.
+    /// Requests per second.
     #[serde(rename = "IOPS")]
     Rate,
 }
 
 impl Unit {
-    /// As it is printed.
+    /// Returns the unit as it is printed.
     pub fn name(self) -> &'static str {
         match self {
             Self::Throughput => "MB/s",
@@ -42,30 +42,30 @@ impl Unit {
 /// A workload with a name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Test {
-    /// Unlike those of the plan's other tests.
+    /// Unique in the plan.
     pub name: String,
-    /// What is looked at first.
+    /// The quantity that reports show first.
     pub unit: Unit,
-    /// What is done.
+    /// The workload.
     pub workload: Workload,
 }
 
 /// A kind of data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Level {
-    /// Unlike those of the plan's other levels, such as `50 % saved`.
+    /// Unique in the plan, such as `50 % saved`.
     pub name: String,
-    /// As on the command line: see [`KindName`].
+    /// Kind of data, as on the command line: see [`KindName`].
     pub kind: String,
-    /// Share that is to be saved, in per cent, for kinds that take one.
+    /// Requested saving in per cent, for kinds that take one.
     pub saved_percent: Option<f64>,
-    /// Share of units that repeat earlier ones, in per cent; what the kind has itself if absent.
+    /// Share of units that repeat earlier ones, in per cent; the default of the kind if absent.
     pub duplicates_percent: Option<f64>,
 }
 
 impl Level {
-    /// Bytes of its data's units for records of that size: a record, or 4 KiB if that is less, so
-    /// that every record saves what was asked; only IOzone's are always whole records.
+    /// Returns the unit size of the data for a record size: a record, or 4 KiB if that is less, so
+    /// that every record has the requested saving. Only IOzone's units are always whole records.
     pub fn unit_bytes(&self, record_bytes: u64) -> usize {
         let largest =
             if self.kind.starts_with("iozone") { RECORD_BYTES_MAX } else { UNIT_BYTES as u64 };
@@ -73,17 +73,17 @@ impl Level {
         largest.min(power).max(RECORD_BYTES_MIN) as usize
     }
 
-    /// Its data, in units of that many bytes.
+    /// Returns the data, in units of `unit_bytes`.
     ///
     /// # Errors
-    /// The kind is none, needs a saving or takes none, or its file cannot be read.
+    /// The kind is unknown, needs a saving or takes none, or its file cannot be read.
     pub fn payload(&self, seed: u64, unit_bytes: usize) -> Result<Payload> {
         let wrong = |what| Error::invalid(what);
         let kind: KindName = self.kind.parse().map_err(wrong)?;
-        // Windows of real data are made of such units only.
+        // Windows of real data consist of such units only.
         let is_woven = matches!(kind, KindName::Spread | KindName::Like(_));
         let saving = |percent: f64| Saving::from_fraction(percent / 100.0);
-        let mut options = Options::new(kind.load(self.saved_percent.map(saving))?);
+        let mut options = PayloadOptions::new(kind.load(self.saved_percent.map(saving))?);
         options.seed = seed;
         options.unit_bytes = if is_woven { UNIT_BYTES } else { unit_bytes };
         options.duplicates = self.duplicates_percent.map_or(options.duplicates, saving);
@@ -91,96 +91,97 @@ impl Level {
     }
 }
 
-/// In which order the cells of a round are run.
+/// Order of the cells of a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
-    /// Levels in another order in every round, so that heating up or filling up is not read as an
-    /// effect of the data; tests as they are written.
+    /// Levels in a different order in every round, so that heating up or filling up is not mistaken
+    /// for an effect of the data; tests as listed.
     #[default]
     Shuffled,
-    /// As they are written.
+    /// Levels and tests as listed.
     Given,
 }
 
-/// What the page cache holds before a run that reads through it.
+/// State of the page cache before a run that reads through it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cache {
-    /// Nothing of the target: it is written back and dropped before every run.
+    /// The target is written back and dropped from the cache before every run.
     #[default]
     Dropped,
-    /// Whatever the run before left.
+    /// As the previous run left it.
     Warm,
 }
 
-/// What is to be measured.
+/// A complete plan of a benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// In the order in which they are run.
+    /// Tests, in the order of execution.
     pub tests: Vec<Test>,
-    /// From the one that saves most to the one that saves least.
+    /// Levels, from the highest to the lowest saving.
     pub levels: Vec<Level>,
-    /// Rounds; at least so many.
+    /// Minimum number of rounds.
     pub runs: u32,
-    /// Rounds at most, if `precision_percent` asks for more.
+    /// Maximum number of rounds, if `precision_percent` is set.
     pub runs_max: u32,
-    /// Half the width of the interval of the mean that is asked for, in per cent of the mean: cells
+    /// Required precision: half the width of the mean's interval, in per cent of the mean. Cells
     /// that have not reached it run in further rounds.
     pub precision_percent: Option<f64>,
-    /// Rounds end when this test is in steady state at every level, after `runs_max` in any case.
+    /// Rounds end when this test is in steady state at every level, or after `runs_max` rounds.
     pub steady: Option<String>,
-    /// Times that the whole span is written before the first round, with the first level's data.
+    /// How many times the whole span is written before the first round, with the first level's
+    /// data.
     pub precondition: u32,
-    /// Whether data is put under the tests that read before each round of a level, so that every
-    /// level finds its own data. Without it the target is left as the tests leave it.
+    /// Whether each level's data is written before its tests that read, so that every level reads
+    /// its own data. Otherwise the target keeps what the tests wrote.
     pub fills: bool,
-    /// In which order cells are run.
+    /// Order of the cells of a round.
     pub order: Order,
-    /// Around the page cache.
+    /// Bypass the page cache (O_DIRECT).
     pub direct: bool,
-    /// What the page cache holds, where it is not gone around.
+    /// State of the page cache, if it is used.
     pub cache: Cache,
-    /// Seconds that an operation which ends with time runs before it is measured.
+    /// Duration of the warm-up of each time-based test, in seconds.
     pub warm_up_seconds: f64,
-    /// Of addresses, data and order.
+    /// Seed of addresses, data and order.
     pub seed: u64,
 }
 
 impl Plan {
-    /// Checks what other code relies on.
+    /// Checks the invariants that other code relies on.
     ///
     /// # Errors
-    /// `InvalidInput`, saying what is wrong and where.
+    /// [`Error::Invalid`] with the invalid number or name.
     pub fn check(&self) -> Result<()> {
         let wrong = |what: String| Err(Error::invalid(what));
         let (tests, levels) = (self.tests.len(), self.levels.len());
         if !(1..=TESTS_MAX).contains(&tests) || !(1..=LEVELS_MAX).contains(&levels) {
             return wrong(format!(
-                "{tests} tests at {levels} levels: give 1 to {TESTS_MAX} and 1 to {LEVELS_MAX}"
+                "{tests} tests at {levels} levels: expected 1 to {TESTS_MAX} and 1 to {LEVELS_MAX}"
             ));
         }
         if !(1..=RUNS_MAX).contains(&self.runs) || !(self.runs..=RUNS_MAX).contains(&self.runs_max)
         {
-            return wrong(format!("{} runs: give 1 to {RUNS_MAX}", self.runs));
+            return wrong(format!("{} runs: expected 1 to {RUNS_MAX}", self.runs));
         }
         if !(0.0..=1e6).contains(&self.warm_up_seconds) {
-            return wrong(format!("{} seconds of warming up", self.warm_up_seconds));
+            return wrong(format!("a warm-up of {} seconds is out of range", self.warm_up_seconds));
         }
         if self.precision_percent.is_some_and(|percent| !(percent > 0.0 && percent <= 100.0)) {
-            return wrong("a precision out of reach: give something like 2%".into());
+            return wrong("the precision is out of range: expected a share such as 2%".into());
         }
         for (index, test) in self.tests.iter().enumerate() {
             test.workload
                 .check()
                 .map_err(|error| error.context(format!("test '{}'", test.name)))?;
             if self.tests[..index].iter().any(|other| other.name == test.name) {
-                return wrong(format!("two tests are called '{}'", test.name));
+                return wrong(format!("two tests have the name '{}'", test.name));
             }
         }
         for (index, level) in self.levels.iter().enumerate() {
             if self.levels[..index].iter().any(|other| other.name == level.name) {
-                return wrong(format!("two levels are called '{}'", level.name));
+                return wrong(format!("two levels have the name '{}'", level.name));
             }
         }
         let reads = |test: &Test| {
@@ -188,19 +189,18 @@ impl Plan {
         };
         if !self.fills && self.precondition == 0 && self.tests.iter().any(reads) {
             return wrong(
-                "tests read what nobody wrote: let the preset fill or precondition".into(),
+                "tests read data that was never written: set 'fill' or 'precondition' in the preset".into(),
             );
         }
         match &self.steady {
             Some(name) if !self.tests.iter().any(|test| test.name == *name) => {
-                wrong(format!("no test is called '{name}', which is to become steady"))
+                wrong(format!("no test has the name '{name}', which 'steady' refers to"))
             }
             _ => Ok(()),
         }
     }
 
-    /// Leaves out what can only be done on a file through the page cache, and gives the operations
-    /// that were.
+    /// Removes the tests that need a file and the page cache; returns their operations.
     pub fn leave_out_stdio(&mut self) -> Vec<Operation> {
         let mut left_out: Vec<_> = self.tests.iter().map(|test| test.workload.operation).collect();
         left_out.retain(|operation| operation.is_stdio());
@@ -209,7 +209,7 @@ impl Plan {
         left_out
     }
 
-    /// Bytes of the target that are touched, from its first.
+    /// Returns the end of the used part of the target, in bytes.
     pub fn end_bytes(&self) -> u64 {
         self.tests.iter().map(|test| test.workload.end_bytes()).max().unwrap_or(0)
     }

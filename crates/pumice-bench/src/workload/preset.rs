@@ -1,18 +1,18 @@
-//! Presets: plans as people write them, in TOML, and what a command line changes of them.
+//! Presets: plans as TOML files, and changes from a command line.
 //!
 //! ```toml
 //! about = "What it shows."
-//! runs = 10                      # what stands here holds for every test
+//! runs = 10                      # keys at this level apply to every test
 //! span = "1G"
 //! [[level]]
 //! saved = "50%"                  # kind: exact
 //! [[test]]
 //! operation = "random-read"
-//! records = ["4K", "64K"]        # a test for each
+//! records = ["4K", "64K"]        # one test for each
 //! depth = 32
 //! ```
 //!
-//! Every key that is not known is refused, so that a slip of the pen is not a default.
+//! Unknown keys are refused, so that a misspelt key is not silently a default.
 
 use std::path::Path;
 
@@ -25,14 +25,14 @@ use crate::workload::{Flush, Operation, Pattern, Workload};
 use pumice_drive::base::near::nearest;
 use pumice_drive::base::units::{format_size_exact, parse_size};
 
-/// A preset's name and text.
+/// Name and text of a preset.
 macro_rules! presets {
     ($($name:literal),* $(,)?) => {
         [$(($name, include_str!(concat!("presets/", $name, ".toml")))),*]
     };
 }
 
-/// Those that come with the program; the first is the default.
+/// The built-in presets; the first is the default.
 pub const PRESETS: [(&str, &str); 10] = presets![
     "compressibility",
     "iozone-throughput",
@@ -46,7 +46,7 @@ pub const PRESETS: [(&str, &str); 10] = presets![
     "wsat",
 ];
 
-/// Keys of a preset, and of both a preset and a test; those of a test alone.
+/// Keys of a preset, of both a preset and a test, and of a test only.
 const TOP_KEYS: [&str; 13] = [
     "about",
     "runs",
@@ -66,14 +66,14 @@ const COMMON_KEYS: [&str; 9] =
     ["depth", "threads", "span", "shift", "seconds", "flush", "pattern", "reads", "unit"];
 const TEST_KEYS: [&str; 4] = ["operation", "name", "record", "records"];
 
-/// Longest file of an own preset in bytes.
+/// Maximum size of a preset file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A preset, before it became a plan.
+/// A preset, from which a plan is made.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Preset {
-    /// What it shows.
+    /// Description.
     pub about: String,
     #[serde(default = "ten")]
     runs: u32,
@@ -108,7 +108,7 @@ fn yes() -> bool {
     true
 }
 
-/// What a preset says for all tests, and a test for itself.
+/// Keys that a preset sets for all tests and a test for itself.
 #[derive(Clone, Debug, Default, Deserialize)]
 struct Settings {
     depth: Option<u32>,
@@ -142,7 +142,7 @@ struct TestText {
     own: Settings,
 }
 
-/// What a command line changes of a preset; what is absent stays.
+/// Changes of a preset from a command line; absent fields change nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     /// Fewer and shorter runs.
@@ -151,31 +151,31 @@ pub struct Changes {
     pub runs: Option<u32>,
     /// Rounds at most.
     pub runs_max: Option<u32>,
-    /// Half of the interval of the mean, in per cent of it.
+    /// Half the width of the mean's interval, in per cent of the mean.
     pub precision_percent: Option<f64>,
-    /// Seconds of operations that end with time.
+    /// Duration of each time-based test, in seconds.
     pub seconds: Option<f64>,
-    /// Seconds that they run before they are measured.
+    /// Duration of its warm-up, in seconds.
     pub warm_up_seconds: Option<f64>,
-    /// Bytes of the target that are used.
+    /// Bytes of the target to use.
     pub span_bytes: Option<u64>,
-    /// Where they begin.
+    /// Offset of the used part within the target, in bytes.
     pub shift_bytes: Option<u64>,
-    /// Requests in flight.
+    /// Requests in flight per thread.
     pub depth: Option<u32>,
-    /// Threads.
+    /// Number of threads.
     pub threads: Option<u32>,
-    /// Every test with each of these record sizes, in place of its own.
+    /// Record sizes that replace those of the tests.
     pub records: Vec<u64>,
-    /// These operations only.
+    /// Operations to keep.
     pub operations: Vec<Operation>,
-    /// Levels of these savings, in place of the preset's.
+    /// Savings that replace the preset's levels.
     pub saved: Vec<Saving>,
-    /// Levels of these kinds, in place of the preset's.
+    /// Kinds of data that replace the preset's levels.
     pub kinds: Vec<KindName>,
-    /// Duplicates at every level.
+    /// Share of duplicates at every level.
     pub duplicates: Option<Saving>,
-    /// Around the page cache or not.
+    /// Whether to bypass the page cache.
     pub direct: Option<bool>,
     /// See [`Cache`].
     pub cache: Option<Cache>,
@@ -185,11 +185,11 @@ pub struct Changes {
     pub pattern: Option<Pattern>,
     /// See [`Order`].
     pub order: Option<Order>,
-    /// Seed.
+    /// Seed of addresses, data and order.
     pub seed: Option<u64>,
 }
 
-/// Rounds, seconds and span of `--quick`, at most.
+/// Maximum rounds, seconds and span of `--quick`.
 const QUICK_RUNS: u32 = 3;
 const QUICK_SECONDS: f64 = 1.0;
 const QUICK_SPAN_BYTES: u64 = 256 << 20;
@@ -199,10 +199,10 @@ fn invalid(what: impl Into<String>) -> Error {
 }
 
 impl Preset {
-    /// The preset of this name, or in this file.
+    /// Returns the preset with this name, or from this file.
     ///
     /// # Errors
-    /// `NotFound` with the nearest name; `InvalidInput` with the line that is wrong.
+    /// [`Error::NotFound`] with the nearest name; [`Error::Invalid`] with the invalid line.
     pub fn load(name: &str) -> Result<Self> {
         if let Some((_, text)) = PRESETS.iter().find(|(known, _)| *known == name) {
             return Self::parse(text, name);
@@ -212,13 +212,13 @@ impl Preset {
             let names = PRESETS.map(|(known, _)| known);
             let hint = nearest(name, &names).map(|near| format!(", did you mean {near}?"));
             let (hint, names) = (hint.unwrap_or_else(|| ".".into()), names.join(", "));
-            let what = format!("no preset or file is called {name}{hint} Presets: {names}");
+            let what = format!("no preset or file with the name {name}{hint} Presets: {names}");
             return Err(Error::NotFound(what));
         }
         let failed = |error| Error::io(format!("cannot read {name}"), error);
         let bytes = std::fs::metadata(path).map_err(failed)?.len();
         if bytes > FILE_BYTES_MAX {
-            return Err(invalid(format!("{name} has {bytes} bytes: no preset is so long")));
+            return Err(invalid(format!("{name} has {bytes} bytes: too large for a preset")));
         }
         Self::parse(&std::fs::read_to_string(path).map_err(failed)?, name)
     }
@@ -232,20 +232,20 @@ impl Preset {
         toml::from_str(text).map_err(wrong)
     }
 
-    /// A preset that is part of something larger; `name` is what messages call it.
+    /// Parses a preset that is part of a larger file; error messages call it `name`.
     ///
     /// # Errors
-    /// `InvalidInput` with what is wrong.
+    /// [`Error::Invalid`] with the reason.
     pub(crate) fn from_table(table: toml::Table, name: &str) -> Result<Self> {
         known_keys_only(&table, name)?;
         let wrong = |error: toml::de::Error| invalid(format!("{name}: {}", error.message()));
         table.try_into().map_err(wrong)
     }
 
-    /// What is to be done, with `changes`.
+    /// Returns the plan of the preset with `changes`.
     ///
     /// # Errors
-    /// `InvalidInput`: a number that cannot be read or is out of range.
+    /// [`Error::Invalid`] for a number that is malformed or out of range.
     pub fn plan(&self, changes: &Changes) -> Result<Plan> {
         let runs = changes.runs.unwrap_or(self.runs);
         let runs =
@@ -261,11 +261,14 @@ impl Preset {
         };
         match changes.runs_max {
             Some(most) if !may_grow => {
-                let what = format!("{most} runs at most: without a precision there are {runs}");
+                let what = format!(
+                    "a maximum of {most} runs needs a precision; without one there are {runs}"
+                );
                 return Err(invalid(what));
             }
             Some(most) if most < runs => {
-                let what = format!("{most} runs at most are fewer than {runs}: give fewer runs");
+                let what =
+                    format!("a maximum of {most} runs is below the {runs} runs: reduce the runs");
                 return Err(invalid(what));
             }
             _ => {}
@@ -304,7 +307,7 @@ impl Preset {
             for kind in kinds {
                 match kind.takes_saving() {
                     true if changes.saved.is_empty() => {
-                        return Err(invalid(format!("{kind} needs --saved, like 50%")));
+                        return Err(invalid(format!("{kind} needs --saved, such as 50%")));
                     }
                     true => levels.extend(changes.saved.iter().map(|s| given(kind, Some(*s)))),
                     false => levels.push(given(kind, None)),
@@ -347,7 +350,7 @@ impl Preset {
                 tests.push(Test { name, unit, workload });
             }
         }
-        // An override may have made two alike.
+        // A change may have made two tests equal.
         let mut seen: Vec<Test> = Vec::new();
         tests.retain(|test| {
             let is_new = !seen.contains(test);
@@ -357,7 +360,9 @@ impl Preset {
         if tests.is_empty() {
             let known: Vec<_> = self.tests.iter().map(|test| test.operation.name()).collect();
             let known = known.join(", ");
-            return Err(invalid(format!("no test of the preset is left; its operations: {known}")));
+            return Err(invalid(format!(
+                "the preset has no test of these operations; it has: {known}"
+            )));
         }
         Ok(tests)
     }
@@ -376,7 +381,7 @@ impl Preset {
             seconds = seconds.min(QUICK_SECONDS);
         }
         let reads = reads.or(common.reads.clone());
-        // A buffer of the C library has one request in flight, whatever the others have.
+        // Operations through a C library buffer have one request in flight.
         let depth = if text.operation.is_stdio() { Some(1) } else { changes.depth.or(depth) };
         Ok(Workload {
             operation: text.operation,
@@ -393,7 +398,8 @@ impl Preset {
     }
 }
 
-/// Refuses keys of a preset and its tests that are not known: flattened parts cannot do that.
+/// Refuses unknown keys of a preset and its tests. Serde cannot: `deny_unknown_fields` does not
+/// work with flattened fields.
 fn known_keys_only(table: &toml::Table, name: &str) -> Result<()> {
     known_only(table, &TOP_KEYS, name)?;
     let tests = table.get("test").and_then(toml::Value::as_array);
@@ -403,7 +409,7 @@ fn known_keys_only(table: &toml::Table, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Refuses keys that are neither among `own` nor common ones.
+/// Refuses keys that are neither in `own` nor common.
 fn known_only(table: &toml::Table, own: &[&str], name: &str) -> Result<()> {
     let known: Vec<&str> = own.iter().chain(&COMMON_KEYS).copied().collect();
     match table.keys().find(|key| !known.contains(&key.as_str())) {
@@ -432,7 +438,7 @@ fn level_name(kind: &str, saved_percent: Option<f64>) -> String {
     }
 }
 
-/// What a test is called that has no name of its own.
+/// Returns the default name of a test.
 fn test_name(workload: &Workload) -> String {
     let mut name = workload.operation.name().replace('-', " ");
     if workload.operation == Operation::Mixed {

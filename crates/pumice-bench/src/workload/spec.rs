@@ -1,4 +1,4 @@
-//! What is done to a target, in numbers: one description for every kind of target.
+//! Workloads: one description for every kind of target.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,68 +8,68 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
 
-/// Bytes of a record at least and at most.
+/// Minimum and maximum record in bytes.
 pub const RECORD_BYTES_MIN: u64 = 512;
 /// See [`RECORD_BYTES_MIN`].
 pub const RECORD_BYTES_MAX: u64 = 16 << 20;
 
-/// Requests in flight at most, of one thread.
+/// Maximum number of requests in flight per thread.
 pub const DEPTH_MAX: u32 = 1024;
 
-/// Threads at most.
+/// Maximum number of threads.
 pub const THREADS_MAX: u32 = 64;
 
-/// Records from one access to the next of a stride read: IOzone's default.
+/// Distance of consecutive accesses of a stride read in records: IOzone's default.
 const STRIDE_RECORDS: u64 = 17;
 
-/// What is measured, named as IOzone's users know it.
+/// Operations, named as in IOzone.
 ///
-/// Sequential operations go over the span once, each record in its turn; random ones last as long
-/// as the workload says.
+/// Sequential operations pass over the span once, record by record; random ones last for the
+/// workload's duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
-    /// Every record in order; a file that the bench made is emptied first.
+    /// Write every record in order; a file that the bench created is emptied first.
     Write,
-    /// Every record in order, over what is there.
+    /// Overwrite every record in order.
     Rewrite,
-    /// Every record in order.
+    /// Read every record in order.
     Read,
-    /// The same again.
+    /// Read every record in order again.
     Reread,
-    /// Records drawn at random.
+    /// Read random records.
     RandomRead,
-    /// Records drawn at random.
+    /// Write random records.
     RandomWrite,
-    /// Records drawn at random, some read and some written.
+    /// Read and write random records.
     Mixed,
-    /// Every record, from the last to the first.
+    /// Read every record, from the last to the first.
     BackwardRead,
-    /// Every 17th record, then those behind them, until every record was read.
+    /// Read every 17th record, then the records that follow them, until every record was read.
     StrideRead,
-    /// One record, the first, again and again.
+    /// Write the first record repeatedly.
     RecordRewrite,
-    /// Records drawn at random are trimmed.
+    /// Trim random records.
     Trim,
-    /// Every record of the span's first half is read and written to its second half.
+    /// Copy every record of the span's first half to its second half.
     Copy,
-    /// Every record in order, through a buffer as `fwrite` of the C library has one; a file that
-    /// the bench made is emptied first.
+    /// Write every record in order through a buffer, as `fwrite` of the C library does; a file that
+    /// the bench created is emptied first.
     #[serde(rename = "fwrite")]
     FWrite,
-    /// The same, over what is there.
+    /// Overwrite every record in order through a buffer.
     #[serde(rename = "frewrite")]
     FRewrite,
-    /// Every record in order, through a buffer as `fread` of the C library has one.
+    /// Read every record in order through a buffer, as `fread` of the C library does.
     #[serde(rename = "fread")]
     FRead,
-    /// The same again.
+    /// Read every record in order through a buffer again.
     #[serde(rename = "freread")]
     FReread,
 }
 
 impl Operation {
-    /// All, in the order in which their meanings build on each other.
+    /// All operations, ordered so that each builds on the previous ones.
     pub const ALL: [Self; 16] = [
         Self::Write,
         Self::Rewrite,
@@ -89,7 +89,7 @@ impl Operation {
         Self::FReread,
     ];
 
-    /// Its name, as in presets.
+    /// Returns the name, as in presets.
     pub fn name(self) -> &'static str {
         match self {
             Self::Write => "write",
@@ -111,13 +111,13 @@ impl Operation {
         }
     }
 
-    /// Whether it ends with time and not with the span.
+    /// Returns whether the operation is time-based; otherwise it ends with the span.
     pub fn is_timed(self) -> bool {
         matches!(self, Self::RandomRead | Self::RandomWrite | Self::Mixed)
             || matches!(self, Self::RecordRewrite | Self::Trim)
     }
 
-    /// Whether it changes what the target holds.
+    /// Returns whether the operation changes the content of the target.
     pub fn writes(self) -> bool {
         !matches!(
             self,
@@ -125,40 +125,40 @@ impl Operation {
         ) && !matches!(self, Self::FRead | Self::FReread)
     }
 
-    /// Whether it writes a file anew: one that the bench made is emptied first.
+    /// Returns whether the operation writes a new file: a file that the bench created is emptied
+    /// first.
     pub fn is_new(self) -> bool {
         matches!(self, Self::Write | Self::FWrite)
     }
 
-    /// Whether it goes through a buffer of this process: such an operation has one request in
-    /// flight, goes through the page cache, and needs a file.
+    /// Returns whether the operation uses a buffer of this process: such an operation has one
+    /// request in flight, uses the page cache, and needs a file.
     pub fn is_stdio(self) -> bool {
         matches!(self, Self::FWrite | Self::FRewrite | Self::FRead | Self::FReread)
     }
 }
 
-/// Zipf's exponent where none is said.
+/// Default exponent of a Zipf distribution.
 ///
 /// Source: Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", 2010.
 const ZIPF_THETA: f64 = 0.99;
 
-/// Zipf's exponent at most: seven in eight of all accesses go to one record at 3 already.
+/// Maximum exponent: at 3, seven of eight accesses already go to one record.
 const ZIPF_THETA_MAX: f64 = 10.0;
 
-/// Which records random operations go to. As text: `uniform`, `once`, `80/20`, `zipf` (0.99),
-/// `zipf:1.2`.
+/// Distribution of random accesses. As text: `uniform`, `once`, `80/20`, `zipf` (0.99), `zipf:1.2`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Pattern {
-    /// All alike.
+    /// All records are equally probable.
     #[default]
     Uniform,
-    /// Every record once, in an order that is drawn, then again: as IOzone and fio do.
+    /// Every record once in random order, then again, as IOzone and fio do.
     Once,
     /// 80 % of accesses to the first 20 % of the span.
     HotCold,
-    /// By Zipf's law with this exponent, above 0 and up to 10: the larger, the more goes to few.
-    /// Hot records are scattered over the span.
+    /// A Zipf distribution with this exponent, above 0 and up to 10: higher exponents concentrate
+    /// accesses on fewer records. Hot records are scattered over the span.
     Zipf(f64),
 }
 
@@ -167,7 +167,7 @@ impl Pattern {
         match self {
             Self::Zipf(theta) if !(theta > 0.0 && theta <= ZIPF_THETA_MAX) => {
                 let most = ZIPF_THETA_MAX;
-                let what = format!("zipf:{theta}: give an exponent above 0, up to {most}");
+                let what = format!("zipf:{theta}: expected an exponent above 0, up to {most}");
                 Err(Error::invalid(what))
             }
             _ => Ok(()),
@@ -190,11 +190,12 @@ impl FromStr for Pattern {
     type Err = Error;
 
     /// # Errors
-    /// `InvalidInput` for anything else, and for exponents that are out of range.
+    /// [`Error::Invalid`] for unknown patterns and exponents out of range.
     fn from_str(text: &str) -> Result<Self> {
         let unknown = || {
-            let what =
-                format!("'{text}' is no pattern: give uniform, once, 80/20, zipf or zipf:0.99");
+            let what = format!(
+                "invalid pattern '{text}': expected uniform, once, 80/20, zipf or zipf:0.99"
+            );
             Error::invalid(what)
         };
         let pattern = match (text, text.split_once(':')) {
@@ -224,73 +225,82 @@ impl From<Pattern> for String {
     }
 }
 
-/// What becomes of the target's volatile cache when the last request has ended.
+/// When the target's volatile cache is flushed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Flush {
-    /// Flushed, and the time that takes counts.
+    /// After the last request; the flush is part of the measured time.
     #[default]
     Timed,
-    /// Flushed, and the time that takes does not count.
+    /// After the last request; the flush is not part of the measured time.
     Untimed,
-    /// Flushed behind every write, as a database's log is.
+    /// After every write, as for a database's log.
     EachWrite,
 }
 
 /// One workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Workload {
-    /// What is done.
+    /// Operation.
     pub operation: Operation,
     /// Bytes of each request, 512 to 16 MiB.
     pub record_bytes: u64,
-    /// Requests in flight, of each thread.
+    /// Requests in flight per thread.
     pub depth: u32,
-    /// Threads; sequential ones share the span out, random ones all go everywhere.
+    /// Number of threads. Sequential threads divide the span; random threads use all of it.
     pub threads: u32,
     /// Bytes of the target that are used, from `shift_bytes` on.
     pub span_bytes: u64,
-    /// Where the span begins: 0 is aligned, 32256 is the 63rd sector of old partition tables.
+    /// Offset of the span within the target: 0 is aligned, 32256 is the 63rd sector of old
+    /// partition tables.
     pub shift_bytes: u64,
-    /// Which records random operations go to.
+    /// Distribution of random accesses.
     pub pattern: Pattern,
-    /// Share of reads of a mixed load, in per cent.
+    /// Share of reads in a mixed load, in per cent.
     pub reads_percent: u32,
-    /// Seconds of operations that end with time.
+    /// Duration of time-based operations, in seconds.
     pub seconds: f64,
-    /// What becomes of the volatile cache.
+    /// When the volatile cache is flushed.
     pub flush: Flush,
 }
 
 impl Workload {
-    /// Checks what other code relies on.
+    /// Checks the invariants that other code relies on.
     ///
     /// # Errors
-    /// `InvalidInput`, with the number and its range.
+    /// [`Error::Invalid`] with the number and its range.
     pub fn check(&self) -> Result<()> {
         let wrong = |what: String| Err(Error::invalid(what));
         let record = self.record_bytes;
         if !(RECORD_BYTES_MIN..=RECORD_BYTES_MAX).contains(&record) || !record.is_multiple_of(512) {
-            return wrong(format!("records of {record} bytes: give 512 B to 16 MiB, in sectors"));
+            return wrong(format!(
+                "records of {record} bytes: expected 512 B to 16 MiB, in sectors"
+            ));
         }
         if !(1..=DEPTH_MAX).contains(&self.depth) {
-            return wrong(format!("depth {}: give 1 to {DEPTH_MAX}", self.depth));
+            return wrong(format!("depth {}: expected 1 to {DEPTH_MAX}", self.depth));
         }
         if self.operation.is_stdio() && self.depth != 1 {
             let (name, depth) = (self.operation.name(), self.depth);
-            return wrong(format!("depth {depth}: {name} has one request in flight, give 1"));
+            return wrong(format!("depth {depth}: {name} has one request in flight, expected 1"));
         }
         if !(1..=THREADS_MAX).contains(&self.threads) {
-            return wrong(format!("{} threads: give 1 to {THREADS_MAX}", self.threads));
+            return wrong(format!("{} threads: expected 1 to {THREADS_MAX}", self.threads));
         }
         if self.reads_percent > 100 {
-            return wrong(format!("{} % of reads: give 0 to 100", self.reads_percent));
+            return wrong(format!("{} % of reads: expected 0 to 100", self.reads_percent));
         }
         if !self.shift_bytes.is_multiple_of(512) {
-            return wrong(format!("a shift of {} bytes is not in sectors", self.shift_bytes));
+            return wrong(format!(
+                "a shift of {} bytes is not a multiple of 512",
+                self.shift_bytes
+            ));
         }
         if !(self.seconds > 0.0 && self.seconds <= 1e6) {
-            return wrong(format!("{} seconds: give more than 0, up to a million", self.seconds));
+            return wrong(format!(
+                "{} seconds: expected more than 0, up to a million",
+                self.seconds
+            ));
         }
         self.pattern.check()?;
         let least = record
@@ -306,18 +316,17 @@ impl Workload {
         Ok(())
     }
 
-    /// Bytes of the target that it touches, from the target's first.
+    /// Returns the end of the used part of the target, in bytes.
     pub fn end_bytes(&self) -> u64 {
         self.shift_bytes.saturating_add(self.span_bytes)
     }
 
-    /// Records of the span.
+    /// Returns the number of records in the span.
     pub(crate) fn records(&self) -> u64 {
         self.span_bytes / self.record_bytes
     }
 
-    /// Bytes that it writes to the target, as far as that is known beforehand: `None` if it ends
-    /// with time.
+    /// Returns the bytes that the workload writes, or `None` if it is time-based.
     pub fn written_bytes(&self) -> Option<u64> {
         let all = self.records() * self.record_bytes;
         match self.operation {
@@ -328,12 +337,12 @@ impl Workload {
         }
     }
 
-    /// Records between two accesses of a stride read.
+    /// Returns the distance of consecutive accesses of a stride read, in records.
     pub(crate) fn stride_records(&self) -> u64 {
         STRIDE_RECORDS
     }
 
-    /// Whether every request covers whole 4 KiB blocks.
+    /// Returns whether every request covers whole 4 KiB blocks.
     pub fn is_block_aligned(&self) -> bool {
         let block = BLOCK_BYTES as u64;
         self.record_bytes.is_multiple_of(block) && self.shift_bytes.is_multiple_of(block)

@@ -1,6 +1,9 @@
 //! How wide text is, and how it is wrapped, without a font: by classes of characters, rather too
 //! wide than too narrow.
 
+use textwrap::core::Fragment;
+use textwrap::wrap_algorithms::wrap_first_fit;
+
 /// Stands for what was cut off.
 const ELLIPSIS: char = '…';
 
@@ -22,6 +25,27 @@ fn em(c: char) -> f64 {
     }
 }
 
+/// Width of a part and of what joins it to the next one.
+#[derive(Debug)]
+struct PartWidth {
+    width: f64,
+    gap: f64,
+}
+
+impl Fragment for PartWidth {
+    fn width(&self) -> f64 {
+        self.width
+    }
+
+    fn whitespace_width(&self) -> f64 {
+        self.gap
+    }
+
+    fn penalty_width(&self) -> f64 {
+        0.0
+    }
+}
+
 /// The parts between which `text` may be broken, each with what joins it to the one before: words,
 /// and in them what ends in a hyphen, slash or underscore.
 pub(super) fn parts(text: &str) -> Vec<(&'static str, &str)> {
@@ -37,21 +61,36 @@ pub(super) fn parts(text: &str) -> Vec<(&'static str, &str)> {
 /// `text` in at most `lines_max` lines of at most `width` pixels, broken between its parts; what
 /// does not fit ends in an ellipsis.
 pub(super) fn wrapped(text: &str, size: f64, width: f64, lines_max: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for (joint, part) in parts(text) {
-        let is_full = lines.len() == lines_max;
-        let joined = lines.last().map(|line| format!("{line}{joint}{part}"));
-        match (joined, lines.last_mut()) {
-            (Some(joined), Some(last)) if text_width(&joined, size) <= width => *last = joined,
-            (Some(joined), Some(last)) if is_full => {
-                // Too long, so that it is cut.
-                *last = joined;
-                break;
-            }
-            _ => lines.push(part.to_owned()),
+    let parts = parts(text);
+    if parts.is_empty() {
+        return Vec::new();
+    }
+    let fragments: Vec<PartWidth> = (0..parts.len())
+        .map(|index| PartWidth {
+            width: text_width(parts[index].1, size),
+            gap: text_width(parts.get(index + 1).map_or("", |next| next.0), size),
+        })
+        .collect();
+    let mut lines = Vec::new();
+    let mut rest = &parts[..];
+    for line in wrap_first_fit(&fragments, &[width]) {
+        // The part after the last line makes that line too long, so that it ends in an ellipsis.
+        let is_last = lines.len() + 1 == lines_max;
+        let count = if is_last { line.len() + 1 } else { line.len() }.min(rest.len());
+        let joined = rest[..count].iter().enumerate();
+        let joined =
+            joined.map(
+                |(index, (joint, part))| {
+                    if index == 0 { part.to_string() } else { format!("{joint}{part}") }
+                },
+            );
+        lines.push(shortened(&joined.collect::<String>(), size, width));
+        rest = &rest[line.len()..];
+        if is_last {
+            break;
         }
     }
-    lines.into_iter().map(|line| shortened(&line, size, width)).collect()
+    lines
 }
 
 /// `text`, with an ellipsis in place of what is beyond `width` pixels.

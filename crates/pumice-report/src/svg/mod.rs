@@ -1,6 +1,6 @@
 //! Charts as SVG to be placed into a page: a small writer, and what draws with it.
 //!
-//! * `place`: from numbers to places on an axis, round ticks and their labels;
+//! * `pixel_axis`: from numbers to pixels on an axis, round ticks and their labels;
 //! * `label`: how wide text is, and how it is wrapped;
 //! * `bars`, `lines`: the two charts; `key`: the samples in their legends.
 //!
@@ -14,7 +14,7 @@ mod bars;
 mod key;
 mod label;
 mod lines;
-mod place;
+mod pixel_axis;
 
 pub(crate) use bars::bars;
 pub(crate) use key::{bar_key, line_key};

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::payload::{Kind, Options, Payload, Saving, Stream};
+use crate::payload::{Kind, Payload, PayloadOptions, Saving, Stream};
 use pumice_drive::base::units::format_size;
 
 /// Bytes of the smallest unit that is drawn on its own.
@@ -82,7 +82,7 @@ impl Maker {
             }
             _ => Kind::Random,
         };
-        let mut options = Options { seed, ..Options::new(kind) };
+        let mut options = PayloadOptions { seed, ..PayloadOptions::new(kind) };
         if let Data::Repeats(_) | Data::FewValues = data {
             options.unit_bytes = UNIT_BYTES as usize;
         }

@@ -36,21 +36,46 @@ const SWEEP_SHARE: f64 = 0.5;
 /// Share that repeats must save: half is the most.
 const REPEATS_SHARE: f64 = 0.2;
 
-/// Judges what one witness said: bytes by kind of data, incompressible first, a number a run.
-/// `hindrance` is a reason known beforehand why it is not usable.
+/// The growth of one source for one kind of data.
+#[derive(Clone, Debug)]
+pub(super) struct Reading {
+    pub(super) data: Data,
+    /// Growth in bytes, one number per run.
+    pub(super) bytes: Vec<i64>,
+}
+
+/// The speeds of one operation with one kind of data.
+#[derive(Clone, Debug)]
+pub(super) struct Rates {
+    pub(super) data: Data,
+    pub(super) operation: Operation,
+    /// 10^6 bytes per second, one number per run.
+    pub(super) rates: Vec<f64>,
+}
+
+/// One run of a sweep.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SweepReading {
+    /// Saving in per cent, or distance of repeats in bytes.
+    pub(super) value: f64,
+    pub(super) taken_bytes: i64,
+}
+
+/// Judges the readings of one usage source, incompressible data first. `hindrance` is a reason,
+/// known in advance, why the source is unusable.
 pub(super) fn account(
     name: &str,
     class: Class,
     span_bytes: u64,
-    readings: &[(Data, Vec<i64>)],
+    readings: &[Reading],
     hindrance: Option<&str>,
 ) -> Account {
-    let base = readings.first().map_or(&[][..], |(_, bytes)| bytes.as_slice());
+    let base = readings.first().map_or(&[][..], |reading| reading.bytes.as_slice());
     let unusable = hindrance.map(str::to_owned).or_else(|| unusable(base, span_bytes));
     let base_median = median(base);
     let amounts: Vec<Amount> = readings
         .iter()
-        .map(|(data, bytes)| {
+        .map(|Reading { data, bytes }| {
             let saved = (base_median > 0.0).then(|| 1.0 - median(bytes) / base_median);
             let apart = bytes.iter().max() < base.iter().min() && !bytes.is_empty();
             let shown = unusable.is_none() && apart && saved >= Some(SAVED_MIN);
@@ -89,29 +114,32 @@ fn median(values: &[i64]) -> f64 {
     }
 }
 
-/// Compares the speed of each kind of data with the first one's; rates in 10^6 bytes a second.
-pub(super) fn speeds(rates: &[(Data, Operation, Vec<f64>)], seed: u64) -> Vec<Speed> {
-    let mut found = Vec::new();
-    for (data, operation, rates_of) in rates {
-        let base =
-            rates.iter().find(|(base, of, _)| *base == Data::Incompressible && of == operation);
-        let Some((_, _, base)) = base.filter(|_| *data != Data::Incompressible) else { continue };
-        if let Some(comparison) = compare(base, rates_of, Better::Higher, seed) {
-            found.push((*data, *operation, base.clone(), rates_of.clone(), comparison));
-        }
+/// Compares the speed of each kind of data with that of incompressible data.
+pub(super) fn speeds(rates: &[Rates], seed: u64) -> Vec<Speed> {
+    let is_base = |of: &Rates| of.data == Data::Incompressible;
+    let mut speeds = Vec::new();
+    for of in rates.iter().filter(|of| !is_base(of)) {
+        let base = rates.iter().find(|base| is_base(base) && base.operation == of.operation);
+        let Some(base) = base else { continue };
+        let Some(comparison) = compare(&base.rates, &of.rates, Better::Higher, seed) else {
+            continue;
+        };
+        speeds.push(Speed {
+            data: of.data,
+            operation: of.operation,
+            base_rates: base.rates.clone(),
+            rates: of.rates.clone(),
+            comparison,
+            counts: false,
+        });
     }
-    let mut comparisons: Vec<_> = found.iter().map(|(.., comparison)| *comparison).collect();
+    let mut comparisons: Vec<_> = speeds.iter().map(|speed| speed.comparison).collect();
     correct(&mut comparisons);
-    let judged = found.into_iter().zip(comparisons);
-    let judged = judged.map(|((data, operation, base, rates, _), comparison)| Speed {
-        data,
-        operation,
-        base_rates: base,
-        rates,
-        comparison,
-        counts: comparison.verdict == Verdict::Faster && comparison.ratio > RATIO_MIN,
-    });
-    judged.collect()
+    for (speed, comparison) in speeds.iter_mut().zip(comparisons) {
+        speed.comparison = comparison;
+        speed.counts = comparison.verdict == Verdict::Faster && comparison.ratio > RATIO_MIN;
+    }
+    speeds
 }
 
 /// Whether an account shows that data of this kind is compressed.
@@ -174,7 +202,7 @@ pub(super) fn zeroes(accounts: &[Account], listed: Option<Zeroes>) -> Zeroes {
 
 /// The step that saved the least and yet enough, if `taken` bytes came out for each of the savings
 /// in `steps` (per cent, ascending), the first of which saves nothing.
-pub(super) fn threshold(source: &str, steps: &[(f64, i64)]) -> Sweep {
+pub(super) fn threshold(source: &str, steps: &[SweepReading]) -> Sweep {
     sweep(
         source,
         steps,
@@ -185,7 +213,7 @@ pub(super) fn threshold(source: &str, steps: &[(f64, i64)]) -> Sweep {
 }
 
 /// The farthest distance in bytes at which repeats were saved; the first step has none (0).
-pub(super) fn reach(source: &str, steps: &[(f64, i64)]) -> Sweep {
+pub(super) fn reach(source: &str, steps: &[SweepReading]) -> Sweep {
     sweep(source, steps, |bytes| bytes > 0.0, |_, saved| saved >= REPEATS_SHARE, f64::max)
 }
 
@@ -200,16 +228,16 @@ pub(super) fn is_uneven(sweep: &Sweep, rises: bool) -> bool {
 
 fn sweep(
     source: &str,
-    steps: &[(f64, i64)],
+    steps: &[SweepReading],
     counts: fn(f64) -> bool,
     is_saved: fn(f64, f64) -> bool,
     choose: fn(f64, f64) -> f64,
 ) -> Sweep {
-    let base = steps.first().map_or(0, |(_, taken)| *taken) as f64;
-    let judged = steps.iter().map(|(value, taken)| {
-        let saved = if base > 0.0 { 1.0 - *taken as f64 / base } else { 0.0 };
-        let is_saved = counts(*value) && is_saved(*value, saved);
-        SweepStep { value: *value, taken_bytes: *taken, saved, is_saved }
+    let base = steps.first().map_or(0, |step| step.taken_bytes) as f64;
+    let judged = steps.iter().map(|&SweepReading { value, taken_bytes }| {
+        let saved = if base > 0.0 { 1.0 - taken_bytes as f64 / base } else { 0.0 };
+        let is_saved = counts(value) && is_saved(value, saved);
+        SweepStep { value, taken_bytes, saved, is_saved }
     });
     let steps: Vec<SweepStep> = judged.collect();
     let limit = steps.iter().filter(|step| step.is_saved).map(|step| step.value).reduce(choose);

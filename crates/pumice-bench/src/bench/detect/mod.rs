@@ -32,6 +32,7 @@ use serde::{Deserialize, Serialize};
 pub use data::Data;
 
 use self::data::Maker;
+use self::judge::{Rates, Reading, SweepReading};
 use self::region::{RECORD_BYTES, Region};
 use self::usage_source::{UsageSource, usage_sources};
 use crate::bench::results::environment::environment;
@@ -342,7 +343,14 @@ struct Look<'a> {
     progress: &'a mut dyn FnMut(&str, f64),
 }
 
-/// What one run gave.
+/// One step of a sweep.
+#[derive(Clone, Copy)]
+struct SweepInput {
+    value: f64,
+    data: Data,
+}
+
+/// The measurements of one run.
 struct Measured {
     data: Data,
     write_seconds: f64,
@@ -411,7 +419,7 @@ impl Look<'_> {
             let hindrance = match () {
                 () if kept => Some(untrimmed),
                 () if rounds.0.len() < ROUNDS * Data::COMPARED.len() => Some("it was stopped"),
-                () if readings.iter().any(|(_, bytes)| bytes.len() < ROUNDS) => {
+                () if readings.iter().any(|reading| reading.bytes.len() < ROUNDS) => {
                     Some("it could not be read")
                 }
                 () => None,
@@ -422,15 +430,17 @@ impl Look<'_> {
     }
 
     /// Bytes taken by data of each of [`SAVINGS`].
-    fn savings(&mut self, source: usize) -> Result<Option<Vec<(f64, i64)>>> {
-        self.sweep("threshold", source, &SAVINGS.map(|percent| (percent, Data::Saving(percent))))
+    fn savings(&mut self, source: usize) -> Result<Option<Vec<SweepReading>>> {
+        let step = |percent| SweepInput { value: percent, data: Data::Saving(percent) };
+        self.sweep("threshold", source, &SAVINGS.map(step))
     }
 
     /// Bytes taken by data that repeats at each of [`DISTANCES_KIB`], and first by data that does
     /// not.
-    fn distances(&mut self, source: usize) -> Result<Option<Vec<(f64, i64)>>> {
-        let repeats = DISTANCES_KIB.map(|kib| ((kib << 10) as f64, Data::Repeats(kib << 10)));
-        let mut steps = vec![(0.0, Data::FewValues)];
+    fn distances(&mut self, source: usize) -> Result<Option<Vec<SweepReading>>> {
+        let repeats = DISTANCES_KIB
+            .map(|kib| SweepInput { value: (kib << 10) as f64, data: Data::Repeats(kib << 10) });
+        let mut steps = vec![SweepInput { value: 0.0, data: Data::FewValues }];
         steps.extend(repeats);
         self.sweep("unit", source, &steps)
     }
@@ -439,40 +449,38 @@ impl Look<'_> {
         &mut self,
         what: &str,
         source: usize,
-        steps: &[(f64, Data)],
-    ) -> Result<Option<Vec<(f64, i64)>>> {
+        steps: &[SweepInput],
+    ) -> Result<Option<Vec<SweepReading>>> {
         let mut taken = Vec::new();
-        for (index, (value, data)) in steps.iter().enumerate() {
+        for (index, &SweepInput { value, data }) in steps.iter().enumerate() {
             (self.progress)(&format!("{what}: {}", data.name()), index as f64 / steps.len() as f64);
-            let Some(run) = self.run(*data, false)? else { return Ok(None) };
+            let Some(run) = self.run(data, false)? else { return Ok(None) };
             let Some(bytes) = run.grown[source] else { return Ok(None) };
-            taken.push((*value, bytes));
+            taken.push(SweepReading { value, taken_bytes: bytes });
         }
         Ok(Some(taken))
     }
 }
 
 impl Rounds {
-    fn readings(&self, source: usize) -> Vec<(Data, Vec<i64>)> {
+    fn readings(&self, source: usize) -> Vec<Reading> {
         let of = |data| {
             let runs = self.0.iter().filter(|run| run.data == data);
-            (data, runs.filter_map(|run| run.grown[source]).collect())
+            Reading { data, bytes: runs.filter_map(|run| run.grown[source]).collect() }
         };
         Data::COMPARED.map(of).into()
     }
 
     /// Rates in 10^6 bytes a second.
-    fn rates(&self, span_bytes: u64) -> Vec<(Data, Operation, Vec<f64>)> {
+    fn rates(&self, span_bytes: u64) -> Vec<Rates> {
         let rate = |seconds: f64| span_bytes as f64 / 1e6 / seconds.max(1e-9);
         let mut rates = Vec::new();
         for data in Data::COMPARED {
             let runs = || self.0.iter().filter(|run| run.data == data);
-            rates.push((
-                data,
-                Operation::Write,
-                runs().map(|run| rate(run.write_seconds)).collect(),
-            ));
-            rates.push((data, Operation::Read, runs().map(|run| rate(run.read_seconds)).collect()));
+            let writes = runs().map(|run| rate(run.write_seconds)).collect();
+            let reads = runs().map(|run| rate(run.read_seconds)).collect();
+            rates.push(Rates { data, operation: Operation::Write, rates: writes });
+            rates.push(Rates { data, operation: Operation::Read, rates: reads });
         }
         rates
     }

@@ -16,7 +16,7 @@ use rustix::fs::{Advice, fadvise, syncfs};
 
 use super::Settings;
 use super::data::Maker;
-use crate::bench::shutdown::patiently;
+use crate::bench::shutdown::until_stopped;
 use crate::bench::target::{Access, FileTarget, Location, NbdTarget, Target};
 use crate::error::{Error, Result};
 use pumice_drive::base::{AlignedBuffer, Clock};
@@ -162,7 +162,7 @@ impl<'a> Region<'a> {
         if self.is_silent.get() {
             return Ok(None);
         }
-        let work = patiently(&self.runtime, self.stop, || {}, work);
+        let work = until_stopped(&self.runtime, self.stop, || {}, work);
         self.runtime.block_on(work).unwrap_or_else(|| {
             self.is_silent.set(true);
             Ok(None)

@@ -17,10 +17,15 @@ fn settings(span_bytes: u64) -> Settings {
     Settings { access: Access::default(), destroy: false, span_bytes, seed: 1 }
 }
 
+fn swept(value: f64, taken_bytes: i64) -> SweepReading {
+    SweepReading { value, taken_bytes }
+}
+
 /// Six readings around each of these, by kind of data.
-fn readings(mib: [f64; 5]) -> Vec<(Data, Vec<i64>)> {
+fn readings(mib: [f64; 5]) -> Vec<Reading> {
     let around = |mib: f64| (0..6).map(|run| (mib * MIB as f64) as i64 + run * 4096).collect();
-    Data::COMPARED.into_iter().zip(mib.map(around)).collect()
+    let all = Data::COMPARED.into_iter().zip(mib.map(around));
+    all.map(|(data, bytes)| Reading { data, bytes }).collect()
 }
 
 fn judged(mib: [f64; 5]) -> Account {
@@ -31,7 +36,9 @@ fn judged(mib: [f64; 5]) -> Account {
 fn judged_speeds(mean: [f64; 5]) -> Vec<Speed> {
     let around = |mean: f64| (0..6).map(|run| mean * (1.0 + 0.01 * f64::from(run))).collect();
     let rates = Data::COMPARED.into_iter().zip(mean);
-    let rates: Vec<_> = rates.map(|(data, mean)| (data, Operation::Write, around(mean))).collect();
+    let rates: Vec<_> = rates
+        .map(|(data, mean)| Rates { data, operation: Operation::Write, rates: around(mean) })
+        .collect();
     speeds(&rates, 1)
 }
 
@@ -81,7 +88,7 @@ fn numbers_that_do_not_follow_what_is_written_say_nothing() {
     let known = account("number", Class::Usage, SPAN, &none, Some("it cannot"));
     assert_eq!(known.unusable.as_deref(), Some("it cannot"));
     // One run that took as much as incompressible data: others wrote, or it is not so.
-    for (_, bytes) in &mut none[1..] {
+    for Reading { bytes, .. } in &mut none[1..] {
         bytes[3] = 9 * MIB;
     }
     let account = account("number", Class::Usage, SPAN, &none, None);
@@ -122,7 +129,7 @@ fn a_difference_within_the_spread_is_none() {
     let rates: Vec<_> = Data::COMPARED
         .into_iter()
         .zip([100.0, 115.0, 120.0, 110.0, 90.0])
-        .map(|(data, mean)| (data, Operation::Read, scattered(mean)))
+        .map(|(data, mean)| Rates { data, operation: Operation::Read, rates: scattered(mean) })
         .collect();
     let speeds = speeds(&rates, 1);
     assert_eq!(speeds.len(), 4);
@@ -139,7 +146,7 @@ fn zeroes_are_told_by_what_they_take() {
     assert_eq!(taken(0.0, Some(Zeroes::Unmapped)), Zeroes::Unmapped);
     // Others write: zeroes seem to take 7 % less, and so does one run of incompressible data.
     let mut busy = readings([8.0, 8.0, 8.0, 7.4, 8.0]);
-    busy[0].1[0] = (7.3 * MIB as f64) as i64;
+    busy[0].bytes[0] = (7.3 * MIB as f64) as i64;
     let busy = account("number", Class::Usage, SPAN, &busy, None);
     assert!(busy.is_usable());
     assert_eq!(zeroes(&[busy], None), Zeroes::Stored);
@@ -148,10 +155,10 @@ fn zeroes_are_told_by_what_they_take() {
 #[test]
 fn sweeps_find_their_limits() {
     let least = |saved: &[f64]| {
-        let steps: Vec<(f64, i64)> = SAVINGS
+        let steps: Vec<_> = SAVINGS
             .into_iter()
             .zip(saved)
-            .map(|(percent, saved)| (percent, (8e6 * (1.0 - saved)) as i64))
+            .map(|(percent, saved)| swept(percent, (8e6 * (1.0 - saved)) as i64))
             .collect();
         threshold("number", &steps)
     };
@@ -165,9 +172,9 @@ fn sweeps_find_their_limits() {
 
     let farthest = |saved: &[f64]| {
         let distances = [0].into_iter().chain(DISTANCES_KIB);
-        let steps: Vec<(f64, i64)> = distances
+        let steps: Vec<_> = distances
             .zip(saved)
-            .map(|(kib, saved)| ((kib << 10) as f64, (8e6 * (1.0 - saved)) as i64))
+            .map(|(kib, saved)| swept((kib << 10) as f64, (8e6 * (1.0 - saved)) as i64))
             .collect();
         reach("number", &steps)
     };
@@ -203,10 +210,11 @@ fn words_say_what_was_found() {
     let mut found = detection(&[judged([8.0, 4.0, 1.0, 0.2, 8.0])], &judged_speeds(ALIKE));
     let savings = SAVINGS.map(|percent| {
         let saved = if percent < 25.0 { 0.0 } else { percent };
-        (percent, (8e6 * (1.0 - saved / 100.0)) as i64)
+        swept(percent, (8e6 * (1.0 - saved / 100.0)) as i64)
     });
     found.threshold = Some(threshold("number", &savings));
-    found.reach = Some(reach("number", &[(0.0, 800), (2048.0, 400), (4096.0, 400), (8192.0, 800)]));
+    let distances = [(0.0, 800), (2048.0, 400), (4096.0, 400), (8192.0, 800)];
+    found.reach = Some(reach("number", &distances.map(|(value, taken)| swept(value, taken))));
     let text = words::verdict(&found);
     for part in [
         "target compresses",

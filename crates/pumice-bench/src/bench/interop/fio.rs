@@ -137,7 +137,7 @@ fn add(
         let copies = names.iter().filter(|other| **other == name).count();
         names.push(name.clone());
         let name = if copies > 0 { format!("{name} #{}", copies + 1) } else { name };
-        let options = Options { job: &job.options, global };
+        let options = JobOptions { job: &job.options, global };
         let workload = options.workload(direction, done);
         let unit = match workload.operation {
             Operation::Write | Operation::Read => Unit::Throughput,
@@ -183,13 +183,13 @@ impl Direction {
     }
 }
 
-/// Options of a job, its own before those of all.
-struct Options<'a> {
+/// JobOptions of a job, its own before those of all.
+struct JobOptions<'a> {
     job: &'a Map<String, Value>,
     global: &'a Map<String, Value>,
 }
 
-impl Options<'_> {
+impl JobOptions<'_> {
     fn get(&self, name: &str) -> Option<&str> {
         self.job.get(name).or_else(|| self.global.get(name))?.as_str()
     }

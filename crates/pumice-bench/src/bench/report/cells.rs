@@ -1,27 +1,27 @@
-//! Runs by test and level, summed up once.
+//! Runs by test and level, summarised once.
 //!
-//! Invariant: one cell for each test and level of the plan, tests outermost; runs of a cell stand
-//! in the order of their rounds. A cell may be without runs.
+//! Invariant: one cell for each test and level of the plan, test by test; the runs of a cell are in
+//! the order of their rounds. A cell may have no runs.
 
 use crate::bench::results::{Results, RunResult};
 use crate::stats::{Latencies, Summary};
 use crate::workload::{Level, Plan, Test};
 use pumice_report::Number;
 
-/// Digits of a measured number that are worth a look.
+/// Significant digits of a measured number.
 const DIGITS: u8 = 4;
 
 /// One test at one level.
 pub(super) struct Cell<'a> {
-    /// What was done.
+    /// The test.
     pub(super) test: &'a Test,
-    /// On which data.
+    /// The level.
     pub(super) level: &'a Level,
-    /// The runs, by their round.
+    /// Runs, by their round.
     pub(super) runs: Vec<&'a RunResult>,
-    /// Their values in the test's unit.
+    /// Values of the runs, in the test's unit.
     pub(super) values: Vec<f64>,
-    /// What these say; `None` without runs.
+    /// Summary of the values; `None` without runs.
     pub(super) summary: Option<Summary>,
     is_only_level: bool,
 }
@@ -64,7 +64,7 @@ impl<'a> Cells<'a> {
         self.all.iter()
     }
 
-    /// The cells of one test, by level.
+    /// Returns the cells of one test, by level.
     pub(super) fn of_test(&self, test: usize) -> &[Cell<'a>] {
         let levels = self.plan().levels.len();
         &self.all[test * levels..(test + 1) * levels]
@@ -72,7 +72,7 @@ impl<'a> Cells<'a> {
 }
 
 impl Cell<'_> {
-    /// The test, and the level where there are several.
+    /// Returns the test's name, with the level if there are several.
     pub(super) fn name(&self) -> String {
         match self.is_only_level {
             true => self.test.name.clone(),
@@ -80,7 +80,7 @@ impl Cell<'_> {
         }
     }
 
-    /// Mean and deviation; `None` without runs.
+    /// Returns mean and deviation; `None` without runs.
     pub(super) fn mean(&self) -> Option<Number> {
         let summary = self.summary?;
         let number = Number::significant(summary.mean, DIGITS);
@@ -90,7 +90,7 @@ impl Cell<'_> {
         })
     }
 
-    /// Latencies of all runs together.
+    /// Returns the latencies of all runs.
     pub(super) fn latency(&self) -> Latencies {
         let mut all = Latencies::new();
         self.runs.iter().for_each(|run| all.merge(&run.latency));

@@ -1,14 +1,13 @@
-//! What stands beside the numbers: what the data saved, what the device counted, and what it was
-//! measured on.
+//! Sections beside the numbers: savings of the data, counters of the device, and the environment.
 
 use super::cells::{Cell, Cells};
 use crate::bench::results::{DeviceBytes, RunResult};
 use crate::workload::Operation;
 use crate::workload::{Cache, Order};
 use pumice_drive::base::units::format_size_exact;
-use pumice_report::{Cell as Place, Column, Number, Section, Table};
+use pumice_report::{self as document, Column, Number, Section, Table};
 
-/// What each level's data saves, in all three quantities.
+/// Returns a section with the saving of each level's data, in all three quantities.
 pub(super) fn payloads(cells: &Cells<'_>) -> Section {
     let mut section = super::section("What the data saves");
     let mut table = Table::with_columns(vec![
@@ -43,7 +42,7 @@ pub(super) fn payloads(cells: &Cells<'_>) -> Section {
     section
 }
 
-/// Bytes that the host issued and that the device below counted meanwhile.
+/// Returns a section with the bytes issued by the host and counted by the device.
 pub(super) fn device(cells: &Cells<'_>) -> Section {
     let mut section = super::section("Bytes at the device");
     let mut columns = vec![Column::left("test"), Column::left("level")];
@@ -67,7 +66,7 @@ pub(super) fn device(cells: &Cells<'_>) -> Section {
             let megabytes = |bytes: f64| Number::new(bytes / 1e6, 1).with_unit("MB").into();
             let nothing = host == 0.0 && device == 0.0;
             row.extend([host, device].map(|bytes| match nothing {
-                true => Place::Empty,
+                true => document::Cell::Empty,
                 false => megabytes(bytes),
             }));
             row.push((host > 0.0).then(|| Number::new(device / host, 3)).into());
@@ -88,7 +87,8 @@ pub(super) fn device(cells: &Cells<'_>) -> Section {
     section
 }
 
-/// Written, read and trimmed: by the host and by the device, of the runs where both are known.
+/// Returns the bytes written, read and trimmed, by the host and by the device, of the runs where
+/// both are known.
 fn counted(cell: &Cell<'_>) -> Option<([f64; 3], [f64; 3])> {
     let operation = cell.test.workload.operation;
     let runs = || cell.runs.iter().filter_map(|run| Some((run, run.device?)));
@@ -114,7 +114,7 @@ fn counted(cell: &Cell<'_>) -> Option<([f64; 3], [f64; 3])> {
     Some((host, device))
 }
 
-/// The target, the machine, how it was measured, and the command.
+/// Returns a section with the target, the machine, the method and the command.
 pub(super) fn environment(cells: &Cells<'_>) -> Section {
     let (header, plan) = (&cells.results.header, cells.plan());
     let mut section = super::section("Environment");
@@ -128,14 +128,14 @@ pub(super) fn environment(cells: &Cells<'_>) -> Section {
         cells.results.runs.iter().map(|run| run.round.saturating_add(1)).max().unwrap_or(0);
     add("rounds", rounds.to_string());
     let order = match plan.order {
-        Order::Shuffled => "levels in another order in every round",
+        Order::Shuffled => "levels in a different order in every round",
         Order::Given => "as given",
     };
     add("order", order.to_owned());
     let cache = match (plan.direct, plan.cache) {
-        (true, _) => "gone around",
+        (true, _) => "bypassed (O_DIRECT)",
         (false, Cache::Dropped) => "dropped before every run",
-        (false, Cache::Warm) => "as the run before left it",
+        (false, Cache::Warm) => "as the previous run left it",
     };
     add("page cache", cache.to_owned());
     add("seed", plan.seed.to_string());
@@ -147,7 +147,7 @@ pub(super) fn environment(cells: &Cells<'_>) -> Section {
     section
 }
 
-/// Seconds since 1970 as date and time, without leap seconds.
+/// Formats seconds since 1970 as date and time, without leap seconds.
 ///
 /// Source: Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days (2013).
 fn utc(unix_s: u64) -> String {

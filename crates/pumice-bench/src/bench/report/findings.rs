@@ -1,15 +1,15 @@
-//! What a reader must know before believing a number: warnings of runs, trends, steady state, runs
-//! that stand apart.
+//! What a reader must know before trusting a number: warnings of runs, trends, steady state,
+//! outliers.
 
 use super::cells::{Cell, Cells};
 use crate::bench::results::RunResult;
 use crate::stats::{self, Direction, Trend};
 use pumice_report::{Number, Section};
 
-/// Cells that a finding names; others are counted.
+/// Cells that a finding names; further ones are counted.
 const NAMED_MAX: usize = 3;
 
-/// Everything of that kind; without blocks if there is nothing to say.
+/// Returns all findings; the section has no blocks if there are none.
 pub(super) fn section(cells: &Cells<'_>) -> Section {
     let mut section = super::section("Read this first");
     for warning in warnings(cells) {
@@ -22,7 +22,7 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
     section
 }
 
-/// A warning without its numbers: what it says, whatever it measured.
+/// Returns a warning without its numbers, to group equal warnings.
 fn kind(warning: &str) -> String {
     warning
         .split_whitespace()
@@ -30,7 +30,7 @@ fn kind(warning: &str) -> String {
         .collect()
 }
 
-/// Warnings of runs; the same one of several runs is one, with the numbers of the first.
+/// Warnings of runs. Equal warnings of several runs become one, with the numbers of the first.
 fn warnings(cells: &Cells<'_>) -> Vec<String> {
     let mut found: Vec<(&str, usize, Vec<String>)> = Vec::new();
     let runs: Vec<(&Cell<'_>, &RunResult)> =
@@ -58,7 +58,7 @@ fn warnings(cells: &Cells<'_>) -> Vec<String> {
     found.into_iter().map(text).collect()
 }
 
-/// The first few names, and how many there are beside them.
+/// Returns the first few names, and the number of further ones.
 fn listed(names: &[String]) -> String {
     let text = names[..names.len().min(NAMED_MAX)].join("; ");
     match names.len().saturating_sub(NAMED_MAX) {
@@ -92,13 +92,13 @@ fn trends(cells: &Cells<'_>, section: &mut Section) {
     }
     if any && all.len() > 1 {
         section.note(format!(
-            "{} cells were looked at for trends; one in twenty shows one by chance.",
+            "{} cells were tested for trends; by chance, one in twenty shows a trend.",
             all.len()
         ));
     }
 }
 
-/// Whether the test that was to become steady did.
+/// Whether the test that should reach steady state did.
 fn steady(cells: &Cells<'_>, section: &mut Section) {
     let plan = cells.plan();
     let Some(name) = &plan.steady else { return };
@@ -117,14 +117,17 @@ fn steady(cells: &Cells<'_>, section: &mut Section) {
         match rounds.steady_from.filter(|_| is_steady) {
             Some(round) => {
                 let round = cell.runs[round].round.saturating_add(1);
-                section.note(format!("{} is steady since round {round}{last}.", cell.name()))
+                section.note(format!(
+                    "{} has been in steady state since round {round}{last}.",
+                    cell.name()
+                ))
             }
             None => section.warning(format!("{} is not in steady state{last}.", cell.name())),
         };
     }
 }
 
-/// Runs that stand apart.
+/// Outliers.
 fn outliers(cells: &Cells<'_>, section: &mut Section) {
     for cell in cells.iter() {
         for outlier in stats::outliers(&cell.values).unwrap_or_default() {
@@ -141,7 +144,7 @@ fn outliers(cells: &Cells<'_>, section: &mut Section) {
     }
 }
 
-/// Whether it was ended before all that was planned had run.
+/// Whether the benchmark ended before all planned runs.
 fn incomplete(cells: &Cells<'_>, section: &mut Section) {
     let planned = cells.plan().runs as usize;
     let short: Vec<String> =

@@ -1,16 +1,16 @@
-//! Latencies of single requests, of all runs of a cell together.
+//! Latencies of single requests, over all runs of a cell.
 
 use super::cells::Cells;
 use crate::stats::Latencies;
 use pumice_report::{Axis, Cell, Column, LineChart, Number, Scale, Section, Table};
 
-/// Percentages of a curve, from which on tails are told apart by their nines.
+/// Percentages of a curve; from 90 % on, tails differ by their nines.
 const PERCENTS: [f64; 18] = [
     0.0, 10.0, 25.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 97.5, 99.0, 99.5, 99.75, 99.9, 99.95,
     99.99, 99.995, 99.999,
 ];
 
-/// A table of all cells, and a curve for each test; without blocks if no latency is known.
+/// Returns a table of all cells and a curve for each test; no blocks if no latency is known.
 pub(super) fn section(cells: &Cells<'_>) -> Section {
     let mut section = super::section("Latency");
     let mut columns = vec![Column::left("test"), Column::left("level"), Column::right("requests")];
@@ -54,7 +54,7 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
     section
 }
 
-/// Mean, five percentiles and the longest, in µs; nothing if nothing was recorded.
+/// Mean, five percentiles and the maximum, in µs; `None` if nothing was recorded.
 pub(super) fn of_cell(latency: &Latencies) -> Vec<Cell> {
     let Some(told) = latency.percentiles() else { return Vec::new() };
     let number = |ns: f64| Number::significant(ns / 1e3, 4).into();
@@ -62,7 +62,7 @@ pub(super) fn of_cell(latency: &Latencies) -> Vec<Cell> {
     std::iter::once(told.mean_ns).chain(all.map(|ns| ns as f64)).map(number).collect()
 }
 
-/// Latency in µs over percentage, as far as at least one request lies beyond.
+/// Latency in µs over percentage, as long as at least one request lies beyond.
 fn curve(latency: &Latencies) -> Vec<(f64, f64)> {
     let beyond = |percent: &f64| latency.count() as f64 * (1.0 - percent / 100.0) >= 1.0 - 1e-9;
     let point = |percent: f64| {

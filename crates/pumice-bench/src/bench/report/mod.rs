@@ -1,14 +1,14 @@
-//! Results of a benchmark for people: the whole of them as a document, and a screen of them.
+//! Reports of a benchmark: a full document, and a summary for one screen.
 //!
-//! * `cells`: runs by test and level, summed up once for everything else.
-//! * `speed`: bars and numbers of what was looked at first.
+//! * `cells`: runs by test and level, summarised once for all sections.
+//! * `speed`: bars and numbers of throughput and rate.
 //! * `latency`: percentiles, as numbers and as curves.
-//! * `course`: timed runs over their time.
-//! * `findings`: what a reader must know first: warnings, trends, steady state, runs apart.
-//! * `facts`: what the data saved, what the device counted, what it was measured on.
+//! * `timeline`: time-based runs over their duration.
+//! * `findings`: what a reader must know first: warnings, trends, steady state, outliers.
+//! * `facts`: savings of the data, counters of the device, and the environment.
 //!
-//! Says nothing that `stats` does not allow, drops no run, and knows no format of files: printing
-//! is `pumice_report`'s. The same results give the same document.
+//! Draws no conclusion beyond `stats`, drops no run, and knows no file format: `pumice_report`
+//! prints. Equal results produce equal documents.
 
 mod cells;
 mod facts;
@@ -28,14 +28,14 @@ pub use speed::table;
 
 use cells::Cells;
 
-/// How the others of `all` compare with the first, and all that is known of them, one by one.
+/// Returns a document that compares all other results with the first and then shows each result.
 ///
-/// Sections of several results begin with the result's name.
+/// With several results, section headings begin with the name of the result.
 pub fn document(all: &[Results]) -> Document {
     let names = names(all);
     let (title, lead) = match all {
         [one] => (one.header.title.clone(), one.header.about.clone()),
-        _ => (names.join(" · "), format!("{} results, each on its own and compared.", all.len())),
+        _ => (names.join(" · "), format!("{} results, individually and compared.", all.len())),
     };
     let mut document = Document::new(title, lead);
     if let [base, others @ ..] = all
@@ -44,7 +44,7 @@ pub fn document(all: &[Results]) -> Document {
         match compare(base, others) {
             Ok(comparison) => document.sections.extend(comparison.document().sections),
             Err(error) => {
-                let why = format!("These results are not compared: {}.", error.chain());
+                let why = format!("These results cannot be compared: {}.", error.chain());
                 document.section("Comparison").note(why);
             }
         }
@@ -58,7 +58,7 @@ pub fn document(all: &[Results]) -> Document {
     document
 }
 
-/// What fits a screen: a table for each unit, tests by levels, and what must be known to read it.
+/// Returns a summary for one screen: for each unit a table of tests by levels, then the findings.
 pub fn summary(results: &Results) -> Document {
     let cells = Cells::new(results);
     let mut document = Document::new(results.header.title.clone(), String::new());
@@ -74,7 +74,7 @@ pub fn summary(results: &Results) -> Document {
     document
 }
 
-/// The sections of one result that say anything.
+/// Returns the sections of one result that are not empty.
 fn sections(results: &Results) -> Vec<Section> {
     let cells = Cells::new(results);
     let mut sections = vec![findings::section(&cells)];
@@ -90,12 +90,12 @@ fn sections(results: &Results) -> Vec<Section> {
     sections
 }
 
-/// A section without blocks yet.
+/// Returns a section without blocks.
 fn section(heading: &str) -> Section {
     Section { heading: heading.to_owned(), blocks: Vec::new() }
 }
 
-/// A table, if it has any row.
+/// Returns a table, if it has any row.
 fn filled(table: Table) -> Option<Block> {
     (!table.rows().is_empty()).then(|| table.into())
 }

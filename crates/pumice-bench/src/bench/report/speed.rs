@@ -58,8 +58,8 @@ pub(super) fn matrix(cells: &Cells<'_>, unit: Unit) -> Option<Table> {
     (!table.rows().is_empty()).then_some(table)
 }
 
-/// Every cell of every result with all its numbers, a row each: for programs and spreadsheets.
-/// Latencies are in µs; what was not measured stays empty.
+/// Returns one table with every cell of every result and all its numbers, for programs and
+/// spreadsheets. Latencies are in µs; missing values are empty.
 pub fn table(all: &[Results]) -> Table {
     let words = ["result", "target", "test", "level", "operation"].map(Column::left);
     let mut columns = words.to_vec();
@@ -89,7 +89,7 @@ pub fn table(all: &[Results]) -> Table {
     table
 }
 
-/// The tests with this unit that have runs.
+/// Returns the tests with this unit that have runs.
 fn measured(cells: &Cells<'_>, unit: Unit) -> Vec<usize> {
     let tests = cells.plan().tests.iter().enumerate().filter(|(_, test)| test.unit == unit);
     let has_runs = |test: &usize| cells.of_test(*test).iter().any(|cell| !cell.runs.is_empty());
@@ -117,7 +117,7 @@ fn numbers(cells: &Cells<'_>, unit: Unit) -> Table {
     table
 }
 
-/// Count, mean, deviation, both ends of the interval of the mean, median, least and greatest.
+/// Count, mean, deviation, both ends of the interval of the mean, median, minimum and maximum.
 fn of_cell(cell: &Cell<'_>) -> Vec<pumice_report::Cell> {
     let count = Number::new(cell.runs.len() as f64, 0);
     let (Some(summary), Some(mean)) = (cell.summary, cell.mean()) else {
@@ -137,7 +137,7 @@ fn of_cell(cell: &Cell<'_>) -> Vec<pumice_report::Cell> {
     ]
 }
 
-/// One chart for all tests that are in no sweep, then one for each sweep.
+/// Returns one chart for all tests that are in no sweep, then one for each sweep.
 fn charts(cells: &Cells<'_>, unit: Unit) -> Vec<BarChart> {
     let (sweeps, single) = swept(cells, measured(cells, unit));
     let tests = &cells.plan().tests;
@@ -170,7 +170,7 @@ fn charts(cells: &Cells<'_>, unit: Unit) -> Vec<BarChart> {
 fn chart(cells: &Cells<'_>, unit: Unit, title: String, groups: &str) -> BarChart {
     let axis = match unit {
         Unit::Throughput => Axis::new("throughput", unit.name()),
-        Unit::Rate => Axis::new("requests a second", unit.name()),
+        Unit::Rate => Axis::new("requests per second", unit.name()),
     };
     let levels = cells.plan().levels.iter().map(|level| level.name.clone());
     BarChart::new(title, groups, axis, levels)
@@ -181,7 +181,7 @@ fn bars(cells: &[Cell<'_>]) -> Vec<Bar> {
     cells.iter().map(bar).collect()
 }
 
-/// Sweeps, each by record size, and the tests that are in none.
+/// Returns the sweeps, each by record size, and the tests that are in none.
 fn swept(cells: &Cells<'_>, tests: Vec<usize>) -> (Vec<Vec<usize>>, Vec<usize>) {
     let all = &cells.plan().tests;
     let record = |test: &usize| all[*test].workload.record_bytes;

@@ -1,16 +1,16 @@
-//! Timed runs over their time: what a drive gives at first and what it comes to.
+//! Timelines of time-based runs: initial speed and speed over time.
 //!
-//! The last interval of a run is left out: the run ended somewhere in it.
+//! The last interval of a run is omitted: it is incomplete.
 
 use super::cells::{Cell, Cells};
 use crate::bench::engine::Interval;
 use crate::workload::Unit;
 use pumice_report::{Axis, LineChart, Section};
 
-/// A chart of the rate and one of the longest latencies for each timed test; without blocks if
-/// there are none.
+/// Returns a chart of the rate and a chart of the maximum latency for each time-based test; no
+/// blocks if there are none.
 pub(super) fn section(cells: &Cells<'_>) -> Section {
-    let mut section = super::section("Course over time");
+    let mut section = super::section("Timeline");
     for (index, test) in cells.plan().tests.iter().enumerate() {
         if !test.workload.operation.is_timed() {
             continue;
@@ -18,11 +18,11 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
         let time = || Axis::new("time", "s");
         let (value, scale) = match test.unit {
             Unit::Throughput => ("throughput", test.workload.record_bytes as f64 / 1e6),
-            Unit::Rate => ("requests a second", 1.0),
+            Unit::Rate => ("requests per second", 1.0),
         };
         let mut rate = LineChart::new(&test.name, time(), Axis::new(value, test.unit.name()));
         let mut longest = LineChart::new(
-            format!("{}: longest request", test.name),
+            format!("{}: maximum latency", test.name),
             time(),
             Axis::new("latency", "ms"),
         );
@@ -42,21 +42,21 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
         }
     }
     if !section.blocks.is_empty() {
-        let what = "Means over the runs that came so far; longest requests of any of them.";
+        let what = "Means over the runs that lasted this long; maximum latency of any of them.";
         section.blocks.insert(0, pumice_report::Block::Paragraph(what.into()));
     }
     section
 }
 
-/// What the runs of a cell did in one interval.
+/// One interval of a cell, over its runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Part {
-    /// Requests of a run, on average.
+    /// Mean number of requests in a run.
     rate: f64,
     latency_ns_max: u64,
 }
 
-/// Seconds of an interval, and the intervals of all runs, brought to the same length.
+/// Returns the seconds of an interval, and the intervals of all runs, converted to the same length.
 fn course(cell: &Cell<'_>) -> (f64, Vec<Part>) {
     let coarsest = cell.runs.iter().map(|run| run.interval_ns).max().unwrap_or(1);
     let mut parts: Vec<(Part, u32)> = Vec::new();

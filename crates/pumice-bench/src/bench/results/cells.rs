@@ -1,4 +1,4 @@
-//! What repeated runs of each cell say together.
+//! Summaries of the repeated runs of each cell.
 
 use serde::Serialize;
 
@@ -9,23 +9,23 @@ use crate::workload::Unit;
 /// One test at one level.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CellSummary {
-    /// The test's name.
+    /// Name of the test.
     pub test: String,
-    /// The level's name.
+    /// Name of the level.
     pub level: String,
-    /// Of the values.
+    /// Unit of the values.
     pub unit: Unit,
-    /// Of the runs' values.
+    /// Summary of the runs' values.
     #[serde(flatten)]
     pub values: Summary,
-    /// Of all runs' requests together; absent if not known.
+    /// Latencies of all runs; absent if unknown.
     pub latency: Option<Percentiles>,
     /// Each kind of warning once.
     pub warnings: Vec<String>,
 }
 
 impl Results {
-    /// Every cell that has a run, in the plan's order.
+    /// Returns every cell that has a run, in the plan's order.
     pub fn cells(&self) -> Vec<CellSummary> {
         let plan = &self.header.plan;
         let tests = plan.tests.iter().enumerate();

@@ -1,7 +1,6 @@
-//! What was measured on: the facts about a machine and a device without which a number says
-//! little.
+//! The environment of a measurement: facts about the machine and the device.
 //!
-//! Read from the kernel's own files; what cannot be read is left out, never guessed.
+//! The facts come from the kernel's files. Facts that cannot be read are omitted, never guessed.
 
 use std::fs;
 use std::os::linux::fs::MetadataExt;
@@ -12,12 +11,12 @@ use super::DeviceBytes;
 use pumice_drive::base::units::format_size;
 use pumice_sim::profile::Profile;
 
-/// Bytes of one sector in `/sys/block/*/stat`, whatever the device's own are.
+/// Bytes of one sector in `/sys/block/*/stat`, independent of the device's sector size.
 ///
 /// Source: Linux, Documentation/block/stat.rst.
 const STAT_SECTOR_BYTES: u64 = 512;
 
-/// Facts about this machine and about what is below `path`, if that is a file or device.
+/// Returns facts about this machine and about the device below `path`, if given.
 pub fn environment(path: Option<&Path>) -> Vec<(String, String)> {
     let mut facts = Vec::new();
     let mut add = |name: &str, value: Option<String>| {
@@ -53,7 +52,7 @@ pub fn environment(path: Option<&Path>) -> Vec<(String, String)> {
     facts
 }
 
-/// Facts about a simulated drive: its profile, and what takes time in it.
+/// Returns facts about a simulated drive: its profile and its cost model.
 pub fn simulated(profile: &Profile) -> Vec<(String, String)> {
     let costs = "flash, link and commands as the profile says; compressing and looking the map up \
                  take no time of their own";
@@ -71,7 +70,7 @@ fn yes_or_no(flag: &str) -> String {
     if flag == "1" { "yes" } else { "no" }.into()
 }
 
-/// Bytes of memory, `None` if the kernel does not say.
+/// Returns the bytes of memory; `None` if unknown.
 pub fn memory_bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
@@ -89,7 +88,8 @@ fn text(path: impl AsRef<Path>) -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-/// The nearest part of a path that exists: a file that is yet to be made is in its folder.
+/// Returns the nearest existing ancestor of a path: a file that does not exist yet is in its
+/// folder.
 fn existing(path: &Path) -> Option<PathBuf> {
     let path = std::path::absolute(path).ok()?;
     path.ancestors().find_map(|path| fs::canonicalize(path).ok())
@@ -101,11 +101,12 @@ struct Mount {
 }
 
 impl Mount {
-    /// The file system that a path is on.
+    /// Returns the file system of a path.
     fn of(path: &Path) -> Option<Self> {
         let path = existing(path)?;
         let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-        // The last one of the longest place counts: it covers those below it.
+        // Of several mounts at the longest mount point the last one counts: it covers the earlier
+        // ones.
         let mut best: Option<(usize, Self)> = None;
         for line in mounts.lines() {
             let (front, back) = line.split_once(" - ")?;
@@ -124,7 +125,7 @@ impl Mount {
     }
 }
 
-/// A path as mountinfo has it, with blanks and backslashes in octal.
+/// Returns a path from mountinfo with its octal escapes resolved.
 fn unescaped(text: &str) -> String {
     let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     escapes.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
@@ -133,22 +134,22 @@ fn unescaped(text: &str) -> String {
 /// A block device.
 #[derive(Clone, Debug)]
 pub struct Device {
-    /// Its folder in sysfs.
+    /// The device's folder in sysfs.
     folder: PathBuf,
-    /// Whether smartctl can say what was written to it.
+    /// Whether smartctl reports the bytes written.
     has_smart: bool,
 }
 
 impl Device {
-    /// The whole device below a file or device; `None` where there is none, as in memory or on a
-    /// network.
+    /// Returns the whole device below a file or device; `None` if there is none, as in memory or on
+    /// a network.
     pub fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(existing(path)?).ok()?;
         let is_device = metadata.st_mode() & 0o170_000 == 0o060_000;
         let number = if is_device { metadata.st_rdev() } else { metadata.st_dev() };
         let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
         let folder = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
-        // A partition's folder lies in its device's, which has the queue.
+        // A partition's folder is inside its device's folder, which has the queue.
         let folder = match folder.join("partition").exists() {
             true => folder.parent()?.to_owned(),
             false => folder,
@@ -158,7 +159,7 @@ impl Device {
         Some(device)
     }
 
-    /// Its name, like `nvme0n1`.
+    /// Returns the name, such as `nvme0n1`.
     pub fn name(&self) -> String {
         self.folder.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
@@ -167,7 +168,7 @@ impl Device {
         text(self.folder.join(file))
     }
 
-    /// What it has counted since it came up.
+    /// Returns the counters since the device came up.
     pub fn bytes(&self) -> Option<DeviceBytes> {
         let stat = self.text("stat")?;
         let fields: Vec<u64> =
@@ -181,7 +182,7 @@ impl Device {
         })
     }
 
-    /// Bytes that its hosts wrote in all its life, as the device itself says it.
+    /// Returns the bytes written over the device's lifetime, as the device reports them.
     fn smart_written(&self) -> Option<u64> {
         let mut command = Command::new("smartctl");
         command.args(["--json", "--attributes"]).arg(format!("/dev/{}", self.name()));
@@ -190,10 +191,10 @@ impl Device {
     }
 }
 
-/// Bytes written to a device, from smartctl's JSON.
+/// Returns the bytes written to a device, from smartctl's JSON.
 ///
 /// Source: NVMe base specification, SMART/health information log, data units written: thousands of
-/// 512 bytes. ATA has no standard; only an attribute that is named after LBAs is taken.
+/// 512 bytes. ATA has no standard; only an attribute named after LBAs is used.
 fn smart_written(answer: &serde_json::Value) -> Option<u64> {
     let units = answer.pointer("/nvme_smart_health_information_log/data_units_written");
     if let Some(units) = units.and_then(serde_json::Value::as_u64) {
@@ -206,7 +207,7 @@ fn smart_written(answer: &serde_json::Value) -> Option<u64> {
 }
 
 impl DeviceBytes {
-    /// What was counted since `earlier`.
+    /// Returns the difference to `earlier`.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             read: self.read.saturating_sub(earlier.read),

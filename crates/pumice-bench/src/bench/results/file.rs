@@ -1,9 +1,9 @@
-//! Results in a file: a line of JSON for what is known before, and one for each run.
+//! Results in a file: a line of JSON for the header, and one for each run.
 //!
-//! A run's line is appended and made durable when the run has ended, so that whatever happens later
-//! costs nothing that was measured. A last line without its end is what an interruption left: it is
-//! passed over when reading, and cut off before anything more is appended. Never trusts a file: a
-//! line that is none of ours is an error with its number.
+//! A run's line is appended and made durable when the run has ended, so that a later failure loses
+//! no finished run. An incomplete last line is the trace of an interruption: readers skip it, and
+//! it is cut off before anything is appended. Files are not trusted: a malformed line is an error
+//! with its number.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -12,33 +12,32 @@ use std::path::{Path, PathBuf};
 use super::{FORMAT, Header, Results, RunResult};
 use crate::error::{Error, Result};
 
-/// Longest line: a run's histogram has 40,000 pairs at most.
+/// Maximum length of a line: a run's histogram has at most 40,000 pairs.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
-/// Runs of a file at most: all of a plan with the most tests, levels and rounds would not fit in
-/// memory.
+/// Maximum number of runs in a file: the largest plan would not fit into memory.
 const RUNS_MAX: usize = 1_000_000;
 
-/// A file that takes a run after the other.
+/// A file of results that is open for appending.
 pub struct Writer {
     file: File,
     path: PathBuf,
 }
 
 impl Writer {
-    /// Makes a new file for these results.
+    /// Creates a file with this header.
     ///
     /// # Errors
-    /// `AlreadyExists`; `InvalidInput` for a directory; the operating system's.
+    /// [`Error::AlreadyExists`]; [`Error::Invalid`] for a directory; [`Error::Io`].
     pub fn create(path: &Path, header: &Header) -> Result<Self> {
         let file = File::options().write(true).create_new(true).open(path).map_err(|error| {
             if path.is_dir() {
-                let what = format!("{} is a directory: name a file in it", path.display());
+                let what = format!("{} is a directory: specify a file in it", path.display());
                 return Error::invalid(what);
             }
             if error.kind() == std::io::ErrorKind::AlreadyExists {
                 let what = format!(
-                    "{} exists: name another file, or say --resume to go on with it",
+                    "{} exists: specify another file, or continue it with --resume",
                     path.display()
                 );
                 return Error::AlreadyExists(what);
@@ -50,16 +49,16 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Goes on with a file, behind its last whole line.
+    /// Opens a file for appending after its last complete line.
     ///
     /// # Errors
-    /// `NotFound` if there is no such file; those of [`read`]; the operating system's.
+    /// The errors of [`read`].
     pub fn resume(path: &Path) -> Result<(Self, Results)> {
         let failed = |error| Error::io(format!("cannot write {}", path.display()), error);
         let opened = File::options().read(true).write(true).open(path);
         let file = opened.map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => {
-                let what = format!("there are no results in {} to go on with", path.display());
+                let what = format!("no results to continue in {}", path.display());
                 Error::io(what, error)
             }
             _ => failed(error),
@@ -70,10 +69,10 @@ impl Writer {
         Ok((Self { file, path: path.to_owned() }, results))
     }
 
-    /// Appends a run; durable when this returns.
+    /// Appends a run; durable on return.
     ///
     /// # Errors
-    /// The operating system's.
+    /// [`Error::Io`].
     pub fn append(&mut self, run: &RunResult) -> Result<()> {
         self.append_line(run)
     }
@@ -91,19 +90,19 @@ impl Writer {
 /// Reads a file of results.
 ///
 /// # Errors
-/// `InvalidInput` with the line's number for what is no result of ours; `Unsupported` for another
-/// version's; the operating system's.
+/// [`Error::Results`] with the line's number for malformed results; [`Error::Unsupported`] for
+/// another version; [`Error::Io`].
 pub fn read(path: &Path) -> Result<Results> {
     let file = File::open(path)
         .map_err(|error| Error::io(format!("cannot read {}", path.display()), error))?;
     read_from(&file, path).map(|(results, _)| results)
 }
 
-/// The results, and the bytes of all whole lines.
+/// Returns the results, and the bytes of all complete lines.
 fn read_from(file: &File, path: &Path) -> Result<(Results, u64)> {
     let mut lines = Lines { reader: BufReader::new(file), path, number: 0, whole_bytes: 0 };
     let Some(first) = lines.next_line()? else {
-        return Err(lines.wrong("there is no whole line: these are no results of a benchmark"));
+        return Err(lines.wrong("no complete line: this is not a file of benchmark results"));
     };
     let header = header(&lines, &first)?;
     let mut runs = Vec::new();
@@ -112,10 +111,10 @@ fn read_from(file: &File, path: &Path) -> Result<(Results, u64)> {
             serde_json::from_slice(&line).map_err(|error| lines.wrong(&error.to_string()))?;
         let plan = &header.plan;
         if run.test >= plan.tests.len() || run.level >= plan.levels.len() {
-            return Err(lines.wrong("a run of a test or level that the plan does not have"));
+            return Err(lines.wrong("a run of a test or level that the plan does not contain"));
         }
         if !(run.seconds.is_finite() && run.seconds >= 0.0) || run.interval_ns == 0 {
-            return Err(lines.wrong("a run that took no time that could be"));
+            return Err(lines.wrong("a run with an invalid duration"));
         }
         if runs.len() == RUNS_MAX {
             return Err(lines.wrong("more runs than any plan has"));
@@ -127,14 +126,14 @@ fn read_from(file: &File, path: &Path) -> Result<(Results, u64)> {
 
 fn header(lines: &Lines<'_>, line: &[u8]) -> Result<Header> {
     let value: serde_json::Value = serde_json::from_slice(line)
-        .map_err(|error| lines.wrong(&format!("no result of a benchmark: {error}")))?;
+        .map_err(|error| lines.wrong(&format!("not a benchmark result: {error}")))?;
     match value.get("pumice_bench").and_then(serde_json::Value::as_u64) {
         Some(format) if format == u64::from(FORMAT) => {}
         Some(format) => {
             let what = format!("results of version {format}; this program reads {FORMAT}");
             return Err(Error::unsupported(format!("{}: {what}", lines.at())));
         }
-        None => return Err(lines.wrong("no result of pumice bench")),
+        None => return Err(lines.wrong("not a result of pumice bench")),
     }
     let header: Header =
         serde_json::from_value(value).map_err(|error| lines.wrong(&error.to_string()))?;
@@ -145,17 +144,17 @@ fn header(lines: &Lines<'_>, line: &[u8]) -> Result<Header> {
     Ok(header)
 }
 
-/// Whole lines of a file.
+/// Complete lines of a file.
 struct Lines<'a> {
     reader: BufReader<&'a File>,
     path: &'a Path,
-    /// Of the line read last, from 1.
+    /// Number of the last line read, from 1.
     number: u64,
     whole_bytes: u64,
 }
 
 impl Lines<'_> {
-    /// The next line with its end; `None` behind the last whole one.
+    /// Returns the next line with its line feed; `None` after the last complete line.
     fn next_line(&mut self) -> Result<Option<Vec<u8>>> {
         let mut line = Vec::new();
         let limited = (&mut self.reader).take(LINE_BYTES_MAX);
@@ -177,7 +176,11 @@ impl Lines<'_> {
     }
 
     fn wrong(&self, what: &str) -> Error {
-        Error::invalid(format!("{}: {what}", self.at()))
+        Error::Results {
+            path: self.path.display().to_string(),
+            line: self.number,
+            what: what.to_owned(),
+        }
     }
 }
 

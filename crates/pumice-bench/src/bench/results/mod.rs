@@ -1,10 +1,10 @@
-//! What a benchmark gave: everything that a report, a comparison or a continuation needs.
+//! Results of a benchmark: everything that a report, a comparison or a continuation needs.
 //!
-//! * `file`: results in a file that grows by a line a run, so that an interruption loses nothing.
-//! * `cells`: what repeated runs say together.
-//! * `environment`: what it was measured on.
+//! * `file`: a file that grows by one line per run, so that an interruption loses no run.
+//! * `cells`: summaries of repeated runs.
+//! * `environment`: the machine and the device.
 //!
-//! Numbers as they were measured; what they mean is `stats`' and the reports'.
+//! Contains numbers as measured; conclusions belong to `stats` and the reports.
 
 mod cells;
 pub mod environment;
@@ -26,43 +26,43 @@ use pumice_sim::system::SystemSpec;
 pub use cells::CellSummary;
 pub use file::{Writer, read};
 
-/// Version of this form. Others are refused.
+/// Version of the format. Others are refused.
 pub const FORMAT: u32 = 1;
 
-/// Bytes of each level's data that are measured before the first run.
+/// Bytes of each level's data to measure before the first run.
 const SURVEY_BYTES: usize = 8 << 20;
 
-/// What is known before the first run.
+/// Everything known before the first run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     /// [`FORMAT`].
     pub pumice_bench: u32,
-    /// What measured it: `pumice 0.1.0`, or another tool whose results were imported.
+    /// Origin of the measurement: `pumice 0.1.0`, or another tool whose results were imported.
     pub tool: String,
-    /// The preset's name.
+    /// Name of the preset.
     pub title: String,
-    /// What the preset shows, in a sentence or two.
+    /// Description of the preset.
     pub about: String,
-    /// What was measured, as it was named.
+    /// The target, as specified.
     pub target: String,
-    /// What was asked for.
+    /// The plan.
     pub plan: Plan,
-    /// The command line; empty if it is not known.
+    /// The command line; empty if unknown.
     pub command: String,
-    /// Seconds since 1970, UTC, when it began; 0 if that is not known.
+    /// Start of the benchmark, in seconds since 1970, UTC; 0 if unknown.
     pub begun_unix_s: u64,
-    /// Names with values, in the order in which they are read.
+    /// Names with values, in reading order.
     pub environment: Vec<(String, String)>,
-    /// What each level's data saves, measured before the first run; empty if it is not known.
+    /// Measured savings of each level's data; empty if unknown.
     pub payloads: Vec<LevelFindings>,
 }
 
 impl Header {
-    /// What is known now: about this machine, and about the data, of which 8 MiB a level are
-    /// measured. `begun_unix_s`: seconds since 1970.
+    /// Collects the facts about this machine and measures 8 MiB of each level's data.
+    /// `begun_unix_s`: seconds since 1970.
     ///
     /// # Errors
-    /// Data that cannot be made; a profile that is not there.
+    /// Data that cannot be generated; an unknown profile.
     pub fn new(
         title: &str,
         about: &str,
@@ -91,13 +91,13 @@ impl Header {
     }
 }
 
-/// Measures what each level's data saves.
+/// Measures the savings of each level's data.
 fn survey(plan: &Plan) -> Result<Vec<LevelFindings>> {
     let record_bytes = plan.tests.iter().map(|test| test.workload.record_bytes).max();
     let mut findings = Vec::new();
     for level in &plan.levels {
         let unit_bytes = level.unit_bytes(record_bytes.expect("a checked plan has tests"));
-        // A stream that no run has.
+        // No run uses this stream.
         let mut stream = level.payload(plan.seed, unit_bytes)?.stream(u64::MAX);
         let mut data = vec![0; SURVEY_BYTES];
         stream.fill(&mut data);
@@ -108,12 +108,12 @@ fn survey(plan: &Plan) -> Result<Vec<LevelFindings>> {
     Ok(findings)
 }
 
-/// What a level's data saves.
+/// Measured savings of a level's data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LevelFindings {
-    /// The level's name.
+    /// Name of the level.
     pub level: String,
-    /// By codec and chunk size.
+    /// Findings by codec and chunk size.
     pub findings: Vec<Finding>,
 }
 
@@ -126,7 +126,8 @@ pub struct DeviceBytes {
     pub written: u64,
     /// Discarded.
     pub discarded: u64,
-    /// Written to it as it says itself (SMART); absent where that cannot be read.
+    /// Written over the device's lifetime, as the device reports it (SMART); absent if not
+    /// available.
     #[serde(default)]
     pub smart_written: Option<u64>,
 }
@@ -147,39 +148,39 @@ pub struct RunPosition {
 /// One run of one cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunResult {
-    /// From 0.
+    /// Round, from 0.
     pub round: u32,
     /// Index into the plan's tests.
     pub test: usize,
     /// Index into the plan's levels.
     pub level: usize,
-    /// Place in the order of all runs, from 0: what came before it.
+    /// Position in the order of all runs, from 0.
     pub place: u64,
     /// Seconds since the benchmark's first run began.
     pub begun_s: f64,
-    /// Seconds from the first request to the last reply, with the flush if that is timed.
+    /// Seconds from the first request to the last reply, including the flush if it is timed.
     pub seconds: f64,
-    /// Seconds of the flush at the end, counted or not.
+    /// Seconds of the flush at the end, timed or not.
     pub flush_seconds: f64,
-    /// Requests that ended.
+    /// Completed requests.
     pub operations: u64,
-    /// Bytes that the host read, wrote or trimmed.
+    /// Bytes read, written or trimmed by the host.
     pub host_bytes: u64,
-    /// Bytes of it that the host wrote.
+    /// Bytes written by the host.
     pub written_bytes: u64,
-    /// Latency of each request; empty if it is not known.
+    /// Latency of each request; empty if unknown.
     pub latency: Latencies,
-    /// Nanoseconds of each interval of the run's course, and the intervals.
+    /// Length of each interval of the timeline in ns, and the intervals.
     pub interval_ns: u64,
     /// See `interval_ns`.
     pub intervals: Vec<Interval>,
-    /// Share of the threads' time that went into making data, 0 to 1.
+    /// Share of the threads' time spent on generating data, 0 to 1.
     pub generation_share: f64,
-    /// Processor time of the whole bench by wall time and threads, 0 to 1.
+    /// Processor time of the whole bench divided by wall time and threads, 0 to 1.
     pub processor_share: f64,
-    /// What the device below counted; absent where there is none or it does not count.
+    /// Counters of the device below; absent if there is none or it does not count.
     pub device: Option<DeviceBytes>,
-    /// What a reader must know before believing this run.
+    /// Warnings for readers of this run.
     pub warnings: Vec<String>,
 }
 
@@ -208,7 +209,7 @@ impl RunResult {
         }
     }
 
-    /// In that unit: 10^6 bytes or requests a second.
+    /// Returns the value in a unit: 10^6 bytes or requests per second.
     pub fn value(&self, unit: Unit) -> f64 {
         let amount = match unit {
             Unit::Throughput => self.host_bytes as f64 / 1e6,
@@ -218,22 +219,22 @@ impl RunResult {
     }
 }
 
-/// A benchmark's results, complete or as far as it came.
+/// Results of a benchmark, complete or not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Results {
-    /// What is known before the first run.
+    /// Everything known before the first run.
     pub header: Header,
-    /// Runs in the order in which they ended.
+    /// Runs in the order of completion.
     pub runs: Vec<RunResult>,
 }
 
 impl Results {
-    /// The runs of one cell, by their round.
+    /// Returns the runs of one cell, by their round.
     pub fn cell(&self, test: usize, level: usize) -> impl Iterator<Item = &RunResult> {
         self.runs.iter().filter(move |run| run.test == test && run.level == level)
     }
 
-    /// Their values in the test's unit.
+    /// Returns the values of a cell's runs in the test's unit.
     pub fn values(&self, test: usize, level: usize) -> Vec<f64> {
         let unit = self.header.plan.tests[test].unit;
         self.cell(test, level).map(|run| run.value(unit)).collect()

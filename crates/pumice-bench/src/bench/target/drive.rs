@@ -1,7 +1,7 @@
-//! A Pumice drive in this process as a target: the controller without a protocol in front of it.
+//! A Pumice drive in this process as a target: the controller without a protocol.
 //!
-//! The drive's file is opened with direct I/O, as a server opens it. The bench is a host like any
-//! other: it reads, writes, flushes and trims, and sees nothing else of the drive.
+//! The drive's file is opened with direct I/O, as a server opens it. The bench uses the drive as a
+//! host would: it reads, writes, flushes and trims.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ impl DriveTarget {
     /// Opens the drive in a file or device and starts its background tasks on the runtime.
     ///
     /// # Errors
-    /// Those of [`FileMedium::open`] and [`Drive::open`].
+    /// The errors of [`FileMedium::open`] and [`Drive::open`].
     pub async fn open(runtime: &Runtime, path: &Path) -> Result<Self> {
         let options = file::OpenOptions { read_only: false, direct: true };
         let medium = FileMedium::open(runtime.clone(), path, options)?;
@@ -33,7 +33,7 @@ impl DriveTarget {
         Ok(Self(drive))
     }
 
-    /// Bytes of the disk that the drive shows.
+    /// Returns the size of the drive's disk in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.0.size_bytes()
     }

@@ -1,8 +1,8 @@
 //! A file or block device as a target.
 //!
-//! One descriptor a thread; requests go to the runtime as they are: one operation of io_uring each,
-//! no copies, submitted together at the end of a turn. Short reads and writes are carried on with,
-//! as a program would.
+//! Each thread has its own descriptor. Each request is one io_uring operation without copies; all
+//! requests of a turn are submitted together. Short reads and writes are continued, as a program
+//! would.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ impl FileTarget {
     /// Opens the file or device of a location.
     ///
     /// # Errors
-    /// Those of [`Location::open_file`].
+    /// The errors of [`Location::open_file`].
     pub fn open(runtime: &Runtime, location: &Location, access: Access) -> Result<Self> {
         let file = location.open_file(access)?;
         Ok(Self { runtime: runtime.clone(), file: Arc::new(file.into()) })
@@ -31,7 +31,7 @@ impl FileTarget {
 }
 
 pub(super) fn failed(what: &str, offset: u64, error: std::io::Error) -> Error {
-    Error::io(format!("{what} at byte {offset}"), error)
+    Error::io(format!("{what} at offset {offset} failed"), error)
 }
 
 pub(super) fn too_short(len: usize, offset: u64, count: usize) -> Error {
@@ -44,7 +44,7 @@ impl Target for FileTarget {
         let result = match result {
             Ok(count) if count == buffer.len() => Ok(()),
             Ok(count) => Err(too_short(buffer.len(), offset, count)),
-            Err(error) => Err(failed("a read", offset, error)),
+            Err(error) => Err(failed("read", offset, error)),
         };
         (buffer, result)
     }
@@ -54,15 +54,15 @@ impl Target for FileTarget {
         match self.runtime.write_at(&self.file, offset, Arc::clone(buffer)).await {
             Ok(count) if count == len => Ok(()),
             Ok(count) => Err(Error::NoSpace(format!(
-                "a write of {len} bytes at byte {offset} was cut to {count}: no room left"
+                "write of {len} bytes at offset {offset} was cut to {count}: no space left"
             ))),
-            Err(error) => Err(failed("a write", offset, error)),
+            Err(error) => Err(failed("write", offset, error)),
         }
     }
 
     async fn flush(&self) -> Result<()> {
         let synced = self.runtime.sync_data(&self.file).await;
-        synced.map_err(|error| Error::io("the flush", error))
+        synced.map_err(|error| Error::io("flush failed", error))
     }
 
     async fn trim(&self, offset: u64, len: u64) -> Result<()> {
@@ -71,7 +71,7 @@ impl Target for FileTarget {
             std::io::ErrorKind::Unsupported => {
                 Error::unsupported_because("the target does not support trim", error)
             }
-            _ => failed("a trim", offset, error),
+            _ => failed("trim", offset, error),
         })
     }
 

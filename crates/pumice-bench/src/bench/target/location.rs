@@ -1,8 +1,8 @@
-//! What the user named as a target, and whether the bench may write there.
+//! The location of a target, and whether the bench may write to it.
 //!
-//! Nothing is ever overwritten that the bench did not make, unless the user said so: a file that
-//! holds something and a device or export that is not blank are refused, and a device that is
-//! mounted or has partitions is refused always.
+//! The bench overwrites only its own files, unless the user allows more: a file with content and a
+//! device or export that is not blank are refused. A device that is mounted or has partitions is
+//! always refused.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -19,19 +19,19 @@ use pumice_drive::runtime::{Backend, Runtime};
 use pumice_nbd::client::Uri;
 use pumice_sim::system::SystemSpec;
 
-/// Name of the file that the bench makes in a folder.
+/// Name of the file that the bench creates in a folder.
 const FILE_NAME: &str = "pumice-bench.data";
 
 /// Bytes at the beginning and end of a device or export that must be zero for it to count as blank:
-/// where partition tables, file systems and volume managers have their labels.
+/// the labels of partition tables, file systems and volume managers are there.
 pub(super) const LABEL_BYTES: u64 = 1 << 20;
 
-/// A place to measure.
+/// Location of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     /// A file, which need not exist yet.
     File(PathBuf),
-    /// A folder, in which a file is made.
+    /// A folder, in which the bench creates a file.
     Folder(PathBuf),
     /// A block device.
     Device(PathBuf),
@@ -47,7 +47,7 @@ pub enum Location {
 /// How files and devices are opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Around the page cache (`O_DIRECT`).
+    /// Bypass the page cache (O_DIRECT).
     pub direct: bool,
 }
 
@@ -56,12 +56,12 @@ fn invalid(what: String) -> Error {
 }
 
 impl Location {
-    /// Reads what was typed: `drive:PATH`, `sim:PROFILE`, `nbd://HOST[:PORT]/EXPORT`,
-    /// `nbd+unix:///EXPORT?socket=PATH`, or a path whose kind is looked up.
+    /// Parses `drive:PATH`, `sim:PROFILE`, `nbd://HOST[:PORT]/EXPORT`,
+    /// `nbd+unix:///EXPORT?socket=PATH`, or a path of a file, folder or block device.
     ///
     /// # Errors
-    /// `InvalidInput` for anything that is no file, folder or block device; `NotFound` if the
-    /// folder of a new file is not there; those of [`Uri::parse`].
+    /// [`Error::Invalid`] for anything else; [`Error::Io`] if the folder of a new file does not
+    /// exist; the errors of [`Uri::parse`].
     pub fn parse(text: &str) -> Result<Self> {
         if let Some(path) = text.strip_prefix("drive:") {
             return Ok(Self::Drive(path.into()));
@@ -94,11 +94,11 @@ impl Location {
             kind if kind.is_dir() => Ok(Self::Folder(path)),
             kind if kind.is_file() => Ok(Self::File(path)),
             kind if kind.is_block_device() => Ok(Self::Device(path)),
-            _ => Err(invalid(format!("{text} is no file, folder or block device"))),
+            _ => Err(invalid(format!("{text} is not a file, folder or block device"))),
         }
     }
 
-    /// The path that is opened; an export and a simulated drive have none here.
+    /// Returns the path that is opened; exports and simulated drives have none.
     pub fn path(&self) -> Option<PathBuf> {
         match self {
             Self::Folder(path) => Some(path.join(FILE_NAME)),
@@ -107,18 +107,19 @@ impl Location {
         }
     }
 
-    /// Whether the bench makes a file here, which it may empty and removes at the end.
+    /// Returns whether the bench creates a file here, which it may empty and removes at the end.
     pub fn is_made(&self) -> bool {
         matches!(self, Self::File(_) | Self::Folder(_))
     }
 
-    /// Makes ready for writing `bytes` bytes: looks whether something would be lost, and makes the
+    /// Prepares the target for writing `bytes` bytes: checks for existing data and creates the
     /// file.
     ///
     /// # Errors
-    /// `AlreadyExists` if something is there and `destroy` is not set; `Busy` if a device is
-    /// mounted or has partitions; `InvalidInput` if the target is smaller; `NoSpace` if its file
-    /// system has too little room; `ReadOnly` if an export is. Nothing is changed then.
+    /// [`Error::AlreadyExists`] if there is existing data and `destroy` is not set; [`Error::Busy`]
+    /// if a device is mounted or has partitions; [`Error::Invalid`] if the target is too small;
+    /// [`Error::NoSpace`] if its file system is too small; [`Error::ReadOnly`] for a read-only
+    /// export. Nothing is changed in these cases.
     pub fn prepare(&self, bytes: u64, destroy: bool) -> Result<()> {
         match self {
             Self::File(path) => prepare_file(path, bytes, destroy),
@@ -137,7 +138,7 @@ impl Location {
                     .map_err(|error| Error::io(format!("cannot open {}", path.display()), error))?;
                 if !destroy {
                     return Err(Error::AlreadyExists(format!(
-                        "the blocks of {} would be overwritten: say --destroy-data if they may",
+                        "the blocks of {} would be overwritten: use --destroy-data to allow it",
                         path.display()
                     )));
                 }
@@ -150,11 +151,11 @@ impl Location {
         }
     }
 
-    /// Opens what [`Location::prepare`] has made ready, for reading and writing.
+    /// Opens what [`Location::prepare`] prepared, for reading and writing.
     ///
     /// # Errors
-    /// The operating system's; `Unsupported` if direct I/O is asked for and refused;
-    /// `InvalidInput` for an export, which is no file here.
+    /// [`Error::Io`]; [`Error::Unsupported`] if direct I/O is requested and refused;
+    /// [`Error::Invalid`] for an export, which is not a file.
     pub fn open_file(&self, access: Access) -> Result<File> {
         let no_file = || invalid(format!("{self} is not a file or device"));
         let path = self.path().ok_or_else(no_file)?;
@@ -167,26 +168,26 @@ impl Location {
             let refused = access.direct && error.kind() == std::io::ErrorKind::InvalidInput;
             let what = format!("cannot open {}", path.display());
             if refused {
-                let what = format!("{what} around the page cache: leave --direct out");
+                let what = format!("{what} with direct I/O (O_DIRECT): remove --direct");
                 return Error::unsupported_because(what, error);
             }
             Error::io(what, error)
         })
     }
 
-    /// Writes back what the page cache holds of a file or device and drops it, so that the next read
-    /// comes from the medium. What others have mapped or hold dirty meanwhile stays. Nothing is done
-    /// for drives, which go around the page cache, and for exports, whose server has its own.
+    /// Writes back and drops the page cache of a file or device, so that the next read comes from
+    /// the medium. Pages that other processes have mapped or made dirty remain. Does nothing for
+    /// drives, which bypass the page cache, and for exports, whose server has its own.
     ///
     /// # Errors
-    /// The operating system's.
+    /// [`Error::Io`].
     pub fn drop_cache(&self) -> Result<()> {
         let path = match self {
             Self::Drive(_) | Self::Nbd(_) | Self::Sim(_) => None,
             Self::File(_) | Self::Folder(_) | Self::Device(_) => self.path(),
         };
         let Some(path) = path else { return Ok(()) };
-        // Only clean pages are dropped: everything is written back first.
+        // Only clean pages can be dropped, so everything is written back first.
         let dropped = File::open(&path).and_then(|file| {
             file.sync_all()?;
             Ok(fadvise(&file, 0, None, Advice::DontNeed)?)
@@ -195,26 +196,26 @@ impl Location {
         dropped.map_err(|error| Error::io(what(), error))
     }
 
-    /// Empties a file that the bench made, so that the next write allocates anew; anything else
-    /// stays as it is.
+    /// Empties a file that the bench created, so that the next write allocates space; does nothing
+    /// for other targets.
     ///
     /// # Errors
-    /// The operating system's.
+    /// [`Error::Io`].
     pub fn empty(&self) -> Result<()> {
         let Some(path) = self.made() else { return Ok(()) };
         let emptied = File::options().write(true).open(&path).and_then(|file| file.set_len(0));
         emptied.map_err(|error| Error::io(format!("cannot empty {}", path.display()), error))
     }
 
-    /// Removes a file that the bench made.
+    /// Removes a file that the bench created.
     pub fn remove(&self) {
         if let Some(path) = self.made() {
-            // It may be gone already, or the folder be read-only by now: nothing is lost by it.
+            // The file may be gone, or the folder read-only by now; neither loses data.
             let _ = fs::remove_file(path);
         }
     }
 
-    /// The file that the bench made.
+    /// Returns the file that the bench created.
     fn made(&self) -> Option<PathBuf> {
         self.path().filter(|_| self.is_made())
     }
@@ -233,7 +234,7 @@ impl fmt::Display for Location {
 
 pub(super) fn too_small(location: &Location, size_bytes: u64, bytes: u64) -> Error {
     invalid(format!(
-        "{location} has {size_bytes} bytes, the workload needs {bytes}: give a smaller --span"
+        "{location} has {size_bytes} bytes, the workload needs {bytes}: use a smaller --span"
     ))
 }
 
@@ -270,11 +271,11 @@ fn prepare_device(path: &Path, bytes: u64, destroy: bool) -> Result<()> {
     let partitions = fs::read_dir(&entry).into_iter().flatten().flatten();
     if partitions.into_iter().any(|child| child.path().join("partition").exists()) {
         return Err(Error::Busy(format!(
-            "{} has partitions: name one of them, or wipe the table",
+            "{} has partitions: specify one of them, or wipe the partition table",
             path.display()
         )));
     }
-    // O_EXCL on a device: refused while it is mounted or part of something that is in use.
+    // O_EXCL on a device fails while the device is mounted or in use by another layer.
     let exclusive =
         File::options().read(true).write(true).custom_flags(OFlags::EXCL.bits() as i32).open(path);
     let mut device = exclusive.map_err(|error| match error.kind() {
@@ -290,7 +291,7 @@ fn prepare_device(path: &Path, bytes: u64, destroy: bool) -> Result<()> {
     }
     if !destroy && !is_blank(&device, size_bytes).map_err(failed)? {
         return Err(Error::AlreadyExists(format!(
-            "{} is not blank: say --destroy-data if everything on it may be lost",
+            "{} is not blank: use --destroy-data to overwrite its content",
             path.display()
         )));
     }
@@ -308,7 +309,7 @@ fn is_blank(device: &File, size_bytes: u64) -> std::io::Result<bool> {
     Ok(true)
 }
 
-/// Bytes of the disk that a drive shows.
+/// Returns the size of a drive's disk in bytes.
 fn drive_bytes(path: &Path) -> Result<u64> {
     let runtime = Runtime::new(Backend::Auto)?;
     let size_bytes = runtime.block_on(async {

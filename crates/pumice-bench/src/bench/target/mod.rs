@@ -1,10 +1,9 @@
-//! What is measured: something with bytes that can be read, written, flushed and trimmed as a host
-//! would.
+//! Targets: anything that can be read, written, flushed and trimmed as a host would.
 //!
-//! * `location`: what the user named, and whether the bench may write there.
-//! * `file`: a file or block device, through the page cache or around it.
-//! * `stdio`: a file through a buffer of this process, as the C library's streams go.
-//! * `drive`: a Pumice drive in this process, without a protocol between.
+//! * `location`: the target by name, and whether the bench may write to it.
+//! * `file`: a file or block device, with or without the page cache.
+//! * `stdio`: a file through a buffer of this process, like the C library's streams.
+//! * `drive`: a Pumice drive in this process, without a protocol.
 //! * `nbd`: an export of any NBD server.
 //! * `sim`: a simulated drive, in virtual time.
 //!
@@ -29,12 +28,13 @@ pub use stdio::StdioTarget;
 use crate::error::Result;
 use pumice_drive::base::AlignedBuffer;
 
-/// A target that is open, for one thread. All methods may be called while others are under way.
+/// An open target, for one thread. All methods may be called concurrently.
 pub trait Target {
-    /// Fills the buffer with the bytes at `offset`; the buffer comes back in any case.
+    /// Fills the buffer with the bytes at `offset`; always returns the buffer.
     ///
     /// # Errors
-    /// The target's; `Medium` if it has fewer bytes.
+    /// The errors of the target; [`Error::ShortRead`](crate::Error::ShortRead) if it has fewer
+    /// bytes.
     fn read(
         &self,
         offset: u64,
@@ -44,24 +44,25 @@ pub trait Target {
     /// Writes the buffer at `offset`. Durable only after [`Target::flush`].
     ///
     /// # Errors
-    /// The target's.
+    /// The errors of the target.
     fn write(&self, offset: u64, buffer: &Arc<AlignedBuffer>) -> impl Future<Output = Result<()>>;
 
-    /// Makes every write that has ended durable.
+    /// Makes every completed write durable.
     ///
     /// # Errors
-    /// The target's.
+    /// The errors of the target.
     fn flush(&self) -> impl Future<Output = Result<()>>;
 
-    /// Tells the target that a range is not needed any more.
+    /// Declares that the content of a range is no longer needed.
     ///
     /// # Errors
-    /// The target's; `Unsupported` if it cannot.
+    /// The errors of the target; [`Error::Unsupported`](crate::Error::Unsupported) if it does not
+    /// support trim.
     fn trim(&self, offset: u64, len: u64) -> impl Future<Output = Result<()>>;
 
-    /// Ends in order.
+    /// Closes the target.
     ///
     /// # Errors
-    /// The target's.
+    /// The errors of the target.
     fn close(&self) -> impl Future<Output = Result<()>>;
 }

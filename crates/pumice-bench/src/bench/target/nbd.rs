@@ -1,8 +1,8 @@
-//! An export of any NBD server as a target, through our own client.
+//! An export of any NBD server as a target, through this project's client.
 //!
-//! One connection a thread. Requests of one turn leave together; nothing is copied that the client
-//! does not copy. An export without FLUSH has no volatile cache to flush, as the kernel's client
-//! takes it too, so a flush there is done at once.
+//! Each thread has its own connection. Requests of one turn are sent together, without copies
+//! beyond the client's. An export without FLUSH has no volatile cache, as the kernel's client
+//! assumes too, so a flush completes immediately.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use pumice_drive::base::AlignedBuffer;
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_nbd::client::{Client, Uri};
 
-/// Time for reading what [`LABEL_BYTES`] covers: what a server that fetches it from far away needs.
+/// Time limit for reading the labels ([`LABEL_BYTES`]): enough for a server with remote storage.
 const LABELS_NS: u64 = 30_000_000_000;
 
 /// A connection with an export.
 pub struct NbdTarget(Client);
 
 impl NbdTarget {
-    /// Connects, in a task of the runtime.
+    /// Connects, with a task of the runtime.
     ///
     /// # Errors
-    /// Those of [`Client::connect`].
+    /// The errors of [`Client::connect`].
     pub async fn open(runtime: &Runtime, uri: &Uri) -> Result<Self> {
         Ok(Self(Client::connect(runtime, uri).await?))
     }
@@ -67,10 +67,10 @@ fn prepare_within(uri: &Uri, bytes: u64, destroy: bool, limit_ns: u64) -> Result
         let looking = look(&client, uri, bytes, destroy);
         let Some(result) = runtime.timeout(limit_ns, looking).await else {
             let seconds = limit_ns as f64 / 1e9;
-            let what = format!("{uri} has not answered a read within {seconds} s");
+            let what = format!("{uri} did not answer a read within {seconds} s");
             return Err(Error::Busy(what));
         };
-        // What was found counts; the server may end the connection as it likes.
+        // The result is known; errors of the disconnection do not matter.
         let _ = client.disconnect().await;
         result
     });
@@ -96,7 +96,7 @@ async fn look(client: &Client, uri: &Uri, bytes: u64, destroy: bool) -> Result<(
         label = buffer;
         if label.iter().any(|byte| *byte != 0) {
             return Err(Error::AlreadyExists(format!(
-                "{uri} is not blank: say --destroy-data if everything on it may be lost"
+                "{uri} is not blank: use --destroy-data to overwrite its content"
             )));
         }
     }

@@ -1,7 +1,7 @@
 //! A simulated drive and its host as a target, in virtual time.
 //!
-//! Every run of a benchmark meets the drive as the one before left it: it is new once, and then
-//! used. Closing it ends nothing.
+//! Every run starts from the state that the previous run left: the drive is new once, and used
+//! afterwards. Closing the target leaves the drive open.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use pumice_drive::base::AlignedBuffer;
 use pumice_sim::system::System;
 
-/// A simulated drive that others hold too.
+/// A shared simulated drive.
 pub struct SimTarget(pub Rc<System>);
 
 impl Target for SimTarget {

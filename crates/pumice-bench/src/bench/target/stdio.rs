@@ -1,14 +1,14 @@
-//! A file through a buffer of this process, as `fwrite` and `fread` of the C library go.
+//! A file through a buffer of this process, like `fwrite` and `fread` of the C library.
 //!
 //! ```text
-//! write: what fits joins the buffer; if there is more, the buffer is written, then whole buffers
-//!        straight from the caller, and the rest waits in the buffer
-//! read:  what the buffer has; then whole buffers straight to the caller, and for a rest less than
-//!        a buffer, a buffer is read
+//! write: data that fits joins the buffer; otherwise the buffer is written, then whole buffers
+//!        directly from the caller, and the rest stays in the buffer
+//! read:  data in the buffer; then whole buffers directly to the caller, and for a rest smaller
+//!        than a buffer, one buffer is read
 //! ```
 //!
-//! System calls are `read`, `write` and `lseek` at the descriptor's own offset; they block the
-//! thread, so that one request is under way at a time. Always through the page cache.
+//! System calls are `read`, `write` and `lseek` at the descriptor's own offset. They block the
+//! thread, so there is one request at a time. Always uses the page cache.
 //!
 //! Source: the system calls of glibc 2.36's `fwrite` and `fread`, as seen with strace.
 
@@ -23,8 +23,8 @@ use super::{Access, Location, Target};
 use crate::error::{Error, Result};
 use pumice_drive::base::AlignedBuffer;
 
-/// Bytes of the buffer: what the C library takes on Linux's usual file systems, whose `st_blksize`
-/// it is. The same everywhere, so that file systems can be compared.
+/// Bytes of the buffer: the C library uses `st_blksize`, which is this on Linux's usual file
+/// systems. Constant, so that file systems can be compared.
 const BUFFER_BYTES: usize = 4096;
 
 /// An open file with its buffer.
@@ -32,13 +32,13 @@ pub struct StdioTarget(RefCell<Stream>);
 
 struct Stream {
     file: File,
-    /// Where the caller is; the descriptor is ahead of it when reading and behind it when writing.
+    /// Offset of the caller. The descriptor's offset is higher when reading and lower when writing.
     position: u64,
     buffer: [u8; BUFFER_BYTES],
     held: Held,
 }
 
-/// What of the buffer means something.
+/// The valid content of the buffer.
 enum Held {
     Unread(Range<usize>),
     Unwritten(usize),
@@ -48,7 +48,7 @@ impl StdioTarget {
     /// Opens the file of a location.
     ///
     /// # Errors
-    /// Those of [`Location::open_file`].
+    /// The errors of [`Location::open_file`].
     pub fn open(location: &Location) -> Result<Self> {
         let file = location.open_file(Access { direct: false })?;
         let buffer = [0; BUFFER_BYTES];
@@ -57,7 +57,7 @@ impl StdioTarget {
 }
 
 impl Stream {
-    /// Goes where the caller wants to be, if it is not there.
+    /// Seeks to the caller's offset if necessary.
     fn seek(&mut self, offset: u64) -> io::Result<()> {
         self.write_buffer()?;
         self.held = Held::Unread(0..0);
@@ -93,7 +93,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Gives how much there was.
+    /// Returns the number of bytes read.
     fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
         if offset != self.position || matches!(self.held, Held::Unwritten(_)) {
             self.seek(offset)?;
@@ -141,25 +141,25 @@ impl Target for StdioTarget {
         let result = match self.0.borrow_mut().read(offset, &mut buffer) {
             Ok(count) if count == buffer.len() => Ok(()),
             Ok(count) => Err(too_short(buffer.len(), offset, count)),
-            Err(error) => Err(failed("a read", offset, error)),
+            Err(error) => Err(failed("read", offset, error)),
         };
         (buffer, result)
     }
 
     async fn write(&self, offset: u64, buffer: &Arc<AlignedBuffer>) -> Result<()> {
         let written = self.0.borrow_mut().write(offset, buffer);
-        written.map_err(|error| failed("a write", offset, error))
+        written.map_err(|error| failed("write", offset, error))
     }
 
     /// Writes the buffer first, as `fflush` does.
     async fn flush(&self) -> Result<()> {
         let mut stream = self.0.borrow_mut();
         let flushed = stream.write_buffer().and_then(|()| stream.file.sync_data());
-        flushed.map_err(|error| Error::io("the flush", error))
+        flushed.map_err(|error| Error::io("flush failed", error))
     }
 
     async fn trim(&self, _offset: u64, _len: u64) -> Result<()> {
-        Err(Error::unsupported("the C library's streams cannot trim"))
+        Err(Error::unsupported("C library streams do not support trim"))
     }
 
     async fn close(&self) -> Result<()> {

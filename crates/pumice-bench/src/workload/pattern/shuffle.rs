@@ -1,7 +1,7 @@
-//! Numbers in an order that is drawn, without memory for them.
+//! A pseudo-random permutation that needs no memory.
 //!
-//! A Feistel network of four rounds permutes the numbers below a power of four; what lies beyond
-//! the ones that are wanted is permuted again, until it does not.
+//! A Feistel network of four rounds permutes the numbers below a power of four. Results outside the
+//! range are permuted again until they fall into it.
 //!
 //! Source: Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002 (cycle walking).
 
@@ -9,7 +9,7 @@ use pumice_drive::base::seed::mix;
 
 const ROUNDS: u64 = 4;
 
-/// The numbers below `count`, in an order.
+/// A permutation of the numbers below `count`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shuffle {
     count: u64,
@@ -18,13 +18,13 @@ pub(super) struct Shuffle {
 }
 
 impl Shuffle {
-    /// Another order for another seed; `count` is 1 to 2^62.
+    /// Returns the permutation of a seed; `count` is 1 to 2^62.
     pub(super) fn new(count: u64, seed: u64) -> Self {
         let bits = 64 - (count.max(1) - 1).leading_zeros();
         Self { count, half_bits: bits.div_ceil(2).max(1), seed }
     }
 
-    /// The number at `place`, below `count`. Fewer than four permutations on average.
+    /// Returns the number at `index`, below `count`. Takes fewer than four permutations on average.
     pub(super) fn record(&self, place: u64) -> u64 {
         let mut number = self.permuted(place);
         while number >= self.count {

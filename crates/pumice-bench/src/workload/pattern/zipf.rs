@@ -1,37 +1,38 @@
-//! Records drawn by Zipf's law: some hot, many cold, without a border between.
+//! Records drawn from a Zipf distribution: a smooth transition from few hot to many cold records.
 //!
-//! Ranks are scattered over the span, so that hot records are no neighbours; every thread and run
-//! of a workload has the same hot records. Deliberately no shuffled table: a span may have more
-//! records than memory has room for.
+//! Ranks are scattered over the span, so that hot records are not neighbours. Every thread and run
+//! of a workload has the same hot records. There is no shuffled table, because a span may have more
+//! records than fit into memory.
 
 use rand::distr::Distribution;
 
 use pumice_drive::base::seed::Random;
 
-/// The golden ratio's fraction: of all factors it keeps the multiples of a number furthest apart.
+/// The fraction of the golden ratio: as a factor it keeps the multiples of a number furthest apart.
 ///
 /// Source: Knuth, The Art of Computer Programming, vol. 3, section 6.4, Fibonacci hashing.
 const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
-/// Steps that are tried from there on: more than there can be numbers in a row that all share a
+/// Candidate steps from there on: more than there can be consecutive numbers that all share a
 /// divisor with a number below 2^64.
 const STEPS_TRIED: u64 = 128;
 
-/// How near to 1 an exponent is taken for 1, where the formula for others loses its digits.
+/// Distance from 1 below which an exponent counts as 1, because the general formula loses
+/// precision.
 const NEAR_ONE: f64 = 1e-9;
 
-/// Zipf's law over records numbered from 0.
+/// A Zipf distribution over records numbered from 0.
 pub(super) struct Zipf {
     ranks: rand_distr::Zipf<f64>,
     records: u64,
-    /// From the record of one rank to that of the next; shares no divisor with `records`, so that
+    /// Distance from the record of one rank to that of the next; coprime to `records`, so that
     /// every record has a rank.
     step: u64,
 }
 
 impl Zipf {
-    /// Zipf's law over `records` records, at least one, with the exponent `theta`, above 0: rank r
-    /// is drawn with a probability of r^-theta by the sum of all.
+    /// Returns the distribution over `records` records, at least one, with the exponent `theta`
+    /// above 0: rank r has the probability r^-theta divided by the sum of all.
     pub(super) fn new(records: u64, theta: f64) -> Self {
         let theta = if (theta - 1.0).abs() < NEAR_ONE { 1.0 } else { theta };
         let ranks = rand_distr::Zipf::new(records as f64, theta);
@@ -42,21 +43,21 @@ impl Zipf {
         Self { ranks: ranks.expect("an exponent and a number that were checked"), records, step }
     }
 
-    /// A record.
+    /// Returns a random record.
     pub(super) fn draw(&self, random: &mut Random) -> u64 {
-        // Rounding may lead behind the last rank.
+        // Rounding may exceed the last rank.
         let rank = (self.ranks.sample(random) as u64).clamp(1, self.records);
         self.record(rank)
     }
 
-    /// The record of a rank from 1 on.
+    /// Returns the record of a rank, from 1 on.
     fn record(&self, rank: u64) -> u64 {
         (u128::from(rank - 1) * u128::from(self.step) % u128::from(self.records)) as u64
     }
 }
 
-/// The largest quotient of Euclid's algorithm, or none if the two share a divisor. Multiples of
-/// `step` come the less near to each other, modulo `records`, the smaller it is.
+/// Returns the largest quotient of Euclid's algorithm, or `None` if the numbers share a divisor.
+/// The smaller it is, the further apart are the multiples of `step` modulo `records`.
 ///
 /// Source: the three-distance theorem (Sos, 1958).
 fn largest_quotient(step: u64, records: u64) -> Option<u64> {

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
-use crate::payload::{Kind, Options, Saving};
+use crate::payload::{Kind, PayloadOptions, Saving};
 use crate::workload::pattern::Requests;
 use crate::workload::{Operation, Pattern};
 use pumice_drive::base::ErrorKind;
@@ -37,7 +37,7 @@ fn workload(operation: Operation) -> Workload {
 
 fn run(workload: Workload) -> RunSpec {
     let saved = Saving::from_fraction(0.5);
-    let payload = Payload::new(Options::new(Kind::Exact(saved))).unwrap();
+    let payload = Payload::new(PayloadOptions::new(Kind::Exact(saved))).unwrap();
     RunSpec { workload, payload, stream: 10, seed: 3 }
 }
 
@@ -156,7 +156,7 @@ fn a_target_that_is_too_short_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let location = file(folder.path());
     let error = go(&location, &run(workload(Operation::Read))).unwrap_err();
-    assert!(error.chain().contains("shorter than the workload's span"), "{}", error.chain());
+    assert!(error.chain().contains("smaller than the span"), "{}", error.chain());
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn buffered_operations_write_and_read_the_same() {
         }
         location.empty().unwrap();
         let error = go(&location, &buffered(FRead, 1)).unwrap_err();
-        assert!(error.chain().contains("shorter than the workload's span"), "{}", error.chain());
+        assert!(error.chain().contains("smaller than the span"), "{}", error.chain());
     }
 }
 

@@ -106,7 +106,7 @@ fn what_is_no_result_is_refused() {
     refused(&text.replace("\"interval_ns\":50000000", "\"interval_ns\":0"), "took no time");
     refused(&text.replace("\"seconds\":1.25", "\"seconds\":-1.0"), "took no time");
     refused(&text.replace("\"place\":1,", "\"plaice\":1,"), "line 3: missing field");
-    refused(&text.replacen("\"depth\":4", "\"depth\":0", 1), "no plan");
+    refused(&text.replacen("\"depth\":4", "\"depth\":0", 1), "invalid plan");
     let endless = format!("{}{}", text, "x".repeat(LINE_BYTES_MAX as usize + 1));
     refused(&endless, "line 5: the line is too long");
 }

@@ -1,4 +1,4 @@
-//! From numbers to places on an axis: range, scale, round ticks and their labels.
+//! From numbers to axis on an axis: range, scale, round ticks and their labels.
 //!
 //! Deliberately knows no direction: the caller says at which pixel the axis begins and ends.
 
@@ -22,7 +22,7 @@ pub(super) enum Ends {
 
 /// An axis between two pixels.
 #[derive(Clone, Debug)]
-pub(super) struct Places {
+pub(super) struct PixelAxis {
     scale: Scale,
     /// Ends of the axis, in units of `unit_of`; `low < high`.
     low: f64,
@@ -32,7 +32,7 @@ pub(super) struct Places {
     ticks: Vec<f64>,
 }
 
-impl Places {
+impl PixelAxis {
     /// An axis that shows all of `values` that its scale can show, with about `ticks` ticks. An
     /// axis of percentiles ends at the data in any case.
     pub(super) fn new(scale: Scale, values: &[f64], ticks: usize, ends: Ends) -> Self {
@@ -200,8 +200,8 @@ mod tests {
     use super::*;
 
     fn labels(scale: Scale, values: &[f64]) -> Vec<String> {
-        let places = Places::new(scale, values, 5, Ends::Ticks);
-        places.ticks().into_iter().map(|(_, label)| label).collect()
+        let axis = PixelAxis::new(scale, values, 5, Ends::Ticks);
+        axis.ticks().into_iter().map(|(_, label)| label).collect()
     }
 
     #[test]
@@ -249,11 +249,11 @@ mod tests {
             for a in extremes {
                 for b in extremes {
                     for ends in [Ends::Ticks, Ends::Data] {
-                        let places = Places::new(scale, &[a, b], 5, ends).between(10.0, 90.0);
-                        let ticks = places.ticks();
+                        let axis = PixelAxis::new(scale, &[a, b], 5, ends).between(10.0, 90.0);
+                        let ticks = axis.ticks();
                         assert!(ticks.len() <= 26, "{scale:?} {a} {b}: {ticks:?}");
                         for value in ticks.iter().map(|tick| tick.0).chain(extremes) {
-                            let at = places.at(value);
+                            let at = axis.at(value);
                             assert!((10.0..=90.0).contains(&at), "{scale:?} {a} {b}: {value} {at}");
                         }
                     }
@@ -264,21 +264,22 @@ mod tests {
 
     #[test]
     fn an_axis_ends_at_ticks_or_at_the_data() {
-        let ticks = |ends| Places::new(Scale::Linear, &[3.0, 5003.0], 2, ends).ticks();
+        let ticks = |ends| PixelAxis::new(Scale::Linear, &[3.0, 5003.0], 2, ends).ticks();
         let values = |ends| ticks(ends).into_iter().map(|tick| tick.0).collect::<Vec<_>>();
         assert_eq!(values(Ends::Ticks), [0.0, 5000.0, 10_000.0]);
         assert_eq!(values(Ends::Data), [5000.0]);
-        let places = Places::new(Scale::Linear, &[3.0, 5003.0], 2, Ends::Data).between(0.0, 10.0);
-        assert_eq!((places.at(3.0), places.at(5003.0)), (0.0, 10.0));
+        let axis = PixelAxis::new(Scale::Linear, &[3.0, 5003.0], 2, Ends::Data).between(0.0, 10.0);
+        assert_eq!((axis.at(3.0), axis.at(5003.0)), (0.0, 10.0));
     }
 
     #[test]
     fn numbers_are_at_their_places() {
-        let places = Places::new(Scale::Linear, &[8.0], 5, Ends::Ticks).between(100.0, 0.0);
-        assert_eq!((places.at(0.0), places.at(4.0), places.floor()), (100.0, 50.0, 100.0));
-        let places = Places::new(Scale::Log, &[1.0, 100.0], 2, Ends::Data).between(0.0, 10.0);
-        assert!((places.at(10.0) - 5.0).abs() < 1e-9);
-        let places = Places::new(Scale::Percentile, &[0.0, 99.99], 5, Ends::Data).between(0.0, 4.0);
-        assert!((places.at(99.0) - 2.0).abs() < 1e-9);
+        let axis = PixelAxis::new(Scale::Linear, &[8.0], 5, Ends::Ticks).between(100.0, 0.0);
+        assert_eq!((axis.at(0.0), axis.at(4.0), axis.floor()), (100.0, 50.0, 100.0));
+        let axis = PixelAxis::new(Scale::Log, &[1.0, 100.0], 2, Ends::Data).between(0.0, 10.0);
+        assert!((axis.at(10.0) - 5.0).abs() < 1e-9);
+        let axis =
+            PixelAxis::new(Scale::Percentile, &[0.0, 99.99], 5, Ends::Data).between(0.0, 4.0);
+        assert!((axis.at(99.0) - 2.0).abs() < 1e-9);
     }
 }
