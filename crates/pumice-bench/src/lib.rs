@@ -1,4 +1,23 @@
-//! x
+//! A storage benchmark whose data has a known compressibility.
+//!
+//! ```text
+//!   reproduce        published experiments on simulated drives
+//!     |
+//!   bench            forecast            measurements on a target; figures of a simulated drive
+//!     |                 |
+//!     +----> workload <-+                what a host does: workloads, plans, presets
+//!               |
+//!      payload     stats                 pure libraries: data, and conclusions from numbers
+//!               |
+//!             error
+//! ```
+//!
+//! Imports point down only: nothing imports `forecast` or `reproduce`, and `payload` and `stats`
+//! import neither each other nor anything above them. `workload`, `payload` and `stats` are useful
+//! without the bench. The modules of `bench` are re-exported here: [`target`], [`engine`],
+//! [`runner`], [`results`], [`compare`], [`report`], [`detect`] and [`interop`].
+//!
+//! Uses a drive only as a host does; prints nothing. [`Benchmark::run`] runs a whole benchmark.
 
 mod bench;
 mod error;
@@ -8,6 +27,6 @@ pub mod reproduce;
 pub mod stats;
 pub mod workload;
 
-pub use bench::{Benchmark, FileSink, Finished, Resumption, Sink};
+pub use bench::{Activity, Benchmark, FileSink, Finished, Resumption, Sink, Status};
 pub use bench::{compare, detect, engine, interop, report, results, runner, target};
 pub use error::{Error, Result};

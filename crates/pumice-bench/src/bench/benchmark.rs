@@ -4,73 +4,16 @@
 //! prepare target -> header -> Sink::begin -> { Sink::progress, Sink::keep } per run -> remove file
 //! ```
 //!
-//! A [`Sink`] receives everything as it happens, so that an interruption loses no finished run.
-//! Prints nothing.
+//! A [`Sink`] receives everything as it happens. Prints nothing.
 
-use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-use super::results::{Header, Results, RunResult, Writer};
-use super::runner::{End, Status, carry_out};
+use super::results::{Header, Results};
+use super::runner::{End, carry_out};
+use super::sink::Sink;
 use super::target::Location;
 use crate::error::{Error, Result};
 use crate::workload::Plan;
-
-/// Receives the results of a benchmark while it runs.
-pub trait Sink {
-    /// The target is ready and the first run follows. Not called when a benchmark is resumed.
-    ///
-    /// # Errors
-    /// The header cannot be stored; the benchmark ends.
-    fn begin(&mut self, _header: &Header) -> Result<()> {
-        Ok(())
-    }
-
-    /// The benchmark starts the next activity.
-    fn progress(&mut self, _status: Status) {}
-
-    /// A run has ended.
-    ///
-    /// # Errors
-    /// The result cannot be stored; the benchmark ends.
-    fn keep(&mut self, _run: &RunResult) -> Result<()> {
-        Ok(())
-    }
-}
-
-/// Discards everything; [`Benchmark::run`] returns the results anyway.
-impl Sink for () {}
-
-/// Appends every run to a new file, which must not exist.
-pub struct FileSink {
-    path: PathBuf,
-    writer: Option<Writer>,
-}
-
-impl FileSink {
-    /// A sink that creates `path` when the benchmark begins.
-    pub fn new(path: PathBuf) -> Self {
-        Self { path, writer: None }
-    }
-}
-
-impl From<Writer> for FileSink {
-    /// Continues a file that [`Writer::resume`] has opened.
-    fn from(writer: Writer) -> Self {
-        Self { path: PathBuf::new(), writer: Some(writer) }
-    }
-}
-
-impl Sink for FileSink {
-    fn begin(&mut self, header: &Header) -> Result<()> {
-        self.writer = Some(Writer::create(&self.path, header)?);
-        Ok(())
-    }
-
-    fn keep(&mut self, run: &RunResult) -> Result<()> {
-        self.writer.as_mut().expect("a sink begins before it keeps runs").append(run)
-    }
-}
 
 /// A plan with the facts that identify its results.
 #[derive(Clone, Debug)]

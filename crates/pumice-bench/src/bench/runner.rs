@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rand::seq::SliceRandom;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::benchmark::Sink;
+use super::sink::{Activity, Sink, Status};
 use crate::bench::engine::{self, RunSpec, Sample};
 use crate::bench::results::environment::{Device, memory_bytes};
 use crate::bench::results::{RunPosition, RunResult};
@@ -34,34 +34,6 @@ const WARM_UP_STREAM: u64 = 2 * THREADS_MAX as u64;
 /// Maximum record of a fill in bytes, and records in flight: enough to saturate any target.
 const FILL_RECORD_BYTES: u64 = 1 << 20;
 const FILL_DEPTH: u32 = 8;
-
-/// What a benchmark is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activity {
-    /// Writing the whole span before the first round; the number of the pass, from 0.
-    Precondition(u32),
-    /// Writing a level's data before a test.
-    Fill,
-    /// Measuring.
-    Measure,
-}
-
-/// Current position of a benchmark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Status {
-    /// The current activity.
-    pub activity: Activity,
-    /// Round, from 0.
-    pub round: u32,
-    /// Index into the plan's tests.
-    pub test: usize,
-    /// Index into the plan's levels.
-    pub level: usize,
-    /// Completed runs.
-    pub done: u64,
-    /// Runs known to be needed, including the completed ones.
-    pub planned: u64,
-}
 
 /// How a benchmark ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -39,12 +39,8 @@ fn made(workload: &str, data: &Data, asked: &Asked, options: &ForecastOptions) -
     let size_bytes = spec_of(&profile, data, options)?.size_bytes();
     let (source, _) = Source::find(workload, asked)?;
     let cases = source.cases(size_bytes, asked)?;
-    let made = forecast(
-        Scenario { profile: &profile, cases: &cases, options: options },
-        data,
-        &Nobody,
-        &GO_ON,
-    )?;
+    let made =
+        forecast(Scenario { profile: &profile, cases: &cases, options }, data, &Nobody, &GO_ON)?;
     Ok(made.expect("nobody stopped it"))
 }
 

@@ -16,9 +16,9 @@ use std::sync::atomic::AtomicBool;
 pub use experiment::{Basis, EXPERIMENTS, Experiment, Measure, Published};
 pub use outcome::{Group, Outcome, Reproduced, document, groups, summary, table};
 
-use crate::bench::runner::{End, Status};
+use crate::bench::runner::End;
 use crate::bench::target::Location;
-use crate::bench::{Benchmark, Finished, Sink};
+use crate::bench::{Benchmark, Finished, Sink, Status};
 use crate::error::Result;
 use crate::workload::Plan;
 

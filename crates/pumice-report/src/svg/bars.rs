@@ -16,25 +16,25 @@ use super::label::{parts, shortened, text_width, wrapped};
 use super::pixel_axis::{Ends, PixelAxis};
 use super::{FONT_LABEL, FONT_TITLE, Frame, Px, Svg, series_class};
 
-/// Pixels of a bar: at least, so that it can be seen; at most, so that one alone is no wall.
+/// Minimum and maximum width of a bar in pixels: it must be visible, and a single bar must not fill
+/// the chart.
 const BAR_MIN: f64 = 7.0;
 const BAR_MAX: f64 = 46.0;
 
-/// Pixels that a group has at least, and for its longest word at most: its name shall be readable.
+/// Minimum width of a group in pixels, and maximum for its longest word: its name must be readable.
 const GROUP_MIN: f64 = 44.0;
 const WORD_MAX: f64 = 84.0;
 
-/// Pixels between the names of two groups at least.
+/// Minimum distance between the names of two groups in pixels.
 const NAME_GAP: f64 = 4.0;
 
-/// Pixels that a group has at most for each of its bars: few bars make a small chart, not one of
-/// gaps.
+/// Maximum width of a group per bar in pixels: a chart with few bars is small.
 const GROUP_MAX_PER_BAR: f64 = 110.0;
 
-/// Part of a group's width that separates it from the next.
+/// Share of a group's width that separates it from the next.
 const GROUP_GAP: f64 = 0.18;
 
-/// Lines of a group's name at most, and their distance.
+/// Maximum number of lines of a group's name, and their height.
 const NAME_LINES_MAX: usize = 4;
 const LINE_HEIGHT: f64 = 14.0;
 
@@ -77,7 +77,7 @@ pub(crate) fn bars(chart: &BarChart, frame: &Frame<'_>) -> String {
     svg.finish()
 }
 
-/// Sizes that everything else follows from.
+/// Sizes from which everything else follows.
 struct Layout {
     width: f64,
     height: f64,
@@ -115,7 +115,7 @@ impl Layout {
         let bar_width = (group_width * (1.0 - GROUP_GAP) / series).min(BAR_MAX);
         let names = chart.groups().iter().map(|group| name_lines(&group.name, group_width).len());
         let height = bottom + 6.0 + LINE_HEIGHT * names.max().unwrap_or(0) as f64 + 4.0;
-        // A lone bar has room left and right of it.
+        // A single bar has space on both sides.
         let room = if series == 1.0 { group_width - 4.0 } else { bar_width };
         let fits = |bar: &Bar| text_width(&number_text(bar), FONT_LABEL) <= room;
         let has_numbers = all().filter(|bar| bar.number.is_some()).all(fits);
@@ -124,16 +124,16 @@ impl Layout {
     }
 }
 
-/// The numbers that a bar needs the axis to show.
+/// The numbers that the axis must include for a bar.
 fn ends(bar: &Bar) -> Vec<f64> {
     let Some(height) = bar.height() else { return Vec::new() };
     let deviation = bar.number.as_ref().and_then(|number| number.deviation).unwrap_or(0.0);
-    // An error bar below zero says nothing about what can only be positive: it ends there.
+    // An error bar below zero is meaningless for positive quantities, so it ends at zero.
     let low = if height >= 0.0 { height } else { height - deviation };
     vec![low, if height >= 0.0 { height + deviation } else { height }]
 }
 
-/// What is written above a bar.
+/// The number above a bar.
 fn number_text(bar: &Bar) -> String {
     match &bar.number {
         Some(number) if bar.label.is_empty() => grouped(&number.value_text()),
@@ -141,7 +141,7 @@ fn number_text(bar: &Bar) -> String {
     }
 }
 
-/// What a pointer over a bar shows.
+/// The tooltip of a bar.
 fn about(chart: &BarChart, group: &str, series: usize, bar: &Bar) -> String {
     let number = bar.number.clone().map(|number| match number.unit.is_empty() {
         true => number.with_unit(&chart.axis.unit).to_string(),
@@ -154,7 +154,7 @@ fn about(chart: &BarChart, group: &str, series: usize, bar: &Bar) -> String {
     format!("{group}, {series}: {said}")
 }
 
-/// A bar and where it is drawn.
+/// A bar and its position.
 struct DrawnBar<'a> {
     bar: &'a Bar,
     /// Left edge in pixels.
@@ -207,7 +207,7 @@ fn draw_bar(svg: &mut Svg, layout: &Layout, drawn: &DrawnBar<'_>) {
     svg.close();
 }
 
-/// In place of a bar: why it is missing, upright if there is room, or a dash.
+/// Draws the reason why a bar is missing, rotated if there is room, or a dash.
 fn draw_missing(svg: &mut Svg, layout: &Layout, bar: &Bar, middle: f64) {
     let text = bar_text(bar);
     let floor = layout.axis.floor();

@@ -1,31 +1,32 @@
-//! How wide text is, and how it is wrapped, without a font: by classes of characters, rather too
-//! wide than too narrow.
+//! Width and line breaking of text without a font, by classes of characters; estimates are rather
+//! too wide than too narrow.
 
 use textwrap::core::Fragment;
 use textwrap::wrap_algorithms::wrap_first_fit;
 
-/// Stands for what was cut off.
+/// Replaces omitted text.
 const ELLIPSIS: char = '…';
 
-/// Width of `text` in pixels at a font size of `size`, for a sans-serif font.
+/// Returns the width of `text` in pixels at a font size of `size`, for a sans-serif font.
 pub(super) fn text_width(text: &str, size: f64) -> f64 {
     text.chars().map(em).sum::<f64>() * size
 }
 
-/// Width of a character in font sizes, as in DejaVu Sans, the widest of the common ones.
+/// Returns the width of a character in font sizes, as in DejaVu Sans, the widest of the common
+/// fonts.
 fn em(c: char) -> f64 {
     match c {
         'i' | 'j' | 'l' | 'I' | '.' | ',' | ':' | ';' | '|' | '!' | '\'' | '\u{2009}' => 0.3,
         ' ' | 'f' | 't' | 'r' | '(' | ')' | '[' | ']' | '/' | '-' => 0.4,
         'm' | 'w' | 'M' | 'W' | '@' | '%' | '…' => 1.0,
         'A'..='Z' => 0.75,
-        // East Asian characters and pictographs are as wide as high.
+        // East Asian characters and pictographs are square.
         '\u{1100}'.. => 1.0,
         _ => 0.64,
     }
 }
 
-/// Width of a part and of what joins it to the next one.
+/// Width of a part and of the joint to the next one.
 #[derive(Debug)]
 struct PartWidth {
     width: f64,
@@ -46,8 +47,8 @@ impl Fragment for PartWidth {
     }
 }
 
-/// The parts between which `text` may be broken, each with what joins it to the one before: words,
-/// and in them what ends in a hyphen, slash or underscore.
+/// Returns the parts between which `text` may be broken, each with the joint before it: words,
+/// split after hyphens, slashes and underscores.
 pub(super) fn parts(text: &str) -> Vec<(&'static str, &str)> {
     let mut parts = Vec::new();
     for word in text.split_whitespace() {
@@ -58,8 +59,8 @@ pub(super) fn parts(text: &str) -> Vec<(&'static str, &str)> {
     parts
 }
 
-/// `text` in at most `lines_max` lines of at most `width` pixels, broken between its parts; what
-/// does not fit ends in an ellipsis.
+/// Breaks `text` into at most `lines_max` lines of at most `width` pixels; omitted text is replaced
+/// by an ellipsis.
 pub(super) fn wrapped(text: &str, size: f64, width: f64, lines_max: usize) -> Vec<String> {
     let parts = parts(text);
     if parts.is_empty() {
@@ -76,15 +77,11 @@ pub(super) fn wrapped(text: &str, size: f64, width: f64, lines_max: usize) -> Ve
     for line in wrap_first_fit(&fragments, &[width]) {
         // The part after the last line makes that line too long, so that it ends in an ellipsis.
         let is_last = lines.len() + 1 == lines_max;
-        let count = if is_last { line.len() + 1 } else { line.len() }.min(rest.len());
-        let joined = rest[..count].iter().enumerate();
-        let joined =
-            joined.map(
-                |(index, (joint, part))| {
-                    if index == 0 { part.to_string() } else { format!("{joint}{part}") }
-                },
-            );
-        lines.push(shortened(&joined.collect::<String>(), size, width));
+        let count = (line.len() + usize::from(is_last)).min(rest.len());
+        let (first, others) = rest[..count].split_first().expect("a line has a part");
+        let mut text = first.1.to_owned();
+        others.iter().for_each(|(joint, part)| text.extend([*joint, *part]));
+        lines.push(shortened(&text, size, width));
         rest = &rest[line.len()..];
         if is_last {
             break;
@@ -93,7 +90,7 @@ pub(super) fn wrapped(text: &str, size: f64, width: f64, lines_max: usize) -> Ve
     lines
 }
 
-/// `text`, with an ellipsis in place of what is beyond `width` pixels.
+/// Returns `text`, with an ellipsis in place of the part beyond `width` pixels.
 pub(super) fn shortened(text: &str, size: f64, width: f64) -> String {
     if text_width(text, size) <= width {
         return text.to_owned();

@@ -7,7 +7,7 @@ use super::label::{shortened, text_width};
 use super::pixel_axis::{Ends, PixelAxis};
 use super::{FONT_LABEL, FONT_TITLE, Frame, Px, Svg, series_class};
 
-/// Points of a series up to which each has a marker.
+/// Maximum number of points of a series with markers.
 pub(super) const MARKERS_MAX: usize = 40;
 
 /// Pixels above and below the plot for titles and tick labels.
@@ -28,7 +28,7 @@ pub(crate) fn lines(chart: &LineChart, frame: &Frame<'_>) -> String {
     let labels = y.ticks().into_iter().map(|(_, label)| text_width(&label, FONT_LABEL));
     let left = labels.fold(0.0, f64::max) + TICK_GAP;
     let x = PixelAxis::new(chart.x.scale, &xs, (frame.width / 100.0) as usize, Ends::Data);
-    // The last label stands half beyond the plot.
+    // Half of the last label extends beyond the plot.
     let labels = x.ticks().into_iter().map(|(_, label)| text_width(&label, FONT_LABEL));
     let right = (frame.width - labels.fold(MARKER_RADIUS, f64::max) / 2.0).max(left + 1.0);
     let x = x.between(left, right);
@@ -66,7 +66,7 @@ pub(crate) fn lines(chart: &LineChart, frame: &Frame<'_>) -> String {
     svg.finish()
 }
 
-/// The y of every point, and the ends of its deviation where that can be drawn.
+/// Returns the y of every point, and the ends of its deviation if it can be drawn.
 fn reach(series: &Series) -> impl Iterator<Item = f64> {
     series.points.iter().enumerate().flat_map(|(index, &(_, y))| {
         let deviation = series.deviation(index).unwrap_or(0.0);
@@ -128,7 +128,7 @@ fn draw_grid(svg: &mut Svg, x: &PixelAxis, y: &PixelAxis, plot: Plot) {
         let (at, half) = (x.at(tick), text_width(&label, FONT_LABEL) / 2.0);
         let line = format!("M{} {}v4", Px(at), Px(bottom));
         svg.empty("path", &[("class", &"floor"), ("d", &line)]);
-        // Labels that would touch the one before are left out.
+        // Labels that would touch the previous label are omitted.
         if at - half >= free_from {
             svg.label("tick middle", at, bottom + 4.0 + FONT_LABEL + 2.0, &label);
             free_from = at + half + TICK_GAP;
@@ -136,7 +136,7 @@ fn draw_grid(svg: &mut Svg, x: &PixelAxis, y: &PixelAxis, plot: Plot) {
     }
 }
 
-/// The points that can be drawn, with their numbers; a new piece after each that cannot.
+/// Returns the points that can be drawn; each point that cannot be drawn starts a new piece.
 fn pieces(points: &[(f64, f64)], x: &PixelAxis, y: &PixelAxis) -> Vec<Vec<DrawnPoint>> {
     let shown = |point: &(f64, f64)| x.shows(point.0) && y.shows(point.1);
     let pieces = points.split(|point| !shown(point)).filter(|piece| !piece.is_empty());
@@ -147,8 +147,8 @@ fn pieces(points: &[(f64, f64)], x: &PixelAxis, y: &PixelAxis) -> Vec<Vec<DrawnP
     pieces.map(|piece| piece.iter().map(drawn).collect()).collect()
 }
 
-/// Of neighbours in the same column of pixels only the first, the highest, the lowest and the
-/// last: the same picture from at most four points a column.
+/// Keeps, of consecutive points in one pixel column, only the first, the highest, the lowest and
+/// the last: the same picture from at most four points per column.
 fn thinned(points: &[DrawnPoint]) -> Vec<Pixel> {
     let mut kept = Vec::new();
     for column in points.chunk_by(|a, b| a.pixel.x.floor() == b.pixel.x.floor()) {

@@ -1,22 +1,22 @@
-//! From numbers to axis on an axis: range, scale, round ticks and their labels.
+//! The mapping from numbers to pixels on an axis: range, scale, round ticks and their labels.
 //!
-//! Deliberately knows no direction: the caller says at which pixel the axis begins and ends.
+//! Independent of the direction: the caller specifies the pixels of both ends.
 
 use super::super::Scale;
 use super::super::number::grouped;
 
-/// Numbers beyond this are drawn as if they were this: sums of them stay finite.
+/// Larger numbers are drawn as this one, so that sums stay finite.
 const VALUE_MAX: f64 = 1e300;
 
-/// Percentiles are drawn up to this many nines.
+/// Percentiles are drawn up to this number of nines.
 const NINES_MAX: f64 = 9.0;
 
-/// Where an axis ends.
+/// Ends of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ends {
-    /// At ticks, and a linear one contains zero: for heights.
+    /// At ticks; a linear axis includes zero: for heights.
     Ticks,
-    /// At the first and the last number: for what happens one after the other.
+    /// At the first and the last number: for sequences.
     Data,
 }
 
@@ -33,8 +33,8 @@ pub(super) struct PixelAxis {
 }
 
 impl PixelAxis {
-    /// An axis that shows all of `values` that its scale can show, with about `ticks` ticks. An
-    /// axis of percentiles ends at the data in any case.
+    /// Returns an axis that shows all `values` possible with its scale, with about `ticks` ticks.
+    /// An axis of percentiles always ends at the data.
     pub(super) fn new(scale: Scale, values: &[f64], ticks: usize, ends: Ends) -> Self {
         let with_zero = ends == Ends::Ticks;
         let with_ticks = with_zero && scale != Scale::Percentile;
@@ -45,7 +45,7 @@ impl PixelAxis {
         });
         let (low, high) = match (low > high, scale) {
             (false, _) => (low, high),
-            // Nothing to show.
+            // No values.
             (true, Scale::Log) => (1.0, 10.0),
             (true, _) => (0.0, 1.0),
         };
@@ -59,7 +59,7 @@ impl PixelAxis {
             (low, high) = (low.min(unit_of(scale, *end)), high.max(unit_of(scale, *end)));
         }
         if low == high {
-            // More than the rounding of a large number takes away.
+            // More than the rounding error of a large number.
             high = low + f64::max(1.0, low.abs() / 10.0);
         }
         let inside = |tick: &f64| {
@@ -70,13 +70,13 @@ impl PixelAxis {
         Self { scale, low, high, from_px: 0.0, to_px: 1.0, ticks }
     }
 
-    /// The same axis between these pixels.
+    /// Returns the axis between these pixels.
     pub(super) fn between(mut self, from_px: f64, to_px: f64) -> Self {
         (self.from_px, self.to_px) = (from_px, to_px);
         self
     }
 
-    /// Pixel of a number, never beyond the ends of the axis.
+    /// Returns the pixel of a number, clamped to the ends of the axis.
     pub(super) fn at(&self, value: f64) -> f64 {
         let value = value.clamp(-VALUE_MAX, VALUE_MAX);
         let unit = match can_show(self.scale, value) {
@@ -88,7 +88,7 @@ impl PixelAxis {
         self.from_px + part * (self.to_px - self.from_px)
     }
 
-    /// Pixel that bars stand on: zero, or the lower end.
+    /// Returns the pixel of the base of bars: zero, or the lower end.
     pub(super) fn floor(&self) -> f64 {
         match self.scale {
             Scale::Linear => self.at(0.0),
@@ -96,19 +96,19 @@ impl PixelAxis {
         }
     }
 
-    /// Whether the axis can show this number.
+    /// Returns whether the scale can show this number.
     pub(super) fn shows(&self, value: f64) -> bool {
         can_show(self.scale, value)
     }
 
-    /// Ticks, ascending, with their labels.
+    /// Returns the ticks, ascending, with their labels.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         let step = self.ticks.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::MAX, f64::min);
         let largest = self.ticks.iter().fold(0.0, |largest: f64, tick| largest.max(tick.abs()));
         let label = |tick: f64| match self.scale {
             Scale::Linear => tick_label(tick, largest, step),
-            // Each by itself, in thousands from 10k on: numbers of the same length are easy to
-            // mistake for each other where each stands for ten times the one below.
+            // Each label has its own suffix, in thousands from 10k on: on a logarithmic axis, plain
+            // numbers of similar length are easily confused.
             Scale::Log => tick_label(tick, if tick >= 1e4 { tick.max(1e5) } else { tick }, tick),
             Scale::Percentile => format!("{}", (tick * 1e9).round() / 1e9),
         };
@@ -116,7 +116,7 @@ impl PixelAxis {
     }
 }
 
-/// Whether a scale has a place for `value`.
+/// Returns whether a scale can show `value`.
 fn can_show(scale: Scale, value: f64) -> bool {
     value.is_finite()
         && match scale {
@@ -126,7 +126,7 @@ fn can_show(scale: Scale, value: f64) -> bool {
         }
 }
 
-/// What is proportional to pixels.
+/// Returns the quantity that is proportional to pixels.
 fn unit_of(scale: Scale, value: f64) -> f64 {
     match scale {
         Scale::Linear => value,
@@ -135,7 +135,8 @@ fn unit_of(scale: Scale, value: f64) -> f64 {
     }
 }
 
-/// Multiples of 1, 2 or 5 times a power of ten, from at or below `low` to at or above `high`.
+/// Returns multiples of 1, 2 or 5 times a power of ten, from at or below `low` to at or above
+/// `high`.
 fn linear_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     let (low, high) =
         if low == high { (low.min(0.0), high.max(low.min(0.0) + 1.0)) } else { (low, high) };
@@ -144,7 +145,7 @@ fn linear_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power);
     let step = step.into_iter().find(|step| *step >= rough * 0.999).unwrap_or(10.0 * power);
     let (first, last) = ((low / step + 1e-9).floor(), (high / step - 1e-9).ceil());
-    // Numbers so close that their difference is lost in rounding have no ticks of their own.
+    // Numbers whose difference is lost in rounding have no ticks of their own.
     let steps = last - first;
     if !(1.0..=4.0 * count as f64 + 4.0).contains(&steps) {
         return vec![low, high];
@@ -152,7 +153,8 @@ fn linear_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     (0..=steps as usize).map(|index| (first + index as f64) * step).collect()
 }
 
-/// 1, 2 and 5 times powers of ten if there are about `count` of them, else powers of ten.
+/// Returns 1, 2 and 5 times powers of ten if there are about `count` of them, otherwise powers of
+/// ten.
 fn log_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     let decades = (low.log10().floor() as i32, high.log10().ceil() as i32);
     let all = (decades.0 - 1..=decades.1)
@@ -164,21 +166,21 @@ fn log_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     if last - first <= count + 2 {
         return all[first..=last].to_vec();
     }
-    // A decade needs less room than a round number: its ticks may be twice as many.
+    // Labels of decades are shorter than those of round numbers, so there may be twice as many.
     let every = ((decades.1 - decades.0) as usize).div_ceil(2 * count.max(1)).max(1);
     let powers = (decades.0..=decades.1).step_by(every).map(|decade| 10f64.powi(decade));
     powers.filter(|tick| *tick > 0.0 && tick.is_finite()).collect()
 }
 
-/// 0, 50, 90, 99 and so on between `low` and `high`.
+/// Returns 0, 50, 90, 99 and so on between `low` and `high`.
 fn percentile_ticks(low: f64, high: f64) -> Vec<f64> {
     let nines = (1..=NINES_MAX as i32).map(|nines| 100.0 - 10f64.powi(2 - nines));
     let ticks = [0.0, 50.0].into_iter().chain(nines);
     ticks.filter(|tick| (low - 1e-9..=high + 1e-9).contains(tick)).collect()
 }
 
-/// A tick's label with as many decimals as `step` needs, in thousands, millions and so on if the
-/// `largest` tick is that large.
+/// Returns a tick's label with the decimals that `step` needs, in thousands, millions and so on if
+/// the `largest` tick is that large.
 fn tick_label(tick: f64, largest: f64, step: f64) -> String {
     let (divisor, suffix) = match largest {
         ..1e-4 if largest > 0.0 => return format!("{tick:e}"),

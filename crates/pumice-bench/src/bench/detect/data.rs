@@ -1,5 +1,4 @@
-//! The data that tells what a target does with it: each kind differs from incompressible data in
-//! one respect only.
+//! The test data of a detection: each kind differs from incompressible data in one respect only.
 //!
 //! Invariant: two runs of one detection have no unit in common, so that nothing is saved across
 //! runs.
@@ -10,15 +9,15 @@ use crate::error::Result;
 use crate::payload::{Kind, Payload, PayloadOptions, Saving, Stream};
 use pumice_drive::base::units::format_size;
 
-/// Bytes of the smallest unit that is drawn on its own.
+/// Bytes of the smallest independent unit.
 const UNIT_BYTES: u64 = 512;
 
-/// Different bytes in data that repeats. Below 64, so that a file system that guesses from the
-/// bytes' variety whether data compresses (btrfs does) tries; random bytes that repeat it would
-/// not even try.
+/// Distinct byte values in repeating data. Below 64, so that a file system that estimates
+/// compressibility from the variety of bytes (as btrfs does) tries to compress; it would not even
+/// try for random bytes that repeat.
 const SYMBOLS: u8 = 61;
 
-/// How often duplicate data holds each block.
+/// Copies of each block in duplicate data.
 pub(super) const COPIES: u64 = 4;
 
 /// One kind of data.
@@ -27,20 +26,20 @@ pub(super) const COPIES: u64 = 4;
 pub enum Data {
     /// Random bytes.
     Incompressible,
-    /// Every 4 KiB save this many per cent.
+    /// Every 4 KiB have this saving in per cent.
     Saving(f64),
-    /// Nothing but zeroes.
+    /// Zeroes.
     Zeroes,
-    /// Random bytes, of which each quarter of the span is the same.
+    /// Random bytes; the four quarters of the span are equal.
     Duplicates,
     /// Random bytes of few values.
     FewValues,
-    /// The same, each piece of this many bytes twice in a row.
+    /// Random bytes of few values; each piece of this many bytes occurs twice in a row.
     Repeats(u64),
 }
 
 impl Data {
-    /// What speed and space are compared on; incompressible data first.
+    /// The data for comparisons of speed and space; incompressible data first.
     pub(super) const COMPARED: [Self; 5] = [
         Self::Incompressible,
         Self::Saving(50.0),
@@ -49,7 +48,7 @@ impl Data {
         Self::Duplicates,
     ];
 
-    /// Its name in reports.
+    /// Returns the name in reports.
     pub fn name(self) -> String {
         match self {
             Self::Incompressible => "incompressible".into(),
@@ -62,7 +61,7 @@ impl Data {
     }
 }
 
-/// Makes the data of one run.
+/// Generates the data of one run.
 pub(super) struct Maker {
     data: Data,
     stream: Stream,
@@ -70,10 +69,10 @@ pub(super) struct Maker {
 }
 
 impl Maker {
-    /// For the run with this number; no other run of the detection may have the same.
+    /// Returns the generator of the run with this number, which is unique in a detection.
     ///
     /// # Errors
-    /// `InvalidInput` for a saving that cannot be made.
+    /// [`Error::Invalid`] for a saving that cannot be reached.
     pub(super) fn new(data: Data, seed: u64, run: u64, span_bytes: u64) -> Result<Self> {
         let kind = match data {
             Data::Zeroes => Kind::Byte(0),
@@ -89,7 +88,7 @@ impl Maker {
         Ok(Self { data, stream: Payload::new(options)?.stream(run), span_bytes })
     }
 
-    /// Fills a buffer of whole records with what belongs at `offset`, a multiple of 256 KiB.
+    /// Fills a buffer of whole records with the data at `offset`, a multiple of 256 KiB.
     pub(super) fn fill(&self, offset: u64, buffer: &mut [u8]) {
         match self.data {
             Data::Duplicates => {

@@ -1,12 +1,12 @@
-//! What the numbers allow one to say: pure functions, no I/O.
+//! Conclusions from the readings: pure functions without I/O.
 //!
 //! ```text
-//! an account of space is usable   incompressible data takes what it should, every time
+//! an account of space is usable   incompressible data takes its full space, every time
 //! it shows a saving               every run of that data took less than any incompressible one,
 //!                                 and at least 5 % less on median
-//! speed shows something           significant among all comparisons, and faster by over 10 %
+//! speed shows a difference        significant among all comparisons, and faster by over 10 %
 //!
-//! a saving that is shown -> yes; speed alone -> perhaps; usable and nothing shown -> no;
+//! a shown saving -> yes; speed alone -> perhaps; usable and no saving shown -> no;
 //! nothing usable -> cannot tell
 //! ```
 
@@ -14,29 +14,29 @@ use super::data::Data;
 use super::{Account, Amount, Answer, Class, Operation, Speed, Strength, Sweep, SweepStep, Zeroes};
 use crate::stats::{Better, Verdict, compare, correct};
 
-/// What incompressible data must take, as a multiple of its bytes: at least nearly all of it each
-/// time, and on median not so much more that others must have been writing. Room for what a file
-/// system keeps about it, also twice. Arbitrary within that.
+/// Space of incompressible data as a multiple of its bytes: at least nearly all of it each time,
+/// and on median not so much more that other writers must be the reason. Leaves room for metadata,
+/// also twice. Arbitrary within that.
 const LEAST_TAKEN: f64 = 0.9;
 const MOST_TAKEN: f64 = 1.5;
 
-/// Smallest saving that counts: above what a file system's own blocks come to.
+/// Minimum saving that counts: above the granularity of a file system's blocks.
 const SAVED_MIN: f64 = 0.05;
 
-/// Smallest ratio of speeds that counts.
+/// Minimum ratio of speeds that counts.
 pub(super) const RATIO_MIN: f64 = 1.10;
 
-/// Share of the space below which zeroes are not kept at all: a block of 4 KiB for 128 KiB, the
-/// best that common file systems do, is 3 %.
+/// Share of the space below which zeroes are not stored at all: a block of 4 KiB for 128 KiB, the
+/// best of common file systems, is 3 %.
 const ZEROES_LEFT_OUT: f64 = 0.01;
 
-/// Share of what a level could save that it must, to count as saved.
+/// Minimum share of the possible saving for a level to count as saved.
 const SWEEP_SHARE: f64 = 0.5;
 
-/// Share that repeats must save: half is the most.
+/// Minimum share that repeats must save; the maximum is half.
 const REPEATS_SHARE: f64 = 0.2;
 
-/// The growth of one source for one kind of data.
+/// Growth of one source for one kind of data.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     pub(super) data: Data,
@@ -44,7 +44,7 @@ pub(super) struct Reading {
     pub(super) bytes: Vec<i64>,
 }
 
-/// The speeds of one operation with one kind of data.
+/// Speeds of one operation with one kind of data.
 #[derive(Clone, Debug)]
 pub(super) struct Rates {
     pub(super) data: Data,
@@ -100,7 +100,7 @@ fn unusable(base: &[i64], span_bytes: u64) -> Option<String> {
         ));
     }
     (middle > MOST_TAKEN).then(|| {
-        format!("incompressible data seemed to take {middle:.1} times its bytes: others write, too")
+        format!("incompressible data seemed to take {middle:.1} times its bytes: there are other writers")
     })
 }
 
@@ -142,12 +142,12 @@ pub(super) fn speeds(rates: &[Rates], seed: u64) -> Vec<Speed> {
     speeds
 }
 
-/// Whether an account shows that data of this kind is compressed.
+/// Returns whether data of this kind is compressible.
 pub(super) fn is_compressible(data: Data) -> bool {
     matches!(data, Data::Saving(percent) if percent > 0.0)
 }
 
-/// The account that shows compression best: usage before counters, then the greatest saving.
+/// Returns the account that shows compression best: usage before counters, then the largest saving.
 pub(super) fn best(accounts: &[Account]) -> Option<usize> {
     let saving = |account: &Account| {
         let shown = account.amounts.iter().filter(|one| one.shown && is_compressible(one.data));
@@ -161,7 +161,7 @@ pub(super) fn best(accounts: &[Account]) -> Option<usize> {
     showing.max_by(|a, b| order(a).partial_cmp(&order(b)).unwrap_or(std::cmp::Ordering::Equal))
 }
 
-/// What all evidence together says.
+/// Returns the conclusion from all evidence.
 pub(super) fn answer(accounts: &[Account], speeds: &[Speed]) -> Answer {
     let shows = |wanted: fn(Data) -> bool| {
         let amounts = accounts.iter().flat_map(|account| &account.amounts);
@@ -179,16 +179,16 @@ pub(super) fn answer(accounts: &[Account], speeds: &[Speed]) -> Answer {
     }
 }
 
-/// Whether data of a kind was faster than incompressible data, as far as that counts.
+/// Returns whether data of a kind was significantly faster than incompressible data.
 pub(super) fn faster(speeds: &[Speed], wanted: fn(Data) -> bool) -> bool {
     speeds.iter().any(|speed| speed.counts && wanted(speed.data))
 }
 
-/// What becomes of zeroes; `listed` is what somebody said who keeps a list of blocks.
+/// Returns how zeroes are stored; `listed` is the reading of a block list, if there is one.
 pub(super) fn zeroes(accounts: &[Account], listed: Option<Zeroes>) -> Zeroes {
     let usable = accounts.iter().filter(|account| account.is_usable());
     let of_zeroes = usable.flat_map(|account| &account.amounts);
-    // A saving that is not shown may be what others wrote meanwhile.
+    // A saving that is not shown may be the effect of other writers.
     let taken = of_zeroes.filter(|amount| amount.data == Data::Zeroes).filter_map(|amount| {
         amount.saved.map(|saved| if amount.shown { 1.0 - saved } else { 1.0 })
     });
@@ -200,8 +200,8 @@ pub(super) fn zeroes(accounts: &[Account], listed: Option<Zeroes>) -> Zeroes {
     }
 }
 
-/// The step that saved the least and yet enough, if `taken` bytes came out for each of the savings
-/// in `steps` (per cent, ascending), the first of which saves nothing.
+/// Returns the smallest saving that saves space. The steps are savings in per cent, ascending; the
+/// first saves nothing.
 pub(super) fn threshold(source: &str, steps: &[SweepReading]) -> Sweep {
     sweep(
         source,
@@ -212,13 +212,15 @@ pub(super) fn threshold(source: &str, steps: &[SweepReading]) -> Sweep {
     )
 }
 
-/// The farthest distance in bytes at which repeats were saved; the first step has none (0).
+/// Returns the largest distance in bytes at which repeats were saved; the first step has no repeats
+/// (0).
 pub(super) fn reach(source: &str, steps: &[SweepReading]) -> Sweep {
     sweep(source, steps, |bytes| bytes > 0.0, |_, saved| saved >= REPEATS_SHARE, f64::max)
 }
 
-/// Whether a sweep's savings rise and fall by turns, as if others had been writing: each step was
-/// made once. `rises`: savings should rise with the steps; else fall, from the second on.
+/// Returns whether a sweep's savings both rise and fall, as with other writers: each step has one
+/// run only. `rises`: savings should rise with the steps; otherwise they should fall from the
+/// second step on.
 pub(super) fn is_uneven(sweep: &Sweep, rises: bool) -> bool {
     let steps = if rises { &sweep.steps[..] } else { sweep.steps.get(1..).unwrap_or_default() };
     let falls = |pair: &[SweepStep]| pair[0].saved - pair[1].saved > SAVED_MIN;

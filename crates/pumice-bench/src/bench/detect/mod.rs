@@ -1,22 +1,21 @@
-//! Whether a target compresses or deduplicates, and how: found out from outside, with data of each
-//! kind.
+//! Detects from outside whether a target compresses or deduplicates, and how.
 //!
 //! ```text
 //! rounds   incompressible, 50 % and 90 % saved, zeroes, duplicates: in shuffled order, each
 //!          written to a fresh target, flushed and read back
-//!            -> space: what each witness's number grew by;  speed: writing, reading
-//! sweeps   only where space showed compression: savings from 0 to 75 %, repeats 2 to 128 KiB apart
-//!            -> the least saving that saves space;  how far apart repeats may be
+//!            -> space: growth of each usage source;  speed: writing, reading
+//! sweeps   only if space showed compression: savings from 0 to 75 %, repeats 2 to 128 KiB apart
+//!            -> the smallest saving that saves space;  the largest distance of repeats
 //! ```
 //!
-//! * `data`: the kinds of data; `place`: the target while it is looked at.
-//! * `witness`: who can say how much space data took; `judge`: what the numbers allow one to say.
-//! * `words`: the same for people.
+//! * `data`: the kinds of data; `region`: the tested part of the target.
+//! * `usage_source`: numbers that show used space; `judge`: conclusions from them.
+//! * `words`: reports.
 //!
-//! What lies below everything that can be read (the inside of an SSD, a cloud's storage) shows by
-//! speed at best, and speed alone is never more than "perhaps". Deliberately does not look at the
-//! map of a file's extents (FIEMAP): it takes an ioctl that safe code cannot make, and its lengths
-//! are those before compression.
+//! Compression below everything that can be read (inside an SSD, in cloud storage) shows in speed
+//! at best, and speed alone is never more than "perhaps". Does not read the map of a file's extents
+//! (FIEMAP): it needs an ioctl that safe code cannot make, and its lengths are those before
+//! compression.
 
 mod data;
 mod judge;
@@ -42,59 +41,59 @@ use crate::stats::Comparison;
 use pumice_drive::base::seed::random;
 use pumice_drive::base::units::format_size_exact;
 
-/// Version of the JSON form.
+/// Version of the JSON format.
 pub const FORMAT: u32 = 1;
 
-/// Fewest bytes to write a run: duplicates are then 2 MiB apart, beyond what is compressed as one,
-/// and what a file system keeps about the data is little against it.
+/// Minimum bytes of a run: duplicates are then 2 MiB apart, beyond what is compressed as one unit,
+/// and metadata is small in comparison.
 pub const SPAN_BYTES_MIN: u64 = 8 << 20;
 
-/// Runs of each kind of data: the fewest after which a rank test among eight comparisons can be
+/// Runs of each kind of data: the minimum with which a rank test among eight comparisons can be
 /// significant (two of 924 orders).
 const ROUNDS: usize = 6;
 
-/// Savings in per cent of which the threshold is looked for.
+/// Savings in per cent of the threshold sweep.
 const SAVINGS: [f64; 7] = [0.0, 5.0, 10.0, 12.5, 25.0, 50.0, 75.0];
 
-/// Distances of repeats in KiB from which the unit is found.
+/// Distances of repeats in KiB of the unit sweep.
 const DISTANCES_KIB: [u64; 7] = [2, 4, 8, 16, 32, 64, 128];
 
-/// What was found out about a target.
+/// Result of a detection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Detection {
     /// [`FORMAT`].
     pub pumice_detection: u32,
-    /// What was looked at, as it was named.
+    /// The target, as specified.
     pub target: String,
-    /// Facts about the machine and what is below the target.
+    /// Facts about the machine and the device below the target.
     pub environment: Vec<(String, String)>,
-    /// Bytes written a run.
+    /// Bytes written in a run.
     pub span_bytes: u64,
-    /// Repeats the order of runs and the data.
+    /// Seed of the data and of the order of runs.
     pub seed: u64,
-    /// Around the page cache.
+    /// Whether the page cache was bypassed (O_DIRECT).
     pub direct: bool,
-    /// Whether it was stopped before its end; what is missing then is missing below.
+    /// Whether the detection was stopped early; later results are then missing.
     pub stopped: bool,
-    /// What all evidence together says.
+    /// Conclusion from all evidence.
     pub answer: Answer,
-    /// The same and why, for a person, in a paragraph.
+    /// The conclusion and its reasons, in a paragraph.
     pub verdict: String,
-    /// Evidence from space: an account for each number that could be read.
+    /// Evidence from space: an account for each readable usage source.
     pub accounts: Vec<Account>,
     /// Evidence from speed.
     pub speeds: Vec<Speed>,
-    /// What becomes of zeroes.
+    /// How zeroes are stored.
     pub zeroes: Zeroes,
-    /// From which saving on space is saved, in per cent; absent if space showed no compression.
+    /// Smallest saving that saves space, in per cent; absent if space showed no compression.
     pub threshold: Option<Sweep>,
-    /// How far apart repeats may be to be saved, in bytes; absent if space showed no compression.
+    /// Largest distance of repeats that are saved, in bytes; absent if space showed no compression.
     pub reach: Option<Sweep>,
-    /// What a reader must know besides.
+    /// Remarks for readers.
     pub remarks: Vec<String>,
 }
 
-/// What all evidence together says.
+/// Conclusion from all evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
@@ -102,48 +101,48 @@ pub enum Answer {
     Compresses,
     /// Duplicates take less space.
     Deduplicates,
-    /// Both.
+    /// Both compressible data and duplicates take less space.
     Both,
-    /// What can be read shows neither.
+    /// The readable sources show neither.
     ShowsNone,
-    /// Nothing can be read, or only speed speaks for it.
+    /// No source is readable, or only speed suggests compression.
     CannotTell,
 }
 
-/// Which kind of evidence a number gives.
+/// Kind of evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
-    /// Space that is reported as used.
+    /// Used space as reported.
     Usage,
-    /// Bytes that a device below counted.
+    /// Bytes written as counted by a device below.
     Counter,
 }
 
-/// How strong a piece of evidence is.
+/// Strength of evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strength {
     /// Space was saved.
     Sure,
-    /// It would have shown a saving, and there was none.
+    /// A saving would have been visible, and there was none.
     Nothing,
-    /// It says nothing.
+    /// Not conclusive.
     Unusable,
 }
 
-/// What one number said.
+/// Evidence from one usage source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Account {
-    /// Which number.
+    /// Name of the source.
     pub name: String,
-    /// Which kind of evidence.
+    /// Kind of evidence.
     pub class: Class,
-    /// How strong.
+    /// Strength of the evidence.
     pub strength: Strength,
-    /// Why it is unusable, if it is.
+    /// Why the source is unusable, if it is.
     pub unusable: Option<String>,
-    /// What each kind of data took, incompressible first.
+    /// Space of each kind of data, incompressible data first.
     pub amounts: Vec<Amount>,
 }
 
@@ -157,20 +156,20 @@ impl Account {
     }
 }
 
-/// What one kind of data took.
+/// Space of one kind of data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Amount {
-    /// Which data.
+    /// The data.
     pub data: Data,
-    /// By how many bytes the number grew, in each run.
+    /// Growth of the source in bytes, in each run.
     pub bytes: Vec<i64>,
-    /// Share saved against incompressible data, of the medians; below 0 if it took more.
+    /// Share saved relative to incompressible data, of the medians; negative if the data took more.
     pub saved: Option<f64>,
-    /// Whether that is evidence.
+    /// Whether the saving is evidence.
     pub shown: bool,
 }
 
-/// What was done with the data.
+/// Operation with the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
@@ -180,67 +179,67 @@ pub enum Operation {
     Read,
 }
 
-/// The speed of one kind of data against that of incompressible data.
+/// Speed of one kind of data relative to incompressible data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Speed {
-    /// Which data.
+    /// The data.
     pub data: Data,
-    /// What was done with it.
+    /// The operation.
     pub operation: Operation,
-    /// 10^6 bytes a second of incompressible data, a number a run.
+    /// Speeds with incompressible data in 10^6 bytes per second, one per run.
     pub base_rates: Vec<f64>,
-    /// And of this data.
+    /// Speeds with this data, likewise.
     pub rates: Vec<f64>,
-    /// The two compared, with regard to all such comparisons.
+    /// The comparison, corrected for all comparisons of the detection.
     pub comparison: Comparison,
-    /// Whether that is evidence: faster, by more than 10 %, and not by chance.
+    /// Whether the difference is evidence: faster, by more than 10 %, and significant.
     pub counts: bool,
 }
 
-/// What becomes of zeroes.
+/// How zeroes are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Zeroes {
-    /// They take as much space as any data.
+    /// Zeroes take as much space as other data.
     Stored,
-    /// They take some space, as data that compresses well does.
+    /// Zeroes take some space, as highly compressible data does.
     Compressed,
-    /// They take none; whether as holes or as a note of their value is not known.
+    /// Zeroes take no space; it is unknown whether as holes or as a recorded value.
     LeftOut,
-    /// They take none: their value is noted.
+    /// Zeroes take no space: their value is recorded.
     Fill,
-    /// They take none: there is nothing there any more.
+    /// Zeroes take no space: they are unmapped.
     Unmapped,
-    /// Nothing usable said anything.
+    /// No usable source.
     Unknown,
 }
 
-/// A row of runs of which each gives up a little more.
+/// A series of runs with a varying parameter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sweep {
     /// The source of the readings.
     #[serde(rename = "witness")]
     pub usage_source: String,
-    /// A run each.
+    /// Steps, one run each.
     pub steps: Vec<SweepStep>,
-    /// The outermost step that saved space; `None` if none did.
+    /// The last step that saved space; `None` if no step did.
     pub limit: Option<f64>,
 }
 
 /// One run of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SweepStep {
-    /// Per cent that could be saved, or bytes between repeats.
+    /// Possible saving in per cent, or distance of repeats in bytes.
     pub value: f64,
-    /// By how many bytes the number grew.
+    /// Growth of the source in bytes.
     pub taken_bytes: i64,
-    /// Share saved against the first step.
+    /// Share saved relative to the first step.
     pub saved: f64,
-    /// Whether that is enough to count.
+    /// Whether the saving is large enough to count.
     pub is_saved: bool,
 }
 
-/// How a detection is run.
+/// Settings of a detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// How the target is opened.
@@ -271,7 +270,7 @@ pub fn detect(
     let Settings { access, span_bytes, seed, .. } = settings;
     check_span(span_bytes)?;
     if let Location::Sim(profile) = location {
-        let what = format!("{location} is simulated: pumice drives {profile} says its codec");
+        let what = format!("{location} is simulated: 'pumice drives {profile}' shows its codec");
         return Err(Error::unsupported(what));
     }
     let facts = environment(location.path().as_deref());
@@ -284,8 +283,11 @@ pub fn detect(
     let mut speeds = judge::speeds(&rounds.rates(span_bytes), seed);
     let answer = judge::answer(&accounts, &speeds);
     if answer == Answer::CannotTell && judge::faster(&speeds, |_| true) && !look.stopped() {
-        // Chance gives one such find in twenty looks. Only a second look at fresh data counts.
-        remarks.push("A first difference in speed was put to a second test.".into());
+        // One in twenty first rounds differs by chance, so only a second set of rounds on fresh
+        // data counts.
+        remarks.push(
+            "The first difference in speed was confirmed or refuted by a second test.".into(),
+        );
         rounds = look.rounds("second look")?;
         accounts = look.accounts(&rounds);
         speeds = judge::speeds(&rounds.rates(span_bytes), seed);
@@ -330,7 +332,7 @@ fn check_span(span_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// A detection under way.
+/// A detection in progress.
 struct Look<'a> {
     location: &'a Location,
     region: Region<'a>,
@@ -351,15 +353,15 @@ struct SweepInput {
 }
 
 /// The measurements of one run.
-struct Measured {
+struct RunReadings {
     data: Data,
     write_seconds: f64,
     read_seconds: f64,
-    /// By how much each witness's number grew.
+    /// Growth of each usage source.
     grown: Vec<Option<i64>>,
 }
 
-struct Rounds(Vec<Measured>);
+struct Rounds(Vec<RunReadings>);
 
 impl Look<'_> {
     fn stopped(&self) -> bool {
@@ -386,8 +388,8 @@ impl Look<'_> {
         Ok(Rounds(done))
     }
 
-    /// Writes data of a kind to a fresh target. `None` if it was stopped.
-    fn run(&mut self, data: Data, reads: bool) -> Result<Option<Measured>> {
+    /// Writes data of a kind to a fresh target. Returns `None` if it was stopped.
+    fn run(&mut self, data: Data, reads: bool) -> Result<Option<RunReadings>> {
         let maker = Maker::new(data, self.seed, self.runs, self.span_bytes)?;
         self.runs += 1;
         self.region.refresh()?;
@@ -404,7 +406,7 @@ impl Look<'_> {
             .into_iter()
             .zip(after)
             .map(|(before, after)| i64::try_from(i128::from(after?) - i128::from(before?)).ok());
-        Ok(Some(Measured { data, write_seconds, read_seconds, grown: grown.collect() }))
+        Ok(Some(RunReadings { data, write_seconds, read_seconds, grown: grown.collect() }))
     }
 
     fn readings(&self) -> Vec<Option<u64>> {
@@ -412,7 +414,7 @@ impl Look<'_> {
     }
 
     fn accounts(&self, rounds: &Rounds) -> Vec<Account> {
-        let untrimmed = "the device cannot trim: old data was in its place";
+        let untrimmed = "the device cannot trim: it still held old data";
         let one = |(index, source): (usize, &UsageSource)| {
             let kept = source.class == Class::Usage && !self.region.trims();
             let readings = rounds.readings(index);
@@ -429,14 +431,14 @@ impl Look<'_> {
         self.sources.iter().enumerate().map(one).collect()
     }
 
-    /// Bytes taken by data of each of [`SAVINGS`].
+    /// Returns the space of data with each of [`SAVINGS`].
     fn savings(&mut self, source: usize) -> Result<Option<Vec<SweepReading>>> {
         let step = |percent| SweepInput { value: percent, data: Data::Saving(percent) };
         self.sweep("threshold", source, &SAVINGS.map(step))
     }
 
-    /// Bytes taken by data that repeats at each of [`DISTANCES_KIB`], and first by data that does
-    /// not.
+    /// Returns the space of data without repeats, then of data with repeats at each of
+    /// [`DISTANCES_KIB`].
     fn distances(&mut self, source: usize) -> Result<Option<Vec<SweepReading>>> {
         let repeats = DISTANCES_KIB
             .map(|kib| SweepInput { value: (kib << 10) as f64, data: Data::Repeats(kib << 10) });
@@ -471,7 +473,7 @@ impl Rounds {
         Data::COMPARED.map(of).into()
     }
 
-    /// Rates in 10^6 bytes a second.
+    /// Speeds in 10^6 bytes per second.
     fn rates(&self, span_bytes: u64) -> Vec<Rates> {
         let rate = |seconds: f64| span_bytes as f64 / 1e6 / seconds.max(1e-9);
         let mut rates = Vec::new();
@@ -487,7 +489,7 @@ impl Rounds {
 }
 
 impl Detection {
-    /// Adds what follows from the circumstances.
+    /// Adds remarks that follow from the circumstances.
     fn remark(&mut self) {
         let fact = |name: &str| self.environment.iter().find(|(one, _)| one == name);
         let mounted = fact("file system").map_or("", |(_, value)| value.as_str());
@@ -510,7 +512,7 @@ impl Detection {
         }
         let is_drive = self.accounts.iter().any(|account| account.name.starts_with("drive"));
         if is_drive {
-            self.remarks.push("Reading may have been answered from the drive's own cache.".into());
+            self.remarks.push("Reads may have been answered from the drive's own cache.".into());
         }
     }
 }

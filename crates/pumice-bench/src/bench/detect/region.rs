@@ -1,9 +1,9 @@
-//! The target while it is looked at: made fresh before each run, written and read with the clock
-//! around the requests alone, cleaned up when dropped.
+//! The tested part of a target: made fresh before each run, written and read with only the requests
+//! timed, and cleaned up on drop.
 //!
-//! Requests go one after the other: a queue would hide in its depth what the target does with each.
-//! A file is removed and made anew before each run: what a file system notes in it about its data
-//! (btrfs, that it does not compress) must not reach into the next.
+//! Requests are issued one at a time: a queue would hide the cost of each. A file is removed and
+//! recreated before each run, because what a file system records in it about its data (for example
+//! btrfs: not compressible) must not affect the next run.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -24,28 +24,28 @@ use pumice_drive::controller::{Drive, Info, OpenOptions};
 use pumice_drive::media::file::{self, FileMedium};
 use pumice_drive::runtime::{Backend, Runtime};
 
-/// Bytes of each request: the most that common file systems compress as one, twice.
+/// Bytes of each request: twice the maximum that common file systems compress as one unit.
 pub(super) const RECORD_BYTES: u64 = 256 << 10;
 
 type OpenDrive = Rc<Drive<FileMedium, Runtime>>;
 
-/// A target that is looked at.
+/// A target under test.
 pub(super) struct Region<'a> {
     location: &'a Location,
     access: Access,
     span_bytes: u64,
     stop: &'a AtomicBool,
     runtime: Runtime,
-    /// There if the location is a drive, until the end: its file is never a target itself.
+    /// The open drive, if the location is a drive; its file is never a target itself.
     drive: Option<OpenDrive>,
-    /// There if the location is an export, until the end.
+    /// The connection, if the location is an export.
     export: Option<Rc<NbdTarget>>,
     trims: bool,
-    /// It did not answer in time when it was to stop, and is not asked any more.
+    /// The target did not answer after a stop and is not used any more.
     is_silent: Cell<bool>,
 }
 
-/// What a request goes to.
+/// An open target.
 enum Opened {
     File(FileTarget),
     Drive(OpenDrive),
@@ -90,10 +90,10 @@ impl Opened {
 }
 
 impl<'a> Region<'a> {
-    /// Makes the target ready as [`Location::prepare`] does.
+    /// Prepares the target as [`Location::prepare`] does.
     ///
     /// # Errors
-    /// Those of [`Location::prepare`] and of opening a drive or export.
+    /// The errors of [`Location::prepare`] and of opening a drive or export.
     pub(super) fn open(
         location: &'a Location,
         settings: Settings,
@@ -115,35 +115,36 @@ impl<'a> Region<'a> {
         Ok(Self { location, access, span_bytes, stop, runtime, drive, export, trims, is_silent })
     }
 
-    /// Whether a device gave its old blocks back before each run so far.
+    /// Returns whether the device freed its old blocks before each run so far.
     pub(super) fn trims(&self) -> bool {
         self.trims
     }
 
-    /// What a drive says of itself.
+    /// Returns the counters of a drive.
     pub(super) fn drive_info(&self) -> Option<Info> {
         self.drive.as_ref().map(|drive| drive.info())
     }
 
-    /// Makes the target as if nothing had been written to it.
+    /// Resets the target to its unwritten state.
     ///
     /// # Errors
-    /// The target's; none if it cannot trim.
+    /// The errors of the target; a target that cannot trim is not an error.
     pub(super) fn refresh(&mut self) -> Result<()> {
         if self.location.is_made() {
-            // Emptied first: a descriptor that is still being closed would keep its blocks.
+            // The file is emptied first: a descriptor that is still being closed would hold its
+            // blocks.
             self.location.empty()?;
             self.location.remove();
             let path = self.location.path().unwrap_or_default();
             let made = File::options().write(true).create_new(true).open(&path);
-            made.map_err(|error| Error::io(format!("cannot make {}", path.display()), error))?;
+            made.map_err(|error| Error::io(format!("cannot create {}", path.display()), error))?;
         } else {
             match self.trim() {
                 Err(error) if error.is_unsupported() => self.trims = false,
                 other => other?,
             }
         }
-        // What was freed becomes free only when the transaction that freed it has ended.
+        // Freed space becomes available only after the transaction that freed it has ended.
         self.settle()?;
         self.settle()
     }
@@ -157,7 +158,7 @@ impl<'a> Region<'a> {
         trimmed.map(|_| ())
     }
 
-    /// Runs `work` to its end; `None` if it was stopped, or given up behind a stop.
+    /// Runs `work` until it ends. Returns `None` if it was stopped, or abandoned after a stop.
     fn run<T>(&self, work: impl Future<Output = Result<Option<T>>>) -> Result<Option<T>> {
         if self.is_silent.get() {
             return Ok(None);
@@ -169,10 +170,10 @@ impl<'a> Region<'a> {
         })
     }
 
-    /// Waits until the file system has written everything, what it keeps about space included.
+    /// Waits until the file system has written everything, including its space accounting.
     ///
     /// # Errors
-    /// The operating system's.
+    /// [`Error::Io`].
     pub(super) fn settle(&self) -> Result<()> {
         if !self.location.is_made() {
             return Ok(());
@@ -182,11 +183,11 @@ impl<'a> Region<'a> {
         syncfs(&file).map_err(|errno| failed(errno.into()))
     }
 
-    /// Writes the span and flushes it; seconds of the requests and the flush. `None` if it was
-    /// stopped.
+    /// Writes and flushes the span; returns the seconds of the requests and the flush, or `None` if
+    /// it was stopped.
     ///
     /// # Errors
-    /// The target's.
+    /// The errors of the target.
     pub(super) fn write(&self, maker: &Maker) -> Result<Option<f64>> {
         let opened = self.opened()?;
         self.run(async {
@@ -198,7 +199,7 @@ impl<'a> Region<'a> {
                 }
                 match Arc::get_mut(&mut buffer) {
                     Some(bytes) => maker.fill(offset, bytes),
-                    // The target still holds its share of the last one.
+                    // The target still holds a reference to the previous buffer.
                     None => {
                         let mut bytes = AlignedBuffer::zeroed(RECORD_BYTES as usize);
                         maker.fill(offset, &mut bytes);
@@ -216,11 +217,11 @@ impl<'a> Region<'a> {
         })
     }
 
-    /// Reads the span, from below the page cache; seconds of the requests. `None` if it was
-    /// stopped.
+    /// Reads the span from below the page cache; returns the seconds of the requests, or `None` if
+    /// it was stopped.
     ///
     /// # Errors
-    /// The target's.
+    /// The errors of the target.
     pub(super) fn read(&self) -> Result<Option<f64>> {
         self.drop_cache()?;
         let opened = self.opened()?;
@@ -241,7 +242,8 @@ impl<'a> Region<'a> {
         })
     }
 
-    /// Drops what was written from the page cache. It is all durable by then, so nothing stays.
+    /// Drops the written data from the page cache. All of it is durable by then, so all of it can
+    /// be dropped.
     fn drop_cache(&self) -> Result<()> {
         if self.drive.is_some() || self.export.is_some() || self.access.direct {
             return Ok(());
@@ -276,7 +278,7 @@ fn open_drive(runtime: &Runtime, path: &Path) -> Result<OpenDrive> {
 
 impl Drop for Region<'_> {
     fn drop(&mut self) {
-        // The answer is known by now, or an error is on its way: what fails here changes neither.
+        // The result is known or an error is being returned; errors of the cleanup change neither.
         if self.location.is_made() {
             self.location.remove();
         } else {

@@ -1,7 +1,6 @@
-//! Who can say how much space data took: numbers that the system keeps anyway, read before and
-//! after a run.
+//! Sources of used space: numbers that the system maintains anyway, read before and after a run.
 //!
-//! What cannot be read is left out, and why is said in a remark.
+//! Sources that cannot be read are omitted; a remark gives the reason.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -12,7 +11,7 @@ use super::{Class, Zeroes};
 use crate::bench::results::environment::{Device, environment};
 use crate::bench::target::Location;
 
-/// Bytes of a block of `st_blocks`, whatever the file system's own are.
+/// Bytes of a block of `st_blocks`, independent of the file system's blocks.
 const STAT_BLOCK_BYTES: u64 = 512;
 
 /// Fields of zram's `mm_stat`.
@@ -22,15 +21,15 @@ const ZRAM_STORED: usize = 1;
 const ZRAM_SAME_PAGES: usize = 5;
 const ZRAM_PAGE_BYTES: u64 = 4096;
 
-/// What is said of an export.
+/// Remark for exports.
 const EXPORT_REMARK: &str = "An export does not say how much space its data takes: name the drive, \
                              file or device behind it to have that looked at.";
 
-/// A number that grows with what is stored.
+/// A number that grows with the stored data.
 pub(super) struct UsageSource {
-    /// What it is, for a person.
+    /// Name for reports.
     pub(super) name: String,
-    /// Which kind of evidence it gives.
+    /// Kind of evidence.
     pub(super) class: Class,
     source: Source,
 }
@@ -115,7 +114,7 @@ pub(super) fn usage_sources(location: &Location) -> (Vec<UsageSource>, Vec<Strin
     }
     match counted {
         Some(device) if device.name().starts_with("zram") => remarks.push(format!(
-            "Below is {}, which compresses: name it as the target to see how.",
+            "Below is {}, which compresses: specify it as the target for details.",
             device.name()
         )),
         Some(device) => found.push(UsageSource {
@@ -129,8 +128,8 @@ pub(super) fn usage_sources(location: &Location) -> (Vec<UsageSource>, Vec<Strin
     (found, remarks)
 }
 
-/// The device below a file. Some file systems (btrfs) give their files a device number of their
-/// own: then it is the one that was mounted.
+/// Returns the device below a file. Some file systems (btrfs) use device numbers of their own for
+/// files; then it is the mounted device.
 fn below(path: &Path) -> Option<Device> {
     Device::of(path).or_else(|| {
         let facts = environment(Some(path));
@@ -146,7 +145,8 @@ fn zram(folder: &Path, field: usize) -> Option<u64> {
     text.split_whitespace().nth(field)?.parse().ok()
 }
 
-/// What became of `bytes` zeroes that were just written, if somebody keeps a list of blocks.
+/// Returns how `bytes` zeroes were stored that have just been written, if a block list is
+/// available.
 pub(super) fn zeroes(location: &Location, region: &Region<'_>, bytes: u64) -> Option<Zeroes> {
     let path = location.path().unwrap_or_default();
     let mapped = match location {
@@ -159,7 +159,7 @@ pub(super) fn zeroes(location: &Location, region: &Region<'_>, bytes: u64) -> Op
         }
         Location::File(_) | Location::Folder(_) => match fs::metadata(&path).ok()?.blocks() {
             0 => 0,
-            // Blocks that are reported say nothing about how zeroes are kept.
+            // Reported blocks do not show how zeroes are stored.
             _ => return None,
         },
     };

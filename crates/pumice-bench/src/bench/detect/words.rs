@@ -1,4 +1,4 @@
-//! A detection in words and tables, for people.
+//! Reports of a detection.
 
 use super::{
     Account, Answer, Class, Data, Detection, Operation, Strength, Sweep, SweepStep, Zeroes, judge,
@@ -6,7 +6,7 @@ use super::{
 use pumice_drive::base::units::format_size;
 use pumice_report::{Align, Cell, Document, Number, Table};
 
-/// The answer and why, in a paragraph.
+/// Returns the conclusion and its reasons, in a paragraph.
 pub(super) fn verdict(detection: &Detection) -> String {
     let mut text = vec![answer(detection)];
     text.extend(space(detection));
@@ -58,7 +58,7 @@ fn cannot_tell(detection: &Detection) -> String {
         return perhaps("deduplicates");
     }
     if detection.stopped {
-        return format!("It cannot be told whether {target} compresses: too few runs were made.");
+        return format!("It is unclear whether {target} compresses: too few runs were made.");
     }
     format!(
         "It cannot be told whether {target} compresses or deduplicates: no number that can be read \
@@ -66,7 +66,7 @@ fn cannot_tell(detection: &Detection) -> String {
     )
 }
 
-/// The best account's savings.
+/// The savings of the best account.
 fn space(detection: &Detection) -> Option<String> {
     let index = judge::best(&detection.accounts).or_else(|| {
         let sure = |account: &Account| account.strength == Strength::Sure;
@@ -92,9 +92,9 @@ fn threshold(detection: &Detection) -> Option<String> {
             Some(below) => {
                 format!("Space is saved from data that can save {limit} %; at {below} % it is not.")
             }
-            None => format!("Space is saved from {limit} % on, the least that was tried."),
+            None => format!("Space is saved from {limit} % on, the smallest saving tested."),
         },
-        None => "No single step of the search for the least saving showed one.".into(),
+        None => "No single step of the threshold sweep saved space.".into(),
     })
 }
 
@@ -129,14 +129,14 @@ fn zeroes(zeroes: Zeroes) -> &'static str {
         Zeroes::Stored => "Zeroes are stored like any data.",
         Zeroes::Compressed => "Zeroes take a little space, like data that compresses well.",
         Zeroes::LeftOut => "Zeroes take no space.",
-        Zeroes::Fill => "Zeroes take no space: their value is noted.",
+        Zeroes::Fill => "Zeroes take no space: their value is recorded.",
         Zeroes::Unmapped => "Zeroes take no space: they leave holes.",
-        Zeroes::Unknown => "What becomes of zeroes is not known.",
+        Zeroes::Unknown => "It is unknown how zeroes are stored.",
     }
 }
 
 impl Detection {
-    /// All of it, for people.
+    /// Returns the full report.
     pub fn document(&self) -> Document {
         let mut document = Document::new(format!("Compression of {}", self.target), &*self.verdict);
         let space = document.section("Space");
@@ -168,7 +168,7 @@ impl Detection {
             }
         }
         let mut facts = self.environment.clone();
-        facts.push(("bytes a run".into(), format_size(self.span_bytes)));
+        facts.push(("bytes per run".into(), format_size(self.span_bytes)));
         facts.push(("seed".into(), self.seed.to_string()));
         document.section("Measured on").pairs(facts);
         document

@@ -1,16 +1,16 @@
-//! fio's JSON output as results: `--output-format=json` and `json+`, of one or more runs of fio one
-//! behind the other.
+//! fio's JSON output as results: `--output-format=json` and `json+`, of one or more concatenated
+//! runs of fio.
 //!
-//! Each direction of a job is a test; the jobs of a further output are further rounds. Latencies
-//! are there in json+ only, from its bins, each counted at the latency that fio names it by:
-//! complete requests where fio has bins of these, else from submission to completion.
+//! Each direction of a job is a test; the jobs of further outputs are further rounds. Only json+
+//! contains latencies, as bins. Each bin counts at the latency that fio names it by: of complete
+//! requests if fio has such bins, otherwise from submission to completion.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::found::{About, Found, Measured, workload};
+use super::imported::{About, Imported, Measured, workload};
 use crate::bench::results::Results;
 use crate::stats::Latencies;
 use crate::workload::{Operation, RECORD_BYTES_MAX, RECORD_BYTES_MIN, Workload};
@@ -43,7 +43,7 @@ struct Job {
     trim: Direction,
 }
 
-/// What a job did in one direction.
+/// One direction of a job.
 #[derive(Default, Deserialize)]
 struct Direction {
     #[serde(default)]
@@ -67,18 +67,17 @@ struct Latency {
     bins: BTreeMap<String, u64>,
 }
 
-/// Reads it.
+/// Parses fio's output.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The reason, as text.
 pub(super) fn parse(text: &str) -> Result<Results, String> {
-    let wrong = |error| format!("not whole output of fio's json or json+: {error}");
-    // Warnings may stand before the output; it begins with a brace on its own.
-    let start =
-        text.lines().position(|line| line.starts_with('{')).ok_or("no JSON begins in it")?;
+    let wrong = |error| format!("incomplete or malformed fio output (json or json+): {error}");
+    // Warnings may precede the output, which begins with a brace on its own line.
+    let start = text.lines().position(|line| line.starts_with('{')).ok_or("no JSON found")?;
     let skipped: usize = text.split_inclusive('\n').take(start).map(str::len).sum();
     let outputs = serde_json::Deserializer::from_str(&text[skipped..]).into_iter::<Output>();
-    let mut found = Found::default();
+    let mut found = Imported::default();
     let mut about: Option<About> = None;
     for output in outputs {
         let output = output.map_err(wrong)?;
@@ -118,9 +117,9 @@ impl Output {
     }
 }
 
-/// Each direction in which a job did anything, as a test. `names` holds those of this output.
+/// Each direction of a job that did anything, as a test. `names` holds the names in this output.
 fn add(
-    found: &mut Found,
+    found: &mut Imported,
     names: &mut Vec<String>,
     job: &Job,
     global: &Map<String, Value>,
@@ -133,7 +132,7 @@ fn add(
             1 => job.jobname.clone(),
             _ => format!("{} ({direction})", job.jobname),
         };
-        // Copies of a job (numjobs without group_reporting) have its name.
+        // Copies of a job (numjobs without group_reporting) have the same name.
         let copies = names.iter().filter(|other| **other == name).count();
         names.push(name.clone());
         let name = if copies > 0 { format!("{name} #{}", copies + 1) } else { name };
@@ -160,7 +159,7 @@ fn add(
 }
 
 impl Direction {
-    /// From the rate, which is finer than the runtime of short jobs where that is 0 ms.
+    /// The rate is more precise than the runtime, which is 0 ms for short jobs.
     fn seconds(&self) -> f64 {
         match self.runtime {
             0 => self.io_bytes as f64 / self.bw_bytes,
@@ -174,16 +173,16 @@ impl Direction {
         let mut latency = Latencies::new();
         let mut total = 0u64;
         for (ns, count) in bins {
-            let ns = ns.parse().map_err(|_| format!("'{ns}' is no latency in ns"))?;
+            let ns = ns.parse().map_err(|_| format!("invalid latency '{ns}' in ns"))?;
             let sum = total.checked_add(*count).filter(|sum| *sum <= self.total_ios);
-            total = sum.ok_or("its bins hold more requests than were made")?;
+            total = sum.ok_or("the bins contain more requests than were made")?;
             latency.record_many(ns, *count);
         }
         Ok(latency)
     }
 }
 
-/// JobOptions of a job, its own before those of all.
+/// Options of a job; its own precede the global ones.
 struct JobOptions<'a> {
     job: &'a Map<String, Value>,
     global: &'a Map<String, Value>,
@@ -210,7 +209,7 @@ impl JobOptions<'_> {
             _ => Operation::Mixed,
         };
         let record = self.get("bs").or(self.get("blocksize")).and_then(|text| {
-            // One for each direction, or one for all.
+            // One value for each direction, or one for all.
             let mut parts = text.split(',');
             let first = parts.next()?;
             let own = match direction {
@@ -240,7 +239,7 @@ impl JobOptions<'_> {
     }
 }
 
-/// A size as fio writes it: `4k` and `4kb` are 4096, `4kib` too.
+/// Parses a size as fio writes it: `4k`, `4kb` and `4kib` are 4096.
 fn size(text: &str) -> Option<u64> {
     let text = text.trim().to_ascii_lowercase();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

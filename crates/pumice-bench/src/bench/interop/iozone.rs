@@ -1,25 +1,25 @@
-//! What IOzone prints as results: the table of its automatic mode and of single files, and the sums
-//! of its throughput mode.
+//! IOzone's output as results: the table of its automatic mode and of single files, and the sums of
+//! its throughput mode.
 //!
 //! ```text
 //!               kB  reclen    write  rewrite    read ...   headings end where numbers end
-//!             1024       4   966941  2240689         ...   what was not run is blank
+//!             1024       4   966941  2240689         ...   tests that were not run are blank
 //!
 //!         Children see throughput for  2 initial writers  = 1990248.06 kB/sec
 //! ```
 //!
-//! A row that appears again is a further round, so that outputs of several runs can be put into one
-//! file. kB are 1024 bytes. Left out: pwrite and pread; in sums also fwrite and fread; what was
-//! measured in other units than kB/s.
+//! A row that occurs again is a further round, so that outputs of several runs can be concatenated.
+//! kB are 1024 bytes. Not imported: pwrite and pread; fwrite and fread in sums; measurements in
+//! units other than kB/s.
 
-use super::found::{About, Found, Measured, workload};
+use super::imported::{About, Imported, Measured, workload};
 use crate::bench::results::Results;
 use crate::stats::Latencies;
 use crate::workload::Operation;
 use crate::workload::{Test, Unit};
 use pumice_drive::base::units::format_size_exact;
 
-/// Columns of the table behind file size and record, and where their numbers end. Source: output of
+/// Columns of the table after file size and record, and where their numbers end. Source: output of
 /// IOzone 3.489.
 const COLUMNS: [(Operation, usize); 13] = [
     (Operation::Write, 33),
@@ -37,7 +37,7 @@ const COLUMNS: [(Operation, usize); 13] = [
     (Operation::FReread, 143),
 ];
 
-/// What the throughput mode calls its tests.
+/// Names of the tests in throughput mode.
 const SUMS: [(&str, Operation); 8] = [
     ("initial writers", Operation::Write),
     ("rewriters", Operation::Rewrite),
@@ -51,20 +51,20 @@ const SUMS: [(&str, Operation); 8] = [
 
 const KB: u64 = 1024;
 
-/// Reads it.
+/// Parses IOzone's output.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The reason, as text.
 pub(super) fn parse(text: &str) -> Result<Results, String> {
     let after = |what: &str| text.lines().find_map(|line| Some(line.split_once(what)?.1.trim()));
     if after("Output is in").is_some_and(|unit| !unit.starts_with("kBytes/sec")) {
-        return Err("IOzone measured in other units than kBytes/sec: leave out -O and -N".into());
+        return Err("IOzone measured in units other than kBytes/sec: remove -O and -N".into());
     }
     let version = after("$Revision:").and_then(|rest| rest.split_whitespace().next());
     let command = after("Command line used:").unwrap_or_default();
     let words: Vec<&str> = command.split_whitespace().collect();
     let file = words.windows(2).find(|pair| pair[0] == "-f").map(|pair| pair[1]);
-    let mut found = Found::default();
+    let mut found = Imported::default();
     for part in parts(text) {
         table(&mut found, &part)?;
         throughput(&mut found, &part)?;
@@ -89,7 +89,7 @@ pub(super) fn parse(text: &str) -> Result<Results, String> {
     found.finish(about)
 }
 
-/// The outputs of several runs in one file, in lines.
+/// Splits concatenated outputs into lines of each.
 fn parts(text: &str) -> Vec<Vec<&str>> {
     let mut parts = vec![Vec::new()];
     for line in text.lines() {
@@ -101,24 +101,24 @@ fn parts(text: &str) -> Vec<Vec<&str>> {
     parts
 }
 
-/// Rows of numbers under the headings.
-fn table(found: &mut Found, lines: &[&str]) -> Result<(), String> {
+/// Returns the rows of numbers below the headings.
+fn table(found: &mut Imported, lines: &[&str]) -> Result<(), String> {
     let is_heading = |line: &&&str| line.split_whitespace().take(2).eq(["kB", "reclen"]);
     let Some(heading) = lines.iter().position(|line| is_heading(&line)) else { return Ok(()) };
     for line in &lines[heading + 1..] {
         let numbers = numbers(line);
         let [(Some(file_kb), _), (Some(record_kb), _), rest @ ..] = &numbers[..] else {
-            // The table ends with a blank line, and what follows is text.
+            // The table ends with a blank line; text follows.
             match line.trim() {
                 "" => break,
-                text => return Err(format!("'{text}' is no row of IOzone's table")),
+                text => return Err(format!("'{text}' is not a row of IOzone's table")),
             }
         };
         for (value, end) in rest {
             let nearest = COLUMNS.iter().min_by_key(|(_, column)| column.abs_diff(*end));
             let (operation, column) = nearest.copied().expect("there are columns");
             let Some(value) = value.filter(|_| column.abs_diff(*end) <= 3) else {
-                return Err(format!("'{}' has a number where no column is", line.trim()));
+                return Err(format!("'{}' has a number outside the columns", line.trim()));
             };
             let one = Row { file_kb: *file_kb, record_kb: *record_kb, threads: 1 };
             one.add(found, operation, value as f64)?;
@@ -127,7 +127,7 @@ fn table(found: &mut Found, lines: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// Every word of a line as a number, if it is one, with the column in which it ends.
+/// Returns every number of a line with the column in which it ends.
 fn numbers(line: &str) -> Vec<(Option<u64>, usize)> {
     let mut numbers = Vec::new();
     let mut at = 0;
@@ -141,8 +141,8 @@ fn numbers(line: &str) -> Vec<(Option<u64>, usize)> {
     numbers
 }
 
-/// Sums of several processes.
-fn throughput(found: &mut Found, lines: &[&str]) -> Result<(), String> {
+/// Sums over several processes.
+fn throughput(found: &mut Imported, lines: &[&str]) -> Result<(), String> {
     let (mut file_kb, mut record_kb) = (0, 0);
     for line in lines {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -155,7 +155,7 @@ fn throughput(found: &mut Found, lines: &[&str]) -> Result<(), String> {
             (file_kb, record_kb) = (number(file)?, number(record)?);
         }
         let Some((_, rest)) = line.split_once("Children see throughput for") else { continue };
-        let wrong = || format!("'{}' is no sum of IOzone's throughput mode", line.trim());
+        let wrong = || format!("'{}' is not a sum of IOzone's throughput mode", line.trim());
         let (name, value) = rest.split_once('=').ok_or_else(wrong)?;
         let (count, name) = name.trim().split_once(' ').ok_or_else(wrong)?;
         let threads: u32 = count.parse().map_err(|_| wrong())?;
@@ -172,7 +172,7 @@ fn throughput(found: &mut Found, lines: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// What a number was measured with.
+/// Parameters of a number.
 struct Row {
     file_kb: u64,
     record_kb: u64,
@@ -180,13 +180,13 @@ struct Row {
 }
 
 impl Row {
-    fn add(&self, found: &mut Found, operation: Operation, kb_per_s: f64) -> Result<(), String> {
+    fn add(&self, found: &mut Imported, operation: Operation, kb_per_s: f64) -> Result<(), String> {
         let bytes = |kb: u64| kb.checked_mul(KB).filter(|_| kb <= 1 << 40);
         let (Some(file), Some(record)) = (bytes(self.file_kb), bytes(self.record_kb)) else {
-            return Err(format!("a file of {} kB cannot be", self.file_kb));
+            return Err(format!("a file of {} kB is out of range", self.file_kb));
         };
         if record == 0 || file < record {
-            return Err(format!("records of {record} bytes in a file of {file} cannot be"));
+            return Err(format!("records of {record} bytes in a file of {file} are out of range"));
         }
         let all = file.saturating_mul(u64::from(self.threads));
         let (file_size, record_size) = (format_size_exact(file), format_size_exact(record));

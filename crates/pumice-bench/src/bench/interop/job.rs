@@ -1,29 +1,29 @@
-//! A plan as a job file for fio: the same tests on data that is as alike as fio can make it.
+//! A plan as a job file for fio: the same tests on data as similar as fio can generate.
 //!
-//! What fio does otherwise stands in the job as a comment, at the place where it does.
+//! Differences are comments in the job, at the options that they concern.
 
 use std::fmt::Write;
 
 use crate::workload::{Cache, Level, Plan, Test};
 use crate::workload::{Flush, Operation, Pattern, Workload};
 
-/// The job file; each test at each level is a job, one after the other.
+/// Returns the job file; each test at each level is one job, in order.
 ///
-/// `target` is the file or device that fio is to use, as it will be written behind `filename=`. A
-/// job that fio has no counterpart for is a comment.
+/// `target` is the file or device for fio, as the value of `filename=`. A job without a counterpart
+/// in fio is a comment.
 pub fn fio_job(plan: &Plan, target: &str) -> String {
     let mut job = String::new();
     let mut line = |text: &str| {
         job += text;
         job.push('\n');
     };
-    line("; What a plan of pumice bench does, as far as fio can do it.");
-    line("; fio knows no rounds: run this file as often as the plan, and append each output of");
-    line(&format!("; --output-format=json+ to one file. The plan asks for {} rounds.", plan.runs));
-    line("; Latencies are those of the requests; data is made before them, as in the plan.");
+    line("; A plan of pumice bench, as far as fio supports it.");
+    line("; fio has no rounds: run this file as often as the plan, and append each output of");
+    line(&format!("; --output-format=json+ to one file. The plan has {} rounds.", plan.runs));
+    line("; Latencies are those of the requests; data is generated before them, as in the plan.");
     if plan.fills || plan.precondition > 0 {
         line("; Before tests that read, the plan writes the level's data: write it with a job of");
-        line("; your own, or reads find what the job before left.");
+        line("; your own, or reads return what the previous job wrote.");
     }
     line("");
     line("[global]");
@@ -31,7 +31,7 @@ pub fn fio_job(plan: &Plan, target: &str) -> String {
     line("ioengine=libaio");
     line(&format!("direct={}", u8::from(plan.direct)));
     if !plan.direct {
-        line("; Through the page cache, libaio waits for each request in its turn.");
+        line("; With the page cache, libaio waits for each request in turn.");
         line(&format!("invalidate={}", u8::from(plan.cache == Cache::Dropped)));
     }
     line(&format!("randseed={}", plan.seed));
@@ -56,7 +56,7 @@ pub fn fio_job(plan: &Plan, target: &str) -> String {
 /// One job.
 fn section(name: &str, test: &Test, level: &Level, warm_up_seconds: f64) -> String {
     let workload = &test.workload;
-    // A bracket or a line's end would end the name.
+    // A bracket or a line break would end the name.
     let name: String = name.chars().map(|c| if "[]\n\r".contains(c) { ' ' } else { c }).collect();
     let mut job = String::new();
     let Some(direction) = direction(workload) else {
@@ -86,13 +86,14 @@ fn is_random(operation: Operation) -> bool {
     matches!(operation, RandomRead | RandomWrite | Mixed | Trim)
 }
 
-/// Before the operations of the C library's buffer.
+/// Precedes operations that use the C library's buffer.
 const NO_STDIO: &str = "; fio has no buffer of 4096 bytes between as fwrite and fread do.\n";
 
-/// The line that says what is done, with what differs; `None` where fio cannot do it.
+/// Returns the options of the operation, with a comment on differences; `None` if fio does not
+/// support it.
 fn direction(workload: &Workload) -> Option<String> {
     let record = workload.record_bytes;
-    // Without the map fio draws blocks anew each time.
+    // Without the map fio draws each block independently.
     let map = if workload.pattern == Pattern::Once { "" } else { "\nnorandommap=1" };
     Some(match workload.operation {
         Operation::Write | Operation::Rewrite => "rw=write".to_owned(),
@@ -116,7 +117,7 @@ fn direction(workload: &Workload) -> Option<String> {
     })
 }
 
-/// Where it is done. Threads share sequential spans out, and all go everywhere in random ones.
+/// Offset and size. Threads divide sequential spans; random threads use the whole span.
 fn span(workload: &Workload) -> String {
     let threads = u64::from(workload.threads);
     let mut span = match workload.operation {
@@ -158,7 +159,7 @@ fn flush(flush: Flush) -> String {
     }
 }
 
-/// What is written.
+/// Options of the data.
 fn data(level: &Level) -> String {
     let mut text = "refill_buffers=1\n".to_owned();
     let name = level.kind.split(':').next().unwrap_or_default();
@@ -189,7 +190,7 @@ fn data(level: &Level) -> String {
     text
 }
 
-/// A value that stays on its line.
+/// Removes line breaks from a value.
 fn value(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

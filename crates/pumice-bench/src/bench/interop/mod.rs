@@ -1,15 +1,15 @@
-//! Other tools' results and jobs: what fio and IOzone measured as results of ours, and a plan as a
-//! job for fio.
+//! Results and jobs of other tools: measurements of fio and IOzone as results, and plans as jobs
+//! for fio.
 //!
 //! * `fio`: its JSON output; `iozone`: its text output; `job`: a job file.
-//! * `found`: tests, runs and rounds as they are found in a file.
+//! * `imported`: tests, runs and rounds of an imported file.
 //!
-//! Files are not trusted: they are bounded, and what is none of a known kind is refused with what
-//! was expected. What another tool does not say is left out, never guessed: such results have one
-//! level, `as measured`, and nothing about what its data saves.
+//! Files are not trusted: their size is limited, and files of unknown format are refused. Facts
+//! that another tool does not report are omitted, never guessed: such results have one level, `as
+//! measured`, and no findings about the compressibility of the data.
 
 mod fio;
-mod found;
+mod imported;
 mod iozone;
 mod job;
 
@@ -23,18 +23,17 @@ use pumice_drive::base::units::format_size;
 
 pub use job::fio_job;
 
-/// Bytes of another tool's file at most: json+ of a hundred jobs has a few MB.
+/// Maximum size of another tool's file in bytes: json+ of a hundred jobs has a few MB.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// Bytes by which a file's kind is told. IOzone's banner is 1.5 KB, and fio may warn before its
-/// output begins.
+/// Bytes that identify the format. IOzone's banner has 1.5 KB, and fio may print warnings first.
 const HEAD_BYTES: usize = 16 << 10;
 
-/// Reads results of ours, of fio or of IOzone, whichever the file's beginning says.
+/// Reads results of this program, of fio or of IOzone; the beginning of the file decides.
 ///
 /// # Errors
-/// `InvalidInput` for what is none of these, or not whole, with what was expected; `Unsupported`
-/// for another version of ours; the operating system's.
+/// [`Error::Invalid`] for other or incomplete files; the errors of [`results::read`];
+/// [`Error::Io`].
 pub fn read(path: &Path) -> Result<Results> {
     let failed = |error| Error::io(format!("cannot read {}", path.display()), error);
     let mut file = File::open(path).map_err(failed)?;
@@ -49,10 +48,10 @@ pub fn read(path: &Path) -> Result<Results> {
     };
     file.take(BYTES_MAX + 1 - bytes.len() as u64).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > BYTES_MAX {
-        let what = format!("more than {}: no tool writes so much", format_size(BYTES_MAX));
+        let what = format!("the file is larger than {}", format_size(BYTES_MAX));
         return Err(wrong(path, what));
     }
-    // Names of files in it need not be text.
+    // Names of files in the output need not be UTF-8.
     let text = String::from_utf8_lossy(&bytes);
     let mut results = parse(&text).map_err(|what| wrong(path, what))?;
     if let Some(name) = path.file_stem() {
@@ -70,7 +69,7 @@ fn wrong(path: &Path, what: impl std::fmt::Display) -> Error {
 
 type Parser = fn(&str) -> std::result::Result<Results, String>;
 
-/// The reader for another tool's file that begins like this.
+/// Returns the parser for the beginning of another tool's file.
 fn parser(head: &[u8]) -> Option<Parser> {
     let has = |what: &[u8]| head.windows(what.len()).any(|window| window == what);
     if head.starts_with(b"{\"pumice_bench\"") {

@@ -7,9 +7,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::super::{print, print_json};
 use pumice_bench::results::{Header, LevelFindings, Results, RunResult};
-use pumice_bench::runner::{Activity, Status};
 use pumice_bench::workload::Plan;
-use pumice_bench::{FileSink, Result, Sink};
+use pumice_bench::{Activity, FileSink, Result, Sink, Status};
 use pumice_drive::base::Result as DriveResult;
 
 /// Chunk size of the findings printed before the first run.

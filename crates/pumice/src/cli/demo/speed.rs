@@ -10,13 +10,13 @@ use indicatif::ProgressBar;
 
 use super::super::bench::unix_seconds;
 use super::{Side, failed};
-use pumice_bench::Sink;
 use pumice_bench::compare::{ComparedCell, Comparison, compare};
 use pumice_bench::report::document;
 use pumice_bench::results::{Header, Results, RunResult};
-use pumice_bench::runner::{Status, carry_out};
+use pumice_bench::runner::carry_out;
 use pumice_bench::target::Location;
 use pumice_bench::workload::{Changes, Preset};
+use pumice_bench::{Sink, Status};
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_nbd::client::Uri;
 use pumice_report::{Align, Table};

@@ -1,20 +1,20 @@
-//! Tests, runs and rounds as they are found in a file, in its order.
+//! Tests, runs and rounds of an imported file, in its order.
 //!
-//! A test that appears again, alike in everything, is a further round: tools that know no rounds
-//! are run again and their outputs put into one file.
+//! A test that occurs again with identical parameters is a further round: tools without rounds are
+//! run repeatedly and their outputs concatenated into one file.
 
 use crate::bench::results::{FORMAT, Header, Results, RunResult};
 use crate::stats::Latencies;
 use crate::workload::{Cache, Level, Order, Plan, Test};
 use crate::workload::{DEPTH_MAX, Flush, Operation, Pattern, THREADS_MAX, Workload};
 
-/// Tests of a file at most: IOzone's automatic mode makes 1,134.
+/// Maximum number of tests in a file: IOzone's automatic mode has 1,134.
 const TESTS_MAX: usize = 5000;
 
-/// Runs of a file at most.
+/// Maximum number of runs in a file.
 const RUNS_MAX: usize = 20_000;
 
-/// What a tool measured at once.
+/// One measurement of a tool.
 pub(super) struct Measured {
     pub(super) seconds: f64,
     pub(super) operations: u64,
@@ -23,7 +23,7 @@ pub(super) struct Measured {
     pub(super) warnings: Vec<String>,
 }
 
-/// What is known of the whole file.
+/// Facts about the whole file.
 #[derive(Default)]
 pub(super) struct About {
     pub(super) tool: String,
@@ -35,14 +35,14 @@ pub(super) struct About {
     pub(super) environment: Vec<(String, String)>,
 }
 
-/// What was found so far.
+/// The tests and runs so far.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct Imported {
     tests: Vec<Test>,
     runs: Vec<RunResult>,
 }
 
-/// A workload whose other numbers are the least that can be.
+/// Returns a workload with the minimum for all other numbers.
 pub(super) fn workload(operation: Operation, record_bytes: u64, span_bytes: u64) -> Workload {
     Workload {
         operation,
@@ -58,11 +58,11 @@ pub(super) fn workload(operation: Operation, record_bytes: u64, span_bytes: u64)
     }
 }
 
-impl Found {
-    /// Takes a test with what it gave.
+impl Imported {
+    /// Adds a test and its measurement.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// The reason, as text.
     pub(super) fn add(&mut self, mut test: Test, measured: Measured) -> Result<(), String> {
         let workload = &mut test.workload;
         workload.depth = workload.depth.clamp(1, DEPTH_MAX);
@@ -71,11 +71,11 @@ impl Found {
         workload.span_bytes = workload.span_bytes.max(least);
         workload.check().map_err(|error| format!("'{}': {}", test.name, error.chain()))?;
         if !(measured.seconds.is_finite() && measured.seconds > 0.0) {
-            return Err(format!("'{}' took no time that could be", test.name));
+            return Err(format!("'{}' has an invalid duration", test.name));
         }
         let index = match self.tests.iter().position(|other| other.name == test.name) {
             Some(index) if self.tests[index] == test => index,
-            Some(_) => return Err(format!("two different tests are called '{}'", test.name)),
+            Some(_) => return Err(format!("two different tests have the name '{}'", test.name)),
             None if self.tests.len() == TESTS_MAX => {
                 return Err(format!("more than {TESTS_MAX} tests"));
             }
@@ -112,13 +112,13 @@ impl Found {
         Ok(())
     }
 
-    /// All of it as results.
+    /// Returns the results.
     ///
     /// # Errors
-    /// Nothing was found.
+    /// There is no measurement.
     pub(super) fn finish(self, about: About) -> Result<Results, String> {
         if self.tests.is_empty() {
-            return Err("nothing was measured in it".to_owned());
+            return Err("the file contains no measurement".to_owned());
         }
         let runs = self.runs.iter().map(|run| run.round + 1).max().unwrap_or(1);
         let level = Level {
