@@ -161,7 +161,7 @@ fn every_form_holds_the_numbers() {
     assert_eq!(rows.len(), 2 * Operation::ALL.len());
     let bytes = fs::read(name("xlsx")).expect("a workbook");
     let mut workbook: Xlsx<_> = Xlsx::new(std::io::Cursor::new(bytes)).expect("opens");
-    let sheet = workbook.worksheet_range("Requests a second").expect("a sheet");
+    let sheet = workbook.worksheet_range("Requests per second").expect("a sheet");
     let has = |wanted: f64| {
         sheet.used_cells().any(|(_, _, cell)| {
             matches!(cell, calamine::Data::Float(number) if (number - wanted).abs() < 1e-9)

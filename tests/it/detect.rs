@@ -271,7 +271,7 @@ fn assert_cannot_tell(server: &Server) {
     assert_eq!((found.answer, found.zeroes), (Answer::CannotTell, Zeroes::Unknown));
     assert!(found.accounts.is_empty() && found.speeds.len() == 8 && !found.stopped, "{found:#?}");
     assert!(found.speeds.iter().all(|speed| speed.rates.len() == 6), "{found:#?}");
-    assert!(found.remarks.iter().any(|remark| remark.contains("name the drive")), "{found:#?}");
+    assert!(found.remarks.iter().any(|remark| remark.contains("the server uses")), "{found:#?}");
 }
 
 #[test]

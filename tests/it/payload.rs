@@ -91,11 +91,11 @@ fn mistakes_are_refused_and_leave_nothing() {
     let like = format!("like:{missing}");
     for (args, hint) in [
         (&["--saved", "120%"][..], "from 0% to 100%"),
-        (&["--saved", "50"], "like 50%"),
+        (&["--saved", "50"], "such as 50%"),
         (&["--saved", "100%"], "at most 98.9"),
         (&["--kind", "exakt"], "did you mean exact?"),
         (&["--kind", "exact"], "needs --saved"),
-        (&["--kind", "random", "--saved", "5%"], "leave --saved out"),
+        (&["--kind", "random", "--saved", "5%"], "remove --saved"),
         (&["--kind", &like], "missing"),
         (&["--size", "0"], "give a --size"),
         (&["--record", "700"], "powers of two"),

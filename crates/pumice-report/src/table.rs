@@ -206,9 +206,10 @@ impl Table {
     /// Name above unit. If only some columns have units, all names are on the same line.
     fn header_text(&self, index: usize) -> String {
         let column = &self.columns[index];
-        match column.unit.is_empty() {
-            true => column.name.clone(),
-            false => format!("{}\n{}", column.name, column.unit),
+        if column.unit.is_empty() {
+            column.name.clone()
+        } else {
+            format!("{}\n{}", column.name, column.unit)
         }
     }
 }

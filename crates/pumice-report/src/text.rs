@@ -189,10 +189,7 @@ fn bars(chart: &BarChart) -> String {
     for (index, column) in layout.column_iter_mut().enumerate() {
         let is_left = scale.has_left && index == 2;
         column.set_padding((0, if is_left { 0 } else { GAP }));
-        column.set_cell_alignment(match is_left {
-            true => CellAlignment::Right,
-            false => CellAlignment::Left,
-        });
+        column.set_cell_alignment(if is_left { CellAlignment::Right } else { CellAlignment::Left });
     }
     for index in 0..2 {
         let widest = ColumnConstraint::UpperBoundary(Width::Fixed(NAME_WIDTH_MAX + GAP));

@@ -229,9 +229,10 @@ impl Sheet {
             .set_border_bottom(FormatBorder::Thin);
         for (index, name) in flat.header.iter().enumerate() {
             let is_number = |row: &Vec<Value>| matches!(row[index], Value::Number(..));
-            let style = match flat.rows.iter().any(is_number) {
-                true => style.clone().set_align(FormatAlign::Right),
-                false => style.clone(),
+            let style = if flat.rows.iter().any(is_number) {
+                style.clone().set_align(FormatAlign::Right)
+            } else {
+                style.clone()
             };
             self.text(self.row, column(index)?, name, &style)?;
             // Long names are wrapped.
@@ -301,14 +302,15 @@ impl Sheet {
                 .set_name(caption(&line.name).as_str())
                 .set_categories(&self.range(&own, x)?)
                 .set_values(&self.range(&own, y)?);
-            match line.is_joined {
-                true => series
+            if line.is_joined {
+                series
                     .set_marker(ChartMarker::new().set_none())
-                    .set_format(ChartLine::new().set_width(1.75).set_color(colour(index))),
-                false => series
+                    .set_format(ChartLine::new().set_width(1.75).set_color(colour(index)));
+            } else {
+                series
                     .set_marker(&dot(index))
-                    .set_format(ChartFormat::new().set_line(ChartLine::new().set_hidden(true))),
-            };
+                    .set_format(ChartFormat::new().set_line(ChartLine::new().set_hidden(true)));
+            }
             if let Some(deviations) = deviations {
                 let range = self.range(&own, deviations)?;
                 series.set_y_error_bars(&error_bars(range));

@@ -349,10 +349,8 @@ impl<T: Target + 'static> Worker<T> {
     async fn end(&self) -> Result<u64> {
         self.ended.wait_for(|| (self.working.get() == 0).then_some(())).await;
         let flush_begun_ns = self.runtime.now_ns();
-        let flushed = match self.workload.operation.writes() {
-            true => self.target.flush().await,
-            false => Ok(()),
-        };
+        let flushed =
+            if self.workload.operation.writes() { self.target.flush().await } else { Ok(()) };
         let flush_ns = self.runtime.now_ns() - flush_begun_ns;
         let closed = self.target.close().await;
         if let Some(error) = self.error.take() {

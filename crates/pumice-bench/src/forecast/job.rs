@@ -291,9 +291,9 @@ impl Section {
     fn size_bytes(&self) -> std::result::Result<Option<u64>, String> {
         match self.get(&["size"]) {
             None | Some("100%") => Ok(None),
-            Some(text) if text.ends_with('%') => {
-                Err(format!("size={text}: give bytes, like 10g, or nothing for the whole drive"))
-            }
+            Some(text) if text.ends_with('%') => Err(format!(
+                "size={text}: expected bytes, such as 10g, or nothing for the whole drive"
+            )),
             Some(text) => parse_size(text).map(Some),
         }
     }
@@ -308,7 +308,7 @@ impl Section {
             "m" => 60.0,
             "h" => 3600.0,
             "d" => 86_400.0,
-            _ => return Err(format!("runtime={text} is no time: give seconds")),
+            _ => return Err(format!("runtime={text}: expected seconds")),
         };
         let number: f64 = text[..end].parse().map_err(|_| format!("runtime={text} is no time"))?;
         Ok(number * unit)
@@ -380,8 +380,8 @@ fsync=1
         for (line, word) in [
             ("rate=10m", "rate=10m"),
             ("buffer_compress_percentage=50", "--saved"),
-            ("fsync=32", "every so many"),
-            ("[more]", "at once"),
+            ("fsync=32", "after several writes"),
+            ("[more]", "concurrently"),
         ] {
             let text = format!("[x]\nrw=randwrite\nnorandommap=1\n{line}\n");
             let JobFile { remarks, .. } = JobFile::parse(&text).expect(line);

@@ -132,9 +132,10 @@ impl Forecast {
     }
 
     fn lead(&self) -> String {
-        match self.tests.iter().any(|test| test.uncompressed.is_some()) {
-            true => "Simulated: as the drive is, and the same without compression.".to_owned(),
-            false => "Simulated; this drive does not compress.".to_owned(),
+        if self.tests.iter().any(|test| test.uncompressed.is_some()) {
+            "Simulated: as the drive is, and the same without compression.".to_owned()
+        } else {
+            "Simulated; this drive does not compress.".to_owned()
         }
     }
 

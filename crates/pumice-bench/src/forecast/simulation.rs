@@ -237,9 +237,10 @@ impl<'a> Simulation<'a> {
             (_, false) => Limits { write_bytes: u64::MAX, requests: u64::MAX, until_ns: u64::MAX },
             (true, true) => Limits {
                 write_bytes: records * workload.record_bytes,
-                requests: match is_log {
-                    true => records.saturating_mul(REQUESTS_PER_RECORD),
-                    false => OTHER_RANDOM_MAX,
+                requests: if is_log {
+                    records.saturating_mul(REQUESTS_PER_RECORD)
+                } else {
+                    OTHER_RANDOM_MAX
                 },
                 until_ns: u64::MAX,
             },

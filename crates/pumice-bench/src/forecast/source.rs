@@ -168,14 +168,13 @@ impl Source {
             Self::Jobs(jobs) => {
                 let case = |job: &Job| {
                     let end = job.workload.end_bytes();
-                    let workload = match job.size_bytes {
-                        Some(_) if end > size_bytes => {
-                            return Err(beyond(&format!("job '{}'", job.name), end, size_bytes));
-                        }
-                        Some(_) => job.workload.clone(),
-                        None => whole(job.workload.clone(), size_bytes),
-                    };
-                    case(job.name.clone(), workload)
+                    if job.size_bytes.is_none() {
+                        return case(job.name.clone(), whole(job.workload.clone(), size_bytes));
+                    }
+                    if end > size_bytes {
+                        return Err(beyond(&format!("job '{}'", job.name), end, size_bytes));
+                    }
+                    case(job.name.clone(), job.workload.clone())
                 };
                 jobs.iter().map(case).collect()
             }

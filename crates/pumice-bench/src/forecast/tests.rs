@@ -223,7 +223,7 @@ fn what_goes_beyond_the_drive_is_refused_or_folded() {
     assert!(broken.contains("line 3"), "{broken}");
     let folded = with(true, true).unwrap();
     assert_eq!(folded.tests[0].drive.host_bytes, 3 * 8192);
-    assert!(folded.remarks[0].contains("not be read: 1"), "{:?}", folded.remarks);
+    assert!(folded.remarks[0].contains("malformed lines: 1"), "{:?}", folded.remarks);
     let asked = Asked {
         changes: Changes { span_bytes: Some(1 << 30), ..Changes::default() },
         ..Asked::default()
@@ -505,7 +505,7 @@ fn a_block_mapped_drive_has_its_merges_told() {
     assert!(ordered.endurance.unwrap().host_bytes > 40.0 * endurance);
     let scaled = ForecastOptions { scaled_bytes: Some(1 << 30), ..options.clone() };
     let refused = spec_of(&profile, &Data::none(), &scaled).unwrap_err().to_string();
-    assert!(refused.contains("--scaled is for a \"log\" only"), "{refused}");
+    assert!(refused.contains("--scaled is for profiles of kind \"log\" only"), "{refused}");
 }
 
 #[test]

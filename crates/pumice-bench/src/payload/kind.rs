@@ -192,7 +192,7 @@ mod tests {
             ("like", "like:PATH"),
             ("like:", "like:PATH"),
             ("replay", "replay:PATH"),
-            ("exact:5", "nothing behind a colon"),
+            ("exact:5", "no argument"),
         ] {
             let error = text.parse::<KindName>().unwrap_err();
             assert!(error.contains(hint), "{text}: {error}");

@@ -217,7 +217,7 @@ impl WindowProfile {
         Some(Self { units, middle, whole })
     }
 
-    /// Means over the units; fills count as saved.
+    /// Means over the units; fills count as fully saved.
     pub(super) fn mean(&self) -> Savings {
         let full = Savings { lz4: 1.0, zstd: 1.0 };
         let units = self.units.map(|unit| unit.unwrap_or(full));
@@ -228,7 +228,7 @@ impl WindowProfile {
     }
 }
 
-/// A profile in the making, window by window.
+/// A profile under construction, window by window.
 pub struct Profiling {
     meter: WindowMeter,
     windows: Vec<WindowProfile>,
@@ -241,20 +241,20 @@ impl Default for Profiling {
 }
 
 impl Profiling {
-    /// Windows of a profile at most.
+    /// Maximum number of windows in a profile.
     pub const WINDOWS_MAX: usize = PROFILE_WINDOWS_MAX;
 
-    /// Measures a window, unless there are enough.
+    /// Measures a window, unless the profile is full.
     ///
     /// # Panics
-    /// If `window` is not of 64 KiB.
+    /// If `window` is not 64 KiB.
     pub fn add(&mut self, window: &[u8]) {
         if self.windows.len() < PROFILE_WINDOWS_MAX {
             self.windows.push(self.meter.measure(window));
         }
     }
 
-    /// The profile of data of which this share repeats other units, of so many bytes; none without
+    /// Returns the profile of `source_bytes` of data with this share of duplicates; `None` without
     /// a window.
     pub fn finish(self, duplicates: Saving, source_bytes: u64) -> Option<Profile> {
         let any = !self.windows.is_empty();
@@ -270,10 +270,10 @@ impl WindowMeter {
         Self(PROFILE_CODECS.map(Meter::new))
     }
 
-    /// What one window of data comes to.
+    /// Returns the measurements of one window.
     ///
     /// # Panics
-    /// If `window` is not one.
+    /// If `window` is not 64 KiB.
     pub(super) fn measure(&mut self, window: &[u8]) -> WindowProfile {
         assert_eq!(window.len(), WINDOW_BYTES);
         let mut profile = WindowProfile::default();

@@ -66,8 +66,8 @@ impl FromStr for Saving {
     fn from_str(text: &str) -> Result<Self, String> {
         let Some(number) = text.trim().strip_suffix('%') else {
             return Err(format!(
-                "'{text}' could mean saved, stored or a ratio: give the saved share with its unit, \
-                 like 50%"
+                "'{text}' is ambiguous (saved, stored or a ratio): expected the saved share with \
+                 its unit, such as 50%"
             ));
         };
         let percent: Option<f64> = number.trim().parse().ok();

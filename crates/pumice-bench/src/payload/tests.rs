@@ -335,7 +335,7 @@ fn bad_options_are_refused() {
     refused(options(Kind::Exact(saving(100.0))), "save at most 98.9");
     refused(options(Kind::Exact(saving(99.9))), "byte:0");
     refused(PayloadOptions { codec: Codec::None, ..options(Kind::Exact(half)) }, "with none");
-    refused(options(Kind::Replay(Arc::from([]))), "nothing to replay");
+    refused(options(Kind::Replay(Arc::from([]))), "to replay is empty");
     refused(
         PayloadOptions { duplicates: saving(100.0), ..options(Kind::Random) },
         "less than 100 %",

@@ -178,9 +178,10 @@ impl Experiment {
 
     /// Returns the target of the experiment, without the prefix `sim:`.
     pub fn target(&self) -> String {
-        match self.conditions.is_empty() {
-            true => self.drive.clone(),
-            false => format!("{}?{}", self.drive, self.conditions),
+        if self.conditions.is_empty() {
+            self.drive.clone()
+        } else {
+            format!("{}?{}", self.drive, self.conditions)
         }
     }
 
@@ -219,7 +220,7 @@ mod tests {
             ("drive = ", "drvie = ", "unknown field"),
             ("test = \"write, 4 KiB\"", "test = \"wirte\"", "no test is called 'wirte'"),
             ("data = \"98 % dedupable\"", "data = \"x\"", "no level is called 'x'"),
-            ("basis = \"calibrated\"", "basis = \"host\"", "is of the host: say why"),
+            ("basis = \"calibrated\"", "basis = \"host\"", "effect of the host: add 'why'"),
             ("record = \"4K\"", "recrod = \"4K\"", "unknown key 'recrod'"),
         ] {
             assert!(text.contains(is), "{is}");

@@ -61,11 +61,14 @@ pub fn trend(values: &[f64]) -> Option<Trend> {
     let both = spread(&mut ranks.iter().copied()) * spread(&mut (1..=n as i64).map(|at| 2 * at));
     let rho = if both > 0.0 { (covariance as f64 / both.sqrt()).clamp(-1.0, 1.0) } else { 0.0 };
     let p = if n <= EXACT_ORDER_MAX { exact_p(&ranks, covariance) } else { student_p(rho, n)? };
-    let direction = match p < SIGNIFICANT_P {
-        _ if n < RUNS_MIN => Direction::TooFewRuns,
-        false => Direction::None,
-        true if rho > 0.0 => Direction::Rising,
-        true => Direction::Falling,
+    let direction = if n < RUNS_MIN {
+        Direction::TooFewRuns
+    } else if p >= SIGNIFICANT_P {
+        Direction::None
+    } else if rho > 0.0 {
+        Direction::Rising
+    } else {
+        Direction::Falling
     };
     Some(Trend { rho, p, direction })
 }

@@ -305,12 +305,12 @@ impl Preset {
             let kinds = if changes.kinds.is_empty() { &exact[..] } else { &changes.kinds };
             let mut levels = Vec::new();
             for kind in kinds {
-                match kind.takes_saving() {
-                    true if changes.saved.is_empty() => {
-                        return Err(invalid(format!("{kind} needs --saved, such as 50%")));
-                    }
-                    true => levels.extend(changes.saved.iter().map(|s| given(kind, Some(*s)))),
-                    false => levels.push(given(kind, None)),
+                if !kind.takes_saving() {
+                    levels.push(given(kind, None));
+                } else if changes.saved.is_empty() {
+                    return Err(invalid(format!("{kind} needs --saved, such as 50%")));
+                } else {
+                    levels.extend(changes.saved.iter().map(|saved| given(kind, Some(*saved))));
                 }
             }
             return Ok(levels);
@@ -568,9 +568,9 @@ mod tests {
             (format!("{head}[[test]]\noperation = \"wirte\"\n"), "line 5: unknown variant"),
             (format!("{head}[[test]]\noperation = \"write\"\n"), "no record size"),
             (format!("{head}{test}{test}").replace("4K", "3"), "records of 3 bytes"),
-            (format!("steady = \"x\"\n{head}{test}"), "no test is called 'x'"),
-            (format!("precision = \"2\"\n{head}{test}"), "like 50%"),
-            (format!("fills = false\n{head}{}", test.replace("write", "read")), "nobody wrote"),
+            (format!("steady = \"x\"\n{head}{test}"), "no test has the name 'x'"),
+            (format!("precision = \"2\"\n{head}{test}"), "such as 50%"),
+            (format!("fills = false\n{head}{}", test.replace("write", "read")), "never written"),
         ] {
             let error = parse(text.clone()).expect_err(&text);
             assert!(error.contains(words), "{words}: {error}");

@@ -157,9 +157,10 @@ impl FigureView {
             ),
             wide: svg::lines(chart, &frame(&format!("{id}-wide"), WIDE)),
             narrow: svg::lines(chart, &frame(&format!("{id}-narrow"), NARROW)),
-            numbers_title: match places > shown {
-                true => format!("Numbers ({shown} of {places} points)"),
-                false => "Numbers".to_owned(),
+            numbers_title: if places > shown {
+                format!("Numbers ({shown} of {places} points)")
+            } else {
+                "Numbers".to_owned()
             },
             numbers: TableView::new(&table),
         }

@@ -143,9 +143,12 @@ fn number_text(bar: &Bar) -> String {
 
 /// The tooltip of a bar.
 fn about(chart: &BarChart, group: &str, series: usize, bar: &Bar) -> String {
-    let number = bar.number.clone().map(|number| match number.unit.is_empty() {
-        true => number.with_unit(&chart.axis.unit).to_string(),
-        false => number.to_string(),
+    let number = bar.number.clone().map(|number| {
+        if number.unit.is_empty() {
+            number.with_unit(&chart.axis.unit).to_string()
+        } else {
+            number.to_string()
+        }
     });
     let series = chart.series.get(series).map_or("", String::as_str);
     let label = if bar.label.is_empty() { None } else { Some(bar.label.clone()) };

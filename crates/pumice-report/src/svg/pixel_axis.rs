@@ -79,10 +79,12 @@ impl PixelAxis {
     /// Returns the pixel of a number, clamped to the ends of the axis.
     pub(super) fn at(&self, value: f64) -> f64 {
         let value = value.clamp(-VALUE_MAX, VALUE_MAX);
-        let unit = match can_show(self.scale, value) {
-            true => unit_of(self.scale, value),
-            false if value > 0.0 => self.high,
-            false => self.low,
+        let unit = if can_show(self.scale, value) {
+            unit_of(self.scale, value)
+        } else if value > 0.0 {
+            self.high
+        } else {
+            self.low
         };
         let part = ((unit - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
         self.from_px + part * (self.to_px - self.from_px)

@@ -22,8 +22,8 @@ const ZRAM_SAME_PAGES: usize = 5;
 const ZRAM_PAGE_BYTES: u64 = 4096;
 
 /// Remark for exports.
-const EXPORT_REMARK: &str = "An export does not say how much space its data takes: name the drive, \
-                             file or device behind it to have that looked at.";
+const EXPORT_REMARK: &str = "An export does not report how much space its data takes: test the \
+                             drive, file or device that the server uses instead.";
 
 /// A number that grows with the stored data.
 pub(super) struct UsageSource {
@@ -43,7 +43,7 @@ enum Source {
 }
 
 impl UsageSource {
-    /// Its number now, in bytes.
+    /// Returns the current number of bytes.
     pub(super) fn read(&self, region: &Region<'_>) -> Option<u64> {
         match &self.source {
             Source::File(path) => Some(fs::metadata(path).ok()?.blocks() * STAT_BLOCK_BYTES),
@@ -58,7 +58,7 @@ impl UsageSource {
     }
 }
 
-/// Everybody who can say something about a location, and remarks about those who cannot.
+/// Returns the usage sources of a location, and remarks on missing ones.
 pub(super) fn usage_sources(location: &Location) -> (Vec<UsageSource>, Vec<String>) {
     let path = location.path().unwrap_or_default();
     let (mut found, mut remarks) = (Vec::new(), Vec::new());

@@ -46,7 +46,7 @@ fn cannot_tell(detection: &Detection) -> String {
     let target = &detection.target;
     let perhaps = |what: &str| {
         format!(
-            "It cannot be told whether {target} {what}: perhaps, because such data is faster than \
+            "It is unclear whether {target} {what}: perhaps, because such data is faster than \
              incompressible data by more than chance explains, but no number that can be read \
              shows that it takes less space, and other causes are possible."
         )
@@ -61,8 +61,8 @@ fn cannot_tell(detection: &Detection) -> String {
         return format!("It is unclear whether {target} compresses: too few runs were made.");
     }
     format!(
-        "It cannot be told whether {target} compresses or deduplicates: no number that can be read \
-         says how much space data takes, and neither compressible nor duplicate data is faster."
+        "It is unclear whether {target} compresses or deduplicates: no readable number \
+         shows how much space data takes, and neither compressible nor duplicate data is faster."
     )
 }
 

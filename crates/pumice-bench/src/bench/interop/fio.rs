@@ -99,9 +99,10 @@ impl Output {
         let has_bins =
             |one: &Direction| !one.clat_ns.bins.is_empty() || !one.lat_ns.bins.is_empty();
         let mut directions = self.jobs.iter().flat_map(|job| [&job.read, &job.write, &job.trim]);
-        let about = match directions.any(has_bins) {
-            true => "Measured by fio; latencies are those of its bins.",
-            false => "Measured by fio; its latencies are in json+ only (--output-format=json+).",
+        let about = if directions.any(has_bins) {
+            "Measured by fio; latencies are those of its bins."
+        } else {
+            "Measured by fio; its latencies are in json+ only (--output-format=json+)."
         };
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let options = self.options.iter().map(|(name, value)| (format!("fio {name}"), text(value)));
@@ -324,10 +325,10 @@ mod tests {
         };
         assert!(refused("\"total_ios\" : 1024", "\"total_ios\" : 9").contains("more requests"));
         assert!(refused("\"bs\" : \"4k\"", "\"bs\" : \"64m\"").contains("16 MiB"));
-        assert!(refused("\"jobs\"", "\"sboj\"").contains("not whole output of fio"));
-        assert!(parse(&PLUS[..PLUS.len() / 2]).expect_err("cut").contains("not whole"));
+        assert!(refused("\"jobs\"", "\"sboj\"").contains("malformed fio output"));
+        assert!(parse(&PLUS[..PLUS.len() / 2]).expect_err("cut").contains("incomplete"));
         let error = refused("\"io_bytes\"", "\"oi_bytes\"");
-        assert!(error.contains("nothing was measured"), "{error}");
+        assert!(error.contains("no measurement"), "{error}");
         let failed = PLUS.replacen("\"error\" : 0", "\"error\" : 5", 1);
         let results = parse(&failed).expect("output of fio");
         assert!(results.runs[0].warnings[0].contains("error 5"));

@@ -41,10 +41,7 @@ pub fn read(path: &Path) -> Result<Results> {
     file.by_ref().take(HEAD_BYTES as u64).read_to_end(&mut bytes).map_err(failed)?;
     let Some(parse) = parser(&bytes) else {
         let ours = bytes.trim_ascii_start().starts_with(b"{");
-        return match ours {
-            true => results::read(path),
-            false => Err(wrong(path, EXPECTED)),
-        };
+        return if ours { results::read(path) } else { Err(wrong(path, EXPECTED)) };
     };
     file.take(BYTES_MAX + 1 - bytes.len() as u64).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > BYTES_MAX {
@@ -116,7 +113,7 @@ mod tests {
         for (bytes, wanted) in [
             (&b""[..], "nor what IOzone prints"),
             (b"\x7fELF\0\0", "nor what IOzone prints"),
-            (b"{\"a\":1}\n", "no result of pumice bench"),
+            (b"{\"a\":1}\n", "not a result of pumice bench"),
         ] {
             let error = read_bytes(bytes).expect_err("none of these").chain();
             assert!(error.contains(wanted) && error.contains("some.out"), "{error}");

@@ -74,9 +74,10 @@ impl<'a> Cells<'a> {
 impl Cell<'_> {
     /// Returns the test's name, with the level if there are several.
     pub(super) fn name(&self) -> String {
-        match self.is_only_level {
-            true => self.test.name.clone(),
-            false => format!("{}, {}", self.test.name, self.level.name),
+        if self.is_only_level {
+            self.test.name.clone()
+        } else {
+            format!("{}, {}", self.test.name, self.level.name)
         }
     }
 

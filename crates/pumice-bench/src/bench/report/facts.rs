@@ -65,10 +65,10 @@ pub(super) fn device(cells: &Cells<'_>) -> Section {
         for (host, device) in host.into_iter().zip(device) {
             let megabytes = |bytes: f64| Number::new(bytes / 1e6, 1).with_unit("MB").into();
             let nothing = host == 0.0 && device == 0.0;
-            row.extend([host, device].map(|bytes| match nothing {
-                true => document::Cell::Empty,
-                false => megabytes(bytes),
-            }));
+            row.extend(
+                [host, device]
+                    .map(|bytes| if nothing { document::Cell::Empty } else { megabytes(bytes) }),
+            );
             row.push((host > 0.0).then(|| Number::new(device / host, 3)).into());
         }
         if has_smart {
@@ -79,8 +79,8 @@ pub(super) fn device(cells: &Cells<'_>) -> Section {
     }
     if let Some(table) = super::filled(table) {
         section.paragraph(
-            "Sums over the runs. The device counts everything that reaches it, whoever asked: \
-             metadata of file systems, other programs, what a cache wrote back later.",
+            "Sums over the runs. The device counts everything that reaches it: also metadata of \
+             file systems, other programs, and later write-back of a cache.",
         );
         section.block(table);
     }

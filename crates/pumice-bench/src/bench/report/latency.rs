@@ -44,8 +44,8 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
     }
     let Some(table) = super::filled(table) else { return section };
     section.paragraph(
-        "Lower is better. From the request to its reply, of all runs together; a percentile is \
-         what so many per cent of the requests did not exceed.",
+        "Lower is better. From the request to its reply, over all runs; a percentile is the \
+         latency that this share of the requests did not exceed.",
     );
     for chart in charts {
         section.block(chart);

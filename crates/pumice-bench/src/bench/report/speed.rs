@@ -1,4 +1,4 @@
-//! Bars and numbers of what was looked at first: bytes or requests a second.
+//! Bars and numbers of throughput and rate.
 //!
 //! Tests stand side by side in one chart for each unit. Tests that differ in nothing but the bytes
 //! of a record are a sweep and get a chart of their own, ordered by these.
@@ -10,20 +10,20 @@ use crate::workload::Workload;
 use pumice_drive::base::units::format_size_exact;
 use pumice_report::{Axis, Bar, BarChart, Column, Number, Section, Table};
 
-/// The fewest record sizes that make a sweep: two are two tests.
+/// Minimum number of record sizes in a sweep: two are just two tests.
 const SWEEP_MIN: usize = 3;
 
-/// Groups of a chart at most: more are split, so that their names can be read.
+/// Maximum number of groups in a chart, so that their names are readable; larger charts are split.
 const GROUPS_MAX: usize = 16;
 
 pub(super) fn heading(unit: Unit) -> &'static str {
     match unit {
         Unit::Throughput => "Throughput",
-        Unit::Rate => "Requests a second",
+        Unit::Rate => "Requests per second",
     }
 }
 
-/// Bars and numbers of the tests with this unit; without blocks if there are none.
+/// Returns a section with the tests of this unit; it has no blocks if there are none.
 pub(super) fn section(cells: &Cells<'_>, unit: Unit) -> Section {
     let mut section = super::section(heading(unit));
     let table = numbers(cells, unit);

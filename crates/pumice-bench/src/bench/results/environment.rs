@@ -150,10 +150,8 @@ impl Device {
         let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
         let folder = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
         // A partition's folder is inside its device's folder, which has the queue.
-        let folder = match folder.join("partition").exists() {
-            true => folder.parent()?.to_owned(),
-            false => folder,
-        };
+        let folder =
+            if folder.join("partition").exists() { folder.parent()?.to_owned() } else { folder };
         let mut device = Self { folder, has_smart: false };
         device.has_smart = device.smart_written().is_some();
         Some(device)

@@ -74,7 +74,7 @@ impl Location {
                 return Ok(Self::Nbd(Uri::parse(text)?));
             }
             return Err(invalid(format!(
-                "targets of the kind {scheme}:// are not known: give a file, a folder, a block \
+                "unknown kind of target {scheme}://: expected a file, a folder, a block \
                  device, nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, drive:PATH or sim:PROFILE"
             )));
         }
@@ -254,7 +254,7 @@ fn prepare_file(path: &Path, bytes: u64, destroy: bool) -> Result<()> {
     let free = room.f_bavail.saturating_mul(room.f_frsize).saturating_add(occupied);
     if free < bytes {
         return Err(Error::NoSpace(format!(
-            "the file system of {} has {free} bytes free, the workload needs {bytes}: give a \
+            "the file system of {} has {free} bytes free, the workload needs {bytes}: use a \
                  smaller --span",
             path.display()
         )));

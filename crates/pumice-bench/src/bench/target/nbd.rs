@@ -131,7 +131,7 @@ mod tests {
         let refused = prepare_within(&Uri::unix(&path, "disk"), 4096, false, 1_000_000);
         let refused = refused.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Busy, "{}", refused.chain());
-        assert!(refused.to_string().ends_with("has not answered a read within 0.001 s"));
+        assert!(refused.to_string().ends_with("did not answer a read within 0.001 s"));
         assert_eq!(server.join().unwrap().len(), 28, "a read and nothing behind it");
     }
 }

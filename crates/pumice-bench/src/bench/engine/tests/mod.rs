@@ -258,7 +258,7 @@ fn what_a_target_cannot_do_is_refused_beforehand() {
         (&uri, cached, with(1, 1), "frewrite needs a file"),
         (&device, cached, with(1, 1), "frewrite needs a file"),
         (&drive, cached, with(1, 1), "frewrite needs a file"),
-        (&file, direct, with(1, 1), "frewrite goes through the page cache"),
+        (&file, direct, with(1, 1), "frewrite uses the page cache"),
         (&file, cached, with(2, 1), "frewrite has one request in flight"),
         (&drive, cached, Workload { threads: 2, ..workload(Operation::Read) }, "one thread"),
     ] {
