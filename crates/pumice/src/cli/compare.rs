@@ -61,7 +61,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         let what = "--json and a file of - would both go to stdout";
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
-    let all = inputs.iter().map(|path| interop::read(path)).collect::<Result<Vec<_>>>()?;
+    let all =
+        inputs.iter().map(|path| interop::read(path)).collect::<pumice_bench::Result<Vec<_>>>()?;
     let comparison = compare(&all[0], &all[1..])?;
     if args.json {
         print_json(&comparison)?;

@@ -10,7 +10,7 @@ use super::interrupt::Interrupt;
 use super::output::open_output;
 use super::{Outcome, at_path, print, print_json, size, whole_number};
 use pumice_bench::payload::{
-    Finding, KindName, Options, Payload, Profile, Saving, Survey, UNIT_BYTES,
+    Finding, KindName, Payload, PayloadOptions, Profile, Saving, Survey, UNIT_BYTES,
 };
 use pumice_drive::base::units::format_size;
 use pumice_drive::base::{Error, ErrorKind, Result};
@@ -195,12 +195,12 @@ impl Args {
 }
 
 fn payload(args: &Args) -> Result<Payload> {
-    let mut options = Options::new(args.kind().load(args.saved)?);
+    let mut options = PayloadOptions::new(args.kind().load(args.saved)?);
     options.seed = args.seed;
     options.codec = args.codec;
     options.duplicates = args.duplicates.unwrap_or(options.duplicates);
     options.unit_bytes = args.record.map_or(UNIT_BYTES, |bytes| bytes as usize);
-    Payload::new(options)
+    Ok(Payload::new(options)?)
 }
 
 fn profile(path: &Path, args: &Args) -> Result<Outcome> {

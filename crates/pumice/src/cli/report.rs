@@ -38,7 +38,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let inputs: Vec<&Path> = args.results.iter().map(PathBuf::as_path).collect();
     let opened = args.documents.open(&inputs)?;
-    let all: Vec<Results> = inputs.iter().map(|path| interop::read(path)).collect::<Result<_>>()?;
+    let all: Vec<Results> =
+        inputs.iter().map(|path| interop::read(path)).collect::<pumice_bench::Result<_>>()?;
     if opened.is_none() {
         print(&text(&all))?;
     } else {

@@ -83,9 +83,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             bar.set_position(step.done);
             bar.set_message(format!("{}: {test}, {level}", experiment.drive));
         });
-        let failed = |error: Error| {
-            let what = format!("{}: {}", experiment.drive, experiment.title);
-            Error::new(error.kind(), what).caused_by(error)
+        let failed = |error: pumice_bench::Error| {
+            error.context(format!("{}: {}", experiment.drive, experiment.title))
         };
         match outcome.map_err(failed)? {
             Some(outcome) => all.push(outcome),

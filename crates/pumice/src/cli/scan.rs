@@ -240,7 +240,7 @@ impl Args {
     fn run(&self) -> Result<Outcome> {
         let inputs: Vec<&Path> = self.paths.iter().map(PathBuf::as_path).collect();
         let opened = self.output.open(&inputs)?;
-        let kept = |path: &Option<PathBuf>| {
+        let kept = |path: &Option<PathBuf>| -> Result<Option<(PathBuf, fs::File)>> {
             path.as_ref()
                 .map(|path| Ok((path.clone(), open_output(path, self.output.force())?)))
                 .transpose()

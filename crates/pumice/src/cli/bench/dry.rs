@@ -1,7 +1,7 @@
 //! What a plan would do, how long it would take, and what it would write.
 
-use pumice_bench::plan::{Plan, Test};
 use pumice_bench::workload::Flush;
+use pumice_bench::workload::{Plan, Test};
 use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_report::{Align, Table};
 

@@ -11,17 +11,18 @@ mod show;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use self::show::Shown;
 use super::interrupt::Interrupt;
 use super::{Outcome, print, print_json, size, whole_number};
 use pumice_bench::interop::fio_job;
 use pumice_bench::payload::{KindName, Saving};
-use pumice_bench::plan::{Cache, Order};
-use pumice_bench::preset::{Changes, PRESETS, Preset};
-use pumice_bench::results::{Header, Results, Writer, read};
-use pumice_bench::runner::{End, carry_out};
+use pumice_bench::runner::End;
 use pumice_bench::target::Location;
-use pumice_bench::workload::{DEPTH_MAX, Flush, Operation, Pattern, THREADS_MAX};
-use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_bench::workload::{
+    Cache, Changes, DEPTH_MAX, Flush, Operation, Order, PRESETS, Pattern, Preset, THREADS_MAX,
+};
+use pumice_bench::{Benchmark, FileSink, Finished, Resumption};
+use pumice_drive::base::Result;
 use pumice_report::Document;
 
 /// Measure a target with data of exactly known compressibility
@@ -261,63 +262,56 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     }
     let interrupt = Interrupt::catch()?;
     let path = args.output(&args.preset);
-    location.prepare(plan.end_bytes(), args.destroy_data)?;
-    let header = Header::new(&args.preset, &preset.about, &location, plan, unix_seconds())
-        .inspect_err(|_| location.remove())?;
-    let writer = Writer::create(&path, &header).inspect_err(|_| location.remove())?;
-    show::payloads(&header.payloads);
-    let results = Results { header, runs: Vec::new() };
-    bench(args, &location, &path, writer, results, &interrupt)
+    let benchmark = Benchmark {
+        title: args.preset.clone(),
+        about: preset.about,
+        plan,
+        destroy: args.destroy_data,
+        begun_unix_s: unix_seconds(),
+    };
+    let mut shown = Shown::new(FileSink::new(path.clone()), 0);
+    let ended = benchmark.run(&location, interrupt.flag(), &mut shown);
+    conclude(args, &location, &path, &shown, ended)
 }
 
-/// Goes on with a benchmark that was interrupted.
+/// Continues an interrupted benchmark.
 fn resume(args: &Args, location: &Location, path: &Path) -> Result<Outcome> {
-    if let Location::Sim(_) = location {
-        let what = format!("{location} is simulated, and what it held is gone: begin anew");
-        return Err(Error::new(ErrorKind::Unsupported, what));
-    }
     let interrupt = Interrupt::catch()?;
-    let (writer, results) = Writer::resume(path)?;
-    let then = &results.header.target;
-    if *then != location.to_string() {
-        let what = format!("{} is of {then}, not of {location}: name that", path.display());
-        return Err(Error::new(ErrorKind::InvalidInput, what));
-    }
-    location.prepare(results.header.plan.end_bytes(), args.destroy_data)?;
-    bench(args, location, path, writer, results, &interrupt)
+    let (file, results) = FileSink::resume(path.to_owned())?;
+    let mut shown = Shown::new(file, results.runs.len());
+    let resumption = Resumption { results, destroy: args.destroy_data };
+    let ended = resumption.run(location, interrupt.flag(), &mut shown);
+    conclude(args, location, path, &shown, ended)
 }
 
-fn bench(
+/// Prints the outcome of a benchmark.
+fn conclude(
     args: &Args,
     location: &Location,
     path: &Path,
-    writer: Writer,
-    results: Results,
-    interrupt: &Interrupt,
+    shown: &Shown,
+    ended: pumice_bench::Result<Finished>,
 ) -> Result<Outcome> {
-    let Results { header, runs } = results;
-    let before = runs.len();
-    let mut watch = show::Shown::new(&header.plan, writer);
-    let ended = carry_out(location, &header.plan, runs, interrupt.flag(), &mut watch);
-    location.remove();
-    watch.finish();
-    let kept = match before + watch.kept() {
-        1 => "1 run is".to_owned(),
-        kept => format!("{kept} runs are"),
-    };
+    shown.finish();
     let file = path.display();
+    let kept = match shown.kept() {
+        Some(1) => "1 run is".to_owned(),
+        kept => format!("{} runs are", kept.unwrap_or(0)),
+    };
     match ended {
+        Err(error) if shown.kept().is_none() => Err(error.into()),
         Err(error) => {
-            let kind = error.kind();
-            let what = format!("{location}: the benchmark ended; {kept} in {file}");
-            Err(Error::new(kind, what).caused_by(error))
+            let what = format!("{location}: the benchmark failed; {kept} in {file}");
+            Err(error.context(what).into())
         }
-        Ok(End::Stopped) => {
-            super::say_error(&format!("interrupted: {kept} in {file}; go on with --resume {file}"));
+        Ok(Finished { end: End::Stopped, .. }) => {
+            super::say_error(&format!(
+                "interrupted: {kept} in {file}; continue with --resume {file}"
+            ));
             Ok(Outcome::Code(2))
         }
-        Ok(End::Complete) => {
-            show::summary(&read(path)?, path, args.json)?;
+        Ok(Finished { end: End::Complete, results }) => {
+            show::summary(&results, path, args.json)?;
             Ok(Outcome::Good)
         }
     }

@@ -11,11 +11,12 @@ use indicatif::ProgressBar;
 use super::super::bench::unix_seconds;
 use super::{Side, failed};
 use pumice_bench::compare::{ComparedCell, Comparison, compare};
-use pumice_bench::preset::{Changes, Preset};
 use pumice_bench::report::document;
 use pumice_bench::results::{Header, Results, RunResult};
-use pumice_bench::runner::{Step, Watch, carry_out};
+use pumice_bench::runner::carry_out;
 use pumice_bench::target::Location;
+use pumice_bench::workload::{Changes, Preset};
+use pumice_bench::{Sink, Status};
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_nbd::client::Uri;
 use pumice_report::{Align, Table};
@@ -36,13 +37,13 @@ struct Turn<'a> {
     tests: Vec<String>,
 }
 
-impl Watch for Turn<'_> {
-    fn begins(&mut self, step: Step) {
-        self.bar.set_message(format!("{}: {}", self.name, self.tests[step.test]));
+impl Sink for Turn<'_> {
+    fn progress(&mut self, status: Status) {
+        self.bar.set_message(format!("{}: {}", self.name, self.tests[status.test]));
         self.bar.tick();
     }
 
-    fn keep(&mut self, run: &RunResult) -> Result<()> {
+    fn keep(&mut self, run: &RunResult) -> pumice_bench::Result<()> {
         self.runs.push(run.clone());
         self.bar.inc(run.host_bytes);
         Ok(())
@@ -97,7 +98,7 @@ pub(super) fn measure(
     let html = document(&results).to_html();
     let what = format!("cannot write {}", page.display());
     std::fs::write(page, html).map_err(failed(what))?;
-    compare(&results[0], &results[1..])
+    Ok(compare(&results[0], &results[1..])?)
 }
 
 /// Every cell with both speeds, and in two sentences what they show.
@@ -147,7 +148,7 @@ mod tests {
     //! Goal: what is said of the data is what was measured with it.
     use super::*;
     use pumice_bench::compare::Against;
-    use pumice_bench::plan::Unit;
+    use pumice_bench::workload::Unit;
 
     #[test]
     fn the_levels_are_those_that_were_run() {
