@@ -7,12 +7,11 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use super::chunks::{ChunkMeter, Taken};
-use super::locked;
 use super::population::{Source, is_own};
 use super::read::Reader;
 use super::sample::{PACKED_MIN, format_of};
 use super::sums::{FileSum, Known, Sums};
-use super::work::Work;
+use super::work::{Work, locked};
 use pumice_drive::base::units::BLOCK_BYTES;
 
 /// Blocks that are read at once: the largest chunk, so that what was read is still in the cache of
@@ -122,7 +121,7 @@ impl Everything<'_> {
             }
             whole.add(taken[main]);
             whole_blocks += data_blocks;
-            self.work.watch.goes_on(data_blocks);
+            self.work.progress.advance(data_blocks);
         }
         if whole_blocks > 0 {
             sums.add_file(FileSum {

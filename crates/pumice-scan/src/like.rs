@@ -19,7 +19,8 @@ const WINDOW_BLOCKS: u64 = (WINDOW_BYTES / BLOCK_BYTES) as u64;
 /// a window, or it was stopped. `duplicates` and `bytes` are of everything.
 pub(super) fn like(
     draws: &[Draw],
-    (duplicates, bytes): (Saving, u64),
+    duplicates: Saving,
+    bytes: u64,
     work: &Work<'_>,
 ) -> Option<Profile> {
     let is_small = |draw: &Draw| draw.source.blocks() < WINDOW_BLOCKS;

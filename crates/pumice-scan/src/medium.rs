@@ -22,13 +22,14 @@ use serde::Serialize;
 use super::chunks::LOG_OVERHEAD;
 use super::outcome::Outcome;
 use super::verdict::Range;
+use super::{Error, Result};
 use pumice_bench::engine::{Run, Sample, measure};
 use pumice_bench::payload::{self, Kind, Payload};
 use pumice_bench::stats::Summary;
 use pumice_bench::target::{Access, Location};
 use pumice_bench::workload::{Flush, Operation, Pattern, Workload};
+use pumice_drive::base::ErrorKind;
 use pumice_drive::base::units::parse_size;
-use pumice_drive::base::{Error, ErrorKind, Result};
 
 /// Runs whose mean is taken: with fewer the interval of the mean holds it too rarely (see
 /// [`Summary::of`]).
@@ -109,7 +110,7 @@ impl Medium {
         let Some(runs) = measured(folder, stop)? else { return Ok(None) };
         let summary = Summary::of(&runs, 1).filter(|summary| summary.mean > 0.0);
         let summary = summary.ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, format!("the speed of {name} cannot be measured"))
+            Error::Unsupported(format!("the speed of {name} cannot be measured").into())
         })?;
         let ends =
             summary.mean_interval.map_or(vec![], |interval| vec![interval.low, interval.high]);
@@ -119,14 +120,15 @@ impl Medium {
 
 /// MB/s of each run in a folder; nothing if it was stopped.
 fn measured(folder: &Path, stop: &AtomicBool) -> Result<Option<Vec<f64>>> {
-    let failed = |error| Error::os(format!("cannot write in {}", folder.display()), error);
+    let failed =
+        |source| Error::Io { what: format!("cannot write in {}", folder.display()), source };
     // Goes with all in it when this returns, however.
     let made = tempfile::Builder::new().prefix(".pumice-scan-").tempdir_in(folder);
     let made = made.map_err(failed)?;
     let mut bench = Bench {
         location: Location::Folder(made.path().to_owned()),
         access: Access { direct: true },
-        payload: Payload::new(payload::Options::new(Kind::Random))?,
+        payload: Payload::new(payload::Options::new(Kind::Random)).map_err(Error::bench)?,
         runs: 0,
     };
     let mut span_bytes = SPAN_BYTES_MIN;
@@ -158,7 +160,7 @@ struct Bench {
 impl Bench {
     /// Seconds that writing so many bytes takes, with the flush; nothing if it was stopped.
     fn write(&mut self, span_bytes: u64, stop: &AtomicBool) -> Result<Option<f64>> {
-        self.location.prepare(span_bytes, true)?;
+        self.location.prepare(span_bytes, true).map_err(Error::bench)?;
         let workload = Workload {
             operation: Operation::Write,
             record_bytes: RECORD_BYTES,
@@ -182,7 +184,7 @@ impl Bench {
             }
             other => other,
         };
-        let Sample { seconds, .. } = sample?;
+        let Sample { seconds, .. } = sample.map_err(Error::bench)?;
         Ok((!stop.load(Ordering::Relaxed)).then_some(seconds))
     }
 }
@@ -319,7 +321,7 @@ mod tests {
         assert_eq!(medium.speed(&AtomicBool::new(true)).unwrap(), None);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         let gone = Medium::Folder(folder.path().join("gone"));
-        let error = gone.speed(&GO_ON).unwrap_err().chain();
+        let error = pumice_drive::base::Error::from(gone.speed(&GO_ON).unwrap_err()).chain();
         assert!(error.contains("cannot write in"), "{error}");
     }
 

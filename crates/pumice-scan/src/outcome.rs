@@ -489,10 +489,11 @@ fn duplicates_of(partial: &Partial, drawn: &[Drawn], confidence: f64) -> Duplica
     let copies =
         if possible > 0.0 { most_pairs * partial.blocks as f64 / possible } else { f64::MAX };
     // What is scanned as one file has no others to be a copy of.
-    let twins = super::twins::share(&partial.twins).filter(|_| partial.files > 1);
+    let duplicates =
+        super::duplicate_files::share(&partial.duplicates).filter(|_| partial.files > 1);
     Duplicates {
-        percent: twins.map(|(share, _)| 100.0 * share),
-        deviation_points: twins.map_or(0.0, |(_, deviation)| 100.0 * deviation),
+        percent: duplicates.map(|(share, _)| 100.0 * share),
+        deviation_points: duplicates.map_or(0.0, |(_, deviation)| 100.0 * deviation),
         most_percent: 100.0 * (copies / (1.0 + copies)).min(1.0),
         method: "further copies of whole files: files of one size, compared at two blocks; at \
                  most: by pairs among the draws, wide where few were drawn; --all counts blocks",

@@ -10,15 +10,15 @@
 use serde::{Deserialize, Serialize};
 
 use super::chunks::{Config, Effort};
+use super::duplicate_files::Compared;
 use super::interval::Plan;
 use super::population::{Age, ByName, Population, Shard};
 use super::sample::Drawn;
 use super::strata::{Strata, Stratum};
 use super::sums::{STEPS, Sums};
-use super::twins::Compared;
 use super::walk::Passed;
+use super::{Error, Result};
 use pumice_bench::payload::Saving;
-use pumice_drive::base::{Error, ErrorKind, Result};
 
 /// The version of the file.
 const VERSION: u32 = 1;
@@ -65,7 +65,8 @@ pub struct Partial {
     pub(super) efforts: Vec<Effort>,
     pub(super) bytes_read: u64,
     /// Copies of files, small and large ones; empty where everything was read.
-    pub(super) twins: Vec<Compared>,
+    #[serde(rename = "twins")]
+    pub(super) duplicates: Vec<Compared>,
     /// Not interrupted.
     pub(super) is_complete: bool,
     pub(super) measured: Measured,
@@ -90,7 +91,7 @@ pub(super) enum Measured {
 
 impl Partial {
     /// A scan that has measured nothing yet.
-    pub(super) fn begin(paths: Vec<String>, options: &super::Options) -> Self {
+    pub(super) fn begin(paths: Vec<String>, options: &super::ScanOptions) -> Self {
         Self {
             pumice_scan: VERSION,
             paths,
@@ -113,7 +114,7 @@ impl Partial {
             failed: Passed::default(),
             efforts: vec![Effort::default(); options.configs.len()],
             bytes_read: 0,
-            twins: Vec::new(),
+            duplicates: Vec::new(),
             is_complete: true,
             measured: Measured::Draws { end: 0.0, drawn: Vec::new(), lost: 0 },
         }
@@ -166,13 +167,12 @@ impl Partial {
     /// # Errors
     /// It is no partial result, or of another version: `InvalidInput`, `Unsupported`.
     pub fn from_json(text: &str) -> Result<Self> {
-        let wrong = |what: String| Error::new(ErrorKind::InvalidInput, what);
-        let partial: Self = serde_json::from_str(text)
-            .map_err(|error| wrong("not the result of a scan".into()).caused_by(error))?;
+        let wrong = |what: String| Error::InvalidInput(what.into());
+        let partial: Self = serde_json::from_str(text).map_err(Error::NotAPartial)?;
         if partial.pumice_scan != VERSION {
             let version = partial.pumice_scan;
             let what = format!("a scan of version {version}; this program reads {VERSION}");
-            return Err(Error::new(ErrorKind::Unsupported, what));
+            return Err(Error::Unsupported(what.into()));
         }
         match partial.what_is_wrong() {
             Some(what) => Err(wrong(format!("not the result of a scan: {what}"))),
@@ -201,7 +201,7 @@ impl Partial {
         {
             return Some("its error or confidence is impossible");
         }
-        if self.twins.len() > 2 || !self.twins.iter().all(Compared::is_possible) {
+        if self.duplicates.len() > 2 || !self.duplicates.iter().all(Compared::is_possible) {
             return Some("its copies are impossible");
         }
         match &self.measured {
@@ -234,7 +234,7 @@ impl Partial {
     /// # Errors
     /// They are of different scans, one is missing, twice there or was interrupted: `InvalidInput`.
     pub fn merge(parts: &[(String, Partial)]) -> Result<Self> {
-        let wrong = |what: String| Error::new(ErrorKind::InvalidInput, what);
+        let wrong = |what: String| Error::InvalidInput(what.into());
         let Some(((first_name, first), rest)) = parts.split_first() else {
             return Err(wrong("there is nothing to merge: name the files of all shards".into()));
         };
@@ -319,7 +319,10 @@ impl Partial {
         self.failed.add(&part.failed);
         self.efforts.iter_mut().zip(&part.efforts).for_each(|(sum, effort)| sum.add(*effort));
         self.bytes_read += part.bytes_read;
-        self.twins.iter_mut().zip(&part.twins).for_each(|(sum, twins)| sum.add(twins));
+        self.duplicates
+            .iter_mut()
+            .zip(&part.duplicates)
+            .for_each(|(sum, duplicates)| sum.add(duplicates));
         match (&mut self.measured, &part.measured) {
             (Measured::All(sums), Measured::All(others)) => sums.merge(others),
             (

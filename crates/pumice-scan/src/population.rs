@@ -21,7 +21,7 @@ use rand::RngExt;
 use rand_distr::{Distribution, Exp1};
 use serde::{Deserialize, Serialize};
 
-use super::twins::Twins;
+use super::duplicate_files::DuplicateFiles;
 use pumice_drive::base::seed::{mix, random};
 use pumice_drive::base::units::BLOCK_BYTES;
 
@@ -51,7 +51,7 @@ pub(super) struct Extent {
 
 /// Where bytes come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Location {
     /// A file or block device.
     File(PathBuf),
     /// An export, by its URI.
@@ -61,7 +61,7 @@ pub(super) enum Place {
 /// A file, device or export.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
-    pub(super) place: Place,
+    pub(super) location: Location,
     /// Names it wherever it is scanned: below the folder that was asked for.
     pub(super) name: String,
     /// Its length in bytes.
@@ -164,6 +164,15 @@ impl Age {
     }
 }
 
+/// The draws of a population.
+#[derive(Debug)]
+pub(super) struct Draws {
+    /// In the order of their marks.
+    pub(super) list: Vec<Draw>,
+    /// All draws with a mark below this are in the list.
+    pub(super) end: f64,
+}
+
 /// A block that was drawn.
 #[derive(Clone, Debug)]
 pub(super) struct Draw {
@@ -243,7 +252,7 @@ pub(super) struct Population {
     pub(super) ages: [u64; Age::ALL.len()],
     /// The largest files by blocks, of all shards, in descending order.
     pub(super) largest: Vec<Arc<Source>>,
-    twins: Twins,
+    duplicates: DuplicateFiles,
     /// Below this mark all draws are kept.
     mark_end: f64,
     draws: Vec<Draw>,
@@ -262,7 +271,7 @@ impl Population {
             folders: ByName::new(),
             ages: [0; Age::ALL.len()],
             largest: Vec::new(),
-            twins: Twins::default(),
+            duplicates: DuplicateFiles::default(),
             mark_end: 1.0,
             draws: Vec::new(),
         }
@@ -278,7 +287,7 @@ impl Population {
         self.blocks_of_all += data_blocks;
         count(&mut self.extensions_of_all, &source.extension, data_blocks);
         self.keep_largest(&source);
-        self.twins.add(&source);
+        self.duplicates.add(&source);
         let mut own_blocks = 0;
         let source_key = source.key();
         for (part, (first, blocks)) in parts(data_blocks).enumerate() {
@@ -342,15 +351,15 @@ impl Population {
     }
 
     /// Files of which some may be copies of others.
-    pub(super) fn take_twins(&mut self) -> Twins {
-        std::mem::take(&mut self.twins)
+    pub(super) fn take_duplicates(&mut self) -> DuplicateFiles {
+        std::mem::take(&mut self.duplicates)
     }
 
-    /// The draws in the order of their marks, and the mark below which they are all.
-    pub(super) fn take_draws(&mut self) -> (Vec<Draw>, f64) {
-        let mut draws = std::mem::take(&mut self.draws);
-        draws.sort_by(|one, other| one.mark.total_cmp(&other.mark));
-        (draws, self.mark_end)
+    /// Takes the draws out.
+    pub(super) fn take_draws(&mut self) -> Draws {
+        let mut list = std::mem::take(&mut self.draws);
+        list.sort_by(|one, other| one.mark.total_cmp(&other.mark));
+        Draws { list, end: self.mark_end }
     }
 }
 
@@ -374,7 +383,7 @@ pub(super) mod tests {
 
     pub(crate) fn source(name: &str, blocks: u64) -> Source {
         Source {
-            place: Place::File(name.into()),
+            location: Location::File(name.into()),
             name: name.to_owned(),
             bytes: blocks * BLOCK_BYTES as u64,
             extents: None,
@@ -390,7 +399,7 @@ pub(super) mod tests {
         order.for_each(|number| {
             population.add(source(&format!("d/{number}.x"), 1 + number % 700));
         });
-        let (draws, end) = population.take_draws();
+        let Draws { list: draws, end } = population.take_draws();
         let draws = draws.into_iter().map(|draw| (draw.mark, draw.source.name.clone(), draw.block));
         (draws.collect(), end)
     }
@@ -422,7 +431,7 @@ pub(super) mod tests {
         }
         assert_eq!(population.blocks, 3000 + 10_001 + PART_BLOCKS + 30_000);
         let blocks = population.blocks as f64;
-        let (draws, end) = population.take_draws();
+        let Draws { list: draws, end } = population.take_draws();
         let expected = blocks * end;
         assert!((draws.len() as f64 / expected - 1.0).abs() < 0.02, "{} {expected}", draws.len());
         let share = |wanted: &dyn Fn(&Draw) -> bool, blocks: f64| {

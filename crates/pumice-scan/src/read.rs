@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rustix::fs::{Advice, Mode, OFlags, fadvise, open};
 
-use super::population::{Place, Source};
+use super::population::{Location, Source};
 use pumice_drive::base::clock::Clock;
 use pumice_drive::base::units::{BLOCK_BYTES, transfer_ns};
 use pumice_drive::base::{AlignedBuffer, Error};
@@ -107,14 +107,14 @@ impl Reader {
             return Ok(());
         }
         self.close();
-        let open = match &source.place {
-            Place::File(path) => {
+        let open = match &source.location {
+            Location::File(path) => {
                 let file = open_quietly(path)?;
                 // A hint; without it reading is only slower.
                 let _ = fadvise(&file, 0, None, self.advice);
                 Open::File(file)
             }
-            Place::Export(uri) => {
+            Location::Export(uri) => {
                 let runtime = Runtime::new(Backend::Auto).map_err(failed)?;
                 let uri = Uri::parse(uri).map_err(failed)?;
                 let client = runtime.block_on(Client::connect(&runtime, &uri)).map_err(failed)?;

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde::{Deserialize, Serialize};
 
 use super::chunks::ChunkMeter;
+use super::options::ScanOptions;
 use super::population::{Draw, Source};
 use super::read::Reader;
-use super::work::{THREADS_MIN, Work};
-use super::{Options, locked};
+use super::work::{THREADS_MIN, Work, locked};
 use pumice_bench::payload::repeats;
 use pumice_drive::base::units::BLOCK_BYTES;
 
@@ -102,13 +102,13 @@ fn measure_some(
             }
         }
         drop(round);
-        work.watch.goes_on(1);
+        work.progress.advance(1);
     }
     work.add_efforts(&meter);
 }
 
 fn measure(
-    options: &Options,
+    options: &ScanOptions,
     draw: &Draw,
     meter: &mut ChunkMeter,
     reader: &mut Reader,

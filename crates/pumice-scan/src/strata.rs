@@ -162,7 +162,7 @@ mod tests {
         let strata = Strata::of(&population);
         let all: u64 = strata.list.iter().map(|stratum| stratum.blocks).sum();
         assert_eq!(all, population.blocks_of_all);
-        let (draws, end) = population.take_draws();
+        let super::super::population::Draws { list: draws, end } = population.take_draws();
         let mut hits = vec![0.0; strata.list.len()];
         draws.iter().for_each(|draw| hits[strata.of_draw(draw) as usize] += 1.0);
         for (stratum, hits) in strata.list.iter().zip(hits) {

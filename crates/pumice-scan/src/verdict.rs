@@ -12,9 +12,9 @@ use std::sync::atomic::AtomicBool;
 use serde::Serialize;
 
 use super::outcome::{Estimate, Outcome};
+use super::{Error, Result};
 use pumice_bench::forecast::{Asked, Data, Figures, Options, Source, Watch, forecasts, spec_of};
 use pumice_bench::payload::Saving;
-use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::OVER_PROVISIONING_PERCENT_DEFAULT;
 use pumice_sim::formula;
@@ -109,7 +109,7 @@ fn drive(
     let savings = &outcome.quantiles[index];
     if savings.is_empty() {
         let what = "no block was measured: there is nothing to forecast";
-        return Err(Error::new(ErrorKind::InvalidInput, what));
+        return Err(Error::InvalidInput(what.into()));
     }
     let options = Options { bytes_per_day, scaled_bytes: Some(SCALED_BYTES), ..Options::default() };
     let mut ends = vec![measured.stored, measured.stored_low, measured.stored_high];
@@ -121,12 +121,11 @@ fn drive(
     }
     let all: Vec<Data> = ends.into_iter().map(|stored| at(savings, stored)).collect();
     let asked = Asked::default();
-    let size_bytes = spec_of(profile, &all[0], &options)?.size_bytes();
-    let (source, _) = Source::find("random-write", &asked)?;
-    let cases = source.cases(size_bytes, &asked)?;
-    let Some(made) = forecasts(profile, &all, &cases, &options, watch, stop)? else {
-        return Ok(None);
-    };
+    let size_bytes = spec_of(profile, &all[0], &options).map_err(Error::bench)?.size_bytes();
+    let (source, _) = Source::find("random-write", &asked).map_err(Error::bench)?;
+    let cases = source.cases(size_bytes, &asked).map_err(Error::bench)?;
+    let made = forecasts(profile, &all, &cases, &options, watch, stop).map_err(Error::bench)?;
+    let Some(made) = made else { return Ok(None) };
     let tests: Vec<_> = made.iter().filter_map(|made| made.tests.first()).collect();
     let drive = expected(&tests.iter().map(|test| &test.drive).collect::<Vec<_>>());
     let plain = tests.first().and_then(|test| test.uncompressed.as_ref());

@@ -19,11 +19,12 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
 
-use super::Watch;
-use super::population::{Age, Extent, Place, Source};
+use super::options::ScanProgress;
+use super::population::{Age, Extent, Location, Source};
+use super::work::locked;
+use super::{Error, Result};
 use pumice_drive::base::seed::mix;
 use pumice_drive::base::units::BLOCK_BYTES;
-use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::format::SUPERBLOCK_MAGIC;
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_nbd::client::{Client, Uri};
@@ -123,7 +124,7 @@ fn refuse_overlaps(named: &[PathBuf]) -> Result<()> {
             if path.starts_with(outer) && (path != outer || other < index) {
                 let (inner, outer) = (named[index].display(), named[other].display());
                 let what = format!("{inner} is part of {outer}: name it once");
-                return Err(Error::new(ErrorKind::InvalidInput, what));
+                return Err(invalid(what));
             }
         }
     }
@@ -131,7 +132,7 @@ fn refuse_overlaps(named: &[PathBuf]) -> Result<()> {
 }
 
 fn root(index: usize, path: &Path) -> Result<Root> {
-    let cannot = |error| Error::os(format!("cannot scan {}", path.display()), error);
+    let cannot = |source| Error::Io { what: format!("cannot scan {}", path.display()), source };
     let metadata = fs::metadata(path).map_err(cannot)?;
     if metadata.is_dir() {
         fs::read_dir(path).map_err(cannot)?;
@@ -144,11 +145,11 @@ fn root(index: usize, path: &Path) -> Result<Root> {
     }
     let mut file = File::open(path).map_err(|error| {
         let refused = kind.is_block_device() && error.kind() == io::ErrorKind::PermissionDenied;
-        let what =
-            "is a device that only root, or the group that owns it, may read: scan it as root";
-        match refused {
-            true => Error::os(format!("cannot scan {}: it {what}", path.display()), error),
-            false => cannot(error),
+        if refused {
+            let what = "only root and the group that owns the device may read it: scan it as root";
+            Error::Io { what: format!("cannot scan {}: {what}", path.display()), source: error }
+        } else {
+            cannot(error)
         }
     })?;
     // A block device has no length of its own.
@@ -158,7 +159,7 @@ fn root(index: usize, path: &Path) -> Result<Root> {
         false => None,
     };
     let source = Source {
-        place: Place::File(path.to_owned()),
+        location: Location::File(path.to_owned()),
         name: format!("{index}/"),
         bytes,
         extents,
@@ -186,7 +187,7 @@ const CONTAINERS: [(&[u8], &str); 6] = [
 /// Warnings about files that hold a disk which is not what their bytes are.
 pub(super) fn containers(roots: &[Root]) -> Vec<String> {
     let files = roots.iter().filter_map(|root| match root {
-        Root::Single(Source { place: Place::File(path), .. }) => Some(path),
+        Root::Single(Source { location: Location::File(path), .. }) => Some(path),
         _ => None,
     });
     let found = files.filter_map(|path| {
@@ -214,7 +215,7 @@ fn export(index: usize, text: &str) -> Result<Source> {
         return Err(invalid(format!("{text} holds no data")));
     }
     Ok(Source {
-        place: Place::Export(text.to_owned()),
+        location: Location::Export(text.to_owned()),
         name: format!("{index}/"),
         bytes,
         extents: None,
@@ -226,7 +227,7 @@ fn export(index: usize, text: &str) -> Result<Source> {
 }
 
 fn invalid(what: String) -> Error {
-    Error::new(ErrorKind::InvalidInput, what)
+    Error::InvalidInput(what.into())
 }
 
 /// Folders that wait, and how many are being listed.
@@ -245,7 +246,7 @@ pub(super) struct Walk<'a> {
     crosses: bool,
     now_s: i64,
     stop: &'a AtomicBool,
-    watch: &'a dyn Watch,
+    progress: &'a dyn ScanProgress,
     waiting: Mutex<Waiting>,
     news: Condvar,
     sink: &'a (dyn Fn(Source) + Sync),
@@ -256,17 +257,13 @@ pub(super) struct Walk<'a> {
     mounts: Mutex<HashSet<(u64, u64)>>,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl<'a> Walk<'a> {
     pub(super) fn new(
         (index, root): (usize, &'a Path),
-        options: &super::Options,
+        options: &super::ScanOptions,
         one_of_many: bool,
         sink: &'a (dyn Fn(Source) + Sync),
-        watch: &'a dyn Watch,
+        progress: &'a dyn ScanProgress,
         stop: &'a AtomicBool,
     ) -> Self {
         Self {
@@ -276,7 +273,7 @@ impl<'a> Walk<'a> {
             crosses: options.crosses,
             now_s: options.now_s,
             stop,
-            watch,
+            progress,
             waiting: Mutex::new(Waiting { folders: vec![root.to_owned()], busy: 0 }),
             news: Condvar::new(),
             sink,
@@ -342,7 +339,7 @@ impl<'a> Walk<'a> {
                 Err(error) => locked(&self.passed).failed(&entry.path(), &error),
             }
         }
-        self.watch.found(files, bytes);
+        self.progress.found(files, bytes);
         Ok(())
     }
 
@@ -400,7 +397,7 @@ impl<'a> Walk<'a> {
             folder,
             age: Age::of_seconds(self.now_s - metadata.mtime()),
             identity: (metadata.nlink() > 1).then(|| mix(metadata.ino())),
-            place: Place::File(path),
+            location: Location::File(path),
         };
         let holes = source.blocks() - source.data_blocks();
         locked(&self.passed).hole_bytes += holes * BLOCK_BYTES as u64;

@@ -1,31 +1,39 @@
 //! What all threads of a scan share.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::chunks::{ChunkMeter, Effort};
+use super::options::{ScanOptions, ScanProgress};
 use super::population::Source;
 use super::read::Reader;
 use super::walk::Passed;
-use super::{Options, Watch, locked};
 
 /// Threads at least that read here and there: disks that are not cached are waited for.
 pub(super) const THREADS_MIN: usize = 8;
 
+/// Locks a mutex, also after a thread panicked: a scan's sums are consistent between updates.
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// One scan's threads, what they are told and what they report.
 pub(super) struct Work<'a> {
-    pub(super) options: &'a Options,
-    pub(super) watch: &'a dyn Watch,
+    pub(super) options: &'a ScanOptions,
+    pub(super) progress: &'a dyn ScanProgress,
     stop: &'a AtomicBool,
     failed: Mutex<Passed>,
     efforts: Mutex<Vec<Effort>>,
 }
 
 impl<'a> Work<'a> {
-    pub(super) fn new(options: &'a Options, watch: &'a dyn Watch, stop: &'a AtomicBool) -> Self {
+    pub(super) fn new(
+        options: &'a ScanOptions,
+        progress: &'a dyn ScanProgress,
+        stop: &'a AtomicBool,
+    ) -> Self {
         let efforts = vec![Effort::default(); options.configs.len()];
-        Self { options, watch, stop, failed: Mutex::default(), efforts: Mutex::new(efforts) }
+        Self { options, progress, stop, failed: Mutex::default(), efforts: Mutex::new(efforts) }
     }
 
     /// Whether to end soon.

@@ -29,9 +29,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::content::{Content, Part, check_range, parts};
 use crate::nand::{BlockAddress, Flash, FlashCounts, FlashShape, FlashTiming, FreeBlocks, Worn};
+use crate::{Error, Result};
+use pumice_drive::base::Clock;
 use pumice_drive::base::units::transfer_ns;
 use pumice_drive::base::wait::WaitQueue;
-use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 
 /// A table's entry for what is not there.
 const NONE: u32 = u32::MAX;
@@ -316,7 +317,7 @@ impl<C: Clock> BlockMapped<C> {
     /// `InvalidInput` for flash that cannot be, or that does not hold the units, the logs and the
     /// room for a merge.
     pub fn new(size_bytes: u64, spec: BlockMappedSpec, clock: C) -> Result<Self> {
-        let wrong = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
+        let wrong = |what: String| Err(Error::InvalidInput(what.into()));
         let flash = Flash::new(spec.shape, spec.timing)?;
         if !(0.0..=50.0).contains(&spec.bad_percent) {
             return wrong("0 to 50 per cent of the blocks are bad".into());

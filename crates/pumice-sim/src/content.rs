@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
 /// Bytes of a sector, the finest that is read and written.
 pub(super) const SECTOR_BYTES: u64 = 512;
@@ -56,11 +56,11 @@ pub(super) fn parts(slot_bytes: u64, offset: u64, len: u64) -> impl Iterator<Ite
 pub(super) fn check_range(size_bytes: u64, offset: u64, len: u64) -> Result<()> {
     if !offset.is_multiple_of(SECTOR_BYTES) || !len.is_multiple_of(SECTOR_BYTES) {
         let what = format!("{len} bytes at {offset} are no whole sectors of {SECTOR_BYTES} bytes");
-        return Err(Error::new(ErrorKind::InvalidInput, what));
+        return Err(Error::InvalidInput(what.into()));
     }
     if offset.checked_add(len).is_none_or(|end| end > size_bytes) {
         let what = format!("{len} bytes at {offset} reach beyond the disk's {size_bytes}");
-        return Err(Error::new(ErrorKind::InvalidInput, what));
+        return Err(Error::InvalidInput(what.into()));
     }
     Ok(())
 }

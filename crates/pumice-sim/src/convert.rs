@@ -7,9 +7,9 @@
 use super::front::FrontSpec;
 use super::ftl::{BLOCK_BYTES, LogSpec, StoredSizes, VictimPolicy};
 use super::map_pages::MapSpec;
-use super::profile::{Design, Flash, Profile, Told};
+use super::profile::{Design, Flash, Profile, Sourced};
 use crate::nand::{FlashShape, FlashTiming};
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 use pumice_drive::codec::Codec;
 
 /// Longest command that a host sends: what systems of 2010 split requests into. Several are in
@@ -38,7 +38,7 @@ pub(super) fn log_flash(profile: &Profile) -> Result<&Flash> {
     let Design::Log { flash } = &profile.design else {
         let what = format!("{} is of kind \"{}\"", profile.id, profile.kind());
         let what = format!("{what}, which has no simulation without content: take a \"log\"");
-        return Err(Error::new(ErrorKind::Unsupported, what));
+        return Err(Error::Unsupported(what.into()));
     };
     Ok(flash)
 }
@@ -47,10 +47,10 @@ pub(super) fn log_flash(profile: &Profile) -> Result<&Flash> {
 ///
 /// # Errors
 /// `InvalidInput` if it is too large.
-pub(super) fn whole(profile: &Profile, key: &str, told: &Told<u64>) -> Result<u32> {
+pub(super) fn whole(profile: &Profile, key: &str, told: &Sourced<u64>) -> Result<u32> {
     let too_large = |_| {
         let what = format!("{}: {key} of {} is too large", profile.id, told.is);
-        Error::new(ErrorKind::InvalidInput, what)
+        Error::InvalidInput(what.into())
     };
     u32::try_from(told.is).map_err(too_large)
 }
@@ -84,7 +84,7 @@ pub(super) fn command_bytes_max(profile: &Profile) -> u64 {
 pub(super) fn map(profile: &Profile) -> Option<MapSpec> {
     let controller = &profile.controller;
     let map = controller.map_read_ns.as_ref().zip(controller.map_at_hand_bytes.as_ref());
-    map.map(|(read, at_hand)| MapSpec { read_ns: read.is, at_hand_bytes: at_hand.is })
+    map.map(|(read, cached)| MapSpec { read_ns: read.is, cached_bytes: cached.is })
 }
 
 /// How the flash is built.
@@ -149,7 +149,7 @@ impl LogSpec {
             wear_gap_max: Some(u32::try_from(wear_gap).unwrap_or(u32::MAX)),
         };
         let of_profile =
-            |error: Error| Error::new(error.kind(), profile.id.clone()).caused_by(error);
+            |error: Error| Error::Profile { profile: profile.id.clone(), source: Box::new(error) };
         spec.check().map_err(of_profile)?;
         Ok(spec)
     }

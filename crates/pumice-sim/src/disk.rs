@@ -25,9 +25,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use super::content::{Content, Part, check_range, parts};
+use crate::{Error, Result};
+use pumice_drive::base::Clock;
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::wait::WaitQueue;
-use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 
 mod platters;
 
@@ -161,7 +162,7 @@ impl DiskSpec {
     /// `InvalidInput` for platters that stand still, an inner rate of zero or beyond the outer one,
     /// seeks that do not rise, and an order among nothing.
     pub fn check(&self) -> Result<()> {
-        let wrong = |what: &'static str| Err(Error::new(ErrorKind::InvalidInput, what));
+        let wrong = |what: &'static str| Err(Error::InvalidInput(what.into()));
         if self.rpm == 0 {
             return wrong("a disk must turn");
         }

@@ -22,8 +22,9 @@ use super::front::Front;
 use super::map_pages::MapPages;
 use super::stored::StoredBlocks;
 use crate::nand::{Flash, FlashCounts, NandMedium};
+use crate::{Error, Result};
+use pumice_drive::base::Clock;
 use pumice_drive::base::units::BLOCK_BYTES;
-use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 use pumice_drive::controller::{Drive, Info, OpenOptions, Spec, create};
 use pumice_drive::runtime::Runtime;
 
@@ -99,7 +100,7 @@ impl Log {
         let capacity_bytes = geometry.capacity_bytes();
         if capacity_bytes < size_bytes {
             let what = format!("the flash holds {capacity_bytes} bytes, the disk has {size_bytes}");
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            return Err(Error::InvalidInput(what.into()));
         }
         let made = Spec {
             capacity_bytes: Some(capacity_bytes),
@@ -166,7 +167,7 @@ impl Log {
         };
         // What began to be read meanwhile may be what was there before.
         self.ahead.forget();
-        written
+        Ok(written?)
     }
 
     async fn trim(&self, offset: u64, len: u64) -> Result<()> {
@@ -176,7 +177,7 @@ impl Log {
         self.ahead.forget();
         let trimmed = self.drive.trim(offset, len, false).await;
         self.ahead.forget();
-        trimmed
+        Ok(trimmed?)
     }
 }
 
@@ -232,7 +233,7 @@ impl Core {
 
     async fn flush(&self) -> Result<()> {
         match self {
-            Self::Log(log) => log.drive.flush().await,
+            Self::Log(log) => Ok(log.drive.flush().await?),
             Self::BlockMapped(drive, _) => drive.flush().await,
             Self::Disk(disk) => disk.flush().await,
         }
@@ -242,7 +243,7 @@ impl Core {
         match self {
             Self::Log(log) => log.trim(offset, len).await,
             Self::BlockMapped(drive, _) => drive.trim(offset, len).await,
-            Self::Disk(_) => Err(Error::new(ErrorKind::Unsupported, "a hard disk has no trim")),
+            Self::Disk(_) => Err(Error::Unsupported("a hard disk has no trim".into())),
         }
     }
 
@@ -286,7 +287,7 @@ impl SimDrive {
             || !spec.command_bytes_max.is_multiple_of(BLOCK_BYTES as u64)
         {
             let what = "the longest command must be a multiple of 4096 bytes";
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            return Err(Error::InvalidInput(what.into()));
         }
         let core = Core::new(spec.size_bytes, &spec.design, &runtime)?;
         Ok(Self { runtime, core, front, spec })
@@ -377,7 +378,7 @@ impl SimDrive {
         let size_bytes = self.spec.size_bytes;
         if offset.checked_add(len).is_none_or(|end| end > size_bytes) {
             let what = format!("{len} bytes at {offset} lie beyond the disk of {size_bytes}");
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            return Err(Error::InvalidInput(what.into()));
         }
         Ok(())
     }

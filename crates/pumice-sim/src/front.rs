@@ -12,9 +12,10 @@
 
 use std::cell::Cell;
 
+use crate::{Error, Result};
+use pumice_drive::base::Clock;
 use pumice_drive::base::units::transfer_ns;
 use pumice_drive::base::wait::WaitQueue;
-use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 
 /// What a drive's front takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,7 +43,7 @@ impl FrontSpec {
     /// `InvalidInput` for a wire or an engine without speed, a queue without places, and times of
     /// more than ten seconds.
     pub fn check(&self) -> Result<()> {
-        let wrong = |what: &'static str| Err(Error::new(ErrorKind::InvalidInput, what));
+        let wrong = |what: &'static str| Err(Error::InvalidInput(what.into()));
         if self.read_bytes_per_s == 0 || self.write_bytes_per_s == 0 {
             return wrong("the speed of the link must not be zero");
         }
@@ -90,9 +91,9 @@ pub struct Front<C> {
 }
 
 /// A place in the queue, until it is dropped.
-pub struct Place<'a, C>(&'a Front<C>);
+pub struct QueueSlot<'a, C>(&'a Front<C>);
 
-impl<C> Drop for Place<'_, C> {
+impl<C> Drop for QueueSlot<'_, C> {
     fn drop(&mut self) {
         self.0.in_flight.set(self.0.in_flight.get() - 1);
         self.0.left.wake_all();
@@ -125,7 +126,7 @@ impl<C: Clock> Front<C> {
 
     /// Takes a command that reads. What it reads is sent with [`Front::send`], in parts or at once,
     /// before the place is dropped.
-    pub async fn begin_read(&self) -> Place<'_, C> {
+    pub async fn begin_read(&self) -> QueueSlot<'_, C> {
         let place = self.enter().await;
         self.wire.serve(&self.clock, self.spec.command_ns).await;
         self.processor.serve(&self.clock, self.spec.read_ns).await;
@@ -139,11 +140,11 @@ impl<C: Clock> Front<C> {
         self.wire.serve(&self.clock, load_ns + wire_ns).await;
     }
 
-    async fn enter(&self) -> Place<'_, C> {
+    async fn enter(&self) -> QueueSlot<'_, C> {
         let free = || (self.in_flight.get() < self.spec.depth).then_some(());
         self.left.wait_for(free).await;
         self.in_flight.set(self.in_flight.get() + 1);
-        Place(self)
+        QueueSlot(self)
     }
 }
 

@@ -6,8 +6,9 @@ use std::collections::BinaryHeap;
 use rand::RngExt;
 
 use super::ftl::LogFtl;
+use crate::{Error, Result};
+use pumice_drive::base::Lba;
 use pumice_drive::base::seed::{Random, random};
-use pumice_drive::base::{Error, ErrorKind, Lba, Result};
 
 /// Which blocks come next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +89,7 @@ impl Host {
     pub fn new(spec: HostSpec, now_ns: u64) -> Result<Self> {
         if spec.depth == 0 || spec.blocks == 0 || spec.read_percent > 100 {
             let what = "a host has a depth and blocks from 1, and 0 to 100 % of reads";
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            return Err(Error::InvalidInput(what.into()));
         }
         let slots = (0..spec.depth).map(|_| Reverse(now_ns)).collect();
         Ok(Self { spec, random: random(spec.seed), slots, next: 0 })
@@ -102,7 +103,7 @@ impl Host {
         let places = drive.spec().user_blocks / u64::from(self.spec.blocks);
         if places == 0 {
             let what = "a request has more blocks than the drive";
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            return Err(Error::InvalidInput(what.into()));
         }
         let mut run = HostRun::default();
         for number in 0..requests {

@@ -21,8 +21,9 @@ use super::ftl::{BLOCK_BYTES, LogCounts, LogFtl, LogSpec, StoredSizes};
 use super::map_pages::{MapPages, MapSpec};
 use super::profile::Profile;
 use crate::nand::Wear;
+use crate::{Error, Result};
+use pumice_drive::base::Lba;
 use pumice_drive::base::units::transfer_ns;
-use pumice_drive::base::{Error, ErrorKind, Lba, Result};
 
 /// Slots of a host at most (arbitrary; drives have fewer places).
 const SLOTS_MAX: u32 = 1 << 16;
@@ -189,11 +190,11 @@ impl LogDrive {
         let block = u64::from(BLOCK_BYTES);
         if spec.command_bytes_max < block || !spec.command_bytes_max.is_multiple_of(block) {
             let what = "the longest command must be a multiple of 4096 bytes";
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            return Err(Error::InvalidInput(what.into()));
         }
         if spec.store_bytes_per_s == Some(0) {
             let what = "what the flash is given a second must not be zero";
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            return Err(Error::InvalidInput(what.into()));
         }
         Ok(Self {
             ftl: LogFtl::new(spec.log.clone())?,
@@ -253,7 +254,7 @@ impl LogDrive {
     pub fn run(&mut self, host: &mut impl Host, slots: u32, stop: &AtomicBool) -> Result<bool> {
         if !(1..=SLOTS_MAX).contains(&slots) {
             let what = format!("a host of {slots} requests in flight: give 1 to {SLOTS_MAX}");
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            return Err(Error::InvalidInput(what.into()));
         }
         self.flights = vec![None; slots as usize];
         for slot in 0..slots {
@@ -277,7 +278,7 @@ impl LogDrive {
             let size = self.spec.size_bytes();
             let what = format!("a request of {} bytes at {}", request.bytes, request.offset);
             let what = format!("{what} goes beyond the drive's {size}");
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            return Err(Error::InvalidInput(what.into()));
         }
         let begun_ns = request.due_ns.max(self.now_ns);
         let commands = request.bytes.div_ceil(self.spec.command_bytes_max).max(1);

@@ -28,19 +28,19 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::{Error, Result};
 use pumice_drive::base::near::nearest;
-use pumice_drive::base::{Error, ErrorKind, Result};
 
 mod check;
 mod figures;
 mod sections;
+mod sourced;
 #[cfg(test)]
 mod tests;
-mod told;
 
 pub use figures::{DiskFigures, Figures, FlashFigures};
 pub use sections::{Controller, Disk, Fact, Flash, Link, MAP_REGION_BYTES, Mapping, Value};
-pub use told::{Basis, Told};
+pub use sourced::{Basis, Sourced};
 
 /// A profile's name and text.
 macro_rules! profiles {
@@ -82,7 +82,7 @@ pub struct Profile {
     /// When it was new.
     pub year: u16,
     /// Bytes of the disk that the host sees: whole 4 KiB blocks, at most 16 PiB.
-    pub size_bytes: Told<u64>,
+    pub size_bytes: Sourced<u64>,
     /// What the host is attached by.
     pub link: Link,
     /// What takes commands, and maybe compresses.
@@ -142,7 +142,7 @@ struct Text {
     about: String,
     year: u16,
     kind: Kind,
-    size_bytes: Told<u64>,
+    size_bytes: Sourced<u64>,
     link: Option<Link>,
     controller: Option<Controller>,
     flash: Option<Flash>,
@@ -162,7 +162,7 @@ impl Profile {
         }
         let path = Path::new(id_or_path);
         if !id_or_path.contains(['/', '.']) && !path.exists() {
-            return Err(Error::new(ErrorKind::NotFound, not_found(id_or_path)));
+            return Err(Error::NotFound(not_found(id_or_path).into()));
         }
         let mut text = String::new();
         // Not what its length says: a device has none.
@@ -170,7 +170,7 @@ impl Profile {
             .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
             .map_err(|error| match error.kind() {
             std::io::ErrorKind::InvalidData => invalid(format!("{id_or_path} is no text")),
-            _ => Error::os(format!("cannot read {id_or_path}"), error),
+            _ => Error::Io { what: format!("cannot read {id_or_path}"), source: error },
         })?;
         if text.len() as u64 > FILE_BYTES_MAX {
             let what = format!("{id_or_path} has more than {FILE_BYTES_MAX} bytes");
@@ -291,5 +291,5 @@ fn not_found(typed: &str) -> String {
 }
 
 fn invalid(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidInput, what.into())
+    Error::InvalidInput(what.into().into())
 }

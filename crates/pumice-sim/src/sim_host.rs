@@ -14,7 +14,8 @@ use futures_util::stream::FuturesUnordered;
 
 use super::drive::SimDrive;
 use super::log_drive::{Host, Request, Verb};
-use pumice_drive::base::{Clock, Result};
+use crate::Result;
+use pumice_drive::base::Clock;
 
 /// Lets a host with `slots` slots do all it wants, like
 /// [`LogDrive::run`](super::log_drive::LogDrive::run); gives whether it did: not if `stop` was set

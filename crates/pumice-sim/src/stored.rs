@@ -13,9 +13,9 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 
+use crate::{Error, Result};
 use pumice_drive::base::seed::mix;
 use pumice_drive::base::units::BLOCK_BYTES;
-use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::codec::{Codec, Compressor};
 
 /// Bytes that one draw gives.
@@ -64,7 +64,7 @@ impl StoredBlocks {
         if !(stored_min > 0.0 && stored_min <= 1.0) {
             let what =
                 format!("the least stored fraction is above 0 and up to 1, not {stored_min}");
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            return Err(Error::InvalidInput(what.into()));
         }
         let words = (stored_min * BLOCK_BYTES as f64 / WORD_BYTES as f64).ceil() as usize;
         let blocks = size_bytes.div_ceil(BLOCK_BYTES as u64);

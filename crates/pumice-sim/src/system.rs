@@ -22,9 +22,10 @@ use std::rc::Rc;
 use page_cache::{PAGE_BYTES, PageCache, Presence};
 
 use super::drive::{SimCounts, SimDrive, SimSpec};
+use crate::{Error, Result};
+use pumice_drive::base::Clock;
 use pumice_drive::base::units::{BLOCK_BYTES, parse_size, transfer_ns};
 use pumice_drive::base::wait::WaitQueue;
-use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 use pumice_drive::runtime::Runtime;
 
 /// Share of the page cache that may be dirty before writers wait, in per cent: Linux's
@@ -79,7 +80,7 @@ pub struct SystemSpec {
 }
 
 fn invalid(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidInput, what.into())
+    Error::InvalidInput(what.into().into())
 }
 
 impl SystemSpec {

@@ -2,7 +2,7 @@
 //! acknowledged and read.
 //!
 //! A request changes the disk in one or more atomic steps (a write above 1 MiB in several; the
-//! edges of write-zeroes apart from its middle). Each is entered in the model in the poll in which
+//! edges of write-zeroes apart from its middle). Each is entered in the oracle in the poll in which
 //! the drive takes it, which the drive's own counters tell: nobody else runs in between.
 
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use std::task::Poll;
 use rand::{Rng, RngExt};
 
 use super::data;
-use super::model::{Change, Content, Mismatch};
+use super::oracle::{Change, Content, Mismatch};
 use super::scene::{Scene, TorturedDrive, Verb};
 use pumice_drive::base::seed::{Random, random};
 use pumice_drive::base::units::BLOCK_BYTES;
@@ -101,7 +101,7 @@ impl Host {
     }
 
     async fn flush(&mut self) -> Result<(), Mismatch> {
-        let promised = self.scene.model.borrow().taken();
+        let promised = self.scene.oracle.borrow().taken();
         let abandons = self.random.random_range(0..if self.habits.is_small { 3 } else { 10 }) < 2;
         let patience_ns = if abandons { self.random.random_range(0..40_000) } else { u64::MAX };
         let flush = self.drive.flush();
@@ -111,7 +111,7 @@ impl Host {
         };
         self.scene.ended(Verb::Flush, 0, 0, &result)?;
         if result.is_ok() {
-            self.scene.model.borrow_mut().promise(promised);
+            self.scene.oracle.borrow_mut().promise(promised);
         }
         Ok(())
     }
@@ -119,11 +119,11 @@ impl Host {
     async fn read(&mut self, number: u64) -> Result<(), Mismatch> {
         let (offset, len) = self.range();
         let range = offset as usize..offset as usize + len;
-        self.scene.model.borrow_mut().begin_read(number, range);
+        self.scene.oracle.borrow_mut().begin_read(number, range);
         let mut out = vec![0xa5; len];
         let result = self.drive.read(offset, &mut out).await;
         let found = result.is_ok().then_some(&out[..]);
-        self.scene.model.borrow_mut().end_read(number, found)?;
+        self.scene.oracle.borrow_mut().end_read(number, found)?;
         self.scene.ended(Verb::Read, offset, len as u64, &result)
     }
 
@@ -200,7 +200,7 @@ impl Host {
             let polled = request.as_mut().poll(context);
             let took = self.enter(&mut steps, before, self.drive.taken());
             if took > 0 {
-                last = Some(self.scene.model.borrow().taken());
+                last = Some(self.scene.oracle.borrow().taken());
                 if steps.is_empty() && !fua && polled.is_pending() {
                     wrong = Some("a change took its place and was not acknowledged");
                 }
@@ -222,7 +222,7 @@ impl Host {
             && result.is_ok()
             && let Some(changes) = last
         {
-            self.scene.model.borrow_mut().promise(changes);
+            self.scene.oracle.borrow_mut().promise(changes);
         }
         Ok(result)
     }
@@ -248,7 +248,7 @@ impl Host {
             records = false;
             took += 1;
             let change = steps.pop_front().expect("there is a first").1;
-            self.scene.model.borrow_mut().take(change);
+            self.scene.oracle.borrow_mut().take(change);
         }
         took
     }

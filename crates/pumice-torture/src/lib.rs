@@ -5,23 +5,23 @@
 //! * `world`: a seed, its drive and the row of its lives.
 //! * `life`: open, judge, serve, close.
 //! * `host`: random requests. `data`: what they write.
-//! * `fuse`: ends a life at any await point or operation of the medium.
+//! * `crash_point`: ends a life at any await point or operation of the medium.
 //! * `medium`: what the drive sees. `rot`: bits that flip while it is closed.
-//! * `model`: the oracle. `scene`: what all of them share. `trace`: the fingerprint of a run.
+//! * `oracle`: the oracle. `scene`: what all of them share. `trace`: the fingerprint of a run.
 //! * `tally`, `violation`: the result.
 //! * `full`: no world, but a full drive that is overwritten for hours.
 //!
 //! The same seed and steps give the same run. Deliberately reaches the drive only as a host does,
 //! but for `Drive::audit` and `Drive::taken`; never asks for the time.
 
+mod crash_point;
 mod data;
 mod full;
-mod fuse;
 pub mod fuzz;
 mod host;
 mod life;
 mod medium;
-mod model;
+mod oracle;
 mod rot;
 mod scene;
 mod tally;

@@ -8,10 +8,10 @@ use std::rc::Rc;
 
 use rand::{Rng, RngExt};
 
-use super::fuse::Blow;
+use super::crash_point::CrashAt;
 use super::host::{Habits, Host};
 use super::medium::{Layers, TracedMedium};
-use super::model::Mismatch;
+use super::oracle::Mismatch;
 use super::scene::{Faults, Scene, TorturedDrive};
 use pumice_drive::base::seed::Random;
 use pumice_drive::base::wait::WaitQueue;
@@ -29,9 +29,9 @@ pub(super) const COMPARED_AT_ONCE: usize = 256 << 10;
 /// What a life will be like.
 pub(super) struct Plan {
     /// When it ends by force while it opens or serves.
-    pub(super) blow: Blow,
+    pub(super) crash: CrashAt,
     /// When it ends by force while it closes.
-    pub(super) blow_closing: Blow,
+    pub(super) crash_closing: CrashAt,
     /// Hosts at once.
     pub(super) hosts: u32,
     /// Requests of all hosts together.
@@ -94,13 +94,13 @@ impl Life {
     pub(super) fn medium(&self) -> TracedMedium {
         TracedMedium {
             layers: self.layers.clone(),
-            fuse: self.scene.fuse.clone(),
+            crash_point: self.scene.crash_point.clone(),
             trace: self.scene.trace.clone(),
             clock: self.scene.runtime.clone(),
         }
     }
 
-    /// Lives to the end, unless the fuse blows.
+    /// Lives to the end, unless the crash point blows.
     pub(super) async fn live(&self, plan: &Plan, random: &mut Random) -> Result<(), Mismatch> {
         self.layers.set_plan(plan.opening.clone());
         let drive = match self.open(plan.options).await {
@@ -117,7 +117,7 @@ impl Life {
         self.compare(&drive).await?;
         self.stage.set(Stage::Serving);
         for task in Drive::tasks(&drive) {
-            self.scene.runtime.spawn(self.scene.fuse.task(task));
+            self.scene.runtime.spawn(self.scene.crash_point.task(task));
         }
         self.scene.faults.set(plan.faults);
         self.layers.set_plan(plan.serving.clone());
@@ -125,16 +125,16 @@ impl Life {
         self.serve(&drive, plan, random).await?;
         self.stage.set(Stage::Closing);
         self.scene.count_progress();
-        self.scene.fuse.set(plan.blow_closing);
+        self.scene.crash_point.set(plan.crash_closing);
         let Some(closed) = self.scene.runtime.timeout(LIFE_NS_MAX, drive.close()).await else {
             let found = "it waits for ever".to_owned();
             return Err(Mismatch { promised: "the drive closes".to_owned(), found });
         };
-        self.scene.fuse.set(Blow::Never);
+        self.scene.crash_point.set(CrashAt::Never);
         match closed {
             Ok(()) => {
-                let taken = self.scene.model.borrow().taken();
-                self.scene.model.borrow_mut().promise(taken);
+                let taken = self.scene.oracle.borrow().taken();
+                self.scene.oracle.borrow_mut().promise(taken);
                 let audit = self.audit(&drive).await?;
                 self.farewell.set(Some(Farewell { audit, is_last: true }));
                 self.stage.set(Stage::Closed);
@@ -172,10 +172,10 @@ impl Life {
             drive.read(offset, part).await.map_err(|error| unreadable(&error))?;
         }
         let (taken, durable) = {
-            let model = self.scene.model.borrow();
-            (model.taken(), model.durable())
+            let oracle = self.scene.oracle.borrow();
+            (oracle.taken(), oracle.durable())
         };
-        let settled = self.scene.model.borrow_mut().settle(&disk)?;
+        let settled = self.scene.oracle.borrow_mut().settle(&disk)?;
         assert_eq!(settled.kept + settled.lost, taken);
         self.scene.trace.add_bytes(&disk);
         let mut tally = self.scene.tally.borrow_mut();
@@ -197,7 +197,7 @@ impl Life {
             let scene = self.scene.clone();
             let host = Host::new(drive.clone(), scene, plan.habits, random.next_u64());
             let (left, ended) = (left.clone(), ended.clone());
-            self.scene.runtime.spawn(self.scene.fuse.task(async move {
+            self.scene.runtime.spawn(self.scene.crash_point.task(async move {
                 host.run().await;
                 left.set(left.get() - 1);
                 ended.wake_all();

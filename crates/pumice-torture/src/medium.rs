@@ -1,4 +1,4 @@
-//! The medium that a tortured drive sees: the fault layer, behind the fuse, traced.
+//! The medium that a tortured drive sees: the fault layer, behind the crash point, traced.
 //!
 //! A handle: the world keeps the layer when the drive on it is gone, since what no sync covered
 //! outlives the process that wrote it. Adds no faults of its own.
@@ -6,7 +6,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::fuse::{Effect, Fuse};
+use super::crash_point::{CrashPoint, Effect};
 use super::trace::Trace;
 use pumice_drive::base::{AlignedBuffer, Clock, Result, SegmentId};
 use pumice_drive::media::layer::Fault;
@@ -33,7 +33,7 @@ pub(super) struct TracedMedium {
     /// What stands below.
     pub(super) layers: Rc<Layers>,
     /// What ends a life.
-    pub(super) fuse: Rc<Fuse>,
+    pub(super) crash_point: Rc<CrashPoint>,
     /// Where operations are noted.
     pub(super) trace: Rc<Trace>,
     /// For the time of an operation.
@@ -63,8 +63,10 @@ impl Medium for TracedMedium {
         buffer: Arc<AlignedBuffer>,
     ) -> Result<()> {
         self.trace.add_bytes(&buffer);
-        let result =
-            self.fuse.operation(Effect::Update, self.layers.append(segment, offset, buffer)).await;
+        let result = self
+            .crash_point
+            .operation(Effect::Update, self.layers.append(segment, offset, buffer))
+            .await;
         self.note(Kind::Append, segment.0, offset, result.is_ok());
         result
     }
@@ -75,33 +77,37 @@ impl Medium for TracedMedium {
         offset: u32,
         buffer: AlignedBuffer,
     ) -> (AlignedBuffer, Result<()>) {
-        let (buffer, result) =
-            self.fuse.operation(Effect::None, self.layers.read(segment, offset, buffer)).await;
+        let (buffer, result) = self
+            .crash_point
+            .operation(Effect::None, self.layers.read(segment, offset, buffer))
+            .await;
         self.note(Kind::Read, segment.0, offset, result.is_ok());
         (buffer, result)
     }
 
     async fn sync(&self) -> Result<()> {
-        let result = self.fuse.operation(Effect::Update, self.layers.sync()).await;
+        let result = self.crash_point.operation(Effect::Update, self.layers.sync()).await;
         self.note(Kind::Sync, 0, 0, result.is_ok());
         result
     }
 
     async fn discard(&self, segment: SegmentId) -> Result<()> {
-        let result = self.fuse.operation(Effect::Discard, self.layers.discard(segment)).await;
+        let result =
+            self.crash_point.operation(Effect::Discard, self.layers.discard(segment)).await;
         self.note(Kind::Discard, segment.0, 0, result.is_ok());
         result
     }
 
     async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
-        let result = self.fuse.operation(Effect::None, self.layers.read_superblock(slot)).await;
+        let result =
+            self.crash_point.operation(Effect::None, self.layers.read_superblock(slot)).await;
         self.note(Kind::ReadSuperblock, slot, 0, result.is_ok());
         result
     }
 
     async fn write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> Result<()> {
         let result = self
-            .fuse
+            .crash_point
             .operation(Effect::Superblock, self.layers.write_superblock(slot, bytes))
             .await;
         self.note(Kind::WriteSuperblock, slot, 0, result.is_ok());

@@ -15,7 +15,7 @@ use rand::RngExt;
 
 use super::life::{COMPARED_AT_ONCE, Life};
 use super::medium::Layers;
-use super::model::Mismatch;
+use super::oracle::Mismatch;
 use super::scene::TorturedDrive;
 use super::world::World;
 use pumice_drive::base::units::BLOCK_BYTES;
@@ -91,7 +91,7 @@ impl World {
     /// Reads the whole disk, block by block where a longer read fails. Gives whether any failed.
     async fn read_rotten(&self, drive: &TorturedDrive) -> Result<bool, Mismatch> {
         let mut noticed = false;
-        let bytes = self.scene.model.borrow().bytes();
+        let bytes = self.scene.oracle.borrow().bytes();
         for start in (0..bytes).step_by(COMPARED_AT_ONCE) {
             let end = (start + COMPARED_AT_ONCE).min(bytes);
             if !self.read_once(drive, start, end).await? {
@@ -115,12 +115,12 @@ impl World {
     ) -> Result<bool, Mismatch> {
         let mut out = vec![0xa5; end - start];
         let result = drive.read(start as u64, &mut out).await;
-        let mut model = self.scene.model.borrow_mut();
-        model.begin_read(0, start..end);
+        let mut oracle = self.scene.oracle.borrow_mut();
+        oracle.begin_read(0, start..end);
         match result {
-            Ok(()) => model.end_read(0, Some(&out)).map(|()| false),
+            Ok(()) => oracle.end_read(0, Some(&out)).map(|()| false),
             Err(error) if error.kind() == ErrorKind::Corrupt => {
-                model.end_read(0, None).map(|()| true)
+                oracle.end_read(0, None).map(|()| true)
             }
             Err(error) => Err(Mismatch {
                 promised: "rot is called by its name".to_owned(),

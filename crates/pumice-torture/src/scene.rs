@@ -1,12 +1,12 @@
-//! What everybody in a world has in common: clock, fuse, oracle, counters, and the first thing that
+//! What everybody in a world has in common: clock, crash point, oracle, counters, and the first thing that
 //! went wrong.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use super::fuse::Fuse;
+use super::crash_point::CrashPoint;
 use super::medium::TracedMedium;
-use super::model::{Mismatch, Model};
+use super::oracle::{Mismatch, Oracle};
 use super::tally::Tally;
 use super::trace::Trace;
 use pumice_drive::base::{Clock, ErrorKind, Result};
@@ -49,11 +49,11 @@ pub(super) struct Scene {
     /// Virtual time.
     pub(super) runtime: Runtime,
     /// What ends a life.
-    pub(super) fuse: Rc<Fuse>,
+    pub(super) crash_point: Rc<CrashPoint>,
     /// What happened.
     pub(super) trace: Rc<Trace>,
     /// The oracle.
-    pub(super) model: RefCell<Model>,
+    pub(super) oracle: RefCell<Oracle>,
     /// What was done.
     pub(super) tally: RefCell<Tally>,
     /// What may fail in this life.
@@ -71,9 +71,9 @@ impl Scene {
     pub(super) fn new(disk_bytes: u64, may_fill_up: bool) -> Self {
         Self {
             runtime: Runtime::simulated(),
-            fuse: Rc::default(),
+            crash_point: Rc::default(),
             trace: Rc::default(),
-            model: RefCell::new(Model::new(disk_bytes as usize)),
+            oracle: RefCell::new(Oracle::new(disk_bytes as usize)),
             tally: RefCell::default(),
             faults: Cell::default(),
             may_fill_up,
@@ -106,17 +106,17 @@ impl Scene {
         self.runtime.sleep_ns(ns).await;
     }
 
-    /// Adds what the fuse has counted to the tally; it counts anew when it is set.
+    /// Adds what the crash point has counted to the tally; it counts anew when it is set.
     pub(super) fn count_progress(&self) {
         let mut tally = self.tally.borrow_mut();
-        tally.polls += self.fuse.polls();
-        tally.media_operations += self.fuse.operations();
+        tally.polls += self.crash_point.polls();
+        tally.media_operations += self.crash_point.operations();
     }
 
     /// Ends the life because a promise was broken. The first accusation counts.
     pub(super) fn accuse(&self, mismatch: Mismatch) {
         self.verdict.borrow_mut().get_or_insert(mismatch);
-        self.fuse.blow();
+        self.crash_point.crash();
     }
 
     /// The broken promise, if there is one.

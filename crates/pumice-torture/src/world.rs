@@ -12,11 +12,11 @@ use std::rc::Rc;
 
 use rand::{Rng, RngExt};
 
-use super::fuse::Blow;
+use super::crash_point::CrashAt;
 use super::host::Habits;
 use super::life::{Farewell, Life, Plan, Stage};
 use super::medium::Layers;
-use super::model::Mismatch;
+use super::oracle::Mismatch;
 use super::scene::{Faults, Scene};
 use super::tally::Tally;
 use super::violation::Violation;
@@ -129,8 +129,8 @@ impl World {
         }
         // What a failed life left must serve like any other.
         let plan = Plan {
-            blow: Blow::Never,
-            blow_closing: Blow::Never,
+            crash: CrashAt::Never,
+            crash_closing: CrashAt::Never,
             serving: FaultPlan { latency_ns: 0..=self.latency_ns_max, ..FaultPlan::default() },
             opening: FaultPlan::default(),
             may_be_refused: false,
@@ -165,22 +165,22 @@ impl World {
         };
         let mut random = random(self.random.next_u64());
         self.scene.faults.set(Faults::default());
-        self.scene.fuse.set(plan.blow);
-        let living = self.scene.fuse.until_blown(life.live(plan, &mut random));
+        self.scene.crash_point.set(plan.crash);
+        let living = self.scene.crash_point.until_crash(life.live(plan, &mut random));
         let ended = self.scene.runtime.block_on(living);
         self.scene.runtime.drop_tasks();
         self.scene.count_progress();
         if let Some(drive) = life.drive.take() {
             self.scene.tally.borrow_mut().drive(&drive.info().operations);
         }
-        if self.scene.fuse.ran_in_circles() {
+        if self.scene.crash_point.ran_in_circles() {
             return Err(Mismatch {
                 promised: "the drive gets on".to_owned(),
                 found: "it runs in circles".to_owned(),
             });
         }
-        self.scene.fuse.set(Blow::Never);
-        self.scene.model.borrow_mut().end_life();
+        self.scene.crash_point.set(CrashAt::Never);
+        self.scene.oracle.borrow_mut().end_life();
         if let Some(mismatch) = self.scene.verdict() {
             return Err(mismatch);
         }
@@ -291,10 +291,10 @@ impl World {
             opening.read_errors = Trigger::Probability(0.1);
         }
         // What a killed process left is in a volatile cache while the drive opens.
-        let blow = match self.layers.is_some() && random.random_range(0..3) == 0 {
-            true => Blow::BeforeUpdate(random.random_range(1..=3)),
+        let crash = match self.layers.is_some() && random.random_range(0..3) == 0 {
+            true => CrashAt::BeforeUpdate(random.random_range(1..=3)),
             // Large writes and what garbage collection does for them take more.
-            false => draw_blow(random, if self.habits.is_heavy { steps * 4 } else { steps }),
+            false => draw_crash(random, if self.habits.is_heavy { steps * 4 } else { steps }),
         };
         // A life that writes next to nothing leaves what stands behind a lost batch in place.
         let requests = match self.habits.is_small && random.random() {
@@ -302,10 +302,10 @@ impl World {
             false => random.random_range(steps.div_ceil(4)..=steps),
         };
         Plan {
-            blow,
-            blow_closing: match random.random_range(0..3) {
-                0 => draw_blow(random, 4),
-                _ => Blow::Never,
+            crash,
+            crash_closing: match random.random_range(0..3) {
+                0 => draw_crash(random, 4),
+                _ => CrashAt::Never,
             },
             hosts: random.random_range(1..=8),
             requests,
@@ -321,20 +321,20 @@ impl World {
 
 /// When a life of so many requests ends by force, if it does: often while the drive opens, else at
 /// any poll or operation of the medium.
-fn draw_blow(random: &mut Random, requests: u64) -> Blow {
+fn draw_crash(random: &mut Random, requests: u64) -> CrashAt {
     // A request takes some two polls and an operation of the medium or less (measured), and most
     // lives shall end before their requests do.
     let (polls, operations) = (requests * 3 / 2, requests * 2 / 3);
     match random.random_range(0..26) {
-        20..23 => Blow::BeforeSuperblock(random.random_range(1..=12)),
-        23..25 => Blow::BeforeDiscard(random.random_range(1..=8)),
-        0..3 => Blow::Never,
-        3 => Blow::AtPoll(random.random_range(1..40)),
-        4 => Blow::BeforeOperation(random.random_range(1..30)),
-        5..7 => Blow::BeforeUpdate(random.random_range(1..=4)),
-        7..13 => Blow::AtPoll(random.random_range(1..polls.max(2))),
-        13..16 => Blow::BeforeOperation(random.random_range(1..operations.max(2))),
-        _ => Blow::AfterOperation(random.random_range(1..operations.max(2))),
+        20..23 => CrashAt::BeforeSuperblock(random.random_range(1..=12)),
+        23..25 => CrashAt::BeforeDiscard(random.random_range(1..=8)),
+        0..3 => CrashAt::Never,
+        3 => CrashAt::Poll(random.random_range(1..40)),
+        4 => CrashAt::BeforeOperation(random.random_range(1..30)),
+        5..7 => CrashAt::BeforeUpdate(random.random_range(1..=4)),
+        7..13 => CrashAt::Poll(random.random_range(1..polls.max(2))),
+        13..16 => CrashAt::BeforeOperation(random.random_range(1..operations.max(2))),
+        _ => CrashAt::AfterOperation(random.random_range(1..operations.max(2))),
     }
 }
 

@@ -63,7 +63,7 @@ impl Spec {
     /// Bytes of memory that its simulation takes at most; 0 if that is little.
     pub(super) fn memory_bytes_max(&self) -> Result<u64> {
         match self {
-            Self::Log(spec) => spec.log.memory_bytes_max(),
+            Self::Log(spec) => Ok(spec.log.memory_bytes_max()?),
             Self::Other(_) => Ok(0),
         }
     }
@@ -77,7 +77,7 @@ impl Spec {
     /// What is stored of the data on average.
     pub(super) fn stored_mean(&self) -> Result<f64> {
         match self {
-            Self::Log(spec) => spec.log.stored_mean(),
+            Self::Log(spec) => Ok(spec.log.stored_mean()?),
             Self::Other(_) => Ok(1.0),
         }
     }
@@ -119,10 +119,10 @@ impl Device {
         slots: u32,
         stop: &AtomicBool,
     ) -> Result<bool> {
-        match self {
-            Self::Log(drive) => drive.run(host, slots, stop),
-            Self::Other(drive) => sim_host::run(drive, host, slots, stop),
-        }
+        Ok(match self {
+            Self::Log(drive) => drive.run(host, slots, stop)?,
+            Self::Other(drive) => sim_host::run(drive, host, slots, stop)?,
+        })
     }
 
     pub(super) fn now_ns(&self) -> u64 {

@@ -127,7 +127,7 @@ impl<'a> LoadHost<'a> {
 }
 
 impl Host for LoadHost<'_> {
-    fn next(&mut self, slot: u32, now_ns: u64) -> Result<Option<Request>> {
+    fn next(&mut self, slot: u32, now_ns: u64) -> pumice_sim::Result<Option<Request>> {
         let then = &mut self.then[slot as usize];
         if then.is_some() {
             return Ok(then.take());
@@ -183,7 +183,7 @@ impl<'a> FillHost<'a> {
 }
 
 impl Host for FillHost<'_> {
-    fn next(&mut self, _slot: u32, _now_ns: u64) -> Result<Option<Request>> {
+    fn next(&mut self, _slot: u32, _now_ns: u64) -> pumice_sim::Result<Option<Request>> {
         let bytes = FILL_BYTES.min(self.end - self.next);
         let request = Request { verb: Verb::Write, offset: self.next, bytes, due_ns: 0 };
         self.next += bytes;
@@ -264,8 +264,8 @@ impl<'a> ReplayHost<'a> {
 }
 
 impl Host for ReplayHost<'_> {
-    fn next(&mut self, _slot: u32, _now_ns: u64) -> Result<Option<Request>> {
-        let named = |error: Error| {
+    fn next(&mut self, _slot: u32, _now_ns: u64) -> pumice_sim::Result<Option<Request>> {
+        let named = |error: pumice_sim::Error| {
             let what = self.path.display().to_string();
             Error::new(error.kind(), what).caused_by(error)
         };

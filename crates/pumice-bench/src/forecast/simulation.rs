@@ -267,7 +267,8 @@ impl<'a> Simulation<'a> {
         stop: &AtomicBool,
     ) -> Result<Option<(Tally, u64, Option<String>)>> {
         let shown = trace.path.display();
-        let named = |error: Error| Error::new(error.kind(), shown.to_string()).caused_by(error);
+        let named =
+            |error: pumice_sim::Error| Error::new(error.kind(), shown.to_string()).caused_by(error);
         let failed = |error| Error::os(format!("cannot read {shown}"), error);
         let file = File::open(&trace.path).map_err(failed)?;
         let reader = Reader::new(file, trace.options).map_err(named)?;

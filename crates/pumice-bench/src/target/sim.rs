@@ -16,19 +16,19 @@ pub struct SimTarget(pub Rc<System>);
 impl Target for SimTarget {
     async fn read(&self, offset: u64, mut buffer: AlignedBuffer) -> (AlignedBuffer, Result<()>) {
         let result = self.0.read(offset, &mut buffer).await;
-        (buffer, result)
+        (buffer, result.map_err(Into::into))
     }
 
     async fn write(&self, offset: u64, buffer: &Arc<AlignedBuffer>) -> Result<()> {
-        self.0.write(offset, buffer).await
+        Ok(self.0.write(offset, buffer).await?)
     }
 
     async fn flush(&self) -> Result<()> {
-        self.0.flush().await
+        Ok(self.0.flush().await?)
     }
 
     async fn trim(&self, offset: u64, len: u64) -> Result<()> {
-        self.0.trim(offset, len).await
+        Ok(self.0.trim(offset, len).await?)
     }
 
     async fn close(&self) -> Result<()> {

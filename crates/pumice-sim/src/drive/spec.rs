@@ -5,9 +5,9 @@ use crate::disk::DiskSpec;
 use crate::front::FrontSpec;
 use crate::nand::{FlashShape, FlashTiming, NandSpec};
 use crate::profile::{Design, Disk, Mapping, Profile};
+use crate::{Error, Result};
 use crate::{MapSpec, convert};
 use pumice_drive::base::units::BLOCK_BYTES;
-use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::codec::Codec;
 
 /// What a simulated drive is.
@@ -118,7 +118,7 @@ fn log_blocks(profile: &Profile, mapping: &Mapping, shape: &FlashShape) -> Resul
         let what = format!("{}: unit_bytes is {}", profile.id, mapping.unit_bytes.is);
         let what = format!("{what}, which cannot be simulated: make it an erase block on each");
         let what = format!("{what} plane of a die, {} bytes", shape.block_bytes());
-        return Err(Error::new(ErrorKind::InvalidInput, what));
+        return Err(Error::InvalidInput(what.into()));
     }
     convert::whole(profile, "log_blocks", &mapping.log_blocks)
 }

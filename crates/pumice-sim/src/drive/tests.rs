@@ -11,9 +11,9 @@ use rand::RngExt;
 use super::*;
 use crate::front::FrontSpec;
 use crate::nand::{FlashShape, FlashTiming, NandSpec};
-use pumice_drive::base::Clock;
 use pumice_drive::base::seed::{Random, random};
 use pumice_drive::base::wait::WaitQueue;
+use pumice_drive::base::{Clock, ErrorKind};
 use pumice_drive::codec::Codec;
 
 const DIES: u32 = 8;

@@ -16,7 +16,7 @@
 use super::BLOCK_BYTES;
 use super::sizes::FrameSizes;
 use crate::nand::FlashShape;
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
 /// A map entry of a block that is nowhere.
 pub(super) const UNMAPPED: u32 = u32::MAX;
@@ -56,7 +56,7 @@ impl Layout {
         segment_count: u32,
         frames: &FrameSizes,
     ) -> Result<Self> {
-        let wrong = |what: String| Error::new(ErrorKind::InvalidInput, what);
+        let wrong = |what: String| Error::InvalidInput(what.into());
         let rows = u64::from(shape.dies()) * u64::from(shape.pages_per_block);
         let bytes = rows * u64::from(shape.row_bytes());
         if bytes > u64::from(u32::MAX) {

@@ -47,7 +47,8 @@ use super::sizes::FrameSizes;
 use super::spec::Parts;
 use super::{LogCounts, LogSpec};
 use crate::nand::{BlockAddress, Flash, FlashCounts, Wear, Worn};
-use pumice_drive::base::{Error, ErrorKind, Lba, Result};
+use crate::{Error, Result};
+use pumice_drive::base::Lba;
 
 /// Why a frame is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -269,11 +270,11 @@ impl LogFtl {
         let end = lba.0.checked_add(blocks.into());
         if end.is_none_or(|end| end > self.spec.user_blocks) {
             let what = format!("a drive of {} blocks has none at {lba}", self.spec.user_blocks);
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            return Err(Error::InvalidInput(what.into()));
         }
         if now_ns < self.now_ns {
             let what = format!("a call at {now_ns} ns came after one at {} ns", self.now_ns);
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            return Err(Error::InvalidInput(what.into()));
         }
         self.now_ns = now_ns;
         self.drain.advance(&mut self.flash, now_ns);
@@ -343,7 +344,7 @@ impl LogFtl {
             let which = if cause == Cause::Leveled { Worn::Most } else { Worn::Least };
             let Some(segment) = self.segments.open(which) else {
                 let what = "no segment is free for what is moved";
-                return Err(Error::new(ErrorKind::NoSpace, what));
+                return Err(Error::NoSpace(what.into()));
             };
             let slots = (self.layout.segment_bytes / self.frames.smallest()) as usize;
             let lbas = Vec::with_capacity(slots);

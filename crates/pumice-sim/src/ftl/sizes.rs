@@ -1,8 +1,8 @@
 //! How many bytes a block takes on flash.
 
 use super::BLOCK_BYTES;
+use crate::{Error, Result};
 use pumice_drive::base::seed::mix;
-use pumice_drive::base::{Error, ErrorKind, Result};
 
 /// Most fractions in a table: enough for per mille steps (arbitrary beyond that).
 const FRACTIONS_MAX: usize = 1 << 16;
@@ -37,7 +37,7 @@ impl FrameSizes {
     /// # Errors
     /// `InvalidInput` for fractions that are none.
     pub(super) fn new(sizes: &StoredSizes, floor: f64, header_bytes: u32) -> Result<Self> {
-        let wrong = |what: String| Error::new(ErrorKind::InvalidInput, what);
+        let wrong = |what: String| Error::InvalidInput(what.into());
         let (fractions, seed) = match sizes {
             StoredSizes::Constant(fraction) => (std::slice::from_ref(fraction), 0),
             StoredSizes::Table { fractions, seed } => (fractions.as_slice(), *seed),
@@ -93,6 +93,7 @@ mod tests {
     //! Method: count over many blocks.
 
     use super::*;
+    use pumice_drive::base::ErrorKind;
 
     #[test]
     fn a_table_is_drawn_from_evenly_and_repeatably() {

@@ -4,7 +4,7 @@ use super::layout::Layout;
 use super::sizes::FrameSizes;
 use super::{StoredSizes, reverse, segments};
 use crate::nand::{FlashShape, FlashTiming, FreeBlocks};
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
 /// Fewest free segments: one for the host, one for what is moved meanwhile.
 const FREE_SEGMENTS_MIN: u32 = 2;
@@ -121,7 +121,7 @@ impl LogSpec {
     }
 
     pub(super) fn parts(&self) -> Result<Parts> {
-        let wrong = |what: String| Error::new(ErrorKind::InvalidInput, what);
+        let wrong = |what: String| Error::InvalidInput(what.into());
         self.shape.check()?;
         self.timing.check()?;
         if self.user_blocks == 0 || self.user_blocks >= u64::from(u32::MAX) {

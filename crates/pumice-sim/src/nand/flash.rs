@@ -21,8 +21,8 @@
 //! host and holds no bytes.
 
 use super::timeline::Timeline;
+use crate::{Error, Result};
 use pumice_drive::base::units::transfer_ns;
-use pumice_drive::base::{Error, ErrorKind, Result};
 
 /// Most blocks that a flash may have: a table of them takes 16 bytes each.
 const BLOCKS_MAX: u64 = 1 << 26;
@@ -180,7 +180,7 @@ impl FlashTiming {
 }
 
 fn wrong(what: String) -> Error {
-    Error::new(ErrorKind::InvalidInput, what)
+    Error::InvalidInput(what.into())
 }
 
 impl Flash {

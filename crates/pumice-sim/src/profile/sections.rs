@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use super::told::{Basis, Told};
+use super::sourced::{Basis, Sourced};
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
 use pumice_drive::codec::Codec;
 use pumice_report::Number;
@@ -60,7 +60,7 @@ impl<'a> Fact<'a> {
     pub(super) fn new<T: Quantity>(
         section: &'static str,
         key: &'static str,
-        told: &'a Told<T>,
+        told: &'a Sourced<T>,
     ) -> Self {
         Self { section, key, value: told.is.value(), basis: &told.basis }
     }
@@ -177,21 +177,21 @@ impl Quantity for Codec {
 /// A number that is there, or may be.
 trait Field {
     type Of: Quantity;
-    fn told(&self) -> Option<&Told<Self::Of>>;
+    fn told(&self) -> Option<&Sourced<Self::Of>>;
 }
 
-impl<T: Quantity> Field for Told<T> {
+impl<T: Quantity> Field for Sourced<T> {
     type Of = T;
 
-    fn told(&self) -> Option<&Told<T>> {
+    fn told(&self) -> Option<&Sourced<T>> {
         Some(self)
     }
 }
 
-impl<T: Quantity> Field for Option<Told<T>> {
+impl<T: Quantity> Field for Option<Sourced<T>> {
     type Of = T;
 
-    fn told(&self) -> Option<&Told<T>> {
+    fn told(&self) -> Option<&Sourced<T>> {
         self.as_ref()
     }
 }
@@ -248,123 +248,123 @@ section! {
     /// What the host is attached by.
     Link, "link";
     /// Bytes a second to the host, after the protocol's overhead.
-    read_bytes_per_s: Told<u64> => 1..=RATE_MAX;
+    read_bytes_per_s: Sourced<u64> => 1..=RATE_MAX;
     /// Bytes a second from the host, after the protocol's overhead.
-    write_bytes_per_s: Told<u64> => 1..=RATE_MAX;
+    write_bytes_per_s: Sourced<u64> => 1..=RATE_MAX;
     /// What a command costs on the link besides its data.
-    command_ns: Told<u64> => 0..=TIME_NS_MAX;
+    command_ns: Sourced<u64> => 0..=TIME_NS_MAX;
     /// Commands in flight: 1 without queueing, 32 with NCQ, more with NVMe.
-    depth: Told<u64> => 1..=65_536;
+    depth: Sourced<u64> => 1..=65_536;
     /// Longest command.
-    request_bytes_max: Told<u64> => BLOCK..=(1 << 30);
+    request_bytes_max: Sourced<u64> => BLOCK..=(1 << 30);
 }
 
 section! {
     /// What takes commands, and maybe compresses.
     Controller, "controller";
     /// Processing of a read of 4 KiB, one after the other.
-    read_ns: Told<u64> => 0..=TIME_NS_MAX;
+    read_ns: Sourced<u64> => 0..=TIME_NS_MAX;
     /// Processing of a write of 4 KiB, one after the other.
-    write_ns: Told<u64> => 0..=TIME_NS_MAX;
+    write_ns: Sourced<u64> => 0..=TIME_NS_MAX;
     /// What a read takes beside that, while others go on, if the map of its place is not at hand;
     /// absent is nothing: the whole map is in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
-    map_read_ns: Option<Told<u64>> => 0..=TIME_NS_MAX;
+    map_read_ns: Option<Sourced<u64>> => 0..=TIME_NS_MAX;
     /// Bytes of the disk whose map is at hand, those used last; with map_read_ns.
     #[serde(skip_serializing_if = "Option::is_none")]
-    map_at_hand_bytes: Option<Told<u64>> => MAP_REGION_BYTES..=RATE_MAX;
+    map_at_hand_bytes: Option<Sourced<u64>> => MAP_REGION_BYTES..=RATE_MAX;
     /// What data is compressed with; absent is none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    codec: Option<Told<Codec>> => ();
+    codec: Option<Sourced<Codec>> => ();
     /// Least stored fraction that any data comes to, in (0, 1]; with a codec.
     #[serde(skip_serializing_if = "Option::is_none")]
-    stored_min: Option<Told<f64>> => 0.001..=1.0;
+    stored_min: Option<Sourced<f64>> => 0.001..=1.0;
     /// LBAs that are compressed together: a power of two up to 64; with a codec.
     #[serde(skip_serializing_if = "Option::is_none")]
-    frame_blocks: Option<Told<u64>> => 1..=64;
+    frame_blocks: Option<Sourced<u64>> => 1..=64;
     /// Host bytes a second that are compressed at most; absent is no limit; with a codec.
     #[serde(skip_serializing_if = "Option::is_none")]
-    engine_bytes_per_s: Option<Told<u64>> => 1..=RATE_MAX;
+    engine_bytes_per_s: Option<Sourced<u64>> => 1..=RATE_MAX;
     /// Stored bytes a second that are unpacked while the link waits; absent is no time; with a
     /// codec.
     #[serde(skip_serializing_if = "Option::is_none")]
-    load_bytes_per_s: Option<Told<u64>> => 1..=RATE_MAX;
+    load_bytes_per_s: Option<Sourced<u64>> => 1..=RATE_MAX;
     /// Stored bytes a second at most, whatever the flash could take; absent is no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
-    store_bytes_per_s: Option<Told<u64>> => 1..=RATE_MAX;
+    store_bytes_per_s: Option<Sourced<u64>> => 1..=RATE_MAX;
     /// Random writes of 4 KiB a second that the firmware admits; absent is no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
-    cap_write_per_s: Option<Told<u64>> => 1..=RATE_MAX;
+    cap_write_per_s: Option<Sourced<u64>> => 1..=RATE_MAX;
     /// Written data that waits for the flash at most; of flash drives.
     #[serde(skip_serializing_if = "Option::is_none")]
-    buffer_bytes: Option<Told<u64>> => BLOCK..=BUFFER_BYTES_MAX;
+    buffer_bytes: Option<Sourced<u64>> => BLOCK..=BUFFER_BYTES_MAX;
 }
 
 section! {
     /// Flash: how much, how arranged, how fast.
     Flash, "flash";
     /// Buses that work side by side.
-    channels: Told<u64> => 1..=1024;
+    channels: Sourced<u64> => 1..=1024;
     /// Dies that share a bus.
-    dies_per_channel: Told<u64> => 1..=1024;
+    dies_per_channel: Sourced<u64> => 1..=1024;
     /// Planes of a die.
-    planes: Told<u64> => 1..=16;
+    planes: Sourced<u64> => 1..=16;
     /// Erase blocks of a plane.
-    blocks_per_plane: Told<u64> => 1..=(1 << 24);
+    blocks_per_plane: Sourced<u64> => 1..=(1 << 24);
     /// Pages of an erase block.
-    pages_per_block: Told<u64> => 1..=(1 << 16);
+    pages_per_block: Sourced<u64> => 1..=(1 << 16);
     /// User bytes of a page, without its spare area: a power of two.
-    page_bytes: Told<u64> => 512..=(1 << 20);
+    page_bytes: Sourced<u64> => 512..=(1 << 20);
     /// From the cells of a page to its register (tR).
-    read_ns: Told<u64> => 1..=TIME_NS_MAX;
+    read_ns: Sourced<u64> => 1..=TIME_NS_MAX;
     /// From the register to the cells of a page (tPROG), averaged over the pages of a block.
-    program_ns: Told<u64> => 1..=TIME_NS_MAX;
+    program_ns: Sourced<u64> => 1..=TIME_NS_MAX;
     /// Erasing a block (tBERS).
-    erase_ns: Told<u64> => 1..=TIME_NS_MAX;
+    erase_ns: Sourced<u64> => 1..=TIME_NS_MAX;
     /// Bytes a second between registers and controller, on each channel.
-    bus_bytes_per_s: Told<u64> => 1..=RATE_MAX;
+    bus_bytes_per_s: Sourced<u64> => 1..=RATE_MAX;
     /// Whether the next page is transferred while one is programmed.
-    cache_program: Told<bool> => ();
+    cache_program: Sourced<bool> => ();
     /// Whether the planes of a die work at the same time.
-    multi_plane: Told<bool> => ();
+    multi_plane: Sourced<bool> => ();
     /// Share of the programmed bytes that is no data: parity, ECC beyond the spare area, metadata.
-    overhead_percent: Told<f64> => 0.0..=90.0;
+    overhead_percent: Sourced<f64> => 0.0..=90.0;
     /// Program and erase cycles that a block lasts.
-    pe_cycles: Told<u64> => 1..=1_000_000_000;
+    pe_cycles: Sourced<u64> => 1..=1_000_000_000;
     /// Share of blocks that are bad from the beginning.
-    bad_block_percent: Told<f64> => 0.0..=50.0;
+    bad_block_percent: Sourced<f64> => 0.0..=50.0;
 }
 
 section! {
     /// The units of a map that is too coarse for small writes.
     Mapping, "mapping";
     /// What a small write rewrites.
-    unit_bytes: Told<u64> => BLOCK..=(1 << 30);
+    unit_bytes: Sourced<u64> => BLOCK..=(1 << 30);
     /// Units that take writes before they are merged; 0 merges at every write.
-    log_blocks: Told<u64> => 0..=(1 << 20);
+    log_blocks: Sourced<u64> => 0..=(1 << 20);
 }
 
 section! {
     /// Platters and heads.
     Disk, "disk";
     /// Turns a minute.
-    rpm: Told<u64> => 1..=1_000_000;
+    rpm: Sourced<u64> => 1..=1_000_000;
     /// Seek to the next track.
-    seek_track_ns: Told<u64> => 0..=TIME_NS_MAX;
+    seek_track_ns: Sourced<u64> => 0..=TIME_NS_MAX;
     /// Seek between two random places.
-    seek_average_ns: Told<u64> => 0..=TIME_NS_MAX;
+    seek_average_ns: Sourced<u64> => 0..=TIME_NS_MAX;
     /// Seek over the whole disk.
-    seek_full_ns: Told<u64> => 0..=TIME_NS_MAX;
+    seek_full_ns: Sourced<u64> => 0..=TIME_NS_MAX;
     /// Bytes a second under the head on the outermost tracks.
-    outer_bytes_per_s: Told<u64> => 1..=RATE_MAX;
+    outer_bytes_per_s: Sourced<u64> => 1..=RATE_MAX;
     /// Bytes a second under the head on the innermost tracks.
-    inner_bytes_per_s: Told<u64> => 1..=RATE_MAX;
+    inner_bytes_per_s: Sourced<u64> => 1..=RATE_MAX;
     /// Memory for reading ahead and for writes that wait.
-    cache_bytes: Told<u64> => BLOCK..=BUFFER_BYTES_MAX;
+    cache_bytes: Sourced<u64> => BLOCK..=BUFFER_BYTES_MAX;
     /// Whether the drive chooses the order of queued commands.
-    ncq: Told<bool> => ();
+    ncq: Sourced<bool> => ();
     /// Reads that are queued, or writes that wait in the cache, among which it chooses.
-    reorder_max: Told<u64> => 1..=65_536;
+    reorder_max: Sourced<u64> => 1..=65_536;
 }
 
 impl Controller {

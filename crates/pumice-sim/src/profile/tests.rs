@@ -10,6 +10,7 @@ use proptest::sample::Index;
 use serde_json::Value as Json;
 
 use super::*;
+use pumice_drive::base::{Error as DriveError, ErrorKind};
 
 /// A log-structured drive, with every key that it can have.
 const LOG: &str = r#"
@@ -106,7 +107,7 @@ fn with(text: &str, key: &str, number: &str) -> String {
 }
 
 fn parse(text: &str) -> std::result::Result<Profile, String> {
-    Profile::parse(text, "own.toml").map_err(|error| error.chain())
+    Profile::parse(text, "own.toml").map_err(|error| DriveError::from(error).chain())
 }
 
 fn flash_figures(profile: &Profile) -> FlashFigures {

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::recency::Recency;
+use hashlink::LinkedHashSet;
 use pumice_drive::base::units::BLOCK_BYTES;
 
 /// Bytes of a page.
@@ -48,7 +48,7 @@ struct Page {
 pub(super) struct PageCache {
     pages_max: usize,
     pages: HashMap<u64, Page>,
-    clean: Recency,
+    clean: LinkedHashSet<u64>,
     dirty: BTreeSet<u64>,
     leaving: usize,
     /// Where writing back goes on.
@@ -61,7 +61,7 @@ impl PageCache {
         Self {
             pages_max,
             pages: HashMap::new(),
-            clean: Recency::default(),
+            clean: LinkedHashSet::new(),
             dirty: BTreeSet::new(),
             leaving: 0,
             cursor: 0,
@@ -85,7 +85,7 @@ impl PageCache {
     pub(super) fn read(&mut self, number: u64) -> Option<&[u8]> {
         let page = self.pages.get(&number).filter(|page| page.state != State::Coming)?;
         if page.state == State::Clean {
-            self.clean.touch(number);
+            self.clean.insert(number);
         }
         Some(&page.bytes)
     }
@@ -108,7 +108,7 @@ impl PageCache {
             None => drop(self.pages.remove(&number)),
             Some(bytes) => {
                 *page = Page { state: State::Clean, bytes: bytes.into() };
-                self.clean.touch(number);
+                self.clean.insert(number);
                 self.shrink();
             }
         }
@@ -135,7 +135,7 @@ impl PageCache {
             State::Leaving { .. } => page.state = State::Leaving { again: true },
             State::Coming | State::Clean => {
                 page.state = State::Dirty;
-                self.clean.remove(number);
+                self.clean.remove(&number);
                 self.dirty.insert(number);
                 self.shrink();
             }
@@ -169,7 +169,7 @@ impl PageCache {
             self.leaving -= 1;
             if is_written && !again {
                 page.state = State::Clean;
-                self.clean.touch(number);
+                self.clean.insert(number);
             } else {
                 page.state = State::Dirty;
                 self.dirty.insert(number);
@@ -189,21 +189,21 @@ impl PageCache {
                 Some(_) => {}
             }
             self.pages.remove(&number);
-            self.clean.remove(number);
+            self.clean.remove(&number);
             self.dirty.remove(&number);
         }
     }
 
     /// Forgets all clean pages.
     pub(super) fn drop_clean(&mut self) {
-        while let Some(number) = self.clean.pop_oldest() {
+        while let Some(number) = self.clean.pop_front() {
             self.pages.remove(&number);
         }
     }
 
     fn shrink(&mut self) {
         while self.pages.len() > self.pages_max {
-            let Some(number) = self.clean.pop_oldest() else { return };
+            let Some(number) = self.clean.pop_front() else { return };
             self.pages.remove(&number);
         }
     }

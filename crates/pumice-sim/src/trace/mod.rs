@@ -25,7 +25,7 @@ use blkparse::Blkparse;
 use iolog::Iolog;
 
 use super::log_drive::Verb;
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
 /// Longest line in bytes (arbitrary: those of all formats are far shorter).
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -154,7 +154,7 @@ impl FromStr for Format {
 }
 
 fn invalid(what: String) -> Error {
-    Error::new(ErrorKind::InvalidInput, what)
+    Error::InvalidInput(what.into())
 }
 
 impl<R: Read> Reader<R> {
@@ -164,7 +164,9 @@ impl<R: Read> Reader<R> {
     /// `InvalidInput` if nobody says what it is and it is nothing known; the operating system's.
     pub fn new(source: R, options: Options) -> Result<Self> {
         let mut source = BufReader::with_capacity(LINE_BYTES_MAX, source);
-        let beginning = source.fill_buf().map_err(|error| Error::os("cannot read", error))?;
+        let beginning = source
+            .fill_buf()
+            .map_err(|error| Error::Io { what: "cannot read".into(), source: error })?;
         let format = options.format.or_else(|| Format::detect(beginning));
         let Some(format) = format else {
             let names = Format::ALL.map(Format::name).join(", ");
@@ -231,7 +233,7 @@ impl<R: Read> Reader<R> {
 
     /// Reads the next line; gives whether it was short enough, or nothing at the end.
     fn read_line(&mut self) -> Result<Option<bool>> {
-        let failed = |error| Error::os("cannot read", error);
+        let failed = |error| Error::Io { what: "cannot read".into(), source: error };
         self.line.clear();
         let most = LINE_BYTES_MAX as u64 + 1;
         let got = self.source.by_ref().take(most).read_until(b'\n', &mut self.line);

@@ -13,7 +13,7 @@
 //! of them is moved.
 
 use super::{Cause, LogFtl, RowRead};
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
 /// Of so many victims one at most is taken to even out wear, so that this costs little more
 /// (arbitrary).
@@ -104,7 +104,7 @@ impl LogFtl {
         }
         if self.collection.victim.is_none() {
             let what = "the drive is full: nothing in it is dead";
-            return Err(Error::new(ErrorKind::NoSpace, what));
+            return Err(Error::NoSpace(what.into()));
         }
         while self.collection.victim.is_some() {
             self.move_one()?;

@@ -6,6 +6,7 @@
 use rand::RngExt;
 
 use super::*;
+use pumice_drive::base::ErrorKind;
 use pumice_drive::base::seed::random;
 
 /// 34 nm MLC as in the drives of 2010: 82 us a page over the bus.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use rand::RngExt;
 
 use super::*;
+use pumice_drive::base::ErrorKind;
 use pumice_drive::base::seed::random;
 
 /// Drives that differ in all that changes the way of a block.

@@ -1,9 +1,9 @@
 //! When a life ends by force: at a poll of any task, or at an operation of the medium.
 //!
-//! Every task of a drive and of its hosts is polled through the fuse. Between two polls each task
+//! Every task of a drive and of its hosts is polled through the crash_point. Between two polls each task
 //! stands at an await point, so counting polls reaches every one of them, in every combination that
 //! the schedule has. Once blown, nothing is polled any more and no operation starts: whoever waits
-//! in [`Fuse::until_blown`] goes on alone.
+//! in [`CrashPoint::until_crash`] goes on alone.
 //!
 //! Deliberately does not decide what a power loss leaves on the medium.
 
@@ -13,14 +13,14 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-/// When the fuse blows, counted from 1 since it was set.
+/// When the crash point blows, counted from 1 since it was set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Blow {
+pub(super) enum CrashAt {
     /// Never.
     #[default]
     Never,
     /// Instead of a poll of some task.
-    AtPoll(u64),
+    Poll(u64),
     /// Instead of an operation of the medium.
     BeforeOperation(u64),
     /// Instead of an operation that is no read: an opening has three of these and many reads.
@@ -50,56 +50,56 @@ pub(super) enum Effect {
 /// what the longest life takes.
 const PROGRESS_MAX: u64 = 1_000_000;
 
-/// The fuse of one world, set anew for each life.
+/// The crash point of one world, set anew for each life.
 #[derive(Debug, Default)]
-pub(super) struct Fuse {
-    blow: Cell<Blow>,
+pub(super) struct CrashPoint {
+    crash: Cell<CrashAt>,
     polls: Cell<u64>,
     operations: Cell<u64>,
     updates: Cell<u64>,
     superblocks: Cell<u64>,
     discards: Cell<u64>,
-    is_blown: Cell<bool>,
+    has_crashed: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
-impl Fuse {
-    /// Makes the fuse whole and starts the counting.
-    pub(super) fn set(&self, blow: Blow) {
-        self.blow.set(blow);
+impl CrashPoint {
+    /// Makes the crash point whole and starts the counting.
+    pub(super) fn set(&self, crash: CrashAt) {
+        self.crash.set(crash);
         self.polls.set(0);
         self.operations.set(0);
         self.updates.set(0);
         self.superblocks.set(0);
         self.discards.set(0);
-        self.is_blown.set(false);
+        self.has_crashed.set(false);
     }
 
-    /// Polls since the fuse was set.
+    /// Polls since the crash point was set.
     pub(super) fn polls(&self) -> u64 {
         self.polls.get()
     }
 
-    /// Operations of the medium since the fuse was set.
+    /// Operations of the medium since the crash point was set.
     pub(super) fn operations(&self) -> u64 {
         self.operations.get()
     }
 
-    /// Whether the fuse blew because the life ran in circles.
+    /// Whether the crash point blew because the life ran in circles.
     pub(super) fn ran_in_circles(&self) -> bool {
         self.polls.get().max(self.operations.get()) > PROGRESS_MAX
     }
 
-    /// Blows the fuse now.
-    pub(super) fn blow(&self) {
-        self.is_blown.set(true);
+    /// Blows the crash point now.
+    pub(super) fn crash(&self) {
+        self.has_crashed.set(true);
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
     }
 
-    /// Runs `future` until it ends, or gives `None` when the fuse blows.
-    pub(super) async fn until_blown<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+    /// Runs `future` until it ends, or gives `None` when the crash point blows.
+    pub(super) async fn until_crash<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         poll_fn(|context| {
             self.waker.replace(Some(context.waker().clone()));
@@ -107,25 +107,25 @@ impl Fuse {
                 return Poll::Ready(None);
             }
             let polled = future.as_mut().poll(context);
-            if self.is_blown.get() { Poll::Ready(None) } else { polled.map(Some) }
+            if self.has_crashed.get() { Poll::Ready(None) } else { polled.map(Some) }
         })
         .await
     }
 
-    /// A task that stands still once the fuse is blown.
+    /// A task that stands still once the crash point is blown.
     pub(super) fn task(
         self: &Rc<Self>,
         future: impl Future<Output = ()> + 'static,
     ) -> impl Future<Output = ()> + 'static {
-        let fuse = self.clone();
+        let crash_point = self.clone();
         let mut future = Box::pin(future);
-        poll_fn(move |context| match fuse.may_poll() {
+        poll_fn(move |context| match crash_point.may_poll() {
             true => future.as_mut().poll(context),
             false => Poll::Pending,
         })
     }
 
-    /// Runs an operation of the medium; never ends if the fuse blows at it.
+    /// Runs an operation of the medium; never ends if the crash point blows at it.
     pub(super) async fn operation<T>(
         &self,
         effect: Effect,
@@ -139,20 +139,22 @@ impl Fuse {
         let update = count(&self.updates, effect != Effect::None);
         let superblock = count(&self.superblocks, effect == Effect::Superblock);
         let discard = count(&self.discards, effect == Effect::Discard);
-        let strikes = match self.blow.get() {
-            Blow::BeforeOperation(struck) => struck == number,
-            Blow::BeforeUpdate(struck) => effect != Effect::None && struck == update,
-            Blow::BeforeSuperblock(struck) => effect == Effect::Superblock && struck == superblock,
-            Blow::BeforeDiscard(struck) => effect == Effect::Discard && struck == discard,
+        let strikes = match self.crash.get() {
+            CrashAt::BeforeOperation(struck) => struck == number,
+            CrashAt::BeforeUpdate(struck) => effect != Effect::None && struck == update,
+            CrashAt::BeforeSuperblock(struck) => {
+                effect == Effect::Superblock && struck == superblock
+            }
+            CrashAt::BeforeDiscard(struck) => effect == Effect::Discard && struck == discard,
             _ => number > PROGRESS_MAX,
         };
-        if self.is_blown.get() || strikes {
-            self.blow();
+        if self.has_crashed.get() || strikes {
+            self.crash();
             return pending().await;
         }
         let result = operation.await;
-        if self.blow.get() == Blow::AfterOperation(number) {
-            self.blow();
+        if self.crash.get() == CrashAt::AfterOperation(number) {
+            self.crash();
             return pending().await;
         }
         result
@@ -161,16 +163,16 @@ impl Fuse {
     fn may_poll(&self) -> bool {
         self.polls.set(self.polls.get() + 1);
         let polls = self.polls.get();
-        if self.blow.get() == Blow::AtPoll(polls) || polls > PROGRESS_MAX {
-            self.blow();
+        if self.crash.get() == CrashAt::Poll(polls) || polls > PROGRESS_MAX {
+            self.crash();
         }
-        !self.is_blown.get()
+        !self.has_crashed.get()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a fuse blows exactly when it was set to, and nothing moves afterwards.
+    //! Goal: a crash point blows exactly when it was set to, and nothing moves afterwards.
     use super::*;
     use pumice_drive::runtime::Runtime;
 
@@ -180,15 +182,15 @@ mod tests {
 
     /// Runs three operations, the second a read, in a task; gives how many were carried out, how
     /// many their caller heard of, and whether the life reached its end.
-    fn run(blow: Blow) -> (u32, u32, bool) {
+    fn run(crash: CrashAt) -> (u32, u32, bool) {
         let runtime = Runtime::simulated();
-        let fuse = Rc::new(Fuse::default());
-        fuse.set(blow);
+        let crash_point = Rc::new(CrashPoint::default());
+        crash_point.set(crash);
         let (done, heard) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
         let counts = (done.clone(), heard.clone());
-        let operations = fuse.clone();
+        let operations = crash_point.clone();
         let idle = runtime.clone();
-        runtime.spawn(fuse.task(async move {
+        runtime.spawn(crash_point.task(async move {
             for number in 0..3 {
                 let operation = async { counts.0.set(counts.0.get() + 1) };
                 operations.operation(effect(number), operation).await;
@@ -201,25 +203,25 @@ mod tests {
                 runtime.yield_now().await;
             }
         };
-        let ended = runtime.block_on(fuse.until_blown(life)).is_some();
+        let ended = runtime.block_on(crash_point.until_crash(life)).is_some();
         runtime.drop_tasks();
         (done.get(), heard.get(), ended)
     }
 
     #[test]
     fn it_blows_when_it_was_set_to() {
-        assert_eq!(run(Blow::Never), (3, 3, true));
-        assert_eq!(run(Blow::BeforeOperation(1)), (0, 0, false));
-        assert_eq!(run(Blow::BeforeOperation(3)), (2, 2, false));
-        assert_eq!(run(Blow::AfterOperation(2)), (2, 1, false));
-        assert_eq!(run(Blow::BeforeUpdate(2)), (2, 2, false));
-        assert_eq!(run(Blow::BeforeUpdate(3)), (3, 3, true));
-        assert_eq!(run(Blow::BeforeSuperblock(1)), (0, 0, false));
-        assert_eq!(run(Blow::BeforeSuperblock(2)), (3, 3, true));
-        assert_eq!(run(Blow::BeforeDiscard(1)), (2, 2, false));
-        assert_eq!(run(Blow::AtPoll(1)), (0, 0, false));
+        assert_eq!(run(CrashAt::Never), (3, 3, true));
+        assert_eq!(run(CrashAt::BeforeOperation(1)), (0, 0, false));
+        assert_eq!(run(CrashAt::BeforeOperation(3)), (2, 2, false));
+        assert_eq!(run(CrashAt::AfterOperation(2)), (2, 1, false));
+        assert_eq!(run(CrashAt::BeforeUpdate(2)), (2, 2, false));
+        assert_eq!(run(CrashAt::BeforeUpdate(3)), (3, 3, true));
+        assert_eq!(run(CrashAt::BeforeSuperblock(1)), (0, 0, false));
+        assert_eq!(run(CrashAt::BeforeSuperblock(2)), (3, 3, true));
+        assert_eq!(run(CrashAt::BeforeDiscard(1)), (2, 2, false));
+        assert_eq!(run(CrashAt::Poll(1)), (0, 0, false));
         // The task and the life are polled in turn.
-        assert_eq!(run(Blow::AtPoll(2)), (1, 1, false));
-        assert_eq!(run(Blow::AtPoll(4)), (2, 2, false));
+        assert_eq!(run(CrashAt::Poll(2)), (1, 1, false));
+        assert_eq!(run(CrashAt::Poll(4)), (2, 2, false));
     }
 }

@@ -16,9 +16,8 @@ use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 
-use super::locked;
 use super::population::Source;
-use super::work::Work;
+use super::work::{Work, locked};
 use pumice_bench::payload::repeats;
 use pumice_drive::base::seed::mix;
 use pumice_drive::base::units::BLOCK_BYTES;
@@ -57,9 +56,9 @@ impl Tier {
 
 /// Files of sampled sizes.
 #[derive(Debug, Default)]
-pub(super) struct Twins([Tier; 2]);
+pub(super) struct DuplicateFiles([Tier; 2]);
 
-impl Twins {
+impl DuplicateFiles {
     pub(super) fn add(&mut self, source: &Arc<Source>) {
         self.0[usize::from(source.bytes >= LARGE_BYTES)].add(source);
     }

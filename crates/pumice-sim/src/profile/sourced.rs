@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// `guess`; in JSON the same.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "Text<T>")]
-pub struct Told<T> {
+pub struct Sourced<T> {
     /// The number; its unit is at the end of its key.
     pub is: T,
     /// How it is known.
@@ -57,7 +57,7 @@ struct Text<T> {
     guess: Option<String>,
 }
 
-impl<T> TryFrom<Text<T>> for Told<T> {
+impl<T> TryFrom<Text<T>> for Sourced<T> {
     type Error = &'static str;
 
     fn try_from(text: Text<T>) -> Result<Self, &'static str> {

@@ -85,9 +85,9 @@ struct OpenRead {
     later: Vec<(usize, Box<[u8]>)>,
 }
 
-/// The model of one disk.
+/// The oracle of one disk.
 #[derive(Debug)]
-pub(super) struct Model {
+pub(super) struct Oracle {
     base: Vec<u8>,
     disk: Vec<u8>,
     changes: Vec<Change>,
@@ -95,7 +95,7 @@ pub(super) struct Model {
     reads: BTreeMap<u64, OpenRead>,
 }
 
-impl Model {
+impl Oracle {
     /// A disk of zeroes.
     pub(super) fn new(bytes: usize) -> Self {
         Self {
@@ -112,7 +112,7 @@ impl Model {
         self.disk.len()
     }
 
-    /// Changes since the model was last settled.
+    /// Changes since the oracle was last settled.
     pub(super) fn taken(&self) -> usize {
         self.changes.len()
     }
