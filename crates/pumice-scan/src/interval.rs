@@ -139,10 +139,7 @@ impl Betting {
         }
         for _ in 0..HALVINGS {
             let middle = (refused + kept) / 2.0;
-            match gain(middle) < self.refusal {
-                true => kept = middle,
-                false => refused = middle,
-            }
+            if gain(middle) < self.refusal { kept = middle } else { refused = middle }
         }
         refused
     }

@@ -236,9 +236,12 @@ impl OnMedium {
 
     /// In words.
     pub(super) fn words(&self, outcome: &Outcome) -> String {
-        let between = |range: &Range| match range.low == range.high {
-            true => format!("{:.0} MB/s", range.is),
-            false => format!("{:.0} MB/s ({:.0} to {:.0})", range.is, range.low, range.high),
+        let between = |range: &Range| {
+            if range.low == range.high {
+                format!("{:.0} MB/s", range.is)
+            } else {
+                format!("{:.0} MB/s ({:.0} to {:.0})", range.is, range.low, range.high)
+            }
         };
         let (drive, plain) = (self.drive_mb_per_s, self.uncompressed_mb_per_s);
         let because = match self.bound {

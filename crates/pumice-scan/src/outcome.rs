@@ -281,10 +281,8 @@ impl Seen {
         let repeats = &sums.repeats;
         let again = repeats.again().percent();
         // One standard deviation of a share of contents, if some were not remembered.
-        let deviation = match repeats.forgets() {
-            true => again / (repeats.remembered() as f64).sqrt(),
-            false => 0.0,
-        };
+        let deviation =
+            if repeats.forgets() { again / (repeats.remembered() as f64).sqrt() } else { 0.0 };
         let file = |file: &FileSum| FileOutcome {
             name: file.name.clone(),
             bytes: file.bytes,
@@ -297,12 +295,13 @@ impl Seen {
             alone: configs.map(|i| exactly(taken(i).codec_bytes, bytes)).collect(),
             spread: sums.spread.clone(),
             draws: 0,
-            lost_percent: match partial.is_complete {
-                true => percent(
+            lost_percent: if partial.is_complete {
+                percent(
                     partial.blocks.saturating_sub(sums.all.blocks) as f64,
                     partial.blocks as f64,
-                ),
-                false => 0.0,
+                )
+            } else {
+                0.0
             },
             fill_percent: percent(repeats.fills() as f64, repeats.units() as f64),
             duplicates: Duplicates {

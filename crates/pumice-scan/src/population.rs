@@ -227,10 +227,7 @@ impl std::fmt::Display for Shard {
 pub(super) type ByName = BTreeMap<String, u64>;
 
 fn count(names: &mut ByName, name: &str, blocks: u64) {
-    let name = match names.contains_key(name) || names.len() < NAMES_MAX {
-        true => name,
-        false => OTHERS,
-    };
+    let name = if names.contains_key(name) || names.len() < NAMES_MAX { name } else { OTHERS };
     *names.entry(name.to_owned()).or_default() += blocks;
 }
 

@@ -223,9 +223,10 @@ impl Outcome {
 }
 
 fn interval(estimate: &Estimate) -> String {
-    match estimate.stored_low == estimate.stored_high {
-        true => "exact".to_owned(),
-        false => format!("{:.3} to {:.3}", estimate.stored_low, estimate.stored_high),
+    if estimate.stored_low == estimate.stored_high {
+        "exact".to_owned()
+    } else {
+        format!("{:.3} to {:.3}", estimate.stored_low, estimate.stored_high)
     }
 }
 

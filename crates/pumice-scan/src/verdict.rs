@@ -192,9 +192,10 @@ fn words(outcome: &Outcome, drive: &Expected, plain: Option<&Expected>) -> Strin
 fn worth(outcome: &Outcome) -> String {
     let saved = outcome.main().drive.saved;
     let (percent, points) = (saved.percent(), outcome.main().drive.error_points());
-    let sure = match outcome.is_exact {
-        true => format!("{percent:.1} %"),
-        false => format!("{percent:.1} % (within {points:.1} points)"),
+    let sure = if outcome.is_exact {
+        format!("{percent:.1} %")
+    } else {
+        format!("{percent:.1} % (within {points:.1} points)")
     };
     let cause = outcome.formats_percent.first().filter(|(_, share)| *share > 10.0);
     let cause = cause.map_or(String::new(), |(name, share)| {

@@ -154,9 +154,10 @@ fn root(index: usize, path: &Path) -> Result<Root> {
     })?;
     // A block device has no length of its own.
     let bytes = file.seek(SeekFrom::End(0)).map_err(cannot)?;
-    let extents = match kind.is_file() && is_sparse(&metadata) {
-        true => Some(data_extents(&mut file, bytes).map_err(cannot)?),
-        false => None,
+    let extents = if kind.is_file() && is_sparse(&metadata) {
+        Some(data_extents(&mut file, bytes).map_err(cannot)?)
+    } else {
+        None
     };
     let source = Source {
         location: Location::File(path.to_owned()),
@@ -355,9 +356,10 @@ impl<'a> Walk<'a> {
         }
         if !kind.is_file() {
             let mut passed = locked(&self.passed);
-            match kind.is_symlink() {
-                true => passed.links += 1,
-                false => passed.special_files += 1,
+            if kind.is_symlink() {
+                passed.links += 1
+            } else {
+                passed.special_files += 1
             }
             return Ok(None);
         }
@@ -375,9 +377,10 @@ impl<'a> Walk<'a> {
 
     fn source(&self, path: PathBuf, metadata: &Metadata) -> io::Result<Source> {
         let bytes = metadata.len();
-        let extents = match is_sparse(metadata) {
-            true => Some(data_extents(&mut File::open(&path)?, bytes)?),
-            false => None,
+        let extents = if is_sparse(metadata) {
+            Some(data_extents(&mut File::open(&path)?, bytes)?)
+        } else {
+            None
         };
         let below = path.strip_prefix(self.root).unwrap_or(&path);
         let mut folder = self.root.display().to_string();
@@ -438,9 +441,10 @@ fn data_extents(file: &mut File, bytes: u64) -> io::Result<Vec<Extent>> {
             Err(rustix::io::Errno::NXIO) => break,
             Err(error) => return Err(error.into()),
         };
-        let hole = match extents.len() < EXTENTS_MAX {
-            true => rustix::fs::seek(&*file, rustix::fs::SeekFrom::Hole(data))?.min(bytes),
-            false => bytes,
+        let hole = if extents.len() < EXTENTS_MAX {
+            rustix::fs::seek(&*file, rustix::fs::SeekFrom::Hole(data))?.min(bytes)
+        } else {
+            bytes
         };
         let (first, end) = (data / block, hole.div_ceil(block));
         match extents.last_mut() {

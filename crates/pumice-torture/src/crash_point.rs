@@ -119,10 +119,11 @@ impl CrashPoint {
     ) -> impl Future<Output = ()> + 'static {
         let crash_point = self.clone();
         let mut future = Box::pin(future);
-        poll_fn(move |context| match crash_point.may_poll() {
-            true => future.as_mut().poll(context),
-            false => Poll::Pending,
-        })
+        poll_fn(
+            move |context| {
+                if crash_point.may_poll() { future.as_mut().poll(context) } else { Poll::Pending }
+            },
+        )
     }
 
     /// Runs an operation of the medium; never ends if the crash point blows at it.

@@ -130,9 +130,10 @@ impl Host {
     async fn write(&mut self, number: u64, fua: bool) -> Result<(), Mismatch> {
         let (offset, len) = self.next_range();
         let is_noise = self.habits.is_heavy && self.random.random();
-        let bytes = match is_noise {
-            true => data::noise(&mut self.random, offset, len, number),
-            false => data::any(&mut self.random, offset, len, number),
+        let bytes = if is_noise {
+            data::noise(&mut self.random, offset, len, number)
+        } else {
+            data::any(&mut self.random, offset, len, number)
         };
         let drive = self.drive.clone();
         let write = drive.write(offset, &bytes, fua);
@@ -277,15 +278,17 @@ impl Host {
         };
         let len = len.min(self.drive.size_bytes() as usize);
         let hot = self.random.random_range(0..5) > if self.habits.is_heavy { 2 } else { 0 };
-        let (start, span) = match hot {
-            true => (self.habits.hot_offset, self.disk_bytes() / 5),
-            false => (0, self.disk_bytes()),
+        let (start, span) = if hot {
+            (self.habits.hot_offset, self.disk_bytes() / 5)
+        } else {
+            (0, self.disk_bytes())
         };
         let offset = start + self.random.random_range(0..span);
         let offset = offset.min(self.disk_bytes() - len as u64);
-        match len.is_multiple_of(BLOCK_BYTES) && self.random.random_range(0..4) > 0 {
-            true => (offset / BLOCK * BLOCK, len),
-            false => (offset, len),
+        if len.is_multiple_of(BLOCK_BYTES) && self.random.random_range(0..4) > 0 {
+            (offset / BLOCK * BLOCK, len)
+        } else {
+            (offset, len)
         }
     }
 

@@ -94,9 +94,10 @@ fn run(args: &Args) -> Result<Option<Violation>> {
             .map_err(|error| Error::os("cannot catch signals", error))?;
     }
     let summary = torture(args, &stop);
-    let shown = match args.json {
-        true => serde_json::to_string_pretty(&summary).expect("results serialize") + "\n",
-        false => text(&summary),
+    let shown = if args.json {
+        serde_json::to_string_pretty(&summary).expect("results serialize") + "\n"
+    } else {
+        text(&summary)
     };
     std::io::stdout()
         .write_all(shown.as_bytes())

@@ -297,9 +297,10 @@ impl World {
             false => draw_crash(random, if self.habits.is_heavy { steps * 4 } else { steps }),
         };
         // A life that writes next to nothing leaves what stands behind a lost batch in place.
-        let requests = match self.habits.is_small && random.random() {
-            true => random.random_range(1..=4),
-            false => random.random_range(steps.div_ceil(4)..=steps),
+        let requests = if self.habits.is_small && random.random() {
+            random.random_range(1..=4)
+        } else {
+            random.random_range(steps.div_ceil(4)..=steps)
         };
         Plan {
             crash,

@@ -1,6 +1,6 @@
-//! Goal: a request takes the sum of its parts, what is there once sets the pace, and the queue
-//! holds no more than it has places; a profile becomes the drive that it describes.
-//! Method: sums by hand on a small drive of 34 nm MLC; the front that waits, on the same requests;
+//! Goal: a request takes the sum of its parts, the bottleneck sets the pace, and the queue is never
+//! longer than its depth; a profile becomes the drive that it describes. Method: sums by hand on a
+//! small drive of 34 nm MLC; the asynchronous front, on the same requests;
 //! profiles of the list.
 
 use std::collections::VecDeque;

@@ -118,7 +118,7 @@ fn flash_figures(profile: &Profile) -> FlashFigures {
 }
 
 /// Every object with an `is`, by its path.
-fn told(json: &Json, path: &str, found: &mut Vec<String>) {
+fn with_basis(json: &Json, path: &str, found: &mut Vec<String>) {
     let Json::Object(object) = json else { return };
     if object.contains_key("is") {
         let bases = ["source", "fitted", "guess"].map(|word| object.get(word));
@@ -128,7 +128,7 @@ fn told(json: &Json, path: &str, found: &mut Vec<String>) {
         found.push(path.to_owned());
     }
     for (key, value) in object {
-        told(value, &format!("{path}/{key}"), found);
+        with_basis(value, &format!("{path}/{key}"), found);
     }
 }
 
@@ -139,7 +139,7 @@ fn every_profile_is_possible_and_says_how_it_is_known() {
         assert_eq!(profile.id, id);
         let json = serde_json::to_value(&profile).expect("a profile serializes");
         let mut in_json = Vec::new();
-        told(&json, "", &mut in_json);
+        with_basis(&json, "", &mut in_json);
         let facts = profile.facts();
         let mut shown: Vec<String> = facts
             .iter()
@@ -184,7 +184,7 @@ fn the_arithmetic_agrees_with_published_figures() {
     // What four channels carry, not what 32 dies read.
     let figures = flash_figures(&Profile::find("indilinx-barefoot-120").expect("a profile"));
     assert_eq!(figures.read_bytes_per_s, 480e6);
-    // The transfer of 4 x 13.7 µs behind the 660 µs of programming: 16 x 64 KiB / 660 µs.
+    // The transfer of 4 x 13.7 µs after the 660 µs of programming: 16 x 64 KiB / 660 µs.
     let figures = flash_figures(&Profile::find("generic-nvme-tlc-1tb").expect("a profile"));
     assert!(close(figures.program_bytes_per_s, 1589e6), "{figures:?}");
     // 8.33 ms a turn.
@@ -286,7 +286,7 @@ const IMPOSSIBLE: [(&str, &str, &str); 31] = [
     ("planes", "0", "[flash] planes: 0 is not possible: take 1 to 16"),
     ("page_bytes", "4224", "[flash] page_bytes: 4224 is not a power of two: leave out the spare"),
     ("page_bytes", "256", "[flash] page_bytes: 256 is not possible: take 512 to"),
-    ("blocks_per_plane", "16", "536870912 bytes, of which 526133493 are good, less than"),
+    ("blocks_per_plane", "16", "536870912 bytes, but only 526133493 are good, less than"),
     ("program_ns", "0", "[flash] program_ns: 0 is not possible: take 1 to"),
     ("bus_bytes_per_s", "0", "[flash] bus_bytes_per_s: 0 is not possible: take 1 to"),
     ("overhead_percent", "91", "[flash] overhead_percent: 91 is not possible: take 0 to 90"),

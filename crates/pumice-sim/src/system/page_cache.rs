@@ -1,10 +1,10 @@
-//! The pages that an operating system keeps of a drive: which are here, which are on their way, and
-//! which the drive does not have yet. Knows no time and waits for nothing.
+//! The pages of a drive that an operating system caches: which are present, which are being read,
+//! and which the drive does not have yet. The module knows no time and never waits.
 //!
 //! ```text
 //! absent -> coming -> clean -> dirty -> leaving -> clean
-//!                       |        ^---------'  written again meanwhile
-//!                       v  used longest ago, when there are too many
+//!                       |        ^---------'  written again while leaving
+//!                       v  least recently used, when there are too many
 //!                    absent
 //! ```
 
@@ -16,11 +16,11 @@ use pumice_drive::base::units::BLOCK_BYTES;
 /// Bytes of a page.
 pub(super) const PAGE_BYTES: usize = BLOCK_BYTES;
 
-/// Where a page is.
+/// Whether a page is in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Presence {
     Absent,
-    /// Somebody reads it.
+    /// The page is being read.
     Coming,
     Here,
 }
@@ -30,7 +30,7 @@ enum State {
     Coming,
     Clean,
     Dirty,
-    /// Being written to the drive; `again` if it was changed meanwhile.
+    /// Being written to the drive; `again` if it was changed since.
     Leaving {
         again: bool,
     },
@@ -39,11 +39,11 @@ enum State {
 #[derive(Debug)]
 struct Page {
     state: State,
-    /// Empty while it comes.
+    /// Empty while the page is being read.
     bytes: Box<[u8]>,
 }
 
-/// Pages by their number.
+/// The cached pages, by number.
 #[derive(Debug)]
 pub(super) struct PageCache {
     pages_max: usize,
@@ -51,12 +51,13 @@ pub(super) struct PageCache {
     clean: LinkedHashSet<u64>,
     dirty: BTreeSet<u64>,
     leaving: usize,
-    /// Where writing back goes on.
+    /// Page at which the next write-back begins.
     cursor: u64,
 }
 
 impl PageCache {
-    /// An empty cache; clean pages beyond `pages_max` in all are forgotten.
+    /// Creates an empty cache; the least recently used clean pages beyond `pages_max` pages are
+    /// dropped.
     pub(super) fn new(pages_max: usize) -> Self {
         Self {
             pages_max,
@@ -76,12 +77,12 @@ impl PageCache {
         }
     }
 
-    /// Pages that the drive does not have yet.
+    /// Returns the number of pages that the drive does not have yet.
     pub(super) fn dirty_pages(&self) -> usize {
         self.dirty.len() + self.leaving
     }
 
-    /// The bytes of a page that is here, which is used by it.
+    /// Returns the bytes of a present page, which counts as a use.
     pub(super) fn read(&mut self, number: u64) -> Option<&[u8]> {
         let page = self.pages.get(&number).filter(|page| page.state != State::Coming)?;
         if page.state == State::Clean {
@@ -90,15 +91,15 @@ impl PageCache {
         Some(&page.bytes)
     }
 
-    /// Says that absent pages are being read.
+    /// Marks absent pages as being read.
     pub(super) fn expect(&mut self, numbers: impl IntoIterator<Item = u64>) {
         for number in numbers {
             self.pages.insert(number, Page { state: State::Coming, bytes: Box::default() });
         }
     }
 
-    /// Takes a page that was read; none if that failed. One that was written meanwhile stays as it
-    /// was written.
+    /// Adds a page that was read; `None` if the read failed. A page that was written in between
+    /// keeps its newer content.
     pub(super) fn arrive(&mut self, number: u64, bytes: Option<&[u8]>) {
         let Some(page) = self.pages.get_mut(&number) else { return };
         if page.state != State::Coming {
@@ -114,7 +115,7 @@ impl PageCache {
         }
     }
 
-    /// Changes a page from byte `within` on: one that is here, or a whole one.
+    /// Changes a present page from byte `within` on, or replaces a whole page.
     pub(super) fn write(&mut self, number: u64, within: usize, bytes: &[u8]) {
         let whole = bytes.len() == PAGE_BYTES;
         let page = self
@@ -142,8 +143,9 @@ impl PageCache {
         }
     }
 
-    /// The next pages to be written, neighbours, in rising order from where the last ended, round
-    /// and round: the first's number, and the bytes of all. They leave with that.
+    /// Takes the next run of adjacent dirty pages for write-back, in ascending order from the end
+    /// of the last run, cyclically. Returns the number of the first page and the bytes of all; the
+    /// pages are then leaving.
     pub(super) fn leave(&mut self, pages_max: usize) -> Option<(u64, Vec<u8>)> {
         let after = self.dirty.range(self.cursor..).next();
         let first = *after.or_else(|| self.dirty.first())?;
@@ -161,7 +163,7 @@ impl PageCache {
         Some((first, bytes))
     }
 
-    /// Says that pages have left, or could not: those are dirty again.
+    /// Marks leaving pages as written; if the write failed, they are dirty again.
     pub(super) fn left(&mut self, first: u64, count: usize, is_written: bool) {
         for number in first..first + count as u64 {
             let Some(page) = self.pages.get_mut(&number) else { continue };
@@ -178,7 +180,7 @@ impl PageCache {
         self.shrink();
     }
 
-    /// Forgets pages, whatever they hold; those on their way out are forgotten when they have left.
+    /// Drops pages, whatever they hold; leaving pages are dropped when their write ends.
     pub(super) fn forget(&mut self, numbers: impl IntoIterator<Item = u64>) {
         for number in numbers {
             match self.pages.get_mut(&number) {
@@ -194,7 +196,7 @@ impl PageCache {
         }
     }
 
-    /// Forgets all clean pages.
+    /// Drops all clean pages.
     pub(super) fn drop_clean(&mut self) {
         while let Some(number) = self.clean.pop_front() {
             self.pages.remove(&number);

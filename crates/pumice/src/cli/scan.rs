@@ -242,7 +242,7 @@ impl Args {
         let opened = self.output.open(&inputs)?;
         let kept = |path: &Option<PathBuf>| {
             path.as_ref()
-                .map(|path| Result::Ok((path.clone(), open_output(path, self.output.force())?)))
+                .map(|path| Ok::<_, Error>((path.clone(), open_output(path, self.output.force())?)))
                 .transpose()
         };
         let (partial_file, like_file): (Option<(PathBuf, fs::File)>, _) =
