@@ -199,7 +199,7 @@ fn mistakes_are_said() {
     let cases: [(&[&str], &str); 14] = [
         (&[], "required"),
         (&[&missing], "cannot scan"),
-        (&["/dev/null"], "is no file, folder or block device"),
+        (&["/dev/null"], "is not a file, folder or block device"),
         (&[&data, &data], "name it once"),
         (&[&data, "--codec", "gzip"], "unknown codec 'gzip'"),
         (&[&data, "--chunk", "5000"], "give a power of two from 4K to 256K"),

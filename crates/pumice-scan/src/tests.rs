@@ -1,8 +1,7 @@
-//! Goal: a scan says what is true of real files, as often as it promises, in whatever parts it is
-//! made.
+//! Goal: a scan is right about real files as often as stated, in any number of shards.
 //! Method: folders of files whose every chunk is known, against sums by hand; many seeds.
 //!
-//! * here: that the whole works, shards, what is passed by, and bad input.
+//! * here: the whole scan, shards, what is skipped, and bad input.
 //! * `coverage`: populations that deceive.
 
 mod coverage;
@@ -48,7 +47,7 @@ pub(super) fn run(paths: &[&Path], options: &ScanOptions) -> Result<Partial> {
     Ok(scanned.expect("no one stopped it").partial)
 }
 
-/// Writes noise behind a part that is `share` of each block and all of one letter.
+/// Writes noise after a part that is `share` of each block and all of one letter.
 pub(super) fn write(path: &Path, blocks: usize, share: f64, seed: u64) {
     let mut bytes = vec![0; blocks * BLOCK_BYTES];
     random(seed).fill_bytes(&mut bytes);
@@ -168,7 +167,7 @@ fn copies_of_files_are_found_and_likes_are_not() {
     let tree = tempfile::tempdir().unwrap();
     let at = |name: String| tree.path().join(name);
     for number in 0..40u64 {
-        // Three times the same, and one that is as long.
+        // Three identical files, and one of equal length.
         for copy in 0..3 {
             write(&at(format!("{copy}/{number}")), 10 + number as usize, 0.3, number);
         }
@@ -245,7 +244,7 @@ fn what_cannot_be_scanned_says_why() {
     let missing = tree.path().join("missing");
     assert!(error(&[&missing]).contains("cannot scan"), "{}", error(&[&missing]));
     assert!(error(&[tree.path()]).contains("holds no data"), "{}", error(&[tree.path()]));
-    assert!(error(&[Path::new("/dev/null")]).contains("is no file, folder or block device"));
+    assert!(error(&[Path::new("/dev/null")]).contains("is not a file, folder or block device"));
     assert!(error(&[Path::new("nbd://127.0.0.1:1")]).contains("127.0.0.1:1"));
     assert!(error(&[Path::new("nbd+unix://")]).contains("cannot be used as an NBD URI"));
     write(&tree.path().join("a/b"), 3, 0.5, 1);
@@ -320,7 +319,7 @@ fn an_interrupted_scan_keeps_whole_rounds() {
 
 #[test]
 fn a_profile_makes_data_like_what_was_scanned() {
-    // Half of it are small files, of which the smallest compress best.
+    // Half of the data is small files, and the smallest compress best.
     let tree = tempfile::tempdir().unwrap();
     write(&tree.path().join("large"), 800, 0.0, 1);
     for number in 0..400 {

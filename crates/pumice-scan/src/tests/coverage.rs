@@ -1,6 +1,6 @@
-//! Goal: the interval holds the truth at least as often as it says, on populations that deceive:
-//! one huge incompressible file among tiny texts, data that repeats with a period, files full of
-//! holes, and a little of what is unlike the rest.
+//! Goal: the interval contains the true value at least as often as stated, on deceptive
+//! populations: one huge incompressible file among tiny texts, data that repeats with a period,
+//! files full of holes, and a small part that differs from the rest.
 //! Method: real files, scanned whole once and by draws with many seeds.
 
 use std::fs::File;
