@@ -4,7 +4,7 @@ CARGO ?= cargo
 PUMICE := ./target/release/pumice
 
 # What `make fuzz` runs, and for how long each.
-FUZZ_TARGETS := superblock segment batch record leaf checkpoint open nbd_handshake nbd_transmission
+FUZZ_TARGETS := superblock segment batch record leaf checkpoint open nbd_handshake nbd_transmission nbd_client trace bench_results scan_partial
 SECONDS ?= 60
 
 # What `make mutants-diff` compares with.

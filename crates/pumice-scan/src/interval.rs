@@ -127,14 +127,14 @@ impl Betting {
         let gain_up = |mean: f64| self.bets.iter().map(|b| (b.up * (b.draw - mean)).ln_1p()).sum();
         let gain_down =
             |mean: f64| self.bets.iter().map(|b| (b.down * (mean - b.draw)).ln_1p()).sum();
-        let low = self.border(gain_up, (0.0, VALUE_MAX));
-        let high = self.border(gain_down, (VALUE_MAX, 0.0));
+        let low = self.border(gain_up, 0.0, VALUE_MAX);
+        let high = self.border(gain_down, VALUE_MAX, 0.0);
         (low, high)
     }
 
     /// Returns the last rejected candidate from `refused` towards `kept`, if the first one is
     /// rejected.
-    fn border(&self, gain: impl Fn(f64) -> f64, (mut refused, mut kept): (f64, f64)) -> f64 {
+    fn border(&self, gain: impl Fn(f64) -> f64, mut refused: f64, mut kept: f64) -> f64 {
         if gain(refused) < self.refusal {
             return refused;
         }

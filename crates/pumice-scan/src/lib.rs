@@ -41,7 +41,7 @@
 //! let stop = AtomicBool::new(false);
 //! let scanned = scan(&[folder.path().into()], &options, false, &Silent, &stop)?.unwrap();
 //! let outcome = Outcome::of(&scanned.partial);
-//! assert!(outcome.configs[0].stored < 0.05);
+//! assert!(outcome.configs[0].drive.stored < 0.05);
 //! # Ok::<(), Error>(())
 //! ```
 //!

@@ -68,8 +68,8 @@ impl FromStr for Medium {
             Ok(bytes_per_s) => Ok(Self::Speed(bytes_per_s)),
             Err(_) if Path::new(text).is_dir() => Ok(Self::Folder(text.into())),
             Err(_) => Err(format!(
-                "'{text}' is neither a speed nor a folder: give bytes a second, like 530M, or a \
-                 folder on the medium"
+                "'{text}' is neither a speed nor a folder: expected bytes per second, such as 530M, \
+                 or a folder on the medium"
             )),
         }
     }
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!("530MB".parse(), Ok(Medium::Speed(530_000_000)));
         assert_eq!("1M".parse(), Ok(Medium::Speed(1 << 20)));
         for text in ["0", "fast", "/nonexistent", "-5M"] {
-            assert!(text.parse::<Medium>().unwrap_err().contains("like 530M"), "{text}");
+            assert!(text.parse::<Medium>().unwrap_err().contains("such as 530M"), "{text}");
         }
     }
 }

@@ -11,7 +11,7 @@ use super::interval::{Betting, Plan};
 use super::partial::{Measured, Partial};
 use super::population::{Age, OTHERS};
 use super::sample::Drawn;
-use super::strata::Adjusted;
+use super::strata::{Adjusted, MeanInterval};
 use super::sums::{FileSum, Group, STEPS, Sums, step};
 use super::walk::Passed;
 use pumice_bench::payload::Saving;
@@ -54,7 +54,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    fn of((stored, low, high): (f64, f64, f64)) -> Self {
+    fn of(MeanInterval { mean: stored, low, high }: MeanInterval) -> Self {
         let saved = Saving::from_fraction(1.0 - stored);
         Self { saved, stored, stored_low: low, stored_high: high }
     }
@@ -242,8 +242,8 @@ impl Outcome {
 /// The results that draws and sums have in common.
 struct Seen {
     /// For each configuration: mean and interval.
-    records: Vec<(f64, f64, f64)>,
-    alone: Vec<(f64, f64, f64)>,
+    records: Vec<MeanInterval>,
+    alone: Vec<MeanInterval>,
     spread: Vec<Vec<u64>>,
     draws: u64,
     lost_percent: f64,
@@ -257,9 +257,9 @@ struct Seen {
     worst: Vec<FileOutcome>,
 }
 
-fn exactly(bytes: u64, of: u64) -> (f64, f64, f64) {
-    let fraction = bytes as f64 / of.max(1) as f64;
-    (fraction, fraction, fraction)
+/// Returns the fraction of `of` bytes that `bytes` are.
+fn exactly(bytes: u64, of: u64) -> MeanInterval {
+    MeanInterval::exact(bytes as f64 / of.max(1) as f64)
 }
 
 fn percent(part: f64, of: f64) -> f64 {
@@ -354,7 +354,7 @@ impl Seen {
             GroupOutcome {
                 name: name.to_owned(),
                 bytes: blocks * BLOCK_BYTES as u64,
-                drive: (game.count() > 0).then(|| Estimate::of((mean, low, high))),
+                drive: (game.count() > 0).then(|| Estimate::of(MeanInterval { mean, low, high })),
             }
         };
         let ages = Age::ALL.iter().zip(&partial.ages).filter(|(_, blocks)| **blocks > 0);
@@ -424,7 +424,7 @@ fn listed(mut groups: Vec<GroupOutcome>) -> Vec<GroupOutcome> {
         let stored =
             |it: &GroupOutcome| it.drive.map_or(0.0, |drive| drive.stored * it.bytes as f64);
         let fraction = rest.iter().map(stored).sum::<f64>() / bytes as f64;
-        let drive = Some(Estimate::of((fraction, fraction, fraction)));
+        let drive = Some(Estimate::of(MeanInterval::exact(fraction)));
         groups.push(GroupOutcome { name: OTHERS.to_owned(), bytes, drive });
     }
     groups

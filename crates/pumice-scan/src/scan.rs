@@ -11,9 +11,9 @@ use super::options::{NoProgress, Reading, ScanOptions, ScanProgress};
 use super::partial::{Measured, Partial};
 use super::population::{Draws, Population, Source};
 use super::sample::ROUND_DRAWS;
-use super::strata::{Adjusted, Strata};
+use super::strata::{Adjusted, MeanInterval, Strata};
 use super::sums::Known;
-use super::walk::{Passed, Root, Walk};
+use super::walk::{Folder, Passed, Root, Walk};
 use super::work::{Work, locked};
 use super::{Error, Result, like, sample, walk};
 use pumice_bench::payload::Profile;
@@ -113,9 +113,8 @@ impl Listing<'_> {
                     sink(source.clone());
                 }
                 Root::Folder(path) => {
-                    let many = self.roots.len() > 1;
-                    let root = (index, path.as_path());
-                    let walk = Walk::new(root, self.options, many, sink, progress, self.stop);
+                    let folder = Folder { path, index, one_of_many: self.roots.len() > 1 };
+                    let walk = Walk::new(folder, self.options, sink, progress, self.stop);
                     passed.add(&walk.run());
                 }
             }
@@ -187,7 +186,7 @@ fn draw(
         partial.bytes_read += measured.bytes_read;
         all.append(&mut measured.drawn);
         if planned.is_none() {
-            let (_, low, high) = mean.estimate();
+            let MeanInterval { low, high, .. } = mean.estimate();
             if (high - low) / 2.0 <= options.aim() {
                 break;
             }

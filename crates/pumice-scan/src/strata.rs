@@ -88,6 +88,21 @@ impl Strata {
     }
 }
 
+/// A mean and the ends of its interval.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MeanInterval {
+    pub(super) mean: f64,
+    pub(super) low: f64,
+    pub(super) high: f64,
+}
+
+impl MeanInterval {
+    /// Returns a mean that is known exactly.
+    pub(super) fn exact(mean: f64) -> Self {
+        Self { mean, low: mean, high: mean }
+    }
+}
+
 /// A stratified mean with its interval.
 pub(super) struct Adjusted {
     game: Betting,
@@ -123,13 +138,13 @@ impl Adjusted {
     }
 
     /// Returns the mean, with each stratum weighted by its size, and the ends of its interval.
-    pub(super) fn estimate(&self) -> (f64, f64, f64) {
+    pub(super) fn estimate(&self) -> MeanInterval {
         let (low, high) = self.game.interval();
         let seen = || self.weights.iter().zip(&self.seen).filter(|(_, seen)| seen.0 > 0.0);
         let weight: f64 = seen().map(|(weight, _)| weight).sum();
         let sum: f64 = seen().map(|(weight, (count, sum))| weight * sum / count).sum();
         let mean = if weight > 0.0 { sum / weight } else { (low + high) / 2.0 };
-        (mean.clamp(low, high), low, high)
+        MeanInterval { mean: mean.clamp(low, high), low, high }
     }
 
     /// Returns the number of draws that the aim is expected to need.
@@ -187,7 +202,7 @@ mod tests {
                 let noise = 0.02 * (draws.random::<f64>() - 0.5);
                 mean.push(stratum, [0.2, 0.9][stratum as usize] + noise);
             }
-            let (mean, low, high) = mean.estimate();
+            let MeanInterval { mean, low, high } = mean.estimate();
             assert!(low <= 0.375 && 0.375 <= high, "{low} {high}");
             if strata.len() == 2 {
                 assert!((mean - 0.375).abs() < 0.002, "{mean}");

@@ -237,6 +237,16 @@ struct Waiting {
     busy: usize,
 }
 
+/// A named folder.
+#[derive(Clone, Copy)]
+pub(super) struct Folder<'a> {
+    pub(super) path: &'a Path,
+    /// Index among the named paths.
+    pub(super) index: usize,
+    /// Whether several paths were named, so that names of folders begin with this one.
+    pub(super) one_of_many: bool,
+}
+
 /// The walk below one folder.
 pub(super) struct Walk<'a> {
     root: &'a Path,
@@ -259,13 +269,13 @@ pub(super) struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     pub(super) fn new(
-        (index, root): (usize, &'a Path),
+        folder: Folder<'a>,
         options: &super::ScanOptions,
-        one_of_many: bool,
         sink: &'a (dyn Fn(Source) + Sync),
         progress: &'a dyn ScanProgress,
         stop: &'a AtomicBool,
     ) -> Self {
+        let Folder { path: root, index, one_of_many } = folder;
         Self {
             root,
             index,

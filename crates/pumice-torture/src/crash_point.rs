@@ -1,11 +1,11 @@
-//! When a life ends by force: at a poll of any task, or at an operation of the medium.
+//! The crash of a life: at a poll of any task, or at an operation of the medium.
 //!
-//! Every task of a drive and of its hosts is polled through the crash_point. Between two polls each task
-//! stands at an await point, so counting polls reaches every one of them, in every combination that
-//! the schedule has. Once blown, nothing is polled any more and no operation starts: whoever waits
-//! in [`CrashPoint::until_crash`] goes on alone.
+//! Every task of a drive and of its hosts is polled through the crash point. Between two polls each
+//! task is suspended at an await point, so counting polls reaches every await point, in every
+//! combination that the schedule has. After the crash, no task is polled and no operation starts:
+//! only the caller of [`CrashPoint::until_crash`] continues.
 //!
-//! Deliberately does not decide what a power loss leaves on the medium.
+//! The crash point does not decide what a power loss leaves on the medium.
 
 use std::cell::{Cell, RefCell};
 use std::future::{pending, poll_fn};
@@ -13,44 +13,44 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-/// When the crash point blows, counted from 1 since it was set.
+/// The moment of the crash, counted from 1 since the crash point was set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum CrashAt {
     /// Never.
     #[default]
     Never,
-    /// Instead of a poll of some task.
+    /// In place of a poll of any task.
     Poll(u64),
-    /// Instead of an operation of the medium.
+    /// In place of an operation of the medium.
     BeforeOperation(u64),
-    /// Instead of an operation that is no read: an opening has three of these and many reads.
+    /// In place of an operation other than a read: an opening has three of these and many reads.
     BeforeUpdate(u64),
-    /// Instead of writing a superblock: an opening and every checkpoint have two of these.
+    /// In place of a superblock write: an opening and every checkpoint have two of these.
     BeforeSuperblock(u64),
-    /// Instead of a discard: garbage collection gives a segment back.
+    /// In place of a discard: garbage collection frees a segment.
     BeforeDiscard(u64),
-    /// When an operation of the medium has ended, before its caller hears of it.
+    /// After an operation of the medium, before its result reaches the caller.
     AfterOperation(u64),
 }
 
-/// What an operation does to the medium.
+/// The effect of an operation on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// It reads.
+    /// A read.
     None,
-    /// It appends or syncs.
+    /// An append or a sync.
     Update,
-    /// It writes a superblock.
+    /// A superblock write.
     Superblock,
-    /// It discards a segment.
+    /// A discard of a segment.
     Discard,
 }
 
-/// Polls or operations of one life after which it is said to run in circles: some hundred times
-/// what the longest life takes.
+/// Limit on the polls or operations of one life, beyond which it counts as an endless loop: some
+/// hundred times the longest life.
 const PROGRESS_MAX: u64 = 1_000_000;
 
-/// The crash point of one world, set anew for each life.
+/// The crash point of one world, set again for each life.
 #[derive(Debug, Default)]
 pub(super) struct CrashPoint {
     crash: Cell<CrashAt>,
@@ -64,7 +64,7 @@ pub(super) struct CrashPoint {
 }
 
 impl CrashPoint {
-    /// Makes the crash point whole and starts the counting.
+    /// Clears the crash point and resets its counters.
     pub(super) fn set(&self, crash: CrashAt) {
         self.crash.set(crash);
         self.polls.set(0);
@@ -75,22 +75,22 @@ impl CrashPoint {
         self.has_crashed.set(false);
     }
 
-    /// Polls since the crash point was set.
+    /// Returns the polls since the crash point was set.
     pub(super) fn polls(&self) -> u64 {
         self.polls.get()
     }
 
-    /// Operations of the medium since the crash point was set.
+    /// Returns the operations of the medium since the crash point was set.
     pub(super) fn operations(&self) -> u64 {
         self.operations.get()
     }
 
-    /// Whether the crash point blew because the life ran in circles.
-    pub(super) fn ran_in_circles(&self) -> bool {
+    /// Returns whether the life crashed because of an endless loop.
+    pub(super) fn loops_endlessly(&self) -> bool {
         self.polls.get().max(self.operations.get()) > PROGRESS_MAX
     }
 
-    /// Blows the crash point now.
+    /// Crashes now.
     pub(super) fn crash(&self) {
         self.has_crashed.set(true);
         if let Some(waker) = self.waker.take() {
@@ -98,7 +98,7 @@ impl CrashPoint {
         }
     }
 
-    /// Runs `future` until it ends, or gives `None` when the crash point blows.
+    /// Runs `future` to its end; returns `None` if the life crashes first.
     pub(super) async fn until_crash<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         poll_fn(|context| {
@@ -112,7 +112,7 @@ impl CrashPoint {
         .await
     }
 
-    /// A task that stands still once the crash point is blown.
+    /// Wraps a task so that it is never polled after the crash.
     pub(super) fn task(
         self: &Rc<Self>,
         future: impl Future<Output = ()> + 'static,
@@ -126,7 +126,7 @@ impl CrashPoint {
         )
     }
 
-    /// Runs an operation of the medium; never ends if the crash point blows at it.
+    /// Runs an operation of the medium; never completes if the life crashes at it.
     pub(super) async fn operation<T>(
         &self,
         effect: Effect,
@@ -173,7 +173,7 @@ impl CrashPoint {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a crash point blows exactly when it was set to, and nothing moves afterwards.
+    //! Goal: a crash happens exactly where it was set, and nothing runs afterwards.
     use super::*;
     use pumice_drive::runtime::Runtime;
 

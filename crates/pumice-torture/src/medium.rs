@@ -1,7 +1,7 @@
-//! The medium that a tortured drive sees: the fault layer, behind the crash point, traced.
+//! The medium of a tortured drive: the fault layer, with the crash point and the trace on top.
 //!
-//! A handle: the world keeps the layer when the drive on it is gone, since what no sync covered
-//! outlives the process that wrote it. Adds no faults of its own.
+//! It is a handle: the world keeps the layer after the drive is gone, because unsynced data
+//! outlives the process that wrote it. It adds no faults of its own.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use pumice_drive::runtime::Runtime;
 /// The layers below the handle.
 pub(super) type Layers = Fault<MemMedium, Runtime>;
 
-/// The kinds of operation, as the trace has them.
+/// The kinds of operation, as recorded in the trace.
 #[derive(Clone, Copy)]
 enum Kind {
     Append = 1,
@@ -30,13 +30,13 @@ enum Kind {
 
 /// A handle on the fault layer of one world.
 pub(super) struct TracedMedium {
-    /// What stands below.
+    /// The fault layer and the memory below it.
     pub(super) layers: Rc<Layers>,
-    /// What ends a life.
+    /// The crash point of the life.
     pub(super) crash_point: Rc<CrashPoint>,
-    /// Where operations are noted.
+    /// Records all operations.
     pub(super) trace: Rc<Trace>,
-    /// For the time of an operation.
+    /// The clock for the time of an operation.
     pub(super) clock: Runtime,
 }
 

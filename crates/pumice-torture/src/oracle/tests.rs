@@ -1,4 +1,4 @@
-//! Goal: the oracle objects to whatever breaks a promise, and to nothing else.
+//! Goal: the oracle rejects everything that breaks a promise, and nothing else.
 //! Method: histories made by hand, and the disks that a crash could and could not leave.
 
 use super::*;
@@ -67,8 +67,8 @@ fn what_is_no_prefix_is_refused() {
     assert_refused(&disk([0, 0, 2, 2, 2, 2, 0, 0]), "the second change without the first");
     assert_refused(&disk([1, 1, 1, 1, 2, 2, 0, 0]), "half of a write");
     assert_refused(&disk([1, 1, 1, 0, 4, 2, 0, 0]), "a stale block under newer ones");
-    assert_refused(&disk([1, 1, 2, 0, 4, 2, 0, 9]), "a block that nobody wrote");
-    assert_refused(&disk([2, 1, 2, 0, 4, 2, 0, 0]), "the right bytes in the wrong place");
+    assert_refused(&disk([1, 1, 2, 0, 4, 2, 0, 9]), "a block that was never written");
+    assert_refused(&disk([2, 1, 2, 0, 4, 2, 0, 0]), "the right bytes at the wrong offset");
     let mut mixed = disk(STATES[2]);
     mixed[2 * BLOCK_BYTES + 512..3 * BLOCK_BYTES].fill(1);
     assert_refused(&mixed, "a block half old, half new");
@@ -121,7 +121,7 @@ fn a_read_that_began_after_a_change_does_not_give_what_was_before() {
     assert!(oracle.end_read(2, Some(&mixed)).is_err(), "a mixture");
 }
 
-/// The message is all that somebody has who looks for a bug.
+/// The message is the only information for finding a bug.
 #[test]
 fn a_mismatch_names_block_history_and_content() {
     let mut random = pumice_drive::base::seed::random(1);
