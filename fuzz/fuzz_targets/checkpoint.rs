@@ -1,4 +1,4 @@
-//! Fuzzes `pumice_torture::fuzz::checkpoint`, which says what its input is.
+//! Fuzzes `pumice_torture::fuzz::checkpoint`, which documents its input.
 
 #![no_main]
 

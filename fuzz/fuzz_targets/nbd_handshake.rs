@@ -1,4 +1,4 @@
-//! Fuzzes `pumice_torture::fuzz::nbd_handshake`, which says what its input is.
+//! Fuzzes `pumice_torture::fuzz::nbd_handshake`, which documents its input.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Fuzzes `pumice_torture::fuzz::open`, which says what its input is.
+//! Fuzzes `pumice_torture::fuzz::open`, which documents its input.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Fuzzes `pumice_torture::fuzz::segment`, which says what its input is.
+//! Fuzzes `pumice_torture::fuzz::segment`, which documents its input.
 
 #![no_main]
 

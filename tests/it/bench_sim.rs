@@ -101,7 +101,7 @@ fn a_page_cache_takes_writes_until_it_is_full_of_them() {
     assert!(all > 1_000.0, "{all} MB/s: all of it stays there");
     let refused = place.bench(&["sim:micro-center-64?cache=1G"]);
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
-    assert!(refused.stderr.contains("'cache' is no condition"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("'cache' is not a condition"), "{}", refused.stderr);
 }
 
 /// Guards against a design that some operation of a benchmark does not end on.

@@ -199,13 +199,13 @@ fn mistakes_are_said() {
     let cases: [(&[&str], &str); 14] = [
         (&[], "required"),
         (&[&missing], "cannot scan"),
-        (&["/dev/null"], "is no file, folder or block device"),
+        (&["/dev/null"], "is not a file, folder or block device"),
         (&[&data, &data], "name it once"),
         (&[&data, "--codec", "gzip"], "unknown codec 'gzip'"),
         (&[&data, "--chunk", "5000"], "give a power of two from 4K to 256K"),
         (&[&data, "--error", "0"], "give points from 0.01 to 50"),
         (&[&data, "--confidence", "100"], "per cents from 50 to 99.99"),
-        (&[&data, "--shard", "4/3", "--partial", &missing], "give I/N with I from 1 to N"),
+        (&[&data, "--shard", "4/3", "--partial", &missing], "expected I/N with I from 1 to N"),
         (&[&data, "--shard", "1/3"], "--partial"),
         (&[&data, "--gb-per-day", "3"], "name one with --drive"),
         (&[&data, "--drive", "no-such-drive"], "no-such-drive"),
@@ -377,5 +377,5 @@ fn a_drive_on_a_medium_is_forecast() {
     assert_eq!(measured["on_medium"]["medium"]["is_measured"], true);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
     let wrong = scan(&[&image, "--medium", "fast"]);
-    assert!(wrong.code == Some(2) && wrong.stderr.contains("like 530M"), "{}", wrong.stderr);
+    assert!(wrong.code == Some(2) && wrong.stderr.contains("such as 530M"), "{}", wrong.stderr);
 }

@@ -1,8 +1,8 @@
 //! The error of this crate.
 //!
 //! `Display` describes the failure and its object and never repeats the source; [`Error::chain`]
-//! prints both. Errors of a Pumice drive, a simulated drive or an NBD client stay intact as
-//! [`Error::Drive`].
+//! prints both. Errors of a Pumice drive, of an NBD client or of a simulation stay intact as
+//! [`Error::Drive`] and [`Error::Sim`].
 
 use std::error::Error as StdError;
 use std::io;
@@ -80,9 +80,12 @@ pub enum Error {
         /// The operating system's error.
         source: io::Error,
     },
-    /// A drive, a simulated drive or an NBD client reported an error.
+    /// A drive or an NBD client reported an error.
     #[error(transparent)]
     Drive(#[from] DriveError),
+    /// A simulated drive, a profile or a trace reported an error.
+    #[error(transparent)]
+    Sim(#[from] pumice_sim::Error),
     /// Names the object that another error is about.
     #[error("{what}")]
     Context {
@@ -162,6 +165,7 @@ impl Error {
             Self::ShortRead { .. } => ErrorKind::Medium,
             Self::Io { source, .. } => DriveError::os("", io::Error::from(source.kind())).kind(),
             Self::Drive(error) => error.kind(),
+            Self::Sim(error) => error.kind(),
             Self::Context { source, .. } => source.kind(),
         }
     }
@@ -172,6 +176,7 @@ impl From<Error> for DriveError {
     fn from(error: Error) -> Self {
         match error {
             Error::Drive(error) => error,
+            Error::Sim(error) => error.into(),
             Error::Context { ref what, .. } => {
                 let (kind, what) = (error.kind(), what.clone());
                 let Error::Context { source, .. } = error else { unreachable!("just matched") };

@@ -1,9 +1,9 @@
-//! What a chunk comes to: with a codec alone, and as a drive stores it.
+//! The size of a chunk after compression: with a codec alone, and as a drive stores it.
 //!
-//! A chunk becomes frames and fills as a write of the drive does: blocks of one byte leave it, what
-//! remains is compressed together and stored as it is where that saves too little. Packing rule:
-//! byte by byte, with the header of each record. What a batch, a segment and the map take on top is
-//! in [`LOG_OVERHEAD`].
+//! A chunk becomes frames and fills as in a write of the drive: blocks of one repeated byte become
+//! fills, the rest is compressed together and stored uncompressed where that saves too little.
+//! Packing is byte by byte, with a header for each record. [`LOG_OVERHEAD`] adds the overhead of
+//! batches, segments and the map.
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -14,16 +14,15 @@ use pumice_drive::codec::{Codec, Engine, SAVING_DIVISOR};
 use pumice_drive::controller::{Span, spans};
 use pumice_drive::format::RECORD_HEADER_BYTES;
 
-/// Blocks that one record of a fill stands for when much is written at once: what the drive takes
-/// as one write at most, 1 MiB.
+/// Blocks per fill record when large amounts are written: the drive splits writes at 1 MiB.
 const FILL_BLOCKS: usize = 256;
 
-/// What the log takes on top of its records when it is written in order: batch headers and their
-/// alignment (2.2 KB in 1 MiB), the segment's header, the map and its checkpoints.
-/// Measured by `the_forecast_is_what_a_drive_takes`.
+/// Overhead of the log on top of its records for sequential writes: batch headers and their
+/// alignment (2.2 KB in 1 MiB), segment headers, the map and its checkpoints. Measured by the test
+/// `the_forecast_is_what_a_drive_takes`.
 pub(super) const LOG_OVERHEAD: f64 = 0.004;
 
-/// One way to compress: a codec and a size of chunks.
+/// A codec and a chunk size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
     /// The codec.
@@ -38,12 +37,12 @@ impl std::fmt::Display for Config {
     }
 }
 
-/// Bytes that data takes.
+/// The stored size of data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Taken {
-    /// With the codec alone: each run of blocks at most as long as it is, fills nothing.
+    /// With the codec alone: each run of blocks at most at its own length, fills at 0.
     pub(super) codec_bytes: u64,
-    /// As the drive's records.
+    /// As records of the drive.
     pub(super) record_bytes: u64,
 }
 
@@ -54,7 +53,7 @@ impl Taken {
     }
 }
 
-/// How long a configuration worked on how much.
+/// Time and bytes that a configuration has compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Effort {
     pub(super) bytes: u64,
@@ -68,7 +67,7 @@ impl Effort {
     }
 }
 
-/// Measures chunks in every configuration; one a thread.
+/// Measures chunks in every configuration; one per thread.
 pub(super) struct ChunkMeter {
     configs: Vec<(Config, Engine, Effort)>,
     target: Vec<u8>,
@@ -82,8 +81,8 @@ impl ChunkMeter {
         Self { configs: engines.collect(), target: vec![0; Engine::target_bytes(largest as usize)] }
     }
 
-    /// What `data`, whole blocks cut into chunks of configuration `index`, takes. Each chunk is
-    /// said to `heed`, with its bytes.
+    /// Returns the stored size of `data`, whole blocks cut into chunks of configuration `index`.
+    /// Calls `heed` for each chunk with its size and its bytes.
     pub(super) fn measure(
         &mut self,
         index: usize,
@@ -103,19 +102,19 @@ impl ChunkMeter {
         all
     }
 
-    /// The configurations, in their order, with what was spent on each.
+    /// Returns the effort of each configuration, in order.
     pub(super) fn efforts(&self) -> impl Iterator<Item = Effort> {
         self.configs.iter().map(|(_, _, effort)| *effort)
     }
 }
 
-/// Time that this thread was at work, so that waiting for a processor does not count.
+/// Returns the CPU time of this thread, so that waiting for a processor does not count.
 fn busy_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// What one chunk takes: as one frame and the fills around it.
+/// Returns the stored size of one chunk: one frame and the fills around it.
 fn taken(engine: &mut Engine, target: &mut [u8], chunk: &[u8]) -> Taken {
     let mut taken = Taken::default();
     for span in spans(Lba(0), chunk, u16::MAX) {

@@ -1,28 +1,26 @@
-//! Reading everything: files come from a walk as they are found, and are measured by a few threads
-//! in pieces of 256 KiB.
+//! Reads everything: a walk finds files, and a few threads measure them in pieces of 256 KiB.
 //!
-//! Memory does not grow with the number of files: only so many wait as one queue holds.
+//! Memory does not grow with the number of files: the queue between walk and threads is bounded.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use super::chunks::{ChunkMeter, Taken};
-use super::locked;
 use super::population::{Source, is_own};
 use super::read::Reader;
 use super::sample::{PACKED_MIN, format_of};
 use super::sums::{FileSum, Known, Sums};
-use super::work::Work;
+use super::work::{Work, locked};
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Blocks that are read at once: the largest chunk, so that what was read is still in the cache of
-/// the processor when it is compressed.
+/// Blocks per read: the largest chunk, so that the data is still in the processor's cache when it
+/// is compressed.
 const PIECE_BLOCKS: u64 = 64;
 
-/// Blocks of the stretches that large files are dealt out in: one file keeps all threads busy.
+/// Blocks of a stretch, the unit of work: a single large file keeps all threads busy.
 const STRETCH_BLOCKS: u64 = 64 * PIECE_BLOCKS;
 
-/// Stretches that wait to be read.
+/// Maximum number of stretches in the queue.
 const WAITING_MAX: usize = 256;
 
 /// A part of a file: whole pieces.
@@ -32,14 +30,14 @@ struct Stretch {
     blocks: u64,
 }
 
-/// Sees to one scan of everything.
+/// One scan of everything.
 pub(super) struct Everything<'a> {
     pub(super) work: &'a Work<'a>,
     pub(super) known: &'a Known,
 }
 
 impl Everything<'_> {
-    /// Measures all that `find` gives, or what comes before the stop.
+    /// Measures all files that `find` finds, or those before the stop.
     pub(super) fn run(&self, find: impl FnOnce(&(dyn Fn(Source) + Sync))) -> Sums {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let receiver = Mutex::new(receiver);
@@ -52,7 +50,7 @@ impl Everything<'_> {
                 });
             }
             find(&|source| self.deal_out(source, &sender));
-            // The workers end when nothing will come any more.
+            // The workers end when the queue is closed.
             drop(sender);
         });
         all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -76,7 +74,7 @@ impl Everything<'_> {
         loop {
             let next = locked(waiting).recv();
             let Ok(stretch) = next else { break };
-            // Once stopped, what waits is only taken away, so that nobody waits to send it.
+            // Once stopped, workers only drain the queue, so that no sender waits.
             if !self.work.is_stopped() {
                 let read = self.stretch(&stretch, &mut sums, &mut meter, &mut reader, &mut buffer);
                 if let Err(error) = read {
@@ -112,7 +110,7 @@ impl Everything<'_> {
             let taken = self.piece(buffer, sums, meter);
             sums.add_piece(source, self.known, data_blocks, &taken);
             for (number, block) in (first..).zip(buffer.chunks(BLOCK_BYTES)) {
-                // Holes are no fills.
+                // A hole is not a fill.
                 if source.extents.is_none() || source.data_blocks_in(number, 1) > 0 {
                     sums.repeats.add(block);
                 }
@@ -122,7 +120,7 @@ impl Everything<'_> {
             }
             whole.add(taken[main]);
             whole_blocks += data_blocks;
-            self.work.watch.goes_on(data_blocks);
+            self.work.progress.advance(data_blocks);
         }
         if whole_blocks > 0 {
             sums.add_file(FileSum {

@@ -1,30 +1,29 @@
-//! How sure a mean is: an interval that is true whatever the population looks like, and whenever
-//! one stops drawing.
+//! A confidence interval of a mean that is valid for any population and any stopping rule.
 //!
-//! A gambler bets against each candidate mean, on every draw, an amount that depends on the draws
-//! before. If a candidate is the true mean, the game is fair, and the wealth grows to `2 / alpha`
+//! A gambler bets against each candidate mean, on every draw, an amount that depends on the earlier
+//! draws. If a candidate is the true mean, the game is fair, and the wealth reaches `2 / alpha`
 //! with a probability of at most `alpha / 2` (Ville's inequality), so candidates that make the
-//! gambler that rich are refused: on each side with half of alpha. No normal distribution is
-//! assumed, and looking at the interval after every draw costs nothing, so an adaptive scan may
-//! stop when it is narrow enough. With bets tuned to the variance seen so far the half-width comes
-//! to `sigma * sqrt(2 ln(2 / alpha) / n)`: 2.72 sigma / sqrt(n) at 95 %, where the normal
-//! distribution, which may err for skewed data, has 1.96.
+//! gambler that rich are rejected: on each side with half of alpha. No normal distribution is
+//! assumed, and looking at the interval after every draw costs no confidence, so an adaptive scan
+//! may stop when it is narrow enough. With bets tuned to the variance seen so far the half-width is
+//! `sigma * sqrt(2 ln(2 / alpha) / n)`: 2.72 sigma / sqrt(n) at 95 %, compared to 1.96 for the
+//! normal distribution, which can be wrong for skewed data.
 //!
 //! Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting",
 //! JRSS-B 86(1), 2024: the capital process with predictable plug-in bets (there eq. 25 and
 //! theorem 3), here with bets that do not depend on the candidate, so that the wealth is monotone
 //! in it and each end is found by bisection.
 
-/// Largest value of a draw: what is stored of a byte at most, all headers included.
+/// Largest value of a draw: the largest stored fraction, all headers included.
 pub(super) const VALUE_MAX: f64 = 1.05;
 
-/// Draws after which the plan is made anew, doubling from there.
+/// Number of draws after which the plan is revised for the first time; it doubles from there.
 const PLAN_FIRST: usize = 256;
 
-/// Halvings of the range in which an end is searched: 1e-9 of it.
+/// Number of bisections when an end of the interval is searched: to 1e-9 of the range.
 const HALVINGS: u32 = 30;
 
-/// The share of the largest safe bet that is bet at most.
+/// Limit on a bet, as a share of the largest safe bet.
 const BOLDNESS: f64 = 0.5;
 
 /// One draw and the bets on it.
@@ -35,24 +34,24 @@ struct Bet {
     down: f64,
 }
 
-/// For how many draws the bets are to be the best; the interval is true for any number.
+/// The number of draws for which the bets are optimized; the interval is valid for any number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Plan {
-    /// As many as a half-width of this fraction is thought to need, by what was seen so far.
+    /// The number that this half-width, as a fraction, is expected to need, from the draws so far.
     Aim(f64),
-    /// So many, known before.
+    /// A number known in advance.
     Draws(f64),
-    /// Nobody knows.
+    /// An unknown number.
     Any,
 }
 
-/// A game that goes on draw by draw.
+/// A game that is played draw by draw.
 #[derive(Clone, Debug)]
 pub(super) struct Betting {
-    /// `ln(2 / alpha)`: the wealth, as a logarithm, that refuses a candidate.
+    /// `ln(2 / alpha)`: the logarithmic wealth that rejects a candidate.
     refusal: f64,
     plan: Plan,
-    /// Draws that are aimed at, as of the last time it was looked.
+    /// Planned number of draws, as of the last revision.
     aimed: f64,
     mean: f64,
     squares: f64,
@@ -60,7 +59,7 @@ pub(super) struct Betting {
 }
 
 impl Betting {
-    /// A game for intervals with this confidence, such as 0.95, in 0..1.
+    /// Creates a game for intervals with this confidence, such as 0.95, in 0..1.
     pub(super) fn new(confidence: f64, plan: Plan) -> Self {
         Self {
             refusal: refusal(confidence),
@@ -72,8 +71,8 @@ impl Betting {
         }
     }
 
-    /// Adds a draw in `0..=VALUE_MAX`. `offset`, at most [`VALUE_MAX`] in size, is taken off it: it
-    /// must be known before the draw and have the mean 0 over the population.
+    /// Adds a draw in `0..=VALUE_MAX`. `offset`, at most [`VALUE_MAX`] in magnitude, is subtracted
+    /// from the draw: it must be known before the draw and have the mean 0 over the population.
     pub(super) fn push(&mut self, value: f64, offset: f64) {
         let count = self.bets.len();
         let variance = (0.25 + self.squares) / (count + 1) as f64;
@@ -92,7 +91,7 @@ impl Betting {
         self.squares += step * (draw - self.mean);
     }
 
-    /// For how many draws the bets are to be the best.
+    /// Returns the number of draws for which the bets are optimized.
     fn planned(&mut self, count: usize, variance: f64) -> f64 {
         let next = (count + 1) as f64;
         match self.plan {
@@ -107,12 +106,13 @@ impl Betting {
         self.aimed.max(next)
     }
 
-    /// Draws so far.
+    /// Returns the number of draws so far.
     pub(super) fn count(&self) -> usize {
         self.bets.len()
     }
 
-    /// Draws that the plan is thought to need, by what was seen so far; at least one.
+    /// Returns the number of draws that the plan is expected to need, from the draws so far; at
+    /// least one.
     pub(super) fn needed(&self) -> f64 {
         let variance = (0.25 + self.squares) / (self.count() + 1) as f64;
         match self.plan {
@@ -122,33 +122,32 @@ impl Betting {
         }
     }
 
-    /// The interval that holds the mean, in `0..=VALUE_MAX`.
+    /// Returns the interval that contains the mean, within `0..=VALUE_MAX`.
     pub(super) fn interval(&self) -> (f64, f64) {
         let gain_up = |mean: f64| self.bets.iter().map(|b| (b.up * (b.draw - mean)).ln_1p()).sum();
         let gain_down =
             |mean: f64| self.bets.iter().map(|b| (b.down * (mean - b.draw)).ln_1p()).sum();
-        let low = self.border(gain_up, (0.0, VALUE_MAX));
-        let high = self.border(gain_down, (VALUE_MAX, 0.0));
+        let low = self.border(gain_up, 0.0, VALUE_MAX);
+        let high = self.border(gain_down, VALUE_MAX, 0.0);
         (low, high)
     }
 
-    /// The last candidate from `refused` on towards `kept` that is refused, if the first one is.
-    fn border(&self, gain: impl Fn(f64) -> f64, (mut refused, mut kept): (f64, f64)) -> f64 {
+    /// Returns the last rejected candidate from `refused` towards `kept`, if the first one is
+    /// rejected.
+    fn border(&self, gain: impl Fn(f64) -> f64, mut refused: f64, mut kept: f64) -> f64 {
         if gain(refused) < self.refusal {
             return refused;
         }
         for _ in 0..HALVINGS {
             let middle = (refused + kept) / 2.0;
-            match gain(middle) < self.refusal {
-                true => kept = middle,
-                false => refused = middle,
-            }
+            if gain(middle) < self.refusal { kept = middle } else { refused = middle }
         }
         refused
     }
 }
 
-/// Draws for an interval of half-width `aim` at this confidence, both fractions.
+/// Returns the number of draws for an interval of half-width `aim` at this confidence, both
+/// fractions.
 pub(super) fn draws_needed(confidence: f64, variance: f64, aim: f64) -> f64 {
     draws_at(refusal(confidence), variance, aim)
 }
@@ -158,15 +157,15 @@ fn refusal(confidence: f64) -> f64 {
 }
 
 fn draws_at(refusal: f64, variance: f64, aim: f64) -> f64 {
-    // A tenth more: the plan is made from few draws, and bets before it were for another one.
+    // A tenth more: the plan is made from few draws, and earlier bets were made for another plan.
     (1.1 * 2.0 * refusal * variance / (aim * aim)).max(1.0)
 }
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the interval holds the mean at least as often as it says, also for populations that
-    //! deceive a normal distribution and with stopping that looks every time; and it is as narrow
-    //! as the formula.
+    //! Goal: the interval contains the mean at least as often as stated, also for populations that
+    //! deceive a normal distribution and for a stopping rule that looks at every draw; and it is as
+    //! narrow as the formula.
     //! Method: many seeded games against populations whose mean is known.
 
     use rand::RngExt;

@@ -1,9 +1,9 @@
-//! A profile for the bench, so that it can make data like what was scanned: windows of 64 KiB
-//! around some of the draws.
+//! Makes a profile from which the benchmark generates similar data: windows of 64 KiB around some
+//! of the draws.
 //!
-//! A window of a large file is what lies around the draw. Small files are put one behind the other,
-//! as a file system lays them out, each file with the same probability: of a file with `n` blocks,
-//! which is drawn `n` times as often as one with a single block, one draw in `n` counts.
+//! In a large file, a window is the data around the draw. Small files are concatenated, as a file
+//! system lays them out, each file with the same probability: a file with `n` blocks is drawn `n`
+//! times as often as one with a single block, so one of its draws in `n` counts.
 
 use super::population::Draw;
 use super::read::Reader;
@@ -15,11 +15,12 @@ use pumice_drive::base::units::BLOCK_BYTES;
 /// Blocks of a window.
 const WINDOW_BLOCKS: u64 = (WINDOW_BYTES / BLOCK_BYTES) as u64;
 
-/// The profile of what was drawn, draws in the order of their marks; none if all of it is less than
-/// a window, or it was stopped. `duplicates` and `bytes` are of everything.
+/// Returns the profile of the drawn data, with draws in the order of their marks; `None` if all of
+/// it is less than a window, or the scan was stopped. `duplicates` and `bytes` describe all data.
 pub(super) fn like(
     draws: &[Draw],
-    (duplicates, bytes): (Saving, u64),
+    duplicates: Saving,
+    bytes: u64,
     work: &Work<'_>,
 ) -> Option<Profile> {
     let is_small = |draw: &Draw| draw.source.blocks() < WINDOW_BLOCKS;
@@ -55,12 +56,12 @@ struct Windows {
     reader: Reader,
     profiling: Profiling,
     buffer: Vec<u8>,
-    /// Small files that are no window yet.
+    /// Small files that do not fill a window yet.
     small: Vec<u8>,
 }
 
 impl Windows {
-    /// Adds the window around a draw; gives how many that made. What cannot be read makes none.
+    /// Adds the window around a draw. Returns the number of windows added: 0 if it cannot be read.
     fn add_large(&mut self, draw: &Draw) -> usize {
         let aligned = draw.block - draw.block % WINDOW_BLOCKS;
         let first = aligned.min(draw.source.blocks() - WINDOW_BLOCKS);

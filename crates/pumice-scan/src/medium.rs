@@ -1,16 +1,16 @@
-//! How fast a Pumice drive would take the data on a medium of a given speed.
+//! The speed at which a Pumice drive would accept the data on a medium of a given speed.
 //!
 //! ```text
-//! drive         = min(what one thread compresses here, medium / what is stored)
-//! uncompressed  = medium / what is stored without compression
+//! drive         = min(compression speed of one thread, medium / stored fraction)
+//! uncompressed  = medium / stored fraction without compression
 //! ```
 //!
-//! in bytes of the host, written in order; both with what the log takes on top. The speed of the
-//! medium is said, or measured: [`RUNS`] runs of the bench, direct and flushed, each long enough
-//! for a clock, and short in all. Ends of intervals go into ends of intervals: the least speed with
-//! the most that is stored. Deliberately not here: what else a drive's thread does (checksums,
-//! copies, the protocol), and what a medium's own cache or garbage collection makes of longer
-//! writes.
+//! in sequentially written bytes of the host; both include the overhead of the log. The speed of
+//! the medium is either given or measured: [`RUNS`] runs of the benchmark, direct and flushed, each
+//! long enough for a precise time. The ends of the result combine the ends of both intervals: the
+//! lowest speed with the largest stored fraction. Not included: the other work of a drive's thread
+//! (checksums, copies, the protocol), and the effect of a medium's own cache or garbage collection
+//! on longer writes.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,50 +22,54 @@ use serde::Serialize;
 use super::chunks::LOG_OVERHEAD;
 use super::outcome::Outcome;
 use super::verdict::Range;
+use super::{Error, Result};
 use pumice_bench::engine::{RunSpec, Sample, measure};
 use pumice_bench::payload::{self, Kind, Payload};
 use pumice_bench::stats::Summary;
 use pumice_bench::target::{Access, Location};
 use pumice_bench::workload::{Flush, Operation, Pattern, Workload};
+use pumice_drive::base::ErrorKind;
 use pumice_drive::base::units::parse_size;
-use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// Runs whose mean is taken: with fewer the interval of the mean holds it too rarely (see
+/// Number of runs: with fewer, the interval of the mean contains it too rarely (see
 /// [`Summary::of`]).
 const RUNS: u64 = 5;
 
-/// Seconds that a run shall take: longer than a disk's cache hides, short enough to wait for.
+/// Target duration of a run in seconds: longer than a disk's cache absorbs, short enough to wait
+/// for.
 const RUN_SECONDS: f64 = 0.5;
 
-/// Bytes of the first trial, and of a run at most.
+/// Bytes of the first trial, and the limit of a run.
 const SPAN_BYTES_MIN: u64 = 4 << 20;
 const SPAN_BYTES_MAX: u64 = 1 << 30;
 
-/// Bytes of a request and requests in flight: what a drive's batches are like.
+/// Record size and queue depth: similar to the batches of a drive.
 const RECORD_BYTES: u64 = 1 << 20;
 const DEPTH: u32 = 4;
 
-/// A medium, as it is named.
+/// A medium, as named on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Medium {
-    /// Bytes it takes in a second, written in order.
+    /// Its sequential write speed in bytes per second.
     Speed(u64),
-    /// A folder on it, where that is measured.
+    /// A folder on it, where the speed is measured.
     Folder(PathBuf),
 }
 
 impl FromStr for Medium {
     type Err = String;
 
-    /// Reads `530M` or a folder; one that is named like a size is `./530M`.
+    /// Parses `530M` or a folder; a folder with such a name is `./530M`.
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         match parse_size(text) {
-            Ok(0) => Err("a medium that takes nothing: give bytes a second, like 530M".to_owned()),
+            Ok(0) => {
+                Err("invalid medium speed 0: expected bytes per second, such as 530M".to_owned())
+            }
             Ok(bytes_per_s) => Ok(Self::Speed(bytes_per_s)),
             Err(_) if Path::new(text).is_dir() => Ok(Self::Folder(text.into())),
             Err(_) => Err(format!(
-                "'{text}' is neither a speed nor a folder: give bytes a second, like 530M, or a \
-                 folder on the medium"
+                "'{text}' is neither a speed nor a folder: expected bytes per second, such as 530M, \
+                 or a folder on the medium"
             )),
         }
     }
@@ -80,23 +84,23 @@ impl fmt::Display for Medium {
     }
 }
 
-/// How fast a medium is.
+/// The speed of a medium.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Speed {
-    /// Which medium.
+    /// Name of the medium.
     pub name: String,
-    /// MB/s (10^6) written in order; a range if it was measured.
+    /// Sequential write speed in MB/s (10^6); a range if it was measured.
     pub mb_per_s: Range,
     /// Whether it was measured.
     pub is_measured: bool,
 }
 
 impl Medium {
-    /// Its speed; nothing if `stop` was set meanwhile. In a folder up to 1 GiB is written for some
-    /// seconds, and removed.
+    /// Returns the speed; `None` if `stop` was set first. For a folder, writes up to 1 GiB in
+    /// temporary files for some seconds.
     ///
     /// # Errors
-    /// The folder cannot be written to, or has too little room.
+    /// The folder cannot be written to, or has too little free space.
     pub fn speed(&self, stop: &AtomicBool) -> Result<Option<Speed>> {
         let name = self.to_string();
         let folder = match self {
@@ -109,7 +113,7 @@ impl Medium {
         let Some(runs) = measured(folder, stop)? else { return Ok(None) };
         let summary = Summary::of(&runs, 1).filter(|summary| summary.mean > 0.0);
         let summary = summary.ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, format!("the speed of {name} cannot be measured"))
+            Error::Unsupported(format!("the speed of {name} cannot be measured").into())
         })?;
         let ends =
             summary.mean_interval.map_or(vec![], |interval| vec![interval.low, interval.high]);
@@ -117,23 +121,24 @@ impl Medium {
     }
 }
 
-/// MB/s of each run in a folder; nothing if it was stopped.
+/// Returns MB/s of each run in a folder; `None` if the measurement was stopped.
 fn measured(folder: &Path, stop: &AtomicBool) -> Result<Option<Vec<f64>>> {
-    let failed = |error| Error::os(format!("cannot write in {}", folder.display()), error);
-    // Goes with all in it when this returns, however.
+    let failed =
+        |source| Error::Io { what: format!("cannot write in {}", folder.display()), source };
+    // The temporary folder is removed on every return.
     let made = tempfile::Builder::new().prefix(".pumice-scan-").tempdir_in(folder);
     let made = made.map_err(failed)?;
     let mut bench = Bench {
         location: Location::Folder(made.path().to_owned()),
         access: Access { direct: true },
-        payload: Payload::new(payload::PayloadOptions::new(Kind::Random))?,
+        payload: Payload::new(payload::PayloadOptions::new(Kind::Random)).map_err(Error::bench)?,
         runs: 0,
     };
     let mut span_bytes = SPAN_BYTES_MIN;
     loop {
         let Some(seconds) = bench.write(span_bytes, stop)? else { return Ok(None) };
         let wanted = span_bytes as f64 * (RUN_SECONDS / seconds.max(1e-6));
-        // The first bytes of a run are its slowest: a trial that was too short says too little.
+        // The first bytes of a run are its slowest: a trial that is too short underestimates.
         let next = (wanted as u64).min(span_bytes * 8).min(SPAN_BYTES_MAX);
         if next < span_bytes * 2 {
             break;
@@ -156,9 +161,9 @@ struct Bench {
 }
 
 impl Bench {
-    /// Seconds that writing so many bytes takes, with the flush; nothing if it was stopped.
+    /// Returns the seconds to write and flush `span_bytes` bytes; `None` if stopped.
     fn write(&mut self, span_bytes: u64, stop: &AtomicBool) -> Result<Option<f64>> {
-        self.location.prepare(span_bytes, true)?;
+        self.location.prepare(span_bytes, true).map_err(Error::bench)?;
         let workload = Workload {
             operation: Operation::Write,
             record_bytes: RECORD_BYTES,
@@ -171,48 +176,48 @@ impl Bench {
             seconds: RUN_SECONDS,
             flush: Flush::Timed,
         };
-        // What does not compress, and nothing twice.
+        // Incompressible data, never repeated.
         self.runs += 1;
         let run = RunSpec { workload, payload: self.payload.clone(), stream: self.runs, seed: 1 };
         let sample = match measure(&self.location, self.access, &run, stop) {
-            // Some file systems have no way around the page cache; the flush counts anyway.
+            // Some file systems do not support O_DIRECT; the flush is timed anyway.
             Err(error) if self.access.direct && error.is_unsupported() => {
                 self.access.direct = false;
                 measure(&self.location, self.access, &run, stop)
             }
             other => other,
         };
-        let Sample { seconds, .. } = sample?;
+        let Sample { seconds, .. } = sample.map_err(Error::bench)?;
         Ok((!stop.load(Ordering::Relaxed)).then_some(seconds))
     }
 }
 
-/// What bounds a drive's speed.
+/// The bottleneck of a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bound {
-    /// What the medium takes.
+    /// The write speed of the medium.
     Medium,
-    /// What one thread compresses.
+    /// The compression speed of one thread.
     Codec,
 }
 
-/// What a Pumice drive would do on a medium.
+/// The speed of a Pumice drive on a medium.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OnMedium {
-    /// The medium alone.
+    /// The medium.
     pub medium: Speed,
-    /// MB/s of the host, written in order, with the main configuration.
+    /// Sequential writes of the host in MB/s, with the main configuration.
     pub drive_mb_per_s: Range,
-    /// The same without compression.
+    /// Sequential writes of the host in MB/s, without compression.
     pub uncompressed_mb_per_s: Range,
-    /// What bounds it, as measured.
+    /// The bottleneck, according to the measured values.
     pub bound: Bound,
 }
 
 impl OnMedium {
-    /// What a drive would do with the data; nothing if too little of it was read to say how fast
-    /// the codec is.
+    /// Computes the speed of a drive with the data; `None` if too little was read to know the speed
+    /// of the codec.
     pub fn of(outcome: &Outcome, medium: Speed) -> Option<Self> {
         let main = outcome.main();
         let codec = main.mb_per_s?;
@@ -232,17 +237,20 @@ impl OnMedium {
         })
     }
 
-    /// In words.
+    /// Returns the result as a sentence.
     pub(super) fn words(&self, outcome: &Outcome) -> String {
-        let between = |range: &Range| match range.low == range.high {
-            true => format!("{:.0} MB/s", range.is),
-            false => format!("{:.0} MB/s ({:.0} to {:.0})", range.is, range.low, range.high),
+        let between = |range: &Range| {
+            if range.low == range.high {
+                format!("{:.0} MB/s", range.is)
+            } else {
+                format!("{:.0} MB/s ({:.0} to {:.0})", range.is, range.low, range.high)
+            }
         };
         let (drive, plain) = (self.drive_mb_per_s, self.uncompressed_mb_per_s);
         let because = match self.bound {
-            Bound::Medium => "the medium bounds it".to_owned(),
+            Bound::Medium => "the medium is the bottleneck".to_owned(),
             Bound::Codec => format!(
-                "one thread compresses {:.0} MB/s here, and that bounds it",
+                "compression, {:.0} MB/s per thread here, is the bottleneck",
                 outcome.main().mb_per_s.unwrap_or(0.0)
             ),
         };
@@ -262,8 +270,8 @@ impl OnMedium {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: speeds are those of the arithmetic, with the ends of both intervals, and a medium is
-    //! measured without leaving anything behind.
+    //! Goal: speeds follow the arithmetic, with the ends of both intervals, and a measurement
+    //! leaves no files.
     //! Method: an outcome with chosen numbers; a folder.
 
     use super::super::tests::outcome_of_noise;
@@ -319,7 +327,7 @@ mod tests {
         assert_eq!(medium.speed(&AtomicBool::new(true)).unwrap(), None);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         let gone = Medium::Folder(folder.path().join("gone"));
-        let error = gone.speed(&GO_ON).unwrap_err().chain();
+        let error = pumice_drive::base::Error::from(gone.speed(&GO_ON).unwrap_err()).chain();
         assert!(error.contains("cannot write in"), "{error}");
     }
 
@@ -328,7 +336,7 @@ mod tests {
         assert_eq!("530MB".parse(), Ok(Medium::Speed(530_000_000)));
         assert_eq!("1M".parse(), Ok(Medium::Speed(1 << 20)));
         for text in ["0", "fast", "/nonexistent", "-5M"] {
-            assert!(text.parse::<Medium>().unwrap_err().contains("like 530M"), "{text}");
+            assert!(text.parse::<Medium>().unwrap_err().contains("such as 530M"), "{text}");
         }
     }
 }

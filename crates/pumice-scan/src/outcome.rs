@@ -1,5 +1,5 @@
-//! What a scan says, computed from a [`Partial`] alone: the same partial result gives the same
-//! outcome wherever it was measured.
+//! The results of a scan, computed from a [`Partial`] alone: a partial result always has the same
+//! outcome, wherever it was measured.
 
 use std::collections::BTreeMap;
 
@@ -11,70 +11,73 @@ use super::interval::{Betting, Plan};
 use super::partial::{Measured, Partial};
 use super::population::{Age, OTHERS};
 use super::sample::Drawn;
-use super::strata::Adjusted;
+use super::strata::{Adjusted, MeanInterval};
 use super::sums::{FileSum, Group, STEPS, Sums, step};
 use super::walk::Passed;
 use pumice_bench::payload::Saving;
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::codec::Codec;
 
-/// Groups of a kind that are listed; the others are put together.
+/// Maximum number of groups of a kind that are listed; further groups are summed up.
 const GROUPS_MAX: usize = 16;
 
-/// Files that are listed.
+/// Number of files that are listed.
 const FILES_SHOWN: usize = 10;
 
-/// Draws that a file must have before anything is said of it.
+/// Minimum number of draws of a file for a statement about it.
 const FILE_DRAWS_MIN: usize = 3;
 
 /// Bars of a histogram.
 pub(super) const BARS: usize = 20;
 
-/// What is chosen compresses at least this much a second on one thread: two threads then keep up
-/// with a SATA drive.
+/// Minimum compression speed of the recommended configuration on one thread: two threads then keep
+/// up with a SATA drive.
 const CHOICE_BYTES_PER_S: f64 = 200e6;
 
-/// What is chosen is the fastest of those that store at most this much more than the densest.
+/// The recommendation is the fastest configuration that stores at most this factor more than the
+/// densest.
 const CHOICE_SLACK: f64 = 1.05;
 
-/// A share that is stored, and between what it lies.
+/// A stored fraction and its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
-    /// What is saved, stored, and the ratio.
+    /// Saved share, stored share and ratio.
     #[serde(flatten)]
     pub saved: Saving,
-    /// Fraction that is stored, headers included: above 1 where they outweigh the saving.
+    /// Stored fraction, headers included: above 1 if they outweigh the saving.
     pub stored: f64,
-    /// Ends of the interval, as fractions stored; both the same where everything was read.
+    /// Lower end of the interval, as a stored fraction; equal to the upper end if everything was
+    /// read.
     pub stored_low: f64,
-    /// See `stored_low`.
+    /// Upper end of the interval.
     pub stored_high: f64,
 }
 
 impl Estimate {
-    fn of((stored, low, high): (f64, f64, f64)) -> Self {
+    fn of(MeanInterval { mean: stored, low, high }: MeanInterval) -> Self {
         let saved = Saving::from_fraction(1.0 - stored);
         Self { saved, stored, stored_low: low, stored_high: high }
     }
 
-    /// Half the width of the interval, in percentage points.
+    /// Returns half the width of the interval, in percentage points.
     pub fn error_points(&self) -> f64 {
         (self.stored_high - self.stored_low) * 50.0
     }
 }
 
-/// What one codec makes of it, in chunks of one size.
+/// The result of one configuration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ConfigOutcome {
-    /// Codec and chunk.
+    /// Codec and chunk size.
     pub config: Config,
-    /// As records of a drive: headers, fills and what is stored as it is included.
+    /// As records of a drive: headers, fills and uncompressed chunks included.
     pub drive: Estimate,
     /// With the codec alone.
     pub codec: Estimate,
-    /// MB/s (10^6) that one thread compresses on this machine; none if too little was.
+    /// Compression speed of one thread on this machine in MB/s (10^6); `None` if too little was
+    /// compressed.
     pub mb_per_s: Option<f64>,
-    /// Shares of the data, in per cent, by the fraction that its chunks take as records: from 0 to
+    /// Shares of the data, in per cent, by the stored fraction of its chunks as records: from 0 to
     /// 5 %, ..., from 95 to 100 % and more.
     pub spread_percent: Vec<f64>,
 }
@@ -84,75 +87,75 @@ pub struct ConfigOutcome {
 pub struct GroupOutcome {
     /// Extension, folder or age.
     pub name: String,
-    /// Bytes of it.
+    /// Size in bytes.
     pub bytes: u64,
-    /// What the main configuration makes of it as a drive's records; none without a draw.
+    /// Stored fraction as records of a drive, with the main configuration; `None` without a draw.
     pub drive: Option<Estimate>,
 }
 
-/// A file that matters.
+/// A file with a large effect on the result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FileOutcome {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Bytes with data.
     pub bytes: u64,
-    /// What of it is stored, as far as it was looked at.
+    /// Stored fraction, as far as the file was read.
     pub stored: f64,
-    /// What its first bytes say that it is, if little is saved.
+    /// Format according to its first bytes, if little is saved.
     pub format: Option<String>,
 }
 
-/// How much occurs more than once, in per cent of all of it.
+/// The share of data that occurs more than once, in per cent of all data.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Duplicates {
-    /// About; none if nothing is known. Where not everything was read, further copies of whole
-    /// files only.
+    /// Estimate; `None` if nothing is known. Unless everything was read, only further copies of
+    /// whole files.
     pub percent: Option<f64>,
-    /// One standard deviation of it, in points.
+    /// One standard deviation of the estimate, in points.
     pub deviation_points: f64,
-    /// Blocks of 4 KiB, copies of whole files or not, are at most this.
+    /// Upper bound for duplicate blocks of 4 KiB, in copies of whole files or not.
     pub most_percent: f64,
-    /// How that is known.
+    /// Method of the estimate.
     pub method: &'static str,
 }
 
-/// What a scan says.
+/// The results of a scan.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// What was scanned.
+    /// The scanned paths.
     pub paths: Vec<String>,
-    /// What its figures must not be read without.
+    /// Remarks that a reader of the figures must know.
     pub remarks: Vec<String>,
-    /// Which part of it.
+    /// The scanned shard.
     pub shard: String,
     /// Files with data.
     pub files: u64,
-    /// Their bytes, in blocks of 4 KiB, without holes.
+    /// Bytes with data, in blocks of 4 KiB, without holes.
     pub bytes: u64,
-    /// Bytes that were read for it.
+    /// Bytes that were read.
     pub bytes_read: u64,
-    /// Whether it went on to its end.
+    /// Whether the scan reached its end.
     pub is_complete: bool,
-    /// Whether everything was read: then nothing is estimated.
+    /// Whether everything was read; then nothing is estimated.
     pub is_exact: bool,
     /// Draws that were measured.
     pub draws: u64,
     /// Share of the bytes (or draws) that could not be read, in per cent.
     pub lost_percent: f64,
-    /// How often intervals hold the truth at least, in per cent.
+    /// Least probability that an interval contains the true value, in per cent.
     pub confidence_percent: f64,
-    /// The half-width that was asked for, in points.
+    /// Requested half-width, in points.
     pub error_points_asked: f64,
-    /// Which configuration counts, by its number.
+    /// Index of the main configuration.
     pub main: usize,
     /// All configurations.
     pub configs: Vec<ConfigOutcome>,
-    /// Which of them one would choose, by its number, and why.
+    /// Index of the recommended configuration, and the reason.
     pub choice: Option<(usize, String)>,
     /// Blocks of zeroes or another byte repeated, in per cent.
     pub fill_percent: f64,
-    /// How much occurs more than once.
+    /// Data that occurs more than once.
     pub duplicates: Duplicates,
     /// By extension, largest first.
     pub extensions: Vec<GroupOutcome>,
@@ -160,23 +163,24 @@ pub struct Outcome {
     pub folders: Vec<GroupOutcome>,
     /// By age, youngest first.
     pub ages: Vec<GroupOutcome>,
-    /// Formats of files of which little is saved, in per cent of all bytes, most first.
+    /// Formats of files of which little is saved, in per cent of all bytes, largest first.
     pub formats_percent: Vec<(String, f64)>,
-    /// Files that save most bytes.
+    /// Files with the largest savings in bytes.
     pub best: Vec<FileOutcome>,
-    /// Files that save least and take most.
+    /// Files that take most and save least.
     pub worst: Vec<FileOutcome>,
-    /// What was not scanned.
+    /// What was skipped.
     pub passed: Passed,
-    /// What could not be read when it was to be.
+    /// What could not be read.
     pub failed: Passed,
-    /// For forecasts: of each configuration the savings of single chunks, evenly spaced.
+    /// For forecasts: for each configuration, evenly spaced quantiles of the savings of single
+    /// chunks.
     #[serde(skip)]
     pub(super) quantiles: Vec<Vec<Saving>>,
 }
 
 impl Outcome {
-    /// What a partial result says.
+    /// Computes the results from a partial result.
     pub fn of(partial: &Partial) -> Self {
         let seen = match &partial.measured {
             Measured::All(sums) => Seen::of_sums(partial, sums),
@@ -229,17 +233,17 @@ impl Outcome {
         }
     }
 
-    /// The configuration that counts.
+    /// Returns the outcome of the main configuration.
     pub fn main(&self) -> &ConfigOutcome {
         &self.configs[self.main]
     }
 }
 
-/// The same from draws and from sums.
+/// The results that draws and sums have in common.
 struct Seen {
-    /// Of each configuration: mean and interval.
-    records: Vec<(f64, f64, f64)>,
-    alone: Vec<(f64, f64, f64)>,
+    /// For each configuration: mean and interval.
+    records: Vec<MeanInterval>,
+    alone: Vec<MeanInterval>,
     spread: Vec<Vec<u64>>,
     draws: u64,
     lost_percent: f64,
@@ -253,9 +257,9 @@ struct Seen {
     worst: Vec<FileOutcome>,
 }
 
-fn exactly(bytes: u64, of: u64) -> (f64, f64, f64) {
-    let fraction = bytes as f64 / of.max(1) as f64;
-    (fraction, fraction, fraction)
+/// Returns the fraction of `of` bytes that `bytes` are.
+fn exactly(bytes: u64, of: u64) -> MeanInterval {
+    MeanInterval::exact(bytes as f64 / of.max(1) as f64)
 }
 
 fn percent(part: f64, of: f64) -> f64 {
@@ -280,11 +284,9 @@ impl Seen {
         let ages = Age::ALL.iter().zip(&sums.ages);
         let repeats = &sums.repeats;
         let again = repeats.again().percent();
-        // One standard deviation of a share of contents, if some were not remembered.
-        let deviation = match repeats.forgets() {
-            true => again / (repeats.remembered() as f64).sqrt(),
-            false => 0.0,
-        };
+        // One standard deviation of a share of contents, if some contents were not remembered.
+        let deviation =
+            if repeats.forgets() { again / (repeats.remembered() as f64).sqrt() } else { 0.0 };
         let file = |file: &FileSum| FileOutcome {
             name: file.name.clone(),
             bytes: file.bytes,
@@ -297,19 +299,20 @@ impl Seen {
             alone: configs.map(|i| exactly(taken(i).codec_bytes, bytes)).collect(),
             spread: sums.spread.clone(),
             draws: 0,
-            lost_percent: match partial.is_complete {
-                true => percent(
+            lost_percent: if partial.is_complete {
+                percent(
                     partial.blocks.saturating_sub(sums.all.blocks) as f64,
                     partial.blocks as f64,
-                ),
-                false => 0.0,
+                )
+            } else {
+                0.0
             },
             fill_percent: percent(repeats.fills() as f64, repeats.units() as f64),
             duplicates: Duplicates {
                 percent: Some(again),
                 deviation_points: deviation,
                 most_percent: (again + 2.0 * deviation).min(100.0),
-                method: "every block was read; of their contents an even share is remembered",
+                method: "every block was read; a uniform sample of their contents was compared",
             },
             extensions: named(&sums.extensions),
             folders: named(&sums.folders),
@@ -351,7 +354,7 @@ impl Seen {
             GroupOutcome {
                 name: name.to_owned(),
                 bytes: blocks * BLOCK_BYTES as u64,
-                drive: (game.count() > 0).then(|| Estimate::of((mean, low, high))),
+                drive: (game.count() > 0).then(|| Estimate::of(MeanInterval { mean, low, high })),
             }
         };
         let ages = Age::ALL.iter().zip(&partial.ages).filter(|(_, blocks)| **blocks > 0);
@@ -386,7 +389,7 @@ impl Seen {
 
 type OfGroup<'a> = dyn Fn(&str, u64, &dyn Fn(&Drawn) -> bool) -> GroupOutcome + 'a;
 
-/// The largest groups by name, and all others as one.
+/// Returns the largest groups by name, and the sum of the rest.
 fn largest(
     names: &BTreeMap<String, u64>,
     group: &OfGroup<'_>,
@@ -409,7 +412,7 @@ fn largest(
     all
 }
 
-/// The largest of groups, and all others as one.
+/// Returns the largest groups, and the sum of the rest.
 fn listed(mut groups: Vec<GroupOutcome>) -> Vec<GroupOutcome> {
     groups.sort_by(|one, other| {
         let rank = |it: &GroupOutcome| (it.name == OTHERS, std::cmp::Reverse(it.bytes));
@@ -421,7 +424,7 @@ fn listed(mut groups: Vec<GroupOutcome>) -> Vec<GroupOutcome> {
         let stored =
             |it: &GroupOutcome| it.drive.map_or(0.0, |drive| drive.stored * it.bytes as f64);
         let fraction = rest.iter().map(stored).sum::<f64>() / bytes as f64;
-        let drive = Some(Estimate::of((fraction, fraction, fraction)));
+        let drive = Some(Estimate::of(MeanInterval::exact(fraction)));
         groups.push(GroupOutcome { name: OTHERS.to_owned(), bytes, drive });
     }
     groups
@@ -434,7 +437,7 @@ fn most_first(all: impl Iterator<Item = (String, f64)>) -> Vec<(String, f64)> {
     all
 }
 
-/// Files with several draws: those that save most bytes, and those that take most.
+/// Returns files with several draws: those with the largest savings, and those that take most.
 fn files(drawn: &[Drawn], main: usize) -> (Vec<FileOutcome>, Vec<FileOutcome>) {
     let mut by_file: BTreeMap<&String, Vec<&Drawn>> = BTreeMap::new();
     drawn.iter().for_each(|draw| by_file.entry(&draw.file).or_default().push(draw));
@@ -458,11 +461,13 @@ fn files(drawn: &[Drawn], main: usize) -> (Vec<FileOutcome>, Vec<FileOutcome>) {
     (best, all)
 }
 
-/// How many copies blocks have, from pairs of draws with the same content at different places.
+/// Estimates how many copies blocks have, from pairs of draws with equal content at different
+/// offsets.
 ///
-/// The chance that two draws are such a pair is `A / N`, with `N` blocks of which one has `A` other
-/// copies on average. Of blocks with `m` copies each, the share `1 - 1/m` repeats others; as that
-/// is concave in `m`, at most `A / (1 + A)` of all blocks do (Jensen). The number of pairs is taken
+/// The probability that two draws are such a pair is `A / N`, with `N` blocks that have `A` other
+/// copies on average. Of blocks with `m` copies each, the share `1 - 1/m` is duplicate; as that is
+/// concave in `m`, at most `A / (1 + A)` of all blocks are (Jensen). The number of pairs is assumed
+/// to follow a Poisson distribution.
 /// for one of Poisson.
 fn duplicates_of(partial: &Partial, drawn: &[Drawn], confidence: f64) -> Duplicates {
     let mut contents: BTreeMap<u64, Vec<&Drawn>> = BTreeMap::new();
@@ -471,7 +476,7 @@ fn duplicates_of(partial: &Partial, drawn: &[Drawn], confidence: f64) -> Duplica
             contents.entry(content).or_default().push(draw);
         }
     }
-    // Two draws of one block are no pair.
+    // Two draws of one block are not a pair.
     let mut pairs = 0.0;
     for draws in contents.values() {
         let mut places: BTreeMap<(&String, u64), u64> = BTreeMap::new();
@@ -488,11 +493,12 @@ fn duplicates_of(partial: &Partial, drawn: &[Drawn], confidence: f64) -> Duplica
         .map_or(f64::MAX, |law| law.inverse_cdf((1.0 + confidence) / 2.0) / 2.0);
     let copies =
         if possible > 0.0 { most_pairs * partial.blocks as f64 / possible } else { f64::MAX };
-    // What is scanned as one file has no others to be a copy of.
-    let twins = super::twins::share(&partial.twins).filter(|_| partial.files > 1);
+    // A single file has no other file to be a copy of.
+    let duplicates =
+        super::duplicate_files::share(&partial.duplicates).filter(|_| partial.files > 1);
     Duplicates {
-        percent: twins.map(|(share, _)| 100.0 * share),
-        deviation_points: twins.map_or(0.0, |(_, deviation)| 100.0 * deviation),
+        percent: duplicates.map(|(share, _)| 100.0 * share),
+        deviation_points: duplicates.map_or(0.0, |(_, deviation)| 100.0 * deviation),
         most_percent: 100.0 * (copies / (1.0 + copies)).min(1.0),
         method: "further copies of whole files: files of one size, compared at two blocks; at \
                  most: by pairs among the draws, wide where few were drawn; --all counts blocks",
@@ -508,7 +514,7 @@ fn bars(steps: &[u64]) -> Vec<f64> {
     bars
 }
 
-/// 1000 savings, spread as the steps are.
+/// Returns 1000 savings, distributed like the steps.
 fn quantiles(steps: &[u64]) -> Vec<Saving> {
     const COUNT: u64 = 1000;
     let all: u64 = steps.iter().sum();
@@ -527,7 +533,8 @@ fn quantiles(steps: &[u64]) -> Vec<Saving> {
     (0..COUNT).map(quantile).collect()
 }
 
-/// The fastest of those that compress fast enough and hardly store more than the densest of them.
+/// Returns the fastest configuration among those that compress fast enough and store hardly more
+/// than the densest of them.
 fn choice(configs: &[ConfigOutcome]) -> Option<(usize, String)> {
     let speed = |it: &ConfigOutcome| it.mb_per_s.unwrap_or(0.0) * 1e6;
     let fast: Vec<(usize, &ConfigOutcome)> = configs
@@ -538,7 +545,7 @@ fn choice(configs: &[ConfigOutcome]) -> Option<(usize, String)> {
     let densest = fast.iter().map(|(_, it)| it.drive.stored).fold(f64::MAX, f64::min);
     let good = fast.into_iter().filter(|(_, it)| it.drive.stored <= CHOICE_SLACK * densest);
     let (index, chosen) = good.max_by(|(_, one), (_, other)| {
-        // Smaller chunks cost less to read at random.
+        // Smaller chunks cost less in random reads.
         let rank = |it: &ConfigOutcome| (speed(it), std::cmp::Reverse(it.config.chunk_bytes));
         rank(one).0.total_cmp(&rank(other).0).then_with(|| rank(one).1.cmp(&rank(other).1))
     })?;

@@ -1,32 +1,32 @@
-//! What a scan brings home: everything that its results are computed from, as JSON.
+//! The partial result of a scan, as JSON: everything that the results are computed from.
 //!
-//! A shard's file and that of a whole scan are of one kind. Shards put together are the partial
+//! The file of a shard and that of a whole scan have one format. Merged shards are the partial
 //! result of one scan: sums are added; of draws, those below the lowest mark up to which every
-//! shard measured all of its own are kept, and these are the draws of one scan that stopped there.
-//! So `merge` gives, to the last digit, what one scan with as many draws gives.
+//! shard has measured all its draws are kept, and these are the draws of one scan that stopped
+//! there. So `merge` returns, to the last digit, the result of one scan with as many draws.
 //!
-//! A file from elsewhere is not trusted: numbers that do not fit together are refused.
+//! A file is not trusted: inconsistent numbers are refused.
 
 use serde::{Deserialize, Serialize};
 
 use super::chunks::{Config, Effort};
+use super::duplicate_files::Compared;
 use super::interval::Plan;
 use super::population::{Age, ByName, Population, Shard};
 use super::sample::Drawn;
 use super::strata::{Strata, Stratum};
 use super::sums::{STEPS, Sums};
-use super::twins::Compared;
 use super::walk::Passed;
+use super::{Error, Result};
 use pumice_bench::payload::Saving;
-use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// The version of the file.
+/// Version of the file format.
 const VERSION: u32 = 1;
 
-/// Bytes of a file at most: some 300,000 draws.
+/// Maximum size of a file: about 300,000 draws.
 pub const PARTIAL_BYTES_MAX: u64 = 256 << 20;
 
-/// Configurations at most.
+/// Maximum number of configurations.
 pub(super) const CONFIGS_MAX: usize = 64;
 
 /// A partial result.
@@ -34,44 +34,46 @@ pub(super) const CONFIGS_MAX: usize = 64;
 #[serde(deny_unknown_fields)]
 pub struct Partial {
     pumice_scan: u32,
-    /// What was scanned, as it was named.
+    /// The scanned paths, as named.
     pub(super) paths: Vec<String>,
-    /// What its figures must not be read without.
+    /// Remarks that a reader of the figures must know.
     pub(super) remarks: Vec<String>,
     pub(super) configs: Vec<Config>,
-    /// Which of them counts.
+    /// Index of the main configuration.
     pub(super) main: usize,
-    /// The half-width that is aimed at, in percentage points.
+    /// Requested half-width, in percentage points.
     pub(super) error_points: f64,
     /// In per cent.
     pub(super) confidence_percent: f64,
-    /// Draws of all shards together, if they were planned before.
+    /// Number of draws of all shards together, if it was planned in advance.
     pub(super) draws_planned: Option<u64>,
     pub(super) seed: u64,
     pub(super) shard: Shard,
-    /// Files with data, of this shard.
+    /// Number of files with data, of this shard.
     pub(super) files: u64,
-    /// Blocks with data, of this shard and of all.
+    /// Blocks with data, of this shard and of all shards.
     pub(super) blocks: u64,
     pub(super) blocks_of_all: u64,
     pub(super) extensions: ByName,
     pub(super) folders: ByName,
     pub(super) ages: Vec<u64>,
     pub(super) strata: Vec<Stratum>,
-    /// What was not scanned, of all shards.
+    /// What was skipped, of all shards.
     pub(super) passed: Passed,
-    /// What could not be read when it was to be.
+    /// What could not be read.
     pub(super) failed: Passed,
     pub(super) efforts: Vec<Effort>,
     pub(super) bytes_read: u64,
-    /// Copies of files, small and large ones; empty where everything was read.
-    pub(super) twins: Vec<Compared>,
-    /// Not interrupted.
+    /// Comparison of whole files, small and large ones; empty if everything was read. Its key in
+    /// the file dates from version 1 of the format.
+    #[serde(rename = "twins")]
+    pub(super) duplicates: Vec<Compared>,
+    /// Whether the scan was not interrupted.
     pub(super) is_complete: bool,
     pub(super) measured: Measured,
 }
 
-/// What was measured.
+/// The measurements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Measured {
@@ -79,9 +81,9 @@ pub(super) enum Measured {
     Draws {
         /// The mark.
         end: f64,
-        /// Those that could be read.
+        /// The draws that could be read.
         drawn: Vec<Drawn>,
-        /// How many could not.
+        /// Number of draws that could not be read.
         lost: u64,
     },
     /// Everything.
@@ -89,8 +91,8 @@ pub(super) enum Measured {
 }
 
 impl Partial {
-    /// A scan that has measured nothing yet.
-    pub(super) fn begin(paths: Vec<String>, options: &super::Options) -> Self {
+    /// Creates a partial result without measurements.
+    pub(super) fn begin(paths: Vec<String>, options: &super::ScanOptions) -> Self {
         Self {
             pumice_scan: VERSION,
             paths,
@@ -113,13 +115,13 @@ impl Partial {
             failed: Passed::default(),
             efforts: vec![Effort::default(); options.configs.len()],
             bytes_read: 0,
-            twins: Vec::new(),
+            duplicates: Vec::new(),
             is_complete: true,
             measured: Measured::Draws { end: 0.0, drawn: Vec::new(), lost: 0 },
         }
     }
 
-    /// Says what was found.
+    /// Records what the population contains.
     pub(super) fn describe(&mut self, population: &Population, strata: &Strata) {
         self.files = population.files;
         self.blocks = population.blocks;
@@ -130,7 +132,7 @@ impl Partial {
         self.strata.clone_from(&strata.list);
     }
 
-    /// What the intervals' bets are for.
+    /// Returns the number of draws for which the intervals are optimized.
     pub(super) fn plan(&self) -> Plan {
         match self.draws_planned {
             Some(draws) => Plan::Draws(draws as f64),
@@ -138,7 +140,7 @@ impl Partial {
         }
     }
 
-    /// The share of blocks that are known to repeat others: of draws next to none can be.
+    /// Returns the share of blocks known to be duplicates; draws cannot determine it.
     pub(super) fn repeated(&self) -> Saving {
         match &self.measured {
             Measured::All(sums) => sums.repeats.again(),
@@ -146,33 +148,33 @@ impl Partial {
         }
     }
 
-    /// Which part of a scan this is.
+    /// Returns the shard of this partial result.
     pub fn shard(&self) -> Shard {
         self.shard
     }
 
-    /// Whether it went on to its end.
+    /// Returns whether the scan reached its end.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }
 
-    /// As the text of a file.
+    /// Returns the text of a file.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("a scan serializes") + "\n"
     }
 
-    /// Reads the text of a file.
+    /// Parses the text of a file.
     ///
     /// # Errors
-    /// It is no partial result, or of another version: `InvalidInput`, `Unsupported`.
+    /// `NotAPartial` or `InvalidInput` for anything but a partial result, `Unsupported` for another
+    /// version.
     pub fn from_json(text: &str) -> Result<Self> {
-        let wrong = |what: String| Error::new(ErrorKind::InvalidInput, what);
-        let partial: Self = serde_json::from_str(text)
-            .map_err(|error| wrong("not the result of a scan".into()).caused_by(error))?;
+        let wrong = |what: String| Error::InvalidInput(what.into());
+        let partial: Self = serde_json::from_str(text).map_err(Error::NotAPartial)?;
         if partial.pumice_scan != VERSION {
             let version = partial.pumice_scan;
             let what = format!("a scan of version {version}; this program reads {VERSION}");
-            return Err(Error::new(ErrorKind::Unsupported, what));
+            return Err(Error::Unsupported(what.into()));
         }
         match partial.what_is_wrong() {
             Some(what) => Err(wrong(format!("not the result of a scan: {what}"))),
@@ -188,21 +190,21 @@ impl Partial {
         };
         let finite = |number: f64| (0.0..=1e9).contains(&number);
         if count == 0 || count > CONFIGS_MAX || !self.configs.iter().all(fits) {
-            return Some("its configurations are impossible");
+            return Some("invalid configurations");
         }
         if self.main >= count || self.efforts.len() != count || self.ages.len() != Age::ALL.len() {
-            return Some("its lists are not of one length");
+            return Some("lists of different lengths");
         }
         if self.shard.count == 0 || self.shard.index >= self.shard.count {
-            return Some("its shard is impossible");
+            return Some("invalid shard");
         }
         if !(0.001..=50.0).contains(&self.error_points)
             || !(50.0..=99.999).contains(&self.confidence_percent)
         {
-            return Some("its error or confidence is impossible");
+            return Some("invalid error or confidence");
         }
-        if self.twins.len() > 2 || !self.twins.iter().all(Compared::is_possible) {
-            return Some("its copies are impossible");
+        if self.duplicates.len() > 2 || !self.duplicates.iter().all(Compared::is_possible) {
+            return Some("invalid copies");
         }
         match &self.measured {
             Measured::Draws { end, drawn, .. } => {
@@ -214,8 +216,7 @@ impl Partial {
                         && (0.0..*end).contains(&draw.mark)
                 };
                 let sorted = drawn.is_sorted_by(|one, other| one.mark <= other.mark);
-                (!finite(*end) || !sorted || !drawn.iter().all(good))
-                    .then_some("its draws are impossible")
+                (!finite(*end) || !sorted || !drawn.iter().all(good)).then_some("invalid draws")
             }
             Measured::All(sums) => {
                 let groups = sums.extensions.values().chain(sums.folders.values());
@@ -224,17 +225,18 @@ impl Partial {
                     || sums.spread.iter().any(|steps| steps.len() != STEPS + 1)
                     || sums.ages.len() != Age::ALL.len()
                     || groups.any(|group| group.blocks > 0 && group.taken.len() != count);
-                bad.then_some("its sums are not of one length")
+                bad.then_some("sums of different lengths")
             }
         }
     }
 
-    /// Puts all shards of one scan together.
+    /// Merges all shards of one scan.
     ///
     /// # Errors
-    /// They are of different scans, one is missing, twice there or was interrupted: `InvalidInput`.
+    /// `InvalidInput` if the parts are of different scans, or one is missing, duplicate or
+    /// interrupted.
     pub fn merge(parts: &[(String, Partial)]) -> Result<Self> {
-        let wrong = |what: String| Error::new(ErrorKind::InvalidInput, what);
+        let wrong = |what: String| Error::InvalidInput(what.into());
         let Some(((first_name, first), rest)) = parts.split_first() else {
             return Err(wrong("there is nothing to merge: name the files of all shards".into()));
         };
@@ -264,7 +266,7 @@ impl Partial {
         let mut whole = ordered[0].clone();
         whole.shard = Shard::ALL;
         ordered[1..].iter().for_each(|part| whole.add(part));
-        // Blocks are counted anew: the tree may have changed between shards.
+        // Blocks are summed again: the tree may have changed between shards.
         whole.blocks_of_all = whole.blocks;
         Ok(whole)
     }
@@ -315,11 +317,14 @@ impl Partial {
             }
         }
         self.ages.iter_mut().zip(&part.ages).for_each(|(sum, blocks)| *sum += blocks);
-        // Every shard walks all of it, so what that passed by is counted once.
+        // Every shard walks the whole tree, so what was skipped is counted once.
         self.failed.add(&part.failed);
         self.efforts.iter_mut().zip(&part.efforts).for_each(|(sum, effort)| sum.add(*effort));
         self.bytes_read += part.bytes_read;
-        self.twins.iter_mut().zip(&part.twins).for_each(|(sum, twins)| sum.add(twins));
+        self.duplicates
+            .iter_mut()
+            .zip(&part.duplicates)
+            .for_each(|(sum, duplicates)| sum.add(duplicates));
         match (&mut self.measured, &part.measured) {
             (Measured::All(sums), Measured::All(others)) => sums.merge(others),
             (
@@ -332,7 +337,7 @@ impl Partial {
                 drawn.sort_by(|one, other| one.mark.total_cmp(&other.mark));
                 *lost += others_lost;
             }
-            // Refused as different scans.
+            // Already refused as different scans.
             _ => {}
         }
     }

@@ -1,17 +1,17 @@
-//! What there is to scan, and which blocks are drawn from it.
+//! The population of blocks, and the choice of the blocks to draw from it.
 //!
-//! The population is the blocks of 4 KiB that hold data, of all files; a block is drawn with the
-//! same probability wherever it lies, and a draw stands for the chunk around it. Each part of a
-//! file (1 GiB) has a process of its own that scatters *marks* over it, seeded by the file's name:
-//! on average one mark a block in 0..1, and the draws of a scan are those with the lowest marks of
-//! all. Which they are depends neither on the order in which files are found nor on who else looks:
-//! parts can be given to several machines, and the draws of all together are those of one.
+//! The population consists of the 4 KiB blocks that hold data, of all files; every block has the
+//! same probability of being drawn, and a draw represents the chunk around it. For each part of a
+//! file (1 GiB), a random process seeded by the file's name scatters *marks* over the part: on
+//! average one mark per block in 0..1. The draws of a scan are those with the lowest marks of all.
+//! They depend neither on the order in which files are found nor on other machines: parts can be
+//! distributed over several machines, and all their draws together are those of one machine.
 //!
-//! The draws below a mark are independent of each other and uniform over all blocks, with
-//! repetition, which is what [`super::interval`] asks for.
+//! The draws below a mark are independent and uniform over all blocks, with repetition, as
+//! [`super::interval`] requires.
 //!
-//! Memory is bounded: of the draws the lowest [`DRAWS_KEPT`] to twice as many are kept, of the
-//! files only those with draws and those that may be copies, of names at most [`NAMES_MAX`].
+//! Memory is bounded: it holds at least the lowest [`DRAWS_KEPT`] draws and at most twice as many,
+//! only those files that have draws or may be copies, and at most [`NAMES_MAX`] names.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,23 +21,23 @@ use rand::RngExt;
 use rand_distr::{Distribution, Exp1};
 use serde::{Deserialize, Serialize};
 
-use super::twins::Twins;
+use super::duplicate_files::DuplicateFiles;
 use pumice_drive::base::seed::{mix, random};
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Draws that are kept at least, if there are as many: enough for a quarter of a point.
+/// Minimum number of draws that are kept, if there are as many: enough for a quarter of a point.
 const DRAWS_KEPT: usize = 1 << 16;
 
-/// Blocks of the parts that a file is dealt out in.
+/// Blocks of a part, the unit in which files are distributed over shards.
 pub(super) const PART_BLOCKS: u64 = 1 << 18;
 
-/// Different extensions, and different folders, that are told apart.
+/// Maximum number of distinct extensions, and of distinct folders.
 const NAMES_MAX: usize = 1 << 14;
 
-/// What all others are called.
+/// Name of all further extensions and folders.
 pub(super) const OTHERS: &str = "(others)";
 
-/// Files of which it is remembered that they are the largest.
+/// Number of largest files that are remembered.
 const LARGEST_MAX: usize = 16;
 
 /// A run of blocks with data.
@@ -49,9 +49,9 @@ pub(super) struct Extent {
     pub(super) blocks: u64,
 }
 
-/// Where bytes come from.
+/// The location of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Location {
     /// A file or block device.
     File(PathBuf),
     /// An export, by its URI.
@@ -61,30 +61,30 @@ pub(super) enum Place {
 /// A file, device or export.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
-    pub(super) place: Place,
-    /// Names it wherever it is scanned: below the folder that was asked for.
+    pub(super) location: Location,
+    /// Name relative to the named folder, independent of the machine.
     pub(super) name: String,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub(super) bytes: u64,
-    /// Runs of blocks with data, in ascending order; none if that is all of them.
+    /// Runs of blocks with data, in ascending order; `None` if all blocks hold data.
     pub(super) extents: Option<Vec<Extent>>,
-    /// Its extension in lower case, empty if it has none.
+    /// Extension in lower case; empty without one.
     pub(super) extension: String,
-    /// The folder it counts to.
+    /// The folder in whose group the file counts.
     pub(super) folder: String,
-    /// Since its last change.
+    /// Time since the last change.
     pub(super) age: Age,
-    /// Has several names on its file system, of which this is one.
+    /// Identity of a file that has several names on its file system.
     pub(super) identity: Option<u64>,
 }
 
 impl Source {
-    /// Blocks of the file, holes among them; the last one may be cut short.
+    /// Returns the number of blocks of the file, holes included; the last block may be partial.
     pub(super) fn blocks(&self) -> u64 {
         self.bytes.div_ceil(BLOCK_BYTES as u64)
     }
 
-    /// Blocks with data.
+    /// Returns the number of blocks with data.
     pub(super) fn data_blocks(&self) -> u64 {
         match &self.extents {
             None => self.blocks(),
@@ -92,7 +92,7 @@ impl Source {
         }
     }
 
-    /// The place in the file of its data block with this number.
+    /// Returns the position in the file of its data block with this number.
     fn block_of(&self, mut number: u64) -> u64 {
         for extent in self.extents.iter().flatten() {
             match number.checked_sub(extent.blocks) {
@@ -103,7 +103,7 @@ impl Source {
         number
     }
 
-    /// Blocks with data among `blocks` from `first` on.
+    /// Returns the number of blocks with data among `blocks` from `first` on.
     pub(super) fn data_blocks_in(&self, first: u64, blocks: u64) -> u64 {
         let end = first + blocks;
         match &self.extents {
@@ -118,14 +118,14 @@ impl Source {
         }
     }
 
-    /// A number for the file that is the same whoever looks.
+    /// Returns a number for the file that does not depend on the machine.
     fn key(&self) -> u64 {
         let name = pumice_drive::base::checksum::crc64(self.name.as_bytes());
         mix(self.identity.unwrap_or(name))
     }
 }
 
-/// How long ago a file was changed.
+/// Time since the last change of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Age {
     Day,
@@ -164,30 +164,39 @@ impl Age {
     }
 }
 
-/// A block that was drawn.
+/// The draws of a population.
+#[derive(Debug)]
+pub(super) struct Draws {
+    /// In the order of their marks.
+    pub(super) list: Vec<Draw>,
+    /// All draws with a mark below this are in the list.
+    pub(super) end: f64,
+}
+
+/// A drawn block.
 #[derive(Clone, Debug)]
 pub(super) struct Draw {
-    /// Its rank among all draws.
+    /// Rank of the draw among all draws.
     pub(super) mark: f64,
     pub(super) source: Arc<Source>,
     /// The block in the file.
     pub(super) block: u64,
 }
 
-/// Which parts of the population a scan is for.
+/// The part of the population that a scan covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shard {
-    /// From 0 on, below `count`.
+    /// Index, below `count`.
     pub index: u32,
-    /// At least 1.
+    /// Number of shards, at least 1.
     pub count: u32,
 }
 
 impl Shard {
-    /// All of it.
+    /// The whole population.
     pub const ALL: Self = Self { index: 0, count: 1 };
 
-    /// The part of the file with this number belongs to this shard.
+    /// Returns whether the part with this key belongs to the shard.
     fn has(self, part_key: u64) -> bool {
         mix(part_key) % u64::from(self.count) == u64::from(self.index)
     }
@@ -196,14 +205,16 @@ impl Shard {
 impl std::str::FromStr for Shard {
     type Err = String;
 
-    /// Reads `I/N` with I from 1 to N.
+    /// Parses `I/N` with I from 1 to N.
     fn from_str(text: &str) -> Result<Self, String> {
         let parts = text.split_once('/').map(|(index, count)| (index.parse(), count.parse()));
         match parts {
             Some((Ok(index), Ok(count))) if (1..=count).contains(&index) && count <= 1_000_000 => {
                 Ok(Self { index: index - 1, count })
             }
-            _ => Err(format!("'{text}' is no shard: give I/N with I from 1 to N, like 3/8")),
+            _ => {
+                Err(format!("invalid shard '{text}': expected I/N with I from 1 to N, such as 3/8"))
+            }
         }
     }
 }
@@ -218,14 +229,11 @@ impl std::fmt::Display for Shard {
 pub(super) type ByName = BTreeMap<String, u64>;
 
 fn count(names: &mut ByName, name: &str, blocks: u64) {
-    let name = match names.contains_key(name) || names.len() < NAMES_MAX {
-        true => name,
-        false => OTHERS,
-    };
+    let name = if names.contains_key(name) || names.len() < NAMES_MAX { name } else { OTHERS };
     *names.entry(name.to_owned()).or_default() += blocks;
 }
 
-/// Everything that was found, and the draws.
+/// The files that were found, and the draws.
 #[derive(Debug)]
 pub(super) struct Population {
     seed: u64,
@@ -236,15 +244,15 @@ pub(super) struct Population {
     pub(super) blocks_of_all: u64,
     /// Blocks with data of this shard.
     pub(super) blocks: u64,
-    /// Of all shards, by extension: what strata are made of.
+    /// Of all shards, by extension: the basis of the strata.
     pub(super) extensions_of_all: ByName,
     pub(super) extensions: ByName,
     pub(super) folders: ByName,
     pub(super) ages: [u64; Age::ALL.len()],
     /// The largest files by blocks, of all shards, in descending order.
     pub(super) largest: Vec<Arc<Source>>,
-    twins: Twins,
-    /// Below this mark all draws are kept.
+    duplicates: DuplicateFiles,
+    /// All draws with a mark below this are kept.
     mark_end: f64,
     draws: Vec<Draw>,
 }
@@ -262,13 +270,13 @@ impl Population {
             folders: ByName::new(),
             ages: [0; Age::ALL.len()],
             largest: Vec::new(),
-            twins: Twins::default(),
+            duplicates: DuplicateFiles::default(),
             mark_end: 1.0,
             draws: Vec::new(),
         }
     }
 
-    /// Adds a file and draws from it.
+    /// Adds a file, and draws from it.
     pub(super) fn add(&mut self, source: Source) {
         let data_blocks = source.data_blocks();
         if data_blocks == 0 {
@@ -278,7 +286,7 @@ impl Population {
         self.blocks_of_all += data_blocks;
         count(&mut self.extensions_of_all, &source.extension, data_blocks);
         self.keep_largest(&source);
-        self.twins.add(&source);
+        self.duplicates.add(&source);
         let mut own_blocks = 0;
         let source_key = source.key();
         for (part, (first, blocks)) in parts(data_blocks).enumerate() {
@@ -301,7 +309,7 @@ impl Population {
         }
     }
 
-    /// Marks in ascending order at a rate of one a block and unit, each on a block of its own.
+    /// Draws marks in ascending order at a rate of one per block and unit, each on a random block.
     fn draw(&mut self, source: &Arc<Source>, key: u64, first: u64, blocks: u64) {
         let mut random = random(mix(key ^ mix(self.seed)));
         let mut mark = 0.0;
@@ -314,7 +322,7 @@ impl Population {
             }
             let block = source.block_of(block);
             self.draws.push(Draw { mark, source: source.clone(), block });
-            // Only the first part of a huge file can get here.
+            // Only the first part of a huge file reaches this.
             if self.draws.len() > 4 * DRAWS_KEPT {
                 self.thin_out();
             }
@@ -341,25 +349,25 @@ impl Population {
         }
     }
 
-    /// Files of which some may be copies of others.
-    pub(super) fn take_twins(&mut self) -> Twins {
-        std::mem::take(&mut self.twins)
+    /// Takes out the files that may be copies of each other.
+    pub(super) fn take_duplicates(&mut self) -> DuplicateFiles {
+        std::mem::take(&mut self.duplicates)
     }
 
-    /// The draws in the order of their marks, and the mark below which they are all.
-    pub(super) fn take_draws(&mut self) -> (Vec<Draw>, f64) {
-        let mut draws = std::mem::take(&mut self.draws);
-        draws.sort_by(|one, other| one.mark.total_cmp(&other.mark));
-        (draws, self.mark_end)
+    /// Takes out the draws.
+    pub(super) fn take_draws(&mut self) -> Draws {
+        let mut list = std::mem::take(&mut self.draws);
+        list.sort_by(|one, other| one.mark.total_cmp(&other.mark));
+        Draws { list, end: self.mark_end }
     }
 }
 
-/// Whether the data block of `source` with this number belongs to a shard.
+/// Returns whether the data block of `source` with this number belongs to a shard.
 pub(super) fn is_own(shard: Shard, source: &Source, number: u64) -> bool {
     shard.has(mix(source.key() ^ (number / PART_BLOCKS)))
 }
 
-/// The parts of so many blocks: first and number of blocks of each.
+/// Returns the parts of `blocks` blocks: first block and number of blocks of each.
 fn parts(blocks: u64) -> impl Iterator<Item = (u64, u64)> {
     let firsts = (0..blocks).step_by(PART_BLOCKS as usize);
     firsts.map(move |first| (first, PART_BLOCKS.min(blocks - first)))
@@ -367,14 +375,14 @@ fn parts(blocks: u64) -> impl Iterator<Item = (u64, u64)> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    //! Goal: each block is drawn as often as any other, whoever looks, in whatever order.
+    //! Goal: all blocks have the same probability of being drawn, on any machine and in any order.
     //! Method: files by name only; counts against their expectation.
 
     use super::*;
 
     pub(crate) fn source(name: &str, blocks: u64) -> Source {
         Source {
-            place: Place::File(name.into()),
+            location: Location::File(name.into()),
             name: name.to_owned(),
             bytes: blocks * BLOCK_BYTES as u64,
             extents: None,
@@ -390,7 +398,7 @@ pub(super) mod tests {
         order.for_each(|number| {
             population.add(source(&format!("d/{number}.x"), 1 + number % 700));
         });
-        let (draws, end) = population.take_draws();
+        let Draws { list: draws, end } = population.take_draws();
         let draws = draws.into_iter().map(|draw| (draw.mark, draw.source.name.clone(), draw.block));
         (draws.collect(), end)
     }
@@ -422,7 +430,7 @@ pub(super) mod tests {
         }
         assert_eq!(population.blocks, 3000 + 10_001 + PART_BLOCKS + 30_000);
         let blocks = population.blocks as f64;
-        let (draws, end) = population.take_draws();
+        let Draws { list: draws, end } = population.take_draws();
         let expected = blocks * end;
         assert!((draws.len() as f64 / expected - 1.0).abs() < 0.02, "{} {expected}", draws.len());
         let share = |wanted: &dyn Fn(&Draw) -> bool, blocks: f64| {
@@ -456,7 +464,7 @@ pub(super) mod tests {
         assert_eq!("3/8".parse(), Ok(Shard { index: 2, count: 8 }));
         assert_eq!(Shard { index: 2, count: 8 }.to_string(), "3/8");
         for text in ["", "0/4", "5/4", "1", "1/0", "-1/3", "1/2/3"] {
-            assert!(text.parse::<Shard>().unwrap_err().contains("like 3/8"), "{text}");
+            assert!(text.parse::<Shard>().unwrap_err().contains("such as 3/8"), "{text}");
         }
     }
 

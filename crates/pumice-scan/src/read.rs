@@ -1,5 +1,5 @@
-//! Reading what is scanned: read-only, without changing times of access where that is allowed, and
-//! no faster than one asks for.
+//! Reads the scanned data: read-only, without changing access times where that is permitted, and
+//! within the requested rate.
 
 use std::fs::File;
 use std::io;
@@ -8,23 +8,23 @@ use std::path::Path;
 
 use rustix::fs::{Advice, Mode, OFlags, fadvise, open};
 
-use super::population::{Place, Source};
+use super::population::{Location, Source};
 use pumice_drive::base::clock::Clock;
 use pumice_drive::base::units::{BLOCK_BYTES, transfer_ns};
 use pumice_drive::base::{AlignedBuffer, Error};
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_nbd::client::{Client, Uri};
 
-/// What one of several readers may read in a second.
+/// The rate limit of one of several readers.
 struct Pace {
     bytes_per_s: u64,
     clock: Option<Runtime>,
-    /// When it may read again.
+    /// The time at which it may read again.
     free_at_ns: u64,
 }
 
 impl Pace {
-    /// Waits until so many bytes may be read.
+    /// Waits until `bytes` bytes may be read.
     fn wait(&mut self, bytes: u64) -> io::Result<()> {
         let clock = match &mut self.clock {
             Some(clock) => clock,
@@ -40,10 +40,10 @@ impl Pace {
     }
 }
 
-/// Reads for one thread; keeps open what was read last.
+/// The reader of one thread; keeps its last source open.
 pub(super) struct Reader {
     pace: Option<Pace>,
-    /// How it will be read.
+    /// The access pattern, for the kernel.
     advice: Advice,
     open: Option<(String, Open)>,
 }
@@ -60,19 +60,20 @@ impl Drop for Reader {
 }
 
 impl Reader {
-    /// One for all bytes in their order, or for few here and there, at so many bytes a second at
-    /// most.
+    /// Creates a reader for all bytes in order, or else for few at random offsets, limited to
+    /// `bytes_per_s`.
     pub(super) fn new(bytes_per_s: Option<u64>, in_order: bool) -> Self {
         let advice = if in_order { Advice::Sequential } else { Advice::Random };
         let pace = bytes_per_s.map(|bytes_per_s| Pace { bytes_per_s, clock: None, free_at_ns: 0 });
         Self { pace, advice, open: None }
     }
 
-    /// Reads `blocks` blocks from block `first` of a source into `buffer`; what the last one lacks
-    /// is filled up with zeroes.
+    /// Reads `blocks` blocks from block `first` of a source into `buffer`; a partial last block is
+    /// padded with zeroes.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the source is shorter than it was; the operating system's, the server's.
+    /// `UnexpectedEof` if the source has become shorter; the errors of the operating system and of
+    /// the server.
     pub(super) fn read(
         &mut self,
         source: &Source,
@@ -107,14 +108,14 @@ impl Reader {
             return Ok(());
         }
         self.close();
-        let open = match &source.place {
-            Place::File(path) => {
+        let open = match &source.location {
+            Location::File(path) => {
                 let file = open_quietly(path)?;
-                // A hint; without it reading is only slower.
+                // A hint; without it, reading is only slower.
                 let _ = fadvise(&file, 0, None, self.advice);
                 Open::File(file)
             }
-            Place::Export(uri) => {
+            Location::Export(uri) => {
                 let runtime = Runtime::new(Backend::Auto).map_err(failed)?;
                 let uri = Uri::parse(uri).map_err(failed)?;
                 let client = runtime.block_on(Client::connect(&runtime, &uri)).map_err(failed)?;
@@ -127,15 +128,15 @@ impl Reader {
 
     fn close(&mut self) {
         if let Some((_, Open::Export(runtime, client))) = self.open.take() {
-            // All was read; the server may end the connection as it likes.
+            // All data was read; how the server ends the connection does not matter.
             let _ = runtime.block_on(client.disconnect());
             drop(client);
             runtime.drop_tasks();
         }
     }
 
-    /// The first bytes of a file, as many as there are up to the length of `buffer`; none of what
-    /// is no file.
+    /// Reads the first bytes of a file, at most the length of `buffer`; empty for anything but a
+    /// file.
     pub(super) fn head<'b>(&mut self, source: &Source, buffer: &'b mut [u8]) -> &'b [u8] {
         let Ok(()) = self.open(source) else { return &[] };
         match &self.open {
@@ -152,9 +153,9 @@ fn failed(error: Error) -> io::Error {
     io::Error::other(error.to_string())
 }
 
-/// Opens a file for reading, without changing its time of access if it is ours to decide.
+/// Opens a file for reading, without changing its access time if the process owns the file.
 fn open_quietly(path: &Path) -> io::Result<File> {
-    // A file may have become a pipe meanwhile, which is not to be waited for.
+    // The file may have become a pipe, and opening a pipe would block.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let quiet = open(path, flags | OFlags::NOATIME, Mode::empty());
     let opened = match quiet {

@@ -1,4 +1,4 @@
-//! A scan for people.
+//! The report of a scan.
 
 use super::medium::OnMedium;
 use super::outcome::{BARS, ConfigOutcome, Estimate, FileOutcome, GroupOutcome, Outcome};
@@ -8,7 +8,7 @@ use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_report::{Align, Axis, Bar, BarChart, Cell, Column, Document, Number, Section, Table};
 
 impl Outcome {
-    /// All of it, with what drives would do, and a Pumice drive on a medium.
+    /// Returns the complete report, with the verdicts on drives and the speed on a medium.
     pub fn document(&self, drives: &[Drive], on_medium: Option<&OnMedium>) -> Document {
         let mut document = Document::new("How compressible the data is", self.lead());
         let section = document.section("what was scanned");
@@ -38,7 +38,7 @@ impl Outcome {
         document
     }
 
-    /// Every configuration and group in a row of its own.
+    /// Returns a table with a row for every configuration and group.
     pub fn table(&self) -> Table {
         let names = ["kind", "name"].map(Column::left);
         let numbers = ["bytes", "stored", "low", "high", "stored by the codec", "MB/s"];
@@ -80,9 +80,9 @@ impl Outcome {
     fn lead(&self) -> String {
         let main = self.main();
         let what = match (self.is_exact, self.is_complete) {
-            (true, _) => "all of it was read".to_owned(),
+            (true, _) => "everything was read".to_owned(),
             (false, true) => format!(
-                "within {:.2} points with a confidence of {} % or more, from {} that were read",
+                "within {:.2} points with a confidence of {} % or more, from {} of data",
                 main.drive.error_points(),
                 self.confidence_percent,
                 format_size(self.bytes_read)
@@ -131,12 +131,12 @@ impl Outcome {
         }
         if !self.is_complete {
             section.warning(match self.draws {
-                0 => "Interrupted: what was read came first, and need not be like the rest.",
-                _ => "Interrupted: the interval is true, and wider than was asked for.",
+                0 => "Interrupted: the figures cover only what was read first, which may differ from the rest.",
+                _ => "Interrupted: the interval is valid, but wider than requested.",
             });
         } else if !self.is_exact && self.main().drive.error_points() > self.error_points_asked {
             section.warning(format!(
-                "The error is {:.2} points, not the {} asked for: take more draws (--samples), or \
+                "The error is {:.2} points instead of the requested {}: take more draws (--samples), or \
                  read everything (--all).",
                 self.main().drive.error_points(),
                 self.error_points_asked
@@ -153,8 +153,8 @@ impl Outcome {
                 .map(String::as_str)
                 .collect();
             section.warning(format!(
-                "{failed} files or folders could not be read ({:.2} % of the bytes that were to \
-                 be), and are in no figure: {}",
+                "{failed} files or folders could not be read ({:.2} % of the bytes) and \
+                 are not included in any figure: {}",
                 self.lost_percent,
                 examples.join("; ")
             ));
@@ -223,9 +223,10 @@ impl Outcome {
 }
 
 fn interval(estimate: &Estimate) -> String {
-    match estimate.stored_low == estimate.stored_high {
-        true => "exact".to_owned(),
-        false => format!("{:.3} to {:.3}", estimate.stored_low, estimate.stored_high),
+    if estimate.stored_low == estimate.stored_high {
+        "exact".to_owned()
+    } else {
+        format!("{:.3} to {:.3}", estimate.stored_low, estimate.stored_high)
     }
 }
 
@@ -272,7 +273,7 @@ fn file_table(files: &[FileOutcome]) -> Table {
         Column::left("format"),
     ]);
     for file in files {
-        // Names begin with the number of what was named.
+        // Names begin with the index of the named path.
         let name = file.name.split_once('/').map_or(file.name.as_str(), |(_, name)| name);
         table.push(vec![
             name.into(),

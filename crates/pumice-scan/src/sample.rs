@@ -1,9 +1,9 @@
-//! Measuring draws: the chunks around blocks that were drawn, round by round until the interval is
-//! narrow enough.
+//! Measures draws: the chunks around drawn blocks, round by round until the interval is narrow
+//! enough.
 //!
-//! The draws of a round are measured in the order of files and places, by several threads, and
-//! taken in the order of their marks. A round that was interrupted is left out: what was measured
-//! of it is no sample, as it comes from the first files only.
+//! Several threads measure the draws of a round in the order of files and offsets; the results are
+//! used in the order of their marks. An interrupted round is discarded: its measured draws come
+//! from the first files only and are not a random sample.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,54 +11,54 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde::{Deserialize, Serialize};
 
 use super::chunks::ChunkMeter;
+use super::options::ScanOptions;
 use super::population::{Draw, Source};
 use super::read::Reader;
-use super::work::{THREADS_MIN, Work};
-use super::{Options, locked};
+use super::work::{THREADS_MIN, Work, locked};
 use pumice_bench::payload::repeats;
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Draws that are measured before the interval is looked at again.
+/// Draws that are measured between two looks at the interval.
 pub(super) const ROUND_DRAWS: usize = 512;
 
-/// Bytes by which formats are known.
+/// Bytes that identify the format of a file.
 pub(super) const HEAD_BYTES: usize = 512;
 
-/// A file of which more is stored than this is asked what it is.
+/// Stored fraction above which the format of the file is determined.
 pub(super) const PACKED_MIN: f64 = 0.95;
 
-/// What was measured of one draw.
+/// The measurements of one draw.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Drawn {
     pub(super) mark: f64,
-    /// Number of its stratum; set by who knows the strata.
+    /// Index of its stratum; set by the caller, who knows the strata.
     pub(super) stratum: u32,
     /// Name of the file.
     pub(super) file: String,
-    /// The block in it.
+    /// The block in the file.
     pub(super) block: u64,
-    /// The file's bytes with data.
+    /// Bytes of the file with data.
     pub(super) file_bytes: u64,
     pub(super) extension: String,
     pub(super) folder: String,
-    /// Number in [`super::population::Age::ALL`].
+    /// Index in [`super::population::Age::ALL`].
     pub(super) age: u8,
-    /// Of each configuration: what the codec alone leaves of a byte, and the drive's records.
+    /// For each configuration: stored fraction with the codec alone, and as records of the drive.
     pub(super) fractions: Vec<(f64, f64)>,
-    /// Stands for the block's content; none if it is one byte repeated.
+    /// Hash of the block's content; `None` if it is one byte repeated.
     pub(super) content: Option<u64>,
-    /// What the file says that it is, if little of it is saved.
+    /// Format according to the first bytes of the file, if little is saved.
     pub(super) format: Option<String>,
 }
 
-/// A round's draws; those whose file could not be read are missing.
+/// The draws of a round, without those whose file could not be read.
 pub(super) struct Round {
     pub(super) drawn: Vec<Drawn>,
     pub(super) lost: u64,
     pub(super) bytes_read: u64,
 }
 
-/// Measures the draws of a round; none if it was stopped.
+/// Measures the draws of a round; `None` if the scan was stopped.
 pub(super) fn round(work: &Work<'_>, draws: &[Draw]) -> Option<Round> {
     let mut order: Vec<&Draw> = draws.iter().collect();
     order.sort_by(|one, other| {
@@ -102,13 +102,13 @@ fn measure_some(
             }
         }
         drop(round);
-        work.watch.goes_on(1);
+        work.progress.advance(1);
     }
     work.add_efforts(&meter);
 }
 
 fn measure(
-    options: &Options,
+    options: &ScanOptions,
     draw: &Draw,
     meter: &mut ChunkMeter,
     reader: &mut Reader,
@@ -124,7 +124,8 @@ fn measure(
         let from = (first - window) as usize * BLOCK_BYTES;
         let chunk = &buffer[from..][..blocks as usize * BLOCK_BYTES];
         let taken = meter.measure(index, chunk, |_, _| {});
-        // Of the bytes that are data: holes beside them are not drawn, and cost next to nothing.
+        // Relative to the bytes that are data: holes among them are never drawn, and cost almost
+        // nothing.
         let bytes = source.data_blocks_in(first, blocks) * BLOCK_BYTES as u64;
         let fraction = |taken: u64| taken as f64 / bytes.max(1) as f64;
         fractions.push((fraction(taken.codec_bytes), fraction(taken.record_bytes)));
@@ -148,14 +149,14 @@ fn measure(
     })
 }
 
-/// The chunk that holds a block: its first block, and how many of the file it has.
+/// Returns the chunk that contains a block: its first block, and its number of blocks in the file.
 fn chunk_around(block: u64, chunk_bytes: u64, source: &Source) -> (u64, u64) {
     let chunk_blocks = chunk_bytes / BLOCK_BYTES as u64;
     let first = block - block % chunk_blocks;
     (first, chunk_blocks.min(source.blocks() - first))
 }
 
-/// What a file's first bytes say that it is.
+/// Returns the format according to a file's first bytes.
 pub(super) fn format_of(head: &[u8]) -> Option<String> {
     infer::get(head).map(|kind| kind.mime_type().to_owned())
 }

@@ -1,8 +1,8 @@
-//! Kinds of data that are alike in themselves: files by extension, and large files by region.
+//! Strata: homogeneous parts of the data, which are files by extension, and large files by region.
 //!
-//! Draws fall into strata as they come, in proportion to their size. What was learnt of a stratum
-//! before a draw is taken off the draw (see [`Adjusted`]), so that only the spread within strata
-//! makes the interval wide, and nothing is assumed.
+//! Draws fall into strata in proportion to their size. The mean of a stratum, as estimated before a
+//! draw, is subtracted from the draw (see [`Adjusted`]), so that only the spread within strata
+//! widens the interval, and nothing is assumed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 use super::interval::{Betting, Plan};
 use super::population::{Draw, OTHERS, Population, Source};
 
-/// Extensions that are strata of their own.
+/// Maximum number of extensions that are strata.
 const EXTENSIONS_MAX: usize = 24;
 
-/// Regions of all data: a file with so much of it has as many.
+/// Number of regions of all data: a file with a share of the data has that share of the regions.
 const REGIONS: u64 = 16;
 
-/// Draws whose weight the mean of all has in what is expected of a stratum.
+/// Weight, in draws, of the overall mean in the expected value of a stratum.
 const PRIOR_DRAWS: f64 = 4.0;
 
 /// One stratum.
@@ -33,7 +33,7 @@ pub(super) struct Stratum {
 pub(super) struct Strata {
     pub(super) list: Vec<Stratum>,
     by_extension: BTreeMap<String, u32>,
-    /// Large files: the number of the first region, and blocks of each.
+    /// Large files: index of the first region, and blocks per region.
     large: Vec<(Arc<Source>, u32, u64)>,
     others: u32,
 }
@@ -78,7 +78,7 @@ impl Strata {
         self.list.len() as u32 - 1
     }
 
-    /// The number of a draw's stratum.
+    /// Returns the index of a draw's stratum.
     pub(super) fn of_draw(&self, draw: &Draw) -> u32 {
         let is_same = |(source, _, _): &&(Arc<Source>, u32, u64)| source.name == draw.source.name;
         match self.large.iter().find(is_same) {
@@ -88,11 +88,26 @@ impl Strata {
     }
 }
 
-/// A mean over strata, with its interval.
+/// A mean and the ends of its interval.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MeanInterval {
+    pub(super) mean: f64,
+    pub(super) low: f64,
+    pub(super) high: f64,
+}
+
+impl MeanInterval {
+    /// Returns a mean that is known exactly.
+    pub(super) fn exact(mean: f64) -> Self {
+        Self { mean, low: mean, high: mean }
+    }
+}
+
+/// A stratified mean with its interval.
 pub(super) struct Adjusted {
     game: Betting,
     weights: Vec<f64>,
-    /// Draws and their sum, of each stratum.
+    /// Number and sum of the draws of each stratum.
     seen: Vec<(f64, f64)>,
 }
 
@@ -107,7 +122,7 @@ impl Adjusted {
         }
     }
 
-    /// Adds a draw, in the order of marks.
+    /// Adds a draw; draws must come in the order of marks.
     pub(super) fn push(&mut self, stratum: u32, value: f64) {
         let stratum = (stratum as usize).min(self.seen.len().saturating_sub(1));
         let (count, sum) =
@@ -122,17 +137,17 @@ impl Adjusted {
         self.seen[stratum].1 += value;
     }
 
-    /// The mean, each stratum by its weight, and the interval around it.
-    pub(super) fn estimate(&self) -> (f64, f64, f64) {
+    /// Returns the mean, with each stratum weighted by its size, and the ends of its interval.
+    pub(super) fn estimate(&self) -> MeanInterval {
         let (low, high) = self.game.interval();
         let seen = || self.weights.iter().zip(&self.seen).filter(|(_, seen)| seen.0 > 0.0);
         let weight: f64 = seen().map(|(weight, _)| weight).sum();
         let sum: f64 = seen().map(|(weight, (count, sum))| weight * sum / count).sum();
         let mean = if weight > 0.0 { sum / weight } else { (low + high) / 2.0 };
-        (mean.clamp(low, high), low, high)
+        MeanInterval { mean: mean.clamp(low, high), low, high }
     }
 
-    /// Draws that the aim is thought to need.
+    /// Returns the number of draws that the aim is expected to need.
     pub(super) fn needed(&self) -> f64 {
         self.game.needed()
     }
@@ -140,8 +155,8 @@ impl Adjusted {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every draw falls into the stratum whose blocks it was counted to, and strata narrow
-    //! the interval without moving it.
+    //! Goal: every draw falls into the stratum that counts its block, and strata narrow the
+    //! interval without moving it.
     //! Method: a population by name only; values that depend on the stratum.
 
     use rand::RngExt;
@@ -162,7 +177,7 @@ mod tests {
         let strata = Strata::of(&population);
         let all: u64 = strata.list.iter().map(|stratum| stratum.blocks).sum();
         assert_eq!(all, population.blocks_of_all);
-        let (draws, end) = population.take_draws();
+        let super::super::population::Draws { list: draws, end } = population.take_draws();
         let mut hits = vec![0.0; strata.list.len()];
         draws.iter().for_each(|draw| hits[strata.of_draw(draw) as usize] += 1.0);
         for (stratum, hits) in strata.list.iter().zip(hits) {
@@ -187,7 +202,7 @@ mod tests {
                 let noise = 0.02 * (draws.random::<f64>() - 0.5);
                 mean.push(stratum, [0.2, 0.9][stratum as usize] + noise);
             }
-            let (mean, low, high) = mean.estimate();
+            let MeanInterval { mean, low, high } = mean.estimate();
             assert!(low <= 0.375 && 0.375 <= high, "{low} {high}");
             if strata.len() == 2 {
                 assert!((mean - 0.375).abs() < 0.002, "{mean}");

@@ -1,7 +1,6 @@
-//! What was measured, added up: in all, by extension, folder and age, and how it is spread.
+//! Sums of measurements: in total, by extension, folder and age, and as a distribution.
 //!
-//! Used where everything is read. Sums are whole numbers, so parts added in any order come to the
-//! same.
+//! Used when everything is read. Sums are integers, so they do not depend on the order of addition.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +11,16 @@ use super::population::{OTHERS, Source};
 use pumice_bench::payload::repeats::Repeats;
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Steps in which fractions are counted: 0.4 points each.
+/// Number of steps in which fractions are counted: 0.4 points each.
 pub(super) const STEPS: usize = 250;
 
-/// Different contents that are remembered to find duplicates: 0.4 % of their share, one deviation.
+/// Number of contents that are remembered to find duplicates: one deviation is 0.4 % of the share.
 const CONTENTS_MAX: usize = 1 << 16;
 
-/// Files of which it is kept that they save most, or take most.
+/// Number of files that are remembered for the largest savings, and for the largest sizes.
 const FILES_MAX: usize = 32;
 
-/// Blocks and what they take in each configuration.
+/// Blocks and their stored sizes in each configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Group {
     pub(super) blocks: u64,
@@ -43,17 +42,17 @@ impl Group {
 /// Groups by name.
 pub(super) type Groups = BTreeMap<String, Group>;
 
-/// A file and what it takes in the configuration that counts.
+/// A file and its stored size in the main configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FileSum {
     pub(super) name: String,
     pub(super) bytes: u64,
     pub(super) record_bytes: u64,
-    /// What its first bytes say that it is.
+    /// Format according to its first bytes.
     pub(super) format: Option<String>,
 }
 
-/// Sums over what was read.
+/// Sums over all data that was read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Sums {
     pub(super) all: Group,
@@ -61,12 +60,12 @@ pub(super) struct Sums {
     pub(super) folders: Groups,
     /// In the order of [`super::population::Age::ALL`].
     pub(super) ages: Vec<Group>,
-    /// Of each configuration: chunks' bytes by the fraction that their records take.
+    /// For each configuration: bytes of chunks by the stored fraction of their records.
     pub(super) spread: Vec<Vec<u64>>,
     pub(super) repeats: Repeats,
-    /// Blocks of formats that are compressed, by name.
+    /// Blocks of compressed formats, by name.
     pub(super) formats: BTreeMap<String, u64>,
-    /// Files that save most bytes, and files that take most, in descending order.
+    /// Files with the largest savings, and files that take most, in descending order.
     pub(super) best: Vec<FileSum>,
     pub(super) worst: Vec<FileSum>,
 }
@@ -102,12 +101,12 @@ impl Sums {
         self.ages[source.age as usize].add(blocks, taken);
     }
 
-    /// Counts a chunk of configuration `config`.
+    /// Adds a chunk of configuration `config`.
     pub(super) fn add_chunk(&mut self, config: usize, bytes: usize, taken: Taken) {
         self.spread[config][step(taken.record_bytes as f64 / bytes as f64)] += bytes as u64;
     }
 
-    /// Adds what is known of a file as a whole.
+    /// Adds the sums of a whole file.
     pub(super) fn add_file(&mut self, file: FileSum) {
         if let Some(format) = &file.format {
             *self.formats.entry(format.clone()).or_default() += file.bytes / BLOCK_BYTES as u64;
@@ -144,13 +143,13 @@ impl Sums {
     }
 }
 
-/// The step of a fraction; what is above 1 counts as 1.
+/// Returns the step of a fraction; fractions above 1 count as 1.
 pub(super) fn step(fraction: f64) -> usize {
     ((fraction * STEPS as f64).round() as usize).min(STEPS)
 }
 
-/// Puts a file in its place by rank, highest first, then by name, if it has one. Parts of one file
-/// are put together.
+/// Inserts a file by rank, highest first, then by name, if its rank is high enough. Parts of one
+/// file are merged.
 fn keep(files: &mut Vec<FileSum>, mut file: FileSum, rank: impl Fn(&FileSum) -> u64) {
     if let Some(place) = files.iter().position(|other| other.name == file.name) {
         let other = files.remove(place);
@@ -166,7 +165,7 @@ fn keep(files: &mut Vec<FileSum>, mut file: FileSum, rank: impl Fn(&FileSum) -> 
     files.truncate(FILES_MAX);
 }
 
-/// The names that are told apart.
+/// The names that have groups of their own.
 pub(super) struct Known {
     pub(super) extensions: super::population::ByName,
     pub(super) folders: super::population::ByName,

@@ -1,8 +1,7 @@
-//! Goal: a scan says what is true of real files, as often as it promises, in whatever parts it is
-//! made.
+//! Goal: a scan is right about real files as often as stated, in any number of shards.
 //! Method: folders of files whose every chunk is known, against sums by hand; many seeds.
 //!
-//! * here: that the whole works, shards, what is passed by, and bad input.
+//! * here: the whole scan, shards, what is skipped, and bad input.
 //! * `coverage`: populations that deceive.
 
 mod coverage;
@@ -10,20 +9,24 @@ mod coverage;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rand::Rng;
 
+use super::options::NoProgress;
 use super::partial::Measured;
 use super::*;
+use pumice_drive::base::Error as DriveError;
 use pumice_drive::base::seed::random;
+use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::codec::Codec;
 
 static GO_ON: AtomicBool = AtomicBool::new(false);
 
 pub(super) const LZ4: Config = Config { codec: Codec::Lz4, chunk_bytes: 32 << 10 };
 
-pub(super) fn options() -> Options {
-    Options {
+pub(super) fn options() -> ScanOptions {
+    ScanOptions {
         configs: vec![LZ4, Config { codec: Codec::Lz4, chunk_bytes: 4096 }],
         main: 0,
         error_points: 1.0,
@@ -38,13 +41,13 @@ pub(super) fn options() -> Options {
     }
 }
 
-pub(super) fn run(paths: &[&Path], options: &Options) -> Result<Partial> {
+pub(super) fn run(paths: &[&Path], options: &ScanOptions) -> Result<Partial> {
     let paths: Vec<PathBuf> = paths.iter().map(|path| path.to_path_buf()).collect();
-    let scanned = scan(&paths, options, false, &Unwatched, &GO_ON)?;
-    Ok(scanned.expect("nobody stopped it").0)
+    let scanned = scan(&paths, options, false, &NoProgress, &GO_ON)?;
+    Ok(scanned.expect("no one stopped it").partial)
 }
 
-/// Writes noise behind a part that is `share` of each block and all of one letter.
+/// Writes noise after a part that is `share` of each block and all of one letter.
 pub(super) fn write(path: &Path, blocks: usize, share: f64, seed: u64) {
     let mut bytes = vec![0; blocks * BLOCK_BYTES];
     random(seed).fill_bytes(&mut bytes);
@@ -76,7 +79,7 @@ pub(super) fn outcome_of_noise() -> Outcome {
 #[test]
 fn everything_read_is_exact_and_draws_hold_it() {
     let tree = tree();
-    let all = run(&[tree.path()], &Options { reading: Reading::All, ..options() }).unwrap();
+    let all = run(&[tree.path()], &ScanOptions { reading: Reading::All, ..options() }).unwrap();
     let exact = Outcome::of(&all);
     assert!(exact.is_exact && exact.files == 121 && exact.lost_percent == 0.0);
     assert_eq!(exact.bytes, exact.bytes_read);
@@ -87,7 +90,7 @@ fn everything_read_is_exact_and_draws_hold_it() {
     let (bytes, stored) = text(&exact, "jpg");
     assert_eq!(bytes, 2 * text(&exact, "txt").0);
     assert!((1.0..1.01).contains(&stored.stored), "noise and its headers: {stored:?}");
-    let drawn = run(&[tree.path()], &Options { reading: Reading::Draws(3000), ..options() });
+    let drawn = run(&[tree.path()], &ScanOptions { reading: Reading::Draws(3000), ..options() });
     let drawn = Outcome::of(&drawn.unwrap());
     assert!(!drawn.is_exact && (2800..3200).contains(&drawn.draws), "{}", drawn.draws);
     for (config, truth) in drawn.configs.iter().zip(&exact.configs) {
@@ -111,7 +114,7 @@ fn an_adaptive_scan_stops_at_its_error_or_reads_everything() {
     let tree = tree();
     // Draws for three points would read a fraction of it, for a third of a point more than all.
     let scan = |error_points| {
-        let options = Options { error_points, configs: vec![LZ4], ..options() };
+        let options = ScanOptions { error_points, configs: vec![LZ4], ..options() };
         Outcome::of(&run(&[&tree.path().join("disk.img")], &options).unwrap())
     };
     let coarse = scan(6.0);
@@ -124,12 +127,12 @@ fn an_adaptive_scan_stops_at_its_error_or_reads_everything() {
 fn shards_together_are_one_scan() {
     let tree = tree();
     for reading in [Reading::All, Reading::Draws(2000)] {
-        let options = Options { reading, ..options() };
+        let options = ScanOptions { reading, ..options() };
         let whole = run(&[tree.path()], &options).unwrap();
         let mut parts = Vec::new();
         for index in [2, 0, 1] {
             let shard = Shard { index, count: 3 };
-            let part = run(&[tree.path()], &Options { shard, ..options.clone() }).unwrap();
+            let part = run(&[tree.path()], &ScanOptions { shard, ..options.clone() }).unwrap();
             let part = Partial::from_json(&part.to_json()).unwrap();
             assert!(part.blocks > 0 && part.blocks < whole.blocks);
             parts.push((format!("{index}.json"), part));
@@ -164,7 +167,7 @@ fn copies_of_files_are_found_and_likes_are_not() {
     let tree = tempfile::tempdir().unwrap();
     let at = |name: String| tree.path().join(name);
     for number in 0..40u64 {
-        // Three times the same, and one that is as long.
+        // Three identical files, and one of equal length.
         for copy in 0..3 {
             write(&at(format!("{copy}/{number}")), 10 + number as usize, 0.3, number);
         }
@@ -173,7 +176,7 @@ fn copies_of_files_are_found_and_likes_are_not() {
     for copy in 0..2 {
         write(&at(format!("{copy}/large")), 600, 0.3, 7000);
     }
-    let options = Options { reading: Reading::Draws(2000), ..options() };
+    let options = ScanOptions { reading: Reading::Draws(2000), ..options() };
     let drawn = run(&[tree.path()], &options).unwrap();
     let found = Outcome::of(&drawn).duplicates;
     let blocks: f64 = (0..40).map(|number| f64::from(10 + number)).sum();
@@ -181,7 +184,7 @@ fn copies_of_files_are_found_and_likes_are_not() {
     assert!((found.percent.unwrap() - truth).abs() < 1e-9, "{found:?} {truth}");
     assert_eq!(found.deviation_points, 0.0);
     assert!(found.most_percent > truth, "{found:?}");
-    let all = run(&[tree.path()], &Options { reading: Reading::All, ..options }).unwrap();
+    let all = run(&[tree.path()], &ScanOptions { reading: Reading::All, ..options }).unwrap();
     let all = Outcome::of(&all).duplicates;
     assert!((all.percent.unwrap() - truth).abs() < 0.1, "{all:?} {truth}");
 }
@@ -222,7 +225,7 @@ fn what_is_no_data_is_passed_by_and_counted() {
 #[test]
 fn other_file_systems_are_left_alone() {
     // /dev has several mounted below it wherever there is one.
-    let options = Options { reading: Reading::All, ..options() };
+    let options = ScanOptions { reading: Reading::All, ..options() };
     let passed = match run(&[Path::new("/dev")], &options) {
         Ok(partial) => partial.passed,
         Err(error) => {
@@ -237,11 +240,11 @@ fn other_file_systems_are_left_alone() {
 #[test]
 fn what_cannot_be_scanned_says_why() {
     let tree = tempfile::tempdir().unwrap();
-    let error = |paths: &[&Path]| run(paths, &options()).unwrap_err().chain();
+    let error = |paths: &[&Path]| DriveError::from(run(paths, &options()).unwrap_err()).chain();
     let missing = tree.path().join("missing");
     assert!(error(&[&missing]).contains("cannot scan"), "{}", error(&[&missing]));
     assert!(error(&[tree.path()]).contains("holds no data"), "{}", error(&[tree.path()]));
-    assert!(error(&[Path::new("/dev/null")]).contains("is no file, folder or block device"));
+    assert!(error(&[Path::new("/dev/null")]).contains("is not a file, folder or block device"));
     assert!(error(&[Path::new("nbd://127.0.0.1:1")]).contains("127.0.0.1:1"));
     assert!(error(&[Path::new("nbd+unix://")]).contains("cannot be used as an NBD URI"));
     write(&tree.path().join("a/b"), 3, 0.5, 1);
@@ -255,21 +258,21 @@ fn what_cannot_be_scanned_says_why() {
 #[test]
 fn files_that_vanish_or_shrink_are_counted_and_lose_nothing_else() {
     struct Meddler(PathBuf);
-    impl Watch for Meddler {
+    impl ScanProgress for Meddler {
         fn found(&self, _files: u64, _bytes: u64) {}
-        fn begins(&self, _draws: bool, _count: u64) {
+        fn begin(&self, _reads_draws: bool, _total: u64) {
             let _ = fs::remove_file(self.0.join("text/59.txt"));
             let shrunk = File::options().write(true).open(self.0.join("disk.img")).unwrap();
             shrunk.set_len(4096 * 100).unwrap();
         }
-        fn goes_on(&self, _count: u64) {}
+        fn advance(&self, _count: u64) {}
     }
     for reading in [Reading::All, Reading::Draws(2000)] {
         let tree = tree();
-        let options = Options { reading, ..options() };
+        let options = ScanOptions { reading, ..options() };
         let paths = [tree.path().to_owned()];
         let meddler = Meddler(tree.path().to_owned());
-        let scanned = scan(&paths, &options, false, &meddler, &GO_ON).unwrap().unwrap().0;
+        let scanned = scan(&paths, &options, false, &meddler, &GO_ON).unwrap().unwrap().partial;
         let outcome = Outcome::of(&scanned);
         // Where everything is read the list is made anew, so that nothing fails.
         let drawn = reading != Reading::All;
@@ -285,10 +288,10 @@ fn files_that_vanish_or_shrink_are_counted_and_lose_nothing_else() {
 #[test]
 fn an_interrupted_scan_keeps_whole_rounds() {
     struct Stopper(AtomicBool, std::sync::atomic::AtomicU64);
-    impl Watch for Stopper {
+    impl ScanProgress for Stopper {
         fn found(&self, _files: u64, _bytes: u64) {}
-        fn begins(&self, _draws: bool, _count: u64) {}
-        fn goes_on(&self, count: u64) {
+        fn begin(&self, _reads_draws: bool, _total: u64) {}
+        fn advance(&self, count: u64) {
             if self.1.fetch_add(count, Ordering::Relaxed) > 1200 {
                 self.0.store(true, Ordering::Relaxed);
             }
@@ -298,8 +301,8 @@ fn an_interrupted_scan_keeps_whole_rounds() {
     let paths = [tree.path().to_owned()];
     for reading in [Reading::Draws(4000), Reading::All] {
         let stopper = Stopper(AtomicBool::new(false), 0.into());
-        let options = Options { reading, ..options() };
-        let partial = scan(&paths, &options, false, &stopper, &stopper.0).unwrap().unwrap().0;
+        let options = ScanOptions { reading, ..options() };
+        let partial = scan(&paths, &options, false, &stopper, &stopper.0).unwrap().unwrap().partial;
         assert!(!partial.is_complete());
         let outcome = Outcome::of(&partial);
         assert!(!outcome.is_exact);
@@ -311,12 +314,12 @@ fn an_interrupted_scan_keeps_whole_rounds() {
         assert!(text.contains("Interrupted"), "{text}");
     }
     let stopped = AtomicBool::new(true);
-    assert!(scan(&paths, &options(), false, &Unwatched, &stopped).unwrap().is_none());
+    assert!(scan(&paths, &options(), false, &NoProgress, &stopped).unwrap().is_none());
 }
 
 #[test]
 fn a_profile_makes_data_like_what_was_scanned() {
-    // Half of it are small files, of which the smallest compress best.
+    // Half of the data is small files, and the smallest compress best.
     let tree = tempfile::tempdir().unwrap();
     write(&tree.path().join("large"), 800, 0.0, 1);
     for number in 0..400 {
@@ -325,9 +328,10 @@ fn a_profile_makes_data_like_what_was_scanned() {
     for number in 0..50 {
         write(&tree.path().join(format!("middle/{number}")), 8, 0.3, 1000 + number);
     }
-    let options = Options { reading: Reading::Draws(1500), ..options() };
+    let options = ScanOptions { reading: Reading::Draws(1500), ..options() };
     let paths = [tree.path().to_owned()];
-    let (partial, profile) = scan(&paths, &options, true, &Unwatched, &GO_ON).unwrap().unwrap();
+    let Scanned { partial, profile } =
+        scan(&paths, &options, true, &NoProgress, &GO_ON).unwrap().unwrap();
     let profile = profile.expect("there is more than a window");
     let outcome = Outcome::of(&partial);
     let [lz4, _] = profile.saved();
@@ -339,12 +343,13 @@ fn a_profile_makes_data_like_what_was_scanned() {
 #[test]
 fn a_partial_result_from_elsewhere_is_not_trusted() {
     let tree = tree();
-    let part = run(&[tree.path()], &Options { reading: Reading::Draws(50), ..options() }).unwrap();
+    let part =
+        run(&[tree.path()], &ScanOptions { reading: Reading::Draws(50), ..options() }).unwrap();
     let json: serde_json::Value = serde_json::from_str(&part.to_json()).unwrap();
     let refused = |change: &dyn Fn(&mut serde_json::Value)| {
         let mut json = json.clone();
         change(&mut json);
-        Partial::from_json(&json.to_string()).unwrap_err().chain()
+        DriveError::from(Partial::from_json(&json.to_string()).unwrap_err()).chain()
     };
     type Change = fn(&mut serde_json::Value);
     let changes: [Change; 9] = [

@@ -1,48 +1,48 @@
-//! What the data means for drives: speed, write amplification and life, with compression and
-//! without, and how sure that is.
+//! The meaning of the data for drives: speed, write amplification and life, with compression and
+//! without, and the uncertainty of each.
 //!
-//! A drive is simulated with the data as it was measured and with both ends of its interval: what
-//! every block stores is taken in proportion. The same drive without compression does not look at
-//! data, and is simulated once. Random writes of 4 KiB over the whole drive, until
-//! it is steady: what is hardest for flash, so that what compression is worth shows. The drive is
-//! scaled down; see `docs/forecast.md` for what that changes.
+//! A drive is simulated with the measured data and with both ends of its interval: the stored size
+//! of every block is scaled. The drive without compression does not depend on the data, and is
+//! simulated once. The load is random 4 KiB writes over the whole drive until it is steady: the
+//! hardest load for flash, which shows the value of compression. The drive is scaled down; see
+//! `docs/forecast.md` for the effects of that.
 
 use std::sync::atomic::AtomicBool;
 
 use serde::Serialize;
 
 use super::outcome::{Estimate, Outcome};
+use super::{Error, Result};
 use pumice_bench::forecast::{
     Asked, Data, Figures, ForecastOptions, Scenario, Source, Watch, forecasts, spec_of,
 };
 use pumice_bench::payload::Saving;
-use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::OVER_PROVISIONING_PERCENT_DEFAULT;
 use pumice_sim::formula;
 use pumice_sim::profile::Profile;
 
-/// Bytes of the drives that are simulated.
+/// Size of the simulated drives in bytes.
 const SCALED_BYTES: u64 = 1 << 30;
 
-/// Shares saved above which compression is called worth it, and below which it is not: a quarter
-/// of a drive, and what the headers of a log take.
+/// Saved shares above which compression is called worthwhile, and below which it is not: a quarter
+/// of a drive, and the overhead of a log's headers.
 const WORTH: f64 = 0.25;
 const WORTHLESS: f64 = 0.05;
 
-/// A number and what it is at the ends of the interval, the lower one first.
+/// A number, and its values at the ends of the interval, the lower one first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Range {
-    /// As measured.
+    /// Value as measured.
     pub is: f64,
-    /// The lower end.
+    /// Lower end.
     pub low: f64,
-    /// The upper end.
+    /// Upper end.
     pub high: f64,
 }
 
 impl Range {
-    /// Of what was measured, and what else it may be.
+    /// Creates the range of a measured value and its other possible values.
     pub(super) fn of(is: f64, others: &[f64]) -> Self {
         let low = others.iter().copied().fold(is, f64::min);
         let high = others.iter().copied().fold(is, f64::max);
@@ -50,38 +50,38 @@ impl Range {
     }
 }
 
-/// What a drive would do.
+/// The expected behaviour of a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Expected {
-    /// Random writes of 4 KiB, steady, in MB/s.
+    /// Random 4 KiB writes in the steady state, in MB/s.
     pub mb_per_s: Range,
-    /// Bytes programmed for each of the host.
+    /// Programmed bytes per byte of the host.
     pub write_amplification: Range,
-    /// TB that the host can write.
+    /// TB that the host can write until the flash is worn out.
     pub endurance_tb: Option<Range>,
-    /// Years at what is written a day.
+    /// Years until the flash is worn out, at the given daily writes.
     pub years: Option<Range>,
 }
 
-/// A drive and what it would do with the data.
+/// A drive and its expected behaviour with the data.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Drive {
     /// Id of the profile.
     pub profile: String,
-    /// Its name.
+    /// Name of the profile.
     pub name: String,
-    /// As it is.
+    /// The drive with its codec, if it has one.
     pub drive: Expected,
-    /// Without compression; nothing if it does not compress anyway.
+    /// The drive without compression; `None` if it does not compress anyway.
     pub uncompressed: Option<Expected>,
     /// The answer to "is this drive for me?".
     pub verdict: String,
 }
 
-/// Simulates drives under the data; nothing if `stop` was set.
+/// Simulates drives with the data; `None` if `stop` was set.
 ///
 /// # Errors
-/// A profile is unknown, or of a kind that cannot be simulated so; no block was measured.
+/// A profile is unknown or cannot be simulated, or no block was measured.
 pub fn verdicts(
     outcome: &Outcome,
     profiles: &[String],
@@ -111,7 +111,7 @@ fn drive(
     let savings = &outcome.quantiles[index];
     if savings.is_empty() {
         let what = "no block was measured: there is nothing to forecast";
-        return Err(Error::new(ErrorKind::InvalidInput, what));
+        return Err(Error::InvalidInput(what.into()));
     }
     let options = ForecastOptions {
         bytes_per_day,
@@ -119,21 +119,20 @@ fn drive(
         ..ForecastOptions::default()
     };
     let mut ends = vec![measured.stored, measured.stored_low, measured.stored_high];
-    // What was read whole has one end only, and the rest is nothing to a drive that does not
-    // compress.
+    // Data that was read completely has one end only, and the data does not matter to a drive that
+    // does not compress.
     ends.dedup();
     if profile.controller.codec() == Codec::None {
         ends.truncate(1);
     }
     let all: Vec<Data> = ends.into_iter().map(|stored| at(savings, stored)).collect();
     let asked = Asked::default();
-    let size_bytes = spec_of(profile, &all[0], &options)?.size_bytes();
-    let (source, _) = Source::find("random-write", &asked)?;
-    let cases = source.cases(size_bytes, &asked)?;
+    let size_bytes = spec_of(profile, &all[0], &options).map_err(Error::bench)?.size_bytes();
+    let (source, _) = Source::find("random-write", &asked).map_err(Error::bench)?;
+    let cases = source.cases(size_bytes, &asked).map_err(Error::bench)?;
     let scenario = Scenario { profile, cases: &cases, options: &options };
-    let Some(made) = forecasts(scenario, &all, watch, stop)? else {
-        return Ok(None);
-    };
+    let made = forecasts(scenario, &all, watch, stop).map_err(Error::bench)?;
+    let Some(made) = made else { return Ok(None) };
     let tests: Vec<_> = made.iter().filter_map(|made| made.tests.first()).collect();
     let drive = expected(&tests.iter().map(|test| &test.drive).collect::<Vec<_>>());
     let plain = tests.first().and_then(|test| test.uncompressed.as_ref());
@@ -147,7 +146,7 @@ fn drive(
     }))
 }
 
-/// The configuration that is most like a drive's codec in blocks of 4 KiB, by its number.
+/// Returns the index of the configuration most similar to a drive's codec in blocks of 4 KiB.
 fn best_match(outcome: &Outcome, codec: Codec) -> (usize, &Estimate) {
     let is_zstd = |codec| matches!(codec, Codec::Zstd { .. });
     let distance = |number: &usize| {
@@ -159,7 +158,7 @@ fn best_match(outcome: &Outcome, codec: Codec) -> (usize, &Estimate) {
     (index, &outcome.configs[index].drive)
 }
 
-/// The savings of blocks, moved so that this fraction of all is stored.
+/// Returns the savings of blocks, scaled so that this fraction of all data is stored.
 fn at(savings: &[Saving], stored: f64) -> Data {
     let mean =
         savings.iter().map(|saving| saving.stored_fraction()).sum::<f64>() / savings.len() as f64;
@@ -185,7 +184,7 @@ fn expected(figures: &[&Figures]) -> Expected {
 
 fn words(outcome: &Outcome, drive: &Expected, plain: Option<&Expected>) -> String {
     let Some(plain) = plain else {
-        return "This drive does not compress: what the data is makes no difference to it.".into();
+        return "This drive does not compress: its behaviour does not depend on the data.".into();
     };
     let faster = drive.mb_per_s.is / plain.mb_per_s.is;
     let longer = plain.write_amplification.is / drive.write_amplification.is;
@@ -196,17 +195,18 @@ fn words(outcome: &Outcome, drive: &Expected, plain: Option<&Expected>) -> Strin
     )
 }
 
-/// Whether compression is worth it for the data, in a sentence.
+/// Returns whether compression is worthwhile for the data, as a sentence.
 fn worth(outcome: &Outcome) -> String {
     let saved = outcome.main().drive.saved;
     let (percent, points) = (saved.percent(), outcome.main().drive.error_points());
-    let sure = match outcome.is_exact {
-        true => format!("{percent:.1} %"),
-        false => format!("{percent:.1} % (within {points:.1} points)"),
+    let sure = if outcome.is_exact {
+        format!("{percent:.1} %")
+    } else {
+        format!("{percent:.1} % (within {points:.1} points)")
     };
     let cause = outcome.formats_percent.first().filter(|(_, share)| *share > 10.0);
     let cause = cause.map_or(String::new(), |(name, share)| {
-        format!(" {share:.0} % of the bytes is {name}, which is compressed already.")
+        format!(" {share:.0} % of the bytes is {name}, which is already compressed.")
     });
     match saved.fraction() {
         share if share >= WORTH => {
@@ -219,7 +219,7 @@ fn worth(outcome: &Outcome) -> String {
     }
 }
 
-/// What a Pumice drive would make of the data, in one paragraph.
+/// Returns the effect on a Pumice drive, as a paragraph.
 pub(super) fn pumice(outcome: &Outcome) -> String {
     let estimate = outcome.main().drive;
     let overhead = 1.0 + super::chunks::LOG_OVERHEAD;
@@ -227,7 +227,7 @@ pub(super) fn pumice(outcome: &Outcome) -> String {
         .map(|stored| stored * overhead);
     let held = |stored: f64| 1.0 / stored.max(1e-3);
     let spare = 1.0 + f64::from(OVER_PROVISIONING_PERCENT_DEFAULT) / 100.0;
-    // A full drive whose log is as large as that of one without compression.
+    // A full drive whose log is as large as that of a drive without compression.
     let amplified = |stored: f64| formula::first_order(spare, 1.0, stored.min(1.0));
     let mut text = format!(
         "{} A Pumice drive with {} would write {is:.3} bytes to its medium for each byte written \
@@ -239,7 +239,7 @@ pub(super) fn pumice(outcome: &Outcome) -> String {
         held(low),
     );
     text +=
-        &format!(" Each TB that the medium is rated for takes {:.2} TB of the host so.", held(is));
+        &format!(" Each TB that the medium is rated for stores {:.2} TB of the host.", held(is));
     text += &format!(
         " Filled to its size with {OVER_PROVISIONING_PERCENT_DEFAULT} % over-provisioning and \
          overwritten at random, {:.2} bytes for each byte by formula ({:.2} to {:.2}), {:.2} \

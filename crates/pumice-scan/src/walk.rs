@@ -1,11 +1,10 @@
-//! Finding what there is to scan: folders with everything below, files, block devices, exports.
+//! Finds the data to scan: folders with everything below them, files, block devices, exports.
 //!
-//! Follows no links, leaves other file systems alone unless told otherwise, takes a file with
-//! several names once, and counts what it passes by. Several threads list folders at the same
-//! time, because a list that is not cached is waited for; the order does not count (see
-//! [`super::population`]).
+//! The walk follows no symbolic links, enters other file systems only on request, takes a file with
+//! several names once, and counts what it skips. Several threads list folders concurrently, because
+//! uncached folders take time to read; the order does not matter (see [`super::population`]).
 //!
-//! Memory: folders that are still to be listed, and 16 bytes or so for each file with several
+//! Memory: the folders that are still to be listed, and about 16 bytes for each file with several
 //! names.
 
 use std::collections::HashSet;
@@ -19,37 +18,38 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
 
-use super::Watch;
-use super::population::{Age, Extent, Place, Source};
+use super::options::ScanProgress;
+use super::population::{Age, Extent, Location, Source};
+use super::work::locked;
+use super::{Error, Result};
 use pumice_drive::base::seed::mix;
 use pumice_drive::base::units::BLOCK_BYTES;
-use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::format::SUPERBLOCK_MAGIC;
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_nbd::client::{Client, Uri};
 
-/// Threads that list folders: enough to keep a disk busy that is not cached.
+/// Number of threads that list folders: enough to keep a disk busy.
 const THREADS: usize = 8;
 
-/// Files that were passed by and are named.
+/// Maximum number of skipped files that are named.
 const EXAMPLES_MAX: usize = 10;
 
-/// Runs of data in a sparse file that are told apart; what lies behind counts as data.
+/// Maximum number of data runs in a sparse file; the rest of the file counts as data.
 const EXTENTS_MAX: usize = 1 << 16;
 
-/// Letters of an extension at most; longer ones are part of a name.
+/// Longest extension; a longer one is part of the name.
 const EXTENSION_MAX: usize = 10;
 
-/// What was found and not scanned, and why.
+/// Files that were found but not scanned, by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passed {
     /// Symbolic links.
     pub links: u64,
     /// Sockets, pipes, devices in folders.
     pub special_files: u64,
-    /// Folders that are on another file system, or are one.
+    /// Folders on other file systems.
     pub other_file_systems: u64,
-    /// Further names of files that were found before.
+    /// Further names of files that were already found.
     pub further_names: u64,
     /// Files without data.
     pub empty_files: u64,
@@ -57,14 +57,14 @@ pub struct Passed {
     pub hole_bytes: u64,
     /// Files and folders that could not be read.
     pub unreadable: u64,
-    /// Files that were gone, or shorter, when they were to be read.
+    /// Files that had vanished or become shorter when they were read.
     pub changed: u64,
-    /// Some of the unreadable and changed ones, with why.
+    /// Some of the unreadable and changed files, with the reason.
     pub examples: Vec<String>,
 }
 
 impl Passed {
-    /// Counts what went wrong with a file.
+    /// Counts a file that failed.
     pub(super) fn failed(&mut self, path: &Path, error: &io::Error) {
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof => self.changed += 1,
@@ -89,17 +89,17 @@ impl Passed {
     }
 }
 
-/// One of the things that were named.
+/// A named path.
 pub(super) enum Root {
     Folder(PathBuf),
-    /// A file or block device, ready to be scanned.
+    /// A file, device or export, ready to be scanned.
     Single(Source),
 }
 
-/// Looks at what was named.
+/// Examines the named paths.
 ///
 /// # Errors
-/// Nothing is there, it cannot be read, holds nothing, or was named twice.
+/// A path does not exist, cannot be read, holds no data, or was named twice.
 pub(super) fn roots(named: &[PathBuf]) -> Result<Vec<Root>> {
     refuse_overlaps(named)?;
     let roots = named.iter().enumerate().map(|(index, path)| match path.to_str() {
@@ -114,7 +114,7 @@ fn is_uri(text: &str) -> bool {
 }
 
 fn refuse_overlaps(named: &[PathBuf]) -> Result<()> {
-    // What does not exist is found out later.
+    // A path that does not exist is reported later.
     let whole: Vec<PathBuf> =
         named.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
     for (index, path) in whole.iter().enumerate() {
@@ -123,7 +123,7 @@ fn refuse_overlaps(named: &[PathBuf]) -> Result<()> {
             if path.starts_with(outer) && (path != outer || other < index) {
                 let (inner, outer) = (named[index].display(), named[other].display());
                 let what = format!("{inner} is part of {outer}: name it once");
-                return Err(Error::new(ErrorKind::InvalidInput, what));
+                return Err(invalid(what));
             }
         }
     }
@@ -131,7 +131,7 @@ fn refuse_overlaps(named: &[PathBuf]) -> Result<()> {
 }
 
 fn root(index: usize, path: &Path) -> Result<Root> {
-    let cannot = |error| Error::os(format!("cannot scan {}", path.display()), error);
+    let cannot = |source| Error::Io { what: format!("cannot scan {}", path.display()), source };
     let metadata = fs::metadata(path).map_err(cannot)?;
     if metadata.is_dir() {
         fs::read_dir(path).map_err(cannot)?;
@@ -139,26 +139,27 @@ fn root(index: usize, path: &Path) -> Result<Root> {
     }
     let kind = metadata.file_type();
     if !kind.is_file() && !kind.is_block_device() {
-        let what = "is no file, folder or block device: there is nothing to scan";
+        let what = "is not a file, folder or block device";
         return Err(invalid(format!("{} {what}", path.display())));
     }
     let mut file = File::open(path).map_err(|error| {
         let refused = kind.is_block_device() && error.kind() == io::ErrorKind::PermissionDenied;
-        let what =
-            "is a device that only root, or the group that owns it, may read: scan it as root";
-        match refused {
-            true => Error::os(format!("cannot scan {}: it {what}", path.display()), error),
-            false => cannot(error),
+        if refused {
+            let what = "only root and the group that owns the device may read it: scan it as root";
+            Error::Io { what: format!("cannot scan {}: {what}", path.display()), source: error }
+        } else {
+            cannot(error)
         }
     })?;
-    // A block device has no length of its own.
+    // A block device has no length in its metadata.
     let bytes = file.seek(SeekFrom::End(0)).map_err(cannot)?;
-    let extents = match kind.is_file() && is_sparse(&metadata) {
-        true => Some(data_extents(&mut file, bytes).map_err(cannot)?),
-        false => None,
+    let extents = if kind.is_file() && is_sparse(&metadata) {
+        Some(data_extents(&mut file, bytes).map_err(cannot)?)
+    } else {
+        None
     };
     let source = Source {
-        place: Place::File(path.to_owned()),
+        location: Location::File(path.to_owned()),
         name: format!("{index}/"),
         bytes,
         extents,
@@ -173,7 +174,7 @@ fn root(index: usize, path: &Path) -> Result<Root> {
     Ok(Root::Single(source))
 }
 
-/// Images that hold a disk in a form of their own: bytes at their beginning, and how to reach it.
+/// Disk images in a container format: the magic number, and how to reach the disk.
 const CONTAINERS: [(&[u8], &str); 6] = [
     (&SUPERBLOCK_MAGIC, "a Pumice drive, compressed already: serve it read-only (pumice serve)"),
     (b"QFI\xfb", "a qcow2 image: serve it with qemu-nbd -r"),
@@ -183,10 +184,10 @@ const CONTAINERS: [(&[u8], &str); 6] = [
     (b"<<< Oracle VM VirtualBox", "a VDI image: serve it with qemu-nbd -r"),
 ];
 
-/// Warnings about files that hold a disk which is not what their bytes are.
+/// Returns warnings about files that contain a disk in a container format.
 pub(super) fn containers(roots: &[Root]) -> Vec<String> {
     let files = roots.iter().filter_map(|root| match root {
-        Root::Single(Source { place: Place::File(path), .. }) => Some(path),
+        Root::Single(Source { location: Location::File(path), .. }) => Some(path),
         _ => None,
     });
     let found = files.filter_map(|path| {
@@ -204,7 +205,7 @@ fn export(index: usize, text: &str) -> Result<Source> {
     let bytes = runtime.block_on(async {
         let client = Client::connect(&runtime, &uri).await?;
         let bytes = client.size_bytes();
-        // What was found counts; the server may end the connection as it likes.
+        // The length is known; how the server ends the connection does not matter.
         let _ = client.disconnect().await;
         Ok::<_, Error>(bytes)
     });
@@ -214,7 +215,7 @@ fn export(index: usize, text: &str) -> Result<Source> {
         return Err(invalid(format!("{text} holds no data")));
     }
     Ok(Source {
-        place: Place::Export(text.to_owned()),
+        location: Location::Export(text.to_owned()),
         name: format!("{index}/"),
         bytes,
         extents: None,
@@ -226,49 +227,55 @@ fn export(index: usize, text: &str) -> Result<Source> {
 }
 
 fn invalid(what: String) -> Error {
-    Error::new(ErrorKind::InvalidInput, what)
+    Error::InvalidInput(what.into())
 }
 
-/// Folders that wait, and how many are being listed.
+/// Folders in the queue, and the number being listed.
 #[derive(Default)]
 struct Waiting {
     folders: Vec<PathBuf>,
     busy: usize,
 }
 
-/// One walk below one folder.
+/// A named folder.
+#[derive(Clone, Copy)]
+pub(super) struct Folder<'a> {
+    pub(super) path: &'a Path,
+    /// Index among the named paths.
+    pub(super) index: usize,
+    /// Whether several paths were named, so that names of folders begin with this one.
+    pub(super) one_of_many: bool,
+}
+
+/// The walk below one folder.
 pub(super) struct Walk<'a> {
     root: &'a Path,
     index: usize,
-    /// Whether folders are named with the root in front.
+    /// Whether folder names are prefixed with the root.
     one_of_many: bool,
     crosses: bool,
     now_s: i64,
     stop: &'a AtomicBool,
-    watch: &'a dyn Watch,
+    progress: &'a dyn ScanProgress,
     waiting: Mutex<Waiting>,
     news: Condvar,
     sink: &'a (dyn Fn(Source) + Sync),
     passed: Mutex<Passed>,
-    /// File system and number of files with several names.
+    /// Device and inode of files with several names.
     linked: Mutex<HashSet<(u64, u64)>>,
-    /// File system and number of folders on which file systems are mounted.
+    /// Device and inode of folders that are mount points.
     mounts: Mutex<HashSet<(u64, u64)>>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<'a> Walk<'a> {
     pub(super) fn new(
-        (index, root): (usize, &'a Path),
-        options: &super::Options,
-        one_of_many: bool,
+        folder: Folder<'a>,
+        options: &super::ScanOptions,
         sink: &'a (dyn Fn(Source) + Sync),
-        watch: &'a dyn Watch,
+        progress: &'a dyn ScanProgress,
         stop: &'a AtomicBool,
     ) -> Self {
+        let Folder { path: root, index, one_of_many } = folder;
         Self {
             root,
             index,
@@ -276,7 +283,7 @@ impl<'a> Walk<'a> {
             crosses: options.crosses,
             now_s: options.now_s,
             stop,
-            watch,
+            progress,
             waiting: Mutex::new(Waiting { folders: vec![root.to_owned()], busy: 0 }),
             news: Condvar::new(),
             sink,
@@ -286,7 +293,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Lists everything, or what comes before `stop`.
+    /// Lists everything, or until `stop` is set.
     pub(super) fn run(self) -> Passed {
         std::thread::scope(|scope| {
             for _ in 0..THREADS {
@@ -306,7 +313,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A folder to list; none if there will be none any more.
+    /// Returns a folder to list; `None` when all are listed.
     fn next(&self) -> Option<PathBuf> {
         let mut waiting = locked(&self.waiting);
         loop {
@@ -342,11 +349,11 @@ impl<'a> Walk<'a> {
                 Err(error) => locked(&self.passed).failed(&entry.path(), &error),
             }
         }
-        self.watch.found(files, bytes);
+        self.progress.found(files, bytes);
         Ok(())
     }
 
-    /// A file to scan, if it is one; a folder waits to be listed.
+    /// Returns the file of an entry if it is to be scanned; queues a folder.
     fn entry(&self, entry: &DirEntry) -> io::Result<Option<Source>> {
         let kind = entry.file_type()?;
         if kind.is_dir() {
@@ -358,9 +365,10 @@ impl<'a> Walk<'a> {
         }
         if !kind.is_file() {
             let mut passed = locked(&self.passed);
-            match kind.is_symlink() {
-                true => passed.links += 1,
-                false => passed.special_files += 1,
+            if kind.is_symlink() {
+                passed.links += 1
+            } else {
+                passed.special_files += 1
             }
             return Ok(None);
         }
@@ -378,9 +386,10 @@ impl<'a> Walk<'a> {
 
     fn source(&self, path: PathBuf, metadata: &Metadata) -> io::Result<Source> {
         let bytes = metadata.len();
-        let extents = match is_sparse(metadata) {
-            true => Some(data_extents(&mut File::open(&path)?, bytes)?),
-            false => None,
+        let extents = if is_sparse(metadata) {
+            Some(data_extents(&mut File::open(&path)?, bytes)?)
+        } else {
+            None
         };
         let below = path.strip_prefix(self.root).unwrap_or(&path);
         let mut folder = self.root.display().to_string();
@@ -400,15 +409,15 @@ impl<'a> Walk<'a> {
             folder,
             age: Age::of_seconds(self.now_s - metadata.mtime()),
             identity: (metadata.nlink() > 1).then(|| mix(metadata.ino())),
-            place: Place::File(path),
+            location: Location::File(path),
         };
         let holes = source.blocks() - source.data_blocks();
         locked(&self.passed).hole_bytes += holes * BLOCK_BYTES as u64;
         Ok(source)
     }
 
-    /// Whether a folder is on the file system of the walk, or may be on another one and was not
-    /// listed before.
+    /// Returns whether a folder is on the file system of the walk, or is allowed on another one and
+    /// was not listed before.
     fn is_to_be_listed(&self, path: &Path) -> io::Result<bool> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
         let found = statx(CWD, path, flags, StatxFlags::INO | StatxFlags::TYPE)?;
@@ -425,12 +434,12 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Whether a file takes less than it is long.
+/// Returns whether a file occupies less than its length.
 fn is_sparse(metadata: &Metadata) -> bool {
     metadata.blocks() * 512 < metadata.len()
 }
 
-/// Runs of blocks with data. File systems without holes say that all is data.
+/// Returns the runs of blocks with data. File systems without holes report a single run.
 fn data_extents(file: &mut File, bytes: u64) -> io::Result<Vec<Extent>> {
     let block = BLOCK_BYTES as u64;
     let mut extents: Vec<Extent> = Vec::new();
@@ -441,9 +450,10 @@ fn data_extents(file: &mut File, bytes: u64) -> io::Result<Vec<Extent>> {
             Err(rustix::io::Errno::NXIO) => break,
             Err(error) => return Err(error.into()),
         };
-        let hole = match extents.len() < EXTENTS_MAX {
-            true => rustix::fs::seek(&*file, rustix::fs::SeekFrom::Hole(data))?.min(bytes),
-            false => bytes,
+        let hole = if extents.len() < EXTENTS_MAX {
+            rustix::fs::seek(&*file, rustix::fs::SeekFrom::Hole(data))?.min(bytes)
+        } else {
+            bytes
         };
         let (first, end) = (data / block, hole.div_ceil(block));
         match extents.last_mut() {
@@ -455,10 +465,10 @@ fn data_extents(file: &mut File, bytes: u64) -> io::Result<Vec<Extent>> {
     Ok(extents)
 }
 
-/// The extension of a file's name in lower case; numbers at its end do not count, as in
+/// Returns the extension of a file's name in lower case; trailing numbers do not count, as in
 /// `libc.so.6`.
 fn extension_of(name: &str) -> String {
-    // What stands before the first point is the name, a point in front part of it.
+    // The part before the first dot is the name, including a leading dot.
     let name = name.strip_prefix('.').unwrap_or(name);
     let Some((_, ends)) = name.split_once('.') else { return String::new() };
     let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,39 +1,47 @@
-//! What all threads of a scan share.
+//! The state that all threads of a scan share.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::chunks::{ChunkMeter, Effort};
+use super::options::{ScanOptions, ScanProgress};
 use super::population::Source;
 use super::read::Reader;
 use super::walk::Passed;
-use super::{Options, Watch, locked};
 
-/// Threads at least that read here and there: disks that are not cached are waited for.
+/// Minimum number of threads for random reads: uncached disks have long latencies.
 pub(super) const THREADS_MIN: usize = 8;
 
-/// One scan's threads, what they are told and what they report.
+/// Locks a mutex, also after a thread panicked: a scan's sums are consistent between updates.
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The threads of one scan, their parameters and their reports.
 pub(super) struct Work<'a> {
-    pub(super) options: &'a Options,
-    pub(super) watch: &'a dyn Watch,
+    pub(super) options: &'a ScanOptions,
+    pub(super) progress: &'a dyn ScanProgress,
     stop: &'a AtomicBool,
     failed: Mutex<Passed>,
     efforts: Mutex<Vec<Effort>>,
 }
 
 impl<'a> Work<'a> {
-    pub(super) fn new(options: &'a Options, watch: &'a dyn Watch, stop: &'a AtomicBool) -> Self {
+    pub(super) fn new(
+        options: &'a ScanOptions,
+        progress: &'a dyn ScanProgress,
+        stop: &'a AtomicBool,
+    ) -> Self {
         let efforts = vec![Effort::default(); options.configs.len()];
-        Self { options, watch, stop, failed: Mutex::default(), efforts: Mutex::new(efforts) }
+        Self { options, progress, stop, failed: Mutex::default(), efforts: Mutex::new(efforts) }
     }
 
-    /// Whether to end soon.
+    /// Returns whether to stop soon.
     pub(super) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// One of so many readers, which share what may be read in a second.
+    /// Creates one of `count` readers, which share the rate limit.
     pub(super) fn reader(&self, count: usize, in_order: bool) -> Reader {
         let share = self.options.bytes_per_s.map(|bytes| (bytes / count as u64).max(1));
         Reader::new(share, in_order)
@@ -43,7 +51,7 @@ impl<'a> Work<'a> {
         ChunkMeter::new(&self.options.configs)
     }
 
-    /// Calls `each` for all items, by several threads with a reader each, until it is stopped.
+    /// Calls `each` for all items, from several threads with a reader each, until stopped.
     pub(super) fn share_out<T: Sync>(&self, items: &[T], each: impl Fn(&mut Reader, &T) + Sync) {
         let next = AtomicUsize::new(0);
         let threads = self.options.threads.max(THREADS_MIN);
@@ -62,18 +70,18 @@ impl<'a> Work<'a> {
         });
     }
 
-    /// Adds what a thread has spent.
+    /// Adds the effort of a thread.
     pub(super) fn add_efforts(&self, meter: &ChunkMeter) {
         let mut efforts = locked(&self.efforts);
         efforts.iter_mut().zip(meter.efforts()).for_each(|(sum, effort)| sum.add(effort));
     }
 
-    /// Counts what could not be read.
+    /// Counts a source that could not be read.
     pub(super) fn failed(&self, source: &Source, error: &std::io::Error) {
         locked(&self.failed).failed(source.name.as_ref(), error);
     }
 
-    /// What could not be read, and what was spent.
+    /// Returns the sources that could not be read, and the efforts.
     pub(super) fn finish(self) -> (Passed, Vec<Effort>) {
         let failed = self.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
         (failed, self.efforts.into_inner().unwrap_or_else(PoisonError::into_inner))

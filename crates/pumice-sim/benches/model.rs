@@ -1,17 +1,17 @@
-//! The translation layer without content: how fast it is simulated, what memory a terabyte takes,
-//! and what garbage collection costs beside the formula.
+//! Benchmark of the translation layer without content: simulation speed, memory of a terabyte, and
+//! the cost of garbage collection against the formula.
 //!
 //! * `speed`: uniform random writes of 4 KiB at depth 32, garbage collection in its steady state,
-//!   on one core: simulated requests a second of real time, for drives of 8 and of 64 GiB.
-//! * `memory`: a drive of 10^12 bytes, its map and lists filled, and what the process takes then.
+//!   on one core: simulated requests per second of real time, for drives of 8 and of 64 GiB.
+//! * `memory`: a drive of 10^12 bytes, its map and lists filled, and the memory of the process then.
 //! * `amplification`: drives of 400 segments of 2048 blocks, written over three times to get there
 //!   and five times to measure; Xiang and Kurkoski's formula ("An improved analytic expression for
-//!   write amplification in NAND flash", 2012) for what of the raw space holds data.
+//!   write amplification in NAND flash", 2012) for the part of the raw space that holds data.
 //!
 //! * `terabyte`: as `speed`, for 10^12 bytes with 7 % more flash, written over once before.
 //!
 //! ```text
-//! cargo bench --bench model              # all but `terabyte`, ten minutes or so
+//! cargo bench --bench model              # all but `terabyte`, about ten minutes
 //! cargo bench --bench model -- speed     # one of them
 //! cargo bench --bench model -- terabyte  # ten minutes more
 //! ```
@@ -84,16 +84,16 @@ fn shape(raw_blocks: u64) -> FlashShape {
     }
 }
 
-/// Prints how fast a drive is simulated that was filled and then written over `warm_up` times.
+/// Prints the simulation speed of a drive that was filled and then overwritten `warm_up` times.
 fn run(name: &str, spec: LogSpec, warm_up: u64) {
     let user_blocks = spec.user_blocks;
     let mut drive = LogFtl::new(spec).expect("it fits");
     fill(&mut drive);
     let mut host = host(Order::Uniform, 1, drive.settle());
-    host.run(&mut drive, warm_up * user_blocks).expect("it goes on");
+    host.run(&mut drive, warm_up * user_blocks).expect("the run ends");
     let (before, started) = (drive.counts(), Instant::now());
     let requests = 4_000_000;
-    let run = host.run(&mut drive, requests).expect("it goes on");
+    let run = host.run(&mut drive, requests).expect("the run ends");
     let rate = requests as f64 / started.elapsed().as_secs_f64();
     let amplification = drive.counts().since(&before).write_amplification();
     let bandwidth = requests as f64 * 4096e3 / (run.ended_ns - run.began_ns) as f64;
@@ -133,7 +133,7 @@ fn terabyte() {
     run("10^12 bytes, 7 % more flash", terabyte_spec(1.0), 1);
 }
 
-/// Resident memory of this process in bytes, if the kernel says.
+/// Returns the resident memory of this process in bytes, if the kernel reports it.
 fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -151,7 +151,7 @@ fn memory() {
         // With compression, the lists become longest before garbage collection begins.
         let requests = if stored < 1.0 { user_blocks } else { user_blocks / 50 };
         let mut host = host(Order::Uniform, 1, drive.settle());
-        host.run(&mut drive, requests).expect("it goes on");
+        host.run(&mut drive, requests).expect("the run ends");
         let mb = |bytes: u64| bytes as f64 / 1e6;
         let (name, resident) = (format!("stored {stored}"), resident_bytes().unwrap_or(0));
         let counted = drive.memory_bytes();
@@ -159,7 +159,7 @@ fn memory() {
     }
 }
 
-/// Xiang and Kurkoski; `a` is raw over user space.
+/// Xiang and Kurkoski's formula; `a` is raw over user space.
 fn formula(a: f64) -> f64 {
     let w = (0..200_000).fold(0.0, |w: f64, _| (w - a).exp() * a);
     a / (a - w)
@@ -181,11 +181,11 @@ fn amplification() {
         let mut drive = LogFtl::new(spec(shape, user_blocks, 1.0)).expect("it fits");
         fill(&mut drive);
         let mut host = host(Order::Uniform, 1, drive.settle());
-        host.run(&mut drive, 3 * user_blocks).expect("it goes on");
+        host.run(&mut drive, 3 * user_blocks).expect("the run ends");
         let before = drive.counts();
         let (mut free, mut samples) = (0.0, 0.0);
         for _ in 0..5 * user_blocks / 100 {
-            host.run(&mut drive, 100).expect("it goes on");
+            host.run(&mut drive, 100).expect("the run ends");
             free += f64::from(drive.free_segments());
             samples += 1.0;
         }

@@ -1,84 +1,85 @@
-//! A flash translation layer whose map knows units of an erase block, in virtual time, with its
-//! bytes in memory: what drives without memory for a finer map did.
+//! A flash translation layer that maps units of one erase block, in virtual time, with its bytes in
+//! memory: the design of drives without memory for a finer map.
 //!
 //! ```text
-//! unit   an erase block on a die; at most one more, its log, takes rows in any order
-//! write  row -> the unit's log; a unit that has none begins one, for which the oldest log is
-//!        merged when there are as many as there may be
-//! merge  log in order:  the rest of the unit is copied behind it, and it is the unit (if nothing
-//!                       is left to copy: a switch); one erase
+//! unit   an erase block on a die; at most one more block, its log, takes rows in any order
+//! write  row -> the log of its unit; a unit without a log begins one, which first merges the
+//!        oldest log if the limit is reached
+//! merge  log in order:  the rest of the unit is copied after it, and it becomes the unit (a
+//!                       switch if nothing is left to copy); one erase
 //!        any other:     every row is copied from log or unit to a new block; two erases
 //! ```
 //!
-//! Source: the log blocks that belong to one unit each, and their merges: Kim et al., A
-//! Space-Efficient Flash Translation Layer for CompactFlash Systems, IEEE Transactions on Consumer
-//! Electronics 48(2), 2002.
+//! Source: log blocks that each belong to one unit, and their merges: Kim et al., A Space-Efficient
+//! Flash Translation Layer for CompactFlash Systems, IEEE Transactions on Consumer Electronics
+//! 48(2), 2002.
 //!
-//! **Where rows are**: neighbouring rows are in neighbouring units, on dies of different channels;
-//! a stripe has as many units as there may be logs (all dies at most), so that a stream that is
-//! written in order keeps its stripe's logs open and reads come from all channels. A unit never
-//! leaves its die, so that a merge is reads and programs one after the other.
+//! **Layout**: adjacent rows are in adjacent units, on dies of different channels. A stripe has as
+//! many units as there can be logs (at most one per die), so that a sequential write stream keeps
+//! the logs of its stripe open and reads use all channels. A unit never leaves its die, so a merge
+//! alternates reads and programs.
 //!
-//! **Bytes are held by the place in flash at which they are**: a map that loses a row loses its
-//! bytes. The rules of flash are checked by [`Flash`]. Writes are done one after the other, reads
-//! beside them; nothing waits in a buffer, and a flush has nothing to do. The buffer is for reading
-//! ahead of a stream.
+//! **Bytes are stored by their address in flash**: a map that loses a row loses its bytes.
+//! [`Flash`] checks the rules of flash. Writes are serialized; reads run concurrently with them.
+//! Nothing waits in a buffer, so a flush has nothing to do. The buffer serves only read-ahead.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 
 use super::content::{Content, Part, check_range, parts};
 use crate::nand::{BlockAddress, Flash, FlashCounts, FlashShape, FlashTiming, FreeBlocks, Worn};
+use crate::{Error, Result};
+use pumice_drive::base::Clock;
 use pumice_drive::base::units::transfer_ns;
 use pumice_drive::base::wait::WaitQueue;
-use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 
-/// A table's entry for what is not there.
+/// Entry of a table for an absent block or row.
 const NONE: u32 = u32::MAX;
 
-/// What a block-mapped drive is, behind its front.
+/// Parameters of a block-mapped drive, without its front.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BlockMappedSpec {
-    /// Its flash; a unit is a block on all planes of a die.
+    /// Flash; a unit is one block on all planes of a die.
     pub shape: FlashShape,
     /// See `shape`.
     pub timing: FlashTiming,
-    /// Blocks that are bad from the beginning, in per cent, 0 to 50.
+    /// Share of factory-bad blocks, in per cent, 0 to 50.
     pub bad_percent: f64,
-    /// Units that may have a log at the same time; with 0 a write merges before it is done.
+    /// Number of units that can have a log at the same time; with 0, a write merges before it
+    /// completes.
     pub log_blocks: u32,
-    /// Bytes that are read ahead of a stream.
+    /// Bytes of read-ahead.
     pub buffer_bytes: u64,
-    /// Bytes a second at which what was read leaves the drive, the first of it while the flash
-    /// still reads the rest.
+    /// Bytes per second that leave the drive; the first bytes leave while the flash still reads the
+    /// rest.
     pub out_bytes_per_s: u64,
 }
 
-/// What became of logs.
+/// Merges by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MergeCounts {
-    /// Logs that became their unit with nothing to copy.
+    /// Logs that became their unit without any copy.
     pub switches: u64,
-    /// Logs in order, behind which the rest of the unit was copied.
+    /// Logs in order after which the rest of the unit was copied.
     pub partial: u64,
     /// Logs that were copied, with their unit, to a new block.
     pub full: u64,
-    /// Rows that were programmed by merges.
+    /// Rows that merges programmed.
     pub rows_copied: u64,
 }
 
-/// A block that takes the writes of one unit.
+/// The log of a unit: the block that takes its writes.
 #[derive(Clone, Debug)]
 struct Log {
     block: u32,
-    /// By row of the unit, the log's row with the newest of it.
+    /// For each row of the unit, the row of the log with its newest version.
     newest: Vec<u32>,
     rows: u32,
-    /// Whether row n of the log is row n of the unit, as far as it goes.
+    /// Whether row n of the log is row n of the unit for all its rows.
     is_ordered: bool,
 }
 
-/// A row of the disk: of which unit, and where in it.
+/// A row of the disk: its unit and its index in the unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Row {
     unit: u32,
@@ -99,19 +100,19 @@ struct State {
     flash: Flash,
     free: FreeBlocks,
     content: Content,
-    /// Block of each unit.
+    /// The block of each unit.
     blocks: Vec<u32>,
     logs: BTreeMap<u32, Log>,
-    /// Units that have a log, the one that got it first in front.
+    /// Units that have a log, oldest log first.
     order: VecDeque<u32>,
     counts: MergeCounts,
-    /// Rows that were read ahead, and when each is in the buffer.
+    /// Rows that were read ahead, each with the time at which it is in the buffer.
     ahead: BTreeMap<u64, u64>,
-    /// The byte behind the last read.
+    /// End offset of the last read.
     read_end: u64,
 }
 
-/// A drive with a map of large units.
+/// A drive that maps large units.
 pub struct BlockMapped<C> {
     spec: BlockMappedSpec,
     clock: C,
@@ -121,7 +122,7 @@ pub struct BlockMapped<C> {
     written: WaitQueue,
 }
 
-/// The right to write, until it is dropped.
+/// The exclusive right to write, until dropped.
 struct Turn<'a, C>(&'a BlockMapped<C>);
 
 impl<C> Drop for Turn<'_, C> {
@@ -142,7 +143,8 @@ impl Layout {
         Ok(Self { shape, size_bytes, stripe_units, units, logs_max })
     }
 
-    /// Blocks that a die needs: for its units, for the logs if all are on it, and for a merge.
+    /// Returns the number of blocks that a die needs: for its units, for all logs in case they are
+    /// all on this die, and for one merge.
     fn die_blocks(&self) -> u64 {
         u64::from(self.units.div_ceil(self.shape.dies())) + u64::from(self.logs_max) + 1
     }
@@ -159,20 +161,20 @@ impl Layout {
         BlockAddress { die: unit % self.shape.dies(), block }
     }
 
-    /// Where the bytes of a row of a block are held.
+    /// Returns the key under which the bytes of a row are stored.
     fn slot(&self, address: BlockAddress, row: u32) -> u64 {
         let block = u64::from(address.die) * u64::from(self.shape.blocks_per_plane);
         (block + u64::from(address.block)) * u64::from(self.shape.pages_per_block) + u64::from(row)
     }
 
-    /// The rows that a range touches.
+    /// Returns the rows that a range touches.
     fn parts(&self, offset: u64, len: u64) -> impl Iterator<Item = Part> + use<> {
         parts(self.shape.row_bytes().into(), offset, len)
     }
 }
 
 impl State {
-    /// Where the newest of a row is, if it was ever written.
+    /// Returns the address of the newest version of a row, if the row was ever written.
     fn find(&self, row: Row) -> Option<(BlockAddress, u32)> {
         if let Some(log) = self.logs.get(&row.unit) {
             let newest = log.newest[row.within as usize];
@@ -183,7 +185,7 @@ impl State {
         self.find_below(row)
     }
 
-    /// Where a row is in the unit itself.
+    /// Returns the address of a row in the unit itself.
     fn find_below(&self, row: Row) -> Option<(BlockAddress, u32)> {
         let block = self.blocks[row.unit as usize];
         let address = self.layout.address(row.unit, block);
@@ -198,8 +200,8 @@ impl State {
         self.order.push_back(unit);
     }
 
-    /// Programs a row, of which `bytes` are new from byte `within` on, in its unit's log, which has
-    /// room; gives when it is in the array.
+    /// Programs a row in the log of its unit, which has room; `bytes` replace the row from byte
+    /// `within` on. Returns the time at which the row is programmed.
     fn program(&mut self, now_ns: u64, row: Row, within: usize, bytes: &[u8]) -> Result<u64> {
         let shape = self.layout.shape;
         let old = self.find(row);
@@ -223,13 +225,13 @@ impl State {
         log.rows += 1;
         let is_complete = log.is_ordered && log.rows == shape.pages_per_block;
         if is_complete {
-            // Only an erase, for which nobody waits.
+            // Only an erase, for which no request waits.
             self.merge(now_ns, row.unit)?;
         }
         Ok(ended_ns)
     }
 
-    /// Makes one block of a unit and its log; gives when that has ended.
+    /// Merges a unit and its log into one block. Returns the time at which the merge ends.
     fn merge(&mut self, now_ns: u64, unit: u32) -> Result<u64> {
         let log = self.logs.remove(&unit).expect("a unit that is merged has a log");
         self.order.retain(|&other| other != unit);
@@ -241,12 +243,11 @@ impl State {
         };
         let newest_end = log.newest.iter().rposition(|&row| row != NONE).map_or(0, |at| at + 1);
         let end = old_rows.max(newest_end as u32);
-        let (target, from) = match log.is_ordered {
-            true => (log_address, log.rows),
-            false => {
-                let block = self.free.take(log_address.die, Worn::Least);
-                (self.layout.address(unit, block), 0)
-            }
+        let (target, from) = if log.is_ordered {
+            (log_address, log.rows)
+        } else {
+            let block = self.free.take(log_address.die, Worn::Least);
+            (self.layout.address(unit, block), 0)
         };
         for within in from..end {
             let newest = log.newest[within as usize];
@@ -259,7 +260,7 @@ impl State {
                 self.flash.read(now_ns, address, at, shape.planes, shape.row_bytes())?;
                 held = self.content.take(self.layout.slot(address, at));
             }
-            // What nobody has is programmed too: rows are programmed in order.
+            // Rows without data are programmed too: a block is programmed in order.
             self.flash.program(now_ns, target, within)?;
             self.content.put(self.layout.slot(target, within), held);
             self.counts.rows_copied += 1;
@@ -279,17 +280,17 @@ impl State {
         Ok(self.flash.free_at_ns(log_address.die))
     }
 
-    /// Erases a block and what it holds.
+    /// Erases a block and drops its bytes.
     fn erase(&mut self, now_ns: u64, address: BlockAddress) -> Result<()> {
         for row in 0..self.flash.programmed_rows(address) {
             self.content.take(self.layout.slot(address, row));
         }
         self.flash.erase(now_ns, address)?;
-        self.free.give(address, self.flash.erases(address));
+        self.free.release(address, self.flash.erases(address));
         Ok(())
     }
 
-    /// Reads rows ahead of a stream that has come to `end`.
+    /// Reads ahead of a sequential stream that has reached `end`.
     fn read_ahead(&mut self, now_ns: u64, end: u64, buffer_bytes: u64) -> Result<()> {
         let (shape, size_bytes) = (self.layout.shape, self.layout.size_bytes);
         let rows = buffer_bytes / u64::from(shape.row_bytes());
@@ -310,16 +311,16 @@ impl State {
 }
 
 impl<C: Clock> BlockMapped<C> {
-    /// An empty drive with a disk of `size_bytes` bytes.
+    /// Creates an empty drive with a disk of `size_bytes` bytes.
     ///
     /// # Errors
-    /// `InvalidInput` for flash that cannot be, or that does not hold the units, the logs and the
-    /// room for a merge.
+    /// `InvalidInput` for an impossible flash, or one without room for the units, the logs and a
+    /// merge.
     pub fn new(size_bytes: u64, spec: BlockMappedSpec, clock: C) -> Result<Self> {
-        let wrong = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
+        let wrong = |what: String| Err(Error::InvalidInput(what.into()));
         let flash = Flash::new(spec.shape, spec.timing)?;
         if !(0.0..=50.0).contains(&spec.bad_percent) {
-            return wrong("0 to 50 per cent of the blocks are bad".into());
+            return wrong("bad_percent must be from 0 to 50".into());
         }
         if spec.out_bytes_per_s == 0 {
             return wrong("the speed of the link must not be zero".into());
@@ -348,17 +349,17 @@ impl<C: Clock> BlockMapped<C> {
         Ok(Self { spec, clock, layout, state: RefCell::new(state), is_writing, written })
     }
 
-    /// What became of logs so far.
+    /// Returns the merges so far, by kind.
     pub fn merges(&self) -> MergeCounts {
         self.state.borrow().counts
     }
 
-    /// What was done to the flash so far.
+    /// Returns the flash operations so far.
     pub fn flash_counts(&self) -> FlashCounts {
         self.state.borrow().flash.counts()
     }
 
-    /// How often each block was erased that is not bad.
+    /// Returns the erase count of each good block.
     pub fn wear(&self) -> Vec<u32> {
         let state = self.state.borrow();
         state.free.erases(&state.flash).collect()
@@ -367,19 +368,20 @@ impl<C: Clock> BlockMapped<C> {
     /// Reads whole sectors.
     ///
     /// # Errors
-    /// `InvalidInput` for a range that is not of whole sectors of the disk.
+    /// `InvalidInput` for a range that is not aligned to sectors or beyond the disk.
     pub async fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         let len = target.len() as u64;
         check_range(self.layout.size_bytes, offset, len)?;
         let ended_ns = self.sense(offset, target)?;
-        // The wire takes what is there while the flash reads the rest, but for the last row.
+        // The host receives what is ready while the flash reads the rest, except for the last row.
         let row_bytes = u64::from(self.layout.shape.row_bytes());
         let early_ns = transfer_ns(len.saturating_sub(row_bytes), self.spec.out_bytes_per_s);
         self.until_ns(ended_ns.saturating_sub(early_ns)).await;
         Ok(())
     }
 
-    /// Reads, and ahead if this continues the read before; gives when the last byte is there.
+    /// Reads, with read-ahead if this read continues the previous one. Returns the time at which
+    /// the last byte is available.
     fn sense(&self, offset: u64, target: &mut [u8]) -> Result<u64> {
         let now_ns = self.clock.now_ns();
         let state = &mut *self.state.borrow_mut();
@@ -403,17 +405,18 @@ impl<C: Clock> BlockMapped<C> {
         }
         let is_stream = offset == state.read_end;
         state.read_end = offset + len;
-        match is_stream {
-            true => state.read_ahead(now_ns, offset + len, self.spec.buffer_bytes)?,
-            false => state.ahead.clear(),
+        if is_stream {
+            state.read_ahead(now_ns, offset + len, self.spec.buffer_bytes)?
+        } else {
+            state.ahead.clear()
         }
         Ok(ended_ns)
     }
 
-    /// Writes whole sectors; they are in the flash when this returns.
+    /// Writes whole sectors; they are in flash when this returns.
     ///
     /// # Errors
-    /// `InvalidInput` for a range that is not of whole sectors of the disk.
+    /// `InvalidInput` for a range that is not aligned to sectors or beyond the disk.
     pub async fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         check_range(self.layout.size_bytes, offset, bytes.len() as u64)?;
         let _turn = self.turn().await;
@@ -437,20 +440,20 @@ impl<C: Clock> BlockMapped<C> {
         Ok(())
     }
 
-    /// Waits until what was written before is in the flash.
+    /// Waits until all earlier writes are in flash.
     ///
     /// # Errors
-    /// None so far.
+    /// No error is possible yet.
     pub async fn flush(&self) -> Result<()> {
         drop(self.turn().await);
         Ok(())
     }
 
-    /// Lets sectors read as zeroes, which the drive's map is taken to remember at no cost; the
-    /// blocks of units that lie within the range as a whole are erased.
+    /// Makes sectors read as zeroes, which the map is assumed to record at no cost, and erases the
+    /// blocks of units that lie completely in the range.
     ///
     /// # Errors
-    /// `InvalidInput` for a range that is not of whole sectors of the disk.
+    /// `InvalidInput` for a range that is not aligned to sectors or beyond the disk.
     pub async fn trim(&self, offset: u64, len: u64) -> Result<()> {
         check_range(self.layout.size_bytes, offset, len)?;
         let _turn = self.turn().await;
@@ -495,7 +498,7 @@ impl<C: Clock> BlockMapped<C> {
                         return Ok(());
                     }
                     None => {
-                        let oldest = *state.order.front().expect("every log has a place in order");
+                        let oldest = *state.order.front().expect("every log is in the queue");
                         state.merge(now_ns, oldest)?
                     }
                 }
@@ -504,7 +507,7 @@ impl<C: Clock> BlockMapped<C> {
         }
     }
 
-    /// Merges the oldest log; gives when that has ended.
+    /// Merges the oldest log. Returns the time at which the merge ends.
     fn merge_oldest(&self) -> Result<Option<u64>> {
         let now_ns = self.clock.now_ns();
         let state = &mut *self.state.borrow_mut();

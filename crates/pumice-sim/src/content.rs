@@ -1,31 +1,33 @@
-//! The bytes of a drive that does not compress, in memory, by numbered slots of one size.
+//! The bytes of a drive that does not compress, in memory, in numbered slots of equal size.
 //!
-//! A slot of equal bytes takes no memory for them, and one of zeroes none at all: a span that a
-//! benchmark fills with one byte may be larger than the machine. Nothing here takes time.
+//! A slot of identical bytes takes no memory for them, and a slot of zeroes takes none at all: a
+//! span that a benchmark fills with one byte can be larger than the machine's memory. No operation
+//! takes virtual time.
 
 use std::collections::BTreeMap;
 
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
-/// Bytes of a sector, the finest that is read and written.
+/// Bytes of a sector, the unit of reads and writes.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
-/// What a slot holds; all zeroes if there is none.
+/// The content of a slot; an absent slot is all zeroes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// The same byte all over.
+    /// One byte repeated.
     Fill(u8),
-    /// Any bytes: as many as the slots of its [`Content`] have.
+    /// Any bytes, of the slot size of the [`Content`].
     Bytes(Box<[u8]>),
 }
 
 impl Slot {
-    /// What holds these bytes; `None` if all of them are zero.
+    /// Returns the slot for these bytes; `None` if all of them are zero.
     fn of(bytes: &[u8]) -> Option<Self> {
         let first = *bytes.first()?;
-        match bytes.iter().all(|&byte| byte == first) {
-            true => (first != 0).then_some(Self::Fill(first)),
-            false => Some(Self::Bytes(bytes.into())),
+        if bytes.iter().all(|&byte| byte == first) {
+            (first != 0).then_some(Self::Fill(first))
+        } else {
+            Some(Self::Bytes(bytes.into()))
         }
     }
 }
@@ -33,15 +35,15 @@ impl Slot {
 /// The part of a range that lies in one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
-    /// Which slot.
+    /// Number of the slot.
     pub(super) slot: u64,
-    /// First byte in it.
+    /// Offset of the first byte in the slot.
     pub(super) within: usize,
-    /// Bytes.
+    /// Length in bytes.
     pub(super) len: usize,
 }
 
-/// The slots of `slot_bytes` bytes that a range touches, in order.
+/// Returns the parts of a range, one for each slot of `slot_bytes` bytes that it touches, in order.
 pub(super) fn parts(slot_bytes: u64, offset: u64, len: u64) -> impl Iterator<Item = Part> {
     let end = offset + len;
     (offset / slot_bytes..end.div_ceil(slot_bytes)).map(move |slot| {
@@ -51,21 +53,24 @@ pub(super) fn parts(slot_bytes: u64, offset: u64, len: u64) -> impl Iterator<Ite
     })
 }
 
+/// Checks that a range consists of whole sectors of the disk.
+///
 /// # Errors
-/// `InvalidInput` for a range that is not of whole sectors of the disk.
+/// `InvalidInput` if it does not.
 pub(super) fn check_range(size_bytes: u64, offset: u64, len: u64) -> Result<()> {
     if !offset.is_multiple_of(SECTOR_BYTES) || !len.is_multiple_of(SECTOR_BYTES) {
-        let what = format!("{len} bytes at {offset} are no whole sectors of {SECTOR_BYTES} bytes");
-        return Err(Error::new(ErrorKind::InvalidInput, what));
+        let what =
+            format!("{len} bytes at {offset} are not aligned to sectors of {SECTOR_BYTES} bytes");
+        return Err(Error::InvalidInput(what.into()));
     }
     if offset.checked_add(len).is_none_or(|end| end > size_bytes) {
-        let what = format!("{len} bytes at {offset} reach beyond the disk's {size_bytes}");
-        return Err(Error::new(ErrorKind::InvalidInput, what));
+        let what = format!("{len} bytes at {offset} reach beyond the disk of {size_bytes} bytes");
+        return Err(Error::InvalidInput(what.into()));
     }
     Ok(())
 }
 
-/// Bytes by slot.
+/// The slots of a drive.
 #[derive(Clone, Debug)]
 pub(super) struct Content {
     slot_bytes: usize,
@@ -73,15 +78,15 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// Nothing but zeroes, in slots of `slot_bytes` bytes.
+    /// Creates content of zeroes, in slots of `slot_bytes` bytes.
     pub(super) fn new(slot_bytes: usize) -> Self {
         Self { slot_bytes, slots: BTreeMap::new() }
     }
 
-    /// Reads a slot from byte `within` on, to its end at most.
+    /// Reads a slot from byte `within` on, at most to its end.
     ///
     /// # Panics
-    /// If `target` reaches beyond the slot.
+    /// If `target` reaches beyond the end of the slot.
     pub(super) fn read(&self, slot: u64, within: usize, target: &mut [u8]) {
         match self.slots.get(&slot) {
             None => target.fill(0),
@@ -90,10 +95,10 @@ impl Content {
         }
     }
 
-    /// Writes a slot from byte `within` on; its other bytes stay.
+    /// Writes a slot from byte `within` on; its other bytes are kept.
     ///
     /// # Panics
-    /// If `bytes` reach beyond the slot.
+    /// If `bytes` reach beyond the end of the slot.
     pub(super) fn write(&mut self, slot: u64, within: usize, bytes: &[u8]) {
         if bytes.len() == self.slot_bytes {
             self.put(slot, Slot::of(bytes));
@@ -105,12 +110,12 @@ impl Content {
         self.put(slot, Slot::of(&whole));
     }
 
-    /// What a slot holds, which is zeroes from now on.
+    /// Removes and returns the content of a slot, which reads as zeroes from then on.
     pub(super) fn take(&mut self, slot: u64) -> Option<Slot> {
         self.slots.remove(&slot)
     }
 
-    /// Replaces what a slot holds.
+    /// Replaces the content of a slot.
     pub(super) fn put(&mut self, slot: u64, held: Option<Slot>) {
         match held {
             Some(held) => self.slots.insert(slot, held),
@@ -118,7 +123,7 @@ impl Content {
         };
     }
 
-    /// Slots that hold anything but zeroes.
+    /// Returns the number of slots that hold anything but zeroes.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
         self.slots.len()

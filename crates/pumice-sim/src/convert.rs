@@ -1,64 +1,64 @@
-//! From a profile's numbers to what the simulations take.
+//! Converts the numbers of a profile into the parameters of the simulations.
 //!
-//! **What a profile's flash programs beside data** (parity, ECC beyond the spare area, the drive's
-//! own metadata) is taken off the speed of programming, not off the space: a profile's flash is as
-//! large as it says, and its size was sold with that in mind.
+//! **Programmed bytes that are not data** (parity, ECC beyond the spare area, the drive's own
+//! metadata) reduce the programming speed, not the space: the flash of a profile has the stated
+//! size, and the size of the disk was chosen with this overhead in mind.
 
 use super::front::FrontSpec;
 use super::ftl::{BLOCK_BYTES, LogSpec, StoredSizes, VictimPolicy};
 use super::map_pages::MapSpec;
-use super::profile::{Design, Flash, Profile, Told};
+use super::profile::{Design, Flash, Profile, Sourced};
 use crate::nand::{FlashShape, FlashTiming};
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 use pumice_drive::codec::Codec;
 
-/// Longest command that a host sends: what systems of 2010 split requests into. Several are in
-/// flight at once, so that the wire carries one while the flash reads the next.
+/// Longest command that a host sends: systems of 2010 split requests at this size. Several are in
+/// flight at once, so that the link carries one while the flash reads the next.
 const COMMAND_BYTES_MAX: u64 = 128 << 10;
 
-/// Free segments below which garbage collection begins: one more than it can do with.
+/// Garbage collection begins below this number of free segments: one more than its minimum.
 const FREE_SEGMENTS: u32 = 3;
 
-/// A drive evens wear out when its blocks are further apart than this share of their life, in per
-/// cent (arbitrary: it is not published).
+/// Wear leveling begins when the erase counts of blocks differ by more than this share of their
+/// life, in per cent (arbitrary: no drive publishes it).
 const WEAR_GAP_PERCENT: u64 = 5;
 
-/// Segments of a drive that was scaled down, at least, as far as its blocks can be made shorter:
-/// garbage collection of fewer costs visibly more.
+/// Least number of segments of a scaled-down drive, as far as its blocks can be made shorter:
+/// garbage collection among fewer segments costs visibly more.
 const SCALED_SEGMENTS: u32 = 256;
 
-/// Pages of a block that was made shorter, at least (arbitrary).
+/// Least number of pages of a shortened block (arbitrary).
 const SCALED_PAGES: u32 = 8;
 
-/// The flash of a drive that is a log.
+/// Returns the flash of a log-structured drive.
 ///
 /// # Errors
-/// `Unsupported` for all others.
+/// `Unsupported` for drives of any other kind.
 pub(super) fn log_flash(profile: &Profile) -> Result<&Flash> {
     let Design::Log { flash } = &profile.design else {
         let what = format!("{} is of kind \"{}\"", profile.id, profile.kind());
-        let what = format!("{what}, which has no simulation without content: take a \"log\"");
-        return Err(Error::new(ErrorKind::Unsupported, what));
+        let what = format!("{what}, which cannot be simulated without content: use a \"log\"");
+        return Err(Error::Unsupported(what.into()));
     };
     Ok(flash)
 }
 
-/// A number of a profile that is a count.
+/// Converts a number of a profile into a count.
 ///
 /// # Errors
-/// `InvalidInput` if it is too large.
-pub(super) fn whole(profile: &Profile, key: &str, told: &Told<u64>) -> Result<u32> {
+/// `InvalidInput` if it does not fit 32 bits.
+pub(super) fn whole(profile: &Profile, key: &str, number: &Sourced<u64>) -> Result<u32> {
     let too_large = |_| {
-        let what = format!("{}: {key} of {} is too large", profile.id, told.is);
-        Error::new(ErrorKind::InvalidInput, what)
+        let what = format!("{}: {key} of {} is too large", profile.id, number.is);
+        Error::InvalidInput(what.into())
     };
-    u32::try_from(told.is).map_err(too_large)
+    u32::try_from(number.is).map_err(too_large)
 }
 
-/// What stands between a host and the controller.
+/// Returns the parameters of the front: the queue, the link and the processor.
 ///
 /// # Errors
-/// `InvalidInput` for a queue that is too deep.
+/// `InvalidInput` if the queue is too deep.
 pub(super) fn front(profile: &Profile) -> Result<FrontSpec> {
     let (link, controller) = (&profile.link, &profile.controller);
     let cap_ns = controller.cap_write_per_s.as_ref().map_or(0, |cap| 1_000_000_000 / cap.is);
@@ -74,25 +74,25 @@ pub(super) fn front(profile: &Profile) -> Result<FrontSpec> {
     })
 }
 
-/// Longest command in bytes that is sent to the drive.
+/// Returns the length of the longest command that is sent to the drive, in bytes.
 pub(super) fn command_bytes_max(profile: &Profile) -> u64 {
     let block = u64::from(BLOCK_BYTES);
     COMMAND_BYTES_MAX.min(profile.link.request_bytes_max.is / block * block)
 }
 
-/// What of the map is at hand, unless all of it is.
+/// Returns the parameters of the map cache; `None` if the whole map is in memory.
 pub(super) fn map(profile: &Profile) -> Option<MapSpec> {
     let controller = &profile.controller;
     let map = controller.map_read_ns.as_ref().zip(controller.map_at_hand_bytes.as_ref());
-    map.map(|(read, at_hand)| MapSpec { read_ns: read.is, at_hand_bytes: at_hand.is })
+    map.map(|(read, cached)| MapSpec { read_ns: read.is, cached_bytes: cached.is })
 }
 
-/// How the flash is built.
+/// Returns the geometry of the flash.
 ///
 /// # Errors
 /// `InvalidInput` for flash beyond what can be simulated.
 pub(super) fn shape(profile: &Profile, flash: &Flash) -> Result<FlashShape> {
-    let whole = |key, told| whole(profile, key, told);
+    let whole = |key, number| whole(profile, key, number);
     Ok(FlashShape {
         channels: whole("channels", &flash.channels)?,
         dies_per_channel: whole("dies_per_channel", &flash.dies_per_channel)?,
@@ -103,7 +103,7 @@ pub(super) fn shape(profile: &Profile, flash: &Flash) -> Result<FlashShape> {
     })
 }
 
-/// What the flash takes; programming also for what is no data.
+/// Returns the times of the flash, where programming includes the overhead that is not data.
 pub(super) fn timing(flash: &Flash) -> FlashTiming {
     let sent_ns = flash.transfer_ns() * flash.planes_at_once() as f64;
     let row_ns = (sent_ns + flash.program_ns.is as f64) / (1.0 - flash.overhead_percent.is / 100.0);
@@ -118,12 +118,13 @@ pub(super) fn timing(flash: &Flash) -> FlashTiming {
 }
 
 impl LogSpec {
-    /// The layer of a profile: compressing if the profile has a codec, with `stored` of each block,
-    /// else page-mapped, whatever `stored` says. Frames have no header of their own: profiles count
-    /// that as part of `stored_min` and `overhead_percent`.
+    /// Returns the translation layer of a profile. It compresses if the profile has a codec, and
+    /// then stores the fraction `stored` of each block; otherwise it is page-mapped and ignores
+    /// `stored`. Frames have no header of their own: profiles include it in `stored_min` and
+    /// `overhead_percent`.
     ///
     /// # Errors
-    /// `Unsupported` for drives that are no log; `InvalidInput` for what cannot be simulated.
+    /// `Unsupported` for drives of another kind; `InvalidInput` for what cannot be simulated.
     pub fn of(profile: &Profile, stored: StoredSizes) -> Result<Self> {
         let flash = log_flash(profile)?;
         let shape = shape(profile, flash)?;
@@ -149,18 +150,18 @@ impl LogSpec {
             wear_gap_max: Some(u32::try_from(wear_gap).unwrap_or(u32::MAX)),
         };
         let of_profile =
-            |error: Error| Error::new(error.kind(), profile.id.clone()).caused_by(error);
+            |error: Error| Error::Profile { profile: profile.id.clone(), source: Box::new(error) };
         spec.check().map_err(of_profile)?;
         Ok(spec)
     }
 
-    /// The same flash sold as a drive of another size: over-provisioned by so many per cent of
-    /// that size, where the flash counts as in [`raw_bytes`](Self::raw_bytes).
+    /// Returns the same flash sold as a drive of another size: over-provisioned by `percent` of
+    /// that size, with the flash counted as in [`raw_bytes`](Self::raw_bytes).
     ///
     /// # Errors
-    /// `InvalidInput` if garbage collection would find no room.
+    /// `InvalidInput` if garbage collection would have no room.
     pub fn over_provisioned(mut self, percent: f64) -> Result<Self> {
-        // None yet that must fit.
+        // No block has to fit yet.
         self.user_blocks = 1;
         let user_bytes = self.raw_bytes()? / (1.0 + percent / 100.0);
         self.user_blocks = (user_bytes / f64::from(BLOCK_BYTES)) as u64;
@@ -168,12 +169,13 @@ impl LogSpec {
         Ok(self)
     }
 
-    /// A smaller drive that does nearly the same in less time: as many dies, over-provisioned
-    /// alike, with fewer blocks, none of them bad, and if need be shorter ones, which are erased
-    /// faster in proportion. It has about `size_bytes`; a drive that is not larger stays as it is.
+    /// Returns a smaller drive that behaves almost alike in less time: the same number of dies and
+    /// over-provisioning, fewer blocks, no bad blocks, and shorter blocks if necessary, which take
+    /// proportionally less time to erase. Its size is about `size_bytes`; a drive that is not
+    /// larger is returned unchanged.
     ///
     /// # Errors
-    /// `InvalidInput` for a drive too small to be one.
+    /// `InvalidInput` if the result would be too small for a drive.
     pub fn scaled(mut self, size_bytes: u64) -> Result<Self> {
         let user = self.user_blocks;
         let ratio = size_bytes as f64 / (user * u64::from(BLOCK_BYTES)) as f64;
@@ -190,11 +192,11 @@ impl LogSpec {
         }
         self.timing.erase_ns = self.timing.erase_ns * segment(&self) / before;
         self.bad_percent = 0.0;
-        // So many more than those that hold data, as `raw_bytes` counts.
+        // Segments beyond those that hold data, counted as in `raw_bytes`.
         let spare = f64::from(self.free_segments) + 0.5;
         let segments = (raw * ratio / segment(&self) as f64 + spare).ceil();
         self.shape.blocks_per_plane = segments as u32;
-        // None yet that must fit.
+        // No block has to fit yet.
         self.user_blocks = 1;
         self.user_blocks = (user as f64 * self.raw_bytes()? / raw) as u64;
         self.check()?;

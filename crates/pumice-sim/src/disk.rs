@@ -1,78 +1,79 @@
 //! A hard disk in virtual time, with its bytes in memory: one head that seeks and waits for its
-//! sector, a cache, and an order of what is done next.
+//! sector, a cache, and a command scheduler.
 //!
 //! ```text
-//! write   into the cache, when there is room -> done;   later, in some order: to the platters
-//! read    in the cache, or passing under the head now -> done;  else a place in the queue
-//! head    seek -> wait for the sector -> bytes pass;    after a read it goes on reading ahead
-//! flush   waits until no write is left in the cache; what comes behind it waits too
+//! write   into the cache when it has room -> done;   later, in scheduled order: to the platters
+//! read    in the cache, or passing under the head now -> done;   else into the queue
+//! head    seek -> wait for the sector -> bytes pass;   after a read, it reads ahead
+//! flush   waits until the cache holds no write; later requests wait for the flush
 //! ```
 //!
-//! **Order**: what hosts wait for goes first: reads; writes as well while the cache is full or a
-//! flush waits. With NCQ, of the first so many of them the one that the head comes to soonest; else
-//! the first. Nobody is passed over for ever.
+//! **Order**: operations that hosts wait for go first: reads, and also writes while the cache is
+//! full or a flush waits. With NCQ, the head takes the one it reaches first among the oldest
+//! `reorder_max` operations; without NCQ, the oldest. No operation is passed over forever.
 //!
-//! **The cache** is two things at once that do not take room from each other: writes that wait, up
-//! to its size, and one stretch of what was read, up to its size ahead of the reader. A second
-//! stream that is read at the same time begins a new stretch each time.
+//! **The cache** has two independent parts that do not compete for room: pending writes, up to its
+//! size, and one contiguous range of read data, up to its size ahead of the reader. A second
+//! sequential reader replaces that range each time.
 //!
-//! A write that is repeated while it waits takes no further place. A read that is covered by one
-//! waiting write takes no time; one that is covered by several goes to the platters, which is a
-//! question of time only: bytes are held by LBA, not by place. Nothing is ever reassigned or lost.
+//! Writing a sector again while its write is pending takes no further room. A read that one pending
+//! write covers takes no time; a read that several of them cover goes to the platters, which
+//! affects only its time: bytes are stored by LBA. The model has no bad sectors and loses no data.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use super::content::{Content, Part, check_range, parts};
+use crate::{Error, Result};
+use pumice_drive::base::Clock;
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::wait::WaitQueue;
-use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 
 mod platters;
 
 use platters::Platters;
 
-/// How often the first in a queue is passed over at most; arbitrary.
+/// Limit on how often the oldest operation in a queue is passed over; arbitrary.
 const PASSED_MAX: u32 = 64;
 
-/// What a disk is, behind its front.
+/// Parameters of a disk, without its front.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DiskSpec {
-    /// Turns a minute.
+    /// Revolutions per minute.
     pub rpm: u64,
-    /// Seek to the next track, in ns.
+    /// Seek time to the next track, in ns.
     pub seek_track_ns: u64,
-    /// Seek between two random places, in ns.
+    /// Mean seek time between two random tracks, in ns.
     pub seek_average_ns: u64,
-    /// Seek over the whole disk, in ns.
+    /// Seek time over the whole disk, in ns.
     pub seek_full_ns: u64,
-    /// Bytes a second under the head on the outermost track.
+    /// Bytes per second on the outermost track.
     pub outer_bytes_per_s: u64,
-    /// On the innermost track; not more.
+    /// Bytes per second on the innermost track; not more than on the outermost.
     pub inner_bytes_per_s: u64,
-    /// Bytes of writes that wait at most, and of what is read ahead.
+    /// Limit on the bytes of pending writes, and on those of read-ahead.
     pub cache_bytes: u64,
-    /// Whether what the head comes to soonest goes first.
+    /// Whether the drive reorders commands by access time.
     pub ncq: bool,
-    /// With `ncq`, among how many of those that came first, from 1.
+    /// With `ncq`, the number of oldest operations among which the drive chooses, from 1.
     pub reorder_max: u32,
 }
 
-/// What a disk has done.
+/// Operations of a disk so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskCounts {
-    /// Reads for which the head went somewhere.
+    /// Reads that moved the head.
     pub head_reads: u64,
-    /// Writes that it carried out.
+    /// Writes that moved the head.
     pub head_writes: u64,
-    /// Reads that were answered by the cache, or by what passed under the head.
+    /// Reads that the cache or the read-ahead under the head served.
     pub cached_reads: u64,
-    /// Nanoseconds in which the head sought or waited for a sector.
+    /// Time in seeks and rotational delays, in ns.
     pub access_ns: u64,
 }
 
-/// What a read waits for.
+/// Completion flag of a read.
 type Done = Rc<Cell<bool>>;
 
 #[derive(Clone, Debug)]
@@ -83,56 +84,56 @@ struct Read {
     done: Done,
 }
 
-/// The stretch of the disk that reading ahead has in the cache.
+/// The contiguous range of the disk that read-ahead holds in the cache.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ahead {
     from: u64,
-    /// In the cache up to here.
+    /// End of the part that is in the cache.
     base: u64,
-    /// Since when the head is reading on from `base`; it has gone elsewhere if `None`.
+    /// Start of the read that continues from `base`; `None` if the head has moved elsewhere.
     reading_since_ns: Option<u64>,
-    /// Where it stops.
+    /// Offset at which reading ahead stops.
     limit: u64,
-    /// Up to where somebody has read it, or waits for it.
+    /// End of the part that a host has read or waits for.
     wanted: u64,
 }
 
-/// What the head does next.
+/// The next operation of the head.
 struct Job {
     offset: u64,
     len: u64,
-    /// Of a read.
+    /// Completion flag, of a read.
     done: Option<Done>,
 }
 
 struct State {
     platters: Platters,
-    /// Where the head is, in turns, when it does not read ahead.
+    /// Position of the head in turns, while it does not read ahead.
     head: f64,
     ahead: Ahead,
     reads: VecDeque<Read>,
-    /// Offsets of writes that wait, the first in front, with the number of each.
+    /// Offsets of pending writes, oldest first, with the number of each.
     order: VecDeque<(u64, u64)>,
-    /// Bytes of each.
+    /// Length of each pending write in bytes.
     writes: BTreeMap<u64, u64>,
-    /// Bytes in the cache that are on their way to the platters, or wait for it.
+    /// Bytes in the cache that are pending or being written.
     write_bytes: u64,
-    /// The write that is being carried out.
+    /// The write in progress.
     current: Option<(u64, u64)>,
     numbers: u64,
-    /// How often the first read, and the first write, were passed over.
+    /// How often the oldest read and the oldest write were passed over.
     passed: [u32; 2],
     content: Content,
     counts: DiskCounts,
 }
 
-/// A disk.
+/// A simulated hard disk.
 pub struct Disk<C> {
     spec: DiskSpec,
     size_bytes: u64,
     clock: C,
     state: RefCell<State>,
-    /// Hosts that wait for bytes to pass under the head, for room, and for all to be written.
+    /// Number of requests that wait for bytes to pass under the head, for room, and for a flush.
     wait_ahead: Cell<u32>,
     wait_room: Cell<u32>,
     wait_flush: Cell<u32>,
@@ -140,7 +141,7 @@ pub struct Disk<C> {
     ended: WaitQueue,
 }
 
-/// Somebody who waits, counted until dropped.
+/// A waiting request, counted until dropped.
 struct Waiting<'a>(&'a Cell<u32>);
 
 impl<'a> Waiting<'a> {
@@ -157,42 +158,47 @@ impl Drop for Waiting<'_> {
 }
 
 impl DiskSpec {
+    /// Checks the parameters.
+    ///
     /// # Errors
-    /// `InvalidInput` for platters that stand still, an inner rate of zero or beyond the outer one,
-    /// seeks that do not rise, and an order among nothing.
+    /// `InvalidInput` for platters that do not turn, an inner rate of zero or beyond the outer one,
+    /// seek times that do not increase, and a `reorder_max` of 0.
     pub fn check(&self) -> Result<()> {
-        let wrong = |what: &'static str| Err(Error::new(ErrorKind::InvalidInput, what));
+        let wrong = |what: &'static str| Err(Error::InvalidInput(what.into()));
         if self.rpm == 0 {
-            return wrong("a disk must turn");
+            return wrong("rpm must not be zero");
         }
         if self.inner_bytes_per_s == 0 || self.inner_bytes_per_s > self.outer_bytes_per_s {
-            return wrong("the rate of inner tracks must be from 1 to that of outer ones");
+            return wrong("inner_bytes_per_s must be from 1 to outer_bytes_per_s");
         }
         let seeks = [self.seek_track_ns, self.seek_average_ns, self.seek_full_ns];
         if !seeks.is_sorted() || self.seek_full_ns > 10_000_000_000 {
-            return wrong("seeks must rise from track to average to full, to ten seconds at most");
+            return wrong(
+                "seek times must increase from track to average to full, up to ten seconds",
+            );
         }
         if self.reorder_max == 0 {
-            return wrong("the next is chosen among one at least");
+            return wrong("reorder_max must be at least 1");
         }
         Ok(())
     }
 }
 
 impl State {
-    /// Up to where the head has read ahead.
+    /// Returns the end of what the head has read ahead.
     fn covered(&self, now_ns: u64) -> u64 {
         let Ahead { base, reading_since_ns, limit, .. } = self.ahead;
         match reading_since_ns {
             Some(since_ns) if now_ns > since_ns => {
-                let place = self.platters.passed(self.platters.place(base), now_ns - since_ns);
-                self.platters.offset(place).clamp(base, limit)
+                let position =
+                    self.platters.passed(self.platters.position(base), now_ns - since_ns);
+                self.platters.offset(position).clamp(base, limit)
             }
             _ => base,
         }
     }
 
-    /// When a range is in the cache, if that is not a question of going there.
+    /// Returns the time at which a range is in the cache, if no seek is needed for it.
     fn cached_at_ns(&self, now_ns: u64, offset: u64, end: u64, cache_bytes: u64) -> Option<u64> {
         let covers = |(from, len): (u64, u64)| from <= offset && end <= from + len;
         let waiting = self.writes.range(..=offset).next_back().map(|(&from, &len)| (from, len));
@@ -206,26 +212,26 @@ impl State {
         if end <= covered {
             return Some(now_ns);
         }
-        // Not farther than a turn beyond what somebody waits for: the head is going there anyway.
+        // At most one turn beyond what a host waits for: the head reaches it anyway.
         let since_ns = self.ahead.reading_since_ns?;
-        let goal = self.platters.place(covered.max(self.ahead.wanted));
-        let is_near = self.platters.place(offset) - goal < 1.0;
-        let base = self.platters.place(self.ahead.base);
-        let passes = since_ns + self.platters.pass_ns(base, self.platters.place(end)) + 1;
+        let goal = self.platters.position(covered.max(self.ahead.wanted));
+        let is_near = self.platters.position(offset) - goal < 1.0;
+        let base = self.platters.position(self.ahead.base);
+        let passes = since_ns + self.platters.pass_ns(base, self.platters.position(end)) + 1;
         (is_near && end <= self.ahead.limit).then_some(passes.max(now_ns))
     }
 
-    /// Lets reading ahead go on for a reader that has come to `end`, or waits for it: what passes
-    /// under the head then leaves the cache at once.
+    /// Continues reading ahead for a reader that has reached `end` or waits for it: bytes that pass
+    /// under the head then leave the cache at once.
     fn read_on(&mut self, now_ns: u64, end: u64, limit: u64) {
         if self.ahead.reading_since_ns.is_none() || end < self.ahead.from || end > self.ahead.limit
         {
             return;
         }
         if self.covered(now_ns) == self.ahead.limit && self.ahead.limit < limit {
-            // The head has stopped there, and what comes next has to come round again.
-            let place = self.platters.place(self.ahead.limit);
-            let access_ns = self.platters.access_ns(now_ns, place, self.ahead.limit);
+            // The head has stopped there, and the next sector has to come round again.
+            let position = self.platters.position(self.ahead.limit);
+            let access_ns = self.platters.access_ns(now_ns, position, self.ahead.limit);
             self.ahead.base = self.ahead.limit;
             self.ahead.reading_since_ns = Some(now_ns + access_ns);
         }
@@ -233,15 +239,15 @@ impl State {
         self.ahead.wanted = self.ahead.wanted.max(end);
     }
 
-    /// Where the head is.
+    /// Returns the position of the head.
     fn head(&self, now_ns: u64) -> f64 {
         match self.ahead.reading_since_ns {
-            Some(_) => self.platters.place(self.covered(now_ns)),
+            Some(_) => self.platters.position(self.covered(now_ns)),
             None => self.head,
         }
     }
 
-    /// Takes what is done next out of the queues.
+    /// Removes the next operation from the queues.
     fn choose(&mut self, now_ns: u64, spec: &DiskSpec, of: [bool; 2]) -> Option<Job> {
         let head = self.head(now_ns);
         let first = if spec.ncq { spec.reorder_max as usize } else { 1 };
@@ -251,9 +257,10 @@ impl State {
         let writes = writes.enumerate().map(|(at, write)| (1, at, write)).filter(|_| of[1]);
         let next = reads.chain(writes).min_by_key(|&(queue, at, (number, offset))| {
             let is_late = at == 0 && self.passed[queue] >= PASSED_MAX;
-            let access_ns = match spec.ncq && !is_late {
-                true => self.platters.access_ns(now_ns, head, offset),
-                false => 0,
+            let access_ns = if spec.ncq && !is_late {
+                self.platters.access_ns(now_ns, head, offset)
+            } else {
+                0
             };
             (access_ns, number)
         });
@@ -273,18 +280,18 @@ impl State {
         Some(Job { offset, len, done: None })
     }
 
-    /// Sends the head away; gives how long it takes to the first byte, and to the last.
+    /// Moves the head. Returns the time to the first byte of the operation, and to its last.
     fn go(&mut self, now_ns: u64, job: &Job) -> (u64, u64) {
         self.head = self.head(now_ns);
         self.ahead.base = self.covered(now_ns);
         self.ahead.reading_since_ns = None;
         let access_ns = self.platters.access_ns(now_ns, self.head, job.offset);
         let (from, to) =
-            (self.platters.place(job.offset), self.platters.place(job.offset + job.len));
+            (self.platters.position(job.offset), self.platters.position(job.offset + job.len));
         (access_ns, access_ns + self.platters.pass_ns(from, to))
     }
 
-    /// Adds a write to those that wait.
+    /// Adds a pending write.
     fn add(&mut self, offset: u64, len: u64) {
         let known = self.writes.get(&offset).copied();
         let longer = known.map_or(len, |known| len.saturating_sub(known));
@@ -298,7 +305,7 @@ impl State {
 }
 
 impl<C: Clock> Disk<C> {
-    /// An empty disk of `size_bytes` bytes. Nothing moves unless [`Disk::turn`] runs.
+    /// Creates an empty disk of `size_bytes` bytes. The head moves only while [`Disk::turn`] runs.
     ///
     /// # Errors
     /// Those of [`DiskSpec::check`].
@@ -331,12 +338,12 @@ impl<C: Clock> Disk<C> {
         })
     }
 
-    /// What it has done so far.
+    /// Returns the operations so far.
     pub fn counts(&self) -> DiskCounts {
         self.state.borrow().counts
     }
 
-    /// Moves the head, for ever: the task of this disk.
+    /// Moves the head forever: the task of this disk.
     pub async fn turn(self: Rc<Self>) {
         loop {
             let job = self.asked.wait_for(|| self.choose()).await;
@@ -344,7 +351,7 @@ impl<C: Clock> Disk<C> {
             self.clock.sleep_ns(ends_ns).await;
             let state = &mut *self.state.borrow_mut();
             let end = job.offset + job.len;
-            state.head = state.platters.place(end);
+            state.head = state.platters.position(end);
             state.counts.access_ns += access_ns;
             match job.done {
                 Some(done) => {
@@ -382,7 +389,7 @@ impl<C: Clock> Disk<C> {
     /// Reads whole sectors.
     ///
     /// # Errors
-    /// `InvalidInput` for a range that is not of whole sectors of the disk.
+    /// `InvalidInput` for a range that is not aligned to sectors or beyond the disk.
     pub async fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         let len = target.len() as u64;
         check_range(self.size_bytes, offset, len)?;
@@ -433,14 +440,14 @@ impl<C: Clock> Disk<C> {
                 }
             }
         }
-        // The head may go on with what waited for the reader.
+        // The head can continue past the data that waited for the reader.
         self.asked.wake_all();
     }
 
     /// Writes whole sectors, which are in the cache when this returns.
     ///
     /// # Errors
-    /// `InvalidInput` for a range that is not of whole sectors of the disk.
+    /// `InvalidInput` for a range that is not aligned to sectors or beyond the disk.
     pub async fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let len = bytes.len() as u64;
         check_range(self.size_bytes, offset, len)?;
@@ -464,7 +471,8 @@ impl<C: Clock> Disk<C> {
         Ok(())
     }
 
-    /// Whether a write may go to the cache now; one that is larger than it, when it is empty.
+    /// Returns whether the cache has room for a write; a write larger than the cache needs an empty
+    /// one.
     fn has_room(&self, offset: u64, len: u64) -> bool {
         let state = self.state.borrow();
         let longer = len.saturating_sub(state.writes.get(&offset).copied().unwrap_or(0));
@@ -472,11 +480,11 @@ impl<C: Clock> Disk<C> {
         self.wait_flush.get() == 0 && fits
     }
 
-    /// Waits until all that was written is on the platters. Writes that come later wait behind it,
-    /// as behind ATA's flush, which is not queued.
+    /// Waits until all earlier writes are on the platters. Later writes wait for the flush, as for
+    /// ATA's FLUSH CACHE, which is not queued.
     ///
     /// # Errors
-    /// None so far.
+    /// No error is possible yet.
     pub async fn flush(&self) -> Result<()> {
         {
             let _waiting = Waiting::new(&self.wait_flush);

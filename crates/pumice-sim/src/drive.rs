@@ -1,14 +1,14 @@
-//! Drives behind a host's link, with real bytes, in virtual time.
+//! Simulated drives with real bytes, attached to a host's link, in virtual time.
 //!
 //! ```text
-//! host -> front: queue, wire, processor -> log           the controller of this program, on flash
+//! host -> front: queue, link, processor -> log           the controller of this program, on flash
 //!                                       -> block-mapped  a map of large units, on flash
 //!                                       -> disk          a head over platters
 //! ```
 //!
-//! **What it costs**, beside what the flash, the platters and the front are told to take: nothing.
-//! Compressing and looking the map up take no virtual time of their own; a profile puts them into
-//! the time of a command. What the drive holds is in memory, compressed where the drive compresses.
+//! **Cost model**: only the flash, the platters and the front take virtual time. Compression and
+//! map look-ups take none of their own; a profile includes them in the time of a command. The
+//! content of the drive is in memory, compressed where the drive compresses.
 
 use std::rc::Rc;
 
@@ -22,8 +22,9 @@ use super::front::Front;
 use super::map_pages::MapPages;
 use super::stored::StoredBlocks;
 use crate::nand::{Flash, FlashCounts, NandMedium};
+use crate::{Error, Result};
+use pumice_drive::base::Clock;
 use pumice_drive::base::units::BLOCK_BYTES;
-use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 use pumice_drive::controller::{Drive, Info, OpenOptions, Spec, create};
 use pumice_drive::runtime::Runtime;
 
@@ -35,32 +36,32 @@ const PART_BYTES: usize = 16 << 10;
 
 pub use spec::{ControllerSpec, SimDesign, SimSpec};
 
-/// What a simulated drive has done since it was made.
+/// Counters of a simulated drive since its creation.
 #[derive(Clone, Debug)]
 pub struct SimCounts {
-    /// What only drives of its design have.
+    /// Counters that only drives of this design have.
     pub design: DesignCounts,
-    /// What was done to the flash; nothing on a disk.
+    /// Flash operations; all 0 for a disk.
     pub flash: FlashCounts,
-    /// Bytes that were programmed; 0 on a disk.
+    /// Programmed bytes; 0 for a disk.
     pub flash_bytes: u64,
-    /// How often each block was erased that is not bad; a disk has none.
+    /// Erase count of each good block; empty for a disk.
     pub wear: Vec<u32>,
 }
 
-/// What drives of one design have done.
+/// Counters of drives of one design.
 #[derive(Clone, Debug)]
 pub enum DesignCounts {
-    /// As the controller says it.
+    /// Information of the controller.
     Log(Box<Info>),
-    /// What became of the blocks that take writes.
+    /// Merges of log blocks.
     BlockMapped(MergeCounts),
-    /// What the head did.
+    /// Operations of the head.
     Disk(DiskCounts),
 }
 
 impl SimCounts {
-    /// What the controller of this program says, on a drive that is a log.
+    /// Returns the information of this program's controller, for a log-structured drive.
     pub fn controller(&self) -> Option<&Info> {
         match &self.design {
             DesignCounts::Log(info) => Some(info),
@@ -79,7 +80,7 @@ struct Log {
     page_bytes: u32,
 }
 
-/// What keeps the bytes.
+/// The part that stores the bytes.
 enum Core {
     Log(Log),
     BlockMapped(BlockMapped<Runtime>, u32),
@@ -87,7 +88,7 @@ enum Core {
 }
 
 impl Log {
-    /// A new, empty drive; its tasks run on `runtime`.
+    /// Creates an empty drive; its tasks run on `runtime`.
     fn new(size_bytes: u64, spec: &ControllerSpec, runtime: &Runtime) -> Result<Self> {
         let flash = Flash::new(spec.shape, spec.timing)?;
         let medium = NandMedium::new(flash, spec.nand, runtime.clone())?;
@@ -98,8 +99,9 @@ impl Log {
         let geometry = medium.geometry();
         let capacity_bytes = geometry.capacity_bytes();
         if capacity_bytes < size_bytes {
-            let what = format!("the flash holds {capacity_bytes} bytes, the disk has {size_bytes}");
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            let what =
+                format!("the flash holds {capacity_bytes} bytes, but the disk needs {size_bytes}");
+            return Err(Error::InvalidInput(what.into()));
         }
         let made = Spec {
             capacity_bytes: Some(capacity_bytes),
@@ -120,14 +122,14 @@ impl Log {
         Ok(Self { drive, medium, map, stored, ahead, page_bytes: spec.shape.page_bytes })
     }
 
-    /// Reads; gives how many bytes that took on flash.
+    /// Reads. Returns the number of bytes read from flash.
     async fn read(&self, offset: u64, target: &mut [u8]) -> Result<u64> {
         self.drive.read(offset, target).await?;
         Ok(self.unpack(offset, target))
     }
 
-    /// Turns what the controller gave into what the host wrote; gives how many bytes that took on
-    /// flash.
+    /// Restores the host's bytes from those of the controller. Returns the number of bytes read
+    /// from flash.
     fn unpack(&self, offset: u64, target: &mut [u8]) -> u64 {
         match &self.stored {
             None => target.len() as u64,
@@ -138,7 +140,7 @@ impl Log {
         }
     }
 
-    /// Has the command behind this one, of `len` bytes, read as well, if it is likely to come.
+    /// Starts reading the command of `len` bytes that follows this one, if it is likely to come.
     fn read_ahead(&self, offset: u64, len: u64, size_bytes: u64, runtime: &Runtime) -> Reading<'_> {
         let (reading, is_likely) = self.ahead.begin(offset, len);
         let next = offset + len;
@@ -164,9 +166,9 @@ impl Log {
             None => self.drive.write(offset, bytes, false).await,
             Some(stored) => self.drive.write(offset, &stored.cover(offset, bytes), false).await,
         };
-        // What began to be read meanwhile may be what was there before.
+        // A read-ahead that began in between may hold the old bytes.
         self.ahead.forget();
-        written
+        Ok(written?)
     }
 
     async fn trim(&self, offset: u64, len: u64) -> Result<()> {
@@ -176,7 +178,7 @@ impl Log {
         self.ahead.forget();
         let trimmed = self.drive.trim(offset, len, false).await;
         self.ahead.forget();
-        trimmed
+        Ok(trimmed?)
     }
 }
 
@@ -196,7 +198,7 @@ impl Core {
         })
     }
 
-    /// What a command that reads waits for before anything is read, in ns.
+    /// Returns how long a read command waits before the first byte is read, in ns.
     fn late_ns(&self, offset: u64) -> u64 {
         match self {
             Self::Log(Log { map: Some(map), .. }) => map.need(offset),
@@ -204,7 +206,7 @@ impl Core {
         }
     }
 
-    /// Bytes of a command that are read and sent together: all of them by a head.
+    /// Returns the bytes of a command that are read and sent together: all of them for a disk.
     fn part_bytes(&self) -> usize {
         match self {
             Self::Log(_) | Self::BlockMapped(..) => PART_BYTES,
@@ -212,7 +214,7 @@ impl Core {
         }
     }
 
-    /// Reads; gives how many bytes that took where they are stored.
+    /// Reads. Returns the number of bytes read from the storage.
     async fn read(&self, offset: u64, target: &mut [u8]) -> Result<u64> {
         let bytes = target.len() as u64;
         match self {
@@ -232,7 +234,7 @@ impl Core {
 
     async fn flush(&self) -> Result<()> {
         match self {
-            Self::Log(log) => log.drive.flush().await,
+            Self::Log(log) => Ok(log.drive.flush().await?),
             Self::BlockMapped(drive, _) => drive.flush().await,
             Self::Disk(disk) => disk.flush().await,
         }
@@ -242,7 +244,7 @@ impl Core {
         match self {
             Self::Log(log) => log.trim(offset, len).await,
             Self::BlockMapped(drive, _) => drive.trim(offset, len).await,
-            Self::Disk(_) => Err(Error::new(ErrorKind::Unsupported, "a hard disk has no trim")),
+            Self::Disk(_) => Err(Error::Unsupported("a hard disk has no trim".into())),
         }
     }
 
@@ -266,7 +268,7 @@ impl Core {
     }
 }
 
-/// A drive in virtual time. All methods may be called while others are under way.
+/// A simulated drive in virtual time. All methods may be called concurrently.
 pub struct SimDrive {
     runtime: Runtime,
     core: Core,
@@ -275,10 +277,11 @@ pub struct SimDrive {
 }
 
 impl SimDrive {
-    /// Makes a new, empty drive, at virtual time 0.
+    /// Creates an empty drive, at virtual time 0.
     ///
     /// # Errors
-    /// `InvalidInput` for what cannot be built, and a flash that does not hold the disk.
+    /// `InvalidInput` for an impossible specification, and for flash that is too small for the
+    /// disk.
     pub fn new(spec: SimSpec) -> Result<Self> {
         let runtime = Runtime::simulated();
         let front = Front::new(spec.front, runtime.clone())?;
@@ -286,36 +289,36 @@ impl SimDrive {
             || !spec.command_bytes_max.is_multiple_of(BLOCK_BYTES as u64)
         {
             let what = "the longest command must be a multiple of 4096 bytes";
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            return Err(Error::InvalidInput(what.into()));
         }
         let core = Core::new(spec.size_bytes, &spec.design, &runtime)?;
         Ok(Self { runtime, core, front, spec })
     }
 
-    /// Its runtime, on virtual time.
+    /// Returns the runtime of the drive, on virtual time.
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
     }
 
-    /// What it is made of.
+    /// Returns the specification of the drive.
     pub fn spec(&self) -> &SimSpec {
         &self.spec
     }
 
-    /// Bytes of its disk.
+    /// Returns the size of the disk in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.spec.size_bytes
     }
 
-    /// What it has done so far.
+    /// Returns the counters so far.
     pub fn counts(&self) -> SimCounts {
         self.core.counts()
     }
 
-    /// Reads from `offset` on; `target` is filled when this returns.
+    /// Reads `target.len()` bytes at `offset`.
     ///
     /// # Errors
-    /// `InvalidInput` for what lies beyond the disk; those of its design: [`Drive::read`],
+    /// `InvalidInput` for a range beyond the disk, and the errors of the design: [`Drive::read`],
     /// [`BlockMapped::read`], [`Disk::read`].
     pub async fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         self.check(offset, target.len() as u64)?;
@@ -326,10 +329,10 @@ impl SimDrive {
         try_join_all(commands).await.map(drop)
     }
 
-    /// Writes at `offset`. Durable only after [`SimDrive::flush`].
+    /// Writes at `offset`. The data is durable only after [`SimDrive::flush`].
     ///
     /// # Errors
-    /// `InvalidInput` for what lies beyond the disk; those of its design: [`Drive::write`],
+    /// `InvalidInput` for a range beyond the disk, and the errors of the design: [`Drive::write`],
     /// [`BlockMapped::write`], [`Disk::write`].
     pub async fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check(offset, bytes.len() as u64)?;
@@ -342,7 +345,7 @@ impl SimDrive {
     }
 
     async fn read_command(&self, offset: u64, target: &mut [u8]) -> Result<()> {
-        let _place = self.front.begin_read().await;
+        let _slot = self.front.begin_read().await;
         let bytes = target.len() as u64;
         let _reading = match &self.core {
             Core::Log(log) => {
@@ -360,7 +363,7 @@ impl SimDrive {
         if late_ns > 0 {
             self.runtime.sleep_ns(late_ns).await;
         }
-        // What is read first goes over the link while the rest is read.
+        // The first part goes over the link while the rest is read.
         let part_bytes = self.core.part_bytes().min(self.spec.command_bytes_max as usize);
         let parts = (0..).zip(target.chunks_mut(part_bytes)).map(async |(number, part)| {
             let bytes = part.len() as u64;
@@ -371,29 +374,32 @@ impl SimDrive {
         try_join_all(parts).await.map(drop)
     }
 
+    /// Checks that a range lies within the disk.
+    ///
     /// # Errors
-    /// `InvalidInput` for what lies beyond the disk.
+    /// `InvalidInput` if it does not.
     fn check(&self, offset: u64, len: u64) -> Result<()> {
         let size_bytes = self.spec.size_bytes;
         if offset.checked_add(len).is_none_or(|end| end > size_bytes) {
             let what = format!("{len} bytes at {offset} lie beyond the disk of {size_bytes}");
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            return Err(Error::InvalidInput(what.into()));
         }
         Ok(())
     }
 
-    /// Makes what was written durable.
+    /// Makes all earlier writes durable.
     ///
     /// # Errors
-    /// Those of its design: [`Drive::flush`], [`BlockMapped::flush`], [`Disk::flush`].
+    /// Those of the design: [`Drive::flush`], [`BlockMapped::flush`], [`Disk::flush`].
     pub async fn flush(&self) -> Result<()> {
         self.front.write(0, self.core.flush()).await
     }
 
-    /// Tells the drive that a range is not needed any more: the blocks that lie in it whole.
+    /// Trims the blocks that lie completely in a range.
     ///
     /// # Errors
-    /// `Unsupported` on a disk; else those of its design: [`Drive::trim`], [`BlockMapped::trim`].
+    /// `Unsupported` on a disk; otherwise the errors of the design: [`Drive::trim`],
+    /// [`BlockMapped::trim`].
     pub async fn trim(&self, offset: u64, len: u64) -> Result<()> {
         self.check(offset, len)?;
         let block = BLOCK_BYTES as u64;
@@ -407,7 +413,7 @@ impl SimDrive {
 
 impl Drop for SimDrive {
     fn drop(&mut self) {
-        // The drive's tasks hold the runtime that holds them.
+        // The drive's tasks own the runtime that owns them.
         self.runtime.drop_tasks();
     }
 }

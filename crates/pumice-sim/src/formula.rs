@@ -1,7 +1,7 @@
-//! What garbage collection costs by formula, and how long a drive lasts by arithmetic.
+//! Formulas for the cost of garbage collection and for the endurance of a drive.
 
-/// Write amplification of uniform random writes under greedy garbage collection, where `ratio` is
-/// raw over user space; infinite for 1 and less.
+/// Returns the write amplification of uniform random writes under greedy garbage collection, where
+/// `ratio` is raw over user space; infinite for 1 and less.
 ///
 /// Source: Xiang and Kurkoski, "An improved analytic expression for write amplification in NAND
 /// flash", 2012.
@@ -12,7 +12,7 @@ pub fn write_amplification(ratio: f64) -> f64 {
     // The root w in (0, 1) of ln w - w = ln ratio - ratio: the left side grows with w.
     let wanted = ratio.ln() - ratio;
     let (mut low, mut high) = (0.0, 1.0);
-    // Each step halves the interval; 100 leave nothing of it.
+    // Each step halves the interval; 100 steps exhaust the precision.
     for _ in 0..100 {
         let middle: f64 = (low + high) / 2.0;
         if middle.ln() - middle < wanted { low = middle } else { high = middle }
@@ -20,27 +20,27 @@ pub fn write_amplification(ratio: f64) -> f64 {
     ratio / (ratio - (low + high) / 2.0)
 }
 
-/// The same for a drive that stores the fraction `stored` of its data: to first order, what is
-/// stored is amplified as on a drive with as much less data.
+/// Returns the write amplification of a drive that stores the fraction `stored` of its data: to
+/// first order, the stored bytes are amplified as on a drive with proportionally less data.
 pub fn first_order(raw_bytes: f64, user_bytes: f64, stored: f64) -> f64 {
     stored * write_amplification(raw_bytes / (user_bytes * stored))
 }
 
-/// Bytes that a host can write until the flash is worn: the drive's size times the cycles of a
-/// block, over the write amplification. Space that the host does not see is not counted, nor is
-/// any block worn more than another; JESD218 says what a drive must still hold then.
+/// Returns the bytes that a host can write until the flash is worn out: the drive's size times the
+/// cycles of a block, over the write amplification. Space that the host does not see is not
+/// counted, and wear is assumed to be even; JESD218 specifies what a drive must still retain then.
 pub fn endurance_bytes(size_bytes: u64, pe_cycles: u64, write_amplification: f64) -> f64 {
     size_bytes as f64 * pe_cycles as f64 / write_amplification
 }
 
-/// Years until so many bytes were written, at so many a day.
+/// Returns the years until `endurance_bytes` are written, at `bytes_per_day`.
 pub fn years(endurance_bytes: f64, bytes_per_day: f64) -> f64 {
     endurance_bytes / bytes_per_day / 365.25
 }
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the formulas give what is published. Method: tables and sums by hand.
+    //! Goal: the formulas reproduce published results. Method: tables and sums by hand.
 
     use super::*;
 

@@ -1,72 +1,75 @@
-//! What stands between a host and a drive's controller, in virtual time: the queue, the wire, and
-//! the processor that looks at every command.
+//! The front of a simulated drive in virtual time: the command queue, the link, and the processor
+//! that handles every command.
 //!
 //! ```text
-//! write  a place in the queue -> wire: command and data -> processor -> the drive has it
-//! read   a place in the queue -> wire: command -> processor -> the drive has read a part of it ->
-//!        unpacked, onto the wire
+//! write  queue slot -> link: command and data -> processor -> the drive has the data
+//! read   queue slot -> link: command -> processor -> the drive has read a part of the data ->
+//!        decompression, link
 //! ```
 //!
-//! Wire and processor do one thing at a time, in the order in which it comes to them; the wire
-//! waits while what goes over it next is unpacked. Knows no address and no byte.
+//! Link and processor each serve one item at a time, in order of arrival; the link idles while the
+//! data it sends next is being decompressed. The front knows no address and no byte.
 
 use std::cell::Cell;
 
+use crate::{Error, Result};
+use pumice_drive::base::Clock;
 use pumice_drive::base::units::transfer_ns;
 use pumice_drive::base::wait::WaitQueue;
-use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 
-/// What a drive's front takes.
+/// Parameters of a drive's front.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FrontSpec {
-    /// Bytes a second from the drive to the host, after what the protocol takes.
+    /// Bytes per second from the drive to the host, without protocol overhead.
     pub read_bytes_per_s: u64,
-    /// Bytes a second from the host to the drive.
+    /// Bytes per second from the host to the drive, without protocol overhead.
     pub write_bytes_per_s: u64,
-    /// What a command takes on the wire beside its data, in ns.
+    /// Time of a command on the link in addition to its data, in ns.
     pub command_ns: u64,
-    /// Commands in flight at most, from 1.
+    /// Maximum number of commands in flight, from 1.
     pub depth: u32,
-    /// What the processor takes for a command that reads, in ns.
+    /// Processing time of a read command, in ns.
     pub read_ns: u64,
-    /// What it takes for one that writes, in ns; a cap on commands a second is one over it.
+    /// Processing time of a write command, in ns; its inverse is the maximum command rate.
     pub write_ns: u64,
-    /// Bytes a second that are compressed, where that is what limits.
+    /// Host bytes compressed per second, if that is a limit.
     pub engine_bytes_per_s: Option<u64>,
-    /// Stored bytes a second that are unpacked, where that is what limits.
+    /// Stored bytes decompressed per second, if that is a limit.
     pub load_bytes_per_s: Option<u64>,
 }
 
 impl FrontSpec {
+    /// Checks the parameters.
+    ///
     /// # Errors
-    /// `InvalidInput` for a wire or an engine without speed, a queue without places, and times of
-    /// more than ten seconds.
+    /// `InvalidInput` for a link or an engine without speed, a queue of depth 0, and times of more
+    /// than ten seconds.
     pub fn check(&self) -> Result<()> {
-        let wrong = |what: &'static str| Err(Error::new(ErrorKind::InvalidInput, what));
+        let wrong = |what: &'static str| Err(Error::InvalidInput(what.into()));
         if self.read_bytes_per_s == 0 || self.write_bytes_per_s == 0 {
-            return wrong("the speed of the link must not be zero");
+            return wrong("the link speed must not be zero");
         }
         if self.engine_bytes_per_s == Some(0) || self.load_bytes_per_s == Some(0) {
             return wrong("the speed of the compression engine must not be zero");
         }
         if self.depth == 0 {
-            return wrong("the queue needs a depth of 1 at least");
+            return wrong("the queue depth must be at least 1");
         }
         if [self.command_ns, self.read_ns, self.write_ns].iter().any(|&ns| ns > 10_000_000_000) {
-            return wrong("a command takes ten seconds at most");
+            return wrong("the time of a command must be at most ten seconds");
         }
         Ok(())
     }
 }
 
-/// Something that does one thing at a time, first come, first served.
+/// A resource that serves one item at a time, first come, first served.
 #[derive(Debug, Default)]
 struct Server {
     free_ns: Cell<u64>,
 }
 
 impl Server {
-    /// Waits its turn, and until what takes `len_ns` is done.
+    /// Waits for the resource, and then for the service time `len_ns`.
     async fn serve(&self, clock: &impl Clock, len_ns: u64) {
         let now_ns = clock.now_ns();
         let ended_ns = self.free_ns.get().max(now_ns) + len_ns;
@@ -89,10 +92,10 @@ pub struct Front<C> {
     left: WaitQueue,
 }
 
-/// A place in the queue, until it is dropped.
-pub struct Place<'a, C>(&'a Front<C>);
+/// A slot in the command queue, until dropped.
+pub struct QueueSlot<'a, C>(&'a Front<C>);
 
-impl<C> Drop for Place<'_, C> {
+impl<C> Drop for QueueSlot<'_, C> {
     fn drop(&mut self) {
         self.0.in_flight.set(self.0.in_flight.get() - 1);
         self.0.left.wake_all();
@@ -100,7 +103,7 @@ impl<C> Drop for Place<'_, C> {
 }
 
 impl<C: Clock> Front<C> {
-    /// An idle front.
+    /// Creates an idle front.
     ///
     /// # Errors
     /// Those of [`FrontSpec::check`].
@@ -111,9 +114,9 @@ impl<C: Clock> Front<C> {
         Ok(Self { spec, clock, wire, processor, engine, in_flight, left })
     }
 
-    /// Takes a command that brings `bytes` bytes, and has the drive do it.
+    /// Accepts a command that carries `bytes` bytes, then runs `drive`.
     pub async fn write<T>(&self, bytes: u64, drive: impl Future<Output = T>) -> T {
-        let _place = self.enter().await;
+        let _slot = self.enter().await;
         let data_ns = transfer_ns(bytes, self.spec.write_bytes_per_s);
         self.wire.serve(&self.clock, self.spec.command_ns + data_ns).await;
         self.processor.serve(&self.clock, self.spec.write_ns).await;
@@ -123,27 +126,27 @@ impl<C: Clock> Front<C> {
         drive.await
     }
 
-    /// Takes a command that reads. What it reads is sent with [`Front::send`], in parts or at once,
-    /// before the place is dropped.
-    pub async fn begin_read(&self) -> Place<'_, C> {
-        let place = self.enter().await;
+    /// Accepts a read command. Its data is sent with [`Front::send`], in parts or at once, before
+    /// the slot is dropped.
+    pub async fn begin_read(&self) -> QueueSlot<'_, C> {
+        let slot = self.enter().await;
         self.wire.serve(&self.clock, self.spec.command_ns).await;
         self.processor.serve(&self.clock, self.spec.read_ns).await;
-        place
+        slot
     }
 
-    /// Sends what was read to the host: `bytes` bytes, which took `stored_bytes` on flash.
+    /// Sends read data to the host: `bytes` bytes, stored as `stored_bytes` on flash.
     pub async fn send(&self, bytes: u64, stored_bytes: u64) {
         let load_ns = self.spec.load_bytes_per_s.map_or(0, |rate| transfer_ns(stored_bytes, rate));
         let wire_ns = transfer_ns(bytes, self.spec.read_bytes_per_s);
         self.wire.serve(&self.clock, load_ns + wire_ns).await;
     }
 
-    async fn enter(&self) -> Place<'_, C> {
+    async fn enter(&self) -> QueueSlot<'_, C> {
         let free = || (self.in_flight.get() < self.spec.depth).then_some(());
         self.left.wait_for(free).await;
         self.in_flight.set(self.in_flight.get() + 1);
-        Place(self)
+        QueueSlot(self)
     }
 }
 
@@ -167,7 +170,7 @@ mod tests {
         engine_bytes_per_s: None,
         load_bytes_per_s: None,
     };
-    /// What the drive behind it takes.
+    /// What the drive takes for a command.
     const DRIVE_NS: u64 = 100_000;
 
     /// When `count` commands of 4000 bytes have ended that come at once.
@@ -179,13 +182,12 @@ mod tests {
             let (front, left, clock) = (Rc::clone(&front), Rc::clone(&left), runtime.clone());
             runtime.spawn(async move {
                 let drive = async { clock.sleep_ns(DRIVE_NS).await };
-                match is_write {
-                    true => front.write(4000, drive).await,
-                    false => {
-                        let _place = front.begin_read().await;
-                        drive.await;
-                        front.send(4000, 1000).await;
-                    }
+                if is_write {
+                    front.write(4000, drive).await
+                } else {
+                    let _slot = front.begin_read().await;
+                    drive.await;
+                    front.send(4000, 1000).await;
                 }
                 left.set(left.get() - 1);
             });

@@ -1,4 +1,5 @@
-//! A host that keeps so many requests in flight: whichever is done first is followed by the next.
+//! A closed-loop host that keeps a fixed number of requests in flight: each completion starts the
+//! next request.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,69 +7,70 @@ use std::collections::BinaryHeap;
 use rand::RngExt;
 
 use super::ftl::LogFtl;
+use crate::{Error, Result};
+use pumice_drive::base::Lba;
 use pumice_drive::base::seed::{Random, random};
-use pumice_drive::base::{Error, ErrorKind, Lba, Result};
 
-/// Which blocks come next.
+/// Order of the requested blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Uniform over the drive, aligned to the length of a request.
     Uniform,
-    /// One behind the other, again from the first after the last.
+    /// Sequential, from the first block again after the last.
     Sequential,
 }
 
-/// What a host asks for.
+/// Parameters of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostSpec {
-    /// Requests in flight; 1 at least.
+    /// Requests in flight; at least 1.
     pub depth: u32,
-    /// Blocks of 4 KiB of a request; 1 at least.
+    /// Blocks of 4 KiB per request; at least 1.
     pub blocks: u32,
-    /// Which blocks come next.
+    /// Order of the requested blocks.
     pub order: Order,
-    /// Of a hundred requests so many are reads, drawn at random; the others are writes.
+    /// Share of reads in per cent, drawn at random; the rest are writes.
     pub read_percent: u32,
-    /// Of all that is drawn.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
-/// How long requests of a kind took.
+/// Latencies of requests of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latencies {
-    /// How many they were.
+    /// Number of requests.
     pub count: u64,
-    /// All together, in ns.
+    /// Sum in ns.
     pub sum_ns: u64,
-    /// The longest, in ns.
+    /// Maximum in ns.
     pub max_ns: u64,
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostRun {
-    /// When the first request was made.
+    /// Time of the first request.
     pub began_ns: u64,
-    /// When the last was done.
+    /// Time of the last completion.
     pub ended_ns: u64,
-    /// Of reads.
+    /// Latencies of reads.
     pub reads: Latencies,
-    /// Of writes, until they were acknowledged.
+    /// Latencies of writes, until their acknowledgement.
     pub writes: Latencies,
 }
 
-/// A host; it goes on where its last run ended.
+/// A host; each run continues where the last one ended.
 #[derive(Clone, Debug)]
 pub struct Host {
     spec: HostSpec,
     random: Random,
-    /// When each slot is free.
+    /// The time at which each slot is free.
     slots: BinaryHeap<Reverse<u64>>,
     next: u64,
 }
 
 impl Latencies {
-    /// On average, in ns; 0 of none.
+    /// Returns the mean in ns; 0 without requests.
     pub fn mean_ns(&self) -> u64 {
         self.sum_ns / self.count.max(1)
     }
@@ -81,43 +83,44 @@ impl Latencies {
 }
 
 impl Host {
-    /// A host that begins at `now_ns`.
+    /// Creates a host that begins at `now_ns`.
     ///
     /// # Errors
-    /// `InvalidInput` for no requests, requests of nothing, and more than 100 %.
+    /// `InvalidInput` for a depth or a length of 0, and for more than 100 % of reads.
     pub fn new(spec: HostSpec, now_ns: u64) -> Result<Self> {
         if spec.depth == 0 || spec.blocks == 0 || spec.read_percent > 100 {
-            let what = "a host has a depth and blocks from 1, and 0 to 100 % of reads";
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            let what = "depth and blocks must be at least 1, read_percent from 0 to 100";
+            return Err(Error::InvalidInput(what.into()));
         }
         let slots = (0..spec.depth).map(|_| Reverse(now_ns)).collect();
         Ok(Self { spec, random: random(spec.seed), slots, next: 0 })
     }
 
-    /// Makes so many requests.
+    /// Issues `requests` requests and waits for all of them.
     ///
     /// # Errors
-    /// Those of the drive, and `InvalidInput` if it is smaller than a request.
+    /// The errors of the drive, and `InvalidInput` if the drive is smaller than a request.
     pub fn run(&mut self, drive: &mut LogFtl, requests: u64) -> Result<HostRun> {
-        let places = drive.spec().user_blocks / u64::from(self.spec.blocks);
-        if places == 0 {
+        let starts = drive.spec().user_blocks / u64::from(self.spec.blocks);
+        if starts == 0 {
             let what = "a request has more blocks than the drive";
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            return Err(Error::InvalidInput(what.into()));
         }
         let mut run = HostRun::default();
         for number in 0..requests {
             let Some(Reverse(now_ns)) = self.slots.pop() else { break };
             let place = match self.spec.order {
-                Order::Uniform => self.random.random_range(0..places),
-                Order::Sequential => self.next % places,
+                Order::Uniform => self.random.random_range(0..starts),
+                Order::Sequential => self.next % starts,
             };
             self.next += 1;
             let lba = Lba(place * u64::from(self.spec.blocks));
             let percent = self.spec.read_percent;
             let is_read = percent > 0 && self.random.random_range(0..100) < percent;
-            let (done_ns, latencies) = match is_read {
-                true => (drive.read(now_ns, lba, self.spec.blocks)?, &mut run.reads),
-                false => (drive.write(now_ns, lba, self.spec.blocks)?, &mut run.writes),
+            let (done_ns, latencies) = if is_read {
+                (drive.read(now_ns, lba, self.spec.blocks)?, &mut run.reads)
+            } else {
+                (drive.write(now_ns, lba, self.spec.blocks)?, &mut run.writes)
             };
             latencies.add(done_ns - now_ns);
             run.began_ns = if number == 0 { now_ns } else { run.began_ns };

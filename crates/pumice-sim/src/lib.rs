@@ -1,27 +1,54 @@
-//! Drives in virtual time: what a drive would do, without owning it.
+//! Simulated drives in virtual time: flash drives with several designs, hard disks, and the hosts
+//! that use them.
 //!
-//! * `profile`: what a drive is built of, in numbers that each say where they come from.
-//! * `front`: the queue, the wire and the processor between a host and a drive's controller.
-//! * `stored`: what its blocks take, and the least; `map_pages`: what of its map is at hand.
-//! * `drive`: a drive that is benchmarked, with real bytes: one of three behind such a front. The
-//!   controller of this program on simulated flash; `block_mapped`: a map of large units, on flash
-//!   too; `disk`: a head over platters. `content` holds the bytes of the latter two.
+//! A [`Profile`](profile::Profile) describes a drive in numbers, each with its source. A simulation
+//! of that drive takes no wall-clock time for its operations: it computes when each of them
+//! completes. The same profile, requests and seed always produce the same times.
+//!
+//! It is not an emulator: no guest and no kernel sees these drives. It knows no attached drive, no
+//! socket and no wall clock, and prints nothing.
+//!
+//! ```
+//! use pumice_sim::Error;
+//! use pumice_sim::drive::{SimDrive, SimSpec};
+//!
+//! let drive = SimDrive::new(SimSpec::find("micro-center-64")?)?;
+//! let runtime = drive.runtime().clone();
+//! runtime.block_on(async {
+//!     drive.write(0, &[7; 4096]).await?;
+//!     drive.flush().await?;
+//!     let mut block = [0; 4096];
+//!     drive.read(0, &mut block).await?;
+//!     assert_eq!(block, [7; 4096]);
+//!     Ok::<(), Error>(())
+//! })?;
+//! assert!(drive.counts().flash_bytes > 0);
+//! # Ok::<(), Error>(())
+//! ```
+//!
+//! # Map
+//!
+//! * `profile`: the parts of a drive, in numbers that each have a source; `convert`: from a profile
+//!   to the parameters of the simulations.
+//! * `front`: the queue, the link and the processor between a host and the storage of a drive.
+//! * `drive`: a drive with real bytes, for benchmarks: a front and one of three designs. These are
+//!   this program's controller on simulated flash; `block_mapped`, flash with a map of large units;
+//!   and `disk`, a head over platters. `content` holds the bytes of the latter two.
+//! * `nand`: simulated flash: rules, times, wear.
+//! * `stored`: the stored size of each block; `map_pages`: the cached part of a map.
 //! * `ftl`: a flash translation layer that holds stored sizes instead of bytes.
-//! * `system`: a host's operating system, with its page cache, in front of such a drive.
-//! * `host`: a host that keeps so many requests to such a layer in flight.
-//! * `log_drive`: such a layer behind the same front, by arithmetic.
-//! * `formula`: what garbage collection costs, and how long a drive lasts, without simulation.
-//! * `trace`: requests that somebody recorded, in four formats.
-//! * `convert`: from a profile to what the others take.
-//!
-//! The same seed gives the same run. Deliberately knows no real drive that is attached to this
-//! machine, no socket and no wall clock, and prints nothing.
+//! * `log_drive`: such a layer with a front, computed without tasks.
+//! * `host`: a closed-loop host of such a layer; `sim_host`: runs a host on a drive with bytes.
+//! * `system`: a host's operating system, with its page cache, on top of a drive.
+//! * `formula`: the cost of garbage collection and the endurance, without simulation.
+//! * `trace`: recorded requests, in four formats.
 
 pub mod block_mapped;
 mod content;
 mod convert;
 pub mod disk;
 pub mod drive;
+mod error;
 pub mod formula;
 pub mod front;
 pub mod ftl;
@@ -30,10 +57,10 @@ pub mod log_drive;
 mod map_pages;
 pub mod nand;
 pub mod profile;
-mod recency;
 pub mod sim_host;
 mod stored;
 pub mod system;
 pub mod trace;
 
+pub use error::{Error, Result};
 pub use map_pages::MapSpec;

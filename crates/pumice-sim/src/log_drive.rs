@@ -1,15 +1,15 @@
-//! A log-structured layer behind a front: a drive without content, whose requests take as long as
-//! those of [`Front`](super::front::Front), by arithmetic on when each part is free.
+//! A log-structured layer with a front: a drive without content, whose requests take as long as
+//! those of [`Front`](super::front::Front), computed from the times at which each part is free.
 //!
 //! ```text
-//! request -> commands -> a place in the queue -> wire -> processor -> engine -> layer (-> wire)
+//! request -> commands -> queue slot -> link -> processor -> engine -> layer (-> link)
 //! ```
 //!
-//! Events are handled in the order of their times, then of their making: nothing overtakes. Only
-//! so many requests are in flight as the host has slots, so that a forecast of the layer stays
-//! short. What the map and unpacking take is as in [`SimDrive`](super::drive::SimDrive), but that a
-//! command is sent as a whole, and unpacked as if all were stored alike. **A write of a part of a
-//! block** reads the block first. Trims forget whole blocks only.
+//! Events are handled in order of time, then of creation: nothing overtakes. The host's slots limit
+//! the requests in flight, so that forecasts of the layer stay short. Map look-ups and
+//! decompression take the same time as in [`SimDrive`](super::drive::SimDrive), except that a
+//! command is sent as a whole and decompressed as if all of it were equally compressible. **A write
+//! of a part of a block** reads the block first. Trims affect whole blocks only.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -21,28 +21,30 @@ use super::ftl::{BLOCK_BYTES, LogCounts, LogFtl, LogSpec, StoredSizes};
 use super::map_pages::{MapPages, MapSpec};
 use super::profile::Profile;
 use crate::nand::Wear;
+use crate::{Error, Result};
+use pumice_drive::base::Lba;
 use pumice_drive::base::units::transfer_ns;
-use pumice_drive::base::{Error, ErrorKind, Lba, Result};
 
-/// Slots of a host at most (arbitrary; drives have fewer places).
+/// Maximum number of slots of a host (arbitrary; the queues of drives are shorter).
 const SLOTS_MAX: u32 = 1 << 16;
 
-/// What such a drive is.
+/// Parameters of a log-structured drive with a front.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogDriveSpec {
-    /// Its layer and flash.
+    /// Translation layer and flash.
     pub log: LogSpec,
-    /// Its link and processor.
+    /// Link and processor.
     pub front: FrontSpec,
-    /// Its map, unless all of it is at hand.
+    /// Map cache; `None` if the whole map is in memory.
     pub map: Option<MapSpec>,
-    /// Longest command in bytes: longer requests go as several at once. A multiple of 4096.
+    /// Longest command in bytes; longer requests are sent as several commands at once. A multiple
+    /// of 4096.
     pub command_bytes_max: u64,
-    /// Bytes that the flash is given in a second at most, whatever it could take.
+    /// Limit on the bytes that the controller sends to the flash per second.
     pub store_bytes_per_s: Option<u64>,
 }
 
-/// What a host asks for.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// Read a range.
@@ -51,50 +53,50 @@ pub enum Verb {
     Write,
     /// Forget a range.
     Trim,
-    /// Make all that was acknowledged durable.
+    /// Make all acknowledged writes durable.
     Flush,
 }
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What is asked for.
+    /// Kind of the request.
     pub verb: Verb,
-    /// Where, in bytes; 0 of a flush.
+    /// Offset in bytes; 0 for a flush.
     pub offset: u64,
-    /// How much, in bytes; 0 of a flush.
+    /// Length in bytes; 0 for a flush.
     pub bytes: u64,
-    /// Not before this time, in ns.
+    /// Earliest start time, in ns.
     pub due_ns: u64,
 }
 
-/// Who asks. A slot is a place for one request in flight.
+/// A source of requests. A slot holds one request in flight.
 pub trait Host {
-    /// What a slot that is free at `now_ns` does next; nothing if it is at its end.
+    /// Returns the next request of a slot that is free at `now_ns`; `None` at the end.
     ///
     /// # Errors
-    /// Those of wherever requests come from; they end the run.
+    /// The errors of the source of requests; they end the run.
     fn next(&mut self, slot: u32, now_ns: u64) -> Result<Option<Request>>;
 
-    /// A request that was made at `begun_ns` has ended.
+    /// Reports that a request that began at `begun_ns` has ended.
     fn done(&mut self, request: &Request, begun_ns: u64, done_ns: u64);
 }
 
-/// Something that does one thing at a time, first come, first served.
+/// A resource that serves one item at a time, first come, first served.
 #[derive(Clone, Copy, Debug, Default)]
 struct Server {
     free_ns: u64,
 }
 
 impl Server {
-    /// When what comes at `now_ns` and takes `len_ns` is done.
+    /// Returns the completion time of an item that arrives at `now_ns` and takes `len_ns`.
     fn serve(&mut self, now_ns: u64, len_ns: u64) -> u64 {
         self.free_ns = self.free_ns.max(now_ns) + len_ns;
         self.free_ns
     }
 }
 
-/// A part of a request that is a command of its own.
+/// A part of a request that is one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Command {
     slot: u32,
@@ -104,21 +106,21 @@ struct Command {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
-    /// The host makes the request of a slot.
+    /// The request of a slot is due.
     Due,
-    /// The layer has the command.
+    /// The command arrives at the layer.
     Arrived,
-    /// The map of the command's place is at hand.
+    /// The map page of the command's offset is in memory.
     Mapped,
-    /// What a write covers in part has been read.
+    /// The blocks that a write covers partly were read.
     Merged,
-    /// The layer has read; the wire is next.
+    /// The layer has read; the link is next.
     Read,
     /// The host has its answer.
     Ended,
 }
 
-/// In the order of time, then of making.
+/// In the order of time, then of creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Event {
     at_ns: u64,
@@ -127,7 +129,7 @@ struct Event {
     command: Command,
 }
 
-/// What a slot is doing.
+/// The request in flight of a slot.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     request: Request,
@@ -140,26 +142,26 @@ struct Flight {
 pub struct LogDrive {
     ftl: LogFtl,
     map: Option<MapPages>,
-    /// What is stored of a block on average, as a fraction.
+    /// Mean stored fraction of a block.
     stored: f64,
     spec: LogDriveSpec,
     wire: Server,
     processor: Server,
     engine: Server,
     store: Server,
-    /// Bytes of the flash that the store has counted.
+    /// Flash bytes that the store limit has accounted for.
     stored_bytes: u64,
     now_ns: u64,
     events: BinaryHeap<Reverse<Event>>,
     events_made: u64,
     flights: Vec<Option<Flight>>,
-    /// Commands that found no place in the queue.
+    /// Commands that found the queue full.
     waiting: VecDeque<Command>,
     in_queue: u32,
 }
 
 impl LogDriveSpec {
-    /// The drive of a profile: see [`LogSpec::of`].
+    /// Returns the drive of a profile: see [`LogSpec::of`].
     ///
     /// # Errors
     /// Those of [`LogSpec::of`].
@@ -173,27 +175,27 @@ impl LogDriveSpec {
         })
     }
 
-    /// Bytes of the disk that the host sees.
+    /// Returns the size of the disk in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.log.user_blocks * u64::from(BLOCK_BYTES)
     }
 }
 
 impl LogDrive {
-    /// A new, empty drive at time 0.
+    /// Creates an empty drive at time 0.
     ///
     /// # Errors
-    /// `InvalidInput` for what cannot be built.
+    /// `InvalidInput` for an impossible specification.
     pub fn new(spec: LogDriveSpec) -> Result<Self> {
         spec.front.check()?;
         let block = u64::from(BLOCK_BYTES);
         if spec.command_bytes_max < block || !spec.command_bytes_max.is_multiple_of(block) {
             let what = "the longest command must be a multiple of 4096 bytes";
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            return Err(Error::InvalidInput(what.into()));
         }
         if spec.store_bytes_per_s == Some(0) {
-            let what = "what the flash is given a second must not be zero";
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            let what = "store_bytes_per_s must not be zero";
+            return Err(Error::InvalidInput(what.into()));
         }
         Ok(Self {
             ftl: LogFtl::new(spec.log.clone())?,
@@ -214,46 +216,46 @@ impl LogDrive {
         })
     }
 
-    /// What it is made of.
+    /// Returns the specification of the drive.
     pub fn spec(&self) -> &LogDriveSpec {
         &self.spec
     }
 
-    /// What was written and why.
+    /// Returns the counters of written bytes.
     pub fn counts(&self) -> LogCounts {
         self.ftl.counts()
     }
 
-    /// How worn the blocks are that are not bad.
+    /// Returns the wear of the good blocks.
     pub fn wear(&self) -> Wear {
         self.ftl.wear()
     }
 
-    /// How often each block was erased that is not bad.
+    /// Returns the erase count of each good block.
     pub fn erases(&self) -> impl Iterator<Item = u32> {
         self.ftl.erases()
     }
 
-    /// Lets time go on without the host until the flash has nothing to do any more.
+    /// Advances time without the host until the flash is idle.
     pub fn settle(&mut self) {
         self.now_ns = self.ftl.settle().max(self.now_ns);
     }
 
-    /// When the last request ended, or it had settled, in ns.
+    /// Returns the time at which the last request ended or the drive settled, in ns.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// Lets a host with `slots` slots do all it wants; gives whether it did: not if `stop` was set
-    /// meanwhile.
+    /// Runs a host with `slots` slots to its end. Returns whether the host reached it; false if
+    /// `stop` was set first.
     ///
     /// # Errors
-    /// The host's; `InvalidInput` for requests beyond the drive, or no slots; `NoSpace`. After an
-    /// error the drive must not be used any more.
+    /// The errors of the host; `InvalidInput` for requests beyond the drive, or no slots;
+    /// `NoSpace`. After an error the drive must not be used again.
     pub fn run(&mut self, host: &mut impl Host, slots: u32, stop: &AtomicBool) -> Result<bool> {
         if !(1..=SLOTS_MAX).contains(&slots) {
-            let what = format!("a host of {slots} requests in flight: give 1 to {SLOTS_MAX}");
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            let what = format!("a host has {slots} requests in flight: expected 1 to {SLOTS_MAX}");
+            return Err(Error::InvalidInput(what.into()));
         }
         self.flights = vec![None; slots as usize];
         for slot in 0..slots {
@@ -269,15 +271,15 @@ impl LogDrive {
         Ok(true)
     }
 
-    /// Asks the host what a slot does next, and begins it if it is due.
+    /// Takes the next request of a slot from the host, and begins it if it is due.
     fn ask(&mut self, host: &mut impl Host, slot: u32) -> Result<()> {
         let Some(request) = host.next(slot, self.now_ns)? else { return Ok(()) };
         let end = request.offset.checked_add(request.bytes);
         if end.is_none_or(|end| end > self.spec.size_bytes()) {
             let size = self.spec.size_bytes();
             let what = format!("a request of {} bytes at {}", request.bytes, request.offset);
-            let what = format!("{what} goes beyond the drive's {size}");
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            let what = format!("{what} reaches beyond the drive of {size} bytes");
+            return Err(Error::InvalidInput(what.into()));
         }
         let begun_ns = request.due_ns.max(self.now_ns);
         let commands = request.bytes.div_ceil(self.spec.command_bytes_max).max(1);
@@ -292,7 +294,7 @@ impl LogDrive {
         Ok(())
     }
 
-    /// Makes the commands of a request.
+    /// Creates the commands of a request.
     fn begin(&mut self, slot: u32, request: &Request) {
         let most = self.spec.command_bytes_max;
         let (mut offset, end) = (request.offset, request.offset + request.bytes);
@@ -307,7 +309,7 @@ impl LogDrive {
         self.admit();
     }
 
-    /// Gives places in the queue to commands that wait.
+    /// Admits waiting commands to the queue.
     fn admit(&mut self) {
         while self.in_queue < self.spec.front.depth {
             let Some(command) = self.waiting.pop_front() else { break };
@@ -389,8 +391,8 @@ impl LogDrive {
         Ok(())
     }
 
-    /// Reads the first and last block of a write if it covers a part of them only; gives when they
-    /// are there.
+    /// Reads the first and the last block of a write if the write covers them only partly. Returns
+    /// the time at which they are available.
     fn read_edges(&mut self, Command { offset, bytes, .. }: Command) -> Result<u64> {
         let block = u64::from(BLOCK_BYTES);
         let (first, end) = (offset / block, offset + bytes);
@@ -406,8 +408,8 @@ impl LogDrive {
         Ok(read_ns)
     }
 
-    /// Writes; gives when that is acknowledged: also not before what the flash was given, less what
-    /// the buffer holds, has gone through the store.
+    /// Writes. Returns the time of the acknowledgement: not before all bytes sent to the flash,
+    /// except those the buffer holds, have passed the store limit.
     fn write(&mut self, Command { offset, bytes, .. }: Command) -> Result<u64> {
         let (lba, blocks) = covered(offset, bytes);
         let ended_ns = self.ftl.write(self.now_ns, lba, blocks)?;
@@ -419,7 +421,7 @@ impl LogDrive {
         Ok(ended_ns.max(stored_ns.saturating_sub(buffer_ns)))
     }
 
-    /// A command of a slot has ended; after the last the host goes on.
+    /// Ends a command of a slot; after the last command the host continues.
     fn end(&mut self, host: &mut impl Host, slot: u32) -> Result<()> {
         let Some(flight) = &mut self.flights[slot as usize] else { return Ok(()) };
         flight.commands_left -= 1;
@@ -432,7 +434,7 @@ impl LogDrive {
     }
 }
 
-/// The blocks that a range touches.
+/// Returns the blocks that a range touches.
 fn covered(offset: u64, bytes: u64) -> (Lba, u32) {
     let block = u64::from(BLOCK_BYTES);
     let first = offset / block;

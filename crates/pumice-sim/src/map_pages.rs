@@ -1,41 +1,45 @@
-//! The map of a drive without memory for all of it: its pages are read from flash, and those used
-//! last are kept.
+//! The map of a drive whose memory is too small to hold all of it: map pages are read from flash,
+//! and the most recently used pages are cached.
 
 use std::cell::RefCell;
 
-use super::profile::MAP_REGION_BYTES;
-use super::recency::Recency;
+use hashlink::LinkedHashSet;
 
-/// How much of a map is at hand, and what the rest takes.
+use super::profile::MAP_REGION_BYTES;
+
+/// How much of a map is cached, and the cost of a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapSpec {
-    /// What it takes to read a page of the map, in ns.
+    /// Time to read one page of the map, in ns.
     pub read_ns: u64,
-    /// Bytes of the disk whose map is at hand: one page of it at least.
-    pub at_hand_bytes: u64,
+    /// Bytes of the disk that the cached map pages cover; at least one page is cached.
+    pub cached_bytes: u64,
 }
 
-/// Which pages of a map are at hand.
+/// The cached pages of a map.
 #[derive(Debug)]
 pub(super) struct MapPages {
     spec: MapSpec,
-    at_hand: RefCell<Recency>,
+    /// Numbers of the cached pages, least recently used first.
+    cached: RefCell<LinkedHashSet<u64>>,
 }
 
 impl MapPages {
-    /// None is at hand yet.
+    /// Creates an empty cache.
     pub(super) fn new(spec: MapSpec) -> Self {
-        Self { spec, at_hand: RefCell::default() }
+        Self { spec, cached: RefCell::default() }
     }
 
-    /// Uses the page that covers byte `offset` of the disk; gives what it takes to have it, in ns.
+    /// Uses the page that covers byte `offset` of the disk; returns the time to load it, in ns: 0 if
+    /// it is cached.
     pub(super) fn need(&self, offset: u64) -> u64 {
-        let mut at_hand = self.at_hand.borrow_mut();
-        if at_hand.touch(offset / MAP_REGION_BYTES) {
+        let mut cached = self.cached.borrow_mut();
+        let is_new = cached.insert(offset / MAP_REGION_BYTES);
+        if !is_new {
             return 0;
         }
-        if at_hand.len() as u64 > (self.spec.at_hand_bytes / MAP_REGION_BYTES).max(1) {
-            at_hand.pop_oldest();
+        if cached.len() as u64 > (self.spec.cached_bytes / MAP_REGION_BYTES).max(1) {
+            cached.pop_front();
         }
         self.spec.read_ns
     }
@@ -43,12 +47,12 @@ impl MapPages {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: what was used last is at hand, and no more of it than there is room for.
+    //! Goal: the most recently used pages are cached, and no more than the budget allows.
     use super::*;
 
     #[test]
-    fn pages_used_last_are_at_hand() {
-        let spec = MapSpec { read_ns: 7, at_hand_bytes: 2 * MAP_REGION_BYTES };
+    fn recently_used_pages_are_cached() {
+        let spec = MapSpec { read_ns: 7, cached_bytes: 2 * MAP_REGION_BYTES };
         let map = MapPages::new(spec);
         let regions = [0, 1, 0, 2, 0, 1];
         let took = regions.map(|region| map.need(region * MAP_REGION_BYTES + 4096));

@@ -1,4 +1,4 @@
-//! Profiles: what a drive is built of, in TOML, where every number says how it is known.
+//! Profiles: the parts of a drive, in TOML, with a basis for every number.
 //!
 //! ```toml
 //! name = "Micro Center 64 GB"
@@ -6,21 +6,21 @@
 //! year = 2010
 //! kind = "log"                   # or "block-mapped", "disk"
 //! size_bytes = { is = 60_022_480_896, source = "data sheet" }
-//! [link]                         # what the host is attached by
+//! [link]                         # the link to the host
 //! [controller]
 //! [flash]                        # of "log" and "block-mapped"
 //! [mapping]                      # of "block-mapped"
 //! [disk]                         # of "disk"
 //! ```
 //!
-//! * `told`: a number and its basis: a source, cells it was fitted to, or an admitted guess.
-//! * `sections`: the keys of each section, once: type, limits, and how they are shown.
-//! * `check`: what a file must not say.
+//! * `sourced`: a number and its basis: a source, cells it was fitted to, or an admitted guess.
+//! * `sections`: the keys of each section, defined once: type, limits and display.
+//! * `check`: what makes a profile invalid.
 //! * `figures`: what follows from a profile by arithmetic.
 //!
-//! Invariants of every [`Profile`] that exists: each number lies within the limits of its key, the
-//! geometry's bytes fit 64 bits, and the flash that is good is not smaller than the disk. So
-//! whoever simulates one need not check again. Deliberately simulates nothing.
+//! Invariants of every [`Profile`] value: each number is within the limits of its key, the bytes of
+//! the geometry fit 64 bits, and the good flash is not smaller than the disk. So a simulation need
+//! not check again. The module simulates nothing.
 
 use std::fs::File;
 use std::io::Read;
@@ -28,28 +28,28 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::{Error, Result};
 use pumice_drive::base::near::nearest;
-use pumice_drive::base::{Error, ErrorKind, Result};
 
 mod check;
 mod figures;
 mod sections;
+mod sourced;
 #[cfg(test)]
 mod tests;
-mod told;
 
 pub use figures::{DiskFigures, Figures, FlashFigures};
 pub use sections::{Controller, Disk, Fact, Flash, Link, MAP_REGION_BYTES, Mapping, Value};
-pub use told::{Basis, Told};
+pub use sourced::{Basis, Sourced};
 
-/// A profile's name and text.
+/// The id and the text of each built-in profile.
 macro_rules! profiles {
     ($($id:literal),* $(,)?) => {
         [$(($id, include_str!(concat!("profiles/", $id, ".toml")))),*]
     };
 }
 
-/// Those that come with the program: id and text.
+/// The built-in profiles: id and text.
 pub const PROFILES: [(&str, &str); 14] = profiles![
     "micro-center-64",
     "corsair-force-100",
@@ -67,55 +67,55 @@ pub const PROFILES: [(&str, &str); 14] = profiles![
     "compressing-nvme-1tb",
 ];
 
-/// Longest file of an own profile in bytes.
+/// Maximum size of a profile file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// A drive, in numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Profile {
-    /// Short name: that of its file without the ending.
+    /// Short name: its file name without the extension.
     pub id: String,
-    /// What people call it.
+    /// Product name.
     pub name: String,
-    /// What it is, in a sentence.
+    /// One sentence about the drive.
     pub about: String,
-    /// When it was new.
+    /// Year of introduction.
     pub year: u16,
-    /// Bytes of the disk that the host sees: whole 4 KiB blocks, at most 16 PiB.
-    pub size_bytes: Told<u64>,
-    /// What the host is attached by.
+    /// Size of the disk that the host sees, in bytes: whole 4 KiB blocks, at most 16 PiB.
+    pub size_bytes: Sourced<u64>,
+    /// Link to the host.
     pub link: Link,
-    /// What takes commands, and maybe compresses.
+    /// Controller, with or without compression.
     pub controller: Controller,
-    /// What holds the data, and how addresses lead there.
+    /// Storage and its address mapping.
     #[serde(flatten)]
     pub design: Design,
 }
 
-/// What holds the data, and how addresses lead there.
+/// The storage of a drive and its address mapping.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Design {
-    /// Flash under a map of small pages: every write goes to the end of a log.
+    /// Flash with a map of small pages: every write goes to the end of a log.
     Log {
         /// The flash.
         flash: Flash,
     },
-    /// Flash under a map of large units, which a small write rewrites.
+    /// Flash with a map of large units, which a small write rewrites.
     BlockMapped {
         /// The flash.
         flash: Flash,
         /// The units.
         mapping: Mapping,
     },
-    /// Turning platters.
+    /// A hard disk.
     Disk {
         /// The platters.
         disk: Disk,
     },
 }
 
-/// The first word of a [`Design`].
+/// The kind of a [`Design`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Kind {
@@ -134,7 +134,7 @@ impl Kind {
     }
 }
 
-/// A profile as its file says it, before it is known to be possible.
+/// A profile as written in its file, before it is validated.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Text {
@@ -142,7 +142,7 @@ struct Text {
     about: String,
     year: u16,
     kind: Kind,
-    size_bytes: Told<u64>,
+    size_bytes: Sourced<u64>,
     link: Option<Link>,
     controller: Option<Controller>,
     flash: Option<Flash>,
@@ -151,38 +151,38 @@ struct Text {
 }
 
 impl Profile {
-    /// The profile of this id, or in this file.
+    /// Returns the built-in profile with this id, or the profile in this file.
     ///
     /// # Errors
-    /// `NotFound` with the nearest ids; `InvalidInput` with file and line, or file and key, of what
-    /// is wrong; the operating system's.
+    /// `NotFound` with the nearest ids; `InvalidInput` that names the file and the line or key;
+    /// `Io`.
     pub fn find(id_or_path: &str) -> Result<Self> {
         if let Some((id, text)) = PROFILES.iter().find(|(known, _)| *known == id_or_path) {
             return Self::parse(text, id);
         }
         let path = Path::new(id_or_path);
         if !id_or_path.contains(['/', '.']) && !path.exists() {
-            return Err(Error::new(ErrorKind::NotFound, not_found(id_or_path)));
+            return Err(Error::NotFound(not_found(id_or_path).into()));
         }
         let mut text = String::new();
-        // Not what its length says: a device has none.
+        // Not by its length: a device has none.
         File::open(path)
             .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
             .map_err(|error| match error.kind() {
-            std::io::ErrorKind::InvalidData => invalid(format!("{id_or_path} is no text")),
-            _ => Error::os(format!("cannot read {id_or_path}"), error),
+            std::io::ErrorKind::InvalidData => invalid(format!("{id_or_path} is not a text file")),
+            _ => Error::Io { what: format!("cannot read {id_or_path}"), source: error },
         })?;
         if text.len() as u64 > FILE_BYTES_MAX {
-            let what = format!("{id_or_path} has more than {FILE_BYTES_MAX} bytes");
-            return Err(invalid(format!("{what}: no profile is so long")));
+            let what = format!("{id_or_path} is larger than {FILE_BYTES_MAX} bytes");
+            return Err(invalid(format!("{what}, the limit for a profile")));
         }
         Self::parse(&text, id_or_path)
     }
 
-    /// Reads a profile; `file` is what errors call it, and its stem becomes the id.
+    /// Parses a profile; `file` is its name in errors, and its stem becomes the id.
     ///
     /// # Errors
-    /// `InvalidInput` with file and line, or file and key, of what is wrong.
+    /// `InvalidInput` that names the file and the line or key.
     pub fn parse(text: &str, file: &str) -> Result<Self> {
         let parsed: Text = toml::from_str(text).map_err(|error| {
             let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or("");
@@ -195,7 +195,7 @@ impl Profile {
         profile.map_err(|what| invalid(format!("{file}: {what}")))
     }
 
-    /// `log`, `block-mapped` or `disk`.
+    /// Returns the kind: `log`, `block-mapped` or `disk`.
     pub fn kind(&self) -> &'static str {
         let kind = match self.design {
             Design::Log { .. } => Kind::Log,
@@ -205,7 +205,7 @@ impl Profile {
         kind.name()
     }
 
-    /// The flash of a drive that has any.
+    /// Returns the flash, if the drive has any.
     pub fn flash(&self) -> Option<&Flash> {
         match &self.design {
             Design::Log { flash } | Design::BlockMapped { flash, .. } => Some(flash),
@@ -213,7 +213,7 @@ impl Profile {
         }
     }
 
-    /// Every number with its basis, section by section, in the order of the schema.
+    /// Returns every number with its basis, section by section, in the order of the schema.
     pub fn facts(&self) -> Vec<Fact<'_>> {
         let mut facts = vec![Fact::new("", "size_bytes", &self.size_bytes)];
         facts.extend(self.link.facts());
@@ -229,15 +229,18 @@ impl Profile {
 }
 
 impl Text {
-    /// The same with the sections that its kind needs, and no others.
+    /// Builds the profile from the sections of its kind; other sections are an error.
     fn designed(self, id: String) -> std::result::Result<Profile, String> {
         let kind = self.kind;
-        let refuse = |section: &str, is_there: bool| match is_there {
-            false => Ok(()),
-            true => Err(format!(
-                "[{section}] does not belong to kind \"{}\": remove it, or change kind",
-                kind.name()
-            )),
+        let refuse = |section: &str, is_there: bool| {
+            if is_there {
+                Err(format!(
+                    "[{section}] does not belong to kind \"{}\": remove it, or change kind",
+                    kind.name()
+                ))
+            } else {
+                Ok(())
+            }
         };
         let design = match kind {
             Kind::Log => {
@@ -275,7 +278,7 @@ fn needed<T>(name: &str, section: Option<T>, kind: Kind) -> std::result::Result<
     })
 }
 
-/// What to say of a name that nobody has, with those that may have been meant.
+/// Returns the message for an unknown name, with similar names.
 fn not_found(typed: &str) -> String {
     let ids = PROFILES.map(|(id, _)| id);
     let slip = nearest(typed, &ids);
@@ -291,5 +294,5 @@ fn not_found(typed: &str) -> String {
 }
 
 fn invalid(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidInput, what.into())
+    Error::InvalidInput(what.into().into())
 }

@@ -1,8 +1,7 @@
-//! A host of requests without content on a drive that keeps bytes: what it writes is zeroes, which
+//! Runs a host of requests without content on a drive that stores bytes: all data is zeroes, which
 //! take no memory.
 //!
-//! For designs that have no simulation without content; how long they take does not depend on what
-//! is written.
+//! For designs that cannot be simulated without content; their times do not depend on the data.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -14,14 +13,15 @@ use futures_util::stream::FuturesUnordered;
 
 use super::drive::SimDrive;
 use super::log_drive::{Host, Request, Verb};
-use pumice_drive::base::{Clock, Result};
+use crate::Result;
+use pumice_drive::base::Clock;
 
-/// Lets a host with `slots` slots do all it wants, like
-/// [`LogDrive::run`](super::log_drive::LogDrive::run); gives whether it did: not if `stop` was set
-/// meanwhile.
+/// Runs a host with `slots` slots to its end, like
+/// [`LogDrive::run`](super::log_drive::LogDrive::run). Returns whether the host reached it; false
+/// if `stop` was set first.
 ///
 /// # Errors
-/// The host's and the drive's, after which the drive must not be used any more.
+/// The errors of the host and of the drive, after which the drive must not be used again.
 pub fn run(drive: &SimDrive, host: &mut impl Host, slots: u32, stop: &AtomicBool) -> Result<bool> {
     let (host, runtime) = (RefCell::new(host), drive.runtime());
     let slot = async |slot: u32| -> Result<bool> {
@@ -38,11 +38,11 @@ pub fn run(drive: &SimDrive, host: &mut impl Host, slots: u32, stop: &AtomicBool
             if stop.load(Ordering::Relaxed) {
                 return Ok(false);
             }
-            // Who waited for the place that is free now comes first.
+            // A request that waits for the free queue slot comes first.
             others_first().await;
         }
     };
-    // Polls in the order of waking, so that nobody overtakes.
+    // Polls in the order of waking, so that no request overtakes another.
     let mut all: FuturesUnordered<_> = (0..slots).map(slot).collect();
     runtime.block_on(async {
         let mut have_ended = true;
@@ -53,7 +53,7 @@ pub fn run(drive: &SimDrive, host: &mut impl Host, slots: u32, stop: &AtomicBool
     })
 }
 
-/// Lets all that were woken before go on first.
+/// Lets all tasks that were woken earlier run first.
 async fn others_first() {
     let mut has_waited = false;
     poll_fn(|context| {
@@ -66,7 +66,7 @@ async fn others_first() {
     .await;
 }
 
-/// Does what was asked for; `bytes` are kept from request to request.
+/// Performs a request; `bytes` is a buffer that is reused.
 async fn answer(drive: &SimDrive, request: &Request, bytes: &mut Vec<u8>) -> Result<()> {
     let Request { verb, offset, bytes: len, .. } = *request;
     match verb {
@@ -74,7 +74,7 @@ async fn answer(drive: &SimDrive, request: &Request, bytes: &mut Vec<u8>) -> Res
         Verb::Trim => return drive.trim(offset, len).await,
         Verb::Read | Verb::Write => {}
     }
-    // What was read is what was written: zeroes.
+    // All data that was written is zeroes.
     bytes.resize(len as usize, 0);
     match verb {
         Verb::Read => drive.read(offset, bytes).await,

@@ -1,30 +1,31 @@
-//! What each block of a compressing drive takes on flash, and the floor under it.
+//! The stored size of each block of a compressing drive, with a lower bound.
 //!
-//! The controller of this program stores a block of one byte in no place at all, and what
-//! compresses well in very little; drives were measured that program a seventh of the host's bytes
-//! whatever they are. Such a block gets a *mask* over its first bytes on its way to the controller:
-//! noise that its address draws, as long as the floor. It takes the floor then, and a little for
-//! the rest, up to a seventh of it; on its way back the same mask uncovers what the host wrote.
+//! This program's controller stores a block of identical bytes in no space at all, and well
+//! compressible blocks in very little; measured drives program a seventh of the host's bytes
+//! whatever the data. So a small block gets a *mask* over its first bytes on its way to the
+//! controller: noise that its address determines, as long as the lower bound. The block then takes
+//! the lower bound and up to a seventh more for the rest; on the way back, the same mask restores
+//! what the host wrote.
 //!
-//! Blocks that take more than the floor by themselves stay as they are. What each takes, and
-//! whether it has a mask, is remembered in two bytes a block. A block that is read while it is
-//! written gives neither content.
+//! Blocks that need more than the lower bound stay unmodified. The stored size of each block, and
+//! whether it has a mask, is kept in two bytes per block. A read that is concurrent with a write of
+//! the same block returns neither the old nor the new content.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
 
+use crate::{Error, Result};
 use pumice_drive::base::seed::mix;
 use pumice_drive::base::units::BLOCK_BYTES;
-use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::codec::{Codec, Compressor};
 
-/// Bytes that one draw gives.
+/// Bytes of noise per random draw.
 const WORD_BYTES: usize = 8;
 
-/// Set in an entry of a block that has a mask; the other bits are what the block takes.
+/// Set in the entry of a masked block; the other bits are the stored size.
 const MASKED: u16 = 1 << 15;
 
-/// What the blocks of one drive take.
+/// The stored sizes of the blocks of one drive.
 pub(super) struct StoredBlocks {
     mask_bytes: usize,
     state: RefCell<State>,
@@ -42,8 +43,8 @@ impl State {
     }
 }
 
-/// The parts of `offset..offset + len` that lie in one block each: the block, the first byte within
-/// it, and where the part lies among the `len` bytes.
+/// Returns the parts of `offset..offset + len` by block: the block, the offset of the part in the
+/// block, and its range among the `len` bytes.
 fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -56,15 +57,16 @@ fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops:
 }
 
 impl StoredBlocks {
-    /// A floor of `stored_min` of every block, above 0 and up to 1, for a drive of `size_bytes`.
+    /// Creates the sizes of a drive of `size_bytes` with a lower bound of `stored_min` for each
+    /// block, above 0 and up to 1.
     ///
     /// # Errors
-    /// `InvalidInput` for what is no fraction.
+    /// `InvalidInput` for a fraction out of range.
     pub(super) fn new(stored_min: f64, size_bytes: u64) -> Result<Self> {
         if !(stored_min > 0.0 && stored_min <= 1.0) {
             let what =
-                format!("the least stored fraction is above 0 and up to 1, not {stored_min}");
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+                format!("the least stored fraction must be above 0 and up to 1, not {stored_min}");
+            return Err(Error::InvalidInput(what.into()));
         }
         let words = (stored_min * BLOCK_BYTES as f64 / WORD_BYTES as f64).ceil() as usize;
         let blocks = size_bytes.div_ceil(BLOCK_BYTES as u64);
@@ -76,8 +78,8 @@ impl StoredBlocks {
         Ok(Self { mask_bytes: words * WORD_BYTES, state: RefCell::new(state) })
     }
 
-    /// What the controller is given for the host's bytes at `offset`, which lie on the drive. A
-    /// block that is written in part keeps its mask, or its lack of one.
+    /// Returns the bytes for the controller in place of the host's bytes at `offset`. A partly
+    /// written block keeps its mask, or its lack of one.
     pub(super) fn cover<'a>(&self, offset: u64, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         let mut covered = Cow::Borrowed(bytes);
         let state = &mut *self.state.borrow_mut();
@@ -85,9 +87,10 @@ impl StoredBlocks {
             if part.len() == BLOCK_BYTES {
                 let source = &bytes[part.clone()];
                 let (_, stored) = state.compressor.compress(source, &mut state.scratch);
-                state.entries[block as usize] = match stored < self.mask_bytes {
-                    true => MASKED | self.mask_bytes as u16,
-                    false => stored as u16,
+                state.entries[block as usize] = if stored < self.mask_bytes {
+                    MASKED | self.mask_bytes as u16
+                } else {
+                    stored as u16
                 };
             }
             if state.is_masked(block) {
@@ -97,7 +100,7 @@ impl StoredBlocks {
         covered
     }
 
-    /// Turns what the controller gave for `offset` into what the host wrote.
+    /// Restores the host's bytes from those of the controller at `offset`.
     pub(super) fn uncover(&self, offset: u64, bytes: &mut [u8]) {
         let state = self.state.borrow();
         for (block, within, part) in parts(offset, bytes.len()) {
@@ -107,14 +110,14 @@ impl StoredBlocks {
         }
     }
 
-    /// Forgets blocks that hold nothing any more.
+    /// Forgets blocks that hold no data any more.
     pub(super) fn forget(&self, first_block: u64, blocks: u64) {
         let mut state = self.state.borrow_mut();
         state.entries[first_block as usize..][..blocks as usize].fill(0);
     }
 
-    /// Bytes that the blocks take which lie in `offset..offset + len`, those at the ends as far as
-    /// they do.
+    /// Returns the stored bytes of `offset..offset + len`; blocks that lie partly in the range
+    /// count in proportion.
     pub(super) fn stored_bytes(&self, offset: u64, len: usize) -> u64 {
         let state = self.state.borrow();
         let stored = |block: u64| u64::from(state.entries[block as usize] & !MASKED);
@@ -122,7 +125,7 @@ impl StoredBlocks {
         sums.sum::<u64>() / BLOCK_BYTES as u64
     }
 
-    /// Lays the mask of a block over a part of it, or takes it off.
+    /// Applies or removes the mask of a block on a part of it.
     fn mask(&self, block: u64, within: usize, part: &mut [u8]) {
         let masked = part.len().min(self.mask_bytes.saturating_sub(within));
         for (at, byte) in (within..).zip(&mut part[..masked]) {

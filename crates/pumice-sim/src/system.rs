@@ -1,18 +1,18 @@
-//! A host's operating system in front of a simulated drive, in virtual time.
+//! A host's operating system on top of a simulated drive, in virtual time.
 //!
 //! ```text
 //! program -> call -> page cache -> commands -> drive        buffered
 //! program -> call ---------------> commands -> drive        direct
 //! ```
 //!
-//! **Buffered writes** are copied and acknowledged; when more than half of the allowance for dirty
-//! pages is used, they are written back in rising order, neighbours together, with as many commands
-//! in flight as the queue has; when all of it is used, programs wait. A flush writes everything
-//! back. **Buffered reads** that go on where the last one ended have the next window read ahead
-//! while they use the one before.
+//! **Buffered writes** are copied and acknowledged. When more than half of the allowance for dirty
+//! pages is used, they are written back in ascending order, adjacent pages together, with as many
+//! commands in flight as the queue has slots. When all of it is used, programs wait. A flush writes
+//! everything back. For **buffered reads** that continue where the last one ended, the next window
+//! is read ahead while the current one is used.
 //!
-//! A program's calls take the processor one after the other. Absent: file systems and their
-//! metadata, more than one file, pages that are written because they are old.
+//! The calls of a program use the processor one after the other. Not simulated: file systems and
+//! their metadata, more than one file, pages that are written back because of their age.
 
 mod page_cache;
 
@@ -22,82 +22,83 @@ use std::rc::Rc;
 use page_cache::{PAGE_BYTES, PageCache, Presence};
 
 use super::drive::{SimCounts, SimDrive, SimSpec};
+use crate::{Error, Result};
+use pumice_drive::base::Clock;
 use pumice_drive::base::units::{BLOCK_BYTES, parse_size, transfer_ns};
 use pumice_drive::base::wait::WaitQueue;
-use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 use pumice_drive::runtime::Runtime;
 
 /// Share of the page cache that may be dirty before writers wait, in per cent: Linux's
 /// vm.dirty_ratio.
 const DIRTY_PERCENT: u64 = 20;
 
-/// Bytes that are read ahead: Linux's read_ahead_kb of 128.
+/// Bytes of read-ahead: Linux's read_ahead_kb of 128.
 const READAHEAD_BYTES: u64 = 128 << 10;
 
-/// What a call takes beside copying, in ns, where there is a page cache (a guess).
+/// Time of a call without copying, in ns, where there is a page cache (a guess).
 const CALL_NS: u64 = 1_500;
 
-/// Bytes a second that are copied between a program and the page cache (a guess, for memory of
+/// Bytes per second that are copied between a program and the page cache (a guess, for memory of
 /// 2010).
 const COPY_BYTES_PER_S: u64 = 3_000_000_000;
 
-/// Bytes that a call brings and copies at a time, and the pages of it.
+/// Bytes that a call fetches and copies at a time, and their pages.
 const COPY_BYTES: usize = 128 << 10;
 const COPY_PAGES: u64 = (COPY_BYTES / PAGE_BYTES) as u64;
 
-/// Smallest page cache: more than any one request.
+/// Smallest page cache: larger than any request.
 const CACHE_BYTES_MIN: u64 = 64 << 20;
 
 /// Largest page cache: it is held in memory.
 const CACHE_BYTES_MAX: u64 = 16 << 30;
 
-/// What a page cache does.
+/// Parameters of a page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheSpec {
-    /// Bytes of pages: 64 MiB to 16 GiB.
+    /// Size in bytes: 64 MiB to 16 GiB.
     pub cache_bytes: u64,
-    /// Of these, what may be dirty before writers wait, in per cent: 1 to 90.
+    /// Share that may be dirty before writers wait, in per cent: 1 to 90.
     pub dirty_percent: u64,
-    /// Bytes that are read ahead of a sequential reader; 0 for none.
+    /// Bytes of read-ahead for a sequential reader; 0 for none.
     pub readahead_bytes: u64,
-    /// Bytes a second that are copied between it and a program.
+    /// Bytes per second that are copied between the cache and a program.
     pub copy_bytes_per_s: u64,
 }
 
 /// A host and its drive.
 #[derive(Clone, Debug)]
 pub struct SystemSpec {
-    /// The drive, with what the host's driver makes of its queue and its longest command.
+    /// The drive, with the queue depth and the longest command of the host's driver.
     pub drive: SimSpec,
-    /// Where the target begins on the drive: a multiple of 512 bytes, such as the 63 sectors before
-    /// the first partition of old tables.
+    /// Offset of the target on the drive: a multiple of 512 bytes, such as the 63 sectors before
+    /// the first partition of old partition tables.
     pub offset_bytes: u64,
-    /// What a program's call takes beside copying, in ns.
+    /// Time of a program's call without copying, in ns.
     pub call_ns: u64,
-    /// The page cache, unless it is gone around.
+    /// The page cache; `None` for direct I/O.
     pub cache: Option<CacheSpec>,
 }
 
 fn invalid(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidInput, what.into())
+    Error::InvalidInput(what.into().into())
 }
 
 impl SystemSpec {
-    /// Reads `PROFILE[?KEY=VALUE[&KEY=VALUE..]]`: the name or file of a profile, and conditions:
+    /// Parses `PROFILE[?KEY=VALUE[&KEY=VALUE..]]`: the name or file of a profile, and conditions:
     ///
     /// ```text
-    /// cache_bytes        page cache, such as 1GiB; without it, calls go around
-    /// dirty_percent      of it, before writers wait; 20
-    /// readahead_bytes    ahead of a sequential reader; 128KiB
-    /// copy_bytes_per_s   between program and page cache; 3GB
-    /// call_ns            a program's call; 1500 with a page cache, else 0
-    /// depth              commands in flight at most: 31 with NCQ on Linux, 1 in IDE mode
+    /// cache_bytes        page cache, such as 1GiB; without it, calls bypass the page cache
+    /// dirty_percent      share that may be dirty before writers wait; default 20
+    /// readahead_bytes    read-ahead for a sequential reader; default 128KiB
+    /// copy_bytes_per_s   between program and page cache; default 3GB
+    /// call_ns            time of a program's call; default 1500 with a page cache, else 0
+    /// depth              maximum number of commands in flight: 31 with NCQ on Linux, 1 in IDE mode
     /// command_bytes_max  longest command
-    /// offset_bytes       where the target begins on the drive, such as 32256
+    /// offset_bytes       offset of the target on the drive, such as 32256
     /// ```
     ///
     /// # Errors
-    /// Those of [`SimSpec::find`]; `InvalidInput` for a key or value that is none.
+    /// Those of [`SimSpec::find`]; `InvalidInput` for an unknown key or an invalid value.
     pub fn find(text: &str) -> Result<Self> {
         let (profile, conditions) = text.split_once('?').unwrap_or((text, ""));
         let mut spec =
@@ -126,10 +127,10 @@ impl SystemSpec {
                 "command_bytes_max" => spec.drive.command_bytes_max = number,
                 "offset_bytes" => spec.offset_bytes = number,
                 _ => {
-                    let what = format!("'{key}' is no condition of a simulated drive");
+                    let what = format!("'{key}' is not a condition of a simulated drive");
                     let keys = "cache_bytes, dirty_percent, readahead_bytes, copy_bytes_per_s, \
                                 call_ns, depth, command_bytes_max, offset_bytes";
-                    return Err(invalid(format!("{what}: there are {keys}")));
+                    return Err(invalid(format!("{what}: expected one of {keys}")));
                 }
             }
             if matches!(key, "dirty_percent" | "readahead_bytes" | "copy_bytes_per_s") {
@@ -137,7 +138,7 @@ impl SystemSpec {
             }
         }
         if let (0, Some(key)) = (cache.cache_bytes, of_cache) {
-            return Err(invalid(format!("{key} without cache_bytes: say how large the cache is")));
+            return Err(invalid(format!("{key} requires cache_bytes, the size of the page cache")));
         }
         spec.cache = (cache.cache_bytes > 0).then_some(cache);
         spec.call_ns = call_ns.unwrap_or(if spec.cache.is_some() { CALL_NS } else { 0 });
@@ -145,18 +146,20 @@ impl SystemSpec {
         Ok(spec)
     }
 
-    /// The name or file of the profile in what [`SystemSpec::find`] reads.
+    /// Returns the profile's name or file from a text for [`SystemSpec::find`].
     pub fn profile_of(text: &str) -> &str {
         text.split_once('?').map_or(text, |(profile, _)| profile)
     }
 
-    /// Bytes of the target.
+    /// Returns the size of the target in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.drive.size_bytes.saturating_sub(self.offset_bytes)
     }
 
+    /// Checks the parameters.
+    ///
     /// # Errors
-    /// `InvalidInput` for what cannot be.
+    /// `InvalidInput` for an impossible parameter.
     fn check(&self) -> Result<()> {
         if !self.offset_bytes.is_multiple_of(512) || self.offset_bytes >= self.drive.size_bytes {
             let what = "offset_bytes must be a multiple of 512, within the drive";
@@ -164,14 +167,16 @@ impl SystemSpec {
         }
         let Some(cache) = &self.cache else { return Ok(()) };
         if !(CACHE_BYTES_MIN..=CACHE_BYTES_MAX).contains(&cache.cache_bytes) {
-            return Err(invalid("cache_bytes is from 64 MiB to 16 GiB, which is held in memory"));
+            return Err(invalid(
+                "cache_bytes must be from 64 MiB to 16 GiB: the cache is held in memory",
+            ));
         }
-        // What is read needs pages, too.
+        // Reads need clean pages, too.
         if !(1..=90).contains(&cache.dirty_percent) {
-            return Err(invalid("dirty_percent is from 1 to 90"));
+            return Err(invalid("dirty_percent must be from 1 to 90"));
         }
         if cache.readahead_bytes > cache.cache_bytes / 8 {
-            return Err(invalid("readahead_bytes is an eighth of the page cache at most"));
+            return Err(invalid("readahead_bytes must be at most an eighth of cache_bytes"));
         }
         if cache.copy_bytes_per_s == 0 {
             return Err(invalid("copy_bytes_per_s must not be zero"));
@@ -180,27 +185,27 @@ impl SystemSpec {
     }
 }
 
-/// A host with one simulated drive. All methods may be called while others are under way.
+/// A host with one simulated drive. All methods may be called concurrently.
 pub struct System {
     drive: SimDrive,
     spec: SystemSpec,
-    /// When the processor is free.
+    /// Time at which the processor is free.
     processor_ns: Cell<u64>,
     cache: Option<RefCell<PageCache>>,
-    /// Pages arrived, or have left.
+    /// Notified when pages have arrived or have been written back.
     changed: WaitQueue,
-    /// Where the last read ended, and up to where was read ahead.
+    /// End of the last read, and of the read-ahead.
     read_end: Cell<u64>,
     ahead_end: Cell<u64>,
-    /// Tasks that write back, and programs that want everything written.
+    /// Number of tasks that write back, and of programs that wait for a flush.
     writers: Cell<u32>,
     flushing: Cell<u32>,
-    /// What went wrong with pages that nobody waited for.
+    /// The error of a page for which no call waited.
     error: RefCell<Option<Error>>,
 }
 
 impl System {
-    /// A new, empty drive, at virtual time 0.
+    /// Creates an empty drive, at virtual time 0.
     ///
     /// # Errors
     /// Those of [`SimDrive::new`].
@@ -223,20 +228,20 @@ impl System {
         })
     }
 
-    /// Its runtime, on virtual time.
+    /// Returns the runtime of the host and its drive, on virtual time.
     pub fn runtime(&self) -> &Runtime {
         self.drive.runtime()
     }
 
-    /// What the drive has done so far.
+    /// Returns the counters of the drive.
     pub fn counts(&self) -> SimCounts {
         self.drive.counts()
     }
 
-    /// Reads from `offset` of the target on.
+    /// Reads at `offset` of the target.
     ///
     /// # Errors
-    /// The drive's.
+    /// Those of the drive.
     pub async fn read(self: &Rc<Self>, offset: u64, target: &mut [u8]) -> Result<()> {
         self.process(self.spec.call_ns).await;
         let (Some(cache), Some(spec)) = (&self.cache, &self.spec.cache) else {
@@ -244,7 +249,7 @@ impl System {
         };
         let end = (offset + target.len() as u64).div_ceil(PAGE_BYTES as u64);
         let mut at = offset;
-        // What has come is copied while more is read ahead.
+        // Pages that have arrived are copied while more are read ahead.
         for part in target.chunks_mut(COPY_BYTES) {
             self.read_ahead(at, part.len() as u64);
             let mut done = 0;
@@ -264,10 +269,10 @@ impl System {
         Ok(())
     }
 
-    /// Writes at `offset` of the target. Durable only after [`System::flush`].
+    /// Writes at `offset` of the target. The data is durable only after [`System::flush`].
     ///
     /// # Errors
-    /// The drive's; with a page cache also those of earlier writes.
+    /// Those of the drive; with a page cache, also those of earlier writes.
     pub async fn write(self: &Rc<Self>, offset: u64, bytes: &[u8]) -> Result<()> {
         let copy_ns = |spec: CacheSpec| transfer_ns(bytes.len() as u64, spec.copy_bytes_per_s);
         self.process(self.spec.call_ns + self.spec.cache.map_or(0, copy_ns)).await;
@@ -281,7 +286,7 @@ impl System {
                 let is_full = cache.borrow().dirty_pages() >= dirty_max;
                 (!is_full || self.error.borrow().is_some()).then_some(())
             };
-            // Those that wrote back may have given up over an error.
+            // The tasks that write back may have stopped after an error.
             self.write_back(dirty_max / 2);
             self.changed.wait_for(has_room).await;
             self.failed()?;
@@ -299,10 +304,10 @@ impl System {
         Ok(())
     }
 
-    /// Makes what was written durable.
+    /// Makes all earlier writes durable.
     ///
     /// # Errors
-    /// The drive's, those of earlier writes included.
+    /// Those of the drive, including those of earlier writes.
     pub async fn flush(self: &Rc<Self>) -> Result<()> {
         if let Some(cache) = &self.cache {
             self.flushing.set(self.flushing.get() + 1);
@@ -318,10 +323,10 @@ impl System {
         self.drive.flush().await
     }
 
-    /// Tells the drive that a range is not needed any more: the pages that lie in it whole.
+    /// Trims the pages that lie completely in a range.
     ///
     /// # Errors
-    /// The drive's.
+    /// Those of the drive.
     pub async fn trim(&self, offset: u64, len: u64) -> Result<()> {
         if let Some(cache) = &self.cache {
             let page = PAGE_BYTES as u64;
@@ -331,19 +336,19 @@ impl System {
         self.drive.trim(self.spec.offset_bytes + offset, len).await
     }
 
-    /// Forgets all pages that the drive has.
+    /// Drops all pages that the drive has.
     pub fn drop_clean(&self) {
         if let Some(cache) = &self.cache {
             cache.borrow_mut().drop_clean();
         }
     }
 
-    /// The error of a page that nobody waited for, once.
+    /// Returns the error of a page for which no call waited, once.
     fn failed(&self) -> Result<()> {
         self.error.take().map_or(Ok(()), Err)
     }
 
-    /// Keeps the processor for so long, when it is this one's turn.
+    /// Occupies the processor for `len_ns`, after earlier calls.
     async fn process(&self, len_ns: u64) {
         let now_ns = self.runtime().now_ns();
         let ended_ns = self.processor_ns.get().max(now_ns) + len_ns;
@@ -353,7 +358,7 @@ impl System {
         }
     }
 
-    /// Has page `number` come, and its absent neighbours before `end` with it, and waits for it.
+    /// Reads page `number` and its absent neighbours before `end`, and waits for page `number`.
     async fn bring(&self, number: u64, end: u64) -> Result<()> {
         let Some(cache) = &self.cache else { return Ok(()) };
         let is_absent = |number: &u64| cache.borrow().presence(*number) == Presence::Absent;
@@ -384,7 +389,7 @@ impl System {
         result
     }
 
-    /// Has the window behind what is being read come, if that goes on where the last read ended.
+    /// Starts reading the window that follows this read, if the read continues the last one.
     fn read_ahead(self: &Rc<Self>, offset: u64, len: u64) {
         let (Some(cache), Some(spec)) = (&self.cache, &self.spec.cache) else { return };
         let goes_on = offset == self.read_end.replace(offset + len) && offset > 0;
@@ -409,14 +414,15 @@ impl System {
             let end = (first..end).find(|number| !absent(number)).unwrap_or(end);
             let system = Rc::clone(self);
             self.runtime().spawn(async move {
-                // Whoever needs such a page and does not find it reads it again, and has the error.
+                // A program that needs such a page and does not find it reads it again, and gets
+                // the error.
                 let _ = system.fetch(first, end).await;
             });
         }
     }
 
-    /// Has dirty pages written until no more than `pages` are left, by as many tasks as commands
-    /// may be in flight.
+    /// Writes dirty pages back until at most `pages` are left, by as many tasks as commands can be
+    /// in flight.
     fn write_back(self: &Rc<Self>, pages: usize) {
         let Some(cache) = &self.cache else { return };
         while self.writers.get() < self.spec.drive.front.depth {
@@ -431,13 +437,13 @@ impl System {
         }
     }
 
-    /// Whether more is to be written than has left.
+    /// Returns whether more pages must be written back.
     fn is_wanted(&self, pages: usize) -> bool {
         let pages = if self.flushing.get() > 0 { 0 } else { pages };
         self.cache.as_ref().is_some_and(|cache| cache.borrow().dirty_pages() > pages)
     }
 
-    /// Writes a run of pages, then others while they are wanted.
+    /// Writes back a run of pages, then further runs while necessary.
     async fn write_runs(&self, run: (u64, Vec<u8>), pages: usize) {
         let Some(cache) = &self.cache else { return };
         let command_pages = (self.spec.drive.command_bytes_max / BLOCK_BYTES as u64) as usize;

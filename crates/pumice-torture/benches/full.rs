@@ -1,4 +1,4 @@
-//! A full drive, overwritten at 100 % utilisation for hours of virtual time.
+//! Benchmark: a full drive, overwritten at 100 % utilization for hours of virtual time.
 //!
 //! ```text
 //! cargo bench --bench full                  # six minutes
@@ -6,10 +6,10 @@
 //! cargo bench --bench full -- 3 64 7        # on a disk of 64 MiB with 7 % of over-provisioning
 //! ```
 //!
-//! The over-provisioning is net of headers, map and reserves; without it the drive has what a full
-//! drive gets from `pumice create`, of which segments of 4 MiB make rather much.
+//! The over-provisioning is net of headers, map and reserves; by default the drive has the capacity
+//! of a full drive from `pumice create`, which is generous with segments of 4 MiB.
 //!
-//! See `torture::run_full` for what happens, and what is checked.
+//! `pumice_torture::run_full` describes the load and the checks.
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![allow(missing_docs)]
 
@@ -18,8 +18,8 @@ use std::time::Instant;
 use pumice_drive::controller::OpenOptions;
 use pumice_torture::{FullPlan, run_full};
 
-/// Bytes of log for the disk in frames of one block, each with its header and its source; the map
-/// twice; `percent` of all that; and 12 segments that data never gets.
+/// Returns the bytes of log for the disk in frames of one block, each with its header and its
+/// source; the map twice; `percent` of all that; and 12 segments that never hold data.
 fn capacity(size_bytes: u64, percent: f64) -> u64 {
     let blocks = size_bytes / 4096;
     let stored = (size_bytes + blocks * (44 + 2 * 16)) as f64 * (1.0 + percent / 100.0);

@@ -1,30 +1,32 @@
-//! What hosts write: every block says which write it is from and where it belongs, so that a wrong
-//! block can be named.
+//! The data that hosts write: every block names its write and its LBA, so that a wrong block can be
+//! identified.
 //!
-//! Kinds take every path through framing and codec: fills, text, noise, halves, mixtures by block.
-//! A fill carries no stamp; nor does a piece of a block that does not begin with it.
+//! The kinds of data cover every path through framing and codec: fills, text, noise, halves,
+//! mixtures by block. A fill carries no stamp; nor does a piece of a block that does not begin with
+//! one.
 
 use rand::{Rng, RngExt};
 
 use pumice_drive::base::seed::Random;
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Bytes of a stamp: the number of the write, and the LBA mixed with a constant.
+/// Bytes of a stamp: the number of the write, and the LBA combined with a constant.
 const STAMP_BYTES: usize = 16;
 
-/// The kind that is noise.
+/// The kind of data that is noise.
 const NOISE: u32 = 2;
 
-/// Tells a stamp from other bytes; arbitrary.
+/// Distinguishes a stamp from other bytes; arbitrary.
 const STAMP_MARK: u64 = 0x7061_6d75_6963_6521;
 
-/// `len` bytes for disk offset `offset`, of a random kind, stamped with the write's `number`.
+/// Returns `len` bytes for disk offset `offset`, of a random kind, stamped with the write's
+/// `number`.
 pub(super) fn any(random: &mut Random, offset: u64, len: usize, number: u64) -> Vec<u8> {
     let whole = random.random_range(0..8);
     stamped(random, whole, offset, len, number)
 }
 
-/// The same, but nothing that a codec could make smaller.
+/// Returns bytes like [`any`], but incompressible.
 pub(super) fn noise(random: &mut Random, offset: u64, len: usize, number: u64) -> Vec<u8> {
     stamped(random, NOISE, offset, len, number)
 }
@@ -67,7 +69,7 @@ fn fill(random: &mut Random, kind: u32, target: &mut [u8], at: u64, number: u64)
     }
 }
 
-/// What a block is, for a message.
+/// Describes the content of a block, for a message.
 pub(super) fn describe(block: &[u8]) -> String {
     let first = block.first().copied().unwrap_or(0);
     if block.iter().all(|&byte| byte == first) {
@@ -78,7 +80,7 @@ pub(super) fn describe(block: &[u8]) -> String {
         u64::from_le_bytes(bytes.unwrap_or([0; 8]))
     };
     let lba = number(8) ^ STAMP_MARK;
-    // Far above any tortured disk: other bytes than a stamp.
+    // Far above any tortured disk: not a stamp.
     if lba < 1 << 40 {
         return format!("the stamp of request {} for LBA {lba}", number(0));
     }

@@ -1,15 +1,15 @@
-//! A full drive at the end of its space, for as long as anybody likes: every block written, with
-//! data that no codec makes smaller, and overwritten in bursts by hosts of four kinds, with
-//! flushes, trims that are written over at once, and checkpoints, in virtual time.
+//! A full drive at the limit of its space, for any duration: every block is written with
+//! incompressible data, then overwritten in bursts by hosts of four kinds, with flushes, trims that
+//! are overwritten at once, and checkpoints, in virtual time.
 //!
 //! ```text
-//! hosts:  uniform | four of five to a fifth | in order, 64 KiB | uniform, with trims
-//!         a burst at full speed, then rest; each has blocks of its own, all over the disk
+//! hosts:  uniform | four of five to a fifth | sequential, 64 KiB | uniform, with trims
+//!         a burst at full speed, then a pause; each host has blocks of its own, all over the disk
 //! ```
 //!
-//! What must hold: no request is refused, none waits for a minute, every block reads as it was
-//! written last, and in the end the drive opens again and has no problem. Nothing is made to fail
-//! here, and nobody crashes: worlds do that.
+//! The promises: no request is refused, none waits for a minute, every block reads as it was last
+//! written, and finally the drive opens again without a problem. There are no failures and no
+//! crashes here: worlds have those.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -28,46 +28,46 @@ use pumice_drive::runtime::Runtime;
 type Layers = Fault<MemMedium, Runtime>;
 type FullDrive = Drive<Layers, Runtime>;
 
-/// What an operation of the medium takes, in nanoseconds: a small read of an SSD to a large write
-/// of a busy one.
+/// Latencies of the medium in nanoseconds: from a small read of an SSD to a large write of a busy
+/// one.
 const LATENCY_NS: std::ops::RangeInclusive<u64> = 80_000..=2_000_000;
 
-/// A request that takes a minute waits for ever.
+/// A request that takes a minute counts as waiting forever.
 const PATIENCE_NS: u64 = 60_000_000_000;
 
 const HOSTS: u64 = 4;
 
-/// Neighbouring blocks of one host: 64 KiB.
+/// Adjacent blocks of one host: 64 KiB.
 const STRIPE: u64 = 16;
 
-/// Bytes of noise that blocks are cut from.
+/// Pool of noise that blocks are cut from, in blocks.
 const POOL_BLOCKS: u64 = 1024;
 
-/// What to run.
+/// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct FullPlan {
-    /// Of everything random.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Bytes of the disk: a multiple of 256 KiB.
+    /// Size of the disk in bytes: a multiple of 256 KiB.
     pub size_bytes: u64,
-    /// Bytes of its segments of 4 MiB; none for as many as a full drive needs by default.
+    /// Capacity in bytes, in segments of 4 MiB; `None` for the default of a full drive.
     pub capacity_bytes: Option<u64>,
-    /// For how long, in nanoseconds of virtual time.
+    /// Duration in nanoseconds of virtual time.
     pub time_ns: u64,
-    /// Bytes that each of the four hosts writes in a burst.
+    /// Bytes that each of the four hosts writes per burst.
     pub burst_bytes: u64,
-    /// The rest after a burst, in nanoseconds.
+    /// Pause after a burst, in nanoseconds.
     pub rest_ns: u64,
-    /// How the drive is opened.
+    /// Options for opening the drive.
     pub options: OpenOptions,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FullReport {
-    /// Virtual time in nanoseconds, without filling the disk.
+    /// Virtual time in nanoseconds, without the time to fill the disk.
     pub time_ns: u64,
-    /// Bytes that the hosts wrote in it.
+    /// Bytes written by the hosts in that time.
     pub host_bytes: u64,
     /// Bytes appended to the medium.
     pub media_bytes: u64,
@@ -81,26 +81,26 @@ pub struct FullReport {
     pub victims: u64,
     /// Checkpoints.
     pub checkpoints: u64,
-    /// Shares of the disk's blocks in use, in per cent, at the end.
+    /// Share of the disk's blocks in use at the end, in per cent.
     pub mapped_percent: u64,
-    /// The longest that a write took, in nanoseconds.
+    /// Longest latency of a write, in nanoseconds.
     pub write_ns_max: u64,
-    /// What all but one of a thousand writes took at most.
+    /// 99.9th percentile of the write latency, in nanoseconds.
     pub write_ns_p999: u64,
-    /// The longest that a flush took.
+    /// Longest latency of a flush, in nanoseconds.
     pub flush_ns_max: u64,
 }
 
-/// What all hosts have in common.
+/// The state that all hosts share.
 struct Shared {
     drive: Rc<FullDrive>,
     runtime: Runtime,
     plan: FullPlan,
     pool: Vec<u8>,
-    /// The number of the write that each block holds.
+    /// For each block, the number of the write that it holds.
     numbers: RefCell<Vec<u64>>,
     written: Cell<u64>,
-    /// Microseconds that each write took.
+    /// Latency of each write in microseconds.
     write_us: RefCell<Vec<u32>>,
     flush_ns_max: Cell<u64>,
     left: Cell<u64>,
@@ -108,10 +108,10 @@ struct Shared {
     failure: RefCell<Option<Error>>,
 }
 
-/// Runs it.
+/// Fills a drive, overwrites it for the planned time, and checks it.
 ///
 /// # Errors
-/// The first request that failed, or waited for a minute; `Corrupt` for a wrong block or a problem
+/// The first request that failed or waited for a minute; `Corrupt` for a wrong block or a problem
 /// that `check` found.
 pub fn run_full(plan: FullPlan) -> Result<FullReport> {
     let runtime = Runtime::simulated();
@@ -137,7 +137,7 @@ pub fn run_full(plan: FullPlan) -> Result<FullReport> {
     compared.map(|()| report)
 }
 
-/// Opens the drive.
+/// Creates and opens the drive.
 fn begin(plan: &FullPlan, memory: &MemMedium, runtime: &Runtime) -> Result<Rc<Shared>> {
     let faults = FaultPlan { latency_ns: LATENCY_NS, ..FaultPlan::default() };
     let layers = Layers::new(memory.clone(), runtime.clone(), plan.seed, faults);
@@ -208,7 +208,7 @@ fn overwrite(shared: &Rc<Shared>) -> Result<FullReport> {
 }
 
 impl Shared {
-    /// What write `number` puts into block `lba`.
+    /// Returns the content of block `lba` after write `number`.
     fn block(&self, lba: u64, number: u64) -> Vec<u8> {
         let at = (lba.wrapping_mul(31).wrapping_add(number) % POOL_BLOCKS) as usize * BLOCK_BYTES;
         let mut block = self.pool[at..at + BLOCK_BYTES].to_vec();
@@ -220,7 +220,10 @@ impl Shared {
     async fn within<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
         let waited = self.runtime.timeout(PATIENCE_NS, request).await;
         waited.unwrap_or_else(|| {
-            Err(Error::new(ErrorKind::Busy, "a request waits for ever on a full drive"))
+            Err(Error::new(
+                ErrorKind::Busy,
+                "a request did not complete within a minute on a full drive",
+            ))
         })
     }
 
@@ -244,7 +247,7 @@ impl Shared {
         self.within(self.drive.flush()).await
     }
 
-    /// Reads the whole disk and holds it against what was written.
+    /// Reads the whole disk and compares it with what was written.
     async fn compare(&self) -> Result<()> {
         let mut out = vec![0; STRIPE as usize * BLOCK_BYTES];
         let blocks = self.numbers.borrow().len() as u64;
@@ -261,13 +264,13 @@ impl Shared {
     }
 }
 
-/// One host, with every fourth stripe of the disk.
+/// One host, which owns every fourth stripe of the disk.
 struct Host {
     shared: Rc<Shared>,
     number: u64,
     end_ns: u64,
     random: Random,
-    /// Where the one that writes in order goes on.
+    /// Next stripe of the sequential host.
     next: u64,
 }
 
@@ -305,7 +308,7 @@ impl Host {
         Ok(())
     }
 
-    /// The next blocks to write, all in one stripe.
+    /// Returns the next blocks to write, all in one stripe.
     fn draw(&mut self) -> (u64, u64) {
         let stripes = self.shared.numbers.borrow().len() as u64 / STRIPE / HOSTS;
         let random = &mut self.random;

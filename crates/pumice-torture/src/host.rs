@@ -1,9 +1,9 @@
-//! One host of a tortured drive: issues random requests and tells the oracle what was taken,
-//! acknowledged and read.
+//! One host of a tortured drive: issues random requests and reports to the oracle what was
+//! accepted, acknowledged and read.
 //!
 //! A request changes the disk in one or more atomic steps (a write above 1 MiB in several; the
-//! edges of write-zeroes apart from its middle). Each is entered in the model in the poll in which
-//! the drive takes it, which the drive's own counters tell: nobody else runs in between.
+//! edges of write-zeroes separately from its middle). Each step is reported to the oracle in the
+//! poll in which the drive accepts it, as the drive's counters show: no other task runs in between.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -14,32 +14,33 @@ use std::task::Poll;
 use rand::{Rng, RngExt};
 
 use super::data;
-use super::model::{Change, Content, Mismatch};
+use super::oracle::{Change, Content, Mismatch};
 use super::scene::{Scene, TorturedDrive, Verb};
 use pumice_drive::base::seed::{Random, random};
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{ErrorKind, Result};
 use pumice_drive::controller::{ATOMIC_WRITE_BYTES, Taken};
 
-/// What a world's hosts are like.
+/// The behaviour of a world's hosts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Habits {
     /// Longest pause between two requests of a host, in nanoseconds.
     pub(super) pause_ns: u64,
-    /// First byte of the hot part of the disk, a fifth of it, which gets four of five requests.
+    /// Offset of the hot fifth of the disk, which receives four of five requests.
     pub(super) hot_offset: u64,
-    /// Of 100 requests that change the disk, how many trim or write zeroes.
+    /// Share of trims and write-zeroes among the requests that change the disk, in per cent.
     pub(super) trim_percent: u32,
-    /// Whether writes are of one block at most: many small batches of equal sizes, so that what one
-    /// life lost in the middle of the log is exactly what the next one writes.
+    /// Whether writes are at most one block long: many small batches of equal size, so that the
+    /// next life writes exactly what a life lost in the middle of the log.
     pub(super) is_small: bool,
-    /// Whether most writes are of 64 KiB and more, so that segments are used again and again.
+    /// Whether most writes are 64 KiB and longer, so that segments are reused again and again.
     pub(super) is_heavy: bool,
-    /// Of 100 requests, how many flush; and of 100 changes, how many have FUA.
+    /// Share of flushes among requests, and share of FUA among changes, in per cent.
     pub(super) flush_percent: u32,
 }
 
-/// How often a host trims its full disk before it complains: others may fill it again meanwhile.
+/// Number of trims by a host with a full disk before it reports a violation: other hosts may fill
+/// the disk again in between.
 const TRIES_AFTER_TRIM: u32 = 3;
 
 /// One host.
@@ -48,11 +49,11 @@ pub(super) struct Host {
     scene: Rc<Scene>,
     habits: Habits,
     random: Random,
-    /// Where a host that overwrites the disk from end to end goes on.
+    /// Next offset of a host that overwrites the disk sequentially.
     sequential: Option<u64>,
 }
 
-/// How the drive's counters tell that a step was taken.
+/// How the drive's counters show that a step was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sign {
     /// Host bytes grow by the step's length.
@@ -64,7 +65,7 @@ enum Sign {
 type Steps = VecDeque<(Sign, Change)>;
 
 impl Host {
-    /// A host with its own random stream.
+    /// Creates a host with its own random stream.
     pub(super) fn new(
         drive: Rc<TorturedDrive>,
         scene: Rc<Scene>,
@@ -76,13 +77,13 @@ impl Host {
         Self { drive, scene, habits, random, sequential }
     }
 
-    /// Issues requests, one after the other, while the life has some left.
+    /// Issues requests, one after the other, until the life has none left.
     pub(super) async fn run(mut self) {
         while let Some(number) = self.scene.next_request() {
             if let Err(mismatch) = self.request(number).await {
                 return self.scene.accuse(mismatch);
             }
-            // Even no time lets the other hosts go first.
+            // Even a pause of zero lets the other hosts run first.
             self.scene.sleep(self.random.random_range(0..=self.habits.pause_ns)).await;
         }
     }
@@ -101,17 +102,17 @@ impl Host {
     }
 
     async fn flush(&mut self) -> Result<(), Mismatch> {
-        let promised = self.scene.model.borrow().taken();
+        let promised = self.scene.oracle.borrow().taken();
         let abandons = self.random.random_range(0..if self.habits.is_small { 3 } else { 10 }) < 2;
         let patience_ns = if abandons { self.random.random_range(0..40_000) } else { u64::MAX };
         let flush = self.drive.flush();
-        // A host that goes away leaves a sealed batch and maybe a sync that nobody waits for.
+        // A host that disappears leaves a sealed batch and possibly a sync that no task waits for.
         let Some(result) = self.scene.runtime.timeout(patience_ns, flush).await else {
             return Ok(());
         };
         self.scene.ended(Verb::Flush, 0, 0, &result)?;
         if result.is_ok() {
-            self.scene.model.borrow_mut().promise(promised);
+            self.scene.oracle.borrow_mut().promise(promised);
         }
         Ok(())
     }
@@ -119,20 +120,21 @@ impl Host {
     async fn read(&mut self, number: u64) -> Result<(), Mismatch> {
         let (offset, len) = self.range();
         let range = offset as usize..offset as usize + len;
-        self.scene.model.borrow_mut().begin_read(number, range);
+        self.scene.oracle.borrow_mut().begin_read(number, range);
         let mut out = vec![0xa5; len];
         let result = self.drive.read(offset, &mut out).await;
         let found = result.is_ok().then_some(&out[..]);
-        self.scene.model.borrow_mut().end_read(number, found)?;
+        self.scene.oracle.borrow_mut().end_read(number, found)?;
         self.scene.ended(Verb::Read, offset, len as u64, &result)
     }
 
     async fn write(&mut self, number: u64, fua: bool) -> Result<(), Mismatch> {
         let (offset, len) = self.next_range();
         let is_noise = self.habits.is_heavy && self.random.random();
-        let bytes = match is_noise {
-            true => data::noise(&mut self.random, offset, len, number),
-            false => data::any(&mut self.random, offset, len, number),
+        let bytes = if is_noise {
+            data::noise(&mut self.random, offset, len, number)
+        } else {
+            data::any(&mut self.random, offset, len, number)
         };
         let drive = self.drive.clone();
         let write = drive.write(offset, &bytes, fua);
@@ -145,7 +147,7 @@ impl Host {
         Ok(())
     }
 
-    /// What a host does whose disk is full: it trims, and then writes must go on.
+    /// Trims a full disk, after which writes must succeed.
     async fn make_space(&mut self, number: u64) -> Result<(), Mismatch> {
         let drive = self.drive.clone();
         let mut found = String::new();
@@ -163,10 +165,10 @@ impl Host {
                 result => return self.scene.ended(Verb::Write, offset, len as u64, &result),
             }
         }
-        Err(Mismatch { promised: "writes go on after the disk was trimmed".to_owned(), found })
+        Err(Mismatch { promised: "writes succeed after the disk was trimmed".to_owned(), found })
     }
 
-    /// A trim or a write-zeroes, tiny to the whole disk.
+    /// Trims or writes zeroes, from a few bytes to the whole disk.
     async fn zero(&mut self, number: u64, fua: bool) -> Result<(), Mismatch> {
         let (offset, len) = self.zero_range();
         let drive = self.drive.clone();
@@ -183,9 +185,9 @@ impl Host {
         self.scene.ended(verb, offset, len, &result)
     }
 
-    /// Carries a request out and enters each of its steps in the poll that takes it. An
-    /// acknowledged request was taken as a whole; one without FUA is acknowledged in the poll that
-    /// takes its last step, which makes the order of changes that of the acknowledgements.
+    /// Executes a request and reports each of its steps in the poll that accepts it. An
+    /// acknowledged request was accepted completely; one without FUA is acknowledged in the poll
+    /// that accepts its last step, so the order of changes is that of the acknowledgements.
     async fn change(
         &self,
         mut steps: Steps,
@@ -200,14 +202,14 @@ impl Host {
             let polled = request.as_mut().poll(context);
             let took = self.enter(&mut steps, before, self.drive.taken());
             if took > 0 {
-                last = Some(self.scene.model.borrow().taken());
+                last = Some(self.scene.oracle.borrow().taken());
                 if steps.is_empty() && !fua && polled.is_pending() {
-                    wrong = Some("a change took its place and was not acknowledged");
+                    wrong = Some("a change was ordered and not acknowledged");
                 }
             }
             match &polled {
                 Poll::Ready(Ok(())) if !steps.is_empty() => {
-                    wrong = Some("a change was acknowledged without taking its place");
+                    wrong = Some("a change was acknowledged without being ordered");
                 }
                 _ => {}
             }
@@ -222,12 +224,13 @@ impl Host {
             && result.is_ok()
             && let Some(changes) = last
         {
-            self.scene.model.borrow_mut().promise(changes);
+            self.scene.oracle.borrow_mut().promise(changes);
         }
         Ok(result)
     }
 
-    /// Enters the steps that were taken between two readings of the counters; gives their number.
+    /// Reports the steps that were accepted between two readings of the counters; returns their
+    /// number.
     fn enter(&self, steps: &mut Steps, before: Taken, after: Taken) -> u32 {
         let mut host_bytes = after.host_bytes - before.host_bytes;
         let mut records = after.frame_bytes > before.frame_bytes;
@@ -248,7 +251,7 @@ impl Host {
             records = false;
             took += 1;
             let change = steps.pop_front().expect("there is a first").1;
-            self.scene.model.borrow_mut().take(change);
+            self.scene.oracle.borrow_mut().take(change);
         }
         took
     }
@@ -257,7 +260,8 @@ impl Host {
         self.drive.size_bytes()
     }
 
-    /// The next range of a host that overwrites the disk in order, else a random one.
+    /// Returns the next range of a host that overwrites the disk sequentially, otherwise a random
+    /// one.
     fn next_range(&mut self) -> (u64, usize) {
         let Some(at) = self.sequential else { return self.range() };
         let len = [4 << 10, 64 << 10, 256 << 10][self.random.random_range(0..3)];
@@ -267,7 +271,8 @@ impl Host {
         (at, len as usize)
     }
 
-    /// A range of 1 byte to 1 MiB, rarely more: within a block, of blocks, or across their borders.
+    /// Returns a range of 1 byte to 1 MiB, rarely more: within a block, of whole blocks, or
+    /// unaligned.
     fn range(&mut self) -> (u64, usize) {
         let random = &mut self.random;
         let len = match random.random_range(0..64) {
@@ -277,15 +282,17 @@ impl Host {
         };
         let len = len.min(self.drive.size_bytes() as usize);
         let hot = self.random.random_range(0..5) > if self.habits.is_heavy { 2 } else { 0 };
-        let (start, span) = match hot {
-            true => (self.habits.hot_offset, self.disk_bytes() / 5),
-            false => (0, self.disk_bytes()),
+        let (start, span) = if hot {
+            (self.habits.hot_offset, self.disk_bytes() / 5)
+        } else {
+            (0, self.disk_bytes())
         };
         let offset = start + self.random.random_range(0..span);
         let offset = offset.min(self.disk_bytes() - len as u64);
-        match len.is_multiple_of(BLOCK_BYTES) && self.random.random_range(0..4) > 0 {
-            true => (offset / BLOCK * BLOCK, len),
-            false => (offset, len),
+        if len.is_multiple_of(BLOCK_BYTES) && self.random.random_range(0..4) > 0 {
+            (offset / BLOCK * BLOCK, len)
+        } else {
+            (offset, len)
         }
     }
 
@@ -297,8 +304,8 @@ impl Host {
                 let from = self.random.random_range(0..disk / BLOCK) * BLOCK;
                 (from, self.random.random_range(1..=(disk - from) / BLOCK) * BLOCK)
             }
-            // Blocks in the middle with an edge before them would leave open which of the two was
-            // taken in a poll.
+            // Whole blocks after an edge would make it ambiguous which of the two was accepted in a
+            // poll.
             4..16 => {
                 let (offset, len) = self.range();
                 let start = offset / BLOCK * BLOCK;
@@ -315,7 +322,7 @@ impl Host {
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// 1 byte to 1 MiB, rarely more; `drawn` is below 64.
+/// Returns a length of 1 byte to 1 MiB, rarely more; `drawn` is below 64.
 fn any_len(random: &mut Random, drawn: u32) -> usize {
     match drawn {
         0..16 => random.random_range(1..6000),
@@ -327,7 +334,7 @@ fn any_len(random: &mut Random, drawn: u32) -> usize {
     }
 }
 
-/// The atomic pieces of a write: up to 1 MiB whole, else cut between blocks.
+/// Returns the atomic steps of a write: one up to 1 MiB, otherwise split between blocks.
 fn write_steps(offset: u64, bytes: &[u8], request: u64) -> Steps {
     let mut steps = Steps::new();
     let (mut at, mut rest) = (offset as usize, bytes);
@@ -344,14 +351,14 @@ fn write_steps(offset: u64, bytes: &[u8], request: u64) -> Steps {
     steps
 }
 
-/// A trim drops the blocks that lie wholly within it.
+/// Returns the step of a trim, which drops the blocks that lie completely in its range.
 fn trim_steps(offset: u64, len: u64, request: u64) -> Steps {
     let (start, end) = (offset.next_multiple_of(BLOCK), (offset + len) / BLOCK * BLOCK);
     let whole = zeroes(Sign::Record, start, end, request);
     whole.into_iter().collect()
 }
 
-/// Write-zeroes: the blocks that lie wholly within it, and its edges.
+/// Returns the steps of write-zeroes: the blocks that lie completely in its range, and its edges.
 fn zero_steps(offset: u64, len: u64, request: u64) -> Steps {
     let end = offset + len;
     let head_end = end.min(offset.next_multiple_of(BLOCK));

@@ -1,27 +1,30 @@
-//! The torture: the real controller on a simulated medium in virtual time, world after world, each
-//! drawn from a seed; hosts do what they like, the power goes whenever it likes, and an oracle
-//! knows what was promised.
+//! Torture tests: the real controller on a simulated medium in virtual time. Each world is drawn
+//! from a seed: hosts issue random requests, the power fails at random moments, and an oracle knows
+//! what was promised.
 //!
-//! * `world`: a seed, its drive and the row of its lives.
-//! * `life`: open, judge, serve, close.
-//! * `host`: random requests. `data`: what they write.
-//! * `fuse`: ends a life at any await point or operation of the medium.
-//! * `medium`: what the drive sees. `rot`: bits that flip while it is closed.
-//! * `model`: the oracle. `scene`: what all of them share. `trace`: the fingerprint of a run.
+//! * `world`: a seed, its drive and the sequence of its lives.
+//! * `life`: open, compare, serve, close.
+//! * `host`: random requests. `data`: the data they write.
+//! * `crash_point`: ends a life at any await point or operation of the medium.
+//! * `medium`: the medium of the drive. `rot`: bits that flip while the drive is closed.
+//! * `oracle`: what a disk must hold. `scene`: what all parts of a world share. `trace`: the
+//!   fingerprint of a run.
 //! * `tally`, `violation`: the result.
-//! * `full`: no world, but a full drive that is overwritten for hours.
+//! * `full`: a full drive that is overwritten for hours, without crashes.
+//! * `fuzz`: the entry points of the fuzzers.
 //!
-//! The same seed and steps give the same run. Deliberately reaches the drive only as a host does,
-//! but for `Drive::audit` and `Drive::taken`; never asks for the time.
+//! A seed and a number of steps determine a run completely. The crate reaches the drive only as a
+//! host does, except for `Drive::audit` and `Drive::taken`, and never reads the wall clock. It is
+//! not published: only the tests and fuzzers of this repository use it.
 
+mod crash_point;
 mod data;
 mod full;
-mod fuse;
 pub mod fuzz;
 mod host;
 mod life;
 mod medium;
-mod model;
+mod oracle;
 mod rot;
 mod scene;
 mod tally;
@@ -36,6 +39,6 @@ pub use tally::Tally;
 pub use violation::Violation;
 pub use world::run_world;
 
-/// Requests that a life issues at most, unless somebody says otherwise: enough to fill several
-/// batches and segments, few enough that a world takes a fraction of a second.
+/// Default for the maximum number of requests of a life: enough to fill several batches and
+/// segments, few enough that a world takes a fraction of a second.
 pub const STEPS_DEFAULT: u64 = 200;

@@ -1,17 +1,17 @@
-//! One life of a drive: opened, judged, used by several hosts at once, closed; or ended by force at
-//! any point of that.
+//! One life of a drive: it is opened, compared, used by several hosts at once, and closed; or it
+//! crashes at any point of that.
 //!
-//! Knows what a drive does in its life, not what becomes of the medium afterwards: `world` does.
+//! A life does not decide what happens to the medium afterwards: `world` does.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use rand::{Rng, RngExt};
 
-use super::fuse::Blow;
+use super::crash_point::CrashAt;
 use super::host::{Habits, Host};
 use super::medium::{Layers, TracedMedium};
-use super::model::Mismatch;
+use super::oracle::Mismatch;
 use super::scene::{Faults, Scene, TorturedDrive};
 use pumice_drive::base::seed::Random;
 use pumice_drive::base::wait::WaitQueue;
@@ -19,38 +19,38 @@ use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::{Audit, Drive, OpenOptions};
 use pumice_drive::media::layer::FaultPlan;
 
-/// How long a life may take in virtual time before somebody is said to wait for ever: an hour, when
-/// no request has a reason to take more than seconds.
+/// Limit on the virtual time of a life, after which a request counts as waiting forever: an hour,
+/// while no request has a reason to take more than seconds.
 const LIFE_NS_MAX: u64 = 3_600_000_000_000;
 
-/// Bytes of the reads that compare the whole disk.
+/// Length of the reads that compare the whole disk, in bytes.
 pub(super) const COMPARED_AT_ONCE: usize = 256 << 10;
 
-/// What a life will be like.
+/// The plan of a life.
 pub(super) struct Plan {
-    /// When it ends by force while it opens or serves.
-    pub(super) blow: Blow,
-    /// When it ends by force while it closes.
-    pub(super) blow_closing: Blow,
-    /// Hosts at once.
+    /// Crash while the drive opens or serves.
+    pub(super) crash: CrashAt,
+    /// Crash while the drive closes.
+    pub(super) crash_closing: CrashAt,
+    /// Number of concurrent hosts.
     pub(super) hosts: u32,
     /// Requests of all hosts together.
     pub(super) requests: u64,
-    /// What the hosts are like.
+    /// Behaviour of the hosts.
     pub(super) habits: Habits,
-    /// How the drive is opened.
+    /// Options for opening the drive.
     pub(super) options: OpenOptions,
-    /// The medium while the drive opens.
+    /// Faults of the medium while the drive opens.
     pub(super) opening: FaultPlan,
-    /// The medium while it serves and closes.
+    /// Faults of the medium while the drive serves and closes.
     pub(super) serving: FaultPlan,
-    /// Whether reads fail while the drive opens, so that it may be refused this time.
+    /// Whether reads fail while the drive opens, so that opening may fail.
     pub(super) may_be_refused: bool,
-    /// What may fail by the medium's fault while it serves.
+    /// Operations that may fail because of the medium while the drive serves.
     pub(super) faults: Faults,
 }
 
-/// How far a life has come.
+/// The stage that a life has reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
     /// The drive is not open.
@@ -60,47 +60,47 @@ pub(super) enum Stage {
     Serving,
     /// The drive is being closed.
     Closing,
-    /// It is closed in order.
+    /// The drive was closed cleanly.
     Closed,
-    /// It was closed after a failure of the medium had poisoned it.
+    /// The drive was closed after a failure of the medium had poisoned it.
     Poisoned,
 }
 
-/// What the next life must find, if this one closed in order.
+/// What the next life must find after a clean close.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Farewell {
-    /// The accounts at the end.
+    /// The accounts at the close.
     pub(super) audit: Audit,
-    /// Whether nobody has opened the drive since, not even in vain.
+    /// Whether no one has opened the drive since, not even unsuccessfully.
     pub(super) is_last: bool,
 }
 
-/// A life being lived.
+/// A running life.
 pub(super) struct Life {
-    /// The world it is lived in.
+    /// The state that all parts of the world share.
     pub(super) scene: Rc<Scene>,
     /// The medium.
     pub(super) layers: Rc<Layers>,
-    /// How far it has come.
+    /// The stage it has reached.
     pub(super) stage: Cell<Stage>,
-    /// Of the life before.
+    /// From the previous life.
     pub(super) farewell: Cell<Option<Farewell>>,
     /// The drive, once it is open.
     pub(super) drive: RefCell<Option<Rc<TorturedDrive>>>,
 }
 
 impl Life {
-    /// A handle on the medium for a drive.
+    /// Returns a handle on the medium for a drive.
     pub(super) fn medium(&self) -> TracedMedium {
         TracedMedium {
             layers: self.layers.clone(),
-            fuse: self.scene.fuse.clone(),
+            crash_point: self.scene.crash_point.clone(),
             trace: self.scene.trace.clone(),
             clock: self.scene.runtime.clone(),
         }
     }
 
-    /// Lives to the end, unless the fuse blows.
+    /// Runs the life to its end, unless it crashes.
     pub(super) async fn live(&self, plan: &Plan, random: &mut Random) -> Result<(), Mismatch> {
         self.layers.set_plan(plan.opening.clone());
         let drive = match self.open(plan.options).await {
@@ -117,7 +117,7 @@ impl Life {
         self.compare(&drive).await?;
         self.stage.set(Stage::Serving);
         for task in Drive::tasks(&drive) {
-            self.scene.runtime.spawn(self.scene.fuse.task(task));
+            self.scene.runtime.spawn(self.scene.crash_point.task(task));
         }
         self.scene.faults.set(plan.faults);
         self.layers.set_plan(plan.serving.clone());
@@ -125,16 +125,16 @@ impl Life {
         self.serve(&drive, plan, random).await?;
         self.stage.set(Stage::Closing);
         self.scene.count_progress();
-        self.scene.fuse.set(plan.blow_closing);
+        self.scene.crash_point.set(plan.crash_closing);
         let Some(closed) = self.scene.runtime.timeout(LIFE_NS_MAX, drive.close()).await else {
-            let found = "it waits for ever".to_owned();
+            let found = "it does not complete".to_owned();
             return Err(Mismatch { promised: "the drive closes".to_owned(), found });
         };
-        self.scene.fuse.set(Blow::Never);
+        self.scene.crash_point.set(CrashAt::Never);
         match closed {
             Ok(()) => {
-                let taken = self.scene.model.borrow().taken();
-                self.scene.model.borrow_mut().promise(taken);
+                let taken = self.scene.oracle.borrow().taken();
+                self.scene.oracle.borrow_mut().promise(taken);
                 let audit = self.audit(&drive).await?;
                 self.farewell.set(Some(Farewell { audit, is_last: true }));
                 self.stage.set(Stage::Closed);
@@ -155,14 +155,14 @@ impl Life {
         Drive::open(self.medium(), self.scene.runtime.clone(), options).await
     }
 
-    /// Judges the disk and the accounts of a drive that was just opened.
+    /// Compares the disk and the accounts of a drive that was just opened.
     async fn compare(&self, drive: &TorturedDrive) -> Result<(), Mismatch> {
         let audit = self.audit(drive).await?;
         if let Some(farewell) = self.farewell.take()
             && (farewell.audit != audit || farewell.is_last && !drive.info().was_clean)
         {
             return Err(Mismatch {
-                promised: format!("the accounts of the life before: {:?}", farewell.audit),
+                promised: format!("the accounts of the previous life: {:?}", farewell.audit),
                 found: format!("{audit:?}, closed in order: {}", drive.info().was_clean),
             });
         }
@@ -172,10 +172,10 @@ impl Life {
             drive.read(offset, part).await.map_err(|error| unreadable(&error))?;
         }
         let (taken, durable) = {
-            let model = self.scene.model.borrow();
-            (model.taken(), model.durable())
+            let oracle = self.scene.oracle.borrow();
+            (oracle.taken(), oracle.durable())
         };
-        let settled = self.scene.model.borrow_mut().settle(&disk)?;
+        let settled = self.scene.oracle.borrow_mut().settle(&disk)?;
         assert_eq!(settled.kept + settled.lost, taken);
         self.scene.trace.add_bytes(&disk);
         let mut tally = self.scene.tally.borrow_mut();
@@ -184,7 +184,7 @@ impl Life {
         Ok(())
     }
 
-    /// Runs all hosts to their end, then judges the accounts.
+    /// Runs all hosts to their end, then audits the accounts.
     async fn serve(
         &self,
         drive: &Rc<TorturedDrive>,
@@ -197,7 +197,7 @@ impl Life {
             let scene = self.scene.clone();
             let host = Host::new(drive.clone(), scene, plan.habits, random.next_u64());
             let (left, ended) = (left.clone(), ended.clone());
-            self.scene.runtime.spawn(self.scene.fuse.task(async move {
+            self.scene.runtime.spawn(self.scene.crash_point.task(async move {
                 host.run().await;
                 left.set(left.get() - 1);
                 ended.wake_all();
@@ -207,10 +207,10 @@ impl Life {
         if self.scene.runtime.timeout(LIFE_NS_MAX, all_ended).await.is_none() {
             return Err(Mismatch {
                 promised: "every request ends".to_owned(),
-                found: format!("{} hosts wait for ever", left.get()),
+                found: format!("{} hosts still wait", left.get()),
             });
         }
-        // Half of the lives close at once, the others let the upkeep see some quiet.
+        // Half of the lives close at once, the rest give the background tasks some idle time.
         if random.random() {
             self.scene.sleep(random.random_range(0..3_000_000_000)).await;
         }
@@ -220,14 +220,14 @@ impl Life {
         Ok(())
     }
 
-    /// Holds the drive's accounts against its map.
+    /// Compares the drive's accounts with a recount from its map.
     async fn audit(&self, drive: &TorturedDrive) -> Result<Audit, Mismatch> {
         let wrong = |found: String| Mismatch {
             promised: "the accounts equal a recount, and no space is leaked".to_owned(),
             found,
         };
         let audited = self.scene.runtime.timeout(LIFE_NS_MAX, drive.audit()).await;
-        let audited = audited.ok_or_else(|| wrong("the audit waits for ever".to_owned()))?;
+        let audited = audited.ok_or_else(|| wrong("the audit does not complete".to_owned()))?;
         audited.map_err(|error| wrong(error.chain()))
     }
 }

@@ -17,15 +17,15 @@ use pumice_drive::base::{Error, Result};
 use pumice_report::{Align, Table};
 use pumice_torture::{STEPS_DEFAULT, Tally, Violation, run_world};
 
-/// Worlds without --worlds and --time: about a minute.
+/// Number of worlds without --worlds and --time: about a minute.
 const WORLDS_DEFAULT: u64 = 200;
 
 /// Crash, rot and fail simulated drives, and check that every promise holds
 ///
 /// A world is a small drive in memory, in virtual time, drawn from a seed: its geometry and codec,
-/// what its hosts do, when the power fails and which unsynced writes survive, which bits rot. An
-/// oracle knows what was promised. The first broken promise is printed with the command that
-/// reproduces it, and the exit code is 1. The same seed and steps give the same run.
+/// the behaviour of its hosts, the moments of power loss, the unsynced writes that survive, the bits
+/// that rot. An oracle knows what was promised. The first broken promise is printed with the command
+/// that reproduces it, and the exit code is 1. A seed and a number of steps determine a run.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -36,20 +36,20 @@ Examples:
   pumice-torture --seed 42 --worlds 1 --steps 1000"
 )]
 struct Args {
-    /// Seed of the first world; each further one has the next
+    /// Seed of the first world; later worlds use the following seeds
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// End after so many worlds [default: 200, or as many as the time allows]
+    /// Number of worlds [default: 200, or as many as the time allows]
     #[arg(long, value_name = "W")]
     worlds: Option<u64>,
 
-    /// Most requests of one life of a drive
+    /// Maximum number of requests of one life of a drive
     #[arg(long, value_name = "M", default_value_t = STEPS_DEFAULT)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     steps: u64,
 
-    /// Begin no world after this time, like 60s, 10m or 8h
+    /// Start no world after this time, such as 60s, 10m or 8h
     #[arg(long, value_name = "TIME", value_parser = duration)]
     time: Option<Duration>,
 
@@ -84,19 +84,20 @@ fn main() -> ExitCode {
     }
 }
 
-/// The first broken promise, if there was one.
+/// Returns the first broken promise, if any.
 fn run(args: &Args) -> Result<Option<Violation>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // The first signal ends the run after its world, the second at once.
+        // The first signal ends the run after the current world, the second one immediately.
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stop.clone())
             .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
             .map_err(|error| Error::os("cannot catch signals", error))?;
     }
     let summary = torture(args, &stop);
-    let shown = match args.json {
-        true => serde_json::to_string_pretty(&summary).expect("results serialize") + "\n",
-        false => text(&summary),
+    let shown = if args.json {
+        serde_json::to_string_pretty(&summary).expect("results serialize") + "\n"
+    } else {
+        text(&summary)
     };
     std::io::stdout()
         .write_all(shown.as_bytes())
@@ -198,7 +199,7 @@ fn text(summary: &Summary) -> String {
     table.to_text()
 }
 
-/// Reads a time as people type it: `90`, `60s`, `10m`, `8h`.
+/// Parses a duration such as `90`, `60s`, `10m` or `8h`.
 fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = match text.strip_suffix(['s', 'm', 'h']) {
         Some(number) => (number, &text[number.len()..]),
@@ -213,12 +214,12 @@ fn duration(text: &str) -> Result<Duration, String> {
     number
         .and_then(|number| number.checked_mul(seconds))
         .map(Duration::from_secs)
-        .ok_or_else(|| format!("'{text}' is not a time: try 60s, 10m or 8h"))
+        .ok_or_else(|| format!("invalid time '{text}': expected a duration such as 60s, 10m or 8h"))
 }
 
 #[cfg(test)]
 mod tests {
-    //! Goal: times are read as people type them.
+    //! Goal: durations are parsed with all their suffixes.
     use super::*;
 
     #[test]

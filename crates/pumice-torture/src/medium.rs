@@ -1,12 +1,12 @@
-//! The medium that a tortured drive sees: the fault layer, behind the fuse, traced.
+//! The medium of a tortured drive: the fault layer, with the crash point and the trace on top.
 //!
-//! A handle: the world keeps the layer when the drive on it is gone, since what no sync covered
-//! outlives the process that wrote it. Adds no faults of its own.
+//! It is a handle: the world keeps the layer after the drive is gone, because unsynced data
+//! outlives the process that wrote it. It adds no faults of its own.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::fuse::{Effect, Fuse};
+use super::crash_point::{CrashPoint, Effect};
 use super::trace::Trace;
 use pumice_drive::base::{AlignedBuffer, Clock, Result, SegmentId};
 use pumice_drive::media::layer::Fault;
@@ -17,7 +17,7 @@ use pumice_drive::runtime::Runtime;
 /// The layers below the handle.
 pub(super) type Layers = Fault<MemMedium, Runtime>;
 
-/// The kinds of operation, as the trace has them.
+/// The kinds of operation, as recorded in the trace.
 #[derive(Clone, Copy)]
 enum Kind {
     Append = 1,
@@ -30,13 +30,13 @@ enum Kind {
 
 /// A handle on the fault layer of one world.
 pub(super) struct TracedMedium {
-    /// What stands below.
+    /// The fault layer and the memory below it.
     pub(super) layers: Rc<Layers>,
-    /// What ends a life.
-    pub(super) fuse: Rc<Fuse>,
-    /// Where operations are noted.
+    /// The crash point of the life.
+    pub(super) crash_point: Rc<CrashPoint>,
+    /// Records all operations.
     pub(super) trace: Rc<Trace>,
-    /// For the time of an operation.
+    /// The clock for the time of an operation.
     pub(super) clock: Runtime,
 }
 
@@ -63,8 +63,10 @@ impl Medium for TracedMedium {
         buffer: Arc<AlignedBuffer>,
     ) -> Result<()> {
         self.trace.add_bytes(&buffer);
-        let result =
-            self.fuse.operation(Effect::Update, self.layers.append(segment, offset, buffer)).await;
+        let result = self
+            .crash_point
+            .operation(Effect::Update, self.layers.append(segment, offset, buffer))
+            .await;
         self.note(Kind::Append, segment.0, offset, result.is_ok());
         result
     }
@@ -75,33 +77,37 @@ impl Medium for TracedMedium {
         offset: u32,
         buffer: AlignedBuffer,
     ) -> (AlignedBuffer, Result<()>) {
-        let (buffer, result) =
-            self.fuse.operation(Effect::None, self.layers.read(segment, offset, buffer)).await;
+        let (buffer, result) = self
+            .crash_point
+            .operation(Effect::None, self.layers.read(segment, offset, buffer))
+            .await;
         self.note(Kind::Read, segment.0, offset, result.is_ok());
         (buffer, result)
     }
 
     async fn sync(&self) -> Result<()> {
-        let result = self.fuse.operation(Effect::Update, self.layers.sync()).await;
+        let result = self.crash_point.operation(Effect::Update, self.layers.sync()).await;
         self.note(Kind::Sync, 0, 0, result.is_ok());
         result
     }
 
     async fn discard(&self, segment: SegmentId) -> Result<()> {
-        let result = self.fuse.operation(Effect::Discard, self.layers.discard(segment)).await;
+        let result =
+            self.crash_point.operation(Effect::Discard, self.layers.discard(segment)).await;
         self.note(Kind::Discard, segment.0, 0, result.is_ok());
         result
     }
 
     async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
-        let result = self.fuse.operation(Effect::None, self.layers.read_superblock(slot)).await;
+        let result =
+            self.crash_point.operation(Effect::None, self.layers.read_superblock(slot)).await;
         self.note(Kind::ReadSuperblock, slot, 0, result.is_ok());
         result
     }
 
     async fn write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> Result<()> {
         let result = self
-            .fuse
+            .crash_point
             .operation(Effect::Superblock, self.layers.write_superblock(slot, bytes))
             .await;
         self.note(Kind::WriteSuperblock, slot, 0, result.is_ok());

@@ -1,12 +1,12 @@
-//! Bit rot: flips stored bits of a closed drive and looks at what it then says.
+//! Bit rot: flips stored bits of a closed drive and checks what the drive reports.
 //!
-//! Wherever the bits are, a read gives the right bytes or an error. Where they are in a structure,
-//! the drive may refuse to open; it must do neither silently: `check` reports a problem then.
-//! Rot of segments is healed afterwards, so that the world's later lives are judged in full; a
-//! damaged superblock slot stays, and must not be noticed by anybody.
+//! Wherever the bits are, a read returns the right bytes or an error. If they are in a structure,
+//! the drive may refuse to open; in both cases `check` must report a problem. Rot of segments is
+//! repaired afterwards, so that the later lives of the world are checked completely; a damaged
+//! superblock slot stays, and must have no effect.
 //!
-//! Only closed drives rot: after a crash, damage to what was flushed last cannot be told from a
-//! torn tail (docs/format.md), and is not promised to be noticed.
+//! Only closed drives rot: after a crash, damage to the last flushed data cannot be distinguished
+//! from a torn tail (docs/format.md), so its detection is not promised.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use rand::RngExt;
 
 use super::life::{COMPARED_AT_ONCE, Life};
 use super::medium::Layers;
-use super::model::Mismatch;
+use super::oracle::Mismatch;
 use super::scene::TorturedDrive;
 use super::world::World;
 use pumice_drive::base::units::BLOCK_BYTES;
@@ -24,10 +24,10 @@ use pumice_drive::controller::{Depth, OpenOptions, check};
 use pumice_drive::media::layer::FaultPlan;
 use pumice_drive::media::{Medium, SUPERBLOCK_BYTES};
 
-/// Most bits that rot at once.
+/// Maximum number of bits that rot at once.
 const BITS_MAX: u32 = 4;
 
-/// Bytes of a page that hold a header, where the page begins with one.
+/// Bytes of a page that contain a header, if the page begins with one.
 const HEADER_BYTES: u32 = 160;
 
 /// One flipped bit of a segment.
@@ -39,7 +39,7 @@ struct Flip {
 }
 
 impl World {
-    /// Lets the closed drive rot, and judges.
+    /// Flips bits of the closed drive, and checks the consequences.
     pub(super) fn rot(&mut self) -> Result<(), Mismatch> {
         if self.random.random_range(0..6) == 0 {
             self.rot_superblock();
@@ -55,7 +55,7 @@ impl World {
         judged
     }
 
-    /// Opens the drive without changing it, and reads every block.
+    /// Opens the drive read-only, and reads every block.
     fn judge_rot(&self) -> Result<(), Mismatch> {
         let runtime = self.scene.runtime.clone();
         let plan = FaultPlan::default();
@@ -73,7 +73,7 @@ impl World {
                 true
             }
             Err(error) => {
-                let promised = "rot is called by its name".to_owned();
+                let promised = "rot is reported as corruption".to_owned();
                 return Err(Mismatch { promised, found: error.chain() });
             }
             Ok(drive) => runtime.block_on(self.read_rotten(&drive))?,
@@ -81,17 +81,18 @@ impl World {
         let report = runtime.block_on(check(&self.memory, Depth::Full, &mut |_| ()));
         if noticed && report.is_ok_and(|report| report.problem_count == 0) {
             return Err(Mismatch {
-                promised: "check reports rot that reads notice".to_owned(),
+                promised: "check reports rot that reads detect".to_owned(),
                 found: "no problem".to_owned(),
             });
         }
         Ok(())
     }
 
-    /// Reads the whole disk, block by block where a longer read fails. Gives whether any failed.
+    /// Reads the whole disk, block by block where a longer read fails. Returns whether any read
+    /// failed.
     async fn read_rotten(&self, drive: &TorturedDrive) -> Result<bool, Mismatch> {
         let mut noticed = false;
-        let bytes = self.scene.model.borrow().bytes();
+        let bytes = self.scene.oracle.borrow().bytes();
         for start in (0..bytes).step_by(COMPARED_AT_ONCE) {
             let end = (start + COMPARED_AT_ONCE).min(bytes);
             if !self.read_once(drive, start, end).await? {
@@ -106,7 +107,7 @@ impl World {
         Ok(noticed)
     }
 
-    /// Whether a read fails for rot; what it gives must be right.
+    /// Returns whether a read fails because of rot; a read that succeeds must be right.
     async fn read_once(
         &self,
         drive: &TorturedDrive,
@@ -115,28 +116,28 @@ impl World {
     ) -> Result<bool, Mismatch> {
         let mut out = vec![0xa5; end - start];
         let result = drive.read(start as u64, &mut out).await;
-        let mut model = self.scene.model.borrow_mut();
-        model.begin_read(0, start..end);
+        let mut oracle = self.scene.oracle.borrow_mut();
+        oracle.begin_read(0, start..end);
         match result {
-            Ok(()) => model.end_read(0, Some(&out)).map(|()| false),
+            Ok(()) => oracle.end_read(0, Some(&out)).map(|()| false),
             Err(error) if error.kind() == ErrorKind::Corrupt => {
-                model.end_read(0, None).map(|()| true)
+                oracle.end_read(0, None).map(|()| true)
             }
             Err(error) => Err(Mismatch {
-                promised: "rot is called by its name".to_owned(),
+                promised: "rot is reported as corruption".to_owned(),
                 found: error.chain(),
             }),
         }
     }
 
-    /// A bit in a page of a segment that holds something; half of them in its first bytes, where
+    /// Draws a bit in a used page of a segment; half of the bits are in its first bytes, where
     /// headers are.
     fn draw_flip(&mut self) -> Option<Flip> {
         for _ in 0..30 {
             let segment = self.random.random_range(0..self.geometry.segment_count);
             let pages = match self.random.random() {
                 true => self.geometry.segment_bytes / BLOCK_BYTES as u32,
-                // Where even an almost empty segment holds something.
+                // Where even an almost empty segment contains data.
                 false => 16,
             };
             let page = self.random.random_range(0..pages) * BLOCK_BYTES as u32;
@@ -156,7 +157,7 @@ impl World {
         None
     }
 
-    /// The page around a bit.
+    /// Returns the page around a bit.
     fn page(&self, flip: Flip) -> AlignedBuffer {
         let page = flip.offset / BLOCK_BYTES as u32 * BLOCK_BYTES as u32;
         let buffer = AlignedBuffer::zeroed(BLOCK_BYTES);
@@ -172,7 +173,7 @@ impl World {
         self.scene.runtime.block_on(write).expect("memory does not fail");
     }
 
-    /// Damages one of the superblock slots: the other is enough.
+    /// Damages one of the superblock slots: one slot is enough.
     fn rot_superblock(&mut self) {
         let slot = self.random.random_range(0..2);
         let runtime = self.scene.runtime.clone();
@@ -182,7 +183,7 @@ impl World {
         let written = runtime.block_on(self.memory.write_superblock(slot, bytes));
         written.expect("memory does not fail");
         self.scene.tally.borrow_mut().rotten_bits += 1;
-        // The newest slot says that the drive was closed in order; without it nobody can know.
+        // The newest slot records the clean close; without it, that is unknown.
         self.forget_farewell();
     }
 }

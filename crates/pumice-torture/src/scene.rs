@@ -1,12 +1,12 @@
-//! What everybody in a world has in common: clock, fuse, oracle, counters, and the first thing that
-//! went wrong.
+//! The state that all parts of a world share: clock, crash point, oracle, counters, and the first
+//! violation.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use super::fuse::Fuse;
+use super::crash_point::CrashPoint;
 use super::medium::TracedMedium;
-use super::model::{Mismatch, Model};
+use super::oracle::{Mismatch, Oracle};
 use super::tally::Tally;
 use super::trace::Trace;
 use pumice_drive::base::{Clock, ErrorKind, Result};
@@ -16,11 +16,13 @@ use pumice_drive::runtime::Runtime;
 /// The drive under torture.
 pub(super) type TorturedDrive = Drive<TracedMedium, Runtime>;
 
-/// Trims that a full drive must still take: its reserve of one segment, the smallest of which holds
-/// over a thousand batches of one trim each; half of that, to be safe from batches cut short.
+/// Number of trims that a full drive must still accept: its reserve of one segment, the smallest of
+/// which holds over a thousand batches of one trim each; half of that, to allow for batches that
+/// are cut short.
 const TRIMS_WHEN_FULL: u64 = 500;
 
-/// What a host asked for. Write-zeroes with edges count as writes, since their edges are.
+/// The kind of a host's request. Write-zeroes with edges count as writes, because their edges are
+/// writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     /// A read.
@@ -35,28 +37,28 @@ pub(super) enum Verb {
     WriteZeroes,
 }
 
-/// Failures of the medium that the present life may meet.
+/// Failures of the medium that are possible in the current life.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Faults {
-    /// Appends or syncs fail: writes and flushes may, for good.
+    /// Appends or syncs fail: writes and flushes may fail permanently.
     pub(super) of_writes: bool,
     /// Reads of the medium fail, or flip a bit.
     pub(super) of_reads: bool,
 }
 
-/// The common ground of one world.
+/// The shared state of one world.
 pub(super) struct Scene {
     /// Virtual time.
     pub(super) runtime: Runtime,
-    /// What ends a life.
-    pub(super) fuse: Rc<Fuse>,
-    /// What happened.
+    /// Ends a life.
+    pub(super) crash_point: Rc<CrashPoint>,
+    /// Fingerprint of all events.
     pub(super) trace: Rc<Trace>,
     /// The oracle.
-    pub(super) model: RefCell<Model>,
-    /// What was done.
+    pub(super) oracle: RefCell<Oracle>,
+    /// Counters.
     pub(super) tally: RefCell<Tally>,
-    /// What may fail in this life.
+    /// Failures that are possible in this life.
     pub(super) faults: Cell<Faults>,
     /// Whether the drive may run out of space.
     pub(super) may_fill_up: bool,
@@ -67,13 +69,13 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// A scene before its first life.
+    /// Creates the state before the first life.
     pub(super) fn new(disk_bytes: u64, may_fill_up: bool) -> Self {
         Self {
             runtime: Runtime::simulated(),
-            fuse: Rc::default(),
+            crash_point: Rc::default(),
             trace: Rc::default(),
-            model: RefCell::new(Model::new(disk_bytes as usize)),
+            oracle: RefCell::new(Oracle::new(disk_bytes as usize)),
             tally: RefCell::default(),
             faults: Cell::default(),
             may_fill_up,
@@ -84,19 +86,20 @@ impl Scene {
         }
     }
 
-    /// A life begins that may issue so many requests.
+    /// Begins a life that may issue `requests` requests.
     pub(super) fn allow_requests(&self, requests: u64) {
         self.requests_left.set(requests);
     }
 
-    /// Number of the next request in the world, from 1; none if the life's are used up.
+    /// Returns the number of the next request in the world, from 1; `None` if the life has none
+    /// left.
     pub(super) fn next_request(&self) -> Option<u64> {
         self.requests_left.set(self.requests_left.get().checked_sub(1)?);
         self.requests.set(self.requests.get() + 1);
         Some(self.requests.get())
     }
 
-    /// Number of the last request.
+    /// Returns the number of the last request.
     pub(super) fn requests(&self) -> u64 {
         self.requests.get()
     }
@@ -106,25 +109,25 @@ impl Scene {
         self.runtime.sleep_ns(ns).await;
     }
 
-    /// Adds what the fuse has counted to the tally; it counts anew when it is set.
+    /// Adds the counters of the crash point to the tally; setting the crash point resets them.
     pub(super) fn count_progress(&self) {
         let mut tally = self.tally.borrow_mut();
-        tally.polls += self.fuse.polls();
-        tally.media_operations += self.fuse.operations();
+        tally.polls += self.crash_point.polls();
+        tally.media_operations += self.crash_point.operations();
     }
 
-    /// Ends the life because a promise was broken. The first accusation counts.
+    /// Ends the life because a promise was broken. Only the first violation is kept.
     pub(super) fn accuse(&self, mismatch: Mismatch) {
         self.verdict.borrow_mut().get_or_insert(mismatch);
-        self.fuse.blow();
+        self.crash_point.crash();
     }
 
-    /// The broken promise, if there is one.
+    /// Returns the broken promise, if any.
     pub(super) fn verdict(&self) -> Option<Mismatch> {
         self.verdict.take()
     }
 
-    /// Notes the end of a request and judges its error.
+    /// Records the end of a request and checks its error.
     pub(super) fn ended(
         &self,
         verb: Verb,
@@ -147,7 +150,7 @@ impl Scene {
             Some(ErrorKind::NoSpace) => self.may_refuse(verb),
             Some(ErrorKind::Poisoned) => faults.of_writes && verb != Verb::Read,
             Some(ErrorKind::Medium | ErrorKind::Corrupt) => {
-                // A trim may need leaves of the map.
+                // A trim may need to load leaves of the map.
                 faults.of_reads && verb != Verb::Flush
             }
             Some(_) => false,
@@ -161,13 +164,13 @@ impl Scene {
         }
     }
 
-    /// Whether the medium may fail in this life.
+    /// Returns whether the medium may fail in this life.
     pub(super) fn has_faults(&self) -> bool {
         let Faults { of_writes, of_reads } = self.faults.get();
         of_writes || of_reads
     }
 
-    /// Whether a request may be refused for lack of space.
+    /// Returns whether a request may be refused for lack of space.
     fn may_refuse(&self, verb: Verb) -> bool {
         match verb {
             Verb::Write => {

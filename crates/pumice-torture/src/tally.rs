@@ -1,4 +1,4 @@
-//! What a run of the torture did, in numbers.
+//! Counters of a torture run.
 
 use serde::Serialize;
 
@@ -10,57 +10,57 @@ use pumice_drive::media::layer::Crash;
 /// Counters of one world, or summed over many.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
-    /// Worlds: seeds run to their end.
+    /// Worlds run to their end.
     pub worlds: u64,
     /// Openings of a drive for requests.
     pub lives: u64,
     /// Lives ended by power loss.
     pub power_losses: u64,
-    /// Lives whose process was killed, the medium staying as it was.
+    /// Lives whose process was killed, without power loss.
     pub kills: u64,
-    /// Lives ended by closing the drive in order.
+    /// Lives ended by a clean close.
     pub closes: u64,
-    /// Of the power losses and kills: before the drive had opened.
+    /// Power losses and kills before the drive had opened.
     pub crashes_while_opening: u64,
-    /// Of the power losses and kills: after the last request.
+    /// Power losses and kills after the last request.
     pub crashes_while_closing: u64,
     /// Lives in which a failing append or sync poisoned the drive.
     pub poisonings: u64,
-    /// States of the medium after a crash or with bit rot that were opened and judged.
+    /// States of the medium, after a crash or with bit rot, that were opened and checked.
     pub crash_states: u64,
-    /// Requests of hosts that ended.
+    /// Completed requests of hosts.
     pub requests: u64,
-    /// Of them reads.
+    /// Reads among the requests.
     pub reads: u64,
-    /// Of them writes.
+    /// Writes among the requests.
     pub writes: u64,
-    /// Of them flushes.
+    /// Flushes among the requests.
     pub flushes: u64,
-    /// Of them trims and write-zeroes.
+    /// Trims and write-zeroes among the requests.
     pub trims: u64,
     /// Requests refused for lack of space.
     pub no_space: u64,
-    /// Requests that failed with a medium that failed.
+    /// Requests that failed because of the medium.
     pub failed: u64,
     /// Operations of the medium.
     pub media_operations: u64,
-    /// Polls of tasks, each a place where a crash can strike.
+    /// Polls of tasks: each is a point at which a crash can happen.
     pub polls: u64,
-    /// Unsynced writes of the medium that crashes left whole.
+    /// Unsynced writes of the medium that survived a crash.
     pub writes_kept: u64,
-    /// Unsynced writes that crashes dropped.
+    /// Unsynced writes that a crash dropped.
     pub writes_dropped: u64,
-    /// Unsynced writes that crashes tore.
+    /// Unsynced writes that a crash tore.
     pub writes_torn: u64,
-    /// Changes that were taken, not flushed, and survived a crash.
+    /// Changes that were accepted, not flushed, and survived a crash.
     pub changes_kept: u64,
-    /// Changes that a crash took back.
+    /// Changes that were lost in a crash.
     pub changes_lost: u64,
     /// Stored bits flipped.
     pub rotten_bits: u64,
-    /// Blocks that rot made unreadable, noticed by the read.
+    /// Blocks that rot made unreadable, as detected by a read.
     pub rotten_blocks: u64,
-    /// Openings refused because of rot.
+    /// Openings that failed because of rot.
     pub rot_refusals: u64,
     /// Segments that garbage collection emptied.
     pub gc_victims: u64,
@@ -70,12 +70,12 @@ pub struct Tally {
     pub map_misses: u64,
     /// Batches rolled forward by openings.
     pub recovered_batches: u64,
-    /// Of everything that happened: the same whenever the same seeds are run.
+    /// Fingerprint of all events: equal for equal seeds.
     pub fingerprint: u64,
 }
 
 impl Tally {
-    /// Counts a request that ended.
+    /// Counts a completed request.
     pub(super) fn request(&mut self, verb: Verb, error: Option<ErrorKind>) {
         self.requests += 1;
         match verb {
@@ -91,7 +91,7 @@ impl Tally {
         }
     }
 
-    /// Counts what a drive did in a life.
+    /// Adds the operations of a drive in a life.
     pub(super) fn drive(&mut self, operations: &Operations) {
         self.gc_victims += operations.gc_victims;
         self.checkpoints += operations.checkpoints;
@@ -99,7 +99,7 @@ impl Tally {
         self.recovered_batches += operations.recovered_batches;
     }
 
-    /// Counts what a crash did to the medium.
+    /// Adds the effect of a crash on the medium.
     pub(super) fn crash(&mut self, crash: Crash) {
         self.crash_states += 1;
         self.writes_kept += crash.writes_kept;
@@ -107,7 +107,7 @@ impl Tally {
         self.writes_torn += crash.writes_torn;
     }
 
-    /// Adds another world's counters to these.
+    /// Adds another world's counters.
     pub fn add(&mut self, other: &Tally) {
         let Tally { fingerprint, .. } = *other;
         self.worlds += other.worlds;

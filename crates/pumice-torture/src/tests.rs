@@ -1,4 +1,4 @@
-//! Goal: promises hold in a few worlds, and a seed is one run.
+//! Goal: the promises hold in a few worlds, and a seed determines a run.
 //! Method: a handful of seeds; `pumice-torture` runs as many as wanted.
 
 use super::*;
@@ -32,8 +32,8 @@ fn a_few_worlds_keep_every_promise() {
 #[test]
 fn the_same_seed_is_the_same_run() {
     let first = run(7);
-    assert_eq!(first, run(7), "the same seed gave another run");
-    assert_ne!(first.fingerprint, run(8).fingerprint, "another seed gave the same run");
+    assert_eq!(first, run(7), "a seed must determine the run");
+    assert_ne!(first.fingerprint, run(8).fingerprint, "another seed must change the run");
 }
 
 /// Ten minutes of virtual time in which a disk without a free block is overwritten some ten times.

@@ -1,6 +1,6 @@
-//! A fingerprint of everything that happens in a world: two runs of one seed must agree in it.
+//! A fingerprint of all events in a world: two runs of one seed must have equal fingerprints.
 //!
-//! Keeps no history, only a running checksum of numbers in the order in which they came.
+//! No history is kept, only a running checksum of numbers in the order of events.
 
 use std::cell::Cell;
 
@@ -11,7 +11,7 @@ use pumice_drive::base::checksum::crc64;
 pub(super) struct Trace(Cell<u64>);
 
 impl Trace {
-    /// Takes in a row of numbers.
+    /// Adds numbers to the checksum.
     pub(super) fn add(&self, numbers: &[u64]) {
         let mut state = self.0.get();
         for number in numbers {
@@ -23,12 +23,12 @@ impl Trace {
         self.0.set(state);
     }
 
-    /// Takes in bytes.
+    /// Adds bytes to the checksum.
     pub(super) fn add_bytes(&self, bytes: &[u8]) {
         self.add(&[bytes.len() as u64, crc64(bytes)]);
     }
 
-    /// The checksum now.
+    /// Returns the checksum.
     pub(super) fn value(&self) -> u64 {
         self.0.get()
     }

@@ -1,19 +1,19 @@
-//! A broken promise, with everything needed to see it again.
+//! A broken promise, with everything needed to reproduce it.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// What was promised and what was found, in which world, when.
+/// The promise, what was found, and when in which world.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Violation {
     /// Seed of the world.
     pub seed: u64,
-    /// Requests a life may issue: a part of what the world is.
+    /// Maximum number of requests of a life: it is part of the definition of a world.
     pub steps: u64,
-    /// The life in which it was noticed, from 1; after a crash that is the next one.
+    /// The life in which the violation was found, from 1; after a crash, that is the next life.
     pub life: u64,
-    /// Requests issued in the world until then.
+    /// Number of requests issued in the world until then.
     pub request: u64,
     /// The promise.
     pub promised: String,

@@ -1,9 +1,9 @@
-//! One world: a seed, the drive it stands for, and the lives of that drive.
+//! One world: a seed, the drive drawn from it, and the lives of that drive.
 //!
 //! ```text
 //! draw geometry, codec, habits -> create -> life -> power loss | kill -9 | close [-> bit rot]
 //!                                            ^-------------------------------------------+
-//! -> a last life in peace -> check: no problem left
+//! -> a last life without failures -> check: no problem left
 //! ```
 
 use std::cell::{Cell, RefCell};
@@ -12,11 +12,11 @@ use std::rc::Rc;
 
 use rand::{Rng, RngExt};
 
-use super::fuse::Blow;
+use super::crash_point::CrashAt;
 use super::host::Habits;
 use super::life::{Farewell, Life, Plan, Stage};
 use super::medium::Layers;
-use super::model::Mismatch;
+use super::oracle::Mismatch;
 use super::scene::{Faults, Scene};
 use super::tally::Tally;
 use super::violation::Violation;
@@ -29,7 +29,7 @@ use pumice_drive::media::layer::{FaultPlan, Trigger};
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::media::{Geometry, Medium, SUPERBLOCK_SLOTS};
 
-/// The smallest segments that the format has: they fill up soonest.
+/// The smallest segments of the format: they fill up soonest.
 const SEGMENT_BYTES: u32 = 4 << 20;
 
 /// A world between two lives.
@@ -41,10 +41,10 @@ pub(super) struct World {
     steps: u64,
     life: u64,
     habits: Habits,
-    /// How the drive is opened.
+    /// Options for opening the drive.
     pub(super) options: OpenOptions,
     latency_ns_max: u64,
-    /// The medium's cache, if it outlives the last life.
+    /// The layer below the drive, if it outlives the last life.
     layers: Option<Rc<Layers>>,
     farewell: Option<Farewell>,
 }
@@ -52,7 +52,7 @@ pub(super) struct World {
 /// Runs the world of one seed: every life issues at most `steps` requests.
 ///
 /// # Errors
-/// The first promise that was broken; a panic of the drive is one.
+/// The first broken promise; a panic of the drive is one.
 pub fn run_world(seed: u64, steps: u64) -> Result<Tally, Box<Violation>> {
     let mut world = World::new(seed, steps);
     let scene = world.scene.clone();
@@ -127,10 +127,10 @@ impl World {
                 self.rot()?;
             }
         }
-        // What a failed life left must serve like any other.
+        // The state after a failed life must work like any other.
         let plan = Plan {
-            blow: Blow::Never,
-            blow_closing: Blow::Never,
+            crash: CrashAt::Never,
+            crash_closing: CrashAt::Never,
             serving: FaultPlan { latency_ns: 0..=self.latency_ns_max, ..FaultPlan::default() },
             opening: FaultPlan::default(),
             may_be_refused: false,
@@ -148,7 +148,7 @@ impl World {
         Ok(())
     }
 
-    /// Lives one life; gives how far it came.
+    /// Runs one life; returns the stage it reached.
     fn live(&mut self, plan: &Plan) -> Result<Stage, Mismatch> {
         self.life += 1;
         self.scene.tally.borrow_mut().lives += 1;
@@ -165,22 +165,22 @@ impl World {
         };
         let mut random = random(self.random.next_u64());
         self.scene.faults.set(Faults::default());
-        self.scene.fuse.set(plan.blow);
-        let living = self.scene.fuse.until_blown(life.live(plan, &mut random));
+        self.scene.crash_point.set(plan.crash);
+        let living = self.scene.crash_point.until_crash(life.live(plan, &mut random));
         let ended = self.scene.runtime.block_on(living);
         self.scene.runtime.drop_tasks();
         self.scene.count_progress();
         if let Some(drive) = life.drive.take() {
             self.scene.tally.borrow_mut().drive(&drive.info().operations);
         }
-        if self.scene.fuse.ran_in_circles() {
+        if self.scene.crash_point.loops_endlessly() {
             return Err(Mismatch {
-                promised: "the drive gets on".to_owned(),
-                found: "it runs in circles".to_owned(),
+                promised: "the drive makes progress".to_owned(),
+                found: "it loops endlessly".to_owned(),
             });
         }
-        self.scene.fuse.set(Blow::Never);
-        self.scene.model.borrow_mut().end_life();
+        self.scene.crash_point.set(CrashAt::Never);
+        self.scene.oracle.borrow_mut().end_life();
         if let Some(mismatch) = self.scene.verdict() {
             return Err(mismatch);
         }
@@ -193,7 +193,7 @@ impl World {
         Ok(life.stage.get())
     }
 
-    /// Decides what becomes of the medium after a life.
+    /// Determines the state of the medium after a life.
     fn end(&mut self, stage: Stage) -> Result<(), Mismatch> {
         let layers = self.layers.take().expect("a life leaves its medium");
         let loses_power = self.random.random_range(0..3) > 0;
@@ -218,8 +218,8 @@ impl World {
         } else {
             tally.kills += 1;
             let crash = self.scene.runtime.block_on(layers.kill()).map_err(broke)?;
-            // What a failed sync left in an operating system's cache, neither durable nor gone, is
-            // not modelled: after a failure the next life finds a medium that is whole again.
+            // Data that a failed sync left in an operating system's cache, neither durable nor
+            // lost, is not modelled: after a failure, the next life has a medium without faults.
             self.layers = (!self.scene.faults.get().of_writes).then_some(layers);
             crash
         };
@@ -229,7 +229,7 @@ impl World {
         Ok(())
     }
 
-    /// The next life need not find what the last one left on record.
+    /// Forgets the state that the next life would have to find.
     pub(super) fn forget_farewell(&mut self) {
         self.farewell = None;
     }
@@ -290,22 +290,23 @@ impl World {
         if may_be_refused {
             opening.read_errors = Trigger::Probability(0.1);
         }
-        // What a killed process left is in a volatile cache while the drive opens.
-        let blow = match self.layers.is_some() && random.random_range(0..3) == 0 {
-            true => Blow::BeforeUpdate(random.random_range(1..=3)),
+        // The data of a killed process is in a volatile cache while the drive opens.
+        let crash = match self.layers.is_some() && random.random_range(0..3) == 0 {
+            true => CrashAt::BeforeUpdate(random.random_range(1..=3)),
             // Large writes and what garbage collection does for them take more.
-            false => draw_blow(random, if self.habits.is_heavy { steps * 4 } else { steps }),
+            false => draw_crash(random, if self.habits.is_heavy { steps * 4 } else { steps }),
         };
-        // A life that writes next to nothing leaves what stands behind a lost batch in place.
-        let requests = match self.habits.is_small && random.random() {
-            true => random.random_range(1..=4),
-            false => random.random_range(steps.div_ceil(4)..=steps),
+        // A life that writes next to nothing leaves the data after a lost batch in place.
+        let requests = if self.habits.is_small && random.random() {
+            random.random_range(1..=4)
+        } else {
+            random.random_range(steps.div_ceil(4)..=steps)
         };
         Plan {
-            blow,
-            blow_closing: match random.random_range(0..3) {
-                0 => draw_blow(random, 4),
-                _ => Blow::Never,
+            crash,
+            crash_closing: match random.random_range(0..3) {
+                0 => draw_crash(random, 4),
+                _ => CrashAt::Never,
             },
             hosts: random.random_range(1..=8),
             requests,
@@ -319,26 +320,26 @@ impl World {
     }
 }
 
-/// When a life of so many requests ends by force, if it does: often while the drive opens, else at
-/// any poll or operation of the medium.
-fn draw_blow(random: &mut Random, requests: u64) -> Blow {
-    // A request takes some two polls and an operation of the medium or less (measured), and most
-    // lives shall end before their requests do.
+/// Draws the moment of the crash of a life with `requests` requests, if it crashes: often while the
+/// drive opens, otherwise at any poll or operation of the medium.
+fn draw_crash(random: &mut Random, requests: u64) -> CrashAt {
+    // A request takes about two polls and at most one operation of the medium (measured), and most
+    // lives should end before their requests do.
     let (polls, operations) = (requests * 3 / 2, requests * 2 / 3);
     match random.random_range(0..26) {
-        20..23 => Blow::BeforeSuperblock(random.random_range(1..=12)),
-        23..25 => Blow::BeforeDiscard(random.random_range(1..=8)),
-        0..3 => Blow::Never,
-        3 => Blow::AtPoll(random.random_range(1..40)),
-        4 => Blow::BeforeOperation(random.random_range(1..30)),
-        5..7 => Blow::BeforeUpdate(random.random_range(1..=4)),
-        7..13 => Blow::AtPoll(random.random_range(1..polls.max(2))),
-        13..16 => Blow::BeforeOperation(random.random_range(1..operations.max(2))),
-        _ => Blow::AfterOperation(random.random_range(1..operations.max(2))),
+        20..23 => CrashAt::BeforeSuperblock(random.random_range(1..=12)),
+        23..25 => CrashAt::BeforeDiscard(random.random_range(1..=8)),
+        0..3 => CrashAt::Never,
+        3 => CrashAt::Poll(random.random_range(1..40)),
+        4 => CrashAt::BeforeOperation(random.random_range(1..30)),
+        5..7 => CrashAt::BeforeUpdate(random.random_range(1..=4)),
+        7..13 => CrashAt::Poll(random.random_range(1..polls.max(2))),
+        13..16 => CrashAt::BeforeOperation(random.random_range(1..operations.max(2))),
+        _ => CrashAt::AfterOperation(random.random_range(1..operations.max(2))),
     }
 }
 
-/// A drive of some MiB, and whether it may run out of space.
+/// Draws a drive of some MiB, and whether it may run out of space.
 fn draw_spec(random: &mut Random, is_heavy: bool) -> (Spec, bool) {
     let segments = match random.random_range(0..3) {
         0 => None,
@@ -368,7 +369,7 @@ fn draw_spec(random: &mut Random, is_heavy: bool) -> (Spec, bool) {
     (spec, is_thin)
 }
 
-/// How the drive of a world is opened: with caches too small for anything in some.
+/// Draws the options for opening the drive, in some worlds with caches too small for any use.
 fn draw_options(random: &mut Random) -> OpenOptions {
     let default = OpenOptions::default();
     let caches = [32 << 10, 32 << 10, 128 << 10, 1 << 20, default.map_cache_bytes];

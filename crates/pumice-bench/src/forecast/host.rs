@@ -4,11 +4,10 @@ use std::fs::File;
 use std::path::PathBuf;
 
 use super::Watch;
-use crate::error::{Error, Result};
 use crate::stats::Latencies;
 use crate::workload::pattern::{self, Requests};
 use crate::workload::{Flush, Workload};
-use pumice_drive::base::Result as DriveResult;
+use pumice_drive::base::Error as DriveError;
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
 use pumice_sim::log_drive::{Host, Request, Verb};
 use pumice_sim::trace::{Entry, LeftOut, Reader};
@@ -128,7 +127,7 @@ impl<'a> LoadHost<'a> {
 }
 
 impl Host for LoadHost<'_> {
-    fn next(&mut self, slot: u32, now_ns: u64) -> DriveResult<Option<Request>> {
+    fn next(&mut self, slot: u32, now_ns: u64) -> pumice_sim::Result<Option<Request>> {
         let then = &mut self.then[slot as usize];
         if then.is_some() {
             return Ok(then.take());
@@ -184,7 +183,7 @@ impl<'a> FillHost<'a> {
 }
 
 impl Host for FillHost<'_> {
-    fn next(&mut self, _slot: u32, _now_ns: u64) -> DriveResult<Option<Request>> {
+    fn next(&mut self, _slot: u32, _now_ns: u64) -> pumice_sim::Result<Option<Request>> {
         let bytes = FILL_BYTES.min(self.end - self.next);
         let request = Request { verb: Verb::Write, offset: self.next, bytes, due_ns: 0 };
         self.next += bytes;
@@ -241,7 +240,7 @@ impl<'a> ReplayHost<'a> {
     }
 
     /// Returns the offset of an entry on the drive.
-    fn placed(&self, entry: &Entry) -> Result<u64> {
+    fn placed(&self, entry: &Entry) -> pumice_sim::Result<u64> {
         let size = self.size_bytes;
         if entry.offset.checked_add(entry.bytes).is_some_and(|end| end <= size) {
             return Ok(entry.offset);
@@ -249,7 +248,7 @@ impl<'a> ReplayHost<'a> {
         let wrong = |what: String| {
             let (path, line) = (self.path.display(), self.reader.line_number());
             let what = format!("{path}, line {line}: a request of {} bytes {what}", entry.bytes);
-            Err(Error::invalid(what))
+            Err(pumice_sim::Error::InvalidInput(what.into()))
         };
         if entry.bytes > size {
             return wrong(format!("is larger than the drive of {}", format_size(size)));
@@ -266,8 +265,11 @@ impl<'a> ReplayHost<'a> {
 }
 
 impl Host for ReplayHost<'_> {
-    fn next(&mut self, _slot: u32, _now_ns: u64) -> DriveResult<Option<Request>> {
-        let named = |error| Error::from(error).context(self.path.display().to_string());
+    fn next(&mut self, _slot: u32, _now_ns: u64) -> pumice_sim::Result<Option<Request>> {
+        let named = |error: pumice_sim::Error| {
+            let what = self.path.display().to_string();
+            DriveError::new(error.kind(), what).caused_by(error)
+        };
         let Some(entry) = self.reader.next_entry().map_err(named)? else { return Ok(None) };
         let first_ns = *self.first_ns.get_or_insert(entry.time_ns);
         let since_ns = entry.time_ns.saturating_sub(first_ns);

@@ -1,23 +1,24 @@
-//! Goal: the interval holds the truth at least as often as it says, on populations that deceive:
-//! one huge incompressible file among tiny texts, data that repeats with a period, files full of
-//! holes, and a little of what is unlike the rest.
+//! Goal: the interval contains the true value at least as often as stated, on deceptive
+//! populations: one huge incompressible file among tiny texts, data that repeats with a period,
+//! files full of holes, and a small part that differs from the rest.
 //! Method: real files, scanned whole once and by draws with many seeds.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use super::*;
+use pumice_drive::base::units::BLOCK_BYTES;
 
 /// How often of `seeds` scans the truth lies outside of the interval, and how wide that is on
 /// average.
 fn missed(paths: &[&Path], draws: u64, seeds: u64) -> (u64, f64) {
     let configs = vec![LZ4];
-    let all = Options { reading: Reading::All, configs: configs.clone(), ..options() };
+    let all = ScanOptions { reading: Reading::All, configs: configs.clone(), ..options() };
     let truth = Outcome::of(&run(paths, &all).unwrap()).main().drive.stored;
     let (mut missed, mut points) = (0, 0.0);
     for seed in 1..=seeds {
         let reading = Reading::Draws(draws);
-        let options = Options { reading, seed, configs: configs.clone(), ..options() };
+        let options = ScanOptions { reading, seed, configs: configs.clone(), ..options() };
         let drive = Outcome::of(&run(paths, &options).unwrap()).main().drive;
         missed += u64::from(truth < drive.stored_low || truth > drive.stored_high);
         points += drive.error_points();

@@ -55,14 +55,14 @@ impl Bench {
         Self { runtime, drive }
     }
 
-    /// Writes; gives how long that took.
+    /// Writes; returns how long that took.
     fn write(&self, offset: u64, bytes: &[u8]) -> u64 {
         let begun_ns = self.runtime.now_ns();
         self.runtime.block_on(self.drive.write(offset, bytes)).unwrap();
         self.runtime.now_ns() - begun_ns
     }
 
-    /// Reads; gives how long that took.
+    /// Reads; returns how long that took.
     fn read(&self, offset: u64, target: &mut [u8]) -> u64 {
         let begun_ns = self.runtime.now_ns();
         self.runtime.block_on(self.drive.read(offset, target)).unwrap();
@@ -83,7 +83,7 @@ impl Bench {
     }
 }
 
-/// Whatever is asked of it, against an array; gives what it cost.
+/// Whatever is asked of it, against an array; returns what it cost.
 fn random_operations(spec: BlockMappedSpec) -> String {
     let bench = Bench::new(spec);
     let mut random = random(spec.log_blocks.into());
@@ -292,7 +292,7 @@ fn a_stream_is_read_at_the_speed_of_the_channels() {
     bench.read(512 << 10, &mut target);
     bench.settle();
     let alone_ns = bench.read(0, &mut target);
-    // Two buses, four rows each, of which all but the last leave the drive meanwhile.
+    // Two buses, four rows each, of which all but the last leave the drive by then.
     let wire_ns = 7 * 4096 * 5;
     assert_eq!(alone_ns, 50_000 + 4 * SENT_NS - wire_ns);
     let begun_ns = bench.runtime.now_ns();
@@ -300,7 +300,7 @@ fn a_stream_is_read_at_the_speed_of_the_channels() {
         bench.read(offset, &mut target);
         bench.runtime.block_on(bench.runtime.sleep_ns(wire_ns + 40_000));
     }
-    // The host's last pause is behind the last read.
+    // The host's last pause follows the last read.
     let took_ns = bench.runtime.now_ns() - begun_ns - wire_ns - 40_000;
     let channels_ns = 15 * 4 * SENT_NS;
     assert!(took_ns.abs_diff(channels_ns) < channels_ns / 100, "{took_ns}, buses {channels_ns}");

@@ -1,38 +1,39 @@
-//! Where the sectors of a disk are, and how long its head is on the way to them.
+//! The position of each sector of a disk, and the time the head needs to reach it.
 //!
-//! All of the disk is one spiral, outside in: place *t*, in turns, passes the head whenever the
-//! platters have turned by the fraction of *t*. Bytes under the head in a second fall linearly over
-//! the LBAs, from the outer to the inner rate. What changes of head and track cost in between is in
-//! these rates, as in those that are published of reading in order.
+//! The disk is one spiral from outside to inside: position *t*, in turns, passes the head whenever
+//! the platters have turned by the fraction of *t*. The transfer rate falls linearly over the LBAs,
+//! from the outer to the inner rate. These rates include head and track switches, as published
+//! sequential rates do.
 //!
-//! **Seeks**: `track + b * sqrt(distance)` up to a third of the way across, linear beyond, through
-//! `full` at the whole way: short seeks are spent accelerating, long ones at full speed. *b* is
-//! such that seeks between two random places take `average`.
+//! **Seeks**: `track + b * sqrt(distance)` up to a third of the stroke, linear beyond, through
+//! `full` at the full stroke: short seeks are dominated by acceleration, long ones by constant
+//! speed. *b* is chosen so that the mean over random seeks is `average`.
 //! Source: the form: Ruemmler and Wilkes, An Introduction to Disk Drive Modeling, IEEE Computer
-//! 27(3), 1994. The third, where both meet, is arbitrary: it is the mean distance of random places.
+//! 27(3), 1994. The third, where both parts meet, is arbitrary: it is the mean distance of random
+//! positions.
 
 use super::DiskSpec;
 
-/// Where the curve of seeks becomes a line: a share of the whole way.
+/// Share of the stroke at which the seek curve becomes linear.
 const KNEE: f64 = 1.0 / 3.0;
 
-/// What is left of a turn when its sector counts as being under the head: less than a sector, more
-/// than what rounding to nanoseconds leaves.
+/// Remaining share of a turn below which the sector counts as being under the head: less than a
+/// sector, more than the rounding error of nanoseconds.
 const TURN_SLACK: f64 = 1e-4;
 
-/// Sectors and head.
+/// The platters and the seek curve.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Platters {
     turn_ns: f64,
-    /// Bytes that pass in a turn, on the outermost track.
+    /// Bytes per turn on the outermost track.
     outer_bytes: f64,
-    /// By how much that falls with each byte.
+    /// Decrease of the rate per byte.
     fall: f64,
     turns: f64,
     seek: Seek,
 }
 
-/// The curve of seeks, in nanoseconds by share of the whole way.
+/// The seek curve: nanoseconds by share of the stroke.
 #[derive(Clone, Copy, Debug)]
 struct Seek {
     track: f64,
@@ -43,15 +44,15 @@ struct Seek {
 
 impl Seek {
     fn new(track: f64, average: f64, full: f64) -> Self {
-        // Two random places are the share f apart with density 2 (1 - f). The mean of the curve is
-        // the sum of its three parts, each with its share of that: the constant, the root up to the
-        // knee and its value there beyond, the rest of the line.
+        // The distance f of two random positions has the density 2 (1 - f). The mean of the curve
+        // is the sum of three parts, each weighted with that density: the constant, the root up to
+        // the knee and its value at the knee beyond, and the rest of the line.
         let root_mean = 4.0 / 3.0 * KNEE.powf(1.5) - 4.0 / 5.0 * KNEE.powf(2.5);
         let beyond = (1.0 - KNEE).powi(2);
         let (line_mean, knee_mean) = (beyond / 3.0, beyond * 2.0 / 3.0);
         let root = (average - track * (1.0 - line_mean) - full * line_mean)
             / (root_mean + KNEE.sqrt() * knee_mean);
-        // Numbers that no such curve goes through: the nearest that never falls.
+        // If no such curve fits the numbers: the nearest one that never falls.
         let root = root.clamp(0.0, (full - track) / KNEE.sqrt());
         Self { track, root, knee: track + root * KNEE.sqrt(), full }
     }
@@ -74,31 +75,33 @@ impl Platters {
             [spec.seek_track_ns, spec.seek_average_ns, spec.seek_full_ns].map(|ns| ns as f64);
         let seek = Seek::new(times[0], times[1], times[2]);
         let mut platters = Self { turn_ns, outer_bytes, fall, turns: 0.0, seek };
-        platters.turns = platters.place(size_bytes);
+        platters.turns = platters.position(size_bytes);
         platters
     }
 
-    /// Where a byte is, in turns from the outermost one.
-    pub(super) fn place(&self, offset: u64) -> f64 {
+    /// Returns the position of a byte, in turns from the outermost one.
+    pub(super) fn position(&self, offset: u64) -> f64 {
         let offset = offset as f64;
-        match self.fall > 0.0 {
-            true => -(-self.fall * offset / self.outer_bytes).ln_1p() / self.fall,
-            false => offset / self.outer_bytes,
+        if self.fall > 0.0 {
+            -(-self.fall * offset / self.outer_bytes).ln_1p() / self.fall
+        } else {
+            offset / self.outer_bytes
         }
     }
 
-    /// Which byte is there; the other way round.
-    pub(super) fn offset(&self, place: f64) -> u64 {
-        let offset = match self.fall > 0.0 {
-            true => -(-self.fall * place).exp_m1() * self.outer_bytes / self.fall,
-            false => place * self.outer_bytes,
+    /// Returns the byte at a position: the inverse of [`Platters::position`].
+    pub(super) fn offset(&self, position: f64) -> u64 {
+        let offset = if self.fall > 0.0 {
+            -(-self.fall * position).exp_m1() * self.outer_bytes / self.fall
+        } else {
+            position * self.outer_bytes
         };
         offset as u64
     }
 
-    /// How long a head that is at `from` takes until the byte at `offset` begins to pass under it.
+    /// Returns the time until the byte at `offset` begins to pass a head that is at `from`.
     pub(super) fn access_ns(&self, now_ns: u64, from: f64, offset: u64) -> u64 {
-        let to = self.place(offset);
+        let to = self.position(offset);
         let distance = (to - from).abs();
         let seek_ns = if distance < 1.0 { 0.0 } else { self.seek.ns(distance / self.turns) };
         let turned = (now_ns as f64 + seek_ns) / self.turn_ns;
@@ -107,12 +110,12 @@ impl Platters {
         (seek_ns + wait * self.turn_ns) as u64
     }
 
-    /// How long the bytes from one place to another take to pass.
+    /// Returns the time in which the bytes between two positions pass.
     pub(super) fn pass_ns(&self, from: f64, to: f64) -> u64 {
         ((to - from) * self.turn_ns) as u64
     }
 
-    /// What passes from one place on in a time; gives where that ends.
+    /// Returns the position that the head reaches from `from` in a time.
     pub(super) fn passed(&self, from: f64, ns: u64) -> f64 {
         from + ns as f64 / self.turn_ns
     }
@@ -142,7 +145,7 @@ mod tests {
         let sum: f64 = pairs.map(|pair| seek.ns(share(pair))).sum();
         let mean = sum / f64::from(count * count);
         assert!((mean / 8_900e3 - 1.0).abs() < 0.005, "{mean}");
-        // None goes through these; what is taken instead never falls.
+        // No curve fits these numbers; the substitute never falls.
         for average in [800e3, 1_000e3, 19_000e3] {
             let seek = Seek::new(800e3, average, 20_000e3);
             let curve: Vec<f64> = (0..=100).map(|at| seek.ns(f64::from(at) / 100.0)).collect();
@@ -154,16 +157,16 @@ mod tests {
     fn rates_fall_linearly_from_the_outer_to_the_inner() {
         let platters = Platters::new(SIZE, &SPEC);
         for (offset, bytes_per_ms) in [(0, 100e3), (SIZE / 2, 75e3), (SIZE - (1 << 20), 50e3)] {
-            let begin = platters.place(offset);
+            let begin = platters.position(offset);
             let bytes = platters.offset(platters.passed(begin, 1_000_000)) - offset;
             assert!((bytes as f64 / bytes_per_ms - 1.0).abs() < 1e-3, "{offset}: {bytes}");
-            let end = platters.place(offset + bytes);
+            let end = platters.position(offset + bytes);
             assert!(platters.pass_ns(begin, end).abs_diff(1_000_000) < 100, "{offset}");
         }
         // A turn takes 10 ms: 1 MB outside.
-        assert!((platters.place(1_000_000) - 1.0).abs() < 1e-4);
+        assert!((platters.position(1_000_000) - 1.0).abs() < 1e-4);
         let even = Platters::new(SIZE, &DiskSpec { inner_bytes_per_s: 100_000_000, ..SPEC });
-        assert_eq!((even.place(2_000_000), even.offset(2.0)), (2.0, 2_000_000));
+        assert_eq!((even.position(2_000_000), even.offset(2.0)), (2.0, 2_000_000));
     }
 
     #[test]

@@ -44,14 +44,14 @@ impl Bench {
         Self { runtime, disk }
     }
 
-    /// Writes; gives how long that took.
+    /// Writes; returns how long that took.
     fn write(&self, offset: u64, bytes: &[u8]) -> u64 {
         let begun_ns = self.runtime.now_ns();
         self.runtime.block_on(self.disk.write(offset, bytes)).unwrap();
         self.runtime.now_ns() - begun_ns
     }
 
-    /// Reads; gives how long that took.
+    /// Reads; returns how long that took.
     fn read(&self, offset: u64, target: &mut [u8]) -> u64 {
         let begun_ns = self.runtime.now_ns();
         self.runtime.block_on(self.disk.read(offset, target)).unwrap();
@@ -62,7 +62,8 @@ impl Bench {
         self.runtime.block_on(self.disk.flush()).unwrap();
     }
 
-    /// Has `tasks` tasks do `count` operations of 4 KiB each, at random; gives how long that took.
+    /// Runs `tasks` tasks that each perform `count` random operations of 4 KiB; returns how long
+    /// that took.
     fn at_random(&self, tasks: u64, count: u64, is_write: bool) -> u64 {
         let begun_ns = self.runtime.now_ns();
         let left = Rc::new(Cell::new(tasks));
@@ -72,9 +73,10 @@ impl Bench {
                 let (mut random, mut block) = (random(task), [1; 4096]);
                 for _ in 0..count {
                     let offset = random.random_range(0..disk.size_bytes / 4096) * 4096;
-                    match is_write {
-                        true => disk.write(offset, &block).await.unwrap(),
-                        false => disk.read(offset, &mut block).await.unwrap(),
+                    if is_write {
+                        disk.write(offset, &block).await.unwrap()
+                    } else {
+                        disk.read(offset, &mut block).await.unwrap()
                     }
                 }
                 left.set(left.get() - 1);
@@ -88,7 +90,7 @@ impl Bench {
     }
 }
 
-/// Whatever is asked of it, at the same time, against an array; gives what it cost.
+/// Random concurrent operations, against an array; returns what they cost.
 fn random_operations(spec: DiskSpec) -> String {
     let size_bytes = 40_000_512 / 4096 * 4096 + 1536;
     let bench = Bench::new(size_bytes, spec);
@@ -156,9 +158,10 @@ fn a_stream_has_the_rate_of_its_zone() {
                 let offset = at + number * (128 << 10);
                 // The host takes its time, but less than the platters.
                 bench.runtime.block_on(bench.runtime.sleep_ns(300_000));
-                match is_write {
-                    true => bench.write(offset, &record),
-                    false => bench.read(offset, &mut record),
+                if is_write {
+                    bench.write(offset, &record)
+                } else {
+                    bench.read(offset, &mut record)
                 };
             }
             bench.flush();
@@ -262,7 +265,7 @@ fn a_flush_waits_for_what_came_before_and_nothing_else() {
     let written = Rc::new(Cell::new(0));
     let counted = Rc::clone(&written);
     bench.runtime.spawn(async move {
-        // Behind the flush.
+        // After the flush.
         clock.sleep_ns(1).await;
         for number in 0..100u64 {
             disk.write((number + 1) << 20, &[1; 4096]).await.unwrap();

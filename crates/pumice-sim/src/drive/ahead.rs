@@ -1,27 +1,27 @@
-//! Reading ahead in a drive: a host that asks for one command after the other, each where the last
-//! one ended, finds the next one's data read while the last one's went over the link.
+//! Read-ahead of a drive: while the data of one command goes over the link, the drive reads the
+//! data of the next one, if the host reads sequentially.
 //!
-//! Only for a host with one read in flight: of several, the next is asked for already. What was
-//! read ahead is forgotten when anything is written or trimmed.
+//! Applies only to hosts with one read in flight: with several, the next command has already
+//! arrived. Any write or trim discards the data that was read ahead.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use pumice_drive::base::wait::WaitQueue;
 
-/// What is being read ahead, or has been.
+/// Data that is being read ahead, or has been.
 #[derive(Debug)]
 struct Window {
     offset: u64,
-    /// None while it comes.
+    /// `None` until it arrives.
     bytes: RefCell<Option<Vec<u8>>>,
     is_failed: Cell<bool>,
 }
 
-/// What a drive has read ahead.
+/// The read-ahead of one drive.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
-    /// Where the last read ended.
+    /// End of the last read.
     end: Cell<u64>,
     reading: Cell<u32>,
     window: RefCell<Option<Rc<Window>>>,
@@ -38,15 +38,15 @@ impl Drop for Reading<'_> {
 }
 
 impl Ahead {
-    /// A read begins; says whether the next command is to be read ahead with it: it goes on where
-    /// the last one ended, and is alone.
+    /// Begins a read. Returns whether the next command should be read ahead: if this read continues
+    /// the last one and is the only one in flight.
     pub(super) fn begin(&self, offset: u64, len: u64) -> (Reading<'_>, bool) {
         let goes_on = self.end.replace(offset + len) == offset && offset > 0;
         self.reading.set(self.reading.get() + 1);
         (Reading(self), goes_on && self.reading.get() == 1)
     }
 
-    /// Fills `target` if it was read ahead, when it has come; says whether.
+    /// Fills `target` if its data was or is being read ahead, and returns whether it did.
     pub(super) async fn take(&self, offset: u64, target: &mut [u8]) -> bool {
         let Some(window) = self.window.borrow_mut().take_if(|window| window.offset == offset)
         else {
@@ -63,7 +63,7 @@ impl Ahead {
         }
     }
 
-    /// Reads what comes next with `read`, which gives its bytes, or none if that failed.
+    /// Reads ahead with `read`, which returns the bytes, or `None` if the read failed.
     pub(super) async fn fetch(&self, offset: u64, read: impl Future<Output = Option<Vec<u8>>>) {
         let (bytes, is_failed) = (RefCell::default(), Cell::new(false));
         let window = Rc::new(Window { offset, bytes, is_failed });
@@ -74,7 +74,7 @@ impl Ahead {
         self.came.wake_all();
     }
 
-    /// Forgets what was read ahead: something changes.
+    /// Discards the data that was read ahead, because the content changes.
     pub(super) fn forget(&self) {
         *self.window.borrow_mut() = None;
     }

@@ -1,61 +1,61 @@
-//! What a simulated drive is, in numbers: of a profile, or a test's own.
+//! The parameters of a simulated drive, from a profile or set by a test.
 
 use crate::block_mapped::BlockMappedSpec;
 use crate::disk::DiskSpec;
 use crate::front::FrontSpec;
 use crate::nand::{FlashShape, FlashTiming, NandSpec};
 use crate::profile::{Design, Disk, Mapping, Profile};
+use crate::{Error, Result};
 use crate::{MapSpec, convert};
 use pumice_drive::base::units::BLOCK_BYTES;
-use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::codec::Codec;
 
-/// What a simulated drive is.
+/// Parameters of a simulated drive.
 #[derive(Clone, Debug)]
 pub struct SimSpec {
-    /// Bytes of the disk that the host sees: a multiple of 4096.
+    /// Size of the disk that the host sees, in bytes: a multiple of 4096.
     pub size_bytes: u64,
-    /// Its link and processor.
+    /// Link and processor.
     pub front: FrontSpec,
-    /// Longest command in bytes: what the host asks for beyond that goes as several at once.
+    /// Longest command in bytes; a longer request is sent as several commands at once.
     pub command_bytes_max: u64,
-    /// What is behind that.
+    /// The storage.
     pub design: SimDesign,
 }
 
-/// What keeps the bytes of a simulated drive.
+/// The storage of a simulated drive.
 #[derive(Clone, Debug)]
 pub enum SimDesign {
     /// The controller of this program on flash.
     Log(ControllerSpec),
-    /// Flash under a map of large units.
+    /// Flash with a map of large units.
     BlockMapped(BlockMappedSpec),
-    /// Turning platters.
+    /// A hard disk.
     Disk(DiskSpec),
 }
 
 /// The controller of this program on flash.
 #[derive(Clone, Debug)]
 pub struct ControllerSpec {
-    /// Codec of the controller; [`Codec::None`] for a drive that does not compress.
+    /// Codec; [`Codec::None`] for a drive that does not compress.
     pub codec: Codec,
-    /// Least fraction of a block that its flash takes, above 0 and up to 1; absent is what the
-    /// controller of this program takes.
+    /// Least stored fraction of a block, above 0 and up to 1; if absent, that of this program's
+    /// controller.
     pub stored_min: Option<f64>,
-    /// Its map, unless all of it is at hand.
+    /// Map cache; `None` if the whole map is in memory.
     pub map: Option<MapSpec>,
     /// Blocks compressed together, a power of two up to 64.
     pub frame_blocks: u16,
-    /// Its flash.
+    /// Geometry of the flash.
     pub shape: FlashShape,
-    /// See `shape`.
+    /// Times of the flash.
     pub timing: FlashTiming,
-    /// See `shape`.
+    /// Use of the flash.
     pub nand: NandSpec,
 }
 
 impl SimSpec {
-    /// The drive of a profile with this name, or in this file: see [`SimSpec::of`].
+    /// Returns the drive of the profile with this name or file: see [`SimSpec::of`].
     ///
     /// # Errors
     /// Those of [`Profile::find`] and [`SimSpec::of`].
@@ -63,22 +63,22 @@ impl SimSpec {
         Self::of(&Profile::find(id_or_path)?)
     }
 
-    /// The drive of a profile. What its flash programs beside data (parity, ECC, its own metadata)
-    /// is taken off the speed of programming.
+    /// Returns the drive of a profile. Programmed bytes that are not data (parity, ECC, metadata)
+    /// reduce the programming speed.
     ///
-    /// **Not as the profile says:** of a log, the size of the write buffer is that of the
-    /// controller of this program; of a block-mapped drive, `store_bytes_per_s` is no limit; a map
-    /// that is not at hand costs a log only.
+    /// **Deviations from the profile:** a log has the write buffer of this program's controller; a
+    /// block-mapped drive ignores `store_bytes_per_s`; only a log pays for map pages that are not
+    /// cached.
     ///
     /// # Errors
-    /// `InvalidInput` for flash beyond what can be simulated, and a block-mapped drive whose unit
-    /// is not one erase block on each plane of a die.
+    /// `InvalidInput` for flash beyond what can be simulated, and for a block-mapped drive whose
+    /// unit is not one erase block on each plane of a die.
     pub fn of(profile: &Profile) -> Result<Self> {
         let controller = &profile.controller;
         let design = match &profile.design {
             Design::Log { flash } => SimDesign::Log(ControllerSpec {
                 codec: controller.codec(),
-                stored_min: controller.stored_min.as_ref().map(|told| told.is),
+                stored_min: controller.stored_min.as_ref().map(|fraction| fraction.is),
                 map: convert::map(profile),
                 frame_blocks: controller.frame_blocks() as u16,
                 shape: convert::shape(profile, flash)?,
@@ -112,13 +112,13 @@ impl SimSpec {
     }
 }
 
-/// Units with a log, of a map whose units are blocks of this flash.
+/// Returns the number of units with a log, for a map whose units are blocks of this flash.
 fn log_blocks(profile: &Profile, mapping: &Mapping, shape: &FlashShape) -> Result<u32> {
     if mapping.unit_bytes.is != shape.block_bytes() {
         let what = format!("{}: unit_bytes is {}", profile.id, mapping.unit_bytes.is);
-        let what = format!("{what}, which cannot be simulated: make it an erase block on each");
+        let what = format!("{what}, which cannot be simulated: use one erase block on each");
         let what = format!("{what} plane of a die, {} bytes", shape.block_bytes());
-        return Err(Error::new(ErrorKind::InvalidInput, what));
+        return Err(Error::InvalidInput(what.into()));
     }
     convert::whole(profile, "log_blocks", &mapping.log_blocks)
 }

@@ -1,7 +1,7 @@
 //! Goal: a simulated drive keeps every byte, and takes the time that its parts add up to: the link
-//! for data that compresses, the flash for data that does not; other designs give what was
-//! published of them.
-//! Method: a small drive of 34 nm MLC against an array and against arithmetic; the same run twice;
+//! for data that compresses, the flash for data that does not; other designs reach
+//! their published results.
+//! Method: a small drive of 34 nm MLC against an array and against arithmetic; one run twice;
 //! profiles of other designs.
 
 use std::cell::Cell;
@@ -11,9 +11,9 @@ use rand::RngExt;
 use super::*;
 use crate::front::FrontSpec;
 use crate::nand::{FlashShape, FlashTiming, NandSpec};
-use pumice_drive::base::Clock;
 use pumice_drive::base::seed::{Random, random};
 use pumice_drive::base::wait::WaitQueue;
+use pumice_drive::base::{Clock, ErrorKind};
 use pumice_drive::codec::Codec;
 
 const DIES: u32 = 8;
@@ -185,7 +185,7 @@ fn a_random_read_takes_the_sum_of_its_parts() {
     assert!((least_ns..most_ns).contains(&mean_ns), "{mean_ns} ns, {least_ns} to {most_ns}");
 }
 
-/// Overwrites until garbage collection works, and compares with an array; gives what it cost.
+/// Overwrites until garbage collection works, and compares with an array; returns the counters.
 fn overwritten(codec: Codec) -> (u64, String) {
     let sim = SimDrive::new(spec(codec)).unwrap();
     let mut random = random(7);

@@ -1,42 +1,42 @@
-//! What a drive wrote and why.
+//! Counters of written bytes, by cause.
 
 use super::BLOCK_BYTES;
 
-/// What was asked of a drive and what it cost, since it was made.
+/// Counters of a drive since its creation.
 ///
-/// `host + collected + leveled + padding + parity = flash` bytes, but for what waits in rows that
-/// are not full yet.
+/// `host + collected + leveled + padding + parity = flash` bytes, except for bytes that wait in
+/// rows that are not full yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogCounts {
     /// Blocks of 4 KiB that the host wrote.
     pub host_blocks_written: u64,
     /// Blocks of 4 KiB that the host read.
     pub host_blocks_read: u64,
-    /// Blocks that held something when the host trimmed them.
+    /// Blocks that held data when the host trimmed them.
     pub blocks_trimmed: u64,
-    /// Bytes of frames, headers included, that the host's blocks were stored as.
+    /// Bytes of frames, headers included, that store the host's blocks.
     pub host_bytes: u64,
     /// Bytes of frames that garbage collection moved.
     pub collected_bytes: u64,
-    /// Bytes of frames that were moved to even out wear.
+    /// Bytes of frames that wear leveling moved.
     pub leveled_bytes: u64,
-    /// Bytes programmed for nothing: flushed rows, and ends of segments.
+    /// Bytes programmed as padding: in flushed rows and at the ends of segments.
     pub padding_bytes: u64,
     /// Bytes of parity rows.
     pub parity_bytes: u64,
-    /// Bytes of all rows that were handed to the flash, or wait for their die.
+    /// Bytes of all rows that were issued to the flash or wait for their die.
     pub flash_bytes: u64,
-    /// Segments emptied to gain space.
+    /// Segments emptied to reclaim space.
     pub segments_collected: u64,
-    /// Segments emptied to even out wear.
+    /// Segments emptied for wear leveling.
     pub segments_leveled: u64,
 }
 
-/// Write amplification by cause: each the bytes programmed for it, over the bytes of the host's
-/// blocks as the host sees them. They add up to [`LogCounts::write_amplification`].
+/// Write amplification by cause: the bytes programmed for each cause, over the bytes of the host's
+/// blocks before compression. The parts add up to [`LogCounts::write_amplification`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Amplification {
-    /// What the host wrote, as it is stored.
+    /// Data of the host, as stored.
     pub host: f64,
     /// Garbage collection.
     pub collected: f64,
@@ -49,7 +49,7 @@ pub struct Amplification {
 }
 
 impl LogCounts {
-    /// What was added since `earlier`.
+    /// Returns the increments since `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             host_blocks_written: self.host_blocks_written - earlier.host_blocks_written,
@@ -66,12 +66,13 @@ impl LogCounts {
         }
     }
 
-    /// Bytes programmed over bytes that the host wrote, 4 KiB a block; 0 before it wrote any.
+    /// Returns programmed bytes over host bytes, at 4 KiB per block; 0 before the first write.
     pub fn write_amplification(&self) -> f64 {
         self.per_host_byte(self.flash_bytes)
     }
 
-    /// The causes of it, but for what waits in rows that are not full yet.
+    /// Returns the write amplification by cause, without bytes that wait in rows that are not full
+    /// yet.
     pub fn amplification(&self) -> Amplification {
         Amplification {
             host: self.per_host_byte(self.host_bytes),

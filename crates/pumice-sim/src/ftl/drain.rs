@@ -1,34 +1,34 @@
-//! From the write buffer to the flash: rows wait in a queue of their die, one of each die is under
-//! way.
+//! The path from the write buffer to the flash: rows wait in the queue of their die; each die
+//! programs one at a time.
 //!
 //! ```text
-//! row --> queue of its die --(the die takes it, its data is there)--> flash --> done
-//!                            reads go to the flash at once: before all that still waits here
+//! row --> queue of its die --(the die is ready, the data has arrived)--> flash --> done
+//!                            reads go to the flash at once: before all rows that wait here
 //! ```
 //!
-//! Nothing happens between two calls: [`Drain::advance`] hands over what the dies have taken since
-//! the last one, in order of time.
+//! Nothing happens between two calls: [`Drain::advance`] issues what the dies have accepted since
+//! the last call, in order of time.
 //!
-//! **When what still waits will be done is a forecast**: what the die is doing, then what waits
-//! before it. Reads that come later, and other dies on the same bus, put it off. The forecast is
-//! never late, and what it is early by does not add up: the queue is as long as it is, and the next
-//! forecast counts all of it. So bandwidth is exact, while a single time may be early by the reads
-//! and transfers that got in between.
+//! **Completion times of waiting rows are forecasts**: the current operation of the die, then the
+//! rows that wait before it. Later reads, and other dies on the same bus, delay it. A forecast is
+//! never too late, and its error does not accumulate: the queue keeps its length, and the next
+//! forecast counts all of it. So bandwidth is exact, while a single time can be too early by the
+//! reads and transfers that intervene.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use crate::nand::{BlockAddress, Flash};
 
-/// Of a row that holds nothing the host waits for.
+/// Marks a row that holds no data of the host.
 const NO_HOST_ROW: u64 = u64::MAX;
 
-/// Of a row that is not handed over.
+/// Time of a row that was not issued yet.
 const UNKNOWN_NS: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
-    /// Of a block that has been programmed; of another, nothing is done.
+    /// Erases a block if it has been programmed; otherwise does nothing.
     Erase,
     Program {
         row: u32,
@@ -46,7 +46,7 @@ struct Job {
 #[derive(Clone, Debug, Default)]
 struct Die {
     jobs: VecDeque<Job>,
-    /// What was handed over last: block, row and when it is done.
+    /// The last issued row: block, row and completion time.
     last: Option<(u32, u32, u64)>,
 }
 
@@ -54,22 +54,22 @@ struct Die {
 #[derive(Clone, Copy, Debug)]
 struct HostRow {
     die: u32,
-    /// The host's bytes up to here are in this row or before it.
+    /// The host's bytes up to this count are in this row or an earlier one.
     covered: u64,
     done_ns: u64,
 }
 
-/// What waits for the flash.
+/// Rows that wait for the flash.
 #[derive(Clone, Debug)]
 pub(super) struct Drain {
     dies: Vec<Die>,
-    /// One for each die that has work: when it may take the next.
+    /// For each die that has work, the time at which it accepts the next job.
     events: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Not done yet, oldest first.
+    /// Rows that are not done yet, oldest first.
     host_rows: VecDeque<HostRow>,
-    /// Number of the oldest in `host_rows`.
+    /// Number of the oldest row in `host_rows`.
     first_host_row: u64,
-    /// The host's bytes up to here are on flash.
+    /// The host's bytes up to this count are on flash.
     covered: u64,
 }
 
@@ -84,7 +84,7 @@ impl Drain {
         }
     }
 
-    /// Hands over what the dies take until `now_ns`.
+    /// Issues what the dies accept until `now_ns`.
     #[inline]
     pub(super) fn advance(&mut self, flash: &mut Flash, now_ns: u64) {
         while let Some(&Reverse((at_ns, die))) = self.events.peek() {
@@ -101,14 +101,14 @@ impl Drain {
         }
     }
 
-    /// Has a block erased before its next row is programmed.
+    /// Queues the erasure of a block before its next row is programmed.
     pub(super) fn erase(&mut self, now_ns: u64, address: BlockAddress) {
         self.push(now_ns, address.die, Job { block: address.block, work: Work::Erase });
     }
 
-    /// Has the next row of a block programmed, not before `ready_ns`. `covered` is how many bytes
-    /// of the host, counted from the first it ever wrote, are in it or before it; none if it holds
-    /// none.
+    /// Queues the next row of a block, to be programmed not before `ready_ns`. `covered` counts the
+    /// host's bytes, from the first it ever wrote, that are in this row or an earlier one; `None`
+    /// if the row holds no data of the host.
     pub(super) fn program(
         &mut self,
         now_ns: u64,
@@ -129,10 +129,11 @@ impl Drain {
         self.push(now_ns, address.die, Job { block: address.block, work });
     }
 
-    /// When the host's bytes up to `covered` have left the buffer; 0 if they have.
+    /// Returns the time at which the host's bytes up to `covered` have left the buffer; 0 if they
+    /// already have.
     ///
     /// # Panics
-    /// If they are in no row yet.
+    /// If the bytes are in no row yet.
     pub(super) fn done_ns(&self, flash: &Flash, now_ns: u64, covered: u64) -> u64 {
         if covered <= self.covered {
             return 0;
@@ -146,7 +147,7 @@ impl Drain {
         self.forecast(flash, now_ns, row.die, |host_row| host_row == number)
     }
 
-    /// When all rows with data of the host are done; 0 if they are.
+    /// Returns the time at which all rows with data of the host are done; 0 if they already are.
     pub(super) fn all_done_ns(&self, flash: &Flash, now_ns: u64) -> u64 {
         let known = self.host_rows.iter().map(|row| row.done_ns).filter(|&ns| ns != UNKNOWN_NS);
         let waiting = (0..self.dies.len() as u32)
@@ -154,7 +155,7 @@ impl Drain {
         known.chain(waiting).max().unwrap_or(0)
     }
 
-    /// Whether a row is still in the controller's memory.
+    /// Returns whether a row is still in the controller's memory.
     #[inline]
     pub(super) fn is_buffered(
         &self,
@@ -163,7 +164,7 @@ impl Drain {
         address: BlockAddress,
         row: u32,
     ) -> bool {
-        // A block may wait for its erasure, and still seem to have the rows of before.
+        // A block that waits for its erasure still reports the rows from before.
         let die = &self.dies[address.die as usize];
         let is_last = die
             .last
@@ -175,8 +176,8 @@ impl Drain {
         is_last || row >= flash.programmed_rows(address) || die.jobs.iter().any(waits)
     }
 
-    /// When nothing waits any more and all dies have ended, handing over all that waits, as if time
-    /// went on without the host.
+    /// Issues everything that waits, as if time passed without the host. Returns the time at which
+    /// all dies are idle.
     pub(super) fn finish(&mut self, flash: &mut Flash, now_ns: u64) -> u64 {
         let mut ended_ns = now_ns;
         while let Some(&Reverse((at_ns, _))) = self.events.peek() {
@@ -202,7 +203,8 @@ impl Drain {
         }
     }
 
-    /// The die hands over its next job, if it can at `at_ns`; else later.
+    /// Issues the next job of the die if the die is ready at `at_ns`; otherwise schedules it for
+    /// later.
     fn turn(&mut self, flash: &mut Flash, at_ns: u64, die: u32) {
         let queue = &mut self.dies[die as usize];
         let Some(&job) = queue.jobs.front() else { return };
@@ -238,7 +240,7 @@ impl Drain {
         }
     }
 
-    /// When the last of a die's waiting rows that are `wanted` will be done; 0 if none is.
+    /// Returns the forecast for the last waiting row of a die that is `wanted`; 0 if no row is.
     fn forecast(&self, flash: &Flash, now_ns: u64, die: u32, wanted: impl Fn(u64) -> bool) -> u64 {
         let (shape, timing) = (flash.shape(), flash.timing());
         let (times, pages) = if timing.multi_plane { (1, shape.planes) } else { (shape.planes, 1) };

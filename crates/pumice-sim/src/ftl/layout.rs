@@ -1,27 +1,29 @@
-//! Where in a segment something is: arithmetic only.
+//! Addresses within a segment: arithmetic only.
 //!
 //! ```text
 //! segment   the rows of one erase block on every die, stripe after stripe: a stripe is one row of
-//!           each die, neighbours in it on other channels; each begins a die later than the last
+//!           each die, with adjacent rows on different channels; each stripe begins one die after
+//!           the previous one
 //! rows      data rows, and parity rows spread evenly among them
-//! data      the data rows behind one another: byte `offset` of a segment
-//! map entry segment x places + place, where a place is an offset in units
+//! data      the concatenated data rows: byte `offset` of a segment
+//! map entry segment x units + unit, where a unit is a multiple of the unit size in the segment
 //! ```
 //!
-//! A unit is a power of two: a block where all blocks are stored as they are, else the least with
-//! which the drive's places fit 32 bits. Frames of a compressing drive begin at any byte, and the
-//! map then knows the offset to within a unit only: enough to say which pages a read touches (the
-//! middle of the unit is taken), since the entry serves for timing and not for finding bytes.
+//! The unit size is a power of two: one block if all blocks are stored uncompressed, otherwise the
+//! smallest for which the units of the drive fit 32 bits. Frames of a compressing drive begin at
+//! any byte; the map then knows their offset only to within a unit. That is enough to tell which
+//! pages a read touches (the middle of the unit is assumed), because the entry serves for timing
+//! and not for finding bytes.
 
 use super::BLOCK_BYTES;
 use super::sizes::FrameSizes;
 use crate::nand::FlashShape;
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
-/// A map entry of a block that is nowhere.
+/// Map entry of an unmapped block.
 pub(super) const UNMAPPED: u32 = u32::MAX;
 
-/// How segments are laid out.
+/// The layout of segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     dies: u32,
@@ -29,41 +31,43 @@ pub(super) struct Layout {
     pub(super) row_bytes: u32,
     /// Rows of a segment.
     pub(super) rows: u32,
-    /// Of which so many are not parity.
+    /// Data rows of a segment, without parity rows.
     pub(super) data_rows: u32,
-    /// Bytes that a segment's data rows hold.
+    /// Bytes of a segment's data rows.
     pub(super) segment_bytes: u32,
     pub(super) unit_bytes: u32,
     /// Units of a segment.
-    pub(super) places: u32,
+    pub(super) units: u32,
 }
 
-/// Where a row is: on which die, and the how manieth of its block.
+/// The location of a row: its die and its index in the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RowPlace {
+pub(super) struct RowLocation {
     pub(super) die: u32,
     pub(super) row: u32,
 }
 
 impl Layout {
-    /// The layout of `segment_count` segments over all dies.
+    /// Creates the layout of `segment_count` segments over all dies.
     ///
     /// # Errors
-    /// `InvalidInput` if parity leaves no room, or a map entry of 32 bits cannot name every place.
+    /// `InvalidInput` if parity leaves no room, or if 32 bits cannot address every unit.
     pub(super) fn new(
         shape: &FlashShape,
         parity_percent: f64,
         segment_count: u32,
         frames: &FrameSizes,
     ) -> Result<Self> {
-        let wrong = |what: String| Error::new(ErrorKind::InvalidInput, what);
+        let wrong = |what: String| Error::InvalidInput(what.into());
         let rows = u64::from(shape.dies()) * u64::from(shape.pages_per_block);
         let bytes = rows * u64::from(shape.row_bytes());
         if bytes > u64::from(u32::MAX) {
             return Err(wrong(format!("a segment of {bytes} bytes is too large to be simulated")));
         }
         if !(0.0..=50.0).contains(&parity_percent) {
-            return Err(wrong(format!("parity takes from 0 to 50 %, not {parity_percent}")));
+            return Err(wrong(format!(
+                "parity_percent must be from 0 to 50, not {parity_percent}"
+            )));
         }
         let rows = rows as u32;
         let parity_rows = (f64::from(rows) * parity_percent / 100.0).ceil() as u32;
@@ -74,14 +78,14 @@ impl Layout {
         }
         let is_plain = (frames.smallest(), frames.largest()) == (BLOCK_BYTES, BLOCK_BYTES);
         let mut unit_bytes = if is_plain { BLOCK_BYTES } else { 1 };
-        let places = |unit_bytes: u32| segment_bytes.div_ceil(unit_bytes);
+        let units = |unit_bytes: u32| segment_bytes.div_ceil(unit_bytes);
         // The last number is UNMAPPED.
-        let fits = |unit| u64::from(segment_count) * u64::from(places(unit)) < UNMAPPED.into();
+        let fits = |unit| u64::from(segment_count) * u64::from(units(unit)) < UNMAPPED.into();
         while !fits(unit_bytes) && unit_bytes < frames.smallest() {
             unit_bytes *= 2;
         }
         if !fits(unit_bytes) || unit_bytes > frames.smallest() {
-            let what = "a map entry of 32 bits cannot name every place of";
+            let what = "a map entry of 32 bits cannot address every unit of";
             return Err(wrong(format!(
                 "{what} {segment_count} segments of {segment_bytes} bytes, {} bytes apart",
                 frames.smallest()
@@ -95,40 +99,41 @@ impl Layout {
             data_rows,
             segment_bytes,
             unit_bytes,
-            places: places(unit_bytes),
+            units: units(unit_bytes),
         })
     }
 
-    /// The map entry of what begins at `offset` of a segment.
+    /// Returns the map entry of a frame at `offset` of a segment.
     #[inline]
     pub(super) fn entry(&self, segment: u32, offset: u32) -> u32 {
-        segment * self.places + offset / self.unit_bytes
+        segment * self.units + offset / self.unit_bytes
     }
 
-    /// The segment of a map entry.
+    /// Returns the segment of a map entry.
     #[inline]
     pub(super) fn segment(&self, entry: u32) -> u32 {
-        entry / self.places
+        entry / self.units
     }
 
-    /// The offset of a map entry in its segment, to within a unit.
+    /// Returns the offset of a map entry in its segment, to within a unit.
     #[inline]
     pub(super) fn offset(&self, entry: u32) -> u32 {
-        let begin = entry % self.places * self.unit_bytes;
+        let begin = entry % self.units * self.unit_bytes;
         if self.unit_bytes == BLOCK_BYTES { begin } else { begin + self.unit_bytes / 2 }
     }
 
-    /// The data row that holds byte `offset`.
+    /// Returns the index of the data row that contains byte `offset`.
     pub(super) fn row_of(&self, offset: u32) -> u32 {
         (offset / self.row_bytes).min(self.data_rows - 1)
     }
 
-    /// The page within its row that holds byte `offset`.
+    /// Returns the index of the page, within its row, that contains byte `offset`.
     pub(super) fn page_of(&self, offset: u32) -> u32 {
         offset % self.row_bytes / self.page_bytes
     }
 
-    /// Number of a data row among all rows of its segment; of `data_rows`, the row behind the last.
+    /// Returns the number of a data row among all rows of its segment; for `data_rows`, the number
+    /// after that of the last data row.
     pub(super) fn row_number(&self, data_row: u32) -> u32 {
         if data_row >= self.data_rows {
             return self.rows;
@@ -137,17 +142,17 @@ impl Layout {
         data_row + (u64::from(data_row) * parity_rows / u64::from(self.data_rows)) as u32
     }
 
-    /// Where the row with this number is.
-    pub(super) fn row_place(&self, row_number: u32) -> RowPlace {
+    /// Returns the location of the row with this number.
+    pub(super) fn row_location(&self, row_number: u32) -> RowLocation {
         let stripe = row_number / self.dies;
-        RowPlace { die: (row_number + stripe) % self.dies, row: stripe }
+        RowLocation { die: (row_number + stripe) % self.dies, row: stripe }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every row has one place, every entry leads back, parity is spread evenly, and what
-    //! does not fit is refused.
+    //! Goal: every row has one location, every entry maps back, parity is spread evenly, and a
+    //! drive that does not fit is refused.
     //! Method: go through all rows of small shapes; drives at the limit.
 
     use super::*;
@@ -179,7 +184,7 @@ mod tests {
             assert!(gaps.max().unwrap() <= 2, "{percent} %: {numbers:?}");
             let mut seen = [false; 48];
             for number in 0..48 {
-                let RowPlace { die, row } = layout.row_place(number);
+                let RowLocation { die, row } = layout.row_location(number);
                 assert!(!std::mem::replace(&mut seen[(die * 8 + row) as usize], true));
                 assert_eq!(row, number / 6, "rows of a block are programmed in order");
             }
@@ -189,7 +194,7 @@ mod tests {
     #[test]
     fn entries_lead_back_to_within_a_unit() {
         let plain = Layout::new(&SHAPE, 0.0, 10, &frames(1.0)).unwrap();
-        assert_eq!((plain.unit_bytes, plain.places), (4096, 96));
+        assert_eq!((plain.unit_bytes, plain.units), (4096, 96));
         let entry = plain.entry(9, 95 * 4096);
         assert_eq!((plain.segment(entry), plain.offset(entry)), (9, 95 * 4096));
         let packed = Layout::new(&SHAPE, 0.0, 60_000, &frames(0.5)).unwrap();

@@ -3,14 +3,14 @@
 //! ```text
 //! host write --> write buffer --(a row is full)--> queue of a die --> flash
 //!                    ^ waits while it is full          ^ rows of moved data, in proportion
-//! host read  --> map --> in the buffer: at once; else pages of flash, before all rows that wait
+//! host read  --> map --> in the buffer: at once; else pages of flash, before all waiting rows
 //! ```
 //!
-//! Stands for two kinds of drive. *Page-mapped*: every block is stored as it is. *Compressing*: a
-//! block takes as many bytes as its frame has, frames stand byte by byte behind one another, and
-//! may straddle rows, not segments.
+//! The layer simulates two kinds of drive. *Page-mapped*: every block is stored uncompressed.
+//! *Compressing*: a block takes the bytes of its frame; frames are packed byte by byte and can
+//! straddle rows, but not segments.
 //!
-//! **Memory** of 10^12 bytes = 244,140,625 blocks of a host:
+//! **Memory** for 10^12 bytes = 244,140,625 blocks of a host:
 //!
 //! ```text
 //! map              4 bytes a block                                       977 MB
@@ -20,17 +20,17 @@
 //! tables           8 bytes an erase block, about 100 a segment           a few MB
 //! ```
 //!
-//! [`LogSpec::memory_bytes_max`] is that sum for any drive. Data that compresses makes lists
-//! longer, but never longer than twice what is live.
+//! [`LogSpec::memory_bytes_max`] computes that sum for any drive. Compressible data makes lists
+//! longer, but never longer than twice the live blocks.
 //!
-//! **Work** of a write is that of its block and of those that garbage collection moves for it, some
-//! look-ups each, and a logarithm of the dies for each row: nothing grows with the drive but the
-//! choice of a victim, which looks at each segment once.
+//! The **work** of a write is that of its block and of the blocks that garbage collection moves for
+//! it, some look-ups each, plus a logarithm of the dies for each row. Only the choice of a victim
+//! grows with the drive: it looks at each segment once.
 //!
-//! What becomes of the map is decided when the host's call comes; the flash takes its time
-//! afterwards ([`Drain`]). Moved data is read at that moment too, and waits in memory that is not
-//! counted: a real drive would read it later. Blocks are erased just before their first row is
-//! programmed, a die at a time. There is no power loss here: nothing is recovered, and the map is
+//! A call updates the map at once; the flash takes its time afterwards ([`Drain`]). Moved data is
+//! also read at that moment and waits in memory that is not counted: a real drive would read it
+//! later. Blocks are erased just before their first row is programmed, one die at a time. Power
+//! loss is not simulated: nothing is recovered, and the map is not written.
 //! not written.
 
 mod collect;
@@ -47,9 +47,10 @@ use super::sizes::FrameSizes;
 use super::spec::Parts;
 use super::{LogCounts, LogSpec};
 use crate::nand::{BlockAddress, Flash, FlashCounts, Wear, Worn};
-use pumice_drive::base::{Error, ErrorKind, Lba, Result};
+use crate::{Error, Result};
+use pumice_drive::base::Lba;
 
-/// Why a frame is written.
+/// The reason for which a frame is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     Host,
@@ -57,21 +58,21 @@ enum Cause {
     Leveled,
 }
 
-/// A segment that a stream goes on in.
+/// The open segment of a stream.
 #[derive(Clone, Debug)]
 struct Open {
     segment: u32,
-    /// Where the next frame begins.
+    /// Offset of the next frame.
     offset: u32,
-    /// Data rows that were handed on.
+    /// Data rows that were issued.
     rows: u32,
-    /// When the data of the row that fills is there.
+    /// The time at which the data of the current row has arrived.
     ready_ns: u64,
     /// In the order of their frames.
     lbas: Vec<u32>,
 }
 
-/// Pages of one row that are to be read.
+/// Pages to read from one row.
 #[derive(Clone, Copy, Debug)]
 struct RowRead {
     segment: u32,
@@ -81,7 +82,7 @@ struct RowRead {
     bytes: u32,
 }
 
-/// A drive in virtual time. Calls come in non-decreasing time.
+/// A drive in virtual time. Calls must come in non-decreasing order of time.
 #[derive(Clone, Debug)]
 pub struct LogFtl {
     spec: LogSpec,
@@ -90,15 +91,15 @@ pub struct LogFtl {
     flash: Flash,
     drain: Drain,
     segments: Segments,
-    /// Where each block is: see [`Layout`].
+    /// Map entry of each block: see [`Layout`].
     map: Box<[u32]>,
-    /// Of the host, of what is collected (unused if it shares the host's), and of what is moved to
-    /// even out wear: cold data, which would be moved again with what is not.
+    /// The streams: of the host, of garbage collection (unused if it shares the host's), and of
+    /// wear leveling, whose cold data would otherwise be moved again with hot data.
     open: [Option<Open>; 3],
     collection: Collection,
     /// Bytes of the host's frames so far.
     accepted_bytes: u64,
-    /// When the last write was acknowledged: they are in order.
+    /// Time of the last acknowledgement: writes are acknowledged in order.
     acknowledged_ns: u64,
     now_ns: u64,
     counts: LogCounts,
@@ -107,7 +108,7 @@ pub struct LogFtl {
 }
 
 impl LogFtl {
-    /// An empty drive at time 0.
+    /// Creates an empty drive at time 0.
     ///
     /// # Errors
     /// Those of [`LogSpec::check`].
@@ -132,15 +133,16 @@ impl LogFtl {
         })
     }
 
-    /// Writes blocks; gives when they are acknowledged: when the buffer has room for the last of
-    /// them, in the order of writes. While rows wait for their die that is a forecast (see the
-    /// module `drain`): what reads take that come in between, the writes after this one wait for.
+    /// Writes blocks. Returns the time of the acknowledgement: when the buffer has room for the
+    /// last of them, in the order of writes. While rows wait for their die, that time is a forecast
+    /// (see the module `drain`): reads that come in between delay later writes, not this one.
     ///
-    /// A host that waits for some of its writes before it makes more keeps the forecast short; one
-    /// that never waits has each write look at all that waits for a die.
+    /// A host that waits for some of its writes before it issues more keeps the forecast short; for
+    /// a host that never waits, each write looks at all rows that wait for a die.
     ///
     /// # Errors
-    /// `InvalidInput` for blocks that do not exist, `NoSpace` if nothing is to be gained any more.
+    /// `InvalidInput` for blocks beyond the drive, `NoSpace` if garbage collection can reclaim
+    /// nothing.
     pub fn write(&mut self, now_ns: u64, lba: Lba, blocks: u32) -> Result<u64> {
         let first = self.begin(now_ns, lba, blocks)?;
         for lba in first..first + blocks {
@@ -153,11 +155,11 @@ impl LogFtl {
         Ok(self.acknowledged_ns)
     }
 
-    /// Reads blocks; gives when the last of them is there. Blocks that were never written, and
-    /// those still in the buffer, take no time.
+    /// Reads blocks. Returns the time at which the last of them is available. Blocks that were
+    /// never written, and blocks still in the buffer, take no time.
     ///
     /// # Errors
-    /// `InvalidInput` for blocks that do not exist.
+    /// `InvalidInput` for blocks beyond the drive.
     pub fn read(&mut self, now_ns: u64, lba: Lba, blocks: u32) -> Result<u64> {
         let first = self.begin(now_ns, lba, blocks)?;
         self.counts.host_blocks_read += u64::from(blocks);
@@ -183,10 +185,10 @@ impl LogFtl {
         Ok(done_ns.max(self.read_row(row)))
     }
 
-    /// Forgets blocks. Takes no time, and the flash none.
+    /// Trims blocks. Takes no time, neither of the drive nor of the flash.
     ///
     /// # Errors
-    /// `InvalidInput` for blocks that do not exist.
+    /// `InvalidInput` for blocks beyond the drive.
     pub fn trim(&mut self, now_ns: u64, lba: Lba, blocks: u32) -> Result<()> {
         let first = self.begin(now_ns, lba, blocks)?;
         for lba in first..first + blocks {
@@ -199,12 +201,12 @@ impl LogFtl {
         Ok(())
     }
 
-    /// Hands over the row that fills, padded; gives when everything that was written is on flash, a
-    /// forecast as that of [`LogFtl::write`]. Moved data is left to fill its row: its old place is
-    /// still there.
+    /// Issues the current row, padded. Returns the time at which everything written is on flash, a
+    /// forecast like that of [`LogFtl::write`]. Moved data stays in its incomplete row: its old
+    /// copy still exists.
     ///
     /// # Errors
-    /// `NoSpace` if nothing is to be gained any more.
+    /// `NoSpace` if garbage collection can reclaim nothing.
     pub fn flush(&mut self, now_ns: u64) -> Result<u64> {
         self.begin(now_ns, Lba(0), 0)?;
         let partial = self.open[0].as_ref().map_or(0, |open| open.offset % self.layout.row_bytes);
@@ -218,44 +220,44 @@ impl LogFtl {
         Ok(self.drain.all_done_ns(&self.flash, now_ns).max(now_ns))
     }
 
-    /// Lets time go on until the flash has done all that was handed to it; gives when that is, the
-    /// earliest time for the next call.
+    /// Advances time until the flash has completed everything. Returns that time, the earliest for
+    /// the next call.
     pub fn settle(&mut self) -> u64 {
         self.now_ns = self.drain.finish(&mut self.flash, self.now_ns);
         self.now_ns
     }
 
-    /// What it is made of.
+    /// Returns the specification of the drive.
     pub fn spec(&self) -> &LogSpec {
         &self.spec
     }
 
-    /// What was written and why.
+    /// Returns the counters of written bytes.
     pub fn counts(&self) -> LogCounts {
         self.counts
     }
 
-    /// What the flash has done so far; rows that wait for their die are not in it.
+    /// Returns the flash operations so far, without rows that wait for their die.
     pub fn flash_counts(&self) -> FlashCounts {
         self.flash.counts()
     }
 
-    /// How worn the blocks are that are not bad.
+    /// Returns the wear of the good blocks.
     pub fn wear(&self) -> Wear {
         self.segments.free_blocks().wear(&self.flash)
     }
 
-    /// How often each block was erased that is not bad, die after die.
+    /// Returns the erase count of each good block, die after die.
     pub fn erases(&self) -> impl Iterator<Item = u32> {
         self.segments.free_blocks().erases(&self.flash)
     }
 
-    /// Segments that are free now.
+    /// Returns the number of free segments.
     pub fn free_segments(&self) -> u32 {
         self.segments.free_count()
     }
 
-    /// Bytes of memory it takes now.
+    /// Returns the memory in use, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let open: usize = self.open.iter().flatten().map(|open| 4 * open.lbas.capacity()).sum();
         let flash = 8 * u64::from(self.spec.shape.dies() * self.spec.shape.blocks_per_plane);
@@ -264,23 +266,23 @@ impl LogFtl {
         map + self.segments.heap_bytes() + self.drain.heap_bytes() + moving + flash
     }
 
-    /// Goes on to `now_ns`, and looks at the blocks.
+    /// Advances time to `now_ns`, and checks the range of blocks.
     fn begin(&mut self, now_ns: u64, lba: Lba, blocks: u32) -> Result<u32> {
         let end = lba.0.checked_add(blocks.into());
         if end.is_none_or(|end| end > self.spec.user_blocks) {
             let what = format!("a drive of {} blocks has none at {lba}", self.spec.user_blocks);
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            return Err(Error::InvalidInput(what.into()));
         }
         if now_ns < self.now_ns {
-            let what = format!("a call at {now_ns} ns came after one at {} ns", self.now_ns);
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            let what = format!("a call at {now_ns} ns follows one at {} ns", self.now_ns);
+            return Err(Error::InvalidInput(what.into()));
         }
         self.now_ns = now_ns;
         self.drain.advance(&mut self.flash, now_ns);
         Ok(lba.0 as u32)
     }
 
-    /// Puts a block's frame at the end of its stream; gives its bytes.
+    /// Appends a block's frame to its stream. Returns the bytes of the frame.
     fn append(&mut self, lba: u32, cause: Cause, ready_ns: u64) -> Result<u32> {
         let bytes = self.frames.frame_bytes(lba);
         let stream = match cause {
@@ -319,15 +321,15 @@ impl LogFtl {
             self.release(old, bytes);
         }
         if end / self.layout.row_bytes > self.open[stream].as_ref().map_or(0, |open| open.rows) {
-            // What stands behind the row's end is of this frame.
-            let behind = if cause == Cause::Host { end % self.layout.row_bytes } else { 0 };
-            self.hand_on_rows(stream, self.accepted_bytes - u64::from(behind));
+            // The bytes after the end of the row belong to this frame.
+            let beyond = if cause == Cause::Host { end % self.layout.row_bytes } else { 0 };
+            self.hand_on_rows(stream, self.accepted_bytes - u64::from(beyond));
         }
         Ok(bytes)
     }
 
-    /// Sees to it that a stream has an open segment with room for `bytes`. The host leaves a free
-    /// segment to what is moved.
+    /// Ensures that a stream has an open segment with room for `bytes`. The host always leaves one
+    /// free segment for moved data.
     fn make_room(&mut self, stream: usize, cause: Cause, bytes: u32) -> Result<()> {
         loop {
             let limit = self.layout.segment_bytes - bytes;
@@ -339,11 +341,11 @@ impl LogFtl {
                 continue;
             }
             self.seal(stream);
-            // What hardly ever changes spares the blocks that have been erased most.
+            // Cold data goes to the most worn blocks, so that these rest.
             let which = if cause == Cause::Leveled { Worn::Most } else { Worn::Least };
             let Some(segment) = self.segments.open(which) else {
-                let what = "no segment is free for what is moved";
-                return Err(Error::new(ErrorKind::NoSpace, what));
+                let what = "no segment is free for moved data";
+                return Err(Error::NoSpace(what.into()));
             };
             let slots = (self.layout.segment_bytes / self.frames.smallest()) as usize;
             let lbas = Vec::with_capacity(slots);
@@ -351,7 +353,7 @@ impl LogFtl {
         }
     }
 
-    /// Closes a stream's segment, whose rest is padded.
+    /// Seals the segment of a stream, after padding the rest.
     fn seal(&mut self, stream: usize) {
         let Some(open) = &mut self.open[stream] else { return };
         let rest = self.layout.segment_bytes - open.offset;
@@ -362,12 +364,12 @@ impl LogFtl {
         open.lbas.sort_unstable();
         open.lbas.dedup();
         let lbas = LbaSet::new(&open.lbas, self.spec.user_blocks);
-        // The end that no frame fits into is no gain, since as much is lost elsewhere.
+        // The end that no frame fits into is not reclaimable: a new segment wastes as much.
         self.segments.seal(open.segment, self.layout.segment_bytes - rest, lbas);
     }
 
-    /// Hands on the rows that are full, and the parity rows behind them. The host's bytes up to
-    /// `covered` are in them or before.
+    /// Issues the full rows and the parity rows that follow them. The host's bytes up to `covered`
+    /// are in these rows or earlier ones.
     fn hand_on_rows(&mut self, stream: usize, covered: u64) {
         let Some(open) = &mut self.open[stream] else { return };
         let covered = (stream == 0).then_some(covered);
@@ -375,26 +377,26 @@ impl LogFtl {
             let first = self.layout.row_number(open.rows);
             open.rows += 1;
             for number in first..self.layout.row_number(open.rows) {
-                let place = self.layout.row_place(number);
-                let address = self.segments.block(open.segment, place.die);
-                if place.row == 0 {
+                let location = self.layout.row_location(number);
+                let address = self.segments.block(open.segment, location.die);
+                if location.row == 0 {
                     self.drain.erase(self.now_ns, address);
                 }
                 let is_parity = number > first;
                 let covered = covered.filter(|_| !is_parity);
-                self.drain.program(self.now_ns, address, place.row, open.ready_ns, covered);
+                self.drain.program(self.now_ns, address, location.row, open.ready_ns, covered);
                 let row_bytes = u64::from(self.layout.row_bytes);
                 self.counts.flash_bytes += row_bytes;
                 self.counts.parity_bytes += if is_parity { row_bytes } else { 0 };
             }
         }
-        // The last frame may go on in the next row.
+        // The last frame can continue in the next row.
         if open.offset.is_multiple_of(self.layout.row_bytes) {
             open.ready_ns = 0;
         }
     }
 
-    /// Notes that what a map entry named is dead.
+    /// Records that the block at a map entry is dead.
     #[inline]
     fn release(&mut self, entry: u32, bytes: u32) {
         let segment = self.layout.segment(entry);
@@ -403,7 +405,7 @@ impl LogFtl {
         }
     }
 
-    /// Takes the dead out of a segment's list.
+    /// Removes dead blocks from a segment's list.
     fn thin(&mut self, segment: u32) {
         let mut live = Vec::with_capacity(self.segments.live_count(segment) as usize);
         let range = self.entries_of(segment);
@@ -415,18 +417,19 @@ impl LogFtl {
         self.segments.set_lbas(segment, LbaSet::new(&live, self.spec.user_blocks));
     }
 
-    /// The map entries of blocks in a segment.
+    /// Returns the map entries of blocks in a segment.
     fn entries_of(&self, segment: u32) -> std::ops::Range<u32> {
         let first = self.layout.entry(segment, 0);
-        first..first + self.layout.places
+        first..first + self.layout.units
     }
 
     fn row_address(&self, segment: u32, data_row: u32) -> (BlockAddress, u32) {
-        let place = self.layout.row_place(self.layout.row_number(data_row));
-        (self.segments.block(segment, place.die), place.row)
+        let location = self.layout.row_location(self.layout.row_number(data_row));
+        (self.segments.block(segment, location.die), location.row)
     }
 
-    /// Reads pages of a row, unless they are in the buffer; gives when they are there.
+    /// Reads pages of a row, unless they are in the buffer. Returns the time at which they are
+    /// available.
     fn read_row(&mut self, row: Option<RowRead>) -> u64 {
         let Some(RowRead { segment, data_row, pages, bytes, .. }) = row else { return 0 };
         let (address, row) = self.row_address(segment, data_row);
@@ -445,13 +448,13 @@ impl RowRead {
         Self { segment, data_row, last_page: u32::MAX, pages: 0, bytes: 0 }
     }
 
-    /// Adds what the row has of a frame from `offset` to `end`.
+    /// Adds the part of a frame from `offset` to `end` that the row contains.
     fn add(&mut self, layout: &Layout, offset: u32, end: u32) {
         let row_begin = self.data_row * layout.row_bytes;
         let from = offset.max(row_begin);
         let to = end.min(row_begin + layout.row_bytes);
         let (first, last) = (layout.page_of(from), layout.page_of(to - 1));
-        // The page that two neighbours share is sensed once.
+        // A page that two adjacent frames share is sensed once.
         self.pages += last - first + u32::from(self.last_page != first);
         self.last_page = last;
         self.bytes += to - from;

@@ -1,15 +1,16 @@
-//! Flash translation layers without content: where a block is, not what is in it.
+//! Flash translation layers without content: they know the address of each block, but not its
+//! bytes.
 //!
 //! ```text
 //! log        LogFtl: the order of steps of write, read, trim and flush
-//!   collect  emptying victims, at the pace of the host
-//! spec       what a drive is made of, and what it takes in memory
-//! sizes      how many bytes a block takes
-//! layout     a place in a segment <-> die, row and page; the 32 bits of a map entry
+//!   collect  empties victims at the pace of the host
+//! spec       the parameters of a drive, and its memory use
+//! sizes      the stored size of each block
+//! layout     an offset in a segment <-> die, row and page; the 32 bits of a map entry
 //! segments   live bytes, erase blocks, victims
-//! reverse    which blocks of the host a segment holds, in few bits
+//! reverse    the blocks of the host that a segment holds, in few bits
 //! drain      rows that wait for their die, and when they are done
-//! counts     what was written, by whom
+//! counts     written bytes by cause
 //! sample     a small drive for tests
 //! ```
 

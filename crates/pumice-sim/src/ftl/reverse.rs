@@ -1,20 +1,20 @@
-//! Which blocks of the host a segment holds: a set of LBAs in few bits.
+//! The set of LBAs that a segment holds, in few bits.
 //!
 //! ```text
 //! LBA   high part | low part, `low_bits` wide
-//! low   the low parts one behind the other
-//! high  for each high part in turn: a 1 per LBA that has it, then a 0
+//! low   the low parts, concatenated
+//! high  for each high part in turn: a 1 per LBA with that high part, then a 0
 //! ```
 //!
-//! With `low_bits` = log2(LBAs there are / LBAs in the set), rounded down, an entry takes that and
-//! two to three bits more, wherever the LBAs lie: 14 of them where one block in four thousand is in
-//! a segment, instead of 32. The price is the order: the set comes back ascending, and where in
-//! the segment a block stands, only the map knows.
+//! With `low_bits` = log2(LBAs of the drive / LBAs in the set), rounded down, an entry takes that
+//! number of bits plus two to three, wherever the LBAs lie: 14 instead of 32 if a segment holds one
+//! block in four thousand. The price is the order: the set is enumerated in ascending order, and
+//! only the map knows where in the segment a block is.
 //!
 //! Source: Elias, "Efficient storage and retrieval by content and address of static files", 1974;
 //! Fano, "On the number of bits required to implement an associative memory", 1971.
 
-/// A set of LBAs, not to be changed.
+/// An immutable set of LBAs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LbaSet {
     low: Box<[u64]>,
@@ -24,7 +24,7 @@ pub(super) struct LbaSet {
 }
 
 impl LbaSet {
-    /// The set of `lbas`, ascending and each once, all below `lba_count`.
+    /// Creates the set of `lbas`, which must be ascending, distinct, and below `lba_count`.
     pub(super) fn new(lbas: &[u32], lba_count: u64) -> Self {
         debug_assert!(lbas.is_sorted_by(|a, b| a < b));
         if lbas.is_empty() {
@@ -33,7 +33,7 @@ impl LbaSet {
         let low_bits = low_bits(lbas.len() as u64, lba_count);
         let high_count = (lba_count >> low_bits) as usize + 1;
         let words = |bits: usize| vec![0u64; bits.div_ceil(64)].into_boxed_slice();
-        // Words more, so that reading an entry across two words needs no test for the end.
+        // Extra words, so that reading an entry across two words needs no bounds check.
         let mut low = words(lbas.len() * low_bits as usize + 128);
         let mut high = words(lbas.len() + high_count);
         let mask = (1u64 << low_bits) - 1;
@@ -41,7 +41,7 @@ impl LbaSet {
             let (word, shift) = split(index * low_bits as usize);
             let value = u64::from(lba) & mask;
             low[word] |= value << shift;
-            // In two steps, since a shift by 64 is none.
+            // Two shifts, because a shift by 64 is undefined.
             low[word + 1] |= value >> 1 >> (63 - shift);
             let (word, shift) = split(index + (lba >> low_bits) as usize);
             high[word] |= 1 << shift;
@@ -49,17 +49,17 @@ impl LbaSet {
         Self { low, high, len: lbas.len() as u32, low_bits }
     }
 
-    /// How many there are.
+    /// Returns the number of LBAs.
     pub(super) fn len(&self) -> u32 {
         self.len
     }
 
-    /// Bytes on the heap.
+    /// Returns the bytes on the heap.
     pub(super) fn heap_bytes(&self) -> u64 {
         8 * (self.low.len() + self.high.len()) as u64
     }
 
-    /// All of them, ascending.
+    /// Visits all LBAs, ascending.
     pub(super) fn for_each(&self, mut visit: impl FnMut(u32)) {
         let mask = (1u64 << self.low_bits) - 1;
         let mut index = 0;
@@ -77,7 +77,7 @@ impl LbaSet {
     }
 }
 
-/// Most bytes that a set of `len` of `lba_count` LBAs takes, without the struct.
+/// Returns the maximum number of heap bytes of a set of `len` of `lba_count` LBAs.
 pub(super) fn bytes_max(len: u64, lba_count: u64) -> u64 {
     if len == 0 {
         return 0;

@@ -1,10 +1,10 @@
-//! A small drive for tests of what stands on flash without content: four dies of 34 nm MLC, so
-//! little that sums can be made by hand. Deliberately no profile: no drive was ever sold with it.
+//! A small drive for tests of the translation layer: four dies of 34 nm MLC, small enough for sums
+//! by hand. It is not a profile: no such drive was ever sold.
 
 use super::{LogSpec, StoredSizes, VictimPolicy};
 use crate::nand::{FlashShape, FlashTiming};
 
-/// 34 nm MLC, one plane at 50 MB/s or so.
+/// 34 nm MLC, one plane at about 50 MB/s.
 pub const TIMING: FlashTiming = FlashTiming {
     read_ns: 50_000,
     program_ns: 900_000,
@@ -24,7 +24,7 @@ pub const SHAPE: FlashShape = FlashShape {
     page_bytes: 4096,
 };
 
-/// 2560 blocks of flash for 2000.
+/// Returns a drive of 2000 blocks with 2560 blocks of flash.
 pub fn small() -> LogSpec {
     LogSpec {
         shape: SHAPE,

@@ -1,12 +1,12 @@
-//! The segments of a simulated drive: what is live in each, which erase blocks it is made of, which
-//! blocks of the host it holds, and which should be emptied.
+//! The segments of a simulated drive: their live bytes, their erase blocks, the host's blocks they
+//! hold, and the choice of the next victim.
 //!
 //! ```text
-//! free --open--> open --seal--> sealed --take--> victim --give_back--> free
+//! free --open--> open --seal--> sealed --take--> victim --release_victim--> free
 //! ```
 //!
-//! Choosing a victim looks at every segment once: a few bytes each, once per victim. Does not know
-//! the map, or when anything happens.
+//! Choosing a victim looks at every segment once: a few bytes each, once per victim. The module
+//! knows neither the map nor time.
 
 use std::collections::VecDeque;
 
@@ -33,11 +33,11 @@ struct Segment {
     live_bytes: u32,
     /// Live frames.
     live_count: u32,
-    /// When sealed: bytes before the end that no frame fitted into.
+    /// When sealed: bytes before the end that no frame fits into.
     used_bytes: u32,
-    /// How many blocks the host had written when it wrote the youngest in here.
+    /// Number of blocks that the host had written when it wrote the youngest frame in here.
     age: u64,
-    /// When sealed: what was live then, and perhaps died since.
+    /// When sealed: the blocks that were live then; some may have died since.
     lbas: LbaSet,
 }
 
@@ -45,7 +45,7 @@ struct Segment {
 #[derive(Clone, Debug)]
 pub(super) struct Segments {
     segments: Vec<Segment>,
-    /// Of each segment in use, its block on each die.
+    /// For each segment in use, its block on each die.
     blocks: Vec<u32>,
     dies: u32,
     /// In the order in which they became free.
@@ -54,7 +54,7 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// As many free segments as the good blocks of the worst die.
+    /// Creates as many free segments as the die with the fewest good blocks allows.
     pub(super) fn new(shape: &FlashShape, free_blocks: FreeBlocks) -> Self {
         let count = free_blocks.segment_count();
         let empty = Segment {
@@ -82,13 +82,13 @@ impl Segments {
         &self.free_blocks
     }
 
-    /// The block of a segment in use on a die.
+    /// Returns the block of a segment in use on a die.
     pub(super) fn block(&self, segment: u32, die: u32) -> BlockAddress {
         let index = segment as usize * self.dies as usize + die as usize;
         BlockAddress { die, block: self.blocks[index] }
     }
 
-    /// Makes a segment of the free block of each die that is worn least, or most.
+    /// Opens a segment of the least or the most worn free block of each die.
     pub(super) fn open(&mut self, which: Worn) -> Option<u32> {
         let segment = self.free.pop_front()?;
         for die in 0..self.dies {
@@ -102,7 +102,7 @@ impl Segments {
         Some(segment)
     }
 
-    /// Notes a frame that the host wrote, or which is moved, as its `age`th block.
+    /// Adds a frame that is written or moved; `age` is the number of blocks the host had written.
     #[inline]
     pub(super) fn add(&mut self, segment: u32, bytes: u32, age: u64) {
         let entry = &mut self.segments[segment as usize];
@@ -111,8 +111,8 @@ impl Segments {
         entry.age = entry.age.max(age);
     }
 
-    /// Notes that a frame is dead. True if more than half of the segment's list is dead now, so
-    /// that it should be thinned.
+    /// Records that a frame is dead. Returns true if more than half of the segment's list is dead,
+    /// so that it should be thinned.
     #[inline]
     pub(super) fn release(&mut self, segment: u32, bytes: u32) -> bool {
         let entry = &mut self.segments[segment as usize];
@@ -122,7 +122,7 @@ impl Segments {
         entry.state == State::Sealed && listed >= THINNED_MIN && entry.live_count < listed / 2
     }
 
-    /// Closes an open segment, of which `used_bytes` could hold frames, those of these blocks.
+    /// Seals an open segment whose first `used_bytes` could hold frames; `lbas` are its blocks.
     pub(super) fn seal(&mut self, segment: u32, used_bytes: u32, lbas: LbaSet) {
         let entry = &mut self.segments[segment as usize];
         debug_assert_eq!(entry.state, State::Open);
@@ -152,8 +152,8 @@ impl Segments {
         self.segments[segment as usize].age
     }
 
-    /// The sealed segment that should be emptied next, when the host has written `now` blocks; none
-    /// if nothing is to be gained from any.
+    /// Returns the sealed segment that should be emptied next, when the host has written `now`
+    /// blocks; `None` if no segment has dead bytes.
     pub(super) fn victim(&self, policy: VictimPolicy, now: u64) -> Option<u32> {
         let with_gain = || {
             let sealed = self.segments.iter().enumerate();
@@ -174,7 +174,7 @@ impl Segments {
         found.map(|(number, _)| number as u32)
     }
 
-    /// The sealed segment whose blocks were erased least, and how often, on average of its blocks.
+    /// Returns the sealed segment with the lowest mean erase count, and that count.
     pub(super) fn least_worn(&self, flash: &Flash) -> Option<(u32, u32)> {
         let sealed = (0u32..).zip(&self.segments).filter(|(_, entry)| entry.state == State::Sealed);
         let wear = |segment: u32| {
@@ -184,7 +184,7 @@ impl Segments {
         sealed.map(|(number, _)| (number, wear(number))).min_by_key(|&(_, wear)| wear)
     }
 
-    /// Takes a sealed segment to be emptied, with its list.
+    /// Takes a sealed segment as a victim, and returns its list.
     pub(super) fn take(&mut self, segment: u32) -> LbaSet {
         let entry = &mut self.segments[segment as usize];
         debug_assert_eq!(entry.state, State::Sealed);
@@ -192,23 +192,23 @@ impl Segments {
         std::mem::take(&mut entry.lbas)
     }
 
-    /// Makes an emptied segment free, and its blocks too.
+    /// Frees an emptied segment and its blocks.
     ///
     /// # Panics
-    /// If something in it is live.
-    pub(super) fn give_back(&mut self, segment: u32, flash: &Flash) {
+    /// If the segment holds live frames.
+    pub(super) fn release_victim(&mut self, segment: u32, flash: &Flash) {
         let entry = &mut self.segments[segment as usize];
         let is_empty = (entry.live_bytes, entry.live_count) == (0, 0);
         assert!(entry.state == State::Victim && is_empty, "segment {segment} is in use");
         entry.state = State::Free;
         for die in 0..self.dies {
             let address = self.block(segment, die);
-            self.free_blocks.give(address, flash.erases(address));
+            self.free_blocks.release(address, flash.erases(address));
         }
         self.free.push_back(segment);
     }
 
-    /// Bytes on the heap, lists included.
+    /// Returns the bytes on the heap, lists included.
     pub(super) fn heap_bytes(&self) -> u64 {
         let lists: u64 = self.segments.iter().map(|entry| entry.lbas.heap_bytes()).sum();
         let tables = self.segments.len() * size_of::<Segment>() + self.blocks.len() * 4;
@@ -231,8 +231,8 @@ impl Segments {
     }
 }
 
-/// Bytes that a segment takes in the tables, without its list.
+/// Returns the bytes of a segment in the tables, without its list.
 pub(super) fn segment_bytes(dies: u32) -> u64 {
-    // A number in the queue of free ones; a block and, while free, its die's entry for it.
+    // A number in the queue of free segments; a block and, while free, its entry in the die's set.
     size_of::<Segment>() as u64 + 4 + u64::from(dies) * (4 + FREE_BLOCK_BYTES)
 }

@@ -1,29 +1,29 @@
-//! How many bytes a block takes on flash.
+//! The stored size of each block.
 
 use super::BLOCK_BYTES;
+use crate::{Error, Result};
 use pumice_drive::base::seed::mix;
-use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// Most fractions in a table: enough for per mille steps (arbitrary beyond that).
+/// Largest number of fractions in a table: enough for per-mille steps (arbitrary beyond that).
 const FRACTIONS_MAX: usize = 1 << 16;
 
-/// Which part of a block is stored, without the frame's header.
+/// The stored fraction of each block, without the header of its frame.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoredSizes {
-    /// The same of every block, above 0 and up to 1.
+    /// One fraction for all blocks, above 0 and up to 1.
     Constant(f64),
-    /// One of these of each block, all equally often: a distribution by its quantiles. Which one,
-    /// follows from the block's address and the seed, so that nothing need be remembered; a block
-    /// keeps it when it is overwritten.
+    /// One of these fractions for each block, all equally often: a distribution by its
+    /// quantiles. A block's address and the seed choose its fraction, so that nothing needs to be
+    /// remembered; a block keeps its fraction when it is overwritten.
     Table {
         /// Each above 0 and up to 1; not empty.
         fractions: Vec<f64>,
-        /// Of the draw.
+        /// Seed of the choice.
         seed: u64,
     },
 }
 
-/// Bytes of each block's frame, looked up in no time.
+/// The frame size of each block, by table look-up.
 #[derive(Clone, Debug)]
 pub(super) struct FrameSizes {
     /// At least one.
@@ -32,12 +32,13 @@ pub(super) struct FrameSizes {
 }
 
 impl FrameSizes {
-    /// Frames of so much of a block, but of no less than `floor` of it, behind a header.
+    /// Creates the table of frames that store the given fractions, but not less than `floor`, after
+    /// a header.
     ///
     /// # Errors
-    /// `InvalidInput` for fractions that are none.
+    /// `InvalidInput` for fractions out of range.
     pub(super) fn new(sizes: &StoredSizes, floor: f64, header_bytes: u32) -> Result<Self> {
-        let wrong = |what: String| Error::new(ErrorKind::InvalidInput, what);
+        let wrong = |what: String| Error::InvalidInput(what.into());
         let (fractions, seed) = match sizes {
             StoredSizes::Constant(fraction) => (std::slice::from_ref(fraction), 0),
             StoredSizes::Table { fractions, seed } => (fractions.as_slice(), *seed),
@@ -48,13 +49,15 @@ impl FrameSizes {
         }
         let bad = fractions.iter().find(|&&fraction| !(fraction > 0.0 && fraction <= 1.0));
         if let Some(bad) = bad {
-            return Err(wrong(format!("a stored fraction is above 0 and up to 1, not {bad}")));
+            return Err(wrong(format!("a stored fraction must be above 0 and up to 1, not {bad}")));
         }
         if !(0.0..=1.0).contains(&floor) {
-            return Err(wrong(format!("the least stored fraction is from 0 to 1, not {floor}")));
+            return Err(wrong(format!(
+                "the least stored fraction must be from 0 to 1, not {floor}"
+            )));
         }
         if header_bytes > BLOCK_BYTES {
-            return Err(wrong(format!("a header has {BLOCK_BYTES} bytes at most")));
+            return Err(wrong(format!("a header must have at most {BLOCK_BYTES} bytes")));
         }
         let frame = |fraction: &f64| {
             (fraction.max(floor) * f64::from(BLOCK_BYTES)).ceil() as u32 + header_bytes
@@ -62,7 +65,7 @@ impl FrameSizes {
         Ok(Self { bytes: fractions.iter().map(frame).collect(), seed })
     }
 
-    /// Bytes of a block's frame, with its header.
+    /// Returns the bytes of a block's frame, header included.
     #[inline]
     pub(super) fn frame_bytes(&self, lba: u32) -> u32 {
         if let [bytes] = *self.bytes {
@@ -72,7 +75,7 @@ impl FrameSizes {
         self.bytes[((draw * self.bytes.len() as u128) >> 64) as usize]
     }
 
-    /// Of all that the table has.
+    /// Returns the mean over the table.
     pub(super) fn mean(&self) -> f64 {
         let sum: f64 = self.bytes.iter().map(|&bytes| f64::from(bytes)).sum();
         sum / self.bytes.len() as f64
@@ -93,6 +96,7 @@ mod tests {
     //! Method: count over many blocks.
 
     use super::*;
+    use pumice_drive::base::ErrorKind;
 
     #[test]
     fn a_table_is_drawn_from_evenly_and_repeatably() {

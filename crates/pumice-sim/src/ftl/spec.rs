@@ -1,54 +1,56 @@
-//! What a log-structured drive is made of.
+//! The parameters of a log-structured drive.
 
 use super::layout::Layout;
 use super::sizes::FrameSizes;
 use super::{StoredSizes, reverse, segments};
 use crate::nand::{FlashShape, FlashTiming, FreeBlocks};
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
-/// Fewest free segments: one for the host, one for what is moved meanwhile.
+/// Fewest free segments: one for the host, one for data that is moved at the same time.
 const FREE_SEGMENTS_MIN: u32 = 2;
 
-/// Which segment is emptied next.
+/// The policy that chooses the segment to empty next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VictimPolicy {
-    /// The one with the fewest live bytes.
+    /// The segment with the fewest live bytes.
     Greedy,
-    /// As the controller chooses: dead bytes by their age, over the cost of moving the rest.
+    /// The policy of this program's controller: dead bytes times age, over the cost of moving the
+    /// rest.
     CostBenefit,
 }
 
 /// A log-structured drive.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogSpec {
-    /// Its flash. A segment is one block of every die.
+    /// Geometry of the flash. A segment is one block of every die.
     pub shape: FlashShape,
-    /// What the flash takes.
+    /// Times of the flash.
     pub timing: FlashTiming,
     /// Blocks of 4 KiB that the host sees.
     pub user_blocks: u64,
-    /// What is stored of each block.
+    /// Stored fraction of each block.
     pub stored: StoredSizes,
-    /// The least that is stored of a block, as a fraction of it; 0 to 1.
+    /// Least stored fraction of a block; 0 to 1.
     pub stored_min: f64,
-    /// Bytes before each frame; 0 for a drive that stores every block as it is.
+    /// Bytes of each frame's header; 0 for a drive that stores every block uncompressed.
     pub header_bytes: u32,
-    /// Rows that hold parity, in per cent of all; 0 to 50.
+    /// Share of parity rows, in per cent; 0 to 50.
     pub parity_percent: f64,
-    /// Whom garbage collection empties.
+    /// Policy that chooses victims.
     pub victims: VictimPolicy,
-    /// Whether what is collected goes to segments of its own, apart from what the host writes.
+    /// Whether collected data goes to segments of its own, separate from the host's writes.
     pub moved_apart: bool,
-    /// Bytes that wait for the flash, acknowledged; two rows and a frame at least.
+    /// Write buffer in bytes: acknowledged data that waits for the flash; at least two rows and a
+    /// frame.
     pub buffer_bytes: u64,
-    /// Garbage collection begins when fewer segments than this are free; 2 at least.
+    /// Garbage collection begins below this number of free segments; at least 2.
     pub free_segments: u32,
-    /// Bad blocks, in per cent of all; 0 to 50.
+    /// Share of bad blocks, in per cent; 0 to 50.
     pub bad_percent: f64,
-    /// Which blocks are bad.
+    /// Seed that chooses the bad blocks.
     pub seed: u64,
-    /// Segments that are not rewritten are moved when their blocks were erased so many times less
-    /// than the most worn block; none for never.
+    /// Cold segments are moved when their blocks were erased this many times less than the most
+    /// worn block; `None` for never.
     pub wear_gap_max: Option<u32>,
 }
 
@@ -60,8 +62,8 @@ pub(super) struct Parts {
 }
 
 impl LogSpec {
-    /// Bytes that frames may take, of segments that hold data: without parity, and without those
-    /// kept free or open.
+    /// Returns the bytes that frames can take in segments that hold data: without parity, and
+    /// without segments kept free or open.
     ///
     /// # Errors
     /// Those of [`LogSpec::check`].
@@ -70,8 +72,8 @@ impl LogSpec {
         Ok(self.data_bytes_of(&parts))
     }
 
-    /// Bytes of the segments that hold data while garbage collection goes on: of those kept free
-    /// all but one half are, and of the two that are open each is half full.
+    /// Returns the bytes of the segments that hold data during garbage collection: of the segments
+    /// kept free, one is half full on average; each of the two open ones is half full.
     ///
     /// # Errors
     /// Those of [`LogSpec::check`].
@@ -82,19 +84,18 @@ impl LogSpec {
         Ok(full * f64::from(parts.layout.segment_bytes))
     }
 
-    /// What is stored of the drive's blocks on average, in bytes of a block; floors and headers
-    /// included.
+    /// Returns the mean stored bytes of a block, floors and headers included.
     ///
     /// # Errors
-    /// `InvalidInput` for fractions that are none.
+    /// `InvalidInput` for fractions out of range.
     pub fn stored_mean(&self) -> Result<f64> {
         let frames = FrameSizes::new(&self.stored, self.stored_min, self.header_bytes)?;
         Ok(frames.mean() / f64::from(super::BLOCK_BYTES))
     }
 
-    /// Most bytes of memory that a drive like this takes, whatever is written to it: 4 bytes per
-    /// block for the map, then the reverse lists, whose entries are at most twice as many as there
-    /// are blocks and hardly more than log2(segments) + 3 bits long, then small tables.
+    /// Returns the maximum memory of such a drive in bytes, whatever is written: 4 bytes per block
+    /// for the map, then the reverse lists, whose entries are at most twice the number of blocks
+    /// and hardly more than log2(segments) + 3 bits long, then small tables.
     ///
     /// # Errors
     /// Those of [`LogSpec::check`].
@@ -114,14 +115,16 @@ impl LogSpec {
         Ok(4 * self.user_blocks + segment_count * list + open + victim + flash + tables)
     }
 
+    /// Checks the parameters.
+    ///
     /// # Errors
-    /// `InvalidInput` if something is out of its range or the blocks do not fit the flash.
+    /// `InvalidInput` if a parameter is out of its range or the blocks do not fit the flash.
     pub fn check(&self) -> Result<()> {
         self.parts().map(drop)
     }
 
     pub(super) fn parts(&self) -> Result<Parts> {
-        let wrong = |what: String| Error::new(ErrorKind::InvalidInput, what);
+        let wrong = |what: String| Error::InvalidInput(what.into());
         self.shape.check()?;
         self.timing.check()?;
         if self.user_blocks == 0 || self.user_blocks >= u64::from(u32::MAX) {
@@ -131,10 +134,13 @@ impl LogSpec {
             )));
         }
         if !(0.0..=50.0).contains(&self.bad_percent) {
-            return Err(wrong(format!("0 to 50 % of blocks are bad, not {}", self.bad_percent)));
+            return Err(wrong(format!(
+                "bad_percent must be from 0 to 50, not {}",
+                self.bad_percent
+            )));
         }
         if self.free_segments < FREE_SEGMENTS_MIN {
-            return Err(wrong(format!("free_segments must be {FREE_SEGMENTS_MIN} at least")));
+            return Err(wrong(format!("free_segments must be at least {FREE_SEGMENTS_MIN}")));
         }
         let frames = FrameSizes::new(&self.stored, self.stored_min, self.header_bytes)?;
         let free_blocks = FreeBlocks::new(&self.shape, self.bad_percent, self.seed);
@@ -142,18 +148,18 @@ impl LogSpec {
         let layout = Layout::new(&self.shape, self.parity_percent, segment_count, &frames)?;
         let buffer_min = 2 * u64::from(layout.row_bytes) + u64::from(frames.largest());
         if self.buffer_bytes < buffer_min {
-            return Err(wrong(format!("the write buffer must have {buffer_min} bytes at least")));
+            return Err(wrong(format!("the write buffer must have at least {buffer_min} bytes")));
         }
         let parts = Parts { frames, layout, free_blocks };
         let (needed, has) = (self.needed_bytes(&parts.frames), self.data_bytes_of(&parts));
         if needed > has {
-            let what = format!("{} blocks take {needed} bytes", self.user_blocks);
-            return Err(wrong(format!("{what}, of which the flash has room for {has}")));
+            let what = format!("{} blocks need {needed} bytes", self.user_blocks);
+            return Err(wrong(format!("{what}, but the flash has room for {has}")));
         }
         Ok(parts)
     }
 
-    /// Segments that are open at a time, at most.
+    /// Returns the maximum number of segments open at the same time.
     fn open_segments(&self) -> u32 {
         1 + u32::from(self.moved_apart) + u32::from(self.wear_gap_max.is_some())
     }
@@ -169,7 +175,7 @@ impl LogSpec {
         let others = self.free_segments + self.open_segments();
         let full = parts.free_blocks.segment_count().saturating_sub(others);
         let Layout { segment_bytes, .. } = parts.layout;
-        // At the end of a segment, what no frame fits into.
+        // The end of a segment, which no frame fits into.
         let is_even = segment_bytes.is_multiple_of(parts.frames.largest())
             && parts.frames.smallest() == parts.frames.largest();
         let lost = if is_even { 0 } else { parts.frames.largest() - 1 };

@@ -1,12 +1,13 @@
-//! Goal: a request takes the sum of its parts, what is there once sets the pace, and the queue
-//! holds no more than it has places; a profile becomes the drive that it describes.
-//! Method: sums by hand on a small drive of 34 nm MLC; the front that waits, on the same requests;
+//! Goal: a request takes the sum of its parts, the bottleneck sets the pace, and the queue is never
+//! longer than its depth; a profile becomes the drive that it describes. Method: sums by hand on a
+//! small drive of 34 nm MLC; the asynchronous front, on the same requests;
 //! profiles of the list.
 
 use std::collections::VecDeque;
 
 use super::*;
 use crate::ftl::sample::small;
+use pumice_drive::base::{Error as DriveError, ErrorKind};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 static GO_ON: AtomicBool = AtomicBool::new(false);
@@ -98,7 +99,7 @@ fn one_request_takes_the_sum_of_its_parts() {
     assert_eq!(run(&mut drive, 1, &[request(Verb::Read, 8 * BLOCK, BLOCK)]).0, [read_ns]);
     // So is what unpacking and a page of the map take in that of reads.
     let front = FrontSpec { load_bytes_per_s: Some(102_400_000), ..spec().front };
-    let map = Some(MapSpec { read_ns: 70_000, at_hand_bytes: 4 << 20 });
+    let map = Some(MapSpec { read_ns: 70_000, cached_bytes: 4 << 20 });
     let mut drive = filled(LogDriveSpec { front, map, ..spec() });
     let reads = [request(Verb::Read, 0, BLOCK); 2];
     let took = run(&mut drive, 1, &reads).0;
@@ -217,6 +218,6 @@ fn over_provisioning_is_what_was_asked_for() {
             assert!((ratio / (1.0 + percent / 100.0) - 1.0).abs() < 1e-4, "{percent}: {ratio}");
         }
     }
-    let full = sold.over_provisioned(0.0).unwrap_err().chain();
+    let full = DriveError::from(sold.over_provisioned(0.0).unwrap_err()).chain();
     assert!(full.contains("has room for"), "{full}");
 }

@@ -1,41 +1,41 @@
-//! Which erase blocks of each die are free, and which of them is worn least.
+//! The free erase blocks of each die, ordered by wear.
 //!
-//! Bad blocks are drawn once from a seed and never handed out. Knows nothing of segments.
+//! Bad blocks are drawn once from a seed and never handed out. The module does not know segments.
 
 use std::collections::BTreeSet;
 
 use super::flash::{BlockAddress, Flash, FlashShape};
 use pumice_drive::base::seed::mix;
 
-/// Memory of a free block: a pair of numbers, in nodes of a tree that are half full at worst.
+/// Memory of a free block: a pair of numbers, in tree nodes that are half full in the worst case.
 pub const FREE_BLOCK_BYTES: u64 = 16;
 
-/// How often erase blocks were erased, over all that are not bad.
+/// Erase counts over all good blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Wear {
-    /// The least of any block.
+    /// Minimum over the blocks.
     pub min: u32,
-    /// The most.
+    /// Maximum over the blocks.
     pub max: u32,
-    /// On average.
+    /// Mean over the blocks.
     pub mean: f64,
     /// Standard deviation.
     pub deviation: f64,
 }
 
-/// Which free block is taken.
+/// The order in which free blocks are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Worn {
-    /// The one that was erased least.
+    /// The least erased block first.
     Least,
-    /// The one that was erased most.
+    /// The most erased block first.
     Most,
 }
 
 /// The free blocks of all dies.
 #[derive(Clone, Debug)]
 pub struct FreeBlocks {
-    /// Of each die: how often erased, and which.
+    /// For each die: erase count and block.
     dies: Vec<BTreeSet<(u32, u32)>>,
     bad: BadBlocks,
 }
@@ -43,7 +43,7 @@ pub struct FreeBlocks {
 #[derive(Clone, Copy, Debug)]
 struct BadBlocks {
     blocks_per_die: u32,
-    /// Of 2^32.
+    /// Share of bad blocks, in units of 2^-32.
     share: u64,
     seed: u64,
 }
@@ -56,7 +56,7 @@ impl BadBlocks {
 }
 
 impl FreeBlocks {
-    /// All blocks but the bad ones, none of them worn; `bad_percent` is from 0 to 100.
+    /// Creates the set of all good blocks, none of them worn; `bad_percent` is from 0 to 100.
     pub fn new(shape: &FlashShape, bad_percent: f64, seed: u64) -> Self {
         let share = (bad_percent / 100.0 * 2f64.powi(32)) as u64;
         let bad = BadBlocks { blocks_per_die: shape.blocks_per_plane, share, seed };
@@ -68,15 +68,16 @@ impl FreeBlocks {
         Self { dies: (0..shape.dies()).map(good).collect(), bad }
     }
 
-    /// How many segments can be made of one block of each die.
+    /// Returns how many segments can be made of one block of each die.
     pub fn segment_count(&self) -> u32 {
         self.dies.iter().map(BTreeSet::len).min().unwrap_or(0) as u32
     }
 
-    /// Takes the free block of a die that was erased least, or most.
+    /// Takes the least or the most erased free block of a die.
     ///
     /// # Panics
-    /// If the die has none: whoever keeps to [`FreeBlocks::segment_count`] finds one.
+    /// If the die has no free block: a caller that respects [`FreeBlocks::segment_count`] finds
+    /// one.
     pub fn take(&mut self, die: u32, which: Worn) -> u32 {
         let die = &mut self.dies[die as usize];
         let taken = match which {
@@ -86,12 +87,12 @@ impl FreeBlocks {
         taken.expect("a die has a block for every segment").1
     }
 
-    /// Gives back a block that was erased so often.
-    pub fn give(&mut self, address: BlockAddress, erases: u32) {
+    /// Returns a block with this erase count to the set.
+    pub fn release(&mut self, address: BlockAddress, erases: u32) {
         self.dies[address.die as usize].insert((erases, address.block));
     }
 
-    /// How often each block was erased that is not bad, die after die.
+    /// Returns the erase count of each good block, die after die.
     pub fn erases(&self, flash: &Flash) -> impl Iterator<Item = u32> {
         let bad = self.bad;
         let good = (0u32..).zip(flash.wear()).filter(move |&(index, _)| {
@@ -101,7 +102,7 @@ impl FreeBlocks {
         good.map(|(_, erases)| erases)
     }
 
-    /// How worn the blocks are that are not bad.
+    /// Returns the wear of the good blocks.
     pub fn wear(&self, flash: &Flash) -> Wear {
         let (mut count, mut sum, mut squares) = (0.0f64, 0.0, 0.0);
         let mut wear = Wear { min: u32::MAX, ..Wear::default() };
@@ -118,7 +119,7 @@ impl FreeBlocks {
         wear
     }
 
-    /// Bytes of memory that it takes at most.
+    /// Returns the maximum memory use in bytes.
     pub fn heap_bytes(&self) -> u64 {
         self.dies.iter().map(|die| FREE_BLOCK_BYTES * die.len() as u64).sum()
     }
@@ -127,7 +128,7 @@ impl FreeBlocks {
 #[cfg(test)]
 mod tests {
     //! Goal: the least worn block comes first, and bad ones never.
-    //! Method: take all of a small flash; give some back.
+    //! Method: take all of a small flash; release some.
 
     use super::*;
 
@@ -148,7 +149,7 @@ mod tests {
             assert_eq!(free.take(1, Worn::Least), expected);
         }
         for (block, erases) in [(10, 5), (20, 3), (30, 4)] {
-            free.give(BlockAddress { die: 1, block }, erases);
+            free.release(BlockAddress { die: 1, block }, erases);
         }
         assert_eq!(free.take(1, Worn::Most), 10);
         assert_eq!([free.take(1, Worn::Least), free.take(1, Worn::Least)], [20, 30]);

@@ -1,4 +1,4 @@
-//! NAND flash in virtual time: what may be done to it, and when it is done.
+//! NAND flash in virtual time: its rules, and the completion time of each operation.
 //!
 //! ```text
 //! channel 0 (a bus)  die 0   die 1   ..      a die does one thing at a time
@@ -8,26 +8,26 @@
 //! erase    die: tERASE
 //! ```
 //!
-//! Every operation is asked for in order of time and takes the first moment at which its die and
-//! its bus are free; the answer is when it will have ended. Nothing waits, and nothing happens in
-//! between, so a simulation costs a few additions per operation and no event queue.
+//! Operations are issued in order of time; each takes the first moment at which its die and its bus
+//! are free, and returns its completion time. Nothing waits and nothing happens in between, so a
+//! simulation costs a few additions per operation and no event queue.
 //!
-//! A *row* is one page on each plane of a die, a *block* one erase block on each plane: planes are
-//! always used together, at once where the part can (`multi_plane`) and one after the other where
-//! it cannot.
+//! A *row* is one page on each plane of a die, a *block* one erase block on each plane: all planes
+//! are always used together, simultaneously where the part supports it (`multi_plane`), otherwise
+//! one after the other.
 //!
-//! **The rules of flash** are checked, not assumed: a page is programmed once between two erases,
-//! in order within its block, and read only when it has been programmed. Knows no address of a
-//! host and holds no bytes.
+//! **The rules of flash** are checked: a page is programmed once between two erases, in order
+//! within its block, and read only after it was programmed. The module knows no address of a host
+//! and holds no bytes.
 
 use super::timeline::Timeline;
+use crate::{Error, Result};
 use pumice_drive::base::units::transfer_ns;
-use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// Most blocks that a flash may have: a table of them takes 16 bytes each.
+/// Maximum number of blocks of a flash: the table of blocks takes 16 bytes each.
 const BLOCKS_MAX: u64 = 1 << 26;
 
-/// How a flash is built.
+/// Geometry of a flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlashShape {
     /// Buses between controller and dies.
@@ -36,7 +36,7 @@ pub struct FlashShape {
     pub dies_per_channel: u32,
     /// Planes of a die.
     pub planes: u32,
-    /// Erase blocks of a plane, the bad ones included.
+    /// Erase blocks of a plane, bad blocks included.
     pub blocks_per_plane: u32,
     /// Pages of an erase block.
     pub pages_per_block: u32,
@@ -44,24 +44,24 @@ pub struct FlashShape {
     pub page_bytes: u32,
 }
 
-/// What the parts of a flash take.
+/// Times of a flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlashTiming {
-    /// From the array to a die's register (tR), in ns.
+    /// Time from the array to a die's register (tR), in ns.
     pub read_ns: u64,
-    /// From the register into the array (tPROG), in ns.
+    /// Time from the register into the array (tPROG), in ns.
     pub program_ns: u64,
     /// tERASE, in ns.
     pub erase_ns: u64,
-    /// Bytes a second over a channel.
+    /// Bytes per second on a channel.
     pub bus_bytes_per_s: u64,
-    /// Whether all planes of a die are sensed, programmed and erased at once.
+    /// Whether all planes of a die are sensed, programmed and erased simultaneously.
     pub multi_plane: bool,
-    /// Whether a die takes the next row's data while it programs.
+    /// Whether a die accepts the data of the next row while it programs.
     pub cache_program: bool,
 }
 
-/// What was done to a flash.
+/// Operations of a flash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlashCounts {
     /// Pages programmed.
@@ -75,17 +75,18 @@ pub struct FlashCounts {
 /// A block: one erase block on each plane of a die.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockAddress {
-    /// From 0; dies of a channel are `channels` apart, so that neighbours are on other buses.
+    /// Number of the die, from 0; the dies of a channel are `channels` apart, so that adjacent dies
+    /// are on different buses.
     pub die: u32,
-    /// From 0.
+    /// Number of the block on each plane, from 0.
     pub block: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Die {
-    /// When what it does has ended.
+    /// Time at which the die is idle.
     free_ns: u64,
-    /// When its register takes data again; not later than `free_ns`.
+    /// Time at which the register accepts data again; not later than `free_ns`.
     register_free_ns: u64,
 }
 
@@ -95,7 +96,7 @@ struct Block {
     erases: u32,
 }
 
-/// Flash: its state and its time.
+/// A flash: its state and its time.
 #[derive(Clone, Debug)]
 pub struct Flash {
     shape: FlashShape,
@@ -109,29 +110,31 @@ pub struct Flash {
 }
 
 impl FlashShape {
-    /// Dies in all.
+    /// Returns the number of dies.
     pub fn dies(&self) -> u32 {
         self.channels * self.dies_per_channel
     }
 
-    /// Bytes of a row: a page on each plane.
+    /// Returns the bytes of a row: a page on each plane.
     pub fn row_bytes(&self) -> u32 {
         self.planes * self.page_bytes
     }
 
-    /// Bytes of a block: an erase block on each plane.
+    /// Returns the bytes of a block: an erase block on each plane.
     pub fn block_bytes(&self) -> u64 {
         u64::from(self.row_bytes()) * u64::from(self.pages_per_block)
     }
 
-    /// Bytes of all pages.
+    /// Returns the bytes of all pages.
     pub fn bytes(&self) -> u64 {
         self.block_bytes() * u64::from(self.blocks_per_plane) * u64::from(self.dies())
     }
 
+    /// Checks the geometry.
+    ///
     /// # Errors
-    /// `InvalidInput` if something is zero, a page is no power of two from 512 bytes to 1 MiB, or
-    /// there is more of it than a simulation can count.
+    /// `InvalidInput` if a number is zero, `page_bytes` is not a power of two from 512 bytes to
+    /// 1 MiB, or the flash is larger than a simulation can count.
     pub fn check(&self) -> Result<()> {
         let parts = [
             ("channels", self.channels),
@@ -160,6 +163,8 @@ impl FlashShape {
 }
 
 impl FlashTiming {
+    /// Checks the times.
+    ///
     /// # Errors
     /// `InvalidInput` for a bus without speed, and times of more than ten seconds.
     pub fn check(&self) -> Result<()> {
@@ -168,23 +173,23 @@ impl FlashTiming {
         }
         let times = [self.read_ns, self.program_ns, self.erase_ns];
         if times.iter().any(|&ns| ns > 10_000_000_000) {
-            return Err(wrong("an operation of flash takes ten seconds at most".into()));
+            return Err(wrong("the time of a flash operation must be at most ten seconds".into()));
         }
         Ok(())
     }
 
-    /// Time on the bus for so many bytes, in ns, rounded up.
+    /// Returns the time of a transfer on the bus, in ns, rounded up.
     pub fn transfer_ns(&self, bytes: u64) -> u64 {
         transfer_ns(bytes, self.bus_bytes_per_s)
     }
 }
 
 fn wrong(what: String) -> Error {
-    Error::new(ErrorKind::InvalidInput, what)
+    Error::InvalidInput(what.into())
 }
 
 impl Flash {
-    /// Erased flash at time 0.
+    /// Creates an erased flash at time 0.
     ///
     /// # Errors
     /// Those of [`FlashShape::check`] and [`FlashTiming::check`].
@@ -204,67 +209,67 @@ impl Flash {
         })
     }
 
-    /// How it is built.
+    /// Returns the geometry.
     pub fn shape(&self) -> &FlashShape {
         &self.shape
     }
 
-    /// What its parts take.
+    /// Returns the times of the parts.
     pub fn timing(&self) -> &FlashTiming {
         &self.timing
     }
 
-    /// What was done to it.
+    /// Returns the operations so far.
     pub fn counts(&self) -> FlashCounts {
         self.counts
     }
 
-    /// How often a block was erased.
+    /// Returns the erase count of a block.
     ///
     /// # Panics
-    /// If there is no such block.
+    /// If the block does not exist.
     pub fn erases(&self, address: BlockAddress) -> u32 {
         self.blocks[self.index(address)].erases
     }
 
-    /// Rows of a block that were asked to be programmed since it was erased.
+    /// Returns the number of rows of a block that were issued for programming since it was erased.
     ///
     /// # Panics
-    /// If there is no such block.
+    /// If the block does not exist.
     pub fn programmed_rows(&self, address: BlockAddress) -> u32 {
         self.blocks[self.index(address)].next_row
     }
 
-    /// How often each block was erased, die after die.
+    /// Returns the erase count of each block, die after die.
     pub fn wear(&self) -> impl Iterator<Item = u32> {
         self.blocks.iter().map(|block| block.erases)
     }
 
-    /// When a die takes the data of a further row.
+    /// Returns the time at which a die accepts the data of another row.
     pub fn takes_row_at_ns(&self, die: u32) -> u64 {
         let die = &self.dies[die as usize];
         if self.timing.cache_program { die.register_free_ns } else { die.free_ns }
     }
 
-    /// When a die has done what it was asked for so far.
+    /// Returns the time at which a die has completed all issued operations.
     pub fn free_at_ns(&self, die: u32) -> u64 {
         self.dies[die as usize].free_ns
     }
 
-    /// Programs the next row of a block, which must be `row`; gives when it is in the array. The
-    /// times of calls must not decrease.
+    /// Programs the next row of a block, which must be `row`. Returns the time at which the row is
+    /// programmed. The times of calls must not decrease.
     ///
     /// # Errors
-    /// `InvalidInput` if the row is not the next one that is erased.
+    /// `InvalidInput` if the row is not the next erased one.
     pub fn program(&mut self, now_ns: u64, address: BlockAddress, row: u32) -> Result<u64> {
         let index = self.checked(address)?;
         if self.blocks[index].next_row != row || row >= self.shape.pages_per_block {
-            let what = "pages are programmed in order, once between two erases";
+            let what = "pages must be programmed in order, once between two erases";
             return Err(broken(what, address, row));
         }
         self.blocks[index].next_row += 1;
         self.counts.pages_programmed += u64::from(self.shape.planes);
-        // Without several planes at once, each page is sent and programmed before the next.
+        // Without multi-plane operation, each page is sent and programmed before the next.
         let (times, pages) =
             if self.timing.multi_plane { (1, self.shape.planes) } else { (self.shape.planes, 1) };
         let transfer_ns =
@@ -286,11 +291,11 @@ impl Flash {
         Ok(die.free_ns)
     }
 
-    /// Reads `bytes` bytes of `pages` pages of a row, each on a plane of its own; gives when the
-    /// last byte is over the bus. The times of calls must not decrease.
+    /// Reads `bytes` bytes from `pages` pages of a row, each on a different plane. Returns the time
+    /// at which the last byte has left the bus. The times of calls must not decrease.
     ///
     /// # Errors
-    /// `InvalidInput` if the row was not programmed, or has not as much.
+    /// `InvalidInput` if the row was not programmed, or is shorter.
     pub fn read(
         &mut self,
         now_ns: u64,
@@ -301,11 +306,11 @@ impl Flash {
     ) -> Result<u64> {
         let index = self.checked(address)?;
         if row >= self.blocks[index].next_row {
-            return Err(broken("a page was read that is not programmed", address, row));
+            return Err(broken("a page was read before it was programmed", address, row));
         }
         let has = u64::from(pages) * u64::from(self.shape.page_bytes);
         if pages == 0 || pages > self.shape.planes || u64::from(bytes) > has {
-            return Err(broken("more was read of a row than it has", address, row));
+            return Err(broken("a read is longer than the row", address, row));
         }
         self.counts.pages_read += u64::from(pages);
         let times = if self.timing.multi_plane { 1 } else { u64::from(pages) };
@@ -319,16 +324,16 @@ impl Flash {
             tests::Taken::array(address.die, sensed_ns - times * self.timing.read_ns, sensed_ns),
             tests::Taken::bus(address.die, ended_ns - transfer_ns, ended_ns),
         ]);
-        // The register holds the data until it is away.
+        // The register holds the data until the transfer ends.
         die.free_ns = ended_ns;
         die.register_free_ns = ended_ns;
         Ok(ended_ns)
     }
 
-    /// Erases a block; gives when that has ended. The times of calls must not decrease.
+    /// Erases a block. Returns the completion time. The times of calls must not decrease.
     ///
     /// # Errors
-    /// `InvalidInput` if there is no such block.
+    /// `InvalidInput` if the block does not exist.
     pub fn erase(&mut self, now_ns: u64, address: BlockAddress) -> Result<u64> {
         let index = self.checked(address)?;
         let block = &mut self.blocks[index];
@@ -351,14 +356,15 @@ impl Flash {
 
     fn checked(&self, address: BlockAddress) -> Result<usize> {
         let exists = address.die < self.shape.dies() && address.block < self.shape.blocks_per_plane;
-        match exists {
-            true => Ok(self.index(address)),
-            false => Err(broken("there is no such block", address, 0)),
+        if exists {
+            Ok(self.index(address))
+        } else {
+            Err(broken("there is no such block", address, 0))
         }
     }
 }
 
-/// A rule of flash was broken: the fault of whoever asked.
+/// Returns the error for a broken rule of flash: a bug of the caller.
 fn broken(rule: &str, address: BlockAddress, row: u32) -> Error {
     let BlockAddress { die, block } = address;
     wrong(format!("{rule}: die {die}, block {block}, row {row}"))

@@ -1,18 +1,18 @@
-//! A medium of simulated flash, for the controller in virtual time: bytes in memory, time from
+//! A medium of simulated flash for the controller, in virtual time: bytes in memory, times from
 //! [`Flash`].
 //!
 //! ```text
 //! segment   one block on every die, chosen among the least worn when the segment is begun
-//! row r     die 0, die 1, .. one after another
-//! append    bytes to memory; each row that is complete: when its die takes it, programmed
+//! row r     die 0, die 1, .. in turn
+//! append    bytes to memory; each complete row is programmed when its die accepts it
 //! discard   every block erased, in the background
 //! ```
 //!
-//! **What is not complete stays in the controller's buffer**: the end of a stream that is less than
-//! a row has no place on flash yet, is read without time, and counts as durable, as on a drive
-//! whose buffer outlives a loss of power. Superblock slots stand beside the flash and take no time.
+//! **Incomplete rows stay in the controller's buffer**: the end of a stream that is shorter than a
+//! row is not on flash yet, is read without delay, and counts as durable, as on a drive whose
+//! buffer survives a power loss. Superblock slots are outside the flash and take no time.
 //!
-//! An append has only one row waiting at a die, so that reads get in between.
+//! An append queues only one row at a die at a time, so that reads can intervene.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -24,20 +24,20 @@ use pumice_drive::base::{AlignedBuffer, Clock, Error, ErrorKind, Result, Segment
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::media::{Capabilities, Geometry, Medium, SUPERBLOCK_SLOTS, SUPERBLOCK_STRIDE};
 
-/// Bytes that appends are made of: the smallest page of the flash that is modelled.
+/// Write unit of the medium in bytes: the smallest page of the simulated flash.
 const WRITE_UNIT: u32 = 4096;
 
-/// Bytes of a sector, the finest that a page is sent in.
+/// Read unit in bytes: a sector, the smallest part of a page that is transferred.
 const READ_UNIT: u32 = 512;
 
-/// How a controller uses its flash.
+/// Use of the flash by the controller.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NandSpec {
-    /// Blocks that are bad from the beginning, in per cent, 0 to 50; drawn by `seed`.
+    /// Share of factory-bad blocks, in per cent, 0 to 50; drawn by `seed`.
     pub bad_percent: f64,
-    /// See `bad_percent`.
+    /// Seed that chooses the bad blocks.
     pub seed: u64,
-    /// Bytes a second that the controller can give to its flash at most, if that is a limit.
+    /// Limit on the bytes per second that the controller sends to its flash.
     pub store_bytes_per_s: Option<u64>,
 }
 
@@ -53,24 +53,27 @@ pub struct NandMedium<C> {
 struct State {
     flash: Flash,
     free: FreeBlocks,
-    segments: Vec<Option<Placed>>,
-    /// When the controller can give the flash the next row.
+    segments: Vec<Option<SegmentBlocks>>,
+    /// Time at which the controller can send the next row to the flash.
     store_free_ns: u64,
 }
 
-/// Where a segment is.
-struct Placed {
-    /// On each die.
+/// The blocks of a segment.
+struct SegmentBlocks {
+    /// The block on each die.
     blocks: Box<[u32]>,
-    /// Rows that the flash holds, or is being given.
+    /// Rows that were issued to the flash.
     rows: u32,
-    /// When the last of them is in the array.
+    /// Time at which the last of these rows is programmed.
     ended_ns: u64,
 }
 
 impl State {
-    /// Where a segment is; puts it on the least worn blocks if it is nowhere yet.
-    fn place(&mut self, segment: SegmentId) -> Result<(&mut Placed, &mut Flash, &mut u64)> {
+    /// Returns the blocks of a segment; assigns the least worn ones if it has none yet.
+    fn blocks_of(
+        &mut self,
+        segment: SegmentId,
+    ) -> Result<(&mut SegmentBlocks, &mut Flash, &mut u64)> {
         let Some(entry) = self.segments.get_mut(segment.0 as usize) else {
             let what = "the medium has no such segment";
             return Err(Error::new(ErrorKind::InvalidInput, what).in_segment(segment));
@@ -80,7 +83,7 @@ impl State {
             None => {
                 let dies = 0..self.flash.shape().dies();
                 let blocks = dies.map(|die| self.free.take(die, Worn::Least)).collect();
-                entry.insert(Placed { blocks, rows: 0, ended_ns: 0 })
+                entry.insert(SegmentBlocks { blocks, rows: 0, ended_ns: 0 })
             }
         };
         Ok((placed, &mut self.flash, &mut self.store_free_ns))
@@ -88,18 +91,18 @@ impl State {
 }
 
 impl<C: Clock> NandMedium<C> {
-    /// A medium on erased flash. Size and number of its segments follow from the flash: see
-    /// [`NandMedium::geometry`].
+    /// Creates a medium on erased flash. The size and the number of its segments follow from the
+    /// flash: see [`NandMedium::geometry`].
     ///
     /// # Errors
-    /// `InvalidInput` if a segment would have more than 4 GiB, or a number of `spec` is impossible.
+    /// `InvalidInput` if a segment would be larger than 4 GiB, or a number of `spec` is impossible.
     pub fn new(flash: Flash, spec: NandSpec, clock: C) -> Result<Self> {
         let wrong = |what: String| Error::new(ErrorKind::InvalidInput, what);
         if spec.store_bytes_per_s == Some(0) {
-            return Err(wrong("the speed at which a flash is written must not be zero".into()));
+            return Err(wrong("store_bytes_per_s must not be zero".into()));
         }
         if !(0.0..=50.0).contains(&spec.bad_percent) {
-            return Err(wrong("0 to 50 per cent of the blocks are bad".into()));
+            return Err(wrong("bad_percent must be from 0 to 50".into()));
         }
         let shape = *flash.shape();
         let bytes = shape.block_bytes() * u64::from(shape.dies());
@@ -118,35 +121,35 @@ impl<C: Clock> NandMedium<C> {
         Ok(Self { memory, clock, spec, geometry, state })
     }
 
-    /// The most that a drive on it can have.
+    /// Returns the largest geometry that a drive on this medium can have.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
 
-    /// What was done to the flash.
+    /// Returns the flash operations so far.
     pub fn counts(&self) -> FlashCounts {
         self.state.borrow().flash.counts()
     }
 
-    /// How often each block was erased that is not bad.
+    /// Returns the erase count of each good block.
     pub fn wear(&self) -> Vec<u32> {
         let state = self.state.borrow();
         state.free.erases(&state.flash).collect()
     }
 
-    /// What the controller takes to give the flash a row.
+    /// Returns the time in which the controller sends a row to the flash.
     fn store_ns(&self, row_bytes: u32) -> u64 {
         let of = |bytes_per_s| transfer_ns(row_bytes.into(), bytes_per_s);
         self.spec.store_bytes_per_s.map_or(0, of)
     }
 
-    /// Programs the rows of a segment that its first `to_bytes` bytes complete; gives when they are
-    /// in the array.
+    /// Programs the rows of a segment that its first `to_bytes` bytes complete. Returns the time at
+    /// which they are programmed.
     async fn program_rows(&self, segment: SegmentId, to_bytes: u32) -> Result<u64> {
         loop {
             let ready_ns = {
                 let state = &mut *self.state.borrow_mut();
-                let (placed, flash, store_free_ns) = state.place(segment)?;
+                let (placed, flash, store_free_ns) = state.blocks_of(segment)?;
                 let shape = *flash.shape();
                 if placed.rows >= to_bytes / shape.row_bytes() {
                     return Ok(placed.ended_ns);
@@ -164,12 +167,12 @@ impl<C: Clock> NandMedium<C> {
                 }
                 ready_ns
             };
-            // Somebody else may have the die by then: it is looked at again.
+            // Another request may have taken the die by then: check again.
             self.until_ns(ready_ns).await;
         }
     }
 
-    /// When the flash has read a range of a segment.
+    /// Returns the time at which the flash has read a range of a segment.
     fn sense(&self, segment: SegmentId, offset: u32, len: u32) -> Result<u64> {
         let now_ns = self.clock.now_ns();
         let state = &mut *self.state.borrow_mut();
@@ -261,7 +264,7 @@ impl<C: Clock> Medium for NandMedium<C> {
         for (die, &block) in (0..).zip(&placed.blocks) {
             let address = BlockAddress { die, block };
             state.flash.erase(now_ns, address)?;
-            state.free.give(address, state.flash.erases(address));
+            state.free.release(address, state.flash.erases(address));
         }
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! Simulated NAND flash, in virtual time.
 //!
-//! * `blocks`: which erase blocks are free, and how worn.
-//! * `flash`: what may be done to flash and how long it takes; holds no bytes.
-//! * `medium`: segments on it for the controller, with their bytes in memory.
-//! * `timeline`: when a bus is taken.
+//! * `blocks`: the free erase blocks, and their wear.
+//! * `flash`: the rules and the times of flash; holds no bytes.
+//! * `medium`: segments on flash for the controller, with their bytes in memory.
+//! * `timeline`: the busy times of a bus.
 
 mod blocks;
 mod flash;

@@ -1,26 +1,26 @@
-//! When a bus is taken: by whom does not matter.
+//! The busy times of a bus, whatever the transfers are.
 //!
-//! A transfer takes the first gap that is long enough, so that what is asked for later, for an
-//! earlier moment, is not held up by a transfer whose data comes only from the flash.
+//! A transfer takes the first gap that is long enough, so that a later call for an earlier moment
+//! is not delayed by a transfer whose data the flash is still reading.
 
 use std::collections::VecDeque;
 
 /// The times at which a bus is busy, from now on.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Timeline {
-    /// From and to, in order and apart.
+    /// Begin and end, in order and disjoint.
     busy: VecDeque<(u64, u64)>,
 }
 
 impl Timeline {
-    /// Takes `len_ns` at one go, not before `earliest_ns`; gives when it begins. `now_ns` must not
-    /// be less than in the call before.
+    /// Reserves a contiguous `len_ns`, not before `earliest_ns`. Returns the begin. `now_ns` must
+    /// not decrease from call to call.
     pub(super) fn take(&mut self, now_ns: u64, earliest_ns: u64, len_ns: u64) -> u64 {
         while self.busy.front().is_some_and(|&(_, to)| to <= now_ns) {
             self.busy.pop_front();
         }
         let mut begin = earliest_ns.max(now_ns);
-        // Mostly what is asked for last comes last.
+        // Usually the latest request is also the last in time.
         let mut at = self.busy.len();
         if self.busy.back().is_some_and(|&(_, to)| begin < to) {
             at = 0;
@@ -38,7 +38,7 @@ impl Timeline {
         begin
     }
 
-    /// Puts an interval before the one at `at`, joined with a neighbour that it touches.
+    /// Inserts an interval before the one at `at`, merged with a neighbour that it touches.
     fn insert(&mut self, at: usize, from: u64, to: u64) {
         let touches_before = at > 0 && self.busy[at - 1].1 == from;
         let touches_behind = self.busy.get(at).is_some_and(|&(next, _)| next == to);
@@ -56,7 +56,7 @@ impl Timeline {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: no two transfers overlap, and none waits where it need not.
+    //! Goal: no two transfers overlap, and no transfer waits needlessly.
     //! Method: gaps by hand; then random requests against a list of single nanoseconds.
 
     use rand::RngExt;

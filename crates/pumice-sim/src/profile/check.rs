@@ -1,5 +1,5 @@
-//! What a profile must not say: numbers beyond their limits, and numbers that contradict each
-//! other. Every error names section and key, and what to do.
+//! The validation of a profile: numbers beyond their limits, and numbers that contradict each
+//! other. Every error names section and key, and says what to do.
 
 use super::sections::{Controller, Disk, Flash, Mapping};
 use super::{Design, Profile};
@@ -11,23 +11,23 @@ const SIZE_BYTES_MAX: u64 = 16 << 50;
 
 type Checked = Result<(), String>;
 
-/// `what` unless it is so.
+/// Returns `what` as an error unless `is_so`.
 fn hold(is_so: bool, what: impl FnOnce() -> String) -> Checked {
     if is_so { Ok(()) } else { Err(what()) }
 }
 
 impl Profile {
-    /// Whether this drive could be.
+    /// Checks that this drive is possible.
     ///
     /// # Errors
-    /// The first key that is wrong, why, and what to do.
+    /// The first wrong key, why it is wrong, and what to do.
     pub(super) fn check(&self) -> Checked {
         for (key, text) in [("name", &self.name), ("about", &self.about)] {
-            hold(!text.trim().is_empty(), || format!("{key} is blank: say something"))?;
+            hold(!text.trim().is_empty(), || format!("{key} is blank: enter a text"))?;
         }
         let size = self.size_bytes.is;
         hold((1..=SIZE_BYTES_MAX).contains(&size), || {
-            format!("size_bytes: {size} is not possible: take 4096 to {SIZE_BYTES_MAX}")
+            format!("size_bytes: {size} is not possible: expected 4096 to {SIZE_BYTES_MAX}")
         })?;
         hold(size.is_multiple_of(BLOCK_BYTES as u64), || {
             format!("size_bytes: {size} is not a multiple of 4096: round it down")
@@ -83,7 +83,7 @@ fn check_compression(controller: &Controller) -> Checked {
     }
     let blocks = controller.frame_blocks();
     hold(blocks.is_power_of_two(), || {
-        format!("[controller] frame_blocks: {blocks} is not a power of two: take 1 to 64")
+        format!("[controller] frame_blocks: {blocks} is not a power of two: expected 1 to 64")
     })
 }
 
@@ -91,16 +91,16 @@ fn check_flash(flash: &Flash, size_bytes: u64) -> Checked {
     flash.check_limits()?;
     let page = flash.page_bytes.is;
     hold(page.is_power_of_two(), || {
-        format!("[flash] page_bytes: {page} is not a power of two: leave out the spare area")
+        format!("[flash] page_bytes: {page} is not a power of two: do not count the spare area")
     })?;
     let flash_bytes = flash.bytes().ok_or_else(|| {
-        "[flash] has more bytes than 64 bits count: look at blocks_per_plane and pages_per_block"
+        "[flash] has more bytes than 64 bits can count: check blocks_per_plane and pages_per_block"
             .to_owned()
     })?;
     let good_bytes = (flash_bytes as f64 * (1.0 - flash.bad_block_percent.is / 100.0)) as u64;
     hold(good_bytes >= size_bytes, || {
         format!(
-            "[flash] has {flash_bytes} bytes, of which {good_bytes} are good, less than \
+            "[flash] has {flash_bytes} bytes, but only {good_bytes} are good, less than \
              size_bytes, {size_bytes}: look at the geometry"
         )
     })
@@ -110,15 +110,13 @@ fn check_mapping(mapping: &Mapping, flash: &Flash) -> Checked {
     mapping.check_limits()?;
     let (unit, page) = (mapping.unit_bytes.is, flash.page_bytes.is);
     hold(unit.is_multiple_of(page), || {
-        format!("[mapping] unit_bytes: {unit} is not a multiple of page_bytes, {page}: make it one")
+        format!("[mapping] unit_bytes: {unit} is not a multiple of page_bytes, {page}")
     })?;
     let flash_bytes = flash.bytes().unwrap_or(u64::MAX);
     let log = mapping.log_blocks.is;
-    // Both have limits that keep the product below 64 bits.
+    // The limits of both keep the product below 64 bits.
     hold(unit * (log + 1) <= flash_bytes, || {
-        format!(
-            "[mapping] log_blocks: {log} units of {unit} bytes do not fit the flash: take fewer"
-        )
+        format!("[mapping] log_blocks: {log} units of {unit} bytes do not fit the flash: reduce it")
     })
 }
 

@@ -1,77 +1,78 @@
-//! What follows from a profile by arithmetic: a cross-check of its numbers, not a simulation.
+//! Figures that follow from a profile by arithmetic: a cross-check of its numbers, not a
+//! simulation.
 //!
-//! Nothing waits here for anything else: no queues, no garbage collection, no commands.
+//! The arithmetic ignores queues, garbage collection and command times.
 
 use serde::Serialize;
 
 use super::sections::{Disk, Flash, quantity_text};
 use super::{Design, Profile};
 
-/// What follows from a profile.
+/// Figures of a profile.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Figures {
-    /// Of a drive with flash.
+    /// Figures of a drive with flash.
     Flash(FlashFigures),
-    /// Of a disk.
+    /// Figures of a hard disk.
     Disk(DiskFigures),
 }
 
-/// What follows from flash.
+/// Figures of flash.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FlashFigures {
-    /// Dies of all channels.
+    /// Number of dies, over all channels.
     pub dies: u64,
     /// User bytes of all pages, bad blocks included.
     pub flash_bytes: u64,
     /// (flash bytes - size) / size.
     pub over_provisioning_percent: f64,
-    /// Bytes a second that one die programs.
+    /// Bytes per second that one die programs.
     pub die_program_bytes_per_s: f64,
-    /// Bytes a second that all dies program, or all channels carry if that is less.
+    /// Bytes per second that all dies program, limited by the channels.
     pub program_bytes_per_s: f64,
-    /// Of these what is data, or what the controller stores at most if that is less.
+    /// Bytes of data per second that all dies program, limited by the controller.
     pub store_bytes_per_s: f64,
-    /// Bytes a second that all dies read, or all channels carry if that is less.
+    /// Bytes per second that all dies read, limited by the channels.
     pub read_bytes_per_s: f64,
 }
 
-/// What follows from platters.
+/// Figures of platters.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DiskFigures {
-    /// Half a turn.
+    /// Mean rotational delay: half a turn.
     pub latency_average_ns: f64,
-    /// An average seek and half a turn.
+    /// Mean access time: an average seek and half a turn.
     pub access_average_ns: f64,
-    /// Random accesses a second, one after the other.
+    /// Random accesses per second, one at a time.
     pub access_per_s: f64,
 }
 
 impl Flash {
-    /// User bytes of all pages; `None` if 64 bits do not count them, which no profile that was
-    /// loaded says.
+    /// Returns the user bytes of all pages; `None` if they exceed 64 bits, which no valid profile
+    /// does.
     pub fn bytes(&self) -> Option<u64> {
         [&self.planes, &self.blocks_per_plane, &self.pages_per_block, &self.page_bytes]
             .into_iter()
             .try_fold(self.dies(), |product, factor| product.checked_mul(factor.is))
     }
 
-    /// Dies of all channels.
+    /// Returns the number of dies, over all channels.
     pub fn dies(&self) -> u64 {
         self.channels.is.saturating_mul(self.dies_per_channel.is)
     }
 
-    /// Planes of a die that work at the same time.
+    /// Returns the number of planes of a die that work simultaneously.
     pub fn planes_at_once(&self) -> u64 {
         if self.multi_plane.is { self.planes.is } else { 1 }
     }
 
-    /// Nanoseconds that a page takes on the bus.
+    /// Returns the transfer time of a page on the bus, in ns.
     pub fn transfer_ns(&self) -> f64 {
         self.page_bytes.is as f64 * 1e9 / self.bus_bytes_per_s.is as f64
     }
 
-    /// Bytes a second of a die whose cells take `cells_ns` for a page of each plane.
+    /// Returns the bytes per second of a die whose cells take `cells_ns` for a page of each plane.
     fn die_bytes_per_s(&self, cells_ns: u64, overlaps: bool) -> f64 {
         let planes = self.planes_at_once() as f64;
         let (cells_ns, transfers_ns) = (cells_ns as f64, planes * self.transfer_ns());
@@ -79,7 +80,7 @@ impl Flash {
         planes * self.page_bytes.is as f64 * 1e9 / step_ns
     }
 
-    /// Bytes a second of all dies, as far as the channels carry them.
+    /// Returns the bytes per second of all dies, limited by the channels.
     fn all_bytes_per_s(&self, die_bytes_per_s: f64) -> f64 {
         let channels = self.channels.is as f64 * self.bus_bytes_per_s.is as f64;
         channels.min(self.dies() as f64 * die_bytes_per_s)
@@ -87,7 +88,7 @@ impl Flash {
 }
 
 impl Profile {
-    /// What follows by arithmetic.
+    /// Returns the figures of the profile.
     pub fn figures(&self) -> Figures {
         match &self.design {
             Design::Log { flash } | Design::BlockMapped { flash, .. } => {
@@ -97,7 +98,7 @@ impl Profile {
         }
     }
 
-    /// (flash bytes - size) / size in per cent; `None` for a disk.
+    /// Returns (flash bytes - size) / size in per cent; `None` for a disk.
     pub fn over_provisioning_percent(&self) -> Option<f64> {
         match self.figures() {
             Figures::Flash(figures) => Some(figures.over_provisioning_percent),
@@ -131,7 +132,7 @@ fn disk_figures(disk: &Disk) -> DiskFigures {
 }
 
 impl Figures {
-    /// Key and value with its unit, as people say it.
+    /// Returns key and value of each figure, with its unit, for display.
     pub fn shown(&self) -> Vec<(&'static str, String)> {
         let figures: Vec<(&str, f64)> = match self {
             Self::Flash(of) => vec![

@@ -1,16 +1,16 @@
-//! The sections of a profile. One definition gives the struct, its keys in TOML and JSON, the
-//! limits of each number, and the list of facts that is shown.
+//! The sections of a profile. One definition generates the struct, its keys in TOML and JSON, the
+//! limits of each number, and the list of facts for display.
 //!
 //! The last part of a key is its unit: `_ns`, `_bytes`, `_bytes_per_s`, `_per_s`, `_percent`.
 //!
-//! Limits keep a simulation possible, not realistic: they stand far beyond what is built. Where a
-//! comment does not say otherwise they are arbitrary.
+//! Limits keep a simulation possible, not realistic: they are far beyond real products. They are
+//! arbitrary unless a comment gives a reason.
 
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use super::told::{Basis, Told};
+use super::sourced::{Basis, Sourced};
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
 use pumice_drive::codec::Codec;
 use pumice_report::Number;
@@ -18,41 +18,41 @@ use pumice_report::Number;
 /// Longest time in nanoseconds: ten seconds.
 const TIME_NS_MAX: u64 = 10_000_000_000;
 
-/// Highest rate, in bytes or operations a second.
+/// Highest rate, in bytes or operations per second.
 const RATE_MAX: u64 = 1_000_000_000_000_000;
 
-/// Most bytes of anything that a simulation may keep in memory.
+/// Most bytes of any buffer or cache that a simulation keeps in memory.
 const BUFFER_BYTES_MAX: u64 = 16 << 30;
 
-/// Bytes of the disk that one page of a map covers: 4 KiB of entries of 4 bytes a block.
+/// Bytes of the disk that one page of a map covers: 4 KiB of entries, 4 bytes per block.
 pub const MAP_REGION_BYTES: u64 = 4 << 20;
 
 /// One 4 KiB block.
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// One number of a profile, as it is shown.
+/// One number of a profile, for display.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fact<'a> {
-    /// Its section; empty at the top.
+    /// Section; empty at the top level.
     pub section: &'static str,
-    /// Its key, which ends with its unit.
+    /// Key, which ends with its unit.
     pub key: &'static str,
-    /// What it is.
+    /// Value.
     pub value: Value,
-    /// How it is known.
+    /// Basis of the value.
     pub basis: &'a Basis,
 }
 
-/// What a number of a profile is.
+/// The value of a number of a profile.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// A whole number.
+    /// An integer.
     Whole(u64),
-    /// Any number.
+    /// A real number.
     Real(f64),
-    /// Yes or no.
+    /// A boolean.
     Flag(bool),
-    /// A word.
+    /// An identifier.
     Word(String),
 }
 
@@ -60,12 +60,12 @@ impl<'a> Fact<'a> {
     pub(super) fn new<T: Quantity>(
         section: &'static str,
         key: &'static str,
-        told: &'a Told<T>,
+        sourced: &'a Sourced<T>,
     ) -> Self {
-        Self { section, key, value: told.is.value(), basis: &told.basis }
+        Self { section, key, value: sourced.is.value(), basis: &sourced.basis }
     }
 
-    /// The value with its unit, as people say it: `900 µs`, `4 KiB`, `60.02 GB`, `280 MB/s`.
+    /// Returns the value with its unit, for display: `900 µs`, `4 KiB`, `60.02 GB`, `280 MB/s`.
     pub fn shown(&self) -> String {
         match &self.value {
             Value::Whole(value) => quantity_text(self.key, *value as f64),
@@ -77,7 +77,7 @@ impl<'a> Fact<'a> {
     }
 }
 
-/// `value` in the unit at the end of `key`, scaled as people say it.
+/// Formats `value` in the unit at the end of `key`, with a suitable prefix.
 pub(super) fn quantity_text(key: &str, value: f64) -> String {
     let plain = |value: f64, unit: &str| Number::plain(value).with_unit(unit).to_string();
     match key {
@@ -94,7 +94,8 @@ pub(super) fn quantity_text(key: &str, value: f64) -> String {
     }
 }
 
-/// Binary units where they are exact, as in memories, else decimal ones, as on boxes.
+/// Formats a size: binary units where they are exact, as for memories, otherwise decimal ones, as
+/// on boxes.
 fn size_text(bytes: u64) -> String {
     let binary = format_size(bytes);
     match binary.split_once(".00 ") {
@@ -108,18 +109,18 @@ fn size_text(bytes: u64) -> String {
     }
 }
 
-/// Whether a size is a whole number of its binary unit.
+/// Returns whether a size is a whole number of its binary unit.
 fn is_round(bytes: u64) -> bool {
     let power = (63 - bytes.max(1).leading_zeros()) / 10;
     bytes.trailing_zeros() >= power * 10
 }
 
-/// What a number can be.
+/// A type that a number of a profile can have.
 pub(super) trait Quantity {
-    /// What it must lie within.
+    /// The range of valid values.
     type Limits;
     fn value(&self) -> Value;
-    /// What is wrong with it, if it does not lie within.
+    /// Returns the error message for a value outside the limits.
     fn misfit(&self, limits: &Self::Limits) -> Option<String>;
 }
 
@@ -132,7 +133,8 @@ impl Quantity for u64 {
 
     fn misfit(&self, limits: &Self::Limits) -> Option<String> {
         let (low, high) = (limits.start(), limits.end());
-        (!limits.contains(self)).then(|| format!("{self} is not possible: take {low} to {high}"))
+        (!limits.contains(self))
+            .then(|| format!("{self} is not possible: expected {low} to {high}"))
     }
 }
 
@@ -143,10 +145,11 @@ impl Quantity for f64 {
         Value::Real(*self)
     }
 
-    /// Not a number lies within nothing.
+    /// NaN is outside every range.
     fn misfit(&self, limits: &Self::Limits) -> Option<String> {
         let (low, high) = (limits.start(), limits.end());
-        (!limits.contains(self)).then(|| format!("{self} is not possible: take {low} to {high}"))
+        (!limits.contains(self))
+            .then(|| format!("{self} is not possible: expected {low} to {high}"))
     }
 }
 
@@ -174,42 +177,42 @@ impl Quantity for Codec {
     }
 }
 
-/// A number that is there, or may be.
+/// A required or an optional number.
 trait Field {
     type Of: Quantity;
-    fn told(&self) -> Option<&Told<Self::Of>>;
+    fn sourced(&self) -> Option<&Sourced<Self::Of>>;
 }
 
-impl<T: Quantity> Field for Told<T> {
+impl<T: Quantity> Field for Sourced<T> {
     type Of = T;
 
-    fn told(&self) -> Option<&Told<T>> {
+    fn sourced(&self) -> Option<&Sourced<T>> {
         Some(self)
     }
 }
 
-impl<T: Quantity> Field for Option<Told<T>> {
+impl<T: Quantity> Field for Option<Sourced<T>> {
     type Of = T;
 
-    fn told(&self) -> Option<&Told<T>> {
+    fn sourced(&self) -> Option<&Sourced<T>> {
         self.as_ref()
     }
 }
 
-/// What is wrong with a number that may be there.
+/// Checks the limits of a number if it is present.
 fn within<F: Field>(
     section: &str,
     key: &str,
     field: &F,
     limits: &<F::Of as Quantity>::Limits,
 ) -> Result<(), String> {
-    match field.told().and_then(|told| told.is.misfit(limits)) {
+    match field.sourced().and_then(|sourced| sourced.is.misfit(limits)) {
         None => Ok(()),
         Some(what) => Err(format!("[{section}] {key}: {what}")),
     }
 }
 
-/// A section: its struct, named in TOML by the text behind its name, with the limits of each key.
+/// A section: its struct, its name in TOML, and the limits of each key.
 macro_rules! section {
     (
         $(#[$about:meta])*
@@ -227,15 +230,15 @@ macro_rules! section {
         }
 
         impl $section {
-            /// Its numbers, in the order of the schema; those that are absent are left out.
+            /// Returns its numbers in the order of the schema; absent ones are left out.
             pub(super) fn facts(&self) -> Vec<Fact<'_>> {
                 let facts = [$(
-                    self.$key.told().map(|told| Fact::new($name, stringify!($key), told)),
+                    self.$key.sourced().map(|sourced| Fact::new($name, stringify!($key), sourced)),
                 )*];
                 facts.into_iter().flatten().collect()
             }
 
-            /// What lies outside its limits.
+            /// Checks that all numbers are within their limits.
             pub(super) fn check_limits(&self) -> Result<(), String> {
                 $(within($name, stringify!($key), &self.$key, &$limits)?;)*
                 Ok(())
@@ -245,140 +248,140 @@ macro_rules! section {
 }
 
 section! {
-    /// What the host is attached by.
+    /// The link to the host.
     Link, "link";
-    /// Bytes a second to the host, after the protocol's overhead.
-    read_bytes_per_s: Told<u64> => 1..=RATE_MAX;
-    /// Bytes a second from the host, after the protocol's overhead.
-    write_bytes_per_s: Told<u64> => 1..=RATE_MAX;
-    /// What a command costs on the link besides its data.
-    command_ns: Told<u64> => 0..=TIME_NS_MAX;
-    /// Commands in flight: 1 without queueing, 32 with NCQ, more with NVMe.
-    depth: Told<u64> => 1..=65_536;
+    /// Bytes per second to the host, without protocol overhead.
+    read_bytes_per_s: Sourced<u64> => 1..=RATE_MAX;
+    /// Bytes per second from the host, without protocol overhead.
+    write_bytes_per_s: Sourced<u64> => 1..=RATE_MAX;
+    /// Time of a command on the link in addition to its data.
+    command_ns: Sourced<u64> => 0..=TIME_NS_MAX;
+    /// Maximum number of commands in flight: 1 without queueing, 32 with NCQ, more with NVMe.
+    depth: Sourced<u64> => 1..=65_536;
     /// Longest command.
-    request_bytes_max: Told<u64> => BLOCK..=(1 << 30);
+    request_bytes_max: Sourced<u64> => BLOCK..=(1 << 30);
 }
 
 section! {
-    /// What takes commands, and maybe compresses.
+    /// The controller, with or without compression.
     Controller, "controller";
-    /// Processing of a read of 4 KiB, one after the other.
-    read_ns: Told<u64> => 0..=TIME_NS_MAX;
-    /// Processing of a write of 4 KiB, one after the other.
-    write_ns: Told<u64> => 0..=TIME_NS_MAX;
-    /// What a read takes beside that, while others go on, if the map of its place is not at hand;
-    /// absent is nothing: the whole map is in memory.
+    /// Processing time of a 4 KiB read; commands are processed one at a time.
+    read_ns: Sourced<u64> => 0..=TIME_NS_MAX;
+    /// Processing time of a 4 KiB write; commands are processed one at a time.
+    write_ns: Sourced<u64> => 0..=TIME_NS_MAX;
+    /// Additional time of a read whose map page is not cached, concurrent with other commands; if
+    /// absent, the whole map is in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
-    map_read_ns: Option<Told<u64>> => 0..=TIME_NS_MAX;
-    /// Bytes of the disk whose map is at hand, those used last; with map_read_ns.
+    map_read_ns: Option<Sourced<u64>> => 0..=TIME_NS_MAX;
+    /// Bytes of the disk that the cached map pages cover; requires map_read_ns.
     #[serde(skip_serializing_if = "Option::is_none")]
-    map_at_hand_bytes: Option<Told<u64>> => MAP_REGION_BYTES..=RATE_MAX;
-    /// What data is compressed with; absent is none.
+    map_at_hand_bytes: Option<Sourced<u64>> => MAP_REGION_BYTES..=RATE_MAX;
+    /// Codec; absent for a controller that does not compress.
     #[serde(skip_serializing_if = "Option::is_none")]
-    codec: Option<Told<Codec>> => ();
-    /// Least stored fraction that any data comes to, in (0, 1]; with a codec.
+    codec: Option<Sourced<Codec>> => ();
+    /// Least stored fraction of any data, in (0, 1]; requires a codec.
     #[serde(skip_serializing_if = "Option::is_none")]
-    stored_min: Option<Told<f64>> => 0.001..=1.0;
-    /// LBAs that are compressed together: a power of two up to 64; with a codec.
+    stored_min: Option<Sourced<f64>> => 0.001..=1.0;
+    /// LBAs that are compressed together: a power of two up to 64; requires a codec.
     #[serde(skip_serializing_if = "Option::is_none")]
-    frame_blocks: Option<Told<u64>> => 1..=64;
-    /// Host bytes a second that are compressed at most; absent is no limit; with a codec.
+    frame_blocks: Option<Sourced<u64>> => 1..=64;
+    /// Limit on the host bytes compressed per second; absent for no limit; requires a codec.
     #[serde(skip_serializing_if = "Option::is_none")]
-    engine_bytes_per_s: Option<Told<u64>> => 1..=RATE_MAX;
-    /// Stored bytes a second that are unpacked while the link waits; absent is no time; with a
-    /// codec.
+    engine_bytes_per_s: Option<Sourced<u64>> => 1..=RATE_MAX;
+    /// Stored bytes decompressed per second while the link waits; absent if decompression takes no
+    /// time; requires a codec.
     #[serde(skip_serializing_if = "Option::is_none")]
-    load_bytes_per_s: Option<Told<u64>> => 1..=RATE_MAX;
-    /// Stored bytes a second at most, whatever the flash could take; absent is no limit.
+    load_bytes_per_s: Option<Sourced<u64>> => 1..=RATE_MAX;
+    /// Limit on the stored bytes per second, whatever the flash can program; absent for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
-    store_bytes_per_s: Option<Told<u64>> => 1..=RATE_MAX;
-    /// Random writes of 4 KiB a second that the firmware admits; absent is no limit.
+    store_bytes_per_s: Option<Sourced<u64>> => 1..=RATE_MAX;
+    /// Limit of the firmware on random 4 KiB writes per second; absent for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
-    cap_write_per_s: Option<Told<u64>> => 1..=RATE_MAX;
-    /// Written data that waits for the flash at most; of flash drives.
+    cap_write_per_s: Option<Sourced<u64>> => 1..=RATE_MAX;
+    /// Write buffer: data that waits for the flash; for flash drives.
     #[serde(skip_serializing_if = "Option::is_none")]
-    buffer_bytes: Option<Told<u64>> => BLOCK..=BUFFER_BYTES_MAX;
+    buffer_bytes: Option<Sourced<u64>> => BLOCK..=BUFFER_BYTES_MAX;
 }
 
 section! {
-    /// Flash: how much, how arranged, how fast.
+    /// The flash: capacity, geometry and times.
     Flash, "flash";
-    /// Buses that work side by side.
-    channels: Told<u64> => 1..=1024;
+    /// Independent buses.
+    channels: Sourced<u64> => 1..=1024;
     /// Dies that share a bus.
-    dies_per_channel: Told<u64> => 1..=1024;
+    dies_per_channel: Sourced<u64> => 1..=1024;
     /// Planes of a die.
-    planes: Told<u64> => 1..=16;
+    planes: Sourced<u64> => 1..=16;
     /// Erase blocks of a plane.
-    blocks_per_plane: Told<u64> => 1..=(1 << 24);
+    blocks_per_plane: Sourced<u64> => 1..=(1 << 24);
     /// Pages of an erase block.
-    pages_per_block: Told<u64> => 1..=(1 << 16);
+    pages_per_block: Sourced<u64> => 1..=(1 << 16);
     /// User bytes of a page, without its spare area: a power of two.
-    page_bytes: Told<u64> => 512..=(1 << 20);
-    /// From the cells of a page to its register (tR).
-    read_ns: Told<u64> => 1..=TIME_NS_MAX;
-    /// From the register to the cells of a page (tPROG), averaged over the pages of a block.
-    program_ns: Told<u64> => 1..=TIME_NS_MAX;
-    /// Erasing a block (tBERS).
-    erase_ns: Told<u64> => 1..=TIME_NS_MAX;
-    /// Bytes a second between registers and controller, on each channel.
-    bus_bytes_per_s: Told<u64> => 1..=RATE_MAX;
-    /// Whether the next page is transferred while one is programmed.
-    cache_program: Told<bool> => ();
-    /// Whether the planes of a die work at the same time.
-    multi_plane: Told<bool> => ();
-    /// Share of the programmed bytes that is no data: parity, ECC beyond the spare area, metadata.
-    overhead_percent: Told<f64> => 0.0..=90.0;
-    /// Program and erase cycles that a block lasts.
-    pe_cycles: Told<u64> => 1..=1_000_000_000;
-    /// Share of blocks that are bad from the beginning.
-    bad_block_percent: Told<f64> => 0.0..=50.0;
+    page_bytes: Sourced<u64> => 512..=(1 << 20);
+    /// Time from the cells of a page to its register (tR).
+    read_ns: Sourced<u64> => 1..=TIME_NS_MAX;
+    /// Time from the register to the cells of a page (tPROG), averaged over the pages of a block.
+    program_ns: Sourced<u64> => 1..=TIME_NS_MAX;
+    /// Time to erase a block (tBERS).
+    erase_ns: Sourced<u64> => 1..=TIME_NS_MAX;
+    /// Bytes per second between registers and controller, on each channel.
+    bus_bytes_per_s: Sourced<u64> => 1..=RATE_MAX;
+    /// Whether the next page is transferred while a page is programmed.
+    cache_program: Sourced<bool> => ();
+    /// Whether the planes of a die work simultaneously.
+    multi_plane: Sourced<bool> => ();
+    /// Share of the programmed bytes that is not data: parity, ECC beyond the spare area, metadata.
+    overhead_percent: Sourced<f64> => 0.0..=90.0;
+    /// Program and erase cycles in the life of a block.
+    pe_cycles: Sourced<u64> => 1..=1_000_000_000;
+    /// Share of factory-bad blocks.
+    bad_block_percent: Sourced<f64> => 0.0..=50.0;
 }
 
 section! {
     /// The units of a map that is too coarse for small writes.
     Mapping, "mapping";
-    /// What a small write rewrites.
-    unit_bytes: Told<u64> => BLOCK..=(1 << 30);
-    /// Units that take writes before they are merged; 0 merges at every write.
-    log_blocks: Told<u64> => 0..=(1 << 20);
+    /// Size of a unit: the amount that a small write rewrites.
+    unit_bytes: Sourced<u64> => BLOCK..=(1 << 30);
+    /// Units that can take writes before they are merged; 0 merges at every write.
+    log_blocks: Sourced<u64> => 0..=(1 << 20);
 }
 
 section! {
     /// Platters and heads.
     Disk, "disk";
-    /// Turns a minute.
-    rpm: Told<u64> => 1..=1_000_000;
-    /// Seek to the next track.
-    seek_track_ns: Told<u64> => 0..=TIME_NS_MAX;
-    /// Seek between two random places.
-    seek_average_ns: Told<u64> => 0..=TIME_NS_MAX;
-    /// Seek over the whole disk.
-    seek_full_ns: Told<u64> => 0..=TIME_NS_MAX;
-    /// Bytes a second under the head on the outermost tracks.
-    outer_bytes_per_s: Told<u64> => 1..=RATE_MAX;
-    /// Bytes a second under the head on the innermost tracks.
-    inner_bytes_per_s: Told<u64> => 1..=RATE_MAX;
-    /// Memory for reading ahead and for writes that wait.
-    cache_bytes: Told<u64> => BLOCK..=BUFFER_BYTES_MAX;
-    /// Whether the drive chooses the order of queued commands.
-    ncq: Told<bool> => ();
-    /// Reads that are queued, or writes that wait in the cache, among which it chooses.
-    reorder_max: Told<u64> => 1..=65_536;
+    /// Revolutions per minute.
+    rpm: Sourced<u64> => 1..=1_000_000;
+    /// Seek time to the next track.
+    seek_track_ns: Sourced<u64> => 0..=TIME_NS_MAX;
+    /// Mean seek time between two random tracks.
+    seek_average_ns: Sourced<u64> => 0..=TIME_NS_MAX;
+    /// Seek time over the whole disk.
+    seek_full_ns: Sourced<u64> => 0..=TIME_NS_MAX;
+    /// Bytes per second on the outermost tracks.
+    outer_bytes_per_s: Sourced<u64> => 1..=RATE_MAX;
+    /// Bytes per second on the innermost tracks.
+    inner_bytes_per_s: Sourced<u64> => 1..=RATE_MAX;
+    /// Memory for read-ahead and for pending writes.
+    cache_bytes: Sourced<u64> => BLOCK..=BUFFER_BYTES_MAX;
+    /// Whether the drive reorders queued commands.
+    ncq: Sourced<bool> => ();
+    /// Number of queued reads, or of pending writes in the cache, among which the drive chooses.
+    reorder_max: Sourced<u64> => 1..=65_536;
 }
 
 impl Controller {
-    /// What data is compressed with.
+    /// Returns the codec.
     pub fn codec(&self) -> Codec {
         self.codec.as_ref().map_or(Codec::None, |codec| codec.is)
     }
 
-    /// LBAs that are stored together: 1 without a codec.
+    /// Returns the LBAs that are stored together: 1 without a codec.
     pub fn frame_blocks(&self) -> u64 {
         self.frame_blocks.as_ref().map_or(1, |blocks| blocks.is)
     }
 
-    /// Least stored fraction: 1 without a codec.
+    /// Returns the least stored fraction: 1 without a codec.
     pub fn stored_min(&self) -> f64 {
         self.stored_min.as_ref().map_or(1.0, |fraction| fraction.is)
     }

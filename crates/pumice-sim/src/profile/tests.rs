@@ -10,6 +10,7 @@ use proptest::sample::Index;
 use serde_json::Value as Json;
 
 use super::*;
+use pumice_drive::base::{Error as DriveError, ErrorKind};
 
 /// A log-structured drive, with every key that it can have.
 const LOG: &str = r#"
@@ -106,7 +107,7 @@ fn with(text: &str, key: &str, number: &str) -> String {
 }
 
 fn parse(text: &str) -> std::result::Result<Profile, String> {
-    Profile::parse(text, "own.toml").map_err(|error| error.chain())
+    Profile::parse(text, "own.toml").map_err(|error| DriveError::from(error).chain())
 }
 
 fn flash_figures(profile: &Profile) -> FlashFigures {
@@ -117,7 +118,7 @@ fn flash_figures(profile: &Profile) -> FlashFigures {
 }
 
 /// Every object with an `is`, by its path.
-fn told(json: &Json, path: &str, found: &mut Vec<String>) {
+fn with_basis(json: &Json, path: &str, found: &mut Vec<String>) {
     let Json::Object(object) = json else { return };
     if object.contains_key("is") {
         let bases = ["source", "fitted", "guess"].map(|word| object.get(word));
@@ -127,7 +128,7 @@ fn told(json: &Json, path: &str, found: &mut Vec<String>) {
         found.push(path.to_owned());
     }
     for (key, value) in object {
-        told(value, &format!("{path}/{key}"), found);
+        with_basis(value, &format!("{path}/{key}"), found);
     }
 }
 
@@ -138,7 +139,7 @@ fn every_profile_is_possible_and_says_how_it_is_known() {
         assert_eq!(profile.id, id);
         let json = serde_json::to_value(&profile).expect("a profile serializes");
         let mut in_json = Vec::new();
-        told(&json, "", &mut in_json);
+        with_basis(&json, "", &mut in_json);
         let facts = profile.facts();
         let mut shown: Vec<String> = facts
             .iter()
@@ -183,7 +184,7 @@ fn the_arithmetic_agrees_with_published_figures() {
     // What four channels carry, not what 32 dies read.
     let figures = flash_figures(&Profile::find("indilinx-barefoot-120").expect("a profile"));
     assert_eq!(figures.read_bytes_per_s, 480e6);
-    // The transfer of 4 x 13.7 µs behind the 660 µs of programming: 16 x 64 KiB / 660 µs.
+    // The transfer of 4 x 13.7 µs after the 660 µs of programming: 16 x 64 KiB / 660 µs.
     let figures = flash_figures(&Profile::find("generic-nvme-tlc-1tb").expect("a profile"));
     assert!(close(figures.program_bytes_per_s, 1589e6), "{figures:?}");
     // 8.33 ms a turn.
@@ -240,16 +241,10 @@ fn a_basis_is_one_and_says_something() {
     let line = "depth = { is = 32, source = \"x\" }";
     for (is, words) in [
         ("depth = 32", "line 11: invalid type: integer `32`"),
-        ("depth = { is = 32 }", "line 11: nothing says how this is known"),
+        ("depth = { is = 32 }", "line 11: the number has no basis"),
         ("depth = { is = 32, source = \" \" }", "line 11: source, fitted or guess is blank"),
-        (
-            "depth = { is = 32, source = \"x\", guess = \"y\" }",
-            "line 11: this is known in two ways",
-        ),
-        (
-            "depth = { is = 32, fitted = \"x\", guess = \"y\" }",
-            "line 11: this is known in two ways",
-        ),
+        ("depth = { is = 32, source = \"x\", guess = \"y\" }", "line 11: the number has two bases"),
+        ("depth = { is = 32, fitted = \"x\", guess = \"y\" }", "line 11: the number has two bases"),
         ("depth = { is = 32, sauce = \"x\" }", "line 11: unknown field `sauce`"),
         ("depth = { source = \"x\" }", "line 11: missing field `is`"),
         ("depth = { is = -1, source = \"x\" }", "line 11: invalid value: integer `-1`"),
@@ -263,37 +258,45 @@ fn a_basis_is_one_and_says_something() {
 
 /// What is said of a drive that cannot be, in which a key has another number.
 const IMPOSSIBLE: [(&str, &str, &str); 31] = [
-    ("size_bytes", "0", "size_bytes: 0 is not possible: take 4096"),
+    ("size_bytes", "0", "size_bytes: 0 is not possible: expected 4096"),
     ("size_bytes", "9_000_000_000_000_000_000", "size_bytes: 9000000000000000000 is not possible"),
     ("size_bytes", "4097", "size_bytes: 4097 is not a multiple of 4096: round it down"),
     ("size_bytes", "68_719_476_736", "less than size_bytes, 68719476736: look at the geometry"),
-    ("read_bytes_per_s", "0", "[link] read_bytes_per_s: 0 is not possible: take 1 to"),
-    ("depth", "0", "[link] depth: 0 is not possible: take 1 to 65536"),
-    ("depth", "65_537", "[link] depth: 65537 is not possible: take 1 to 65536"),
-    ("request_bytes_max", "512", "[link] request_bytes_max: 512 is not possible: take 4096 to"),
+    ("read_bytes_per_s", "0", "[link] read_bytes_per_s: 0 is not possible: expected 1 to"),
+    ("depth", "0", "[link] depth: 0 is not possible: expected 1 to 65536"),
+    ("depth", "65_537", "[link] depth: 65537 is not possible: expected 1 to 65536"),
+    ("request_bytes_max", "512", "[link] request_bytes_max: 512 is not possible: expected 4096 to"),
     ("write_ns", "10_000_000_001", "[controller] write_ns: 10000000001 is not possible"),
-    ("stored_min", "0.0", "[controller] stored_min: 0 is not possible: take 0.001 to 1"),
-    ("stored_min", "1.01", "[controller] stored_min: 1.01 is not possible: take 0.001 to 1"),
-    ("stored_min", "nan", "[controller] stored_min: NaN is not possible: take 0.001 to 1"),
-    ("frame_blocks", "3", "[controller] frame_blocks: 3 is not a power of two: take 1 to 64"),
-    ("frame_blocks", "128", "[controller] frame_blocks: 128 is not possible: take 1 to 64"),
-    ("frame_blocks", "0", "[controller] frame_blocks: 0 is not possible: take 1 to 64"),
+    ("stored_min", "0.0", "[controller] stored_min: 0 is not possible: expected 0.001 to 1"),
+    ("stored_min", "1.01", "[controller] stored_min: 1.01 is not possible: expected 0.001 to 1"),
+    ("stored_min", "nan", "[controller] stored_min: NaN is not possible: expected 0.001 to 1"),
+    ("frame_blocks", "3", "[controller] frame_blocks: 3 is not a power of two: expected 1 to 64"),
+    ("frame_blocks", "128", "[controller] frame_blocks: 128 is not possible: expected 1 to 64"),
+    ("frame_blocks", "0", "[controller] frame_blocks: 0 is not possible: expected 1 to 64"),
     ("buffer_bytes", "1_000_000_000_000", "[controller] buffer_bytes: 1000000000000 is not"),
     ("codec", "\"none\"", "[controller] stored_min without a codec: remove it, or name a codec"),
     ("codec", "\"lzma\"", "unknown codec 'lzma': use none, lz4"),
-    ("channels", "0", "[flash] channels: 0 is not possible: take 1 to 1024"),
-    ("planes", "0", "[flash] planes: 0 is not possible: take 1 to 16"),
-    ("page_bytes", "4224", "[flash] page_bytes: 4224 is not a power of two: leave out the spare"),
-    ("page_bytes", "256", "[flash] page_bytes: 256 is not possible: take 512 to"),
-    ("blocks_per_plane", "16", "536870912 bytes, of which 526133493 are good, less than"),
-    ("program_ns", "0", "[flash] program_ns: 0 is not possible: take 1 to"),
-    ("bus_bytes_per_s", "0", "[flash] bus_bytes_per_s: 0 is not possible: take 1 to"),
-    ("overhead_percent", "91", "[flash] overhead_percent: 91 is not possible: take 0 to 90"),
-    ("overhead_percent", "-0.5", "[flash] overhead_percent: -0.5 is not possible: take 0 to 90"),
-    ("overhead_percent", "inf", "[flash] overhead_percent: inf is not possible: take 0 to 90"),
+    ("channels", "0", "[flash] channels: 0 is not possible: expected 1 to 1024"),
+    ("planes", "0", "[flash] planes: 0 is not possible: expected 1 to 16"),
+    (
+        "page_bytes",
+        "4224",
+        "[flash] page_bytes: 4224 is not a power of two: do not count the spare",
+    ),
+    ("page_bytes", "256", "[flash] page_bytes: 256 is not possible: expected 512 to"),
+    ("blocks_per_plane", "16", "536870912 bytes, but only 526133493 are good, less than"),
+    ("program_ns", "0", "[flash] program_ns: 0 is not possible: expected 1 to"),
+    ("bus_bytes_per_s", "0", "[flash] bus_bytes_per_s: 0 is not possible: expected 1 to"),
+    ("overhead_percent", "91", "[flash] overhead_percent: 91 is not possible: expected 0 to 90"),
+    (
+        "overhead_percent",
+        "-0.5",
+        "[flash] overhead_percent: -0.5 is not possible: expected 0 to 90",
+    ),
+    ("overhead_percent", "inf", "[flash] overhead_percent: inf is not possible: expected 0 to 90"),
     ("bad_block_percent", "13", "are good, less than size_bytes, 60022480896: look at"),
-    ("bad_block_percent", "51", "[flash] bad_block_percent: 51 is not possible: take 0 to 50"),
-    ("pe_cycles", "0", "[flash] pe_cycles: 0 is not possible: take 1 to"),
+    ("bad_block_percent", "51", "[flash] bad_block_percent: 51 is not possible: expected 0 to 50"),
+    ("pe_cycles", "0", "[flash] pe_cycles: 0 is not possible: expected 1 to"),
 ];
 
 #[test]
@@ -311,7 +314,7 @@ fn impossible_numbers_are_refused_by_key() {
         assert!(error.contains(words), "{words}: {error}");
     }
     for (key, number, words) in [
-        ("rpm", "0", "[disk] rpm: 0 is not possible: take 1 to"),
+        ("rpm", "0", "[disk] rpm: 0 is not possible: expected 1 to"),
         ("seek_average_ns", "900_000", "[disk] seek_track_ns, 1000000, seek_average_ns, 900000"),
         ("seek_full_ns", "8_000_000", "and seek_full_ns, 8000000, do not rise: order them"),
         ("inner_bytes_per_s", "120_000_001", "is more than outer_bytes_per_s, 120000000: swap"),
@@ -334,8 +337,8 @@ fn sections_and_keys_are_those_of_the_kind() {
     for (text, words) in [
         (LOG.replace("\"log\"", "\"tape\""), "own.toml, line 5: unknown variant `tape`"),
         (LOG.replace("year = 2010\n", ""), "missing field `year`"),
-        (LOG.replace("A drive", " "), "own.toml: name is blank: say something"),
-        (LOG.replace("For tests.", ""), "own.toml: about is blank: say something"),
+        (LOG.replace("A drive", " "), "own.toml: name is blank: enter a text"),
+        (LOG.replace("For tests.", ""), "own.toml: about is blank: enter a text"),
         (format!("{LOG}[disk]{disk}"), "[disk] does not belong to kind \"log\": remove it"),
         (format!("{LOG}{MAPPING}"), "[mapping] does not belong to kind \"log\""),
         (format!("{mapped}[disk]{disk}"), "[disk] does not belong to kind \"block-mapped\""),
@@ -399,10 +402,10 @@ fn profiles_are_found_by_id_and_path() {
     std::fs::write(&path, LOG).expect("a file");
     assert_eq!(Profile::find(name).map(|profile| profile.id).ok().as_deref(), Some("mine"));
     std::fs::write(&path, "#".repeat(FILE_BYTES_MAX as usize + 1)).expect("a file");
-    assert!(find(name).to_string().ends_with("1048576 bytes: no profile is so long"));
-    assert!(find("/dev/zero").to_string().contains("/dev/zero has more than 1048576 bytes"));
+    assert!(find(name).to_string().ends_with("1048576 bytes, the limit for a profile"));
+    assert!(find("/dev/zero").to_string().contains("/dev/zero is larger than 1048576 bytes"));
     std::fs::write(&path, [0xff; 8]).expect("a file");
-    assert!(find(name).to_string().ends_with("mine.toml is no text"));
+    assert!(find(name).to_string().ends_with("mine.toml is not a text file"));
 }
 
 proptest! {

@@ -1,26 +1,26 @@
-//! The pages that an operating system keeps of a drive: which are here, which are on their way, and
-//! which the drive does not have yet. Knows no time and waits for nothing.
+//! The pages of a drive that an operating system caches: which are present, which are being read,
+//! and which the drive does not have yet. The module knows no time and never waits.
 //!
 //! ```text
 //! absent -> coming -> clean -> dirty -> leaving -> clean
-//!                       |        ^---------'  written again meanwhile
-//!                       v  used longest ago, when there are too many
+//!                       |        ^---------'  written again while leaving
+//!                       v  least recently used, when there are too many
 //!                    absent
 //! ```
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::recency::Recency;
+use hashlink::LinkedHashSet;
 use pumice_drive::base::units::BLOCK_BYTES;
 
 /// Bytes of a page.
 pub(super) const PAGE_BYTES: usize = BLOCK_BYTES;
 
-/// Where a page is.
+/// Whether a page is in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Presence {
     Absent,
-    /// Somebody reads it.
+    /// The page is being read.
     Coming,
     Here,
 }
@@ -30,7 +30,7 @@ enum State {
     Coming,
     Clean,
     Dirty,
-    /// Being written to the drive; `again` if it was changed meanwhile.
+    /// Being written to the drive; `again` if it was changed since.
     Leaving {
         again: bool,
     },
@@ -39,29 +39,30 @@ enum State {
 #[derive(Debug)]
 struct Page {
     state: State,
-    /// Empty while it comes.
+    /// Empty while the page is being read.
     bytes: Box<[u8]>,
 }
 
-/// Pages by their number.
+/// The cached pages, by number.
 #[derive(Debug)]
 pub(super) struct PageCache {
     pages_max: usize,
     pages: HashMap<u64, Page>,
-    clean: Recency,
+    clean: LinkedHashSet<u64>,
     dirty: BTreeSet<u64>,
     leaving: usize,
-    /// Where writing back goes on.
+    /// Page at which the next write-back begins.
     cursor: u64,
 }
 
 impl PageCache {
-    /// An empty cache; clean pages beyond `pages_max` in all are forgotten.
+    /// Creates an empty cache; the least recently used clean pages beyond `pages_max` pages are
+    /// dropped.
     pub(super) fn new(pages_max: usize) -> Self {
         Self {
             pages_max,
             pages: HashMap::new(),
-            clean: Recency::default(),
+            clean: LinkedHashSet::new(),
             dirty: BTreeSet::new(),
             leaving: 0,
             cursor: 0,
@@ -76,29 +77,29 @@ impl PageCache {
         }
     }
 
-    /// Pages that the drive does not have yet.
+    /// Returns the number of pages that the drive does not have yet.
     pub(super) fn dirty_pages(&self) -> usize {
         self.dirty.len() + self.leaving
     }
 
-    /// The bytes of a page that is here, which is used by it.
+    /// Returns the bytes of a present page, which counts as a use.
     pub(super) fn read(&mut self, number: u64) -> Option<&[u8]> {
         let page = self.pages.get(&number).filter(|page| page.state != State::Coming)?;
         if page.state == State::Clean {
-            self.clean.touch(number);
+            self.clean.insert(number);
         }
         Some(&page.bytes)
     }
 
-    /// Says that absent pages are being read.
+    /// Marks absent pages as being read.
     pub(super) fn expect(&mut self, numbers: impl IntoIterator<Item = u64>) {
         for number in numbers {
             self.pages.insert(number, Page { state: State::Coming, bytes: Box::default() });
         }
     }
 
-    /// Takes a page that was read; none if that failed. One that was written meanwhile stays as it
-    /// was written.
+    /// Adds a page that was read; `None` if the read failed. A page that was written in between
+    /// keeps its newer content.
     pub(super) fn arrive(&mut self, number: u64, bytes: Option<&[u8]>) {
         let Some(page) = self.pages.get_mut(&number) else { return };
         if page.state != State::Coming {
@@ -108,13 +109,13 @@ impl PageCache {
             None => drop(self.pages.remove(&number)),
             Some(bytes) => {
                 *page = Page { state: State::Clean, bytes: bytes.into() };
-                self.clean.touch(number);
+                self.clean.insert(number);
                 self.shrink();
             }
         }
     }
 
-    /// Changes a page from byte `within` on: one that is here, or a whole one.
+    /// Changes a present page from byte `within` on, or replaces a whole page.
     pub(super) fn write(&mut self, number: u64, within: usize, bytes: &[u8]) {
         let whole = bytes.len() == PAGE_BYTES;
         let page = self
@@ -135,15 +136,16 @@ impl PageCache {
             State::Leaving { .. } => page.state = State::Leaving { again: true },
             State::Coming | State::Clean => {
                 page.state = State::Dirty;
-                self.clean.remove(number);
+                self.clean.remove(&number);
                 self.dirty.insert(number);
                 self.shrink();
             }
         }
     }
 
-    /// The next pages to be written, neighbours, in rising order from where the last ended, round
-    /// and round: the first's number, and the bytes of all. They leave with that.
+    /// Takes the next run of adjacent dirty pages for write-back, in ascending order from the end
+    /// of the last run, cyclically. Returns the number of the first page and the bytes of all; the
+    /// pages are then leaving.
     pub(super) fn leave(&mut self, pages_max: usize) -> Option<(u64, Vec<u8>)> {
         let after = self.dirty.range(self.cursor..).next();
         let first = *after.or_else(|| self.dirty.first())?;
@@ -161,7 +163,7 @@ impl PageCache {
         Some((first, bytes))
     }
 
-    /// Says that pages have left, or could not: those are dirty again.
+    /// Marks leaving pages as written; if the write failed, they are dirty again.
     pub(super) fn left(&mut self, first: u64, count: usize, is_written: bool) {
         for number in first..first + count as u64 {
             let Some(page) = self.pages.get_mut(&number) else { continue };
@@ -169,7 +171,7 @@ impl PageCache {
             self.leaving -= 1;
             if is_written && !again {
                 page.state = State::Clean;
-                self.clean.touch(number);
+                self.clean.insert(number);
             } else {
                 page.state = State::Dirty;
                 self.dirty.insert(number);
@@ -178,7 +180,7 @@ impl PageCache {
         self.shrink();
     }
 
-    /// Forgets pages, whatever they hold; those on their way out are forgotten when they have left.
+    /// Drops pages, whatever they hold; leaving pages are dropped when their write ends.
     pub(super) fn forget(&mut self, numbers: impl IntoIterator<Item = u64>) {
         for number in numbers {
             match self.pages.get_mut(&number) {
@@ -189,21 +191,21 @@ impl PageCache {
                 Some(_) => {}
             }
             self.pages.remove(&number);
-            self.clean.remove(number);
+            self.clean.remove(&number);
             self.dirty.remove(&number);
         }
     }
 
-    /// Forgets all clean pages.
+    /// Drops all clean pages.
     pub(super) fn drop_clean(&mut self) {
-        while let Some(number) = self.clean.pop_oldest() {
+        while let Some(number) = self.clean.pop_front() {
             self.pages.remove(&number);
         }
     }
 
     fn shrink(&mut self) {
         while self.pages.len() > self.pages_max {
-            let Some(number) = self.clean.pop_oldest() else { return };
+            let Some(number) = self.clean.pop_front() else { return };
             self.pages.remove(&number);
         }
     }

@@ -124,10 +124,10 @@ fn conditions_are_read_and_mistakes_explained() {
     assert_eq!((spec.drive.front.depth, spec.offset_bytes), (1, 32256));
     assert_eq!(spec.size_bytes(), spec.drive.size_bytes - 32256);
     for (conditions, words) in [
-        ("?cache=1G", "'cache' is no condition"),
+        ("?cache=1G", "'cache' is not a condition"),
         ("?cache_bytes=x", "cache_bytes:"),
         ("?cache_bytes=1M", "64 MiB to 16 GiB"),
-        ("?dirty_percent=20", "without cache_bytes"),
+        ("?dirty_percent=20", "requires cache_bytes"),
         ("?cache_bytes=1G&dirty_percent=0", "1 to 90"),
         ("?cache_bytes=1G&dirty_percent=91", "1 to 90"),
         ("?cache_bytes=64M&readahead_bytes=32M", "an eighth"),

@@ -1,13 +1,13 @@
-//! What blkparse prints in its default format: an event a line.
+//! The default output format of blkparse: one event per line.
 //!
 //! ```text
 //!   8,0    3       11     0.009507758   697  Q   W 223490 + 8 [kjournald]
 //!   device cpu     number seconds       pid  event rwbs sector + sectors [process]
 //! ```
 //!
-//! An event that queues a request (Q) or gives it to the driver (D) counts, never both: D where the
+//! An event that queues a request (Q) or issues it to the driver (D) counts, never both: D if the
 //! beginning of the file has D and no Q. All other events, messages, and the statistics at the end
-//! are passed over.
+//! are skipped.
 //!
 //! Source: blkparse(1), output description.
 
@@ -15,15 +15,15 @@ use super::{Entry, Verb, number, sectors, shown, time_ns};
 
 const SECOND_NS: f64 = 1e9;
 
-/// Where in the file it is, and which events count.
+/// Parser state.
 #[derive(Debug)]
 pub(super) struct Blkparse {
     action: &'static str,
-    /// Statistics began.
+    /// The statistics have begun.
     is_over: bool,
 }
 
-/// The fields in front of those that depend on the event.
+/// The fields that precede those that depend on the event.
 struct Event<'a> {
     device: &'a str,
     time: &'a str,
@@ -40,12 +40,12 @@ fn event(line: &str) -> Option<Event<'_>> {
     Some(Event { device, time, action: fields.next()?, rest: fields })
 }
 
-/// Whether a line looks like an event.
+/// Returns whether a line looks like an event.
 pub(super) fn is_event(line: &str) -> bool {
     event(line).is_some_and(|event| time_ns(event.time, SECOND_NS).is_ok())
 }
 
-/// `major,minor` in one number, as the kernel packs them.
+/// Packs `major,minor` into one number, as the kernel does.
 fn disk(device: &str) -> Option<u32> {
     let (major, minor) = device.split_once(',')?;
     let part = |text: &str, most: u64| number("device", text).ok().filter(|part| *part < most);
@@ -61,7 +61,7 @@ impl Blkparse {
         Self { action, is_over: false }
     }
 
-    /// What a line says.
+    /// Parses a line.
     pub(super) fn entry(&mut self, line: &str) -> Result<Option<Entry>, String> {
         // "CPU0 (8,0):" and "Total (8,0):" head the statistics.
         let is_head = |word: &str| word.starts_with("CPU") || word == "Total";
@@ -73,32 +73,33 @@ impl Blkparse {
             return Ok(None);
         }
         let Some(Event { device, time, action, mut rest }) = event(line) else {
-            return Err(format!("'{}' is no event", shown(line)));
+            return Err(format!("'{}' is not an event", shown(line)));
         };
         if action != self.action {
             return Ok(None);
         }
-        let flags = rest.next().ok_or("it does not say what was asked for")?;
+        let flags = rest.next().ok_or("the operation is missing")?;
         let (first, plus, count) = (rest.next(), rest.next(), rest.next());
         let range = match (first, plus, count) {
             (Some(sector), Some("+"), Some(count)) => Some((sector, count)),
             _ => None,
         };
         let time_ns = time_ns(time, SECOND_NS)?;
-        let disk = disk(device).ok_or("its device is none")?;
+        let disk = disk(device).ok_or("its device is invalid")?;
         let Some((sector, count)) = range else {
-            // A flush has no sectors; what has neither is of no interest.
+            // A flush has no sectors; other events without sectors are not requests.
             let flush = Entry { time_ns, verb: Verb::Flush, disk, offset: 0, bytes: 0 };
             return Ok(flags.starts_with('F').then_some(flush));
         };
         let (offset, bytes) = (sectors("sector", sector)?, sectors("size", count)?);
-        // What a flag stands for depends on what is before it: of F, a flush before or after.
+        // The meaning of a flag depends on its position: F is a flush before or after the
+        // operation.
         let verb = match flags.trim_start_matches('F').chars().next() {
             Some('R') => Verb::Read,
             Some('W') => Verb::Write,
             Some('D') => Verb::Trim,
             None => Verb::Flush,
-            // Commands that carry no data of the disk.
+            // Commands that transfer no data of the disk.
             _ => return Ok(None),
         };
         if bytes == 0 {

@@ -1,4 +1,4 @@
-//! The two formats of plain columns.
+//! The two column formats.
 //!
 //! Source: the README of the MSR Cambridge traces at SNIA's repository (timestamps are Windows
 //! file times, in 100 ns); MQSim's README, section on traces; the DiskSim manual, appendix on
@@ -13,12 +13,12 @@ const TICK_NS: u64 = 100;
 
 const MS_NS: f64 = 1e6;
 
-/// Whether the line names the columns, as some copies of the traces do.
+/// Returns whether the line names the columns, as in some copies of the traces.
 pub(super) fn is_msr_header(line: &str) -> bool {
     line.to_ascii_lowercase().starts_with("timestamp,hostname,")
 }
 
-/// Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime. The last need not be there.
+/// Parses Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime. The last column is optional.
 pub(super) fn msr(line: &str) -> Parsed {
     let fields = fields(line.split(','))?;
     let (time, disk, verb, offset, bytes) = match fields.as_slice() {
@@ -41,16 +41,13 @@ pub(super) fn msr(line: &str) -> Parsed {
     })
 }
 
-/// Time, device, sector, sectors, 0 for a write or 1 for a read.
+/// Parses time, device, sector, sectors, and 0 for a write or 1 for a read.
 pub(super) fn mqsim(line: &str) -> Parsed {
     let fields = fields(line.split_ascii_whitespace())?;
     let [time, disk, sector, count, flags] = fields.as_slice() else {
         return Err(format!("it has {} columns, not 5", fields.len()));
     };
-    let time_ns = match time.contains('.') {
-        true => time_ns(time, MS_NS)?,
-        false => number("time", time)?,
-    };
+    let time_ns = if time.contains('.') { time_ns(time, MS_NS)? } else { number("time", time)? };
     Ok(Entry {
         time_ns,
         verb: if number("type", flags)? & 1 == 1 { Verb::Read } else { Verb::Write },
@@ -60,12 +57,12 @@ pub(super) fn mqsim(line: &str) -> Parsed {
     })
 }
 
-/// As many fields as any format has, and one to tell that there are more.
+/// Returns at most one field more than any format has, which detects excess fields.
 fn fields<'a>(parts: impl Iterator<Item = &'a str>) -> Result<Vec<&'a str>, String> {
     Ok(parts.map(str::trim).take(8).collect())
 }
 
 fn disk_number(text: &str) -> Result<u32, String> {
     let disk = number("disk", text)?;
-    u32::try_from(disk).map_err(|_| format!("its disk {disk} is none"))
+    u32::try_from(disk).map_err(|_| format!("its disk {disk} is invalid"))
 }

@@ -1,4 +1,4 @@
-//! What fio writes with `write_iolog`, versions 2 and 3.
+//! The log that fio writes with `write_iolog`, versions 2 and 3.
 //!
 //! ```text
 //! fio version 2 iolog            fio version 3 iolog
@@ -8,33 +8,33 @@
 //! FILE wait MICROSECONDS 0
 //! ```
 //!
-//! Actions on files are passed over, and files are numbered as they come. A wait counts from the
-//! one before it. `sync` and `datasync` are flushes.
+//! Actions on files are skipped, and files are numbered in order of appearance. A wait counts from
+//! the previous one. `sync` and `datasync` are flushes.
 //!
 //! Source: fio's documentation, "Trace file format v2" and "v3"; version 3 counts time in
 //! microseconds since the job began, as fio of 2024 writes it.
 
 use super::{Entry, Verb, number, shown};
 
-/// Files that are told apart; more are an error.
+/// Maximum number of distinct files; more are an error.
 const FILES_MAX: usize = 1024;
 
-/// Bytes of a file's name.
+/// Maximum length of a file's name, in bytes.
 const NAME_BYTES_MAX: usize = 4096;
 
 const MICROSECOND_NS: u64 = 1000;
 
-/// Where in the log it is.
+/// Parser state.
 #[derive(Debug, Default)]
 pub(super) struct Iolog {
-    /// 2 or 3, once the first line was read.
+    /// 2 or 3, after the first line.
     version: Option<u32>,
     files: Vec<String>,
-    /// Of the waits so far.
+    /// Sum of the waits so far.
     now_ns: u64,
 }
 
-/// The version that a first line announces.
+/// Returns the version that a first line announces.
 pub(super) fn version(line: &str) -> Option<u32> {
     match line.trim() {
         "fio version 2 iolog" => Some(2),
@@ -45,14 +45,15 @@ pub(super) fn version(line: &str) -> Option<u32> {
 
 fn microseconds(text: &str) -> Result<u64, String> {
     let ns = number("time", text)?.checked_mul(MICROSECOND_NS);
-    ns.ok_or_else(|| format!("its time '{}' is none", shown(text)))
+    ns.ok_or_else(|| format!("its time '{}' is invalid", shown(text)))
 }
 
 impl Iolog {
-    /// What a line says.
+    /// Parses a line.
     pub(super) fn entry(&mut self, line: &str) -> Result<Option<Entry>, String> {
         let Some(log_version) = self.version else {
-            let first = version(line).ok_or("it must say 'fio version 2 iolog' or 3");
+            let first = version(line)
+                .ok_or("the first line must be 'fio version 2 iolog' or 'fio version 3 iolog'");
             self.version = Some(first?);
             return Ok(None);
         };
@@ -62,7 +63,7 @@ impl Iolog {
             _ => self.now_ns,
         };
         let (file, action) = (fields.next().unwrap_or_default(), fields.next());
-        let action = action.ok_or("it has no action")?;
+        let action = action.ok_or("the action is missing")?;
         if matches!(action, "add" | "open" | "close") {
             return Ok(None);
         }
@@ -70,7 +71,7 @@ impl Iolog {
         let verb = match action {
             "wait" if log_version == 2 => {
                 let wait_ns = microseconds(range.0.unwrap_or_default())?;
-                self.now_ns = self.now_ns.checked_add(wait_ns).ok_or("it waits too long")?;
+                self.now_ns = self.now_ns.checked_add(wait_ns).ok_or("its wait is too long")?;
                 return Ok(None);
             }
             "read" => Verb::Read,
@@ -85,18 +86,18 @@ impl Iolog {
             (_, (Some(offset), Some(bytes))) => {
                 (number("offset", offset)?, number("length", bytes)?)
             }
-            _ => return Err("it has no offset and length".to_owned()),
+            _ => return Err("offset and length are missing".to_owned()),
         };
         Ok(Some(Entry { time_ns, verb, disk, offset, bytes }))
     }
 
-    /// The number of a file.
+    /// Returns the number of a file.
     fn file(&mut self, name: &str) -> Result<u32, String> {
         if let Some(number) = self.files.iter().position(|known| known == name) {
             return Ok(number as u32);
         }
         if self.files.len() == FILES_MAX || name.len() > NAME_BYTES_MAX {
-            return Err(format!("it names more than {FILES_MAX} files, or one too long"));
+            return Err(format!("more than {FILES_MAX} files, or a file name that is too long"));
         }
         self.files.push(name.to_owned());
         Ok(self.files.len() as u32 - 1)

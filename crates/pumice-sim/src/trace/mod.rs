@@ -1,15 +1,15 @@
-//! Requests that somebody recorded, read line by line, whatever the length of the file.
+//! Recorded requests, read line by line from files of any length.
 //!
 //! | format | a line | time |
 //! |---|---|---|
 //! | `msr` | Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime | 100 ns since 1601 |
 //! | `mqsim` | time, device, sector, sectors, 0 write or 1 read | ns; DiskSim's, with a point, ms |
-//! | `blkparse` | what blkparse prints by itself: events Q, or D where there are no Q | s |
-//! | `iolog` | what fio writes: file, action, offset, length; version 3 with the time before | us |
+//! | `blkparse` | default output of blkparse: events Q, or D if there are no Q | s |
+//! | `iolog` | fio's log: file, action, offset, length; version 3 begins with the time | us |
 //!
-//! A sector has 512 bytes. Of several disks one is read: the first that occurs, or the one that is
-//! asked for. Nothing is allocated for what a line says but the names of an iolog's files, which
-//! are counted; no line may be longer than 64 KiB.
+//! A sector has 512 bytes. If a trace has several disks, one is read: the first that occurs, or the
+//! requested one. Parsing a line allocates nothing except the names of an iolog's files, whose
+//! number is limited; a line may have at most 64 KiB.
 
 mod blkparse;
 mod columns;
@@ -25,21 +25,21 @@ use blkparse::Blkparse;
 use iolog::Iolog;
 
 use super::log_drive::Verb;
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
-/// Longest line in bytes (arbitrary: those of all formats are far shorter).
+/// Longest line in bytes (arbitrary: lines of all formats are far shorter).
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// Longest request in bytes: a longer one is a mistake (arbitrary).
+/// Longest request in bytes: a longer one is an error (arbitrary).
 const REQUEST_BYTES_MAX: u64 = 1 << 30;
 
-/// Largest offset in bytes: beyond the largest drive that can be described.
+/// Largest offset in bytes: beyond the largest drive that a profile can describe.
 const OFFSET_MAX: u64 = 1 << 60;
 
-/// Bytes of a sector, in which three of the formats count.
+/// Bytes of a sector, the unit of three of the formats.
 const SECTOR_BYTES: u64 = 512;
 
-/// How a trace is written down.
+/// The format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// CSV of Microsoft Research Cambridge, as SNIA distributes it.
@@ -55,39 +55,39 @@ pub enum Format {
 /// A recorded request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// When it was made, in ns since anything.
+    /// Time of the request, in ns since an arbitrary moment.
     pub time_ns: u64,
-    /// What was asked for.
+    /// Kind of the request.
     pub verb: Verb,
-    /// Which disk or file; the one that a [`Reader`] was asked for.
+    /// Number of the disk or file; the one that the [`Reader`] was asked for.
     pub disk: u32,
-    /// Where, in bytes; 0 of a flush.
+    /// Offset in bytes; 0 for a flush.
     pub offset: u64,
-    /// How much, in bytes; 0 of a flush.
+    /// Length in bytes; 0 for a flush.
     pub bytes: u64,
 }
 
-/// How a trace is read.
+/// Options of a trace reader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// What it is; found out from its beginning if absent.
+    /// Format; detected from the beginning of the trace if absent.
     pub format: Option<Format>,
-    /// Lines that cannot be read are counted, instead of an error.
+    /// Whether lines that cannot be parsed are counted instead of returned as an error.
     pub skips_bad: bool,
-    /// Which disk; the first that occurs if absent.
+    /// Number of the disk to read; the first that occurs if absent.
     pub disk: Option<u32>,
 }
 
-/// What was left out so far.
+/// Lines and requests that were skipped so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Lines that could not be read.
+    /// Lines that could not be parsed.
     pub bad_lines: u64,
     /// Requests of other disks.
     pub other_disks: u64,
 }
 
-/// Reads entries.
+/// Reads the entries of a trace.
 #[derive(Debug)]
 pub struct Reader<R> {
     source: BufReader<R>,
@@ -107,10 +107,10 @@ enum Parser {
 }
 
 impl Format {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 4] = [Self::Msr, Self::Mqsim, Self::Blkparse, Self::Iolog];
 
-    /// Its name on the command line.
+    /// Returns the name of the format on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Msr => "msr",
@@ -120,7 +120,7 @@ impl Format {
         }
     }
 
-    /// What the beginning of a file seems to be.
+    /// Detects the format from the beginning of a file.
     pub fn detect(beginning: &[u8]) -> Option<Self> {
         let text = String::from_utf8_lossy(beginning);
         let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
@@ -149,26 +149,28 @@ impl FromStr for Format {
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let names = Self::ALL.map(Self::name).join(", ");
         let known = Self::ALL.into_iter().find(|format| format.name() == text);
-        known.ok_or_else(|| format!("'{text}' is no format of traces: give one of {names}"))
+        known.ok_or_else(|| format!("invalid trace format '{text}': expected one of {names}"))
     }
 }
 
 fn invalid(what: String) -> Error {
-    Error::new(ErrorKind::InvalidInput, what)
+    Error::InvalidInput(what.into())
 }
 
 impl<R: Read> Reader<R> {
-    /// A reader from the beginning of `source`, which is read ahead by 64 KiB.
+    /// Creates a reader at the beginning of `source`, which it reads in units of 64 KiB.
     ///
     /// # Errors
-    /// `InvalidInput` if nobody says what it is and it is nothing known; the operating system's.
+    /// `InvalidInput` if the format is neither given nor detected; `Io`.
     pub fn new(source: R, options: Options) -> Result<Self> {
         let mut source = BufReader::with_capacity(LINE_BYTES_MAX, source);
-        let beginning = source.fill_buf().map_err(|error| Error::os("cannot read", error))?;
+        let beginning = source
+            .fill_buf()
+            .map_err(|error| Error::Io { what: "cannot read".into(), source: error })?;
         let format = options.format.or_else(|| Format::detect(beginning));
         let Some(format) = format else {
             let names = Format::ALL.map(Format::name).join(", ");
-            return Err(invalid(format!("is no trace of a known format: {names}")));
+            return Err(invalid(format!("not a trace of a known format ({names})")));
         };
         let parser = match format {
             Format::Msr => Parser::Msr,
@@ -180,7 +182,7 @@ impl<R: Read> Reader<R> {
         Ok(Self { source, parser, options, line: Vec::new(), line_number: 0, left_out })
     }
 
-    /// What it reads.
+    /// Returns the format of the trace.
     pub fn format(&self) -> Format {
         match self.parser {
             Parser::Msr => Format::Msr,
@@ -190,26 +192,26 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// What was left out so far.
+    /// Returns what was skipped so far.
     pub fn left_out(&self) -> LeftOut {
         self.left_out
     }
 
-    /// Number of the line that was read last, from 1.
+    /// Returns the number of the line that was read last, from 1.
     pub fn line_number(&self) -> u64 {
         self.line_number
     }
 
-    /// The next request, or nothing at the end.
+    /// Returns the next request, or `None` at the end.
     ///
     /// # Errors
-    /// `InvalidInput` with its number for a line that cannot be read, unless such are skipped; the
-    /// operating system's.
+    /// `InvalidInput` with the line number for a line that cannot be parsed, unless such lines are
+    /// skipped; `Io`.
     pub fn next_entry(&mut self) -> Result<Option<Entry>> {
         loop {
             let found = match self.read_line()? {
                 None => return Ok(None),
-                Some(false) => Err("it is longer than 64 KiB".to_owned()),
+                Some(false) => Err("longer than 64 KiB".to_owned()),
                 Some(true) => self.parse(),
             };
             match found {
@@ -223,15 +225,17 @@ impl<R: Read> Reader<R> {
                 Err(_) if self.options.skips_bad => self.left_out.bad_lines += 1,
                 Err(what) => {
                     let (number, format) = (self.line_number, self.format());
-                    return Err(invalid(format!("line {number} is no {format}: {what}")));
+                    return Err(invalid(format!(
+                        "line {number} is not a line of format {format}: {what}"
+                    )));
                 }
             }
         }
     }
 
-    /// Reads the next line; gives whether it was short enough, or nothing at the end.
+    /// Reads the next line. Returns whether it was short enough, or `None` at the end.
     fn read_line(&mut self) -> Result<Option<bool>> {
-        let failed = |error| Error::os("cannot read", error);
+        let failed = |error| Error::Io { what: "cannot read".into(), source: error };
         self.line.clear();
         let most = LINE_BYTES_MAX as u64 + 1;
         let got = self.source.by_ref().take(most).read_until(b'\n', &mut self.line);
@@ -248,9 +252,9 @@ impl<R: Read> Reader<R> {
         Ok(Some(false))
     }
 
-    /// What the line says: a request, nothing of interest, or what is wrong.
+    /// Parses the line. Returns a request, `None` for a line without one, or what is wrong.
     fn parse(&mut self) -> std::result::Result<Option<Entry>, String> {
-        let line = str::from_utf8(&self.line).map_err(|_| "it is no text".to_owned())?.trim();
+        let line = str::from_utf8(&self.line).map_err(|_| "not valid UTF-8".to_owned())?.trim();
         if line.is_empty() {
             return Ok(None);
         }
@@ -265,12 +269,12 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// An entry of a possible size.
+/// Checks that an entry has a possible size.
 fn checked(entry: Entry) -> std::result::Result<Entry, String> {
     let Entry { verb, offset, bytes, .. } = entry;
     match verb {
         Verb::Flush => Ok(Entry { offset: 0, bytes: 0, ..entry }),
-        // A trim may be of a whole drive.
+        // A trim may cover a whole drive.
         Verb::Trim if bytes > 0 && bytes <= OFFSET_MAX && offset <= OFFSET_MAX => Ok(entry),
         _ if bytes == 0 => Err("a request of no bytes".to_owned()),
         _ if bytes > REQUEST_BYTES_MAX => Err(format!("a request of {bytes} bytes")),
@@ -279,29 +283,29 @@ fn checked(entry: Entry) -> std::result::Result<Entry, String> {
     }
 }
 
-/// A whole number.
+/// Parses an integer.
 fn number(name: &str, text: &str) -> std::result::Result<u64, String> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let parsed = text.parse().ok().filter(|_| digits);
-    parsed.ok_or_else(|| format!("its {name} '{}' is no number", shown(text)))
+    parsed.ok_or_else(|| format!("its {name} '{}' is not a number", shown(text)))
 }
 
-/// A number of sectors, in bytes.
+/// Parses a number of sectors, and returns it in bytes.
 fn sectors(name: &str, text: &str) -> std::result::Result<u64, String> {
     let bytes = number(name, text)?.checked_mul(SECTOR_BYTES);
     bytes.ok_or_else(|| format!("its {name} '{}' is too large", shown(text)))
 }
 
-/// A number of units with decimals, in ns.
+/// Parses a decimal number of units, and returns it in ns.
 fn time_ns(text: &str, unit_ns: f64) -> std::result::Result<u64, String> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let value = text.parse::<f64>().ok().filter(|_| is_plain);
     let ns = value.map(|value| (value * unit_ns).round());
     let ns = ns.filter(|ns| *ns < u64::MAX as f64);
-    ns.map(|ns| ns as u64).ok_or_else(|| format!("its time '{}' is none", shown(text)))
+    ns.map(|ns| ns as u64).ok_or_else(|| format!("its time '{}' is invalid", shown(text)))
 }
 
-/// The beginning of a field, for a message.
+/// Returns the beginning of a field, for a message.
 fn shown(text: &str) -> String {
     let plain = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
     text.chars().take(24).map(plain).collect()

@@ -141,7 +141,7 @@ fn a_bad_line_is_named_or_counted() {
         (Format::Mqsim, MQSIM, "48513000 0 18446744073709551615 16 1", "too large"),
         (Format::Mqsim, MQSIM, "48513000 9999999999 1 16 1", "disk"),
         (Format::Blkparse, &BLKPARSE[..300], "  8,0  3  2  x.0  697  Q  W 1 + 8 [k]", "time"),
-        (Format::Blkparse, &BLKPARSE[..300], "what is this", "no event"),
+        (Format::Blkparse, &BLKPARSE[..300], "what is this", "not an event"),
         (Format::Iolog, IOLOG_2, "/dev/sdb write 4096", "length"),
         (Format::Iolog, IOLOG_2, "/dev/sdb erase 4096 4096", "erase"),
         (Format::Iolog, IOLOG_3, "nvme write 0 4096", "time"),

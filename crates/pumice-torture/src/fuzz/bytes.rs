@@ -1,8 +1,8 @@
-//! Targets for the decoders of `format`: superblock, segment header, batch, record; leaves and
-//! directory pages of the map; what a checkpoint consists of.
+//! Fuzz targets for the decoders of `format`: superblock, segment header, batch, record; leaves and
+//! directory pages of the map; the parts of a checkpoint.
 //!
-//! Each decodes the input as it is, then once more with its checksum put right. What is taken for
-//! good must encode to the same bytes again; a superblock to the same values, as a reader ignores
+//! Each target decodes the input unmodified, then once more with a corrected checksum. Accepted
+//! input must encode to identical bytes; a superblock to equal values, because a reader ignores
 //! some of its fields.
 
 use uuid::Uuid;
@@ -19,28 +19,28 @@ use pumice_drive::format::{
     encode_page, encode_run, meta_payload,
 };
 
-/// Where the checksum stands in superblocks and segment headers.
+/// Offset of the checksum in superblocks and segment headers.
 const CHECKSUM_AT: usize = 16;
 
-/// Where the checksum stands in batch headers.
+/// Offset of the checksum in batch headers.
 const BATCH_CHECKSUM_AT: usize = 8;
 
-/// Blocks of host data that `record` sends through the codecs at most.
+/// Maximum number of blocks of host data that `record` passes through the codecs.
 const ROUND_TRIP_BLOCKS_MAX: usize = 8;
 
-/// A superblock slot; the input is its beginning.
+/// Decodes a superblock slot that begins with the input.
 pub fn superblock(input: &[u8]) -> bool {
     settle(Superblock::decode(input));
     let mut slot = filled::<SUPERBLOCK_BYTES>(input);
     seal(&mut slot, CHECKSUM_AT);
     let Ok(found) = Superblock::decode(&slot) else { return false };
     assert_eq!(found.impossible(), None);
-    assert_eq!(Superblock::decode(&found.encode()).expect("was good before"), found);
+    assert_eq!(Superblock::decode(&found.encode()).expect("was valid before"), found);
     true
 }
 
-/// A segment header; the input is its beginning. It is read as that of the drive and segment that
-/// it names, and of others.
+/// Decodes a segment header that begins with the input, as one of the drive and segment that it
+/// names, and as one of others.
 pub fn segment(input: &[u8]) -> bool {
     settle(SegmentHeader::decode(input, Uuid::nil(), SegmentId(0)));
     let mut bytes = filled::<SEGMENT_HEADER_BYTES>(input);
@@ -52,12 +52,12 @@ pub fn segment(input: &[u8]) -> bool {
     let Ok(Some(found)) = SegmentHeader::decode(&bytes, uuid, segment) else { return false };
     let mut again = [0; SEGMENT_HEADER_BYTES];
     found.encode_into(&mut again);
-    assert!(again == bytes, "there is one way only to write a segment header");
+    assert!(again == bytes, "a segment header has a single encoding");
     true
 }
 
-/// A batch: one byte that says what to put right (bit 0 the length of the body, bit 1 the records'
-/// checksums), a batch header, its body.
+/// Decodes a batch. Input: one byte that selects corrections (bit 0 the length of the body, bit 1
+/// the checksums of the records), a batch header, its body.
 pub fn batch(input: &[u8]) -> bool {
     let Some((&mode, input)) = input.split_first() else { return false };
     settle(BatchHeader::decode(input));
@@ -73,12 +73,12 @@ pub fn batch(input: &[u8]) -> bool {
     let Ok((header, checksum)) = BatchHeader::decode(head) else { return false };
     let mut again = [0; BATCH_HEADER_BYTES];
     assert_eq!(header.encode_into(&mut again), checksum);
-    assert!(again == *head, "there is one way only to write a batch header");
+    assert!(again == *head, "a batch header has a single encoding");
     let records = body.len().min(header.record_bytes as usize);
     walk(&header, &mut body[..records], mode & 2 != 0)
 }
 
-/// Walks the records as replay does; gives whether they are as many and as long as they must be.
+/// Walks the records as replay does; returns whether their number and length match the header.
 fn walk(header: &BatchHeader, records: &mut [u8], put_right: bool) -> bool {
     let (mut at, mut chain) = (0, 0);
     for _ in 0..header.record_count {
@@ -103,9 +103,9 @@ fn walk(header: &BatchHeader, records: &mut [u8], put_right: bool) -> bool {
     at == records.len() && (put_right || chain == header.records_checksum)
 }
 
-/// One record and what its payload decodes to: one byte that says what to put right (bit 0 the
-/// payload's length and checksum) and what to do besides (bit 1: take the payload for host data
-/// and send it through every codec), a record header, its sources, a payload.
+/// Decodes one record and its payload. Input: one byte that selects corrections (bit 0: the length
+/// and checksum of the payload) and further work (bit 1: pass the payload as host data through
+/// every codec), a record header, its sources, a payload.
 pub fn record(input: &[u8]) -> bool {
     let Some((&mode, input)) = input.split_first() else { return false };
     let place = RecordPlace { generation: 1 << 32, segment: SegmentId(3), offset: 4096 + 128 };
@@ -130,7 +130,7 @@ pub fn record(input: &[u8]) -> bool {
     let sources: Vec<_> = record.sources(&bytes).collect();
     let mut again = vec![0; head.len()];
     record.encode_into(place, &sources, &mut again);
-    assert_eq!(again, head, "there is one way only to write a record");
+    assert_eq!(again, head, "a record has a single encoding");
     match record {
         Record::Data { lba_count, encoding, payload_checksum, stored_bytes, .. } => {
             assert!((1..=FRAME_BLOCKS_MAX).contains(&lba_count));
@@ -151,27 +151,27 @@ pub fn record(input: &[u8]) -> bool {
     }
 }
 
-/// Whether a payload decodes to `raw_bytes`, which its header says and limits hold.
+/// Returns whether a payload decodes to `raw_bytes`, a number from its header that limits bound.
 fn decodes(encoding: u8, payload: &[u8], raw_bytes: usize) -> bool {
     let Some(encoding) = Encoding::from_u8(encoding) else { return false };
     Decompressor::new().decompress(encoding, payload, &mut vec![0; raw_bytes]).is_ok()
 }
 
-/// What places in the map lie within.
+/// Bounds of addresses in the map.
 const LIMITS: MapLimits = MapLimits { segment_count: 8, segment_bytes: SEGMENT_BYTES_MIN };
 
-/// A leaf of the map, or a page of its directory: one byte that says which (bit 0: a page, of which
-/// the input is the beginning), its bytes.
+/// Decodes a leaf of the map, or a page of its directory that begins with the input. Input: one
+/// byte that selects one (bit 0: a page), its bytes.
 pub fn leaf(input: &[u8]) -> bool {
     let Some((&mode, input)) = input.split_first() else { return false };
     if mode & 1 != 0 {
         settle(decode_page(input, &LIMITS));
         let page = filled::<DIRECTORY_PAGE_BYTES>(input);
         let Ok(entries) = decode_page(&page, &LIMITS) else { return false };
-        assert!(encode_page(&entries) == page, "there is one way only to write a page");
+        assert!(encode_page(&entries) == page, "a page has a single encoding");
         for packed in entries {
-            let entry = DirectoryEntry::unpack(packed).expect("was possible before");
-            assert_eq!(entry.pack(), packed, "there is one way only to write an entry");
+            let entry = DirectoryEntry::unpack(packed).expect("was valid before");
+            assert_eq!(entry.pack(), packed, "an entry has a single encoding");
         }
         return true;
     }
@@ -180,19 +180,19 @@ pub fn leaf(input: &[u8]) -> bool {
     for (start, content) in runs {
         encode_run(start, content, &mut again);
     }
-    assert!(again == input, "there is one way only to write a leaf");
+    assert!(again == input, "a leaf has a single encoding");
     true
 }
 
-/// What a checkpoint consists of: one byte that says what (metadata payload, root, entries of the
-/// segment table, dropped ranges), its bytes.
+/// Decodes a part of a checkpoint. Input: one byte that selects it (metadata payload, root, entries
+/// of the segment table, dropped ranges), its bytes.
 pub fn checkpoint(input: &[u8]) -> bool {
     let Some((&mode, input)) = input.split_first() else { return false };
     match mode % 4 {
         0 => meta_payload(input).is_ok_and(|(_, encoded)| encoded.len() < input.len()),
         1 => {
             let Ok(root) = Root::decode(input) else { return false };
-            assert_eq!(Root::decode(&root.encode()).expect("was good before"), root);
+            assert_eq!(Root::decode(&root.encode()).expect("was valid before"), root);
             assert_eq!(root.encode().len(), input.len());
             true
         }
@@ -200,20 +200,21 @@ pub fn checkpoint(input: &[u8]) -> bool {
             let Ok(entry) = TableEntry::decode(bytes) else { return false };
             let mut again = Vec::new();
             entry.encode_into(&mut again);
-            assert!(again == bytes || !entry.in_use, "there is one way only to write an entry");
+            assert!(again == bytes || !entry.in_use, "an entry has a single encoding");
             true
         }),
         _ => every(input, DroppedRange::BYTES, |bytes| {
             let Ok(range) = DroppedRange::decode(bytes) else { return false };
             let mut again = Vec::new();
             range.encode_into(&mut again);
-            assert!(again == bytes, "there is one way only to write a range");
+            assert!(again == bytes, "a range has a single encoding");
             true
         }),
     }
 }
 
-/// Whether every piece of `bytes` bytes of a list is taken for good; the last may be cut off.
+/// Returns whether every piece of `bytes` bytes of a list is accepted; the last piece may be
+/// truncated.
 fn every(list: &[u8], bytes: usize, taken: impl Fn(&[u8]) -> bool) -> bool {
     list.chunks(bytes).all(taken)
 }
@@ -229,14 +230,14 @@ fn round_trip(data: &[u8]) {
         let (encoding, length) = Compressor::new(codec).compress(&data, &mut target);
         assert!(length <= data.len(), "a payload grew");
         let result = Decompressor::new().decompress(encoding, &target[..length], &mut decoded);
-        assert!(result.is_ok() && decoded == data, "{codec} does not give back what it took");
+        assert!(result.is_ok() && decoded == data, "{codec} does not return its input");
     }
 }
 
-/// Takes note that a decoder came back, whatever it says.
+/// Discards the outcome of a decoder: only its return counts.
 fn settle<T>(_outcome: Result<T>) {}
 
-/// `input` and then zeroes, or its beginning.
+/// Returns `input` padded with zeroes, or its beginning.
 fn filled<const N: usize>(input: &[u8]) -> [u8; N] {
     let mut bytes = [0; N];
     let length = input.len().min(N);
@@ -244,15 +245,15 @@ fn filled<const N: usize>(input: &[u8]) -> [u8; N] {
     bytes
 }
 
-/// Puts a CRC-64 over all of `bytes` at `at`, which counts as zero in it.
+/// Writes the CRC-64 of all of `bytes` at `at`; the field counts as zero in it.
 fn seal(bytes: &mut [u8], at: usize) {
     bytes[at..at + 8].fill(0);
     let checksum = crc64(bytes);
     bytes[at..at + 8].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// Puts the checksum of the record header at the start of `bytes`, and of as many sources as it
-/// names, right for `place`; nothing if they are cut off.
+/// Writes the checksum of the record header at the start of `bytes`, and of its sources, for
+/// `place`; does nothing if they are truncated.
 fn seal_record(bytes: &mut [u8], place: RecordPlace) {
     let Some(&source_count) = bytes.get(17) else { return };
     let length = RECORD_HEADER_BYTES + usize::from(source_count) * SOURCE_BYTES;

@@ -1,27 +1,27 @@
-//! A small drive's medium, written as a script says: every checksum, length and link of the chain
-//! right, except where the script says otherwise. So a fuzzer reaches what lies behind the
-//! checksums, and a few bytes are enough for a log of several segments and a checkpoint.
+//! A small drive's medium, written from a script: every checksum, length and link of the chain is
+//! valid, except where the script overrides it. So a fuzzer reaches the code after the checksums,
+//! and a few bytes are enough for a log of several segments and a checkpoint.
 //!
 //! ```text
-//! script   verb u8 | arguments | verb u8 | arguments | ...     what is missing reads as zero
+//! script   verb u8 | arguments | verb u8 | arguments | ...     missing bytes read as zero
 //! number   0..=0xef itself | 0xf0..=0xf7 and 1 to 8 bytes | 0xf8..=0xff just below 2^64
 //! ```
 //!
 //! | verb | arguments |
 //! |---|---|
-//! | 0 segment | u8: number in the low 6 bits, stream above: the stream goes on there, announced |
+//! | 0 segment | u8: number in the low 6 bits, stream above: the stream continues there, announced |
 //! | 1 seal | the batch |
 //! | 2 data | lba, blocks, encoding u8, length u8, bytes: a frame with that payload |
 //! | 3 frame | lba, blocks u8, codec u8, byte u8: a frame as the codec encodes it |
 //! | 4 fill, 5 trim | lba, blocks (and byte u8) |
-//! | 6 superblock | field u8, number: another value from now on |
-//! | 7 segment, 8 batch | field u8, number: another value in the header of the next one |
-//! | 9 damage | segment u8 (12, 13: slot 0, 1), offset, byte u8: changes a byte in the end |
-//! | 10 slot | the other slot keeps the superblock as it is now; the revision rises |
-//! | 11 write | the drive shall be written to |
+//! | 6 superblock | field u8, number: replaces a value from now on |
+//! | 7 segment, 8 batch | field u8, number: replaces a value in the next header |
+//! | 9 damage | segment u8 (12, 13: slot 0, 1), offset, byte u8: changes a byte at the end |
+//! | 10 slot | the other slot keeps the present superblock; the revision increases |
+//! | 11 write | the drive is written to |
 //! | 12 checkpoint | of everything so far; see `metadata` |
-//! | 13 edit | kind u8, width u8, offset, number: another value in the next metadata of a kind |
-//! | 14 moved | lba, blocks u8, byte u8, origin, twist u8: a frame moved from where they are |
+//! | 13 edit | kind u8, width u8, offset, number: replaces a value in the next metadata of a kind |
+//! | 14 moved | lba, blocks u8, byte u8, origin, twist u8: a frame moved from its address |
 //! | 15 dropped | first leaf, end, byte u8 (0: a hole): a dropped range of the next checkpoint |
 
 mod metadata;
@@ -43,28 +43,28 @@ use pumice_drive::format::{
     SegmentHeader, Source, Stream, Superblock, chain_record, chain_start, generation,
 };
 
-/// Segments that can be written; the superblock may tell of another number. A drive that keeps
-/// back what it must for garbage collection and checkpoints takes writes with so many.
+/// Number of segments that can be written; the superblock can state another number. A drive with
+/// its reserves for garbage collection and checkpoints accepts writes with this many.
 const SEGMENTS: u32 = 12;
 
-/// Verbs obeyed; a longer script ends there. Bounds the work and memory of one image.
+/// Maximum number of verbs; a longer script is cut off. Bounds the work and memory of one image.
 const VERBS_MAX: usize = 2000;
 
-/// Blocks of a frame that a codec encodes at most.
+/// Maximum number of blocks of a frame that a codec encodes.
 const FRAME_BLOCKS: usize = 8;
 
-/// What a medium holds.
+/// The content of a medium.
 pub(super) struct Image {
     /// Both slots.
     pub(super) superblocks: [[u8; SUPERBLOCK_BYTES]; 2],
-    /// The used beginnings of segments: whole multiples of 4096 bytes.
+    /// The used prefixes of segments: multiples of 4096 bytes.
     pub(super) segments: BTreeMap<u32, Vec<u8>>,
-    /// Whether the drive shall be written to.
+    /// Whether the drive is written to.
     pub(super) is_written_to: bool,
 }
 
 impl Image {
-    /// A segment's bytes as a medium takes them.
+    /// Returns a segment's bytes as a medium accepts them.
     pub(super) fn buffer(bytes: &[u8]) -> Arc<AlignedBuffer> {
         let mut buffer = AlignedBuffer::zeroed(bytes.len());
         buffer.copy_from_slice(bytes);
@@ -116,15 +116,22 @@ impl<'a> Script<'a> {
     }
 }
 
-/// Where a stream goes on.
+/// The end of a stream.
 struct Tail {
-    /// The segment's header; `segment` is where it stands, whatever the header says.
+    /// The segment's header; `segment` is the actual segment, whatever the header states.
     header: SegmentHeader,
-    /// 0 until its first batch.
+    /// Bytes used; 0 until the first batch.
     used: usize,
 }
 
-/// A record that waits for its batch.
+/// The blocks of a frame.
+#[derive(Clone, Copy)]
+struct FrameRange {
+    lba: u64,
+    blocks: u8,
+}
+
+/// A record in the open batch.
 struct Pending {
     record: Record,
     sources: Vec<Source>,
@@ -206,14 +213,20 @@ impl Writer {
                 let (lba, blocks) = (script.number(), script.number() as u8);
                 let (encoding, length) = (script.byte(), script.byte());
                 let payload = script.bytes(length.into()).to_vec();
-                self.data(Stream::Host, (lba, blocks), encoding, payload, Vec::new());
+                self.data(Stream::Host, FrameRange { lba, blocks }, encoding, payload, Vec::new());
             }
             3 => {
                 let (lba, blocks) = (script.number(), script.byte());
                 let (codec, byte) = (script.byte(), script.byte());
                 let blocks = usize::from(blocks) % FRAME_BLOCKS + 1;
                 let (encoding, payload) = encode(blocks, codec, byte);
-                self.data(Stream::Host, (lba, blocks as u8), encoding, payload, Vec::new());
+                self.data(
+                    Stream::Host,
+                    FrameRange { lba, blocks: blocks as u8 },
+                    encoding,
+                    payload,
+                    Vec::new(),
+                );
             }
             4 => {
                 let (lba, lba_count) = (Lba(script.number()), script.number());
@@ -242,13 +255,13 @@ impl Writer {
         }
     }
 
-    /// A free segment that was never used, or the last.
+    /// Returns a free segment that was never used, or the last one.
     fn unused(&self) -> u32 {
         let unused = (0..SEGMENTS).find(|number| !self.model.uses.contains_key(number));
         unused.unwrap_or(SEGMENTS - 1)
     }
 
-    /// Lets a stream go on in a segment, and says so where a reader looks for it.
+    /// Continues a stream in a segment, and announces it as a reader expects.
     fn open_segment(&mut self, stream: Stream, number: u32) {
         self.ordinal += 1;
         let segment = SegmentId(number);
@@ -275,7 +288,7 @@ impl Writer {
         self.tails[stream as usize] = Some(Tail { header, used: 0 });
     }
 
-    /// The header as it is written in front of a segment's first batch.
+    /// Returns the header that is written before a segment's first batch.
     fn segment_header(&mut self, header: &SegmentHeader) -> SegmentHeader {
         let mut header = header.clone();
         header.first_seq = SeqNo(self.seq.wrapping_add(1));
@@ -299,14 +312,14 @@ impl Writer {
     fn data(
         &mut self,
         stream: Stream,
-        (lba, blocks): (u64, u8),
+        range: FrameRange,
         encoding: u8,
         payload: Vec<u8>,
         sources: Vec<Source>,
     ) {
         let record = Record::Data {
-            lba: Lba(lba),
-            lba_count: blocks.into(),
+            lba: Lba(range.lba),
+            lba_count: range.blocks.into(),
             source_count: sources.len() as u8,
             encoding,
             stored_bytes: payload.len() as u32,
@@ -319,7 +332,7 @@ impl Writer {
         self.push(Stream::Host, record, Vec::new(), Vec::new());
     }
 
-    /// Takes a record into its stream's batch, unless it would not fit any more; gives its place.
+    /// Adds a record to its stream's batch if it fits; returns its place.
     fn push(
         &mut self,
         stream: Stream,
@@ -491,7 +504,7 @@ impl Writer {
     }
 }
 
-/// A frame of `blocks` blocks as a codec encodes it.
+/// Returns a frame of `blocks` blocks as a codec encodes it.
 fn encode(blocks: usize, codec: u8, byte: u8) -> (u8, Vec<u8>) {
     let codec = match codec % 3 {
         0 => Codec::None,

@@ -1,37 +1,41 @@
-//! Entry points of the fuzzers: one function a target, from bytes that anyone may have made.
+//! Entry points of the fuzzers: one function per target, for bytes from untrusted sources.
 //!
-//! * `bytes`: the decoders of `format`, and `codec` behind them.
-//! * `image`: a small drive's medium, written as a script says, its checksums right; a checkpoint
-//!   if the script has one.
+//! * `bytes`: the decoders of `format`, and `codec` below them.
+//! * `image`: a small drive's medium, written from a script with valid checksums; a checkpoint if the
+//!   script has one.
 //! * `open`: opens and checks such a medium.
-//! * `nbd`: a client of the NBD server.
+//! * `nbd`: the NBD server against any client; `nbd_client`: the client against any server.
+//! * `files`: traces, results of benchmarks, partial results of scans.
 //!
-//! An entry point panics when something is wrong and else says whether the input was taken for
-//! good: a corpus of which nothing is taken tests nothing. The fuzzers in `fuzz/` call them with
-//! the feature `fuzz`; `tests` calls them with every file of `fuzz/corpus/`, without a fuzzer.
-//! Deliberately absent: state between two calls (but for the runtime that sockets need), so that
-//! an input found does the same again.
+//! An entry point panics when a promise is broken; otherwise it returns whether the input was
+//! accepted: a corpus without accepted inputs tests nothing. The fuzzers in `fuzz/` call the entry
+//! points; `tests` calls them with every file of `fuzz/corpus/`, without a fuzzer. No state
+//! survives a call (except the runtime that sockets need), so that an input reproduces its failure.
 //!
-//! A decoder is rarely reached behind a checksum. So the targets put the checksums right first,
-//! by the offsets of `docs/format.md` and not with the encoders that they are held against.
+//! Random bytes rarely pass a checksum. So the targets correct the checksums first, by the offsets
+//! of `docs/format.md` and not with the encoders under test.
 
 mod bytes;
+mod files;
 mod image;
 mod nbd;
+mod nbd_client;
 mod open;
 #[cfg(test)]
 mod tests;
 
 pub use bytes::{batch, checkpoint, leaf, record, segment, superblock};
+pub use files::{bench_results, scan_partial, trace};
 pub use nbd::{nbd_handshake, nbd_transmission};
+pub use nbd_client::nbd_client;
 pub use open::open;
 
-/// What a fuzzer calls: says whether the input was taken for good.
+/// A fuzz entry point; returns whether the input was accepted.
 pub type EntryPoint = fn(&[u8]) -> bool;
 
 /// Every target: its name in `fuzz/fuzz_targets/` and `fuzz/corpus/`, and its entry point. A new
-/// one takes a line here, a binary in `fuzz/` and a few seeds.
-pub const TARGETS: [(&str, EntryPoint); 9] = [
+/// target needs a line here, a binary in `fuzz/`, its name in the Makefile, and a few seeds.
+pub const TARGETS: [(&str, EntryPoint); 13] = [
     ("superblock", superblock),
     ("segment", segment),
     ("batch", batch),
@@ -41,4 +45,8 @@ pub const TARGETS: [(&str, EntryPoint); 9] = [
     ("open", open),
     ("nbd_handshake", nbd_handshake),
     ("nbd_transmission", nbd_transmission),
+    ("nbd_client", nbd_client),
+    ("trace", trace),
+    ("bench_results", bench_results),
+    ("scan_partial", scan_partial),
 ];

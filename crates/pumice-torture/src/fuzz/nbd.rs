@@ -1,8 +1,9 @@
-//! Targets for the NBD server: the bytes of one client, from the first or after the handshake.
+//! Fuzz targets for the NBD server: the bytes of one client, from the beginning or after the
+//! handshake.
 //!
-//! Server and client share one thread and a pair of sockets. The client sends its bytes, says that
-//! no more will come, and takes all that the server answers; the server must then let it go. The
-//! disk holds the server to its word that every request lies within it.
+//! Server and client share one thread and a socket pair. The client sends its bytes, shuts its side
+//! down, and reads all answers; the server must then end the connection. The disk asserts that
+//! every request lies within it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -20,20 +21,21 @@ use pumice_nbd::Disk;
 use pumice_nbd::disk::{Content, Extent};
 use pumice_nbd::{Export, Options, Server, Stats};
 
-/// The disk: a little more than the piece in which long requests are streamed.
+/// Size of the disk: slightly more than the piece in which long requests are streamed.
 const DISK_BYTES: u64 = (1 << 20) + (64 << 10);
 
-/// Answers kept to be looked at; of more than that only this beginning.
+/// Maximum number of bytes of answers that are kept, from the beginning.
 const ANSWERS_KEPT_MAX: usize = 8 << 20;
 
-/// The greeting, and the option reply's first word.
+/// Length of the greeting.
 const GREETING_BYTES: usize = 18;
 const OPTION_REPLY_MAGIC: [u8; 8] = 0x0003_e889_0455_65a9_u64.to_be_bytes();
 
 /// Client flags and the option GO for the default export.
 const ENTER: &[u8] = b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0";
 
-/// All that a client sends. Taken for good if it reaches the transmission phase by GO.
+/// Runs a client that sends the input from the beginning. Accepted if it reaches the transmission
+/// phase by GO.
 pub fn nbd_handshake(input: &[u8]) -> bool {
     let (answers, _) = converse(input);
     assert_eq!(answers.first_chunk(), Some(b"NBDMAGICIHAVEOPT\0\x03"));
@@ -41,8 +43,8 @@ pub fn nbd_handshake(input: &[u8]) -> bool {
     answers.windows(acknowledged.len()).any(|window| window == acknowledged)
 }
 
-/// What a client sends once it is in the transmission phase. Taken for good if any request is
-/// carried out.
+/// Runs a client that sends the input in the transmission phase. Accepted if any request is
+/// executed.
 pub fn nbd_transmission(input: &[u8]) -> bool {
     let (answers, stats) = converse(&[ENTER, input].concat());
     // Export information (20 + 12 bytes) and acknowledgement (20).
@@ -54,8 +56,8 @@ pub fn nbd_transmission(input: &[u8]) -> bool {
     verbs.iter().any(|verb| verb.requests > 0)
 }
 
-/// Every answer belongs to a request, is whole, and comes once. Says nothing about clients that use
-/// a cookie twice: nobody can tell their replies apart.
+/// Checks that every answer belongs to a request, is complete, and comes once. Ignores clients that
+/// use a cookie twice, because their replies are ambiguous.
 fn check_replies(input: &[u8], mut replies: &[u8]) {
     let mut asked = HashMap::new();
     let mut rest = input;
@@ -74,7 +76,7 @@ fn check_replies(input: &[u8], mut replies: &[u8]) {
     while let Some((reply, later)) = replies.split_first_chunk::<16>() {
         assert_eq!(reply[..4], 0x6744_6698_u32.to_be_bytes(), "no reply's magic");
         let cookie: &[u8; 8] = reply.last_chunk().expect("inside the reply");
-        let length = asked.remove(cookie).expect("an answer that nobody asked for");
+        let length = asked.remove(cookie).expect("an answer without a request");
         let payload = if reply[4..8] == [0; 4] { length } else { 0 };
         assert!(payload <= later.len(), "a reply is cut off");
         replies = &later[payload..];
@@ -82,8 +84,8 @@ fn check_replies(input: &[u8], mut replies: &[u8]) {
     assert!(replies.is_empty(), "a reply's header is cut off");
 }
 
-/// Runs a client that sends `bytes`: the beginning of what it is answered, and what the server
-/// counted.
+/// Runs a client that sends `bytes`. Returns the beginning of the answers, and the counters of the
+/// server.
 fn converse(bytes: &[u8]) -> (Vec<u8>, Stats) {
     let runtime = RUNTIME.with_borrow_mut(|runtime| {
         let new = || Runtime::new(Backend::Auto).expect("an I/O backend");
@@ -98,7 +100,7 @@ fn converse(bytes: &[u8]) -> (Vec<u8>, Stats) {
     let client = join(send(&runtime, &near, bytes.to_vec()), receive(&runtime, &near));
     let ((), answers) = runtime.block_on(client);
     runtime.block_on(server.shutdown()).expect("the disk does not fail");
-    assert_eq!(server.connections(), 0, "the client was not let go");
+    assert_eq!(server.connections(), 0, "the connection was not ended");
     (answers, export.stats())
 }
 
@@ -113,11 +115,11 @@ async fn send(runtime: &Runtime, socket: &Arc<OwnedFd>, mut bytes: Vec<u8>) {
         bytes = returned;
         match result {
             Ok(sent) => start += sent,
-            // The server has heard enough.
+            // The server has closed the connection.
             Err(_) => break,
         }
     }
-    // Fails if the server has closed already.
+    // Fails if the server has already closed it.
     let _closed = rustix::net::shutdown(socket, Shutdown::Write);
 }
 
@@ -138,7 +140,7 @@ async fn receive(runtime: &Runtime, socket: &Arc<OwnedFd>) -> Vec<u8> {
     }
 }
 
-/// A disk in memory that trusts its server's numbers no further than its own.
+/// A disk in memory that checks all ranges.
 struct MemDisk(RefCell<Vec<u8>>);
 
 impl MemDisk {
@@ -171,7 +173,7 @@ impl Disk for MemDisk {
         Ok(())
     }
 
-    /// Both ways of a write are gone: on the spot, and through a slot.
+    /// Exercises both ways of a write: immediately, and through a slot.
     fn write_is_ready(&self, offset: u64, _len: usize) -> bool {
         offset.is_multiple_of(2)
     }
@@ -201,7 +203,7 @@ impl Disk for MemDisk {
         Ok(())
     }
 
-    /// Every other 64 KiB are a hole, whatever was written there: reads of several parts.
+    /// Reports every other 64 KiB as a hole, whatever they contain: reads of several parts.
     async fn extents(
         &self,
         offset: u64,

@@ -1,9 +1,9 @@
-//! Target for a whole medium: `check`, opening to read and to write, reading, writing, opening
-//! again.
+//! Fuzz target for a whole medium: `check`, opening read-only and for writing, reading, writing,
+//! and opening again.
 //!
-//! Damage is refused or reported; it is never taken silently. What `check` finds nothing wrong
-//! with opens, and reads without an error; what is then flushed is there after the next opening. A
-//! drive that opens though something is wrong with it may be written to, too.
+//! Damage is refused or reported, never accepted silently. A medium without a problem according to
+//! `check` opens and reads without an error, and flushed data is there after the next opening. A
+//! drive that opens in spite of a problem may be written to, too.
 
 use std::rc::Rc;
 
@@ -16,18 +16,19 @@ use pumice_drive::media::mem::MemMedium;
 use pumice_drive::media::{Geometry, Medium};
 use pumice_drive::runtime::Runtime;
 
-/// Bytes of the medium: room for a few segments of the smallest size. A superblock that tells of
-/// more is refused.
+/// Size of the medium: room for a few segments of the smallest size. A superblock that states more
+/// is refused.
 const MEDIUM_BYTES: u64 = 52 << 20;
 
 /// Bytes read at the beginning of the disk.
 const READ_BYTES_MAX: u64 = 256 << 10;
 
-/// What is written where the drive takes writes: one block and a half, somewhere.
+/// Offset of the write: unaligned, and one block and a half long.
 const WRITE_OFFSET: u64 = 2 * BLOCK_BYTES as u64 + 100;
 const WRITE_BYTES: usize = BLOCK_BYTES * 3 / 2;
 
-/// A medium as the input says in the language of `image`. Taken for good if nothing is wrong.
+/// Opens the medium that the input describes in the language of `image`. Accepted if it has no
+/// problem.
 pub fn open(input: &[u8]) -> bool {
     let runtime = Runtime::simulated();
     let image = image::write(input);
@@ -35,9 +36,9 @@ pub fn open(input: &[u8]) -> bool {
     let report = runtime.block_on(check(&medium, Depth::Full, &mut |_| ()));
     let opened = open_drive(&runtime, &medium, true);
     match (&report, &opened) {
-        (Err(checked), Ok(_)) => panic!("opens, though check says: {}", checked.chain()),
+        (Err(checked), Ok(_)) => panic!("opens, although check reports: {}", checked.chain()),
         (Ok(CheckReport { problem_count: 0, .. }), Err(error)) => {
-            panic!("check finds nothing wrong, opening says: {}", error.chain())
+            panic!("check reports no problem, but opening fails: {}", error.chain())
         }
         _ => {}
     }
@@ -53,11 +54,11 @@ pub fn open(input: &[u8]) -> bool {
     is_whole
 }
 
-/// A medium with the image on it; `None` if its superblock leaves no room for the segments.
+/// Returns a medium with the image on it; `None` if its superblock leaves no room for the segments.
 async fn medium(image: &Image) -> Option<MemMedium> {
     let medium = MemMedium::new(MEDIUM_BYTES);
-    // The segments are laid out as the newest superblock that can be read says; without one
-    // nothing will be read from them.
+    // The newest readable superblock determines the layout of the segments; without one, no segment
+    // will be read.
     let named = image.superblocks.each_ref().map(|slot| Superblock::decode(slot));
     let newest = named.into_iter().flatten().max_by_key(|superblock| superblock.revision);
     if let Some(newest) = newest {
@@ -90,8 +91,8 @@ fn open_drive(runtime: &Runtime, medium: &MemMedium, read_only: bool) -> Result<
     runtime.block_on(Drive::open(medium.clone(), runtime.clone(), options)).map(Rc::new)
 }
 
-/// The beginning of the disk, block by block; zeroes for what cannot be read, which there must be
-/// none of in a drive that is whole. The end of the disk is read too.
+/// Reads the beginning of the disk, block by block; unreadable blocks become zeroes, and a drive
+/// without a problem must have none. Reads the end of the disk, too.
 fn read(runtime: &Runtime, drive: &MemDrive, is_whole: bool) -> Vec<u8> {
     let size = drive.size_bytes();
     let mut beginning = vec![0; size.min(READ_BYTES_MAX) as usize];
@@ -100,7 +101,7 @@ fn read(runtime: &Runtime, drive: &MemDrive, is_whole: bool) -> Vec<u8> {
     let places = blocks.map(|(index, block)| ((index * BLOCK_BYTES) as u64, block));
     for (offset, block) in places.chain([(size - BLOCK_BYTES as u64, &mut last[..])]) {
         if let Err(error) = runtime.block_on(drive.read(offset, block)) {
-            assert!(!is_whole, "check finds nothing wrong, reading says: {}", error.chain());
+            assert!(!is_whole, "check reports no problem, but reading fails: {}", error.chain());
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{}", error.chain());
             block.fill(0);
         }
@@ -108,9 +109,10 @@ fn read(runtime: &Runtime, drive: &MemDrive, is_whole: bool) -> Vec<u8> {
     beginning
 }
 
-/// Writes to a drive that is whole, loses power behind a flush, and looks for it again.
+/// Writes to a drive without a problem, loses power after a flush, and compares.
 fn write(runtime: &Runtime, medium: &MemMedium, mut expected: Vec<u8>) {
-    // Its counters may be worn out: then it says so and stays as it is.
+    // Its counters may be exhausted: then the drive refuses to open for writing and stays
+    // unchanged.
     let Ok(drive) = open_drive(runtime, medium, false) else { return };
     Drive::tasks(&drive).into_iter().for_each(|task| runtime.spawn(task));
     let data = [0xa5; WRITE_BYTES];
@@ -121,7 +123,7 @@ fn write(runtime: &Runtime, medium: &MemMedium, mut expected: Vec<u8>) {
         expected[start..start + data.len()].copy_from_slice(&data);
     }
     runtime.block_on(drive.flush()).expect("memory does not fail");
-    // A full drive has no room for it.
+    // A full drive has no room for a checkpoint.
     let _ = runtime.block_on(drive.checkpoint());
     drop(drive);
     runtime.drop_tasks();
@@ -129,11 +131,10 @@ fn write(runtime: &Runtime, medium: &MemMedium, mut expected: Vec<u8>) {
         runtime.block_on(check(medium, Depth::Full, &mut |_| ())).expect("a drive that was open");
     assert_eq!(report.problem_count, 0, "{report:?}");
     let drive = open_drive(runtime, medium, true).expect("a drive that was open");
-    assert!(read(runtime, &drive, true) == expected, "what was flushed is not there");
+    assert!(read(runtime, &drive, true) == expected, "flushed data is lost");
 }
 
-/// Writes to a drive in which something is wrong. Anything may fail; nothing may panic or go on for
-/// ever.
+/// Writes to a drive with a problem. Any operation may fail; none may panic or run forever.
 fn write_to_wreck(runtime: &Runtime, medium: &MemMedium) {
     let Ok(drive) = open_drive(runtime, medium, false) else { return };
     Drive::tasks(&drive).into_iter().for_each(|task| runtime.spawn(task));

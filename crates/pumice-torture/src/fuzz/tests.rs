@@ -1,16 +1,19 @@
-//! Goal: the fuzzers' corpus, and with it everything they ever found, stays found without them.
-//! Method: every file of `fuzz/corpus/` goes through the entry point of its target. Seeds are made
-//! by the encoders; each must be taken for good, so that the targets are known to get behind the
-//! checksums. `UPDATE_CORPUS=1` writes the seeds into the corpus.
+//! Goal: everything the fuzzers ever found stays fixed, without running them. Method: every file of
+//! `fuzz/corpus/` goes through the entry point of its target. The encoders make the seeds; each
+//! seed must be accepted, which shows that the targets get past the checksums. `UPDATE_CORPUS=1`
+//! writes the seeds into the corpus.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use super::*;
 use pumice_drive::base::units::BLOCK_BYTES;
+use pumice_drive::codec::Codec;
 use pumice_drive::format::{
     BATCH_HEADER_BYTES, META_PREFIX_BYTES, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, SOURCE_BYTES,
 };
+use pumice_scan::{Config, Reading, ScanOptions, ScanProgress, Shard, scan};
 
 /// Files of one target, and bytes of them all: a corpus in the repository is for regressions.
 const FILES_MAX: usize = 48;
@@ -67,7 +70,7 @@ fn every_target_has_a_binary_and_a_corpus_and_nothing_else_has() {
         let path = format!("path = \"fuzz_targets/{name}.rs\"");
         assert!(manifest.contains(&path), "{name} is not in fuzz/Cargo.toml");
         let binary = fs::read_to_string(folder("fuzz_targets").join(format!("{name}.rs")));
-        let call = format!("pumice::fuzz::{name}(");
+        let call = format!("pumice_torture::fuzz::{name}(");
         assert!(listed.contains(&name.as_str()), "{name} is not in the Makefile");
         assert!(binary.expect("its source").contains(&call), "{name} fuzzes something else");
     }
@@ -134,11 +137,15 @@ fn seeds(target: &str) -> Vec<(&'static str, Vec<u8>)> {
         "open" => open_seeds(),
         "nbd_handshake" => handshake_seeds(),
         "nbd_transmission" => transmission_seeds(),
+        "nbd_client" => client_seeds(),
+        "trace" => trace_seeds(),
+        "bench_results" => results_seeds(),
+        "scan_partial" => partial_seeds(),
         other => panic!("no seeds for {other}"),
     }
 }
 
-/// Inputs that limits and checks behind the checksums exist for: target, name, bytes.
+/// Inputs for limits and checks that come after the checksums: target, name, bytes.
 fn hostile() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     // Block 2^51 is on no disk, and its number of bytes still fits 64 bits.
     let far = [0xf6, 0, 0, 0, 0, 0, 0, 8];
@@ -150,7 +157,7 @@ fn hostile() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("open", "frame-off-the-disk", [&[3], &far[..], &[7, 1, 5]].concat()),
         ("open", "fill-off-the-disk", [&[4], &far[..], &[1, 5]].concat()),
         ("open", "frame-over-a-border", vec![3, 60, 7, 1, 65]),
-        ("leaf", "run-behind-the-first-block", [&[0, 1][..], &[0; 15]].concat()),
+        ("leaf", "run-after-the-first-block", [&[0, 1][..], &[0; 15]].concat()),
         ("leaf", "two-holes", [&[0; 17][..], &[1], &[0; 15]].concat()),
         ("leaf", "page-of-impossible-entries", vec![1, 0, 0, 0, 0, 0, 0, 0, 0xc0]),
         ("checkpoint", "longer-than-it-is", vec![0, 9, 0, 0, 0, 9, 0, 0, 0, 1]),
@@ -174,6 +181,15 @@ fn hostile() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("nbd_handshake", "many-options", many_options),
         ("nbd_transmission", "long-write", [request(1, 0, 1, 0, u32::MAX), later].concat()),
         ("nbd_transmission", "off-the-disk", request(0, 0, 1, u64::MAX - 5, 9)),
+        ("nbd_client", "reply-to-no-request", dialogue(&reply(7))),
+        (
+            "nbd_client",
+            "answers-without-end",
+            chunk(0, &[GREETING, &inform(1).repeat(99)].concat()),
+        ),
+        ("trace", "offset-beyond-any-drive", b"\x01 0 0 99999999999999999999 8 1\n".to_vec()),
+        ("bench_results", "other-json", b"{\"fio version\": 3, \"jobs\": [{}]}".to_vec()),
+        ("scan_partial", "other-json", b"{\"pumice_scan\": 1, \"main\": 0}".to_vec()),
     ]
 }
 
@@ -378,4 +394,100 @@ fn transmission_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ),
         ("cut-off", [request(0, 0, 1, 0, 1), request(1, 0, 2, 0, 3 << 19), vec![7; 100]].concat()),
     ]
+}
+
+/// What a server sends first.
+const GREETING: &[u8] = b"NBDMAGICIHAVEOPT\0\x03";
+
+/// A chunk of a server's script: `bytes` are sent after `wait` bytes were received.
+fn chunk(wait: u8, bytes: &[u8]) -> Vec<u8> {
+    [&[wait][..], &(bytes.len() as u16).to_le_bytes(), bytes].concat()
+}
+
+/// The server's answer to GO for an export of `size` bytes, without the acknowledgement.
+fn inform(size: u64) -> Vec<u8> {
+    let magic = 0x0003_e889_0455_65a9_u64.to_be_bytes();
+    let kind_and_length = [0, 0, 0, 7, 0, 0, 0, 3, 0, 0, 0, 12, 0, 0];
+    [&magic[..], &kind_and_length, &size.to_be_bytes(), &[0, 0x6d]].concat()
+}
+
+/// A simple reply to the request in the first slot of the client, or to no request.
+fn reply(cookie: u8) -> Vec<u8> {
+    [&[0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, cookie][..], &[9; 512]].concat()
+}
+
+/// A handshake (the client sends its flags and GO, 28 bytes), then `answer` to the first request.
+fn dialogue(answer: &[u8]) -> Vec<u8> {
+    let magic = 0x0003_e889_0455_65a9_u64.to_be_bytes();
+    let acknowledged = [&magic[..], &[0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0]].concat();
+    let export = [inform(1 << 20), acknowledged].concat();
+    [chunk(0, GREETING), chunk(28, &export), chunk(28, answer)].concat()
+}
+
+fn client_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let refused = [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 5, 0, 0, 0, 1, 0, 0, 0, 0];
+    vec![
+        ("read", dialogue(&reply(0))),
+        ("write-refused", [dialogue(&reply(0)), chunk(28, &refused)].concat()),
+    ]
+}
+
+fn trace_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("msr", b"\x00128166372026382245,hm,1,Write,8192,4096,17\n".to_vec()),
+        ("mqsim", b"\x0148513000 0 1024 16 1\n48514000 0 2048 8 0\n".to_vec()),
+        (
+            "blkparse",
+            b"\x02  8,0    3       11     0.009507758   697  Q   W 223490 + 8 [kjournald]\n"
+                .to_vec(),
+        ),
+        ("iolog", b"\x7ffio version 2 iolog\n/dev/sdb add\n/dev/sdb write 4096 512\n".to_vec()),
+        ("bad-lines", b"\x81nonsense\n48513000 0 1024 16 1\n".to_vec()),
+    ]
+}
+
+fn results_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("fio", include_bytes!("../../../pumice-bench/src/interop/samples/fio-plain.json").into()),
+        (
+            "iozone",
+            include_bytes!("../../../pumice-bench/src/interop/samples/iozone-auto.txt").into(),
+        ),
+    ]
+}
+
+/// Partial results of scans of a file: everything, and a few draws.
+fn partial_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bytes: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
+    fs::write(folder.path().join("numbers.bin"), bytes).expect("room for a file");
+    let scanned = |reading| {
+        let options = ScanOptions {
+            configs: vec![Config { codec: Codec::Lz4, chunk_bytes: 4096 }],
+            main: 0,
+            error_points: 1.0,
+            confidence_percent: 95.0,
+            reading,
+            seed: 1,
+            shard: Shard::ALL,
+            threads: 1,
+            bytes_per_s: None,
+            crosses: false,
+            now_s: 1_800_000_000,
+        };
+        let paths = [folder.path().to_owned()];
+        let scanned = scan(&paths, &options, false, &Silent, &AtomicBool::new(false));
+        let partial = scanned.expect("a scan").expect("not stopped").partial;
+        let name = folder.path().to_str().expect("a plain path");
+        partial.to_json().replace(name, "data").into_bytes()
+    };
+    vec![("everything", scanned(Reading::All)), ("draws", scanned(Reading::Draws(20)))]
+}
+
+struct Silent;
+
+impl ScanProgress for Silent {
+    fn found(&self, _files: u64, _bytes: u64) {}
+    fn begin(&self, _reads_draws: bool, _total: u64) {}
+    fn advance(&self, _count: u64) {}
 }

@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 
 fn list(json: bool) -> Result<()> {
     let profiles: Vec<Profile> =
-        PROFILES.iter().map(|(id, _)| Profile::find(id)).collect::<Result<_>>()?;
+        PROFILES.iter().map(|(id, _)| Profile::find(id)).collect::<pumice_sim::Result<_>>()?;
     if json {
         return print_json(&profiles.iter().map(listed).collect::<Vec<_>>());
     }

@@ -20,8 +20,8 @@ use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::FRAME_BLOCKS_DEFAULT;
 use pumice_scan::{
-    Config, Drive, Medium, OnMedium, Options, PARTIAL_BYTES_MAX, Partial, Reading, Shard, Watch,
-    scan, verdicts,
+    Config, Drive, Medium, OnMedium, PARTIAL_BYTES_MAX, Partial, Reading, ScanOptions,
+    ScanProgress, Scanned, Shard, scan, verdicts,
 };
 
 /// The chunks that are measured unless others are asked for, and with `--sweep`.
@@ -227,7 +227,7 @@ fn run_merge(merge: &Merge) -> Result<Outcome> {
             }
             let text = fs::read_to_string(path)
                 .map_err(|error| cannot(Error::os("cannot read", error)))?;
-            let part = Partial::from_json(&text).map_err(cannot)?;
+            let part = Partial::from_json(&text).map_err(|error| cannot(error.into()))?;
             Ok((path.display().to_string(), part))
         })
         .collect();
@@ -242,7 +242,7 @@ impl Args {
         let opened = self.output.open(&inputs)?;
         let kept = |path: &Option<PathBuf>| -> Result<Option<(PathBuf, fs::File)>> {
             path.as_ref()
-                .map(|path| Ok((path.clone(), open_output(path, self.output.force())?)))
+                .map(|path| Ok::<_, Error>((path.clone(), open_output(path, self.output.force())?)))
                 .transpose()
         };
         let (partial_file, like_file): (Option<(PathBuf, fs::File)>, _) =
@@ -255,7 +255,7 @@ impl Args {
         let shown = Shown::new();
         let scanned = scan(&self.paths, &options, self.save.is_some(), &shown, interrupt.flag());
         shown.bar.finish_and_clear();
-        let Some((partial, like)) = scanned? else {
+        let Some(Scanned { partial, profile: like }) = scanned? else {
             super::say_error("interrupted while files were listed: nothing was read yet");
             return Ok(Outcome::Code(2));
         };
@@ -273,7 +273,7 @@ impl Args {
     }
 
     #[allow(clippy::disallowed_methods, reason = "how old files are depends on the date")]
-    fn options(&self) -> Options {
+    fn options(&self) -> ScanOptions {
         let (codecs, chunks) = match self.sweep {
             true => (SWEEP_CODECS.to_vec(), SWEEP_CHUNKS.to_vec()),
             false => (or(&self.codecs, &CODECS), or(&self.chunks, &CHUNKS)),
@@ -289,7 +289,7 @@ impl Args {
         let main = configs.iter().position(|config| config.chunk_bytes == wanted).unwrap_or(0);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
-        Options {
+        ScanOptions {
             configs,
             main,
             error_points: self.error,
@@ -431,24 +431,24 @@ impl Shown {
     }
 }
 
-impl Watch for Shown {
+impl ScanProgress for Shown {
     fn found(&self, files: u64, bytes: u64) {
         let files = self.files.fetch_add(files, Ordering::Relaxed) + files;
         let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.bar.set_message(format!("{files} files, {}", format_size(bytes)));
     }
 
-    fn begins(&self, draws: bool, count: u64) {
-        let template = match draws {
+    fn begin(&self, reads_draws: bool, total: u64) {
+        let template = match reads_draws {
             true => "{bar:30} {pos} of about {len} draws, {eta} left",
             false => "{bar:30} {percent} % read, {eta} left",
         };
         self.bar.set_style(ProgressStyle::with_template(template).expect("a constant template"));
         self.bar.reset();
-        self.bar.set_length(count);
+        self.bar.set_length(total);
     }
 
-    fn goes_on(&self, count: u64) {
+    fn advance(&self, count: u64) {
         self.bar.inc(count);
         // A plan may turn out too small.
         if self.bar.length().is_some_and(|length| length < self.bar.position()) {

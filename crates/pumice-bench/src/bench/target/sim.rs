@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::Target;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use pumice_drive::base::AlignedBuffer;
 use pumice_sim::system::System;
 
@@ -17,7 +17,7 @@ pub struct SimTarget(pub Rc<System>);
 impl Target for SimTarget {
     async fn read(&self, offset: u64, mut buffer: AlignedBuffer) -> (AlignedBuffer, Result<()>) {
         let result = self.0.read(offset, &mut buffer).await;
-        (buffer, result.map_err(Error::from))
+        (buffer, result.map_err(Into::into))
     }
 
     async fn write(&self, offset: u64, buffer: &Arc<AlignedBuffer>) -> Result<()> {

@@ -1,33 +1,33 @@
-//! Garbage collection and wear leveling: emptying segments at the pace of the host.
+//! Garbage collection and wear leveling: empties segments at the pace of the host.
 //!
 //! ```text
-//! few segments free -> a victim -> its live frames, in the order of their places
-//! for every byte of the host: live / (segment - live) bytes are moved, so that the victim is empty
-//! when the host has written what it gains
+//! few segments free -> a victim -> its live frames, in the order of their offsets
+//! for every byte of the host, live / (segment - live) bytes are moved, so that the victim is empty
+//! when the host has written as many bytes as the victim frees
 //! ```
 //!
-//! When fewer segments are free than there should be, it goes so many times faster. Only when the
-//! last but one is gone does the host wait for a whole victim.
+//! When fewer segments are free than configured, collection is faster in proportion. Only when one
+//! free segment is left does the host wait for a whole victim.
 //!
-//! A victim's frames are read row by row, with all that is live in the row at once, when the first
-//! of them is moved.
+//! The frames of a victim are read row by row, all live frames of a row at once, when the first of
+//! them is moved.
 
 use super::{Cause, LogFtl, RowRead};
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
-/// Of so many victims one at most is taken to even out wear, so that this costs little more
+/// At most one of this many victims is taken for wear leveling, so that leveling costs little
 /// (arbitrary).
 const LEVELING_EVERY: u32 = 8;
 
-/// What is being moved.
+/// The state of garbage collection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Collection {
     victim: Option<Victim>,
-    /// Bytes that may be moved now; below zero when more were.
+    /// Bytes that may be moved now; negative after more were moved.
     credit_bytes: f64,
-    /// Victims since the last one for wear.
+    /// Victims since the last one for wear leveling.
     since_leveling: u32,
-    /// Frames of the last victim: place and block, to be used again.
+    /// Buffer for the frames of a victim, kept for reuse.
     spare: Vec<u64>,
 }
 
@@ -41,13 +41,13 @@ struct Victim {
     /// Map entry, in the upper half, and block, in the order of entries.
     frames: Vec<u64>,
     next: usize,
-    /// The first data row that has not been read.
+    /// The first data row that was not read yet.
     row: u32,
     ready_ns: u64,
 }
 
 impl Collection {
-    /// Age of what is being moved.
+    /// Returns the age of the data being moved.
     pub(super) fn age(&self) -> u64 {
         self.victim.as_ref().map_or(0, |victim| victim.age)
     }
@@ -57,7 +57,7 @@ impl Collection {
         8 * (frames + self.spare.capacity()) as u64
     }
 
-    /// Map entry of the frame that is being moved.
+    /// Returns the map entry of the frame being moved.
     #[cfg(test)]
     pub(super) fn source(&self) -> u32 {
         let moving = self.victim.as_ref().filter(|victim| victim.next > 0);
@@ -71,7 +71,7 @@ impl Collection {
 }
 
 impl LogFtl {
-    /// Moves what is due when the host has written a frame of so many bytes.
+    /// Moves frames as due after the host has written a frame of `host_bytes`.
     #[inline]
     pub(super) fn pace(&mut self, host_bytes: u32) -> Result<()> {
         let missing = self.spec.free_segments.saturating_sub(self.segments.free_count());
@@ -87,24 +87,24 @@ impl LogFtl {
             let moved = self.move_one()?;
             self.collection.credit_bytes -= f64::from(moved);
         }
-        // A victim that was all dead owes nothing, and earns nothing.
+        // A victim without live data owes nothing, and earns nothing.
         if self.collection.victim.is_none() {
             self.collection.credit_bytes = self.collection.credit_bytes.min(0.0);
         }
         Ok(())
     }
 
-    /// Empties a victim at once: the host cannot go on otherwise.
+    /// Empties a victim at once: the host cannot continue otherwise.
     ///
     /// # Errors
-    /// `NoSpace` if nothing is to be gained.
+    /// `NoSpace` if no segment has dead bytes.
     pub(super) fn collect_one(&mut self) -> Result<()> {
         if self.collection.victim.is_none() {
             self.choose_victim();
         }
         if self.collection.victim.is_none() {
             let what = "the drive is full: nothing in it is dead";
-            return Err(Error::new(ErrorKind::NoSpace, what));
+            return Err(Error::NoSpace(what.into()));
         }
         while self.collection.victim.is_some() {
             self.move_one()?;
@@ -113,7 +113,7 @@ impl LogFtl {
         Ok(())
     }
 
-    /// Takes the next victim, if there is one, and looks up what in it is live.
+    /// Takes the next victim, if one exists, and looks up its live frames.
     fn choose_victim(&mut self) {
         let (segment, cause) = match self.cold_segment() {
             Some(segment) => (segment, Cause::Leveled),
@@ -154,7 +154,7 @@ impl LogFtl {
             segment,
             cause,
             age,
-            // What gains nothing is moved as fast as the host writes.
+            // A victim that frees nothing is moved as fast as the host writes.
             pace: if cause == Cause::Leveled { 1.0 } else { live / gain },
             frames,
             next: 0,
@@ -166,7 +166,8 @@ impl LogFtl {
         }
     }
 
-    /// A segment whose blocks are to be used by somebody else, if wear has grown too far apart.
+    /// Returns a segment whose blocks should be reused for hotter data, if wear has diverged too
+    /// far.
     fn cold_segment(&mut self) -> Option<u32> {
         let gap_max = self.spec.wear_gap_max?;
         if self.collection.since_leveling < LEVELING_EVERY {
@@ -177,8 +178,8 @@ impl LogFtl {
         (most - least > gap_max).then_some(segment)
     }
 
-    /// Moves the victim's next frame if it is still live, and gives the segment back after the
-    /// last; gives the bytes moved.
+    /// Moves the victim's next frame if it is still live, and frees the segment after the last
+    /// frame. Returns the number of bytes moved.
     fn move_one(&mut self) -> Result<u32> {
         let Some(victim) = &mut self.collection.victim else { return Ok(0) };
         let Some(&frame) = victim.frames.get(victim.next) else {
@@ -205,7 +206,7 @@ impl LogFtl {
         Ok(moved)
     }
 
-    /// Reads what a data row has of the frame before `next` and those behind it.
+    /// Reads the live frames of a data row from the frame before `next` on.
     fn read_victim_row(&mut self, data_row: u32) {
         let Some(victim) = &mut self.collection.victim else { return };
         let mut row = RowRead::new(victim.segment, data_row);
@@ -229,7 +230,7 @@ impl LogFtl {
 
     fn finish_victim(&mut self) {
         let Some(victim) = self.collection.victim.take() else { return };
-        self.segments.give_back(victim.segment, &self.flash);
+        self.segments.release_victim(victim.segment, &self.flash);
         self.collection.spare = victim.frames;
         #[cfg(test)]
         self.trace.push(super::tests::Event::Freed { segment: victim.segment });

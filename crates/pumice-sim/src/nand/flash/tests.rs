@@ -6,6 +6,7 @@
 use rand::RngExt;
 
 use super::*;
+use pumice_drive::base::ErrorKind;
 use pumice_drive::base::seed::random;
 
 /// 34 nm MLC as in the drives of 2010: 82 us a page over the bus.
@@ -133,15 +134,15 @@ fn the_rules_of_flash_are_kept() {
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.to_string().starts_with(rule), "{error}");
     };
-    let in_order = "pages are programmed in order";
-    let unwritten = "a page was read that is not programmed";
+    let in_order = "pages must be programmed in order";
+    let unwritten = "a page was read before it was programmed";
     refused(flash.program(0, at(0, 0), 1), in_order);
     refused(flash.read(0, at(0, 0), 0, 1, 1), unwritten);
     flash.program(0, at(0, 0), 0).unwrap();
     refused(flash.program(0, at(0, 0), 0), in_order);
     refused(flash.read(0, at(0, 0), 1, 1, 1), unwritten);
-    refused(flash.read(0, at(0, 0), 0, 3, 1), "more was read");
-    refused(flash.read(0, at(0, 0), 0, 1, 4097), "more was read");
+    refused(flash.read(0, at(0, 0), 0, 3, 1), "a read is longer");
+    refused(flash.read(0, at(0, 0), 0, 1, 4097), "a read is longer");
     for row in 1..SHAPE.pages_per_block {
         flash.program(0, at(0, 0), row).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Goal: a medium of flash takes the time of its flash and gives back what was written.
+//! Goal: a medium of flash takes the time of its flash and returns what was written.
 //! Method: appends and reads in virtual time against sums by hand; wear by counting.
 
 use std::rc::Rc;
@@ -88,7 +88,7 @@ fn the_controller_gives_the_flash_no_more_than_it_can() {
     assert_eq!(runtime.now_ns(), 3 * 200_000 + 2 * 81_920 + 900_000);
 }
 
-/// A read waits for the row that is being programmed, and not for all that wait behind it.
+/// A read waits for the row being programmed, and not for all rows that are queued.
 #[test]
 fn reads_get_in_between_the_rows_of_an_append() {
     let (runtime, medium) = medium(PLAIN);
@@ -100,7 +100,7 @@ fn reads_get_in_between_the_rows_of_an_append() {
     runtime.block_on(runtime.sleep_ns(100_000));
     let (_, took_ns) = read(&runtime, &medium, 0, 4096);
     let row_ns = 2 * 81_920 + 900_000;
-    assert!(took_ns < 2 * row_ns, "{took_ns} ns behind an append of eight rows a die");
+    assert!(took_ns < 2 * row_ns, "{took_ns} ns after an append of eight rows a die");
 }
 
 #[test]

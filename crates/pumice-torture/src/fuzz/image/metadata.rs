@@ -1,13 +1,13 @@
-//! The metadata of an image: what the map and the segment table are after the records so far, and
-//! a checkpoint that says so, except where the script says otherwise.
+//! The metadata of an image: the map and the segment table after the records so far, and a
+//! checkpoint of them, except where the script overrides it.
 //!
-//! The model is a map of single blocks, kept apart from the controller's map so that it shares no
-//! mistake with it. Of a disk it knows the first [`MODEL_LEAVES`] leaves. Metadata is stored as it
-//! is, not compressed, so that a script can change a field by its offset.
+//! The model is a map of single blocks, separate from the controller's map so that both do not
+//! share a bug. It covers the first [`MODEL_LEAVES`] leaves of a disk. Metadata is stored
+//! uncompressed, so that a script can change a field by its offset.
 
 use std::collections::BTreeMap;
 
-use super::{SEGMENTS, Script, Writer, encode};
+use super::{FrameRange, SEGMENTS, Script, Writer, encode};
 use pumice_drive::base::checksum::crc64;
 use pumice_drive::base::{SegmentId, SeqNo};
 use pumice_drive::codec::Encoding;
@@ -17,16 +17,16 @@ use pumice_drive::format::{
     RecordPlace, Root, RunContent, Source, Stream, StreamTail, TableEntry, encode_page, encode_run,
 };
 
-/// Leaves that the model knows: more than the image's disk has.
+/// Number of leaves of the model: more than the image's disk has.
 const MODEL_LEAVES: u64 = 32;
 
-/// Entries of a segment table at most, whatever the superblock says.
+/// Maximum number of entries of a segment table, whatever the superblock states.
 const TABLE_ENTRIES_MAX: u32 = 1500;
 
 /// Entries in a piece of the table.
 const PIECE_ENTRIES: usize = (16 << 10) / TableEntry::BYTES;
 
-/// Another value in metadata of a kind.
+/// An override of a value in metadata of a kind.
 pub(super) struct Edit {
     kind: MetaKind,
     /// Bytes of the value: 1, 2, 4 or 8.
@@ -42,10 +42,10 @@ pub(super) struct Use {
     last_seq: SeqNo,
 }
 
-/// What a drive is after the records so far.
+/// The state of a drive after the records so far.
 #[derive(Default)]
 pub(super) struct Model {
-    /// What each block holds that is no hole.
+    /// Content of each block that is not a hole.
     blocks: BTreeMap<u64, RunContent>,
     /// Segments in use.
     pub(super) uses: BTreeMap<u32, Use>,
@@ -62,7 +62,7 @@ impl Model {
         }
     }
 
-    /// Takes a record over that stands at `place`.
+    /// Applies a record stored at `place`.
     pub(super) fn apply(&mut self, record: &Record, sources: &[Source], place: RecordPlace) {
         let (lba, count) = record.lba_range();
         let end = lba.0.saturating_add(count).min(MODEL_LEAVES * u64::from(LEAF_BLOCKS));
@@ -116,7 +116,7 @@ impl Model {
         self.blocks.values().map(share).sum()
     }
 
-    /// A leaf's runs as they are stored, or what all of it is.
+    /// Returns a leaf's runs as stored, or the directory entry of a uniform leaf.
     fn leaf(&self, leaf: u64) -> Result<Vec<u8>, DirectoryEntry> {
         let first = leaf * u64::from(LEAF_BLOCKS);
         if self.blocks.range(first..first + u64::from(LEAF_BLOCKS)).next().is_none() {
@@ -163,7 +163,7 @@ impl Model {
     }
 }
 
-/// Whether two neighbouring blocks are of one run.
+/// Returns whether two adjacent blocks belong to one run.
 fn continues(before: RunContent, now: RunContent) -> bool {
     match (before, now) {
         (RunContent::Frame { index, .. }, RunContent::Frame { index: next, .. }) => {
@@ -209,7 +209,7 @@ impl Writer {
         }
     }
 
-    /// A frame as garbage collection moves it, from where the model has its blocks.
+    /// Writes a frame as garbage collection moves it, from its address in the model.
     fn moved(&mut self, script: &mut Script<'_>) {
         let (lba, blocks) = (script.number(), script.byte());
         let (byte, origin, twist) = (script.byte(), script.number(), script.byte());
@@ -227,7 +227,7 @@ impl Writer {
             }
         }
         let (encoding, payload) = encode(blocks.into(), 1, byte);
-        self.data(Stream::Moved, (lba, blocks), encoding, payload, sources);
+        self.data(Stream::Moved, FrameRange { lba, blocks }, encoding, payload, sources);
     }
 
     fn checkpoint(&mut self) {
@@ -305,7 +305,7 @@ impl Writer {
         }
     }
 
-    /// Takes metadata into the batch, with the edits of its kind; gives its place and checksum.
+    /// Adds metadata to the batch, with the edits of its kind; returns its place and checksum.
     fn meta(&mut self, kind: MetaKind, number: u64, mut raw: Vec<u8>) -> (MetaPlace, u64) {
         for edit in self.edits.extract_if(.., |edit| edit.kind == kind) {
             let bytes = edit.value.to_le_bytes();

@@ -1,5 +1,5 @@
 //! Goal: what is written adds up; each block is in one segment, and that is where its last version
-//! went; the same seed gives the same run; memory is as said.
+//! went; a seed always produces the same run; memory is within its bound.
 //! Method: random operations on drives of several kinds. Moves are noted, and followed by an array
 //! of versions, which the layer does not have; everything is counted again from the lists.
 
@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use rand::RngExt;
 
 use super::*;
+use pumice_drive::base::ErrorKind;
 use pumice_drive::base::seed::random;
 
 /// Drives that differ in all that changes the way of a block.
@@ -30,7 +31,7 @@ fn kinds() -> Vec<LogSpec> {
     ]
 }
 
-/// Writes, reads, trims and flushes at random, mostly writes of a block; gives the last answer.
+/// Writes, reads, trims and flushes at random, mostly writes of a block; returns the last time.
 fn disturb(drive: &mut LogFtl, operations: u32, seed: u64) -> u64 {
     let mut random = random(seed);
     let mut now_ns = drive.now_ns;

@@ -41,13 +41,13 @@ fn drive(a: f64, stored: f64, header_bytes: u32) -> LogFtl {
     drive
 }
 
-/// A host that goes on where the drive is.
+/// A host that continues at the drive's time.
 fn uniform(drive: &LogFtl) -> Host {
     let spec = HostSpec { depth: 4, blocks: 1, order: Order::Uniform, read_percent: 0, seed: 1 };
     Host::new(spec, drive.now_ns).unwrap()
 }
 
-/// Raw over user space, and write amplification, while the drive is written over so many times.
+/// Raw over user space, and write amplification, while the drive is overwritten this many times.
 fn measure(drive: &mut LogFtl, host: &mut Host, overwrites: u64) -> (f64, f64) {
     let before = drive.counts();
     let (mut free, mut samples) = (0.0, 0.0);

@@ -8,7 +8,7 @@ fn assert_near(ns: u64, expected_ns: u64) {
     assert!(ns.abs_diff(expected_ns) <= 8, "{ns} ns, not {expected_ns}");
 }
 
-/// Writes all blocks once, one behind the other, and lets the flash end.
+/// Writes all blocks once, in order, and waits for the flash.
 fn filled(spec: LogSpec) -> LogFtl {
     let mut drive = LogFtl::new(spec).unwrap();
     let blocks = drive.spec.user_blocks as u32;
@@ -66,7 +66,7 @@ fn compressed_blocks_are_read_with_the_pages_they_touch() {
     assert_near(took, 50_000 + transfer_ns(8192 - 7 * 1048));
 }
 
-/// MB/s of writing one behind the other, and of the flash by arithmetic: four dies, a row each.
+/// MB/s of sequential writes, and of the flash by arithmetic: four dies, a row each.
 #[test]
 fn sequential_bandwidth_is_arithmetic() {
     let row_ns = 900_000.0 + 2.0 * TRANSFER_NS as f64;
@@ -111,7 +111,7 @@ fn a_full_buffer_makes_writes_wait() {
     assert!(flushed <= settled && settled <= flushed + 2 * TRANSFER_NS + 8, "{settled}");
 }
 
-/// A row that is under way is waited for, those that queue behind it are not.
+/// A read waits for the row being programmed, not for the rows that are queued.
 #[test]
 fn a_read_waits_for_one_row_at_most() {
     let mut drive = filled(LogSpec { user_blocks: 2000, buffer_bytes: 1 << 20, ..small() });

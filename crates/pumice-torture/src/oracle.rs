@@ -1,18 +1,18 @@
-//! The oracle: what a disk must hold, by the prefix promise.
+//! The oracle: the content that a disk must have, according to the prefix promise.
 //!
 //! ```text
-//! base --changes, in the order in which the drive took them--> disk
+//! base --changes, in the order in which the drive accepted them--> disk
 //!                     ^ durable: promised by the last flush that returned
 //! ```
 //!
-//! A life begins with a known `base`. Every change is entered in the poll in which the drive takes
-//! it. After a crash the disk must be `base` with the first k changes, `durable` <= k: so a change
-//! is there whole or not at all, no block is a mixture, nothing that a flush covered is older. A
-//! read must give, block by block, what the block held at some moment between its beginning and its
-//! end.
+//! A life begins with a known `base`. Every change is recorded in the poll in which the drive
+//! accepts it. After a crash the disk must be `base` with the first k changes, where `durable` <=
+//! k: so a change is present completely or not at all, no block is a mixture, and flushed data is
+//! never older. A read must return, block by block, a content that the block had at some moment
+//! between the begin and the end of the read.
 //!
-//! Knows no drive: it is fed, and judges. Contents that do not differ (fills) make several k
-//! possible, never a wrong verdict.
+//! The oracle does not know the drive: it is given changes and contents, and compares. Changes with
+//! equal content (fills) make several k possible, but never cause a wrong verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -20,12 +20,12 @@ use std::ops::Range;
 use super::data::describe;
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// What a range holds after a change.
+/// The content of a range after a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     /// These bytes.
     Bytes(Vec<u8>),
-    /// So many zeroes.
+    /// This number of zeroes.
     Zeroes(usize),
 }
 
@@ -34,14 +34,14 @@ pub(super) enum Content {
 pub(super) struct Change {
     /// Number of the host's request in the world, for messages.
     pub(super) request: u64,
-    /// First byte.
+    /// Offset of the first changed byte.
     pub(super) offset: usize,
-    /// What it holds from then on.
+    /// The new content.
     pub(super) content: Content,
 }
 
 impl Change {
-    /// The bytes of the disk that it changes.
+    /// Returns the bytes of the disk that the change covers.
     pub(super) fn range(&self) -> Range<usize> {
         let len = match &self.content {
             Content::Bytes(bytes) => bytes.len(),
@@ -59,25 +59,25 @@ impl Change {
     }
 }
 
-/// What was promised, and what was found instead.
+/// A promise, and what was found instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mismatch {
-    /// The promise, for this place.
+    /// The promise, for this range.
     pub(super) promised: String,
-    /// The place's content.
+    /// The content of the range.
     pub(super) found: String,
 }
 
-/// How many changes a crash left.
+/// The number of changes that a crash kept and lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Settled {
-    /// Changes that are there.
+    /// Changes that are present.
     pub(super) kept: usize,
     /// Changes that are gone.
     pub(super) lost: usize,
 }
 
-/// A read under way: its range, what it held at the beginning, and what blocks held since.
+/// A read in progress: its range, the content at its begin, and the contents of its blocks since.
 #[derive(Debug)]
 struct OpenRead {
     range: Range<usize>,
@@ -85,9 +85,9 @@ struct OpenRead {
     later: Vec<(usize, Box<[u8]>)>,
 }
 
-/// The model of one disk.
+/// The oracle of one disk.
 #[derive(Debug)]
-pub(super) struct Model {
+pub(super) struct Oracle {
     base: Vec<u8>,
     disk: Vec<u8>,
     changes: Vec<Change>,
@@ -95,8 +95,8 @@ pub(super) struct Model {
     reads: BTreeMap<u64, OpenRead>,
 }
 
-impl Model {
-    /// A disk of zeroes.
+impl Oracle {
+    /// Creates a disk of zeroes.
     pub(super) fn new(bytes: usize) -> Self {
         Self {
             base: vec![0; bytes],
@@ -107,22 +107,22 @@ impl Model {
         }
     }
 
-    /// Bytes of the disk.
+    /// Returns the size of the disk.
     pub(super) fn bytes(&self) -> usize {
         self.disk.len()
     }
 
-    /// Changes since the model was last settled.
+    /// Returns the number of changes since the oracle was last settled.
     pub(super) fn taken(&self) -> usize {
         self.changes.len()
     }
 
-    /// So many changes are promised to survive.
+    /// Returns the number of changes that are promised to survive.
     pub(super) fn durable(&self) -> usize {
         self.durable
     }
 
-    /// The drive took a change.
+    /// Records a change that the drive accepted.
     pub(super) fn take(&mut self, change: Change) {
         let range = change.range();
         change.apply(&mut self.disk);
@@ -138,18 +138,18 @@ impl Model {
         self.changes.push(change);
     }
 
-    /// The first `changes` changes are durable from now on.
+    /// Records that the first `changes` changes are durable.
     pub(super) fn promise(&mut self, changes: usize) {
         self.durable = self.durable.max(changes);
     }
 
-    /// A read of `range` begins; `id` is not in use.
+    /// Records the begin of a read of `range`; `id` is not in use.
     pub(super) fn begin_read(&mut self, id: u64, range: Range<usize>) {
         let first = self.disk[range.clone()].to_vec();
         self.reads.insert(id, OpenRead { range, first, later: Vec::new() });
     }
 
-    /// The read `id` ended; with bytes, they are judged.
+    /// Records the end of the read `id`, and checks its bytes if it returned any.
     pub(super) fn end_read(&mut self, id: u64, found: Option<&[u8]>) -> Result<(), Mismatch> {
         let (Some(read), Some(found)) = (self.reads.remove(&id), found) else { return Ok(()) };
         for block in blocks(&read.range) {
@@ -166,7 +166,7 @@ impl Model {
             }
             return Err(Mismatch {
                 promised: format!(
-                    "a read of LBA {block} gives what it held meanwhile: {}",
+                    "a read of LBA {block} returns a content it had during the read: {}",
                     describe(&read.first[at])
                 ),
                 found: describe(got),
@@ -175,15 +175,15 @@ impl Model {
         Ok(())
     }
 
-    /// The life is over; reads that were under way are forgotten.
+    /// Ends the life; reads in progress are forgotten.
     pub(super) fn end_life(&mut self) {
         self.reads.clear();
     }
 
-    /// Judges the whole disk as it was found in the next life, and begins anew with it.
+    /// Checks the whole disk as found in the next life, and continues from its content.
     ///
     /// # Errors
-    /// It is not the base with the first k changes, for any k that the promises allow.
+    /// The disk is not the base with the first k changes, for any k that the promises allow.
     pub(super) fn settle(&mut self, found: &[u8]) -> Result<Settled, Mismatch> {
         let Some(kept) = self.prefix_len(found, self.durable) else {
             return Err(self.explain(found));
@@ -196,8 +196,8 @@ impl Model {
         Ok(Settled { kept, lost })
     }
 
-    /// After how many changes, at least `shortest`, the disk was `found`. Of several answers the
-    /// longest: they differ by changes that changed nothing.
+    /// Returns the number of changes, at least `shortest`, after which the disk was `found`. Of
+    /// several answers it returns the largest: they differ by changes that had no effect.
     fn prefix_len(&self, found: &[u8], shortest: usize) -> Option<usize> {
         let mut disk = self.base.clone();
         let (promised, open) = self.changes.split_at(shortest);
@@ -220,7 +220,7 @@ impl Model {
         answer
     }
 
-    /// Says what is wrong with a disk that no allowed prefix explains.
+    /// Describes a disk that no allowed prefix explains.
     fn explain(&self, found: &[u8]) -> Mismatch {
         let (taken, durable) = (self.changes.len(), self.durable);
         if let Some(shorter) = self.prefix_len(found, 0) {
@@ -229,7 +229,7 @@ impl Model {
                 found: format!("the first {shorter} only: a flush was lost"),
             };
         }
-        // The prefix that explains most: what is wrong then is likely what went wrong.
+        // The prefix with the fewest wrong blocks probably shows the actual error.
         let mut disk = self.base.clone();
         self.changes[..durable].iter().for_each(|change| change.apply(&mut disk));
         let mut best = (wrong_blocks(&disk, found), durable);
@@ -265,12 +265,12 @@ impl Model {
     }
 }
 
-/// Blocks that a byte range touches.
+/// Returns the blocks that a byte range touches.
 fn blocks(range: &Range<usize>) -> Range<usize> {
     range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES)
 }
 
-/// Bytes of a block.
+/// Returns the bytes of a block.
 fn bytes_of(block: usize) -> Range<usize> {
     block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES
 }

@@ -1,4 +1,4 @@
-//! Goal: the oracle objects to whatever breaks a promise, and to nothing else.
+//! Goal: the oracle rejects everything that breaks a promise, and nothing else.
 //! Method: histories made by hand, and the disks that a crash could and could not leave.
 
 use super::*;
@@ -22,13 +22,13 @@ fn disk(bytes: [u8; BLOCKS]) -> Vec<u8> {
 }
 
 /// The history of most tests: 1 and 2 overlap, 3 trims a part of both, 4 writes into that.
-fn model(durable: usize) -> Model {
-    let mut model = Model::new(BLOCKS * BLOCK_BYTES);
+fn oracle(durable: usize) -> Oracle {
+    let mut oracle = Oracle::new(BLOCKS * BLOCK_BYTES);
     for change in [write(1, 0, 4), write(2, 2, 4), trim(3, 3, 2), write(4, 4, 1)] {
-        model.take(change);
+        oracle.take(change);
     }
-    model.promise(durable);
-    model
+    oracle.promise(durable);
+    oracle
 }
 
 const STATES: [[u8; BLOCKS]; 5] = [
@@ -43,7 +43,7 @@ const STATES: [[u8; BLOCKS]; 5] = [
 fn every_prefix_not_shorter_than_the_flush_is_right() {
     for durable in 0..=4 {
         for (kept, state) in STATES.into_iter().enumerate() {
-            let settled = model(durable).settle(&disk(state));
+            let settled = oracle(durable).settle(&disk(state));
             match settled {
                 Ok(settled) => assert_eq!(settled, Settled { kept, lost: 4 - kept }),
                 Err(mismatch) => {
@@ -51,13 +51,13 @@ fn every_prefix_not_shorter_than_the_flush_is_right() {
                     assert!(mismatch.found.contains("a flush was lost"), "{mismatch:?}");
                 }
             }
-            assert_eq!(model(durable).settle(&disk(state)).is_ok(), kept >= durable);
+            assert_eq!(oracle(durable).settle(&disk(state)).is_ok(), kept >= durable);
         }
     }
 }
 
 fn assert_refused(found: &[u8], what: &str) {
-    let mismatch = model(1).settle(found).expect_err(what);
+    let mismatch = oracle(1).settle(found).expect_err(what);
     assert!(mismatch.found.contains("no prefix explains"), "{what}: {mismatch:?}");
 }
 
@@ -67,8 +67,8 @@ fn what_is_no_prefix_is_refused() {
     assert_refused(&disk([0, 0, 2, 2, 2, 2, 0, 0]), "the second change without the first");
     assert_refused(&disk([1, 1, 1, 1, 2, 2, 0, 0]), "half of a write");
     assert_refused(&disk([1, 1, 1, 0, 4, 2, 0, 0]), "a stale block under newer ones");
-    assert_refused(&disk([1, 1, 2, 0, 4, 2, 0, 9]), "a block that nobody wrote");
-    assert_refused(&disk([2, 1, 2, 0, 4, 2, 0, 0]), "the right bytes in the wrong place");
+    assert_refused(&disk([1, 1, 2, 0, 4, 2, 0, 9]), "a block that was never written");
+    assert_refused(&disk([2, 1, 2, 0, 4, 2, 0, 0]), "the right bytes at the wrong offset");
     let mut mixed = disk(STATES[2]);
     mixed[2 * BLOCK_BYTES + 512..3 * BLOCK_BYTES].fill(1);
     assert_refused(&mixed, "a block half old, half new");
@@ -79,24 +79,24 @@ fn what_is_no_prefix_is_refused() {
 
 #[test]
 fn a_settled_disk_is_the_base_of_the_next_life() {
-    let mut model = model(0);
-    model.settle(&disk(STATES[2])).unwrap();
-    assert_eq!((model.taken(), model.durable()), (0, 0));
-    model.take(write(5, 7, 1));
-    let error = model.settle(&disk(STATES[3])).unwrap_err();
+    let mut oracle = oracle(0);
+    oracle.settle(&disk(STATES[2])).unwrap();
+    assert_eq!((oracle.taken(), oracle.durable()), (0, 0));
+    oracle.take(write(5, 7, 1));
+    let error = oracle.settle(&disk(STATES[3])).unwrap_err();
     assert!(error.found.contains("LBA 3"), "{error:?}");
-    model.settle(&disk([1, 1, 2, 2, 2, 2, 0, 5])).unwrap();
+    oracle.settle(&disk([1, 1, 2, 2, 2, 2, 0, 5])).unwrap();
 }
 
 /// Judges a read of blocks 2..4, during which change 2 is taken.
 fn read(found: [u8; 2]) -> Result<(), Mismatch> {
-    let mut model = Model::new(BLOCKS * BLOCK_BYTES);
-    model.take(write(1, 0, 4));
-    model.begin_read(1, 2 * BLOCK_BYTES + 100..4 * BLOCK_BYTES);
-    model.take(write(2, 2, 1));
-    model.take(trim(3, 6, 1));
+    let mut oracle = Oracle::new(BLOCKS * BLOCK_BYTES);
+    oracle.take(write(1, 0, 4));
+    oracle.begin_read(1, 2 * BLOCK_BYTES + 100..4 * BLOCK_BYTES);
+    oracle.take(write(2, 2, 1));
+    oracle.take(trim(3, 6, 1));
     let found: Vec<u8> = found.into_iter().flat_map(|byte| [byte; BLOCK_BYTES]).collect();
-    model.end_read(1, Some(&found[100..]))
+    oracle.end_read(1, Some(&found[100..]))
 }
 
 #[test]
@@ -110,34 +110,34 @@ fn a_read_gives_what_a_block_held_meanwhile() {
 
 #[test]
 fn a_read_that_began_after_a_change_does_not_give_what_was_before() {
-    let mut model = Model::new(BLOCKS * BLOCK_BYTES);
-    model.take(write(1, 0, 1));
-    model.begin_read(1, 0..BLOCK_BYTES);
-    assert!(model.end_read(1, Some(&[0; BLOCK_BYTES])).is_err());
-    model.begin_read(2, 0..BLOCK_BYTES);
-    model.take(write(2, 0, 1));
+    let mut oracle = Oracle::new(BLOCKS * BLOCK_BYTES);
+    oracle.take(write(1, 0, 1));
+    oracle.begin_read(1, 0..BLOCK_BYTES);
+    assert!(oracle.end_read(1, Some(&[0; BLOCK_BYTES])).is_err());
+    oracle.begin_read(2, 0..BLOCK_BYTES);
+    oracle.take(write(2, 0, 1));
     let mut mixed = [1; BLOCK_BYTES];
     mixed[..2048].fill(2);
-    assert!(model.end_read(2, Some(&mixed)).is_err(), "a mixture");
+    assert!(oracle.end_read(2, Some(&mixed)).is_err(), "a mixture");
 }
 
-/// The message is all that somebody has who looks for a bug.
+/// The message is the only information for finding a bug.
 #[test]
 fn a_mismatch_names_block_history_and_content() {
     let mut random = pumice_drive::base::seed::random(1);
-    let mut model = Model::new(BLOCKS * BLOCK_BYTES);
+    let mut oracle = Oracle::new(BLOCKS * BLOCK_BYTES);
     for request in [40, 41] {
         let stamped = |number| {
             let mut any = || super::super::data::any(&mut random, 0, BLOCK_BYTES, number);
             (0..64).map(|_| any()).find(|bytes| describe(bytes).contains("stamp"))
         };
         let bytes = { stamped }(request).expect("some kind carries a stamp");
-        model.take(Change { request, offset: 0, content: Content::Bytes(bytes) });
+        oracle.take(Change { request, offset: 0, content: Content::Bytes(bytes) });
     }
-    model.take(write(42, 1, 1));
-    let mut found = model.disk.clone();
+    oracle.take(write(42, 1, 1));
+    let mut found = oracle.disk.clone();
     found[..BLOCK_BYTES].fill(7);
-    let mismatch = model.settle(&found).unwrap_err();
+    let mismatch = oracle.settle(&found).unwrap_err();
     assert!(mismatch.found.contains("LBA 0"), "{mismatch:?}");
     assert!(mismatch.found.contains("1 (request 40), 2 (request 41)"), "{mismatch:?}");
     assert!(mismatch.found.contains("bytes 0x07"), "{mismatch:?}");

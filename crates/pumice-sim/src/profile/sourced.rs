@@ -1,37 +1,37 @@
-//! A number, and how it is known.
+//! A number and its basis.
 //!
-//! Invariant: a basis says something; there is no number without one.
+//! Invariant: the basis is not blank, and there is no number without a basis.
 
 use serde::{Deserialize, Serialize};
 
-/// A number (or a word, or yes and no) with its basis.
+/// A number (or an identifier, or a boolean) with its basis.
 ///
 /// In TOML `{ is = 900_000, source = "data sheet" }`, with exactly one of `source`, `fitted` and
-/// `guess`; in JSON the same.
+/// `guess`; likewise in JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "Text<T>")]
-pub struct Told<T> {
-    /// The number; its unit is at the end of its key.
+pub struct Sourced<T> {
+    /// The value; its unit is at the end of its key.
     pub is: T,
-    /// How it is known.
+    /// The basis of the value.
     #[serde(flatten)]
     pub basis: Basis,
 }
 
-/// How a number is known.
+/// The basis of a number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Basis {
-    /// Somebody published it, or it follows from what was published: who, where.
+    /// It was published, or follows from published numbers: author and place of publication.
     Source(String),
-    /// Nobody published it; with it the model gives published results: which.
+    /// It is not published; with it the model reproduces published results: which.
     Fitted(String),
-    /// Nobody published it: why it is likely.
+    /// It is not published: why it is plausible.
     Guess(String),
 }
 
 impl Basis {
-    /// The key it has in TOML.
+    /// Returns its key in TOML.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Source(_) => "source",
@@ -40,7 +40,7 @@ impl Basis {
         }
     }
 
-    /// What it says; not blank.
+    /// Returns its text; not blank.
     pub fn text(&self) -> &str {
         match self {
             Self::Source(text) | Self::Fitted(text) | Self::Guess(text) => text,
@@ -57,7 +57,7 @@ struct Text<T> {
     guess: Option<String>,
 }
 
-impl<T> TryFrom<Text<T>> for Told<T> {
+impl<T> TryFrom<Text<T>> for Sourced<T> {
     type Error = &'static str;
 
     fn try_from(text: Text<T>) -> Result<Self, &'static str> {
@@ -66,13 +66,14 @@ impl<T> TryFrom<Text<T>> for Told<T> {
             (None, Some(fitted), None) => Basis::Fitted(fitted),
             (None, None, Some(guess)) => Basis::Guess(guess),
             (None, None, None) => {
-                return Err("nothing says how this is known: add source, fitted or guess");
+                return Err("the number has no basis: add source, fitted or guess");
             }
-            _ => return Err("this is known in two ways: keep one of source, fitted and guess"),
+            _ => return Err("the number has two bases: keep one of source, fitted and guess"),
         };
-        match basis.text().trim().is_empty() {
-            true => Err("source, fitted or guess is blank: say how this is known"),
-            false => Ok(Self { is: text.is, basis }),
+        if basis.text().trim().is_empty() {
+            Err("source, fitted or guess is blank: state the basis")
+        } else {
+            Ok(Self { is: text.is, basis })
         }
     }
 }

@@ -1,14 +1,15 @@
-//! Copies of whole files, without reading all: files of one size are compared at two blocks.
+//! Finds copies of whole files without reading everything: compares two blocks of files of equal
+//! size.
 //!
-//! Copies have the same size, so a sample of *sizes*, with all files of each, holds every file
-//! together with its copies. Sizes are taken by hash, as many as fit a bound; small and large files
-//! apart, so that a few large ones do not make the small ones' share uncertain. Of each sampled
-//! size two blocks at the same places are read of every file, and files that agree in both count as
-//! copies: their share of the sampled bytes stands for that of all.
+//! Copies have equal sizes, so a sample of *sizes*, with all files of each, contains every file
+//! together with its copies. Sizes are sampled by hash, as many as a limit allows; small and large
+//! files are sampled separately, so that a few large files do not make the share of the small ones
+//! uncertain. Two blocks at fixed offsets are read from every file of each sampled size, and files
+//! that agree in both count as copies. Their share of the sampled bytes is the estimate for all.
 //!
-//! Bias: blocks that files share which are not copies are missed; files that agree in two blocks
-//! and differ elsewhere count. The deviation said is that of drawing sizes (a ratio over clusters);
-//! it is 0 where all sizes were taken.
+//! Bias: shared blocks of files that are not copies are missed; files that agree in two blocks and
+//! differ elsewhere count as copies. The reported deviation is that of sampling sizes (a ratio over
+//! clusters); it is 0 if all sizes were taken.
 //! Source: Cochran, "Sampling Techniques", 1977, eq. 6.13, for the deviation of a ratio.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,17 +17,16 @@ use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 
-use super::locked;
 use super::population::Source;
-use super::work::Work;
+use super::work::{Work, locked};
 use pumice_bench::payload::repeats;
 use pumice_drive::base::seed::mix;
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Files of a tier that are compared at most.
+/// Maximum number of files of a tier that are compared.
 const FILES_MAX: usize = 8192;
 
-/// Files of this many bytes and more are large.
+/// Minimum size of a large file.
 const LARGE_BYTES: u64 = 1 << 20;
 
 /// The files of the sampled sizes of one tier.
@@ -57,20 +57,20 @@ impl Tier {
 
 /// Files of sampled sizes.
 #[derive(Debug, Default)]
-pub(super) struct Twins([Tier; 2]);
+pub(super) struct DuplicateFiles([Tier; 2]);
 
-impl Twins {
+impl DuplicateFiles {
     pub(super) fn add(&mut self, source: &Arc<Source>) {
         self.0[usize::from(source.bytes >= LARGE_BYTES)].add(source);
     }
 
-    /// Compares the files of this shard's sizes. What cannot be read is no copy.
+    /// Compares the files of this shard's sizes. A file that cannot be read is not a copy.
     pub(super) fn compare(self, work: &Work<'_>) -> Vec<Compared> {
         self.0.into_iter().map(|tier| compare(tier, work)).collect()
     }
 }
 
-/// Sums over sizes of one tier: of `s` bytes sampled `r` are of copies.
+/// Sums over the sizes of one tier: of `s` sampled bytes, `r` belong to copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Compared {
     /// Bytes of all files, sampled or not, of all shards.
@@ -101,8 +101,8 @@ impl Compared {
     }
 }
 
-/// The share of all bytes that is of further copies of files, and its deviation, as fractions; none
-/// without a file.
+/// Returns the share of all bytes that belongs to further copies of files, and its deviation, as
+/// fractions; `None` without a file.
 pub(super) fn share(tiers: &[Compared]) -> Option<(f64, f64)> {
     let all: f64 = tiers.iter().map(|tier| tier.bytes).sum();
     let (mut share, mut variance) = (0.0, 0.0);
@@ -131,7 +131,7 @@ fn compare(tier: Tier, work: &Work<'_>) -> Compared {
     work.share_out(&sizes, |reader, (bytes, files)| {
         let mut contents = BTreeSet::new();
         let mut copies = 0;
-        // A single file of its size has no copy, and is not read for that.
+        // A file of unique size has no copy, and is not read.
         for source in files.iter().filter(|_| files.len() > 1) {
             if let Ok(content) = two_blocks(source, reader) {
                 copies += u64::from(!contents.insert(content));
@@ -145,7 +145,7 @@ fn compare(tier: Tier, work: &Work<'_>) -> Compared {
     sums.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// What stands for the content of a block in the middle, drawn by the size, and of the last one.
+/// Returns hashes of a block in the middle, chosen by the size, and of the last block.
 fn two_blocks(
     source: &Source,
     reader: &mut super::read::Reader,

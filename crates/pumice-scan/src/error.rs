@@ -1,0 +1,73 @@
+//! The error of this crate.
+//!
+//! Only what stops a scan is an error. A file below a scanned folder that cannot be read is
+//! counted instead.
+
+use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::io;
+
+use pumice_drive::base::{Error as DriveError, ErrorKind};
+
+/// Result with the [`Error`] of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of a scan, a partial result or a verdict.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A path, an option or a set of partial results is invalid.
+    #[error("{0}")]
+    InvalidInput(Cow<'static, str>),
+    /// The partial result is of another version, or the medium cannot be measured.
+    #[error("{0}")]
+    Unsupported(Cow<'static, str>),
+    /// The file is not the partial result of a scan.
+    #[error("not the result of a scan")]
+    NotAPartial(#[source] serde_json::Error),
+    /// The operating system refused an operation on a scanned path.
+    #[error("{what}")]
+    Io {
+        /// The failed operation and its object.
+        what: String,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// An NBD export could not be opened or read.
+    #[error(transparent)]
+    Drive(#[from] DriveError),
+    /// A drive profile was not found or cannot be simulated.
+    #[error(transparent)]
+    Sim(#[from] pumice_sim::Error),
+    /// A measurement or a forecast failed.
+    #[error(transparent)]
+    Bench(Box<dyn StdError + Send + Sync>),
+}
+
+impl Error {
+    /// Wraps an error of the benchmark.
+    pub(crate) fn bench(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self::Bench(error.into())
+    }
+}
+
+/// Programs that report all errors as those of a drive keep the kind and the chain of causes.
+impl From<Error> for DriveError {
+    fn from(error: Error) -> Self {
+        let what = error.to_string();
+        match error {
+            Error::InvalidInput(_) => Self::new(ErrorKind::InvalidInput, what),
+            Error::Unsupported(_) => Self::new(ErrorKind::Unsupported, what),
+            Error::NotAPartial(source) => {
+                Self::new(ErrorKind::InvalidInput, what).caused_by(source)
+            }
+            Error::Io { source, .. } => Self::os(what, source),
+            Error::Drive(error) => error,
+            Error::Sim(error) => error.into(),
+            Error::Bench(error) => match error.downcast::<Self>() {
+                Ok(error) => *error,
+                Err(error) => Self::new(ErrorKind::Medium, "cannot measure").caused_by(error),
+            },
+        }
+    }
+}
