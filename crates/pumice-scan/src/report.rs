@@ -136,8 +136,8 @@ impl Outcome {
             });
         } else if !self.is_exact && self.main().drive.error_points() > self.error_points_asked {
             section.warning(format!(
-                "The error is {:.2} points instead of the requested {}: take more draws (--samples), \
-                 or read everything (--all).",
+                "The error is {:.2} points instead of the requested {}: take more draws \
+                 (--samples), or read everything (--all).",
                 self.main().drive.error_points(),
                 self.error_points_asked
             ));
