@@ -68,8 +68,8 @@ impl FromStr for Medium {
             Ok(bytes_per_s) => Ok(Self::Speed(bytes_per_s)),
             Err(_) if Path::new(text).is_dir() => Ok(Self::Folder(text.into())),
             Err(_) => Err(format!(
-                "'{text}' is neither a speed nor a folder: expected bytes per second, such as 530M, \
-                 or a folder on the medium"
+                "'{text}' is neither a speed nor a folder: expected bytes per second, such as \
+                 530M, or a folder on the medium"
             )),
         }
     }

@@ -131,13 +131,13 @@ impl Outcome {
         }
         if !self.is_complete {
             section.warning(match self.draws {
-                0 => "Interrupted: the figures cover only what was read first, which may differ from the rest.",
+                0 => "Interrupted: the figures cover what was read first; the rest may differ.",
                 _ => "Interrupted: the interval is valid, but wider than requested.",
             });
         } else if !self.is_exact && self.main().drive.error_points() > self.error_points_asked {
             section.warning(format!(
-                "The error is {:.2} points instead of the requested {}: take more draws (--samples), or \
-                 read everything (--all).",
+                "The error is {:.2} points instead of the requested {}: take more draws \
+                 (--samples), or read everything (--all).",
                 self.main().drive.error_points(),
                 self.error_points_asked
             ));

@@ -3,7 +3,7 @@
 //!
 //! * `speed`: uniform random writes of 4 KiB at depth 32, garbage collection in its steady state,
 //!   on one core: simulated requests per second of real time, for drives of 8 and of 64 GiB.
-//! * `memory`: a drive of 10^12 bytes, its map and lists filled, and the memory of the process then.
+//! * `memory`: a drive of 10^12 bytes, its map and lists filled, and the process's memory then.
 //! * `amplification`: drives of 400 segments of 2048 blocks, written over three times to get there
 //!   and five times to measure; Xiang and Kurkoski's formula ("An improved analytic expression for
 //!   write amplification in NAND flash", 2012) for the part of the raw space that holds data.

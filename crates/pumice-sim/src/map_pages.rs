@@ -30,8 +30,8 @@ impl MapPages {
         Self { spec, cached: RefCell::default() }
     }
 
-    /// Uses the page that covers byte `offset` of the disk; returns the time to load it, in ns: 0 if
-    /// it is cached.
+    /// Uses the page that covers byte `offset` of the disk. Returns the time to load it, in ns; 0
+    /// if it is cached.
     pub(super) fn need(&self, offset: u64) -> u64 {
         let mut cached = self.cached.borrow_mut();
         let is_new = cached.insert(offset / MAP_REGION_BYTES);

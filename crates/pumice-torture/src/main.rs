@@ -23,9 +23,10 @@ const WORLDS_DEFAULT: u64 = 200;
 /// Crash, rot and fail simulated drives, and check that every promise holds
 ///
 /// A world is a small drive in memory, in virtual time, drawn from a seed: its geometry and codec,
-/// the behaviour of its hosts, the moments of power loss, the unsynced writes that survive, the bits
-/// that rot. An oracle knows what was promised. The first broken promise is printed with the command
-/// that reproduces it, and the exit code is 1. A seed and a number of steps determine a run.
+/// the behaviour of its hosts, the moments of power loss, the unsynced writes that survive, the
+/// bits that rot. An oracle knows what was promised. The first broken promise is printed with the
+/// command that reproduces it, and the exit code is 1. A seed and a number of steps determine a
+/// run.
 #[derive(Debug, Parser)]
 #[command(
     version,

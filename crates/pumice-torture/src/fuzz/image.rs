@@ -9,7 +9,7 @@
 //!
 //! | verb | arguments |
 //! |---|---|
-//! | 0 segment | u8: number in the low 6 bits, stream above: the stream continues there, announced |
+//! | 0 segment | u8: number in the low 6 bits, stream above: the stream goes there, announced |
 //! | 1 seal | the batch |
 //! | 2 data | lba, blocks, encoding u8, length u8, bytes: a frame with that payload |
 //! | 3 frame | lba, blocks u8, codec u8, byte u8: a frame as the codec encodes it |

@@ -1,8 +1,8 @@
 //! Entry points of the fuzzers: one function per target, for bytes from untrusted sources.
 //!
 //! * `bytes`: the decoders of `format`, and `codec` below them.
-//! * `image`: a small drive's medium, written from a script with valid checksums; a checkpoint if the
-//!   script has one.
+//! * `image`: a small drive's medium, written from a script with valid checksums; a checkpoint if
+//!   the script has one.
 //! * `open`: opens and checks such a medium.
 //! * `nbd`: the NBD server against any client; `nbd_client`: the client against any server.
 //! * `files`: traces, results of benchmarks, partial results of scans.

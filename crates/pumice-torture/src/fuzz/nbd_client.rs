@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The server is a thread that follows the input. It closes the connection if the bytes do not
-//! arrive, so that an input with wrong counts costs time but ends. The client connects, reads, writes and
-//! flushes; every call must end.
+//! arrive, so that an input with wrong counts costs time but ends. The client connects, reads,
+//! writes and flushes; every call must end.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
