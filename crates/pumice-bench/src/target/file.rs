@@ -38,7 +38,7 @@ pub(super) fn too_short(len: usize, offset: u64, count: usize) -> Error {
         "a read of {len} bytes at byte {offset} gave {count}: the target is shorter than the \
          workload's span, or was cut while it ran"
     );
-    Error::new(ErrorKind::Medium, what)
+    Error::new(ErrorKind::Io, what)
 }
 
 impl Target for FileTarget {

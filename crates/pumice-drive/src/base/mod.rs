@@ -14,5 +14,5 @@ pub mod wait;
 
 pub use aligned::AlignedBuffer;
 pub use clock::Clock;
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorContext, ErrorKind, OsContext, Result, ensure};
 pub use units::{Lba, SegmentId, SeqNo};

@@ -47,7 +47,7 @@ impl Traced {
         self.runtime.sleep_ns(ns).await;
         self.seen.borrow_mut().now -= 1;
         match self.failing {
-            Some(failing) if failing == number => Err(Error::new(ErrorKind::Medium, "as wanted")),
+            Some(failing) if failing == number => Err(Error::new(ErrorKind::Io, "as wanted")),
             _ => Ok(()),
         }
     }
