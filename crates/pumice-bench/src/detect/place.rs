@@ -19,7 +19,7 @@ use crate::patience::patiently;
 use crate::target::{Access, FileTarget, Location, NbdTarget, Target};
 use pumice_drive::base::{AlignedBuffer, Clock, Error, ErrorKind, Result};
 use pumice_drive::controller::{Drive, Info, OpenOptions};
-use pumice_drive::media::file::{self, FileMedium};
+use pumice_drive::media::file::{FileMedium, FileOptions};
 use pumice_drive::runtime::{Backend, Runtime};
 
 /// Bytes of each request: the most that common file systems compress as one, twice.
@@ -262,7 +262,7 @@ impl<'a> Place<'a> {
 
 fn open_drive(runtime: &Runtime, path: &Path) -> Result<OpenDrive> {
     let drive = runtime.block_on(async {
-        let options = file::OpenOptions { read_only: false, direct: true };
+        let options = FileOptions::default().with_direct(true);
         let medium = FileMedium::open(runtime.clone(), path, options)?;
         Drive::open(medium, runtime.clone(), OpenOptions::default()).await
     });

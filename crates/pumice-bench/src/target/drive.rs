@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::Target;
 use pumice_drive::base::{AlignedBuffer, Result};
 use pumice_drive::controller::{Drive, OpenOptions};
-use pumice_drive::media::file::{self, FileMedium};
+use pumice_drive::media::file::{FileMedium, FileOptions};
 use pumice_drive::runtime::Runtime;
 
 /// An open drive.
@@ -22,7 +22,7 @@ impl DriveTarget {
     /// # Errors
     /// Those of [`FileMedium::open`] and [`Drive::open`].
     pub async fn open(runtime: &Runtime, path: &Path) -> Result<Self> {
-        let options = file::OpenOptions { read_only: false, direct: true };
+        let options = FileOptions::default().with_direct(true);
         let medium = FileMedium::open(runtime.clone(), path, options)?;
         let drive = Drive::open(medium, runtime.clone(), OpenOptions::default()).await?;
         let drive = Rc::new(drive);

@@ -239,11 +239,7 @@ impl StdError for Error {
 /// # Errors
 /// Of `kind`, if the condition does not hold.
 #[inline]
-pub fn ensure(
-    condition: bool,
-    kind: ErrorKind,
-    what: impl Into<Cow<'static, str>>,
-) -> Result<()> {
+pub fn ensure(condition: bool, kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Result<()> {
     if condition { Ok(()) } else { Err(Error::new(kind, what)) }
 }
 

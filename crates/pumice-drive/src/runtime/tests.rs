@@ -293,7 +293,7 @@ fn a_file_is_readable_when_there_is_something_or_the_end() {
             shutdown_socket(&far);
             readable.await.unwrap();
             let mut readable = pin!(runtime.readable(&near));
-            while let None = poll_once(&mut readable).await {
+            while poll_once(&mut readable).await.is_none() {
                 runtime.yield_now().await;
             }
         });

@@ -26,14 +26,14 @@ fn directory() -> (tempfile::TempDir, PathBuf) {
 }
 
 fn open(runtime: &Runtime, path: &Path) -> Result<FileMedium> {
-    FileMedium::open(runtime.clone(), path, OpenOptions::default())
+    FileMedium::open(runtime.clone(), path, FileOptions::default())
 }
 
 /// A created and opened medium of [`GEOMETRY`].
 fn medium(runtime: &Runtime, direct: bool) -> (tempfile::TempDir, FileMedium) {
     let (directory, path) = directory();
     FileMedium::create(&path, GEOMETRY.medium_bytes(), false).unwrap();
-    let options = OpenOptions { direct, read_only: false };
+    let options = FileOptions { direct, read_only: false };
     let medium = FileMedium::open(runtime.clone(), &path, options).unwrap();
     medium.set_geometry(GEOMETRY).unwrap();
     (directory, medium)
@@ -180,7 +180,7 @@ fn what_lies_behind_the_end_reads_as_zeroes() {
         for direct in [false, true] {
             let (_directory, path) = directory();
             fs::write(&path, [9; 5000]).unwrap();
-            let options = OpenOptions { read_only: true, direct };
+            let options = FileOptions { read_only: true, direct };
             let medium = FileMedium::open(runtime.clone(), &path, options).unwrap();
             runtime.block_on(async {
                 let slot = medium.read_superblock(0).await.unwrap();
@@ -247,7 +247,7 @@ fn a_lock_keeps_writers_apart_and_lets_readers_share() {
     for runtime in runtimes() {
         let (_directory, path) = directory();
         FileMedium::create(&path, 1 << 20, false).unwrap();
-        let read_only = OpenOptions { read_only: true, direct: false };
+        let read_only = FileOptions { read_only: true, direct: false };
         let writer = open(&runtime, &path).unwrap();
         let error = open(&runtime, &path).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Busy);
@@ -270,7 +270,7 @@ fn a_read_only_medium_refuses_every_change() {
         let (_directory, path) = directory();
         FileMedium::create(&path, GEOMETRY.medium_bytes(), false).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
-        let options = OpenOptions { read_only: true, direct: false };
+        let options = FileOptions { read_only: true, direct: false };
         let medium = FileMedium::open(runtime.clone(), &path, options).unwrap();
         medium.set_geometry(GEOMETRY).unwrap();
         assert!(!medium.capabilities().discard);
@@ -336,7 +336,7 @@ fn what_fails_while_open_is_a_full_or_a_broken_medium() {
         medium.file = Arc::new(File::open(directory.path()).unwrap().into());
         let read = runtime.block_on(medium.read(SegmentId(0), 0, filled(4096, 1))).1;
         assert_eq!(kind(read), ErrorKind::Medium, "a directory cannot be read");
-        let place = Place::Segment(SegmentId(0), 0);
+        let place = Location::Segment(SegmentId(0), 0);
         for doing in ["read", "write", "discard in"] {
             for cause in [
                 io::ErrorKind::NotFound,
@@ -452,7 +452,7 @@ fn memory_file_systems_work_with_or_without_direct_input_and_output() {
     for runtime in runtimes() {
         let path = directory.path().join(runtime.backend_name());
         FileMedium::create(&path, GEOMETRY.medium_bytes(), false).unwrap();
-        let options = OpenOptions { direct: true, read_only: false };
+        let options = FileOptions { direct: true, read_only: false };
         let medium = FileMedium::open(runtime.clone(), &path, options).unwrap();
         medium.set_geometry(GEOMETRY).unwrap();
         runtime.block_on(async {
