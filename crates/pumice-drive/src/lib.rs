@@ -46,9 +46,9 @@
 //!
 //! * **Durability.** When [`Drive::flush`] returns, or a write with `fua`, every write acknowledged
 //!   before it survives `kill -9`, power loss and torn sectors.
-//! * **Prefix consistency.** After a crash, the drive holds a prefix of the acknowledged changes that
-//!   includes at least everything up to the last flush. A write of up to 1 MiB is applied completely
-//!   or not at all.
+//! * **Prefix consistency.** After a crash, the drive holds a prefix of the acknowledged changes
+//!   that includes at least everything up to the last flush. A write of up to 1 MiB is applied
+//!   completely or not at all.
 //! * **Integrity.** Checksums cover every stored byte. A damaged block fails its reads; it is never
 //!   returned as zeroes, as older data or as wrong data.
 //! * **Space.** A full medium refuses new writes with [`ErrorKind::NoSpace`] before it acknowledges
@@ -61,12 +61,12 @@
 //!
 //! # Features
 //!
-//! * LZ4 or zstd at any level from -7 to 19, chosen per opening; incompressible data is detected and
-//!   stored at nearly memory speed. See [`Codec`].
+//! * LZ4 or zstd at any level from -7 to 19. Incompressible data is detected and stored at nearly
+//!   memory speed. See [`Codec`].
 //! * Random 4 KiB writes without a read-modify-write of their neighbours.
 //! * Trim and write-zeroes in constant time for large ranges; holes read without I/O.
 //! * Optional recompression of cold data with a denser codec during garbage collection.
-//! * Checks, scrubbing, resizing, extraction and rebuilding, all online or read-only.
+//! * Scrubbing and resizing in use; checking, extraction and rebuilding without a server.
 //! * Any storage through [`Medium`], and any wrapper of one through [`Layer`].
 //! * Simulation: the same code runs in virtual time, and one seed repeats a run exactly.
 //!
@@ -75,8 +75,8 @@
 //! * Not a file system and not a key-value store: it stores numbered blocks.
 //! * Not for several threads: a drive lives on the thread of its [`Runtime`]. Send requests to that
 //!   thread through a channel.
-//! * Not for a general async executor: it needs the [`Runtime`] of this crate for I/O and time, or an
-//!   implementation of [`Clock`] and [`Medium`] on another one.
+//! * Not for a general async executor: it needs the [`Runtime`] of this crate for I/O and time, or
+//!   an implementation of [`Clock`] and [`Medium`] on another one.
 //! * Not encrypted, not replicated, and without snapshots.
 //! * Not released. The format may still change; keep no data in it that you have nowhere else.
 //! * Not portable: Linux only, with io_uring if the kernel has it.
@@ -94,10 +94,11 @@
 //!
 //! # Modules
 //!
-//! The names that an embedder needs are at the root of the crate. [`media`] and [`runtime`] document
-//! storage and execution. The modules [`base`], [`codec`], [`controller`] and [`format`](mod@format) are
-//! public because the other crates of the workspace use them: the server, the simulator, the
-//! benchmarks and the torture test. Names that only those modules have may change at any time.
+//! The names that an embedder needs are at the root of the crate. [`media`] and [`runtime`]
+//! document storage and execution. The modules [`base`], [`codec`], [`controller`] and
+//! [`format`](mod@format) are public because the other crates of the workspace use them: the
+//! server, the simulator, the benchmarks and the torture test. Names that only those modules have
+//! may change at any time.
 
 pub mod base;
 pub mod codec;
@@ -106,13 +107,22 @@ pub mod format;
 pub mod media;
 pub mod runtime;
 
+#[doc(inline)]
 pub use base::{AlignedBuffer, Clock, Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
+#[doc(inline)]
 pub use codec::Codec;
+#[doc(inline)]
 pub use controller::{Content, Drive, Extent, Info, Memory, OpenOptions, Operations, Spec, create};
+#[doc(inline)]
 pub use media::file::{FileMedium, FileOptions};
+#[doc(inline)]
 pub use media::layer::Layer;
+#[doc(inline)]
 pub use media::mem::MemMedium;
+#[doc(inline)]
 pub use media::{Capabilities, Geometry, Medium};
+#[doc(inline)]
 pub use runtime::{Backend, Runtime};
 /// The type of a drive's identity, from the crate `uuid`.
+#[doc(no_inline)]
 pub use uuid::Uuid;

@@ -121,8 +121,8 @@ pub fn format_size(bytes: u64) -> String {
     format!("{value:.2} {name}")
 }
 
-/// Formats a number of bytes in the largest unit that divides it: `4 KiB`, `1536 B`. Different sizes
-/// have different texts.
+/// Formats a number of bytes in the largest unit that divides it: `4 KiB`, `1536 B`. Different
+/// sizes have different texts.
 pub fn format_size_exact(bytes: u64) -> String {
     let mut units = SIZE_NAMES.iter().enumerate().rev();
     match units.find(|(power, _)| bytes.is_multiple_of(1 << (10 * power))) {

@@ -29,7 +29,8 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Returns whether to try the next frame. If so, its result must be [recorded](Backoff::record).
+    /// Returns whether to try the next frame. If so, its result must be
+    /// [recorded](Backoff::record).
     pub(super) fn is_worth_trying(&mut self) -> bool {
         if self.skips_left == 0 {
             return true;

@@ -9,23 +9,24 @@ use super::{Codec, Encoding, Engine};
 /// A payload is kept encoded only if that saves at least one byte in this many.
 ///
 /// Every later read pays for the decoding. On 1 GiB of a system's programs, libraries and documents
-/// 1/32 avoids the decoding of 2 % of the 4 KiB frames with LZ4 (1 % with zstd), which together would
-/// have saved 0.04 % of the bytes; with frames of 32 KiB, of 4 % (2 %) and 0.06 %.
+/// 1/32 avoids the decoding of 2 % of the 4 KiB frames with LZ4 (1 % with zstd), which together
+/// would have saved 0.04 % of the bytes; with frames of 32 KiB, of 4 % (2 %) and 0.06 %.
 pub const SAVING_DIVISOR: usize = 32;
 
 /// Encodes payloads with one [`Codec`].
 ///
 /// It keeps its tables and contexts, so a call allocates nothing. Only zstd's workspace follows the
 /// size of the payloads: it grows when a payload needs more than any earlier one, and is freed when
-/// 128 consecutive payloads needed less than a third. Source: zstd, `ZSTD_WORKSPACETOOLARGE_FACTOR`.
+/// 128 consecutive payloads needed less than a third. Source: zstd,
+/// `ZSTD_WORKSPACETOOLARGE_FACTOR`.
 ///
 /// Payloads are not inspected before the codec runs: an entropy test costs every 4 KiB payload 0.6
-/// us, which is more than the average cost of random data when attempts are skipped (0.2 us LZ4, 0.3
-/// us zstd -1, 0.5 us zstd 1; copying alone 0.15 us).
+/// us, which is more than the average cost of random data when attempts are skipped (0.2 us LZ4,
+/// 0.3 us zstd -1, 0.5 us zstd 1; copying alone 0.15 us).
 ///
 /// The compressor remembers whether recent payloads were worth the attempt and skips some attempts
-/// after many failures (see [`super::FRAMES_MISSED_MAX`]). The result therefore depends on the order
-/// of calls and on nothing else.
+/// after many failures (see [`super::FRAMES_MISSED_MAX`]). The result therefore depends on the
+/// order of calls and on nothing else.
 pub struct Compressor {
     engine: Engine,
     backoff: Backoff,
@@ -42,8 +43,9 @@ impl Compressor {
         Engine::target_bytes(source_bytes)
     }
 
-    /// Encodes `source` at the start of `target`. Returns the encoding and the encoded length, which
-    /// is at most the length of the source. The remaining bytes of the target are unspecified.
+    /// Encodes `source` at the start of `target`. Returns the encoding and the encoded length,
+    /// which is at most the length of the source. The remaining bytes of the target are
+    /// unspecified.
     ///
     /// # Panics
     /// If the target is shorter than [`Compressor::target_bytes`] of the source's length.

@@ -1,8 +1,8 @@
 //! Decoding of a frame's payload.
 //!
 //! The source is not trusted: for any content, the decoder neither panics nor writes outside the
-//! target. Only the length is checked here. The frame's checksum proves that the bytes are the right
-//! ones, and callers verify it first.
+//! target. Only the length is checked here. The frame's checksum proves that the bytes are the
+//! right ones, and callers verify it first.
 
 use zstd_safe::DCtx;
 
@@ -20,8 +20,8 @@ impl Decompressor {
         Self { zstd: DCtx::create() }
     }
 
-    /// Decodes `source` into all of `target`. The length of the target is the length that the decoded
-    /// payload must have.
+    /// Decodes `source` into all of `target`. The length of the target is the length that the
+    /// decoded payload must have.
     ///
     /// # Errors
     /// `Corrupt` if the source is not a payload of that encoding or decodes to another length. The

@@ -1,7 +1,7 @@
 //! The codecs: encode one payload, regardless of the saving.
 //!
-//! An engine keeps tables and contexts between calls and no other trace of earlier payloads, so equal
-//! payloads have equal encodings. The caller decides whether the saving pays.
+//! An engine keeps tables and contexts between calls and no other trace of earlier payloads, so
+//! equal payloads have equal encodings. The caller decides whether the saving pays.
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 use zstd_safe::{CCtx, CParameter};
@@ -11,10 +11,10 @@ use super::{Codec, Encoding};
 /// Payloads shorter than this use LZ4's table with 16-bit entries, which is half as large to clear
 /// and hashes four bytes. Longer payloads use the table with 32-bit entries, which hashes five.
 ///
-/// Measured on a system's programs, libraries and documents: from 16 KiB up, the large table encodes
-/// 15 % faster, and its blocks decode 10 % faster and are 0.4 % larger (0.1 % from 32 KiB up). At 8
-/// KiB they would be 0.9 % larger. The small table does not support 64 KiB. Source: lz4_flex,
-/// `CompressTable`.
+/// Measured on a system's programs, libraries and documents: from 16 KiB up, the large table
+/// encodes 15 % faster, and its blocks decode 10 % faster and are 0.4 % larger (0.1 % from 32 KiB
+/// up). At 8 KiB they would be 0.9 % larger. The small table does not support 64 KiB. Source:
+/// lz4_flex, `CompressTable`.
 const LZ4_SMALL_BYTES: usize = 16 << 10;
 
 /// One codec with its tables and contexts.
@@ -59,8 +59,8 @@ impl Engine {
     }
 
     /// Encodes `source` at the start of `target`. Returns the encoding and the encoded length, or
-    /// `None` if the length would exceed `most_bytes` and for [`Codec::None`]. The remaining bytes of
-    /// the target are unspecified.
+    /// `None` if the length would exceed `most_bytes` and for [`Codec::None`]. The remaining bytes
+    /// of the target are unspecified.
     pub fn encode(
         &mut self,
         source: &[u8],

@@ -9,7 +9,7 @@
 #[inline]
 pub fn fill_byte(block: &[u8]) -> Option<u8> {
     let (&first, rest) = block.split_first()?;
-    // The block equals itself shifted by one byte: a single comparison of memory, which stops at the
-    // first difference and runs at the speed of the cache if there is none.
+    // The block equals itself shifted by one byte: a single comparison of memory, which stops at
+    // the first difference and runs at the speed of the cache if there is none.
     (Some(rest) == block.get(..rest.len())).then_some(first)
 }

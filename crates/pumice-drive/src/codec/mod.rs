@@ -42,14 +42,15 @@ pub use fill::fill_byte;
 /// (see `benches/frame_size.rs`).
 const ZSTD_LEVEL_DEFAULT: i32 = 1;
 
-/// Lowest zstd level on offer; zstd has lower ones. Arbitrary: LZ4 serves users who want more speed.
+/// Lowest zstd level on offer; zstd has lower ones. Arbitrary: LZ4 serves users who want more
+/// speed.
 const ZSTD_LEVEL_MIN: i32 = -7;
 
 /// Highest zstd level on offer: the last one below those that zstd calls "ultra".
 const ZSTD_LEVEL_MAX: i32 = 19;
 
 /// The codec that compresses the frames of a drive. It affects writes only: every frame names its
-/// own [encoding](Encoding), so the codec can change from one opening to the next.
+/// own [encoding](Encoding), so one drive can hold frames of several codecs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Codec {

@@ -25,8 +25,8 @@ pub const BATCH_HEADER_BYTES: usize = 128;
 /// Batches begin and end at multiples of this many bytes from the start of their segment.
 pub const BATCH_ALIGNMENT: usize = 4096;
 
-/// Maximum bytes of one batch, which a reader must be able to hold in memory. An atomic host write of
-/// 1 MiB with a header for each block fits well.
+/// Maximum bytes of one batch, which a reader must be able to hold in memory. An atomic host write
+/// of 1 MiB with a header for each block fits well.
 pub const BATCH_BYTES_MAX: usize = 4 << 20;
 
 const MAGIC: [u8; 8] = *b"PUMICEBT";
@@ -148,6 +148,7 @@ impl BatchHeader {
         layout.version = VERSION.into();
         let checksum = crc64(layout.as_bytes());
         layout.header_checksum = checksum.into();
+        assert!(target.len() >= BATCH_HEADER_BYTES, "no room for a batch header");
         let (header, _) = target.split_at_mut(BATCH_HEADER_BYTES);
         header.copy_from_slice(layout.as_bytes());
         checksum

@@ -6,9 +6,9 @@
 //! root:             | Layout | Segment * opened | MetaPlace u64 * (page lists, tables, dropped) |
 //! ```
 //!
-//! Everything that a checkpoint names is written before its root, and the root before the superblock
-//! that names it. Decoders accept untrusted bytes: every count is compared with the length of the
-//! input before anything is allocated.
+//! Everything that a checkpoint names is written before its root, and the root before the
+//! superblock that names it. Decoders accept untrusted bytes: every count is compared with the
+//! length of the input before anything is allocated.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -196,6 +196,9 @@ impl Root {
         for place in self.page_lists.iter().chain(&self.tables).chain(&self.dropped_lists) {
             bytes.extend(place.pack().to_le_bytes());
         }
+        let places = self.page_lists.len() + self.tables.len() + self.dropped_lists.len();
+        let tails = self.opened.len() * size_of::<TailLayout>();
+        assert_eq!(bytes.len(), size_of::<RootLayout>() + tails + places * 8, "length of a root");
         bytes
     }
 
@@ -326,8 +329,8 @@ impl TableEntry {
     }
 }
 
-/// Leaves of the map that became a hole or a fill in one step, and whose old content still counts as
-/// live bytes.
+/// Leaves of the map that became a hole or a fill in one step, and whose old content still counts
+/// as live bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DroppedRange {
     /// First leaf.

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! A frame that garbage collection moved names its *sources*: the frames from which its blocks were
-//! copied, and the age of the data. Replay moves a block only if it still maps to its source, so the
-//! order in which the batches of the host and of garbage collection were sealed does not matter.
+//! copied, and the age of the data. Replay moves a block only if it still maps to its source, so
+//! the order in which the batches of the host and of garbage collection were sealed does not
+//! matter.
 //!
 //! The header has a checksum of its own, so a frame with a damaged payload still names the blocks
 //! that it held. The checksum is bound to the segment's generation and to the record's location, so
@@ -89,8 +90,8 @@ pub struct RecordPlace {
 /// The origin of consecutive blocks of a frame that garbage collection copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// The batch in which the host wrote the blocks: the age of the data. Below 2^56; 0 if the blocks
-    /// were dead when the frame was moved.
+    /// The batch in which the host wrote the blocks: the age of the data. Below 2^56; 0 if the
+    /// blocks were dead when the frame was moved.
     pub origin: SeqNo,
     /// Number of blocks, 1..=64.
     pub blocks: u8,
@@ -175,8 +176,8 @@ pub enum Record {
         /// The segment's generation from now on.
         generation: u64,
     },
-    /// Metadata. The payload follows the header and is padded so that both together are a multiple of
-    /// 16 bytes.
+    /// Metadata. The payload follows the header and is padded so that both together are a multiple
+    /// of 16 bytes.
     Meta {
         /// Its kind.
         kind: MetaKind,

@@ -127,6 +127,7 @@ impl SegmentHeader {
         layout.segment_bytes = self.shape.segment_bytes.into();
         layout.segment_count = self.shape.segment_count.into();
         layout.checksum = crc64(layout.as_bytes()).into();
+        assert!(target.len() >= SEGMENT_HEADER_BYTES, "no room for a segment header");
         let (header, _) = target.split_at_mut(SEGMENT_HEADER_BYTES);
         header.copy_from_slice(layout.as_bytes());
     }

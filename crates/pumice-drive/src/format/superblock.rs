@@ -1,9 +1,9 @@
 //! The superblock: a drive's identity, geometry and features, and the state of its log.
 //!
-//! Two slots are written in turn, each time with a higher `revision`; the valid slot with the higher
-//! revision counts. A torn write therefore leaves the other slot intact. Magic, version, length and
-//! checksum keep their offsets in every version of the format, so an old program distinguishes a
-//! newer format from damage.
+//! Two slots are written in turn, each time with a higher `revision`; the valid slot with the
+//! higher revision counts. A torn write therefore leaves the other slot intact. Magic, version,
+//! length and checksum keep their offsets in every version of the format, so an old program
+//! distinguishes a newer format from damage.
 
 use uuid::Uuid;
 use zerocopy::little_endian::{I32, U16, U32, U64};
@@ -102,8 +102,8 @@ pub struct Superblock {
     pub data_offset: u64,
     /// Creation time of the drive, in seconds since 1970. Information only.
     pub created_seconds: u64,
-    /// Maximum number of blocks of one frame: a power of two up to [`FRAME_BLOCKS_MAX`]. Frames never
-    /// cross a multiple of it, so they never cross a leaf of the L2P.
+    /// Maximum number of blocks of one frame: a power of two up to [`FRAME_BLOCKS_MAX`]. Frames
+    /// never cross a multiple of it, so they never cross a leaf of the L2P.
     pub frame_blocks: u16,
     /// The codec for new data: 0 none, 1 LZ4, 2 zstd. Each frame names its own encoding.
     pub codec: u16,

@@ -42,7 +42,8 @@ mod tests;
 /// device.
 const WRITE_UNIT: u32 = 4096;
 
-/// Options for [`FileMedium::open`]. The default opens the file for writing, through the page cache.
+/// Options for [`FileMedium::open`]. The default opens the file for writing, through the page
+/// cache.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct FileOptions {
@@ -98,11 +99,11 @@ enum Location {
 }
 
 impl FileMedium {
-    /// Creates a sparse file of `bytes` bytes for a drive, or checks that a block device is at least
-    /// that large. Existing data is kept: the call fails if a file is not empty, or if the first 4
-    /// MiB of a device are not all zeroes. `force` skips that check; a file then loses its content,
-    /// and a device keeps its content until it is written. The file and its directory entry are
-    /// durable when this returns.
+    /// Creates a sparse file of `bytes` bytes for a drive, or checks that a block device is at
+    /// least that large. Existing data is kept: the call fails if a file is not empty, or if the
+    /// first 4 MiB of a device are not all zeroes. `force` skips that check; a file then loses its
+    /// content, and a device keeps its content until it is written. The file and its directory
+    /// entry are durable when this returns.
     ///
     /// # Errors
     /// `AlreadyExists` if data would be overwritten; `Busy` if the file is open elsewhere;
@@ -116,8 +117,8 @@ impl FileMedium {
     /// opened through the page cache, and the log says why.
     ///
     /// # Errors
-    /// `NotFound`, `PermissionDenied`; `Busy` if the file is open elsewhere; `InvalidInput` if it is
-    /// neither a regular file nor a block device.
+    /// `NotFound`, `PermissionDenied`; `Busy` if the file is open elsewhere; `InvalidInput` if it
+    /// is neither a regular file nor a block device.
     pub fn open(runtime: Runtime, path: &Path, options: FileOptions) -> Result<FileMedium> {
         let kind = FileKind::of(path)?;
         let what = || format!("cannot open {}", path.display());
@@ -263,6 +264,7 @@ impl FileMedium {
         let mut done = 0;
         loop {
             done += self.progress(result, io::ErrorKind::WriteZero)?;
+            assert!(done <= buffer.len(), "more bytes were moved than requested");
             if done == buffer.len() {
                 return Ok(());
             }
@@ -302,6 +304,7 @@ impl FileMedium {
                 return Ok(());
             }
             done += self.progress(result, io::ErrorKind::UnexpectedEof)?;
+            assert!(done <= buffer.len(), "more bytes were moved than requested");
             if done == buffer.len() {
                 return Ok(());
             }

@@ -1,7 +1,8 @@
 //! A medium in memory: for tests, and for measurements of the controller without a device.
 //!
-//! Every operation completes at its first poll, and an append is one copy. A segment occupies memory
-//! from its first append to its discard, so a mostly empty medium may be larger than the machine.
+//! Every operation completes at its first poll, and an append is one copy. A segment occupies
+//! memory from its first append to its discard, so a mostly empty medium may be larger than the
+//! machine.
 //!
 //! This medium loses nothing and never fails. [`super::layer::fault`] adds failures to any medium.
 
@@ -34,8 +35,8 @@ struct State {
 }
 
 impl MemMedium {
-    /// Creates an empty medium that accepts any geometry of up to `bytes` bytes. Allocates no memory
-    /// for segments.
+    /// Creates an empty medium that accepts any geometry of up to `bytes` bytes. Allocates no
+    /// memory for segments.
     pub fn new(bytes: u64) -> Self {
         Self { bytes, state: Rc::default() }
     }
@@ -100,6 +101,7 @@ impl State {
         let (index, segment_bytes) = self.locate(segment, offset, bytes.len(), WRITE_UNIT)?;
         let content =
             self.segments[index].get_or_insert_with(|| AlignedBuffer::zeroed(segment_bytes));
+        assert_eq!(content.len(), segment_bytes, "memory of a segment");
         content[offset as usize..][..bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
@@ -130,8 +132,8 @@ impl Medium for MemMedium {
     }
 
     /// Drops all content if the segments had another size or offset before. Another number of
-    /// segments keeps the content of the remaining ones. Like a device, the medium never changes its
-    /// size in bytes.
+    /// segments keeps the content of the remaining ones. Like a device, the medium never changes
+    /// its size in bytes.
     fn set_geometry(&self, geometry: Geometry) -> Result<()> {
         if geometry.medium_bytes() > self.bytes {
             return Err(Error::new(

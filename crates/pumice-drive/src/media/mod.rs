@@ -105,24 +105,25 @@ impl Capabilities {
 ///
 /// # Calls
 ///
-/// * [`capabilities`](Medium::capabilities) and the superblock operations may be called at any time.
+/// * [`capabilities`](Medium::capabilities) and the superblock operations may be called at any
+///   time.
 /// * [`set_geometry`](Medium::set_geometry) comes before the first operation on a segment. Each
 ///   operation on a segment stays within the geometry of the latest successful call.
 /// * Any number of operations may be in progress at once, and they may complete in any order. The
-///   drive never has two writes to overlapping bytes in progress, and discards a segment only when no
-///   other operation on it is in progress. At most one superblock write is in progress. A read that
-///   overlaps a write in progress may return anything.
-/// * Between two discards of a segment the drive writes each byte at most once. The exception is the
-///   time after a crash: the drive then continues after the last valid batch and overwrites the
+///   drive never has two writes to overlapping bytes in progress, and discards a segment only when
+///   no other operation on it is in progress. At most one superblock write is in progress. A read
+///   that overlaps a write in progress may return anything.
+/// * Between two discards of a segment the drive writes each byte at most once. The exception is
+///   the time after a crash: the drive then continues after the last valid batch and overwrites the
 ///   remains of batches that were never durable.
 /// * All methods are called on the thread that owns the drive. A medium needs no locks.
 ///
 /// # Ordering and durability
 ///
 /// * An append or a superblock write that has completed is visible to every later read.
-/// * Nothing is ordered and nothing is durable before [`sync`](Medium::sync). After a power loss, each
-///   write that no successful sync covers may be present, absent, or torn at any multiple of 512
-///   bytes, independently of all others and of the order in which they completed.
+/// * Nothing is ordered and nothing is durable before [`sync`](Medium::sync). After a power loss,
+///   each write that no successful sync covers may be present, absent, or torn at any multiple of
+///   512 bytes, independently of all others and of the order in which they completed.
 /// * A successful sync covers every append, discard and superblock write that had completed when it
 ///   was called. Writes that were still in progress are not covered.
 /// * A medium must never tear a write at a finer granularity than 512 bytes, and must never change
@@ -131,17 +132,17 @@ impl Capabilities {
 /// # Failures
 ///
 /// * After a failed append or superblock write, the written range may hold anything.
-/// * After a failed sync, everything that was not durable before must be assumed lost, even if a later
-///   sync succeeds. The drive then accepts no more writes until it is reopened.
-/// * A read that cannot return the stored bytes must fail. The drive detects wrong bytes by checksum,
-///   but cannot repair them.
+/// * After a failed sync, everything that was not durable before must be assumed lost, even if a
+///   later sync succeeds. The drive then accepts no more writes until it is reopened.
+/// * A read that cannot return the stored bytes must fail. The drive detects wrong bytes by
+///   checksum, but cannot repair them.
 ///
 /// # Cancellation
 ///
-/// An operation owns its buffer: a read takes a buffer and returns it; an append shares one, because
-/// the drive serves reads from it meanwhile. The future of an operation may be dropped. The operation
-/// may then take effect, in part or as a whole, at any later time up to the next sync, and the medium
-/// must keep the buffer alive as long as it is in use.
+/// An operation owns its buffer: a read takes a buffer and returns it; an append shares one,
+/// because the drive serves reads from it meanwhile. The future of an operation may be dropped. The
+/// operation may then take effect, in part or as a whole, at any later time, and the medium must
+/// keep the buffer alive as long as it is in use.
 pub trait Medium {
     /// Returns what the medium supports and requires. Constant while the medium is open.
     fn capabilities(&self) -> Capabilities;

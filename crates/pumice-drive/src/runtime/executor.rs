@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! * Ready tasks run in the order in which they were woken, and a task is queued at most once.
-//! * A task's future is polled and dropped while no borrow of the executor is held, so it can spawn,
-//!   wake and drop anything.
+//! * A task's future is polled and dropped while no borrow of the executor is held, so it can
+//!   spawn, wake and drop anything.
 //! * A slot keeps its waker for the later tasks in it. A waker that outlives its task can therefore
 //!   cause one needless poll of a successor, but never a lost or a wrong one.
 //!
@@ -223,7 +223,10 @@ impl Executor {
             return;
         };
         match slot.poll(task.as_mut()) {
-            Poll::Pending => slot.task.set(Some(task)),
+            Poll::Pending => {
+                let other = slot.task.replace(Some(task));
+                assert!(other.is_none(), "a slot was reused while its task was polled");
+            }
             Poll::Ready(()) => {
                 drop(task);
                 self.tasks.borrow_mut().free.push(index);

@@ -86,13 +86,13 @@ impl Inner {
 
 /// A handle to a single-threaded executor. Clones refer to the same executor.
 ///
-/// Tasks that still wait when a run ends are kept for the next run. They usually hold a clone of the
-/// runtime and so keep it alive; [`Runtime::drop_tasks`] breaks that cycle.
+/// Tasks that still wait when a run ends are kept for the next run. They usually hold a clone of
+/// the runtime and so keep it alive; [`Runtime::drop_tasks`] breaks that cycle.
 ///
 /// **Descriptors and buffers** are kept until the kernel no longer uses them, even if the future of
-/// an operation is dropped. A dropped read, write, sync or punch still runs to completion. A dropped
-/// accept, receive or send is cancelled: it moves no later bytes, but bytes that had already arrived
-/// may be lost with it. Sockets must be in blocking mode, as they are created.
+/// an operation is dropped. A dropped read, write, sync or punch still runs to completion. A
+/// dropped accept, receive or send is cancelled: it moves no later bytes, but bytes that had
+/// already arrived may be lost with it. Sockets must be in blocking mode, as they are created.
 #[derive(Clone)]
 pub struct Runtime(Rc<Inner>);
 
@@ -111,7 +111,7 @@ impl Runtime {
             Backend::Auto => match Uring::new() {
                 Ok(uring) => Driver::Uring(Box::new(uring)),
                 Err(error) => {
-                    tracing::warn!(%error, "io_uring not available: using threads, which are slower");
+                    tracing::warn!(%error, "no io_uring: using threads, which are slower");
                     Driver::Threads(Threads::new())
                 }
             },
@@ -185,8 +185,8 @@ impl Runtime {
         self.0.executor.yield_now().await;
     }
 
-    /// Runs `future` for at most `ns` nanoseconds. Returns `None` if it has not completed by then. At
-    /// the deadline, `future` has precedence.
+    /// Runs `future` for at most `ns` nanoseconds. Returns `None` if it has not completed by then.
+    /// At the deadline, `future` has precedence.
     pub async fn timeout<T>(&self, ns: u64, future: impl Future<Output = T>) -> Option<T> {
         let mut sleep = pin!(self.0.timers.sleep(ns));
         let mut future = pin!(future);
@@ -197,8 +197,8 @@ impl Runtime {
         .await
     }
 
-    /// Returns how many times the loop has handled I/O and timers. Between two turns, the loop polls
-    /// at most some tens of tasks and never waits.
+    /// Returns how many times the loop has handled I/O and timers. Between two turns, the loop
+    /// polls at most some tens of tasks and never waits.
     pub fn turns(&self) -> u64 {
         self.0.turns.get()
     }
@@ -259,9 +259,9 @@ impl Runtime {
         on_driver!(self, read_at(file, offset, buffer), (buffer, refused()))
     }
 
-    /// Writes the buffer, which others may read meanwhile, at `offset` in the file. Returns the number
-    /// of bytes written, which may be less than the buffer's length. The bytes are durable only after
-    /// [`Runtime::sync_data`].
+    /// Writes the buffer, which others may read meanwhile, at `offset` in the file. Returns the
+    /// number of bytes written, which may be less than the buffer's length. The bytes are durable
+    /// only after [`Runtime::sync_data`].
     ///
     /// # Errors
     /// Those of `pwrite`, `Interrupted` among them.
@@ -283,8 +283,8 @@ impl Runtime {
         on_driver!(self, sync_data(file), refused())
     }
 
-    /// Frees the space of `len` bytes at `offset`. They then read as zeroes, and the size of the file
-    /// does not change.
+    /// Frees the space of `len` bytes at `offset`. They then read as zeroes, and the size of the
+    /// file does not change.
     ///
     /// # Errors
     /// Those of `fallocate`; `Unsupported` if the file system or device does not support it.
@@ -309,8 +309,8 @@ impl Runtime {
         on_driver!(self, readable(file), refused())
     }
 
-    /// Waits for bytes and stores them in `buffer[range]`. Returns their number: at least one, or 0 if
-    /// the peer will send no more or the range is empty.
+    /// Waits for bytes and stores them in `buffer[range]`. Returns their number: at least one, or 0
+    /// if the peer will send no more or the range is empty.
     ///
     /// # Errors
     /// Those of `recv`.
@@ -336,8 +336,8 @@ impl Runtime {
         }
     }
 
-    /// Sends `buffer[range]`. Returns the number of bytes sent, which may be less. Sends on one socket
-    /// are in order only if each is awaited before the next.
+    /// Sends `buffer[range]`. Returns the number of bytes sent, which may be less. Sends on one
+    /// socket are in order only if each is awaited before the next.
     ///
     /// # Errors
     /// Those of `send`; `BrokenPipe` without a signal.

@@ -154,8 +154,8 @@ impl Threads {
 
     pub(super) async fn accept(&self, listener: &Arc<OwnedFd>) -> io::Result<OwnedFd> {
         loop {
-            // A blocking listener has no other test for whether accepting would block. Linux keeps a
-            // connection that its client has closed, so a ready listener remains ready.
+            // A blocking listener has no other test for whether accepting would block. Linux keeps
+            // a connection that its client has closed, so a ready listener remains ready.
             self.ready(listener, PollFlags::IN).await?;
             match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
                 Err(Errno::INTR | Errno::AGAIN) => {}
@@ -279,7 +279,9 @@ impl Future for Ready<'_> {
         self.threads.tickets.set(ticket + 1);
         let (socket, waker) = (self.socket.clone(), context.waker().clone());
         let flags = self.flags;
-        interests.insert(ticket, Interest { socket, flags, waker, is_interrupted: false });
+        let interest = Interest { socket, flags, waker, is_interrupted: false };
+        let previous = interests.insert(ticket, interest);
+        assert!(previous.is_none(), "two waiting tasks share a ticket");
         drop(interests);
         self.ticket = Some(ticket);
         Poll::Pending

@@ -90,6 +90,7 @@ impl Timers {
         };
         // A sleep that was first polled after its deadline is due now.
         now.set(deadline.max(now.get()));
+        debug_assert_eq!(self.next_ns(), Some(0), "the earliest timer is due");
         true
     }
 }
@@ -117,7 +118,8 @@ impl Future for Sleep<'_> {
                 None => Poll::Ready(()),
             };
         }
-        waiting.insert(self.key, context.waker().clone());
+        let previous = waiting.insert(self.key, context.waker().clone());
+        assert!(previous.is_none(), "two timers share a ticket");
         drop(waiting);
         self.waiting = true;
         Poll::Pending

@@ -278,8 +278,8 @@ impl Uring {
             opcode::Accept::new(fd, ptr::null_mut(), ptr::null_mut()).flags(flags).build()
         });
         let descriptor = operation.await.1?;
-        // SAFETY: a successful accept returns an open descriptor that no other code knows of, and the
-        // slot that held the number is free again.
+        // SAFETY: a successful accept returns an open descriptor that no other code knows of, and
+        // the slot that held the number is free again.
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor.cast_signed()) })
     }
 
@@ -377,8 +377,8 @@ impl Uring {
         }
     }
 
-    /// Takes a slot for an operation and queues the entry that `build` returns for the descriptor and
-    /// the buffer. The entry must name no other memory.
+    /// Takes a slot for an operation and queues the entry that `build` returns for the descriptor
+    /// and the buffer. The entry must name no other memory.
     fn start(
         &self,
         kind: Kind,
@@ -612,8 +612,8 @@ impl Inner {
                 slot.state = State::Abandoned;
                 if slot.kind != Kind::File {
                     self.cancel(key);
-                    // Submitted at once: without deferred completions, the operation could otherwise
-                    // take bytes that arrive before the next turn.
+                    // Submitted at once: without deferred completions, the operation could
+                    // otherwise take bytes that arrive before the next turn.
                     let submitted = self.ring.submit();
                     self.check(submitted);
                 }

@@ -95,7 +95,8 @@ fn check_device(path: &Path, bytes: u64, force: bool) -> Result<()> {
     Err(would_overwrite(path, "is not blank"))
 }
 
-/// Returns whether the first [`DEVICE_PROBE_BYTES`] bytes, or all bytes of a shorter file, are zero.
+/// Returns whether the first [`DEVICE_PROBE_BYTES`] bytes, or all bytes of a shorter file, are
+/// zero.
 fn is_zero(mut file: &File) -> io::Result<bool> {
     io::Seek::rewind(&mut file)?;
     let mut bytes = Vec::new();

@@ -1,8 +1,8 @@
 //! A medium that is slow, fails, returns wrong bytes and loses power, reproducibly by seed.
 //!
-//! It exercises exactly the failures that [`Medium`] allows. Every write goes through to the wrapped
-//! medium at once, and its earlier content is remembered until a sync, as if the write were still in
-//! a volatile cache:
+//! It exercises exactly the failures that [`Medium`] allows. Every write goes through to the
+//! wrapped medium at once, and its earlier content is remembered until a sync, as if the write were
+//! still in a volatile cache:
 //!
 //! ```text
 //! append: remember old bytes -> write through -> latency -> complete        sync: forget them
@@ -131,7 +131,8 @@ pub struct Fault<M, C> {
 }
 
 impl<M: Medium, C: Clock> Fault<M, C> {
-    /// Wraps `inner`. The same seed and the same operations in the same order cause the same faults.
+    /// Wraps `inner`. The same seed and the same operations in the same order cause the same
+    /// faults.
     pub fn new(inner: M, clock: C, seed: u64, plan: FaultPlan) -> Self {
         Self {
             inner,
@@ -158,8 +159,9 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         &self.inner
     }
 
-    /// Simulates a power loss: draws what survives of every unsynced write and leaves exactly that on
-    /// the wrapped medium. From this call on, every operation fails, including those in progress.
+    /// Simulates a power loss: draws what survives of every unsynced write and leaves exactly that
+    /// on the wrapped medium. From this call on, every operation fails, including those in
+    /// progress.
     ///
     /// # Errors
     /// Those of the wrapped medium while bytes are restored; `InvalidInput` at the second call.

@@ -42,12 +42,14 @@ pub(super) struct Record {
     pub(super) offset: u32,
     /// Earlier content of the whole range.
     pub(super) old: AlignedBuffer,
-    /// For each sector of the range, whether the write touches it and no later write made it durable.
+    /// For each sector of the range, whether the write touches it and no later write made it
+    /// durable.
     exposed: Vec<bool>,
 }
 
 impl Record {
     fn sector(&self, index: usize) -> (Region, usize) {
+        assert!(index < self.exposed.len(), "a sector outside its record");
         (self.region, self.offset as usize / SECTOR_BYTES + index)
     }
 
@@ -72,8 +74,9 @@ pub(super) struct UndoLog {
 }
 
 impl UndoLog {
-    /// Records that a write of the bytes `write` is about to replace `old`, the content of a range of
-    /// whole sectors that starts at `offset` and contains the write. Returns the number of the write.
+    /// Records that a write of the bytes `write` is about to replace `old`, the content of a range
+    /// of whole sectors that starts at `offset` and contains the write. Returns the number of the
+    /// write.
     pub(super) fn begin(
         &mut self,
         region: Region,
@@ -98,7 +101,8 @@ impl UndoLog {
         self.set_state(&[id], State::Done);
     }
 
-    /// Marks writes that can no longer become durable, because they or a sync that covered them failed.
+    /// Marks writes that can no longer become durable, because they or a sync that covered them
+    /// failed.
     pub(super) fn doom(&mut self, ids: &[u64]) {
         self.set_state(ids, State::Doomed);
     }
@@ -124,6 +128,7 @@ impl UndoLog {
                 continue;
             };
             let settled = self.records.remove(index);
+            debug_assert!(self.records.is_sorted_by_key(|record| record.id), "order of writes");
             let older = self.records[..index].iter_mut().filter(|r| r.region == settled.region);
             for record in older {
                 for sector in settled.exposed_sectors() {
@@ -142,8 +147,8 @@ impl UndoLog {
         self.records.retain(|record| record.region != Region::Segment(segment));
     }
 
-    /// Draws the fate of the writes in progress, as in a crash, when the writing process has died. A
-    /// write that arrived whole counts as completed from now on.
+    /// Draws the fate of the writes in progress, as in a crash, when the writing process has died.
+    /// A write that arrived whole counts as completed from now on.
     pub(super) fn kill(&mut self, random: &mut Random) -> (Vec<Rollback>, Crash) {
         let is_in_progress = |record: &Record| record.state == State::InProgress;
         let mut torn = Vec::new();
