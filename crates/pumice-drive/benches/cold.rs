@@ -1,17 +1,17 @@
-//! Cold data: what garbage collection saves by compressing it denser and in larger frames, and what
-//! reads pay for it, on your own files.
+//! Cold data: the saving when garbage collection compresses it with a denser codec and in larger
+//! frames, and the cost for reads, measured on your own files.
 //!
 //! ```text
 //! cargo bench --bench cold -- SIZE DIRECTORY...
 //! ```
 //!
-//! About SIZE bytes of files are written to a drive on a memory medium: in writes of 1 MiB, block
-//! by block in order, or block by block in random order. Then a fifth of them, in pieces of 64 KiB
-//! all over the disk, is written again and again until several times the disk was written, so that
-//! segments become victims and the rest of the data is moved. Reported are bytes that the drive
-//! holds for the disk over its size, and reads of random blocks of the data that was not written
-//! again: time (the medium costs nothing, so this is decoding and checking) and bytes read from the
-//! medium for each.
+//! The benchmark writes about SIZE bytes of files to a drive on a memory medium: in writes of 1
+//! MiB, block by block in order, or block by block in random order. It then overwrites a fifth of
+//! them, in pieces of 64 KiB all over the disk, until it has written several times the size of the
+//! disk, so that segments become victims and the rest of the data is moved. It reports the bytes
+//! that the drive stores over the size of the disk, and for random reads of blocks that were not
+//! overwritten the time (the medium is free, so this is decoding and checking) and the bytes read
+//! from the medium.
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![allow(missing_docs)]
 
@@ -31,17 +31,17 @@ use rand::seq::SliceRandom;
 
 const SEGMENT_BYTES: u32 = 4 << 20;
 const HOT_BYTES: usize = 64 << 10;
-/// One piece in so many is hot.
+/// One piece in this many is hot.
 const HOT_DIVISOR: usize = 5;
-/// Times the size of the disk that is written again.
+/// Number of times that the size of the disk is overwritten.
 const ROUNDS: usize = 4;
 const READS: usize = 40_000;
 /// Bytes of a record header and a source.
 const HEADER_BYTES: usize = 44;
-/// Segments kept for trims, garbage collection and checkpoints, open, or left as headroom.
+/// Segments that are reserved for trims, garbage collection and checkpoints, open, or headroom.
 const OTHER_SEGMENTS: u64 = 12;
 
-/// How the files are written first.
+/// The order in which the files are written first.
 #[derive(Clone, Copy, PartialEq)]
 enum Layout {
     Large,
@@ -51,7 +51,7 @@ enum Layout {
 
 type MemDrive = Rc<Drive<MemMedium, Runtime>>;
 
-/// `limit` bytes of files at most, in whole pieces.
+/// Returns at most `limit` bytes of files, in whole pieces.
 fn load(directories: &[String], limit: usize) -> Vec<u8> {
     let mut data = files::load(directories, limit as u64);
     data.truncate(limit / HOT_BYTES * HOT_BYTES);
@@ -59,8 +59,8 @@ fn load(directories: &[String], limit: usize) -> Vec<u8> {
     data
 }
 
-/// What LZ4 makes of the data in frames of so many bytes, a sixth of that to spare, and segments
-/// that data never gets.
+/// Returns the size of the data under LZ4 in frames of this size, plus a sixth of it, plus the
+/// segments that never hold data.
 fn capacity(data: &[u8], frame_bytes: usize) -> u64 {
     let mut compressor = Compressor::new(Codec::Lz4);
     let mut target = vec![0; Compressor::target_bytes(frame_bytes)];
@@ -158,7 +158,7 @@ fn main() {
     let Some((Ok(limit), directories)) =
         arguments.split_first().map(|(size, rest)| (parse_size(size), rest))
     else {
-        return eprintln!("give a size, then one or more directories with files that can be read");
+        return eprintln!("expected a size, then one or more directories with readable files");
     };
     let data = load(directories, limit as usize);
     println!("{} of files\n", format_size(data.len() as u64));

@@ -1,14 +1,14 @@
-//! Garbage collection: write amplification and the pauses it costs, on a memory medium.
+//! Garbage collection: write amplification and pauses, on a memory medium.
 //!
-//! A drive is filled, overwritten once, and then measured while it is overwritten twice more: 4 KiB
-//! writes, uniform, 80/20 and Zipf, incompressible at several over-provisionings, and 50 %
-//! compressible. Beside each: what Xiang and Kurkoski's formula gives for greedy garbage collection
-//! under uniform traffic ("Improved analytic models of SSD write amplification", 2012), and the
-//! time from a write to its acknowledgement.
+//! The benchmark fills a drive, overwrites it once, and measures while it overwrites it twice more:
+//! 4 KiB writes, uniform, 80/20 and Zipf, incompressible at several over-provisionings, and 50 %
+//! compressible. For each case it also reports the result of Xiang and Kurkoski's formula for
+//! greedy garbage collection under uniform traffic ("Improved analytic models of SSD write
+//! amplification", 2012), and the time from a write to its acknowledgement.
 //!
 //! ```text
 //! cargo bench --bench collect                 # a disk of 512 MiB, every case
-//! cargo bench --bench collect -- 2048 80/20   # of 2 GiB, the cases with this in their name
+//! cargo bench --bench collect -- 2048 80/20   # of 2 GiB, the cases whose names contain 80/20
 //! ```
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![allow(missing_docs)]
@@ -27,15 +27,15 @@ const BLOCK: usize = 4096;
 const SEGMENT_BYTES: u32 = 4 << 20;
 const POOL_BLOCKS: usize = 4096;
 
-/// Segments kept for trims (2), garbage collection (2) and checkpoints (2), open (3), and the
-/// headroom at which garbage collection begins (3).
+/// Segments that are reserved for trims (2), garbage collection (2) and checkpoints (2), open (3),
+/// and the headroom at which garbage collection begins (3).
 const OTHER_SEGMENTS: u64 = 12;
 
-/// Times the disk is written over before and while it is measured.
+/// Number of times that the disk is overwritten before and during the measurement.
 const WARM_UP: u64 = 1;
 const MEASURED: u64 = 2;
 
-/// Which block is written next.
+/// The choice of the next block.
 #[derive(Clone, Copy)]
 enum Traffic {
     Uniform,
@@ -81,7 +81,7 @@ fn pool(saved_percent: usize) -> Vec<u8> {
     pool
 }
 
-/// Draws blocks; hot ones are spread over the disk.
+/// Draws blocks. Hot blocks are spread over the disk.
 struct Draw {
     traffic: Traffic,
     blocks: u64,
@@ -105,7 +105,7 @@ impl Draw {
                 ((share * power + 1.0).powf(1.0 / power) as u64 - 1).min(blocks - 1)
             }
         };
-        // A bijection, so that neighbours in rank are none on the disk.
+        // A bijection, so that neighbours in rank are not neighbours on the disk.
         let mut step = (0x9e37_79b1 % blocks) | 1;
         while gcd(step, blocks) != 1 {
             step += 2;
@@ -118,7 +118,8 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Greedy garbage collection under uniform traffic; `a` is raw over user bytes.
+/// Returns the write amplification of greedy garbage collection under uniform traffic; `a` is raw
+/// over user bytes.
 fn theory(a: f64) -> f64 {
     let x = -a * (-a).exp();
     // Newton's method on w e^w = x, on the principal branch.
@@ -129,9 +130,10 @@ fn theory(a: f64) -> f64 {
     -a / (-a - w)
 }
 
-/// Bytes of log for the disk with blocks that do not compress, in frames of one, each with its
-/// header and its source; the map twice; `percent` of all that; and the segments that data never
-/// gets. (`pumice create` adds the end of each segment that a write of 1 MiB may leave unused.)
+/// Returns the bytes of log for a disk of incompressible blocks in frames of one block, each with
+/// its header and its source; plus the map twice; plus `percent` of these; plus the segments that
+/// never hold data. (`pumice create` adds the end of each segment that a write of 1 MiB may leave
+/// unused.)
 fn capacity(size_bytes: u64, percent: u32) -> u64 {
     let blocks = size_bytes / BLOCK as u64;
     let stored = (size_bytes + blocks * 44) * u64::from(100 + percent) / 100;
@@ -139,7 +141,7 @@ fn capacity(size_bytes: u64, percent: u32) -> u64 {
     (segments + OTHER_SEGMENTS) * u64::from(SEGMENT_BYTES)
 }
 
-/// A new drive for a case, in memory, with its tasks running.
+/// Returns a new drive in memory for a case, with its tasks running.
 fn open(case: &Case, size_bytes: u64, runtime: &Runtime) -> Rc<Drive<MemMedium, Runtime>> {
     let spec = Spec {
         codec: if case.saved_percent == 0 { Codec::None } else { Codec::Lz4 },

@@ -1,8 +1,8 @@
 //! In-process benchmark: the controller on a memory medium against the codec alone.
 //!
 //! One thread, no NBD, no kernel: 4 KiB random writes of 50 % compressible blocks. The codec alone
-//! compresses the same blocks in the same order into one buffer. The two alternate, and the figure
-//! is the ratio of each pair; allocations are counted after a warm-up that maps every block once.
+//! compresses the same blocks in the same order into one buffer. The two alternate, and the result
+//! is the ratio of each pair. Allocations are counted after a warm-up that maps every block once.
 //!
 //! ```text
 //! cargo bench --bench drive
@@ -40,19 +40,19 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: our caller's promise.
+        // SAFETY: the caller promises it.
         unsafe { System.alloc(layout) }
     }
 
-    // The default fills with zeroes what the operating system gives zeroed.
+    // The default implementation clears memory that the operating system has already cleared.
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: our caller's promise.
+        // SAFETY: the caller promises it.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: our caller's promise.
+        // SAFETY: the caller promises it.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -73,7 +73,7 @@ fn block(pool: &[u8], number: usize) -> &[u8] {
     &pool[number % POOL_BLOCKS * BLOCK..][..BLOCK]
 }
 
-/// Writes a second of the codec alone.
+/// Returns the writes per second of the codec alone.
 fn codec_rate(pool: &[u8], codec: Codec, writes: usize) -> f64 {
     let mut compressor = Compressor::new(codec);
     let mut target = vec![0; Compressor::target_bytes(BLOCK)];
@@ -84,12 +84,12 @@ fn codec_rate(pool: &[u8], codec: Codec, writes: usize) -> f64 {
     writes as f64 / start.elapsed().as_secs_f64()
 }
 
-/// The log holds the warm-up and the measured writes without garbage collection, which has a
-/// benchmark of its own: `collect`.
+/// The log holds the warm-up and the measured writes without garbage collection, which the
+/// benchmark `collect` measures.
 const CAPACITY: u64 = DISK_BYTES + (WRITES * (BLOCK + 64)) as u64 + (1 << 30);
 
-/// Writes a second of the drive, and allocations a write, after warming up. The medium is kept
-/// from run to run, so that all but the first find its memory touched.
+/// Returns the writes per second of the drive and the allocations per write, after a warm-up. The
+/// medium is kept from run to run, so all runs but the first find its memory mapped.
 fn drive_rate(
     pool: &[u8],
     codec: Codec,
@@ -134,10 +134,12 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Runs of the drive alone, so that the first, which touches the memory, hardly counts.
+/// Number of runs of the drive alone: enough that the first one, which maps the memory, hardly
+/// counts.
 const PROFILED_RUNS: u128 = 8;
 
-/// For profiles and instruction counts: one side alone, by name, of so many writes a run.
+/// Runs one side alone, by name, with this many writes per run: for profiles and instruction
+/// counts.
 fn one_side(side: &str, writes: usize) {
     let pool = pool(50);
     let rate = match side {
@@ -159,7 +161,7 @@ fn main() {
         return one_side(&side, writes.min(WRITES));
     }
     let medium = MemMedium::new(CAPACITY + (64 << 20));
-    // Touches all of the medium: what does not compress takes the most room.
+    // Maps the memory of the whole medium: incompressible data takes the most room.
     drive_rate(&pool(0), Codec::None, WRITES, &medium, 1);
     let mut run = 1;
     for (name, codec, saved) in [

@@ -1,12 +1,13 @@
-//! How many blocks should a frame have, and which codec? Measures both on your own files.
+//! Frame sizes and codecs, measured on your own files.
 //!
 //! ```text
 //! cargo bench --bench frame_size -- SIZE DIRECTORY...
 //! ```
 //!
-//! Reads an even selection of the files (about SIZE bytes, say 1G) into memory, each from a 4 KiB
-//! boundary, takes out blocks of one repeated byte, cuts the rest into frames and prints a table.
-//! Times are medians of three passes on one thread; a 4 KiB read decodes a random block's frame.
+//! The benchmark reads an even selection of the files (about SIZE bytes, such as 1G) into memory,
+//! each at a 4 KiB boundary, removes blocks of one repeated byte, cuts the rest into frames and
+//! prints a table. Times are medians of three passes on one thread; a 4 KiB read decodes a random
+//! block's frame.
 
 #![allow(clippy::disallowed_methods, reason = "a measurement")]
 
@@ -31,7 +32,7 @@ struct Frame<'a> {
     payload: (usize, usize),
 }
 
-/// Cuts the data into the payloads of frames; gives them and the number of fill records.
+/// Cuts the data into the payloads of frames. Returns them and the number of fill records.
 fn cut(data: &[u8], frame_blocks: usize) -> (Vec<&[u8]>, usize) {
     let fills: Vec<_> = data.chunks(BLOCK_BYTES).map(fill_byte).collect();
     let (mut sources, mut fill_records, mut start) = (Vec::new(), 0, 0);
@@ -46,7 +47,7 @@ fn cut(data: &[u8], frame_blocks: usize) -> (Vec<&[u8]>, usize) {
     (sources, fill_records)
 }
 
-/// Seconds that `work` takes, as the median of all passes.
+/// Returns the seconds that `work` takes, as the median of all passes.
 fn seconds(mut work: impl FnMut()) -> f64 {
     let mut passes = [(); 3].map(|()| {
         let start = Instant::now();
@@ -82,7 +83,7 @@ fn measure(data: &[u8], codec: Codec, frame_blocks: usize) {
         black_box(target);
     };
     let decompress_s = seconds(|| frames.iter().for_each(&mut decode));
-    // One entry for each block, so that a long frame is picked as often as it has blocks.
+    // One entry for each block, so a frame is picked in proportion to its blocks.
     let by_block: Vec<&Frame> =
         frames.iter().flat_map(|f| std::iter::repeat_n(f, f.source.len() / BLOCK_BYTES)).collect();
     let mut generator = random(1);
@@ -107,7 +108,7 @@ fn main() -> Result<(), String> {
     let limit = parse_size(&arguments.next().unwrap_or_default())?;
     let data = files::load(&arguments.collect::<Vec<_>>(), limit);
     if data.is_empty() {
-        let what = "no data: give a size, then one or more directories with readable files";
+        let what = "no data: expected a size, then one or more directories with readable files";
         return Err(what.to_owned());
     }
     println!("{} in memory\n", format_size(data.len() as u64));

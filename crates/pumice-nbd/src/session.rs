@@ -14,7 +14,7 @@ use super::request::{Command, Dialect, Refusal};
 use super::wire::{Errno, Request};
 use crate::Disk;
 use pumice_drive::base::wait::WaitQueue;
-use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_drive::base::{Error, Result};
 use pumice_drive::runtime::Runtime;
 
 /// What all connections of a server share.
@@ -114,11 +114,10 @@ impl<D: Disk> Session<D> {
         let verb = command.verb;
         self.export.counters.count(verb, command.length, result.is_err());
         let Err(error) = result else { return };
-        match error.kind() {
-            ErrorKind::Corrupt | ErrorKind::Medium | ErrorKind::Poisoned => {
-                tracing::warn!("{verb:?} failed: {}", error.chain());
-            }
-            _ => tracing::debug!("{verb:?} refused by the disk: {}", error.chain()),
+        if error.kind().is_failure_of_storage() {
+            tracing::warn!("{verb:?} failed: {}", error.chain());
+        } else {
+            tracing::debug!("{verb:?} refused by the disk: {}", error.chain());
         }
     }
 }

@@ -139,20 +139,15 @@ impl Errno {
 }
 
 impl From<ErrorKind> for Errno {
-    /// The one table from our kinds to NBD's values. The protocol has no EBUSY and no ENOENT, and
-    /// reserves ENOTSUP for another use: what has no value of its own is EIO, or EINVAL if asking
-    /// differently could help.
+    /// Derives NBD's value from [`ErrorKind::errno`]. The protocol has EPERM for a read-only
+    /// export, no EBUSY and no ENOENT, and reserves ENOTSUP for fast zeroing. An errno without a
+    /// value of its own becomes EIO, or EINVAL if a different request could succeed.
     fn from(kind: ErrorKind) -> Self {
-        match kind {
-            ErrorKind::InvalidInput | ErrorKind::NotADrive | ErrorKind::Unsupported => Self::INVAL,
-            ErrorKind::NoSpace => Self::NOSPC,
-            ErrorKind::ReadOnly | ErrorKind::PermissionDenied => Self::PERM,
-            ErrorKind::Corrupt
-            | ErrorKind::Medium
-            | ErrorKind::Poisoned
-            | ErrorKind::Busy
-            | ErrorKind::NotFound
-            | ErrorKind::AlreadyExists => Self::IO,
+        match rustix::io::Errno::from_raw_os_error(kind.errno()) {
+            rustix::io::Errno::INVAL | rustix::io::Errno::OPNOTSUPP => Self::INVAL,
+            rustix::io::Errno::NOSPC => Self::NOSPC,
+            rustix::io::Errno::ROFS | rustix::io::Errno::ACCESS => Self::PERM,
+            _ => Self::IO,
         }
     }
 }
@@ -167,7 +162,7 @@ impl Errno {
         Some(match self.0 {
             1 => ErrorKind::ReadOnly,
             // The disk failed, no memory, shutting down: asking again elsewhere or later may help.
-            5 | 12 | 108 => ErrorKind::Medium,
+            5 | 12 | 108 => ErrorKind::Io,
             22 | 75 => ErrorKind::InvalidInput,
             28 => ErrorKind::NoSpace,
             95 => ErrorKind::Unsupported,
@@ -593,6 +588,8 @@ mod tests {
             (NotFound, 5),
             (PermissionDenied, 1),
             (AlreadyExists, 5),
+            (Io, 5),
+            (Interrupted, 5),
         ] {
             assert_eq!(Errno::from(kind).to_wire(), value, "{kind:?}");
         }

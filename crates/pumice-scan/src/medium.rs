@@ -28,7 +28,6 @@ use pumice_bench::payload::{self, Kind, Payload};
 use pumice_bench::stats::Summary;
 use pumice_bench::target::{Access, Location};
 use pumice_bench::workload::{Flush, Operation, Pattern, Workload};
-use pumice_drive::base::ErrorKind;
 use pumice_drive::base::units::parse_size;
 
 /// Number of runs: with fewer, the interval of the mean contains it too rarely (see

@@ -1,16 +1,15 @@
-//! Files of your own as data to measure on: for `benches/cold` and `examples/frame_size`.
+//! The user's own files as test data, for the benchmarks `cold` and `frame_size`.
 //!
-//! What cannot be listed or read is left out: a measurement wants much data of many kinds, not all
-//! of it. Profiles, which stand for the files they are named after, are made otherwise: see
-//! `pumice_bench::payload`.
+//! Files that cannot be listed or read are skipped, because a measurement needs a large and diverse
+//! sample rather than every file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Every n-th file below some directories, in the order of their names, each padded to whole
-/// blocks, so that all of them are about `limit` bytes.
+/// Returns every n-th file below some directories, in the order of their names, each padded to
+/// whole blocks, with n such that the result has about `limit` bytes.
 pub(crate) fn load(directories: &[String], limit: u64) -> Vec<u8> {
     let mut files = Vec::new();
     for directory in directories {

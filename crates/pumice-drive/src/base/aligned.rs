@@ -1,4 +1,4 @@
-//! Page-aligned byte buffers, as direct I/O needs them.
+//! Page-aligned byte buffers, as direct I/O requires.
 //!
 //! Invariant: the first byte is aligned to [`ALIGNMENT`]; the capacity is a multiple of it and
 //! never changes after construction, so the address is stable until the buffer is dropped.
@@ -9,14 +9,14 @@ use std::ops::{Deref, DerefMut};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Alignment and granularity of a buffer in bytes: the strictest direct I/O alignment of common
-/// devices, and the page size of the machines this runs on.
+/// devices, and the page size of the supported machines.
 pub const ALIGNMENT: usize = 4096;
 
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(4096))]
 struct Page([u8; ALIGNMENT]);
 
-/// An owned buffer of bytes, aligned to 4096, with a length up to its capacity.
+/// An owned byte buffer that is aligned to 4096 bytes. Its length is at most its capacity.
 #[derive(Clone)]
 pub struct AlignedBuffer {
     pages: Vec<Page>,
@@ -24,23 +24,27 @@ pub struct AlignedBuffer {
 }
 
 impl AlignedBuffer {
-    /// A zeroed buffer of `len` bytes; the capacity is `len` rounded up to whole pages.
+    /// Creates a zeroed buffer of `len` bytes. The capacity is `len` rounded up to whole pages.
+    ///
+    /// # Panics
+    /// If there is no memory for it.
     pub fn zeroed(len: usize) -> Self {
         let pages = Page::new_vec_zeroed(len.div_ceil(ALIGNMENT)).expect("buffer too large");
         Self { pages, len }
     }
 
-    /// Bytes the buffer can hold.
+    /// Returns the number of bytes that the buffer can hold.
     pub fn capacity(&self) -> usize {
         self.pages.len() * ALIGNMENT
     }
 
-    /// Sets the length; the bytes beyond the old length are whatever was there before.
+    /// Sets the length. Bytes beyond the old length have unspecified values: earlier content of the
+    /// buffer, or zeroes.
     ///
     /// # Panics
     /// If `len` is above the capacity.
     pub fn set_len(&mut self, len: usize) {
-        assert!(len <= self.capacity());
+        assert!(len <= self.capacity(), "a length beyond the capacity of a buffer");
         self.len = len;
     }
 }
@@ -48,12 +52,14 @@ impl AlignedBuffer {
 impl Deref for AlignedBuffer {
     type Target = [u8];
 
+    #[expect(clippy::indexing_slicing, reason = "the length is at most the capacity")]
     fn deref(&self) -> &[u8] {
         &self.pages.as_bytes()[..self.len]
     }
 }
 
 impl DerefMut for AlignedBuffer {
+    #[expect(clippy::indexing_slicing, reason = "the length is at most the capacity")]
     fn deref_mut(&mut self) -> &mut [u8] {
         let len = self.len;
         &mut self.pages.as_mut_bytes()[..len]
@@ -68,7 +74,7 @@ impl fmt::Debug for AlignedBuffer {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the alignment and the bounds that direct I/O relies on.
+    //! Goal: the alignment and the bounds on which direct I/O relies.
     use super::*;
 
     #[test]

@@ -1,11 +1,11 @@
-//! Time as the controller sees it: the only way the core asks what time it is, so that a
-//! simulated drive runs in virtual time.
+//! Time as the controller sees it. The controller has no other access to time, so a simulated drive
+//! runs in virtual time.
 
-/// A monotonic clock and a way to wait on it.
+/// A monotonic clock that a task can wait on.
 ///
-/// Implemented by [`crate::runtime::Runtime`], on real or on virtual time.
+/// [`Runtime`](crate::runtime::Runtime) implements it on real or on virtual time.
 pub trait Clock {
-    /// Nanoseconds since an arbitrary origin; never goes back.
+    /// Returns the nanoseconds since an arbitrary origin. Never decreases.
     fn now_ns(&self) -> u64;
 
     /// Waits until at least `ns` nanoseconds have passed on this clock.

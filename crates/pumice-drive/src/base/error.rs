@@ -1,51 +1,122 @@
-//! The one public error: a stable kind that a caller can act on, what was being done and where,
-//! and the cause.
+//! The public error type: a stable kind that a caller can act on, a description of what failed and
+//! where, and the cause.
 //!
-//! `Display` prints what happened to which thing and never repeats its source; the top of the
-//! program prints the chain. There is no blanket conversion from `io::Error`: every place that
-//! meets one says what it was doing.
+//! `Display` prints what happened to which object and never repeats its source; the top of a
+//! program prints the [chain](Error::chain). There is no blanket conversion from `io::Error`: each
+//! call site states what it was doing, usually through [`ErrorContext`].
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
+use std::io;
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::units::{Lba, SegmentId};
 
-/// Result with the one public [`Error`].
+/// Result with the public [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What a caller can do about an error. Stable: a kind is never reused for another meaning.
+///
+/// Each kind has one Linux errno, from which every front end derives the value it reports:
+///
+/// | kind | [`errno`](ErrorKind::errno) | over FUSE | over NBD |
+/// |---|---|---|---|
+/// | `InvalidInput` | EINVAL | EINVAL | EINVAL |
+/// | `NoSpace` | ENOSPC | ENOSPC | ENOSPC |
+/// | `Corrupt` | EIO | EIO | EIO |
+/// | `Medium` | EIO | EIO | EIO |
+/// | `Io` | EIO | EIO | EIO |
+/// | `Interrupted` | EINTR | EINTR | EIO |
+/// | `Poisoned` | EIO | EIO | EIO |
+/// | `ReadOnly` | EROFS | EROFS | EPERM |
+/// | `Busy` | EBUSY | EBUSY | EIO |
+/// | `NotADrive` | EINVAL | EINVAL | EINVAL |
+/// | `Unsupported` | EOPNOTSUPP | EOPNOTSUPP | EINVAL |
+/// | `NotFound` | ENOENT | ENOENT | EIO |
+/// | `PermissionDenied` | EACCES | EACCES | EPERM |
+/// | `AlreadyExists` | EEXIST | EEXIST | EIO |
+///
+/// NBD knows fewer values than Linux, and it reserves its ENOTSUP for fast zeroing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum ErrorKind {
-    /// The request itself is wrong; repeating it cannot help. EINVAL.
+    /// The request itself is wrong; repeating it cannot help.
     InvalidInput,
-    /// The log has no room; nothing was acknowledged. ENOSPC.
+    /// The log has no room. Nothing was acknowledged.
     NoSpace,
-    /// A checksum or a structure on the medium is wrong. EIO, for the named place only.
+    /// A checksum or a structure on the medium is wrong. Only the named location is affected.
     Corrupt,
-    /// The medium failed. EIO.
+    /// The medium of a drive failed.
     Medium,
-    /// An earlier failure means that writes can no longer become durable; reopen the drive. EIO.
+    /// An earlier failure means that writes can no longer become durable. Reopen the drive.
     Poisoned,
-    /// The drive was opened read-only. EPERM.
+    /// The drive was opened read-only.
     ReadOnly,
-    /// The drive is open elsewhere. EBUSY.
+    /// The drive is open elsewhere.
     Busy,
-    /// The bytes are not a Pumice drive. EINVAL.
+    /// The bytes are not a Pumice drive.
     NotADrive,
-    /// The drive needs a newer version of this program, or a feature this one lacks. ENOTSUP.
+    /// The drive needs a newer version of this program, or a feature that this build lacks.
     Unsupported,
-    /// A file, device or socket does not exist. ENOENT.
+    /// A file, device or socket does not exist.
     NotFound,
-    /// The operating system refused access. EACCES.
+    /// The operating system refused access.
     PermissionDenied,
-    /// Something is there already that would be overwritten. EEXIST.
+    /// The operation would overwrite something that exists.
     AlreadyExists,
+    /// A file, device, connection or process other than a drive's medium failed.
+    Io,
+    /// The user or another task stopped the operation before it was done.
+    Interrupted,
 }
 
-/// An error of the drive, a medium or a file format, with its place and its cause.
+impl ErrorKind {
+    /// Every kind.
+    pub const ALL: [Self; 14] = [
+        Self::InvalidInput,
+        Self::NoSpace,
+        Self::Corrupt,
+        Self::Medium,
+        Self::Poisoned,
+        Self::ReadOnly,
+        Self::Busy,
+        Self::NotADrive,
+        Self::Unsupported,
+        Self::NotFound,
+        Self::PermissionDenied,
+        Self::AlreadyExists,
+        Self::Io,
+        Self::Interrupted,
+    ];
+
+    /// Returns the Linux errno of the kind. See the [table](ErrorKind).
+    pub fn errno(self) -> i32 {
+        let errno = match self {
+            Self::InvalidInput | Self::NotADrive => Errno::INVAL,
+            Self::NoSpace => Errno::NOSPC,
+            Self::Corrupt | Self::Medium | Self::Poisoned | Self::Io => Errno::IO,
+            Self::ReadOnly => Errno::ROFS,
+            Self::Busy => Errno::BUSY,
+            Self::Unsupported => Errno::OPNOTSUPP,
+            Self::NotFound => Errno::NOENT,
+            Self::PermissionDenied => Errno::ACCESS,
+            Self::AlreadyExists => Errno::EXIST,
+            Self::Interrupted => Errno::INTR,
+        };
+        errno.raw_os_error()
+    }
+
+    /// Returns whether stored data or the device that stores it failed, as opposed to a request
+    /// that was refused. Such errors belong in the log as warnings.
+    pub fn is_failure_of_storage(self) -> bool {
+        matches!(self, Self::Corrupt | Self::Medium | Self::Io | Self::Poisoned)
+    }
+}
+
+/// An error of the drive, a medium or a file format, with its location and its cause.
 pub struct Error(Box<Inner>);
 
 struct Inner {
@@ -58,65 +129,67 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of `kind`; `what` says what happened to which thing, without a full stop.
+    /// Creates an error of `kind`. `what` states what happened to which object, without a full
+    /// stop.
     pub fn new(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
         let what = what.into();
         Self(Box::new(Inner { kind, what, segment: None, offset: None, lba: None, source: None }))
     }
 
-    /// An error from the operating system met while doing `what`; its kind follows the errno.
-    pub fn os(what: impl Into<Cow<'static, str>>, source: std::io::Error) -> Self {
+    /// Creates an error from the operating system's, which was met while doing `what`. The kind
+    /// follows the errno; it is `Io` for an errno without a kind of its own.
+    pub fn os(what: impl Into<Cow<'static, str>>, source: io::Error) -> Self {
         let kind = match source.kind() {
-            std::io::ErrorKind::NotFound => ErrorKind::NotFound,
-            std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
-            std::io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
-            std::io::ErrorKind::StorageFull => ErrorKind::NoSpace,
-            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::ResourceBusy => ErrorKind::Busy,
-            _ => ErrorKind::Medium,
+            io::ErrorKind::NotFound => ErrorKind::NotFound,
+            io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
+            io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
+            io::ErrorKind::StorageFull => ErrorKind::NoSpace,
+            io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy => ErrorKind::Busy,
+            _ => ErrorKind::Io,
         };
         Self::new(kind, what).caused_by(source)
     }
 
-    /// Names the segment the error is about.
+    /// Sets the segment that the error concerns.
     pub fn in_segment(mut self, segment: SegmentId) -> Self {
         self.0.segment = Some(segment);
         self
     }
 
-    /// Names the byte offset (in the segment if one is named, else in the medium).
+    /// Sets the byte offset: within the segment if one is set, within the medium otherwise.
     pub fn at_offset(mut self, offset: u64) -> Self {
         self.0.offset = Some(offset);
         self
     }
 
-    /// Names the logical block the error is about.
+    /// Sets the logical block that the error concerns.
     pub fn at_lba(mut self, lba: Lba) -> Self {
         self.0.lba = Some(lba);
         self
     }
 
-    /// Adds the cause.
+    /// Sets the cause.
     pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
         self
     }
 
-    /// What a caller can do about it.
+    /// Returns the kind, which says what a caller can do.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The segment the error is about, if it is about one.
+    /// Returns the segment that the error concerns, if any.
     pub fn segment(&self) -> Option<SegmentId> {
         self.0.segment
     }
 
-    /// The logical block the error is about, if it is about one.
+    /// Returns the logical block that the error concerns, if any.
     pub fn lba(&self) -> Option<Lba> {
         self.0.lba
     }
 
-    /// The error and all its causes in one line, as the top of a program prints it.
+    /// Returns the error and all its causes in one line, for the top of a program to print.
     pub fn chain(&self) -> String {
         let mut line = self.to_string();
         let mut cause = self.source();
@@ -161,9 +234,58 @@ impl StdError for Error {
     }
 }
 
+/// Returns an error of `kind` unless `condition` holds. `what` is as in [`Error::new`].
+///
+/// # Errors
+/// Of `kind`, if the condition does not hold.
+#[inline]
+pub fn ensure(condition: bool, kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Result<()> {
+    if condition { Ok(()) } else { Err(Error::new(kind, what)) }
+}
+
+/// Turns a missing value or a foreign error into an [`Error`] that says what was being done.
+pub trait ErrorContext<T>: Sized {
+    /// Returns the value, or an error of `kind` that says `what` happened. A foreign error becomes
+    /// its cause.
+    ///
+    /// # Errors
+    /// Of `kind`, if there is no value.
+    fn or_error(self, kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Result<T>;
+}
+
+impl<T> ErrorContext<T> for Option<T> {
+    #[inline]
+    fn or_error(self, kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Result<T> {
+        self.ok_or_else(|| Error::new(kind, what))
+    }
+}
+
+impl<T, E: Into<Box<dyn StdError + Send + Sync>>> ErrorContext<T> for Result<T, E> {
+    #[inline]
+    fn or_error(self, kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Result<T> {
+        self.map_err(|cause| Error::new(kind, what).caused_by(cause))
+    }
+}
+
+/// Turns an error of the operating system into an [`Error`] that says what was being done.
+pub trait OsContext<T>: Sized {
+    /// Returns the value, or [`Error::os`] with the description that `what` returns.
+    ///
+    /// # Errors
+    /// The operating system's.
+    fn os_context<S: Into<Cow<'static, str>>>(self, what: impl FnOnce() -> S) -> Result<T>;
+}
+
+impl<T, E: Into<io::Error>> OsContext<T> for Result<T, E> {
+    fn os_context<S: Into<Cow<'static, str>>>(self, what: impl FnOnce() -> S) -> Result<T> {
+        self.map_err(|error| Error::os(what(), error.into()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    //! Goal: the line a user reads names the place once and each cause once.
+    //! Goal: the line a user reads names the location once and each cause once; kinds follow the
+    //! operating system's and have an errno.
     use super::*;
 
     #[test]
@@ -177,5 +299,30 @@ mod tests {
         assert!(error.chain().starts_with(&format!("{error}: ")));
         assert_eq!(error.chain().matches("cannot read").count(), 1);
         assert_eq!(Error::new(ErrorKind::NoSpace, "full").to_string(), "full");
+    }
+
+    #[test]
+    fn context_keeps_the_cause_and_the_kind() {
+        assert_eq!(None::<u8>.or_error(ErrorKind::Corrupt, "gone").unwrap_err().kind(), {
+            ErrorKind::Corrupt
+        });
+        let parsed = "x".parse::<u8>().or_error(ErrorKind::InvalidInput, "no number");
+        assert!(parsed.unwrap_err().source().is_some());
+        assert!(ensure(true, ErrorKind::Busy, "busy").is_ok());
+        assert_eq!(ensure(false, ErrorKind::Busy, "busy").unwrap_err().kind(), ErrorKind::Busy);
+        let missing: Result<()> = Err(Errno::NOENT).os_context(|| "cannot open x");
+        assert_eq!(missing.unwrap_err().kind(), ErrorKind::NotFound);
+        let broken: Result<()> = Err(Errno::PIPE).os_context(|| "cannot send");
+        assert_eq!(broken.unwrap_err().kind(), ErrorKind::Io);
+    }
+
+    #[test]
+    fn every_kind_is_listed_once_and_has_an_errno() {
+        for (index, kind) in ErrorKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, index);
+            assert!(kind.errno() > 0);
+        }
+        assert_eq!(ErrorKind::ReadOnly.errno(), 30);
+        assert_eq!(ErrorKind::Unsupported.errno(), 95);
     }
 }

@@ -1,9 +1,10 @@
-//! The name that somebody may have meant.
+//! Suggestions for a mistyped name.
 
-/// Letters that may be wrong in a name that is still recognised.
+/// Edits between a typed name and one that is still suggested. Arbitrary.
 const EDITS_MAX: usize = 2;
 
-/// The one of `names` that is nearest to what was typed, if it is near at all.
+/// Returns the name with the fewest edits from `typed`, or `None` if all names differ by more than
+/// two edits.
 pub fn nearest<'a>(typed: &str, names: &[&'a str]) -> Option<&'a str> {
     let edits = |name: &&str| strsim::osa_distance(typed, name);
     let near = names.iter().copied().min_by_key(edits);
@@ -12,7 +13,7 @@ pub fn nearest<'a>(typed: &str, names: &[&'a str]) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: slips of the finger are recognised, other words are not.
+    //! Goal: typing errors are recognised, other words are not.
     use super::nearest;
 
     #[test]

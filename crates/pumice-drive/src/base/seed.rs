@@ -1,23 +1,23 @@
-//! Seeded randomness with a documented stream: the same seed gives the same numbers on every
-//! machine and in every version, which reproducible tests and data sets need.
+//! Seeded randomness with a documented stream: one seed yields the same numbers on every machine
+//! and in every version, which reproducible tests and data sets require.
 //!
-//! The core never asks the operating system for randomness, except for a drive's identity when it
-//! is created.
+//! The crate never asks the operating system for randomness, except for a drive's identity when the
+//! drive is created.
 
 use rand_xoshiro::rand_core::SeedableRng;
 
-/// The generator: xoshiro256++ seeded through SplitMix64.
+/// A random number generator: xoshiro256++ seeded through SplitMix64.
 ///
 /// Source: Blackman and Vigna, "Scrambled Linear Pseudorandom Number Generators", 2021.
 pub type Random = rand_xoshiro::Xoshiro256PlusPlus;
 
-/// A generator for `seed`.
+/// Returns a generator for `seed`.
 pub fn random(seed: u64) -> Random {
     Random::seed_from_u64(seed)
 }
 
-/// A number drawn by `value` alone, where a generator would take memory: the output function of
-/// SplitMix64, which makes numbers without likeness of neighbours.
+/// Returns a pseudorandom number that depends on `value` alone: the output function of SplitMix64.
+/// The results of neighbouring values are uncorrelated. Needs no memory, unlike a generator.
 ///
 /// Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
 pub fn mix(value: u64) -> u64 {

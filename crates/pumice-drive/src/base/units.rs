@@ -1,4 +1,4 @@
-//! The integers of a drive, one type for each meaning, and sizes as people type them.
+//! The integer types of a drive, one for each meaning, and sizes in the form that people type.
 //!
 //! Invariant: an [`Lba`] counts 4 KiB logical blocks, never bytes; a byte offset on the host's
 //! disk is always a plain `u64` named `offset`.
@@ -41,29 +41,29 @@ impl fmt::Display for SeqNo {
     }
 }
 
-/// Nanoseconds that so many bytes take at so many bytes a second, rounded up; a rate of 0 counts as
-/// 1. More than fits is the most there is.
+/// Returns the nanoseconds that `bytes` take at `bytes_per_s`, rounded up. A rate of 0 counts as 1.
+/// The result saturates at `u64::MAX`.
 pub fn transfer_ns(bytes: u64, bytes_per_s: u64) -> u64 {
     let ns = (u128::from(bytes) * 1_000_000_000).div_ceil(bytes_per_s.max(1).into());
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
 
-/// Suffixes as coreutils reads them (`dd`, `truncate`): a bare letter and `KiB` are powers of
+/// Suffixes in the notation of coreutils (`dd`, `truncate`): a bare letter and `KiB` are powers of
 /// 1024, `KB` is a power of 1000.
 const SUFFIXES: [(&str, u32); 6] = [("k", 1), ("m", 2), ("g", 3), ("t", 4), ("p", 5), ("e", 6)];
 
-/// Reads a size in bytes as people type it: `4096`, `4k`, `64G`, `1.5TiB`, `100GB`.
+/// Parses a size in bytes in the notation that people type: `4096`, `4k`, `64G`, `1.5TiB`, `100GB`.
 ///
 /// A bare letter or `KiB` style means powers of 1024, `KB` style powers of 1000; case does not
 /// matter. A fraction is rounded down to whole bytes.
 ///
 /// # Errors
-/// A sentence saying what is wrong and which suffixes exist.
+/// A message that says what is wrong and which suffixes exist.
 pub fn parse_size(text: &str) -> std::result::Result<u64, String> {
     let text = text.trim();
     let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(number_end);
-    let invalid = || format!("'{text}' is not a size: try something like 64G or 4KiB");
+    let invalid = || format!("'{text}' is not a size: expected a number such as 64G or 4KiB");
     if number.is_empty() {
         return Err(invalid());
     }
@@ -78,10 +78,16 @@ pub fn parse_size(text: &str) -> std::result::Result<u64, String> {
         None => number.parse::<u64>().map_err(|_| invalid())?.checked_mul(unit),
         Some(_) => {
             let value = number.parse::<f64>().map_err(|_| invalid())? * unit as f64;
-            (value < 9e18).then_some(value as u64)
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "the number has no sign and is below 2^63"
+            )]
+            let bytes = (value < 9e18).then_some(value as u64);
+            bytes
         }
     };
-    bytes.ok_or_else(|| format!("'{text}' is larger than this program can count"))
+    bytes.ok_or_else(|| format!("'{text}' is too large: the maximum is below 16 EiB"))
 }
 
 fn size_unit(suffix: &str) -> Option<u64> {
@@ -98,25 +104,29 @@ fn size_unit(suffix: &str) -> Option<u64> {
     }
 }
 
-/// Powers of 1024, from the 0th on.
+/// Names of the powers of 1024, from 1024^0.
 const SIZE_NAMES: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
-/// Writes a number of bytes for a person: `1.50 GiB`, `4.00 KiB`, `17 B`.
+/// Formats a number of bytes for people: `1.50 GiB`, `4.00 KiB`, `17 B`.
 pub fn format_size(bytes: u64) -> String {
     if bytes < 1024 {
         return format!("{bytes} B");
     }
-    let power = (63 - bytes.leading_zeros()) / 10;
-    let value = bytes as f64 / 1024f64.powi(power as i32);
-    format!("{value:.2} {}", SIZE_NAMES[power as usize])
+    let mut value = bytes as f64;
+    let mut name = "B";
+    for larger in SIZE_NAMES.iter().skip(1).take(bytes.ilog2() as usize / 10) {
+        value /= 1024.0;
+        name = larger;
+    }
+    format!("{value:.2} {name}")
 }
 
-/// Writes a number of bytes in the largest unit of which it is a whole number: `4 KiB`, `1536 B`.
-/// Two different sizes never look alike.
+/// Formats a number of bytes in the largest unit that divides it: `4 KiB`, `1536 B`. Different
+/// sizes have different texts.
 pub fn format_size_exact(bytes: u64) -> String {
-    let unit = (0..SIZE_NAMES.len()).rev().find(|power| bytes.is_multiple_of(1 << (10 * power)));
-    match unit {
-        Some(power) if bytes > 0 => format!("{} {}", bytes >> (10 * power), SIZE_NAMES[power]),
+    let mut units = SIZE_NAMES.iter().enumerate().rev();
+    match units.find(|(power, _)| bytes.is_multiple_of(1 << (10 * power))) {
+        Some((power, name)) if bytes > 0 => format!("{} {name}", bytes >> (10 * power)),
         _ => format!("{bytes} B"),
     }
 }

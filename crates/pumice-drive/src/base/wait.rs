@@ -1,20 +1,21 @@
-//! Waiting for a condition inside one thread: the only synchronisation the core has.
+//! Waiting for a condition within one thread. The controller has no other synchronisation.
 //!
-//! The waiter states its condition, whoever changes the state wakes everyone, and each waiter
-//! looks again. Waiters are woken in the order in which they came. Not for use across threads.
+//! A waiter states its condition; the code that changes the state wakes all waiters, and each of
+//! them checks its condition again. Waiters are woken in order of arrival. Not for use across
+//! threads.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-/// Tasks waiting for some condition of their owner's state.
+/// The tasks that wait for a condition on their owner's state.
 #[derive(Debug, Default)]
 pub struct WaitQueue {
     wakers: RefCell<Vec<Waker>>,
 }
 
 impl WaitQueue {
-    /// Waits until `condition` gives a value. It is asked at once, then after every
+    /// Waits until `condition` returns a value. It is evaluated at once and then after every
     /// [`WaitQueue::wake_all`].
     pub async fn wait_for<T>(&self, mut condition: impl FnMut() -> Option<T>) -> T {
         poll_fn(|context| match condition() {
@@ -30,9 +31,9 @@ impl WaitQueue {
         .await
     }
 
-    /// Lets every waiter look at its condition again.
+    /// Makes every waiter check its condition again.
     pub fn wake_all(&self) {
-        // Waking only queues a task, so nobody re-enters this queue while it is drained; the
+        // Waking only queues a task, so this queue is not re-entered while it is drained. The
         // vector keeps its allocation.
         let mut wakers = self.wakers.borrow_mut();
         for waker in wakers.drain(..) {
@@ -40,7 +41,7 @@ impl WaitQueue {
         }
     }
 
-    /// Whether nobody waits.
+    /// Returns whether no task waits.
     pub fn is_empty(&self) -> bool {
         self.wakers.borrow().is_empty()
     }

@@ -1,4 +1,4 @@
-//! When to stop trying to compress a stream that does not compress.
+//! The decision to stop trying to compress a stream that does not compress.
 //!
 //! ```text
 //! trying --FAILURES_BEFORE_SKIPPING failures--> skip 1, try, skip 2, try, skip 4, try, ...
@@ -6,21 +6,21 @@
 //!    +------------------ the first success -----------------+
 //! ```
 //!
-//! Looks at results only, never at the data.
+//! The decision depends on results only, never on the data.
 
-/// Attempts that must fail in a row before one is skipped.
+/// Consecutive failures before an attempt is skipped.
 ///
 /// On 300 MiB of a system's programs, libraries and documents, in frames of 4 KiB with LZ4, 16
 /// costs 0.07 % of the bytes and 8 costs 0.16 %; on random data both are equally fast.
 const FAILURES_BEFORE_SKIPPING: u32 = 16;
 
-/// The longest run of frames that is stored without an attempt: what a stream that turns
-/// compressible may lose, at most, before the next attempt notices. At 8 a stream that never
-/// compresses pays for one attempt in nine: random 4 KiB frames then pass LZ4 at 18 instead of 7
-/// GB/s, zstd 1 at 9 instead of 1.5, a bare copy at 27.
+/// The longest run of frames that is stored without an attempt. A stream that becomes compressible
+/// loses the saving of at most this many frames. At 8, a stream that never compresses pays for one
+/// attempt in nine: random 4 KiB frames then pass LZ4 at 18 GB/s instead of 7, zstd 1 at 9 instead
+/// of 1.5, and a plain copy at 27.
 pub const FRAMES_MISSED_MAX: u32 = 8;
 
-/// Decides for each frame of a stream whether to try.
+/// Decides for each frame of a stream whether to try to compress it.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     failures: u32,
@@ -29,7 +29,8 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Whether to try the next frame; if so, its result must be [recorded](Backoff::record).
+    /// Returns whether to try the next frame. If so, its result must be
+    /// [recorded](Backoff::record).
     pub(super) fn is_worth_trying(&mut self) -> bool {
         if self.skips_left == 0 {
             return true;
@@ -38,12 +39,13 @@ impl Backoff {
         false
     }
 
-    /// Records how an attempt went.
+    /// Records the result of an attempt.
     pub(super) fn record(&mut self, saved: bool) {
         if saved {
             *self = Self::default();
             return;
         }
+        assert!(self.skips_left == 0, "a result without an attempt");
         self.failures += 1;
         if self.failures < FAILURES_BEFORE_SKIPPING {
             return;

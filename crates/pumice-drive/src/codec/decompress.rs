@@ -1,30 +1,30 @@
 //! Decoding of a frame's payload.
 //!
-//! The source is not trusted: whatever it holds, the decoder neither panics nor writes outside the
-//! target. Only the length is checked here; that the bytes are the right ones is what the frame's
-//! checksum is for, and callers verify it first.
+//! The source is not trusted: for any content, the decoder neither panics nor writes outside the
+//! target. Only the length is checked here. The frame's checksum proves that the bytes are the
+//! right ones, and callers verify it first.
 
 use zstd_safe::DCtx;
 
 use super::Encoding;
-use crate::base::{Error, ErrorKind, Result};
+use crate::base::{Error, ErrorContext, ErrorKind, Result};
 
-/// Decodes payloads of every [`Encoding`]; keeps its context, so that a call allocates nothing.
+/// Decodes payloads of every [`Encoding`]. It keeps its context, so a call allocates nothing.
 pub struct Decompressor {
     zstd: DCtx<'static>,
 }
 
 impl Decompressor {
-    /// A decompressor.
+    /// Creates a decompressor.
     pub fn new() -> Self {
         Self { zstd: DCtx::create() }
     }
 
-    /// Decodes `source` into `target`, all of it: the length of the target is the length that the
-    /// payload must have.
+    /// Decodes `source` into all of `target`. The length of the target is the length that the
+    /// decoded payload must have.
     ///
     /// # Errors
-    /// `Corrupt` if the source is not a payload of that encoding or decodes to another length; the
+    /// `Corrupt` if the source is not a payload of that encoding or decodes to another length. The
     /// target's content is then unspecified.
     pub fn decompress(
         &mut self,
@@ -38,20 +38,20 @@ impl Decompressor {
                 return Ok(());
             }
             Encoding::Store => source.len(),
-            Encoding::Lz4 => lz4_flex::block::decompress_into(source, target).map_err(|cause| {
-                Error::new(ErrorKind::Corrupt, "an LZ4 payload does not decode").caused_by(cause)
-            })?,
-            Encoding::Zstd => self.zstd.decompress(target, source).map_err(|code| {
-                Error::new(ErrorKind::Corrupt, "a zstd payload does not decode")
-                    .caused_by(zstd_safe::get_error_name(code))
-            })?,
+            Encoding::Lz4 => lz4_flex::block::decompress_into(source, target)
+                .or_error(ErrorKind::Corrupt, "an LZ4 payload does not decode")?,
+            Encoding::Zstd => self
+                .zstd
+                .decompress(target, source)
+                .map_err(zstd_safe::get_error_name)
+                .or_error(ErrorKind::Corrupt, "a zstd payload does not decode")?,
         };
         if decoded == target.len() {
             return Ok(());
         }
         Err(Error::new(
             ErrorKind::Corrupt,
-            format!("a payload decodes to {decoded} instead of {} bytes", target.len()),
+            format!("a payload decodes to {decoded} bytes instead of {}", target.len()),
         ))
     }
 }

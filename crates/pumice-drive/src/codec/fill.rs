@@ -1,15 +1,15 @@
-//! Blocks that consist of one byte repeated.
+//! Detection of blocks that consist of one repeated byte.
 //!
-//! Does not say what becomes of them: a caller records the byte and its count instead of a payload.
+//! The caller records the byte and the number of blocks instead of a payload.
 
-/// The byte that all of `block` consists of, if it does; `None` for an empty block.
+/// Returns the byte that `block` consists of. Returns `None` if its bytes differ and for an empty
+/// block.
 ///
-/// Ordinary data is told apart at its first bytes, so that the test can stand in front of every
-/// block that is written.
+/// The first bytes of ordinary data decide, so the test is cheap enough for every block of a write.
 #[inline]
 pub fn fill_byte(block: &[u8]) -> Option<u8> {
     let (&first, rest) = block.split_first()?;
-    // Equal to itself moved by one byte: a single comparison of memory, which stops at the first
-    // difference and runs at the speed of the cache if there is none.
-    (rest == &block[..rest.len()]).then_some(first)
+    // The block equals itself shifted by one byte: a single comparison of memory, which stops at
+    // the first difference and runs at the speed of the cache if there is none.
+    (Some(rest) == block.get(..rest.len())).then_some(first)
 }

@@ -1,16 +1,24 @@
 //! Compression of frames.
 //!
-//! * `engine`: the codecs themselves, with their tables and contexts.
-//! * `compress`: a frame's payload into the fewest bytes that pay, or as it is.
-//! * `decompress`: back again, from bytes that are not trusted.
-//! * `backoff`: when to stop trying to compress a stream that does not compress.
-//! * `fill`: blocks that consist of one byte repeated, which need no payload at all.
+//! * `engine`: the codecs with their tables and contexts.
+//! * `compress`: encodes a frame's payload if that saves enough, and stores it otherwise.
+//! * `decompress`: decodes untrusted bytes.
+//! * `backoff`: decides when to stop trying to compress a stream that does not compress.
+//! * `fill`: detects blocks that consist of one repeated byte, which need no payload.
 //!
-//! Every context is reused, so the work of one frame allocates nothing (zstd regrows its workspace
+//! Every context is reused, so the work for one frame allocates nothing (zstd resizes its workspace
 //! when the size of frames changes a lot; see [`Compressor`]).
 //!
-//! Knows no address, no header and no checksum: what encoding a payload has, and how long it is,
-//! is kept by the caller. Starts no thread.
+//! This module knows no address, no header and no checksum: the caller keeps the encoding and the
+//! length of a payload. It starts no thread. An embedder needs only [`Codec`]; the rest serves the
+//! other crates of the workspace.
+
+#![warn(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::indexing_slicing
+)]
 
 mod backoff;
 mod compress;
@@ -29,29 +37,30 @@ pub use decompress::Decompressor;
 pub use engine::Engine;
 pub use fill::fill_byte;
 
-/// The level that `zstd` without a number means. On a system's programs, libraries and documents,
+/// The level of `zstd` without a number. On a system's programs, libraries and documents,
 /// in frames of 32 KiB, level -1 stores 10 % more and encodes 11 % faster
-/// (see `examples/frame_size`).
+/// (see `benches/frame_size.rs`).
 const ZSTD_LEVEL_DEFAULT: i32 = 1;
 
-/// Lowest zstd level offered; zstd has lower ones. Arbitrary: LZ4 is there for more speed.
+/// Lowest zstd level on offer; zstd has lower ones. Arbitrary: LZ4 serves users who want more
+/// speed.
 const ZSTD_LEVEL_MIN: i32 = -7;
 
-/// Highest zstd level offered: the last before those that zstd calls "ultra".
+/// Highest zstd level on offer: the last one below those that zstd calls "ultra".
 const ZSTD_LEVEL_MAX: i32 = 19;
 
-/// What compresses the frames of a drive. A choice for writing only: every frame says for itself
-/// how it is [encoded](Encoding), so the choice can change from one opening to the next.
+/// The codec that compresses the frames of a drive. It affects writes only: every frame names its
+/// own [encoding](Encoding), so one drive can hold frames of several codecs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Codec {
-    /// Frames are stored as they are.
+    /// No compression. Frames are stored as they are.
     None,
     /// LZ4: the fastest.
     Lz4,
     /// Zstandard: denser.
     Zstd {
-        /// -7..=19 without 0; higher is denser and slower.
+        /// The level, from -7 to 19 without 0. Higher levels are denser and slower.
         level: i32,
     },
 }
@@ -59,7 +68,7 @@ pub enum Codec {
 impl FromStr for Codec {
     type Err = String;
 
-    /// Reads `none`, `lz4`, `zstd` (level 1) or `zstd:LEVEL`.
+    /// Parses `none`, `lz4`, `zstd` (level 1) or `zstd:LEVEL`.
     fn from_str(text: &str) -> Result<Self, String> {
         let level = match text {
             "none" => return Ok(Codec::None),
@@ -94,7 +103,7 @@ impl From<Codec> for String {
 }
 
 impl Codec {
-    /// The number and level that the superblock holds.
+    /// Returns the number and the level in the form of the superblock.
     pub fn to_format(self) -> (u16, i32) {
         match self {
             Codec::None => (0, 0),
@@ -103,8 +112,8 @@ impl Codec {
         }
     }
 
-    /// The codec that a superblock names; unknown numbers, which its decoder refuses, and levels
-    /// out of range come out as the nearest that exists.
+    /// Returns the codec that a superblock names. A level out of range becomes the nearest one on
+    /// offer. The superblock's decoder refuses unknown numbers; here they count as zstd.
     pub fn from_format(number: u16, level: i32) -> Self {
         match number {
             0 => Codec::None,
@@ -124,12 +133,12 @@ impl fmt::Display for Codec {
     }
 }
 
-/// How a frame's payload is encoded on the medium. The numbers are part of the format and never
+/// The encoding of a frame's payload on the medium. The numbers are part of the format and never
 /// change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Encoding {
-    /// The bytes themselves.
+    /// The bytes as they are.
     Store = 0,
     /// One LZ4 block, without frame or size. Source: lz4, doc/lz4_Block_format.md.
     Lz4 = 1,
@@ -138,7 +147,7 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// The encoding with this number on the medium, if there is one.
+    /// Returns the encoding with this number on the medium, if there is one.
     pub fn from_u8(number: u8) -> Option<Self> {
         match number {
             0 => Some(Encoding::Store),
@@ -150,4 +159,5 @@ impl Encoding {
 }
 
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "patterns of test data")]
 mod tests;

@@ -1,8 +1,8 @@
-//! Goal: what is encoded decodes to the same bytes and never grows; what is damaged is refused
-//! without harm; giving up on incompressible data is temporary.
+//! Goal: payloads decode to the same bytes and never grow; damaged payloads are refused without
+//! harm; giving up on incompressible data is temporary.
 //!
 //! Method: every codec over data of many kinds and lengths; liblz4 as a second opinion on LZ4
-//! blocks in both directions; damaged payloads decoded in front of guard bytes.
+//! blocks in both directions; damaged payloads decoded between guard bytes.
 
 use proptest::prelude::*;
 use rand_xoshiro::rand_core::Rng;
@@ -81,7 +81,7 @@ fn every_codec_restores_every_kind_of_data_and_never_expands() {
     let mut decompressor = Decompressor::new();
     for codec in CODECS {
         for kind in 0..5 {
-            // One compressor for all lengths, so that what a long payload leaves behind in the
+            // One compressor for all lengths, so that what a long payload leaves in the
             // tables meets a short one.
             let mut compressor = Compressor::new(codec);
             for len in LENGTHS.into_iter().chain([4096]) {
@@ -144,7 +144,7 @@ fn lz4_blocks_are_those_of_liblz4() {
     }
 }
 
-/// Decodes into the middle of guard bytes and checks them; gives the decoded bytes if any.
+/// Decodes between guard bytes and checks them. Returns the decoded bytes, if any.
 fn decode_guarded(encoding: Encoding, source: &[u8], len: usize) -> Option<Vec<u8>> {
     const GUARD: usize = 256;
     let mut buffer = vec![0xa5; len + 2 * GUARD];
@@ -196,7 +196,7 @@ proptest! {
             let index = index.index(encoded.len());
             encoded[index] ^= 1 << bit;
         }
-        // Decoding to the right length is allowed: checksums are somebody else's.
+        // Decoding to the right length is allowed: checksums are checked elsewhere.
         decode_guarded(encoding, &encoded, len);
     }
 

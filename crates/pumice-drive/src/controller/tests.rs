@@ -185,7 +185,7 @@ impl World {
     fn medium_checksum(&self) -> u64 {
         let mut digest = 0;
         let mut add = |bytes: &[u8]| {
-            digest = crate::base::checksum::crc64_pair(&u64::to_le_bytes(digest), bytes);
+            digest = crate::base::checksum::crc64(&[&u64::to_le_bytes(digest), bytes].concat());
         };
         for slot in 0..2 {
             add(&self.run(self.memory.read_superblock(slot)).unwrap());

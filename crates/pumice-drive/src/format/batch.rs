@@ -1,4 +1,4 @@
-//! The batch header: what one append to a segment carries, and its place in the log.
+//! The batch header: the content of one append to a segment, and its position in the log.
 //!
 //! ```text
 //! | batch header 128 | record | record | ... | zero padding to the write unit |
@@ -7,7 +7,8 @@
 //!
 //! Batches form a chain: each names the header checksum of the batch before it, and its own header
 //! checksum covers its records' checksum. A batch belongs to the log only if the whole chain before
-//! it does, so what a lost life left behind the end of the log is never taken up again.
+//! it does. Batches that a crashed process left after the end of the log are therefore never
+//! accepted.
 
 use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -16,19 +17,23 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use super::layout::layout;
 use super::record::RECORD_HEADER_BYTES;
 use crate::base::checksum::{crc32, crc64};
-use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
+use crate::base::{Error, ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
 
-/// Bytes of a batch header; the records follow it.
+/// Bytes of a batch header. The records follow it.
 pub const BATCH_HEADER_BYTES: usize = 128;
 
-/// Batches begin and end at multiples of this many bytes of their segment.
+/// Batches begin and end at multiples of this many bytes from the start of their segment.
 pub const BATCH_ALIGNMENT: usize = 4096;
 
-/// Most bytes of one batch: what a reader must be ready to hold at once. An atomic host write of
-/// 1 MiB with a header for each block fits well.
+/// Maximum bytes of one batch, which a reader must be able to hold in memory. An atomic host write
+/// of 1 MiB with a header for each block fits well.
 pub const BATCH_BYTES_MAX: usize = 4 << 20;
 
 const MAGIC: [u8; 8] = *b"PUMICEBT";
+
+/// [`super::FORMAT_VERSION`] in the width that the header has for it.
+const VERSION: u16 = 1;
+const _: () = assert!(VERSION as u32 == super::FORMAT_VERSION);
 
 layout! {
     struct Layout: 128 {
@@ -60,10 +65,10 @@ pub(super) const FIELDS: &[super::layout::Field] = Layout::FIELDS;
 /// The decoded batch header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchHeader {
-    /// Chained over the record headers in order; see [`chain_record`]. Each of them covers its
-    /// payload, so no byte is summed twice.
+    /// Checksum that is chained over the record headers in order; see [`chain_record`]. Each record
+    /// header covers its payload, so no byte is checksummed twice.
     pub records_checksum: u32,
-    /// Place in the log; consecutive, the first is 1.
+    /// Position in the log. Positions are consecutive; the first is 1.
     pub seq: SeqNo,
     /// Header checksum of the batch before it; see [`chain_start`].
     pub previous_checksum: u64,
@@ -71,7 +76,7 @@ pub struct BatchHeader {
     pub watermark: SeqNo,
     /// Bytes of records that garbage collection moved over the drive's life.
     pub moved_bytes: u64,
-    /// Generation of the segment it stands in.
+    /// Generation of the segment that contains the batch.
     pub generation: u64,
     /// Bytes the host has written over the drive's life, this batch included.
     pub host_bytes: u64,
@@ -79,41 +84,45 @@ pub struct BatchHeader {
     pub frame_bytes: u64,
     /// Bytes appended to the medium over the drive's life, this batch included.
     pub media_bytes: u64,
-    /// The segment it stands in.
+    /// The segment that contains the batch.
     pub segment: SegmentId,
-    /// Where in the segment the header begins; a multiple of [`BATCH_ALIGNMENT`].
+    /// Byte offset of the header in the segment: a multiple of [`BATCH_ALIGNMENT`].
     pub offset: u32,
-    /// Bytes behind the header, padding included; header and body fill whole write units.
+    /// Bytes after the header, padding included. Header and body fill whole write units.
     pub body_bytes: u32,
-    /// Bytes of the body that are records; the rest is padding.
+    /// Bytes of the body that are records. The rest is padding.
     pub record_bytes: u32,
     /// Number of records.
     pub record_count: u32,
-    /// Opening of the drive in which it was written.
+    /// Epoch of the drive in which the batch was written.
     pub epoch: u32,
-    /// The drive it belongs to: a host that stores what looks like a batch cannot know it.
+    /// The drive that the batch belongs to. A host that stores bytes which look like a batch cannot
+    /// know it.
     pub uuid: Uuid,
 }
 
-/// What the first batch of a drive names as the checksum before it.
+/// Returns the checksum that the first batch of a drive names as its predecessor's.
 pub fn chain_start(uuid: Uuid) -> u64 {
     crc64(uuid.as_bytes())
 }
 
-/// The records' checksum with one more record: CRC-32C of the checksum so far (4 bytes, 0 before
-/// the first record) and the record's header. The header has a checksum of its own, over its
-/// sources too; this one says that it is the header that the batch was sealed with.
+/// Returns the records' checksum extended by one record: the CRC-32C of the checksum so far (4
+/// bytes, 0 before the first record) and the record's header.
+///
+/// The header has a checksum of its own, which covers its sources too. This one proves that the
+/// header is the one with which the batch was sealed.
 #[inline]
 pub fn chain_record(checksum: u32, record_header: &[u8; RECORD_HEADER_BYTES]) -> u32 {
     let mut bytes = [0; 4 + RECORD_HEADER_BYTES];
-    bytes[..4].copy_from_slice(&checksum.to_le_bytes());
-    bytes[4..].copy_from_slice(record_header);
+    let (start, rest) = bytes.split_at_mut(4);
+    start.copy_from_slice(&checksum.to_le_bytes());
+    rest.copy_from_slice(record_header);
     crc32(&bytes)
 }
 
 impl BatchHeader {
-    /// Writes the header at the start of `target` and gives its checksum, the link for the next
-    /// batch.
+    /// Writes the header at the start of `target` and returns its checksum, which the next batch
+    /// names.
     ///
     /// # Panics
     /// If `target` is shorter than [`BATCH_HEADER_BYTES`].
@@ -136,30 +145,29 @@ impl BatchHeader {
         layout.record_count = self.record_count.into();
         layout.epoch = self.epoch.into();
         layout.uuid = *self.uuid.as_bytes();
-        layout.version = (super::FORMAT_VERSION as u16).into();
+        layout.version = VERSION.into();
         let checksum = crc64(layout.as_bytes());
         layout.header_checksum = checksum.into();
-        target[..BATCH_HEADER_BYTES].copy_from_slice(layout.as_bytes());
+        assert!(target.len() >= BATCH_HEADER_BYTES, "no room for a batch header");
+        let (header, _) = target.split_at_mut(BATCH_HEADER_BYTES);
+        header.copy_from_slice(layout.as_bytes());
         checksum
     }
 
-    /// Reads a batch header from the first 128 of `bytes`; gives it and its checksum.
+    /// Decodes a batch header from the first 128 bytes of `bytes`. Returns it and its checksum.
     ///
     /// # Errors
-    /// `Corrupt` if there is no valid header. The caller knows where it read and whether the end
-    /// of the log or damage is the likelier reason.
+    /// `Corrupt` if there is no valid header. The caller decides whether that means the end of the
+    /// log or damage.
     pub fn decode(bytes: &[u8]) -> Result<(Self, u64)> {
-        let corrupt = |what: &'static str| Error::new(ErrorKind::Corrupt, what);
-        let Ok((mut layout, _)) = Layout::read_from_prefix(bytes) else {
-            return Err(corrupt("a batch header is cut off"));
-        };
-        if layout.magic != MAGIC {
-            return Err(corrupt("there is no batch header"));
-        }
+        const CORRUPT: ErrorKind = ErrorKind::Corrupt;
+        let layout = Layout::read_from_prefix(bytes).ok();
+        let (mut layout, _) = layout.or_error(CORRUPT, "a batch header is truncated")?;
+        ensure(layout.magic == MAGIC, CORRUPT, "there is no batch header")?;
         let checksum = layout.header_checksum.get();
         layout.header_checksum = 0.into();
         if crc64(layout.as_bytes()) != checksum {
-            return Err(corrupt("a batch header's checksum is wrong"));
+            return Err(Error::new(CORRUPT, "a batch header's checksum is wrong"));
         }
         let header = Self {
             records_checksum: layout.records_checksum.get(),
@@ -180,19 +188,17 @@ impl BatchHeader {
             uuid: Uuid::from_bytes(layout.uuid),
         };
         let whole = BATCH_HEADER_BYTES + header.body_bytes as usize;
-        if !(1..=super::FORMAT_VERSION).contains(&layout.version.get().into())
-            || layout.reserved.iter().any(|&byte| byte != 0)
-            || whole > BATCH_BYTES_MAX
-            || !whole.is_multiple_of(BATCH_ALIGNMENT)
-            || header.record_bytes > header.body_bytes
-            || header.seq.0 == 0
-        {
-            return Err(corrupt("a batch header's values are impossible"));
-        }
+        let is_possible = (1..=VERSION).contains(&layout.version.get())
+            && layout.reserved.iter().all(|&byte| byte == 0)
+            && whole <= BATCH_BYTES_MAX
+            && whole.is_multiple_of(BATCH_ALIGNMENT)
+            && header.record_bytes <= header.body_bytes
+            && header.seq.0 > 0;
+        ensure(is_possible, CORRUPT, "a batch header's values are impossible")?;
         Ok((header, checksum))
     }
 
-    /// Bytes of the whole batch on the medium: header, records, padding.
+    /// Returns the bytes of the whole batch on the medium: header, records and padding.
     pub fn batch_bytes(&self) -> u64 {
         BATCH_HEADER_BYTES as u64 + u64::from(self.body_bytes)
     }

@@ -1,14 +1,14 @@
-//! A checkpoint's structures: its root, the segment table, the list of dropped ranges; and the
-//! frame around every metadata payload.
+//! The structures of a checkpoint: its root, the segment table and the list of dropped ranges; and
+//! the lengths that precede every metadata payload.
 //!
 //! ```text
 //! metadata payload: | raw_bytes u32 | encoded_bytes u32 | encoded | zero padding |
 //! root:             | Layout | Segment * opened | MetaPlace u64 * (page lists, tables, dropped) |
 //! ```
 //!
-//! Everything a checkpoint names is written before its root, and the root before the superblock
-//! that names it. Decoders take untrusted bytes; every count is held against the bytes that are
-//! there before anything is allocated.
+//! Everything that a checkpoint names is written before its root, and the root before the
+//! superblock that names it. Decoders accept untrusted bytes: every count is compared with the
+//! length of the input before anything is allocated.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -16,20 +16,21 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use super::layout::layout;
 use super::map::{DirectoryEntry, MetaPlace};
 use super::segment::Stream;
-use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
+use crate::base::{ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
 
-/// Bytes in front of a metadata payload's encoded bytes.
+/// Bytes of the lengths that precede a metadata payload's encoded bytes.
 pub const META_PREFIX_BYTES: usize = 8;
 
-/// Most bytes of a metadata payload before encoding. Leaves and pieces of lists have at most 16
-/// KiB, so that a [`MetaPlace`] can name them; a root, which the superblock names, up to this: 60
-/// thousand pieces, enough for the tables of 30 million segments.
+/// Maximum bytes of a metadata payload before encoding. Leaves and pieces of lists have at most 16
+/// KiB, so that a [`MetaPlace`] can name them. A root, which the superblock names, may have this
+/// many: 60 thousand pieces, enough for the tables of 30 million segments.
 pub const META_RAW_BYTES_MAX: usize = 512 << 10;
 
 const MAGIC: [u8; 8] = *b"PUMICECP";
 const NO_SEGMENT: u32 = u32::MAX;
 
-/// No drive writes as many batches; sources have 56 bits for them.
+/// Exclusive upper bound of sequence numbers, for which sources have 56 bits. No drive writes this
+/// many batches.
 const SEQ_END: u64 = 1 << 56;
 
 layout! {
@@ -89,44 +90,47 @@ pub(super) const TAIL_FIELDS: &[super::layout::Field] = TailLayout::FIELDS;
 pub(super) const TABLE_FIELDS: &[super::layout::Field] = TableLayout::FIELDS;
 pub(super) const DROPPED_FIELDS: &[super::layout::Field] = DroppedLayout::FIELDS;
 
-/// The encoded bytes of a metadata payload and how long they are decoded.
+/// Returns the length of a metadata payload before encoding, and its encoded bytes.
 ///
 /// # Errors
 /// `Corrupt`.
 pub fn meta_payload(payload: &[u8]) -> Result<(usize, &[u8])> {
-    let wrong = || Error::new(ErrorKind::Corrupt, "a metadata payload's lengths are impossible");
-    let (raw, rest) = U32::read_from_prefix(payload).map_err(|_| wrong())?;
-    let (encoded, rest) = U32::read_from_prefix(rest).map_err(|_| wrong())?;
-    let (raw, encoded) = (raw.get() as usize, encoded.get() as usize);
-    if raw > META_RAW_BYTES_MAX {
-        return Err(wrong());
-    }
-    let (encoded, padding) = rest.split_at_checked(encoded).ok_or_else(wrong)?;
-    let right = padding.len() < super::META_ALIGNMENT as usize && padding.iter().all(|&b| b == 0);
-    if right { Ok((raw, encoded)) } else { Err(wrong()) }
+    split_meta_payload(payload)
+        .or_error(ErrorKind::Corrupt, "a metadata payload's lengths are impossible")
 }
 
-/// Where a stream stood when a checkpoint was begun.
+fn split_meta_payload(payload: &[u8]) -> Option<(usize, &[u8])> {
+    let (raw, rest) = U32::read_from_prefix(payload).ok()?;
+    let (encoded, rest) = U32::read_from_prefix(rest).ok()?;
+    let (raw, encoded) = (raw.get() as usize, encoded.get() as usize);
+    let (encoded, padding) = rest.split_at_checked(encoded)?;
+    let is_right = raw <= META_RAW_BYTES_MAX
+        && padding.len() < super::META_ALIGNMENT as usize
+        && padding.iter().all(|&byte| byte == 0);
+    is_right.then_some((raw, encoded))
+}
+
+/// The end of a stream when a checkpoint was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamTail {
     /// The stream's open segment.
     pub segment: SegmentId,
     /// Its generation.
     pub generation: u64,
-    /// Byte offset at which its next batch begins; 0 before its first.
+    /// Byte offset at which the next batch begins; 0 before the first batch.
     pub used: u32,
 }
 
 /// The root of a checkpoint: the state of the drive after the batch `watermark`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root {
-    /// Opening of the drive in which it was written.
+    /// Epoch of the drive in which the checkpoint was written.
     pub epoch: u32,
-    /// Segments of the drive; the table has as many entries.
+    /// Number of segments of the drive, which is the number of entries of the table.
     pub segment_count: u32,
     /// Size of the host's disk in bytes.
     pub size_bytes: u64,
-    /// The batch up to which everything is in the checkpoint.
+    /// The last batch whose effects are in the checkpoint. All earlier batches are included.
     pub watermark: SeqNo,
     /// Header checksum of that batch.
     pub watermark_checksum: u64,
@@ -138,11 +142,11 @@ pub struct Root {
     pub media_bytes: u64,
     /// See [`Root::host_bytes`].
     pub moved_bytes: u64,
-    /// Blocks of leaves that hold data or a fill; those of dropped ranges are not counted.
+    /// Blocks of leaves that hold data or a fill. Blocks of dropped ranges are not counted.
     pub mapped_blocks: u64,
     /// Tails of the streams at the watermark.
     pub tails: [Option<StreamTail>; Stream::COUNT],
-    /// Segments that were opened behind the watermark and hold parts of the checkpoint.
+    /// Segments that were opened after the watermark and hold parts of the checkpoint.
     pub opened: Vec<(Stream, SegmentId, u64)>,
     /// Number of directory pages that exist, in all page lists.
     pub page_count: u32,
@@ -157,7 +161,7 @@ pub struct Root {
 }
 
 impl Root {
-    /// The root's bytes.
+    /// Encodes the root.
     pub fn encode(&self) -> Vec<u8> {
         let mut layout = RootLayout::new_zeroed();
         layout.magic = MAGIC;
@@ -180,10 +184,11 @@ impl Root {
         }
         layout.page_count = self.page_count.into();
         layout.dropped_count = self.dropped_count.into();
-        layout.opened_count = (self.opened.len() as u32).into();
-        layout.page_lists = (self.page_lists.len() as u32).into();
-        layout.tables = (self.tables.len() as u32).into();
-        layout.dropped_lists = (self.dropped_lists.len() as u32).into();
+        let count = |len: usize| U32::new(u32::try_from(len).expect("a list of a checkpoint"));
+        layout.opened_count = count(self.opened.len());
+        layout.page_lists = count(self.page_lists.len());
+        layout.tables = count(self.tables.len());
+        layout.dropped_lists = count(self.dropped_lists.len());
         let mut bytes = layout.as_bytes().to_vec();
         for &(stream, segment, generation) in &self.opened {
             bytes.extend(encode_tail(generation, segment.0, stream as u32).as_bytes());
@@ -191,40 +196,47 @@ impl Root {
         for place in self.page_lists.iter().chain(&self.tables).chain(&self.dropped_lists) {
             bytes.extend(place.pack().to_le_bytes());
         }
+        let places = self.page_lists.len() + self.tables.len() + self.dropped_lists.len();
+        let tails = self.opened.len() * size_of::<TailLayout>();
+        assert_eq!(bytes.len(), size_of::<RootLayout>() + tails + places * 8, "length of a root");
         bytes
     }
 
-    /// Reads a root.
+    /// Decodes a root.
     ///
     /// # Errors
     /// `Corrupt`.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        let wrong = || Error::new(ErrorKind::Corrupt, "a checkpoint's root is impossible");
-        let (layout, rest) = RootLayout::read_from_prefix(bytes).map_err(|_| wrong())?;
+        Self::decode_parts(bytes).or_error(ErrorKind::Corrupt, "a checkpoint's root is impossible")
+    }
+
+    fn decode_parts(bytes: &[u8]) -> Option<Self> {
+        let (layout, rest) = RootLayout::read_from_prefix(bytes).ok()?;
         let count = |count: U32| count.get() as usize;
-        let opened_bytes = count(layout.opened_count).checked_mul(16).ok_or_else(wrong)?;
-        let (opened, places) = rest.split_at_checked(opened_bytes).ok_or_else(wrong)?;
+        let opened_bytes = count(layout.opened_count).checked_mul(size_of::<TailLayout>())?;
+        let (opened, places) = rest.split_at_checked(opened_bytes)?;
         let lists = [layout.page_lists, layout.tables, layout.dropped_lists].map(count);
         let is_right = layout.magic == MAGIC
             && layout.reserved == [0; 8]
             && layout.watermark.get() < SEQ_END
             && places.len() as u64 == lists.iter().map(|&list| list as u64 * 8).sum::<u64>();
         if !is_right {
-            return Err(wrong());
+            return None;
         }
-        let mut places = places.chunks_exact(8).map(|word| {
-            let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
-            MetaPlace::unpack(word).ok_or_else(wrong)
+        let mut places = places
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .map(|word| MetaPlace::unpack(u64::from_le_bytes(*word)));
+        let mut list = |count: usize| places.by_ref().take(count).collect::<Option<Vec<_>>>();
+        let [pages, tables, dropped] = lists;
+        let (page_lists, tables, dropped_lists) = (list(pages)?, list(tables)?, list(dropped)?);
+        let opened = opened.chunks_exact(size_of::<TailLayout>()).map(|bytes| {
+            let tail = TailLayout::read_from_bytes(bytes).ok()?;
+            let stream = u8::try_from(tail.used.get()).ok().and_then(Stream::from_u8)?;
+            Some((stream, SegmentId(tail.segment.get()), tail.generation.get()))
         });
-        let mut list = |count: usize| places.by_ref().take(count).collect::<Result<Vec<_>>>();
-        let [page_lists, tables, dropped_lists] =
-            [list(lists[0])?, list(lists[1])?, list(lists[2])?];
-        let opened = opened.chunks_exact(16).map(|bytes| {
-            let tail = TailLayout::read_from_bytes(bytes).map_err(|_| wrong())?;
-            let stream = u8::try_from(tail.used.get()).ok().and_then(Stream::from_u8);
-            Ok((stream.ok_or_else(wrong)?, SegmentId(tail.segment.get()), tail.generation.get()))
-        });
-        Ok(Self {
+        Some(Self {
             epoch: layout.epoch.get(),
             segment_count: layout.segment_count.get(),
             size_bytes: layout.size_bytes.get(),
@@ -236,7 +248,7 @@ impl Root {
             moved_bytes: layout.moved_bytes.get(),
             mapped_blocks: layout.mapped_blocks.get(),
             tails: layout.tails.map(|bytes| decode_tail(&bytes)),
-            opened: opened.collect::<Result<_>>()?,
+            opened: opened.collect::<Option<_>>()?,
             page_count: layout.page_count.get(),
             dropped_count: layout.dropped_count.get(),
             page_lists,
@@ -259,10 +271,10 @@ fn decode_tail(bytes: &[u8; 16]) -> Option<StreamTail> {
     })
 }
 
-/// What a checkpoint's segment table says about one segment.
+/// The entry of a checkpoint's segment table for one segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableEntry {
-    /// Whether the segment holds anything; the other fields matter only then.
+    /// Whether the segment is in use. The other fields are meaningful only then.
     pub in_use: bool,
     /// Its generation.
     pub generation: u64,
@@ -270,10 +282,10 @@ pub struct TableEntry {
     pub stream: Stream,
     /// The last batch in it.
     pub last_seq: SeqNo,
-    /// The newest data in it was written by the host in this batch.
+    /// The batch in which the host wrote the newest data in it.
     pub age: SeqNo,
-    /// Bytes of records in it that the map names. Metadata is not counted: the checkpoint says
-    /// itself where its own is.
+    /// Bytes of records in it that the map names. Metadata is not counted, because the checkpoint
+    /// itself names its metadata.
     pub live_bytes: u32,
 }
 
@@ -295,17 +307,17 @@ impl TableEntry {
         out.extend(layout.as_bytes());
     }
 
-    /// Reads an entry of [`TableEntry::BYTES`].
+    /// Decodes an entry of [`TableEntry::BYTES`] bytes.
     ///
     /// # Errors
     /// `Corrupt`.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        let wrong = || Error::new(ErrorKind::Corrupt, "a segment table's entry is impossible");
-        let layout = TableLayout::read_from_bytes(bytes).map_err(|_| wrong())?;
-        let stream = Stream::from_u8(layout.stream).ok_or_else(wrong)?;
-        if layout.state > 1 || layout.reserved.get() != 0 {
-            return Err(wrong());
-        }
+        const WHAT: &str = "a segment table's entry is impossible";
+        let layout = TableLayout::read_from_bytes(bytes).ok();
+        let layout = layout.or_error(ErrorKind::Corrupt, WHAT)?;
+        let stream = Stream::from_u8(layout.stream).or_error(ErrorKind::Corrupt, WHAT)?;
+        let is_possible = layout.state <= 1 && layout.reserved.get() == 0;
+        ensure(is_possible, ErrorKind::Corrupt, WHAT)?;
         Ok(Self {
             in_use: layout.state == 1,
             generation: layout.generation.get(),
@@ -317,15 +329,15 @@ impl TableEntry {
     }
 }
 
-/// Leaves of the map that became a hole or a fill at once, and whose old content has not been taken
-/// down.
+/// Leaves of the map that became a hole or a fill in one step, and whose old content still counts
+/// as live bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DroppedRange {
     /// First leaf.
     pub start: u64,
-    /// The leaf behind the last.
+    /// The leaf after the last.
     pub end: u64,
-    /// What the leaves became; never [`DirectoryEntry::Leaf`].
+    /// The new mapping of the leaves; never [`DirectoryEntry::Leaf`].
     pub mapping: DirectoryEntry,
 }
 
@@ -343,26 +355,27 @@ impl DroppedRange {
         out.extend(layout.as_bytes());
     }
 
-    /// Reads a range of [`DroppedRange::BYTES`].
+    /// Decodes a range of [`DroppedRange::BYTES`] bytes.
     ///
     /// # Errors
     /// `Corrupt`.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        let wrong = || Error::new(ErrorKind::Corrupt, "a dropped range is impossible");
-        let layout = DroppedLayout::read_from_bytes(bytes).map_err(|_| wrong())?;
-        let mapping = DirectoryEntry::unpack(layout.mapping.get()).ok_or_else(wrong)?;
+        const WHAT: &str = "a dropped range is impossible";
+        let layout = DroppedLayout::read_from_bytes(bytes).ok();
+        let layout = layout.or_error(ErrorKind::Corrupt, WHAT)?;
+        let mapping = DirectoryEntry::unpack(layout.mapping.get());
+        let mapping = mapping.or_error(ErrorKind::Corrupt, WHAT)?;
         let (start, end) = (layout.start.get(), layout.end.get());
-        if start >= end || matches!(mapping, DirectoryEntry::Leaf(_)) {
-            return Err(wrong());
-        }
+        let is_possible = start < end && !matches!(mapping, DirectoryEntry::Leaf(_));
+        ensure(is_possible, ErrorKind::Corrupt, WHAT)?;
         Ok(Self { start, end, mapping })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    //! Goal: what is written is read; whatever is cut off or impossible is refused without a panic
-    //! and without an allocation that the bytes ask for.
+    //! Goal: round trip; truncated and impossible input is refused without a panic and without an
+    //! allocation of a size that the input names.
     use super::*;
 
     fn place(number: u32) -> MetaPlace {

@@ -1,9 +1,9 @@
-//! One definition for a structure's bytes: the struct that is read and written, its size as a
-//! compile-time assertion, and its table of fields, which a test holds against `docs/format.md`.
+//! One definition for the bytes of a structure: the struct that is read and written, a compile-time
+//! assertion of its size, and the table of its fields, which a test compares with `docs/format.md`.
 //!
-//! All integers are little-endian and unaligned, so a structure can stand at any byte.
+//! All integers are little-endian and unaligned, so a structure can start at any byte.
 
-/// A field as `docs/format.md` lists it: offset in bytes, length in bytes, name.
+/// A field in the form of `docs/format.md`: offset in bytes, length in bytes, name.
 pub type Field = (usize, usize, &'static str);
 
 /// Defines a `repr(C)` structure of exactly `$bytes` bytes with a `FIELDS` table.

@@ -1,25 +1,24 @@
-//! The map on the medium: places of metadata records, directory entries and pages, leaves.
+//! The map on the medium: locations of metadata records, directory entries and pages, leaves.
 //!
 //! ```text
-//! directory page: 512 entries of 8 bytes, one a leaf
+//! directory page: 512 entries of 8 bytes, one for each leaf
 //! entry:          0 hole | 1 << 63 | byte: fill | place of the leaf's record
 //! place:          0 | segment 26 | offset / 16: 26 | bytes / 16: 11 bits
 //! leaf:           1..=1024 runs of 16 bytes that partition its 1024 blocks in order
 //! ```
 //!
-//! One content has one encoding: what is equal is equal byte for byte. Checksums are those of the
-//! records that carry leaves and pages. Deliberately absent: what a map does with its runs.
+//! Each content has exactly one encoding, so equal content is equal byte for byte. The records that
+//! carry leaves and pages have the checksums. This file does not know what a map does with runs.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::layout::layout;
-use super::record::{RECORD_HEADER_BYTES, SOURCE_BYTES};
+use super::record::{BLOCK_LENGTH, HEADER_BYTES, SOURCE_LENGTH};
 use super::superblock::FRAME_BLOCKS_MAX;
-use crate::base::units::BLOCK_BYTES;
-use crate::base::{Error, ErrorKind, Result, SegmentId};
+use crate::base::{ErrorContext, ErrorKind, Result, SegmentId, ensure};
 
-/// Leaves of one directory page: 2 GiB of the host's disk, 4096 bytes.
+/// Leaves of one directory page, which covers 2 GiB of the host's disk in 4096 bytes.
 pub const DIRECTORY_PAGE_LEAVES: usize = 512;
 
 /// Bytes of a directory page.
@@ -31,13 +30,13 @@ pub const LEAF_BLOCKS: u16 = 1024;
 /// Bytes of one run of a leaf.
 pub const LEAF_RUN_BYTES: usize = 16;
 
-/// Segments that a place can name.
+/// Number of segments that a [`MetaPlace`] can name.
 pub const META_SEGMENTS_MAX: u32 = 1 << 26;
 
-/// Most bytes of a metadata record; places count them in units of 16, in 11 bits.
+/// Maximum bytes of a metadata record. A [`MetaPlace`] counts them in units of 16, in 11 bits.
 pub const META_RECORD_BYTES_MAX: u32 = 2047 * UNIT;
 
-/// What offsets and lengths of metadata records are multiples of.
+/// Offsets and lengths of metadata records are multiples of this many bytes.
 const UNIT: u32 = 16;
 
 const SEGMENT_BITS: u32 = 26;
@@ -61,12 +60,12 @@ pub(super) const FIELDS: &[super::layout::Field] = LeafRun::FIELDS;
 const HOLE: u32 = 0;
 const FILL: u32 = 1;
 
-/// What places on a drive must lie within.
+/// The bounds of the locations on a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapLimits {
-    /// Segments of the drive.
+    /// Number of segments of the drive.
     pub segment_count: u32,
-    /// Bytes of each.
+    /// Bytes of each segment.
     pub segment_bytes: u32,
 }
 
@@ -77,7 +76,7 @@ impl MapLimits {
     }
 }
 
-/// Where a metadata record stands, and how long it is.
+/// The location and length of a metadata record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MetaPlace {
     /// The segment, below [`META_SEGMENTS_MAX`].
@@ -89,13 +88,14 @@ pub struct MetaPlace {
 }
 
 impl MetaPlace {
-    /// The place as 8 bytes: bit 63 is 0, and some other bit is 1.
+    /// Packs the location into 64 bits. Bit 63 is 0, and at least one other bit is 1.
     ///
     /// # Panics
     /// If a field has a value that its documentation rules out.
     pub fn pack(self) -> u64 {
         let Self { segment, offset, bytes } = self;
-        assert!(offset.is_multiple_of(UNIT) && bytes.is_multiple_of(UNIT) && bytes > 0);
+        assert!(offset.is_multiple_of(UNIT), "unaligned metadata");
+        assert!(bytes.is_multiple_of(UNIT) && bytes > 0, "length of metadata");
         let (offset, bytes) = (offset / UNIT, bytes / UNIT);
         assert!(segment.0 >> SEGMENT_BITS == 0 && offset >> OFFSET_BITS == 0);
         assert!(bytes >> BYTES_BITS == 0);
@@ -104,9 +104,10 @@ impl MetaPlace {
             | u64::from(bytes)
     }
 
-    /// The place that packs to `packed`, if there is one.
+    /// Returns the location that packs to `packed`, if there is one.
     #[inline]
     pub fn unpack(packed: u64) -> Option<Self> {
+        #[expect(clippy::cast_possible_truncation, reason = "at most 26 bits are kept")]
         let bits = |from: u32, count: u32| (packed >> from) as u32 & ((1 << count) - 1);
         let bytes = bits(0, BYTES_BITS) * UNIT;
         let place = Self {
@@ -117,25 +118,25 @@ impl MetaPlace {
         (packed & FILL_TAG == 0 && bytes > 0).then_some(place)
     }
 
-    /// Whether the record lies within a drive.
+    /// Returns whether the record lies within a drive.
     pub fn is_within(&self, limits: &MapLimits) -> bool {
         limits.contain(self.segment.0, self.offset, self.bytes)
     }
 }
 
-/// What a directory says about a leaf.
+/// The entry of a directory for one leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectoryEntry {
     /// All its blocks are holes.
     Hole,
-    /// Every byte of all its blocks is this one.
+    /// Every byte of all its blocks has this value.
     Fill(u8),
-    /// The record at this place holds its runs.
+    /// The record at this location holds its runs.
     Leaf(MetaPlace),
 }
 
 impl DirectoryEntry {
-    /// The entry as 8 bytes; never with both of the two highest bits set.
+    /// Packs the entry into 64 bits, of which the two highest are never both set.
     pub fn pack(self) -> u64 {
         match self {
             Self::Hole => 0,
@@ -144,7 +145,7 @@ impl DirectoryEntry {
         }
     }
 
-    /// The entry that packs to `packed`, if there is one.
+    /// Returns the entry that packs to `packed`, if there is one.
     #[inline]
     pub fn unpack(packed: u64) -> Option<Self> {
         match packed {
@@ -155,7 +156,7 @@ impl DirectoryEntry {
     }
 }
 
-/// The bytes of a directory page.
+/// Encodes a directory page.
 pub fn encode_page(entries: &[u64; DIRECTORY_PAGE_LEAVES]) -> [u8; DIRECTORY_PAGE_BYTES] {
     let mut bytes = [0; DIRECTORY_PAGE_BYTES];
     for (target, entry) in bytes.chunks_exact_mut(8).zip(entries) {
@@ -164,36 +165,33 @@ pub fn encode_page(entries: &[u64; DIRECTORY_PAGE_LEAVES]) -> [u8; DIRECTORY_PAG
     bytes
 }
 
-/// The entries of a directory page, all of them possible and within `limits`.
+/// Decodes a directory page. All entries are possible and lie within `limits`.
 ///
 /// # Errors
 /// `Corrupt`.
 pub fn decode_page(bytes: &[u8], limits: &MapLimits) -> Result<[u64; DIRECTORY_PAGE_LEAVES]> {
-    let corrupt = |what: &'static str| Error::new(ErrorKind::Corrupt, what);
-    if bytes.len() != DIRECTORY_PAGE_BYTES {
-        return Err(corrupt("a directory page of the map has the wrong length"));
-    }
+    let is_whole = bytes.len() == DIRECTORY_PAGE_BYTES;
+    ensure(is_whole, ErrorKind::Corrupt, "a directory page of the map has the wrong length")?;
     let mut entries = [0; DIRECTORY_PAGE_LEAVES];
     for (entry, source) in entries.iter_mut().zip(bytes.as_chunks::<8>().0) {
         *entry = u64::from_le_bytes(*source);
-        let possible = match DirectoryEntry::unpack(*entry) {
+        let is_possible = match DirectoryEntry::unpack(*entry) {
             None => false,
             Some(DirectoryEntry::Leaf(place)) => place.is_within(limits),
             Some(_) => true,
         };
-        if !possible {
-            return Err(corrupt("a directory page of the map has an impossible entry"));
-        }
+        let what = "a directory page of the map has an impossible entry";
+        ensure(is_possible, ErrorKind::Corrupt, what)?;
     }
     Ok(entries)
 }
 
-/// What the blocks of a run hold.
+/// The content of the blocks of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunContent {
     /// Nothing.
     Hole,
-    /// Every byte is this one.
+    /// Every byte has this value.
     Fill(u8),
     /// Blocks of a frame, in order.
     Frame {
@@ -205,21 +203,20 @@ pub enum RunContent {
         record_bytes: u32,
         /// Blocks of the whole frame, from 1 to 64.
         blocks: u8,
-        /// Which of them the run begins with.
+        /// Index in the frame of the first block of the run.
         index: u8,
     },
 }
 
-/// Appends the run of a leaf that begins at block `start` to `target`.
+/// Appends a run that begins at block `start` of its leaf to `target`.
 pub fn encode_run(start: u16, content: RunContent, target: &mut Vec<u8>) {
-    let none = U32::new(0);
     let uniform = |index, kind: u32| LeafRun {
         start: start.into(),
         index,
         blocks: 0,
         segment: kind.into(),
-        offset: none,
-        record_bytes: none,
+        offset: 0.into(),
+        record_bytes: 0.into(),
     };
     let run = match content {
         RunContent::Hole => uniform(0, HOLE),
@@ -236,8 +233,9 @@ pub fn encode_run(start: u16, content: RunContent, target: &mut Vec<u8>) {
     target.extend_from_slice(run.as_bytes());
 }
 
-/// The runs of a leaf: first block, content. They partition its blocks in order, frame pieces fit
-/// their frames, frames lie within `limits`, and no two neighbours are the same hole or fill.
+/// Decodes a leaf into its runs: first block and content. The runs partition the leaf's blocks in
+/// order, pieces of frames fit their frames, frames lie within `limits`, and no two neighbours are
+/// the same hole or fill.
 ///
 /// # Errors
 /// `Corrupt`.
@@ -245,20 +243,20 @@ pub fn decode_leaf<'a>(
     bytes: &'a [u8],
     limits: &MapLimits,
 ) -> Result<impl ExactSizeIterator<Item = (u16, RunContent)> + use<'a>> {
-    let corrupt = |what: &'static str| Error::new(ErrorKind::Corrupt, what);
-    let runs = <[LeafRun]>::ref_from_bytes(bytes).map_err(|_| corrupt("a leaf is cut off"))?;
-    if runs.is_empty() || runs[0].start.get() != 0 {
-        return Err(corrupt("a leaf of the map does not begin at its first block"));
-    }
+    const CORRUPT: ErrorKind = ErrorKind::Corrupt;
+    let runs = <[LeafRun]>::ref_from_bytes(bytes).ok();
+    let runs = runs.or_error(CORRUPT, "a leaf of the map is truncated")?;
+    let begins_at_0 = runs.first().is_some_and(|run| run.start.get() == 0);
+    ensure(begins_at_0, CORRUPT, "a leaf of the map does not begin at its first block")?;
+    let mut previous = None;
     for (at, run) in runs.iter().enumerate() {
         let end = runs.get(at + 1).map_or(LEAF_BLOCKS, |next| next.start.get());
-        if end <= run.start.get() || end > LEAF_BLOCKS {
-            return Err(corrupt("the runs of a leaf of the map are out of order"));
-        }
-        let repeats = at > 0 && run.blocks == 0 && runs[at - 1].content() == run.content();
-        if repeats || !run.is_possible(end - run.start.get(), limits) {
-            return Err(corrupt("a leaf of the map has an impossible run"));
-        }
+        let is_ordered = run.start.get() < end && end <= LEAF_BLOCKS;
+        ensure(is_ordered, CORRUPT, "the runs of a leaf of the map are out of order")?;
+        let repeats = run.blocks == 0 && previous == Some(run.content());
+        let is_possible = !repeats && run.is_possible(end - run.start.get(), limits);
+        ensure(is_possible, CORRUPT, "a leaf of the map has an impossible run")?;
+        previous = Some(run.content());
     }
     Ok(runs.iter().map(|run| (run.start.get(), run.content())))
 }
@@ -271,12 +269,12 @@ impl LeafRun {
             let kind = segment == FILL || (segment == HOLE && self.index == 0);
             return kind && offset == 0 && record_bytes == 0;
         }
-        // Each block stored as it is, with a source of its own.
-        let longest = u32::from(self.blocks) * (SOURCE_BYTES + BLOCK_BYTES) as u32;
+        // The longest frame stores every block as it is, with a source for each.
+        let longest = u32::from(self.blocks) * (SOURCE_LENGTH + BLOCK_LENGTH);
         u16::from(self.blocks) <= FRAME_BLOCKS_MAX
-            && record_bytes <= RECORD_HEADER_BYTES as u32 + longest
+            && record_bytes <= HEADER_BYTES + longest
             && u16::from(self.index) + count <= u16::from(self.blocks)
-            && record_bytes > RECORD_HEADER_BYTES as u32
+            && record_bytes > HEADER_BYTES
             && limits.contain(segment, offset, record_bytes)
     }
 

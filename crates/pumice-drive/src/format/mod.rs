@@ -1,4 +1,5 @@
-//! Every byte that lands on a medium: encode and decode. `docs/format.md` is the document.
+//! The format on the medium: encoders and decoders for every structure. The reference is
+//! `docs/format.md`.
 //!
 //! ```text
 //! medium:  | superblock slot 0 | superblock slot 1 | segment 0 | segment 1 | ...
@@ -7,8 +8,19 @@
 //! record:  | record header | payload |
 //! ```
 //!
-//! Decoders take untrusted bytes: they never panic, allocate nothing, and refuse what a newer
-//! format might mean. Deliberately absent: I/O, order of steps, meaning of a map.
+//! Decoders accept untrusted bytes: they never panic, never allocate more than the input
+//! justifies, and reject values that only a newer format could define. Encoders assert what only a
+//! bug of this crate can violate.
+//!
+//! This module does no I/O, and knows neither the order of writes nor the meaning of a map. It
+//! serves the other crates of the workspace; an embedder does not need it.
+
+#![warn(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::indexing_slicing
+)]
 
 mod batch;
 mod checkpoint;
@@ -40,7 +52,8 @@ pub use superblock::{
     SIZE_BYTES_MAX, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, Superblock,
 };
 
-/// Every structure's fields as the code lays them out: heading in `docs/format.md`, fields.
+/// Returns the fields of every structure in the layout that the code uses, with the structure's
+/// heading in `docs/format.md`.
 pub fn tables() -> Vec<(&'static str, Vec<Field>)> {
     vec![
         ("Superblock", superblock::FIELDS.to_vec()),

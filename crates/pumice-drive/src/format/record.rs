@@ -1,16 +1,19 @@
-//! The records of a batch: frames of data, fills, trims; metadata; where a stream goes on.
+//! The records of a batch: frames of data, fills and trims; metadata; the segment in which a stream
+//! continues.
 //!
 //! ```text
 //! | record header 28 | sources 16 * source_count | payload: stored_bytes |   byte by byte
 //! ```
 //!
-//! A frame that garbage collection moved names its *sources*: which frames its blocks were copied
-//! from, and how old they are. Replay moves a block only if it still maps to its source, so it does
-//! not matter in which order the batches of the host and of garbage collection were sealed.
+//! A frame that garbage collection moved names its *sources*: the frames from which its blocks were
+//! copied, and the age of the data. Replay moves a block only if it still maps to its source, so
+//! the order in which the batches of the host and of garbage collection were sealed does not
+//! matter.
 //!
-//! The header has its own checksum, so that a frame with a damaged payload still says which blocks
-//! it held; it is bound to the segment's generation and to the record's place, so that a header
-//! read from the wrong place, or left by an earlier use of the segment, does not pass.
+//! The header has a checksum of its own, so a frame with a damaged payload still names the blocks
+//! that it held. The checksum is bound to the segment's generation and to the record's location, so
+//! a header that was read from the wrong location, or left by an earlier use of the segment, does
+//! not pass.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
@@ -19,13 +22,15 @@ use super::layout::layout;
 use super::segment::Stream;
 use crate::base::checksum::{crc32, crc32_pair, crc64};
 use crate::base::units::BLOCK_BYTES;
-use crate::base::{Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
+use crate::base::{Error, ErrorContext, ErrorKind, Lba, Result, SegmentId, SeqNo};
 
 /// Bytes of a record header.
-pub const RECORD_HEADER_BYTES: usize = 28;
+pub const RECORD_HEADER_BYTES: usize = HEADER_BYTES as usize;
 
-/// Metadata records begin and end at multiples of this many bytes of their segment, so that a
-/// directory entry names place and length in 63 bits.
+pub(super) const HEADER_BYTES: u32 = 28;
+
+/// Metadata records begin and end at multiples of this many bytes from the start of their segment,
+/// so that a directory entry encodes location and length in 63 bits.
 pub const META_ALIGNMENT: u32 = 16;
 
 layout! {
@@ -53,8 +58,14 @@ layout! {
 
 pub(super) const SOURCE_FIELDS: &[super::layout::Field] = SourceLayout::FIELDS;
 
-/// Bytes of one source behind a record header.
-pub const SOURCE_BYTES: usize = 16;
+/// Bytes of one source after a record header.
+pub const SOURCE_BYTES: usize = SOURCE_LENGTH as usize;
+
+pub(super) const SOURCE_LENGTH: u32 = 16;
+
+/// [`BLOCK_BYTES`] in the width of lengths in records.
+pub(super) const BLOCK_LENGTH: u32 = 4096;
+const _: () = assert!(BLOCK_LENGTH as usize == BLOCK_BYTES);
 
 const KIND_DATA: u8 = 1;
 const KIND_FILL: u8 = 2;
@@ -62,10 +73,10 @@ const KIND_TRIM: u8 = 3;
 const KIND_OPEN: u8 = 4;
 const KIND_META: u8 = 5;
 
-/// Bits of a source's first word that are the origin; the others count blocks.
+/// Bits of a source's first word that hold the origin. The remaining bits count blocks.
 const ORIGIN_BITS: u32 = 56;
 
-/// Where a record stands; its header's checksum covers this too.
+/// The location of a record, which its header's checksum covers too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordPlace {
     /// Generation of the segment.
@@ -76,27 +87,27 @@ pub struct RecordPlace {
     pub offset: u32,
 }
 
-/// Where garbage collection copied consecutive blocks of a frame from.
+/// The origin of consecutive blocks of a frame that garbage collection copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// The batch in which the host wrote the blocks: the age of the data. Below 2^56; 0 if they
-    /// were dead when the frame was moved.
+    /// The batch in which the host wrote the blocks: the age of the data. Below 2^56; 0 if the
+    /// blocks were dead when the frame was moved.
     pub origin: SeqNo,
     /// Number of blocks, 1..=64.
     pub blocks: u8,
-    /// Segment of the frame they were copied from.
+    /// Segment of the frame from which they were copied.
     pub segment: SegmentId,
     /// Byte offset of that frame's record in its segment.
     pub offset: u32,
 }
 
-/// What a metadata record holds.
+/// The content of a metadata record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum MetaKind {
-    /// A leaf of the map; its number counts leaves.
+    /// A leaf of the map. Its number counts leaves.
     Leaf = 1,
-    /// A page of the map's directory; its number counts pages.
+    /// A page of the map's directory. Its number counts pages.
     Page = 2,
     /// A piece of a checkpoint's list of directory pages.
     PageList = 3,
@@ -122,25 +133,25 @@ impl MetaKind {
     }
 }
 
-/// What a record says: about consecutive logical blocks, about the log itself, or metadata.
+/// A record: a statement about consecutive logical blocks or about the log itself, or metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// A frame: the blocks' content follows the header and the sources.
+    /// A frame. The blocks' content follows the header and the sources.
     Data {
         /// First block.
         lba: Lba,
         /// Number of blocks, 1..=64.
         lba_count: u16,
-        /// Sources behind the header: 0 in what the host wrote, else the frame was moved.
+        /// Sources after the header: 0 in a host write; positive in a moved frame.
         source_count: u8,
-        /// How the payload is encoded (numbers of `codec::Encoding`; not checked here).
+        /// Encoding of the payload: a number of `codec::Encoding`, which is not checked here.
         encoding: u8,
         /// Bytes of the payload.
         stored_bytes: u32,
         /// CRC-64/NVME of the payload as stored.
         payload_checksum: u64,
     },
-    /// Every byte of the blocks is `byte`; nothing is stored.
+    /// Every byte of the blocks is `byte`. Nothing is stored.
     Fill {
         /// First block.
         lba: Lba,
@@ -149,14 +160,14 @@ pub enum Record {
         /// The byte.
         byte: u8,
     },
-    /// The blocks hold nothing any more and read as zeroes.
+    /// The blocks no longer hold data and read as zeroes.
     Trim {
         /// First block.
         lba: Lba,
         /// Number of blocks, at least 1.
         lba_count: u64,
     },
-    /// A stream of the log goes on in another segment.
+    /// A stream of the log continues in another segment.
     Open {
         /// The stream.
         stream: Stream,
@@ -165,13 +176,14 @@ pub enum Record {
         /// The segment's generation from now on.
         generation: u64,
     },
-    /// Metadata: payload behind the header, padded to a multiple of 16 bytes with the header.
+    /// Metadata. The payload follows the header and is padded so that both together are a multiple
+    /// of 16 bytes.
     Meta {
-        /// What it is.
+        /// Its kind.
         kind: MetaKind,
-        /// Which one of its kind.
+        /// Its number within the kind.
         number: u64,
-        /// How the payload is encoded, as of a frame.
+        /// Encoding of the payload, as for a frame.
         encoding: u8,
         /// Bytes of the payload as stored, padding included.
         stored_bytes: u32,
@@ -181,7 +193,8 @@ pub enum Record {
 }
 
 impl Record {
-    /// First block and number of blocks; none for records that are not about blocks.
+    /// Returns the first block and the number of blocks. The number is 0 for records that do not
+    /// concern blocks.
     pub fn lba_range(&self) -> (Lba, u64) {
         match *self {
             Record::Data { lba, lba_count, .. } => (lba, u64::from(lba_count)),
@@ -192,18 +205,18 @@ impl Record {
         }
     }
 
-    /// Bytes of the header and the sources behind it; the payload follows.
+    /// Returns the bytes of the header and the sources. The payload follows them.
     #[inline]
     pub fn header_bytes(&self) -> u32 {
         match *self {
             Record::Data { source_count, .. } => {
-                RECORD_HEADER_BYTES as u32 + u32::from(source_count) * SOURCE_BYTES as u32
+                HEADER_BYTES + u32::from(source_count) * SOURCE_LENGTH
             }
-            _ => RECORD_HEADER_BYTES as u32,
+            _ => HEADER_BYTES,
         }
     }
 
-    /// Bytes of the payload behind the header.
+    /// Returns the bytes of the payload.
     #[inline]
     pub fn stored_bytes(&self) -> u32 {
         match *self {
@@ -212,13 +225,13 @@ impl Record {
         }
     }
 
-    /// Bytes of the whole record: header, sources and payload.
+    /// Returns the bytes of the whole record: header, sources and payload.
     #[inline]
     pub fn record_bytes(&self) -> u32 {
         self.header_bytes() + self.stored_bytes()
     }
 
-    /// Checksum of the payload, where there is one.
+    /// Returns the checksum of the payload, if the record has one.
     pub fn payload_checksum(&self) -> Option<u64> {
         match *self {
             Record::Data { payload_checksum, .. } | Record::Meta { payload_checksum, .. } => {
@@ -228,16 +241,17 @@ impl Record {
         }
     }
 
-    /// Writes the header for `place`, and the sources, at the start of `target`.
+    /// Writes the header, for the location `place`, and the sources at the start of `target`.
     ///
     /// # Panics
-    /// If `target` is shorter than [`Record::header_bytes`], or `sources` are not as many as the
-    /// record says.
+    /// If `target` is shorter than [`Record::header_bytes`], or if the number of `sources` differs
+    /// from the record's.
     #[inline]
     pub fn encode_into(&self, place: RecordPlace, sources: &[Source], target: &mut [u8]) {
         let (number, blocks, source_count, kind, argument, tail) = match *self {
             Record::Data { lba, lba_count, source_count, encoding, payload_checksum, .. } => {
-                (lba.0, lba_count as u8, source_count, KIND_DATA, encoding, payload_checksum)
+                let blocks = u8::try_from(lba_count).expect("a frame has at most 64 blocks");
+                (lba.0, blocks, source_count, KIND_DATA, encoding, payload_checksum)
             }
             Record::Fill { lba, byte, lba_count } => (lba.0, 0, 0, KIND_FILL, byte, lba_count),
             Record::Trim { lba, lba_count } => (lba.0, 0, 0, KIND_TRIM, 0, lba_count),
@@ -248,7 +262,8 @@ impl Record {
                 (number, kind as u8, 0, KIND_META, encoding, payload_checksum)
             }
         };
-        assert_eq!(sources.len(), usize::from(source_count));
+        assert_eq!(sources.len(), usize::from(source_count), "sources of a record");
+        assert!(target.len() >= self.header_bytes() as usize, "no room for a record header");
         let mut layout = Layout {
             header_checksum: 0.into(),
             stored_bytes: self.stored_bytes().into(),
@@ -263,39 +278,44 @@ impl Record {
         for (source, bytes) in sources.iter().zip(rest.chunks_exact_mut(SOURCE_BYTES)) {
             bytes.copy_from_slice(source.layout().as_bytes());
         }
-        let sources = &rest[..sources.len() * SOURCE_BYTES];
+        let (sources, _) = rest.split_at(sources.len() * SOURCE_BYTES);
         layout.header_checksum = checksum(&layout, sources, place).into();
         header.copy_from_slice(layout.as_bytes());
     }
 
-    /// Reads the record header, and its sources, at the start of `bytes`, which were read from
+    /// Decodes the record header and its sources at the start of `bytes`, which were read from
     /// `place`.
     ///
-    /// The block range is checked against overflow only; whether it lies on the drive, and whether
-    /// the payload lies in what was read, is the caller's to check.
+    /// The block range is checked for overflow only. The caller checks whether it lies on the drive
+    /// and whether the payload lies within the bytes that were read.
     ///
     /// # Errors
-    /// `Corrupt`, naming the place.
+    /// `Corrupt`, with the location.
     #[inline]
     pub fn decode(bytes: &[u8], place: RecordPlace) -> Result<Self> {
-        let Ok((mut layout, rest)) = Layout::read_from_prefix(bytes) else {
-            return Err(corrupt("a record header is cut off", place));
-        };
-        let Some(sources) = rest.get(..usize::from(layout.source_count) * SOURCE_BYTES) else {
-            return Err(corrupt("a record header is cut off", place));
-        };
+        Self::decode_at(bytes, place)
+            .map_err(|error| error.in_segment(place.segment).at_offset(u64::from(place.offset)))
+    }
+
+    #[inline]
+    fn decode_at(bytes: &[u8], place: RecordPlace) -> Result<Self> {
+        const CORRUPT: ErrorKind = ErrorKind::Corrupt;
+        let layout = Layout::read_from_prefix(bytes).ok();
+        let (mut layout, rest) = layout.or_error(CORRUPT, "a record header is truncated")?;
+        let sources = rest.get(..usize::from(layout.source_count) * SOURCE_BYTES);
+        let sources = sources.or_error(CORRUPT, "the sources of a record are truncated")?;
         let expected = layout.header_checksum.get();
         layout.header_checksum = 0.into();
         if checksum(&layout, sources, place) != expected {
-            return Err(corrupt("a record header's checksum is wrong", place));
+            return Err(Error::new(CORRUPT, "a record header's checksum is wrong"));
         }
-        match Self::from_layout(&layout).filter(|record| record.is_possible(&layout, sources)) {
-            Some(record) => Ok(record),
-            None => Err(corrupt("a record's values are impossible", place)),
-        }
+        let record = Self::from_layout(&layout);
+        record
+            .filter(|record| record.is_possible(&layout, sources))
+            .or_error(CORRUPT, "a record's values are impossible")
     }
 
-    /// The sources of the record whose header stands at the start of `bytes` and was decoded.
+    /// Returns the sources of this record, which was decoded from the start of `bytes`.
     pub fn sources<'a>(&self, bytes: &'a [u8]) -> impl Iterator<Item = Source> + use<'a> {
         let sources = bytes.get(RECORD_HEADER_BYTES..self.header_bytes() as usize);
         let entries = sources.unwrap_or_default().chunks_exact(SOURCE_BYTES);
@@ -337,7 +357,7 @@ impl Record {
         let stored_bytes = layout.stored_bytes.get();
         let bytes_fit = self.stored_bytes() == stored_bytes
             && stored_bytes as usize <= super::BATCH_BYTES_MAX
-            && (self.header_bytes() as usize - RECORD_HEADER_BYTES) == sources.len();
+            && self.header_bytes() as usize == RECORD_HEADER_BYTES + sources.len();
         if !bytes_fit {
             return false;
         }
@@ -346,13 +366,15 @@ impl Record {
         let kind_fits = match *self {
             Record::Data { lba_count, .. } => {
                 let (mut moved, mut is_empty) = (0, false);
-                for source in sources.chunks_exact(SOURCE_BYTES) {
-                    moved += u16::from(source[7]);
-                    is_empty |= source[7] == 0;
+                for source in sources.as_chunks::<SOURCE_BYTES>().0 {
+                    // The highest byte of the first word.
+                    let [_, _, _, _, _, _, _, blocks, ..] = *source;
+                    moved += u16::from(blocks);
+                    is_empty |= blocks == 0;
                 }
-                // What encoding makes longer is stored as it is.
+                // A payload that encoding would lengthen is stored as it is.
                 (1..=super::FRAME_BLOCKS_MAX).contains(&lba_count)
-                    && stored_bytes <= u32::from(lba_count) * BLOCK_BYTES as u32
+                    && stored_bytes <= u32::from(lba_count) * BLOCK_LENGTH
                     && !is_empty
                     && (sources.is_empty() || moved == lba_count)
             }
@@ -366,7 +388,7 @@ impl Record {
 
 impl Source {
     fn layout(&self) -> SourceLayout {
-        debug_assert!(self.origin.0 >> ORIGIN_BITS == 0);
+        assert!(self.origin.0 >> ORIGIN_BITS == 0, "an origin has 56 bits");
         SourceLayout {
             origin_blocks: (self.origin.0 | u64::from(self.blocks) << ORIGIN_BITS).into(),
             segment: self.segment.0.into(),
@@ -387,37 +409,34 @@ impl From<SourceLayout> for Source {
     }
 }
 
-/// Checks a record's payload.
+/// Checks a record's payload against its checksum.
 ///
 /// # Errors
-/// `Corrupt`, naming the place.
+/// `Corrupt`, with the location.
 #[inline]
 pub fn check_payload(payload: &[u8], expected: u64, place: RecordPlace) -> Result<()> {
     if crc64(payload) == expected {
         return Ok(());
     }
-    Err(corrupt("a record's payload has a wrong checksum", place))
+    let error = Error::new(ErrorKind::Corrupt, "a record's payload has a wrong checksum");
+    Err(error.in_segment(place.segment).at_offset(u64::from(place.offset)))
 }
 
 fn checksum(layout: &Layout, sources: &[u8], place: RecordPlace) -> u32 {
     let mut bytes = [0; 16 + RECORD_HEADER_BYTES];
-    bytes[..8].copy_from_slice(&place.generation.to_le_bytes());
-    bytes[8..12].copy_from_slice(&place.segment.0.to_le_bytes());
-    bytes[12..16].copy_from_slice(&place.offset.to_le_bytes());
-    bytes[16..].copy_from_slice(layout.as_bytes());
+    let (generation, rest) = bytes.split_at_mut(8);
+    generation.copy_from_slice(&place.generation.to_le_bytes());
+    let (segment, rest) = rest.split_at_mut(4);
+    segment.copy_from_slice(&place.segment.0.to_le_bytes());
+    let (offset, rest) = rest.split_at_mut(4);
+    offset.copy_from_slice(&place.offset.to_le_bytes());
+    rest.copy_from_slice(layout.as_bytes());
     if sources.is_empty() { crc32(&bytes) } else { crc32_pair(&bytes, sources) }
-}
-
-#[cold]
-fn corrupt(what: &'static str, place: RecordPlace) -> Error {
-    Error::new(ErrorKind::Corrupt, what)
-        .in_segment(place.segment)
-        .at_offset(u64::from(place.offset))
 }
 
 #[cfg(test)]
 mod tests {
-    //! Goal: round trip of every kind; every damaged bit and every wrong place is noticed.
+    //! Goal: round trip of every kind; every damaged bit and every wrong location is noticed.
     use super::*;
 
     const PLACE: RecordPlace =
@@ -507,9 +526,9 @@ mod tests {
             assert!(Record::decode(&bytes, PLACE).is_err(), "{record:?}");
         }
         type Change = (usize, fn(&mut Layout));
-        const BATCH: u32 = super::super::BATCH_BYTES_MAX as u32;
+        const BATCH: u32 = 4 << 20;
         let changes: [Change; 10] = [
-            (0, |layout| layout.stored_bytes = (8 * BLOCK_BYTES as u32 + 1).into()),
+            (0, |layout| layout.stored_bytes = (8 * BLOCK_LENGTH + 1).into()),
             // With its header a multiple of 16 bytes, as it must be.
             (5, |layout| layout.stored_bytes = (BATCH + 4).into()),
             (2, |layout| layout.stored_bytes = 1.into()),

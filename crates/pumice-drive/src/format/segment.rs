@@ -1,8 +1,8 @@
-//! The segment header: the first 4 KiB of a segment, written together with its first batch.
+//! The segment header: the first 4 KiB of a segment, written together with the first batch.
 //!
-//! It says whose segment it is and which *generation*: a number no two uses of a segment share.
-//! Every record header in the segment is bound to the generation, so what an earlier use left
-//! behind never passes for today's.
+//! The header names the drive that owns the segment and its *generation*, a number that no two uses
+//! of a segment share. Every record header in the segment is bound to the generation, so a leftover
+//! of an earlier use never passes for current data.
 
 use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -10,10 +10,12 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::layout::layout;
 use crate::base::checksum::crc64;
-use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
+use crate::base::{Error, ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
 
-/// Bytes of a segment header; the first batch follows it.
-pub const SEGMENT_HEADER_BYTES: usize = 4096;
+/// Bytes of a segment header. The first batch follows it.
+pub const SEGMENT_HEADER_BYTES: usize = LENGTH as usize;
+
+const LENGTH: u32 = 4096;
 
 const MAGIC: [u8; 8] = *b"PUMICESG";
 
@@ -44,20 +46,20 @@ pub(super) const FIELDS: &[super::layout::Field] = Layout::FIELDS;
 pub struct SegmentHeader {
     /// The drive the segment belongs to.
     pub uuid: Uuid,
-    /// Number of this use of the segment; see [`generation`].
+    /// Number of this use of the segment. See [`generation`].
     pub generation: u64,
     /// Sequence number of the first batch in the segment.
     pub first_seq: SeqNo,
     /// The segment's own number.
     pub segment: SegmentId,
-    /// What is appended to it.
+    /// The stream that is appended to it.
     pub stream: Stream,
-    /// What the drive looked like when the segment was begun.
+    /// Shape of the drive when the segment was started.
     pub shape: DriveShape,
 }
 
-/// What a drive must be known to be for its segments to be read: repeated in every segment header,
-/// so that a drive whose superblocks are lost can be rebuilt.
+/// The parameters of a drive that a reader of its segments needs. Every segment header repeats
+/// them, so a drive can be rebuilt without its superblocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriveShape {
     /// Size of the host's disk in bytes.
@@ -68,18 +70,18 @@ pub struct DriveShape {
     pub segment_bytes: u32,
     /// Number of segments.
     pub segment_count: u32,
-    /// Most blocks of a frame that a host writes.
+    /// Maximum number of blocks of a frame in the host stream.
     pub frame_blocks: u16,
 }
 
-/// What is appended to a segment. Each stream has one open segment, so that data of different ages
-/// does not share segments.
+/// The kind of data that is appended to a segment. Each stream has one open segment, so data of
+/// different ages does not share segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stream {
-    /// What the host writes.
+    /// Host writes.
     Host = 0,
-    /// What garbage collection moves.
+    /// Frames that garbage collection moves.
     Moved = 1,
     /// The map and the rest of checkpoints.
     Meta = 2,
@@ -92,14 +94,14 @@ impl Stream {
     /// All streams.
     pub const ALL: [Self; Self::COUNT] = [Self::Host, Self::Moved, Self::Meta];
 
-    /// The stream of a number on the medium.
+    /// Returns the stream with this number on the medium, if any.
     pub fn from_u8(stream: u8) -> Option<Self> {
         Self::ALL.get(usize::from(stream)).copied()
     }
 }
 
-/// The generation of the `ordinal`-th segment opened in `epoch`: unique over the drive's life,
-/// since the epoch is durable before anything is written in it.
+/// Returns the generation of the `ordinal`-th segment that is opened in `epoch`. It is unique over
+/// the drive's life, because the epoch is durable before any batch of it is written.
 pub fn generation(epoch: u32, ordinal: u32) -> u64 {
     u64::from(epoch) << 32 | u64::from(ordinal)
 }
@@ -113,7 +115,7 @@ impl SegmentHeader {
         let mut layout = Layout::new_zeroed();
         layout.magic = MAGIC;
         layout.version = super::FORMAT_VERSION.into();
-        layout.length = (SEGMENT_HEADER_BYTES as u32).into();
+        layout.length = LENGTH.into();
         layout.uuid = *self.uuid.as_bytes();
         layout.generation = self.generation.into();
         layout.first_seq = self.first_seq.0.into();
@@ -125,50 +127,52 @@ impl SegmentHeader {
         layout.segment_bytes = self.shape.segment_bytes.into();
         layout.segment_count = self.shape.segment_count.into();
         layout.checksum = crc64(layout.as_bytes()).into();
-        target[..SEGMENT_HEADER_BYTES].copy_from_slice(layout.as_bytes());
+        assert!(target.len() >= SEGMENT_HEADER_BYTES, "no room for a segment header");
+        let (header, _) = target.split_at_mut(SEGMENT_HEADER_BYTES);
+        header.copy_from_slice(layout.as_bytes());
     }
 
-    /// The segment header that `bytes` are, of whatever drive and segment.
+    /// Returns the segment header in `bytes`, of any drive and any segment, if there is one.
     pub fn found_in(bytes: &[u8]) -> Option<Self> {
         let layout = Layout::read_from_bytes(bytes).ok()?;
         let segment = SegmentId(layout.segment.get());
         Self::decode(bytes, Uuid::from_bytes(layout.uuid), segment).ok()?
     }
 
-    /// Reads the header of `segment` of the drive `uuid` from the segment's first 4 KiB.
-    /// `None` if the segment was never used by this drive.
+    /// Decodes the header of `segment` of the drive `uuid` from the segment's first 4 KiB. Returns
+    /// `None` if this drive has never used the segment.
     ///
     /// # Errors
-    /// `Corrupt` when there is a header with a wrong checksum or wrong values.
+    /// `Corrupt` for a header with a wrong checksum or wrong values.
     pub fn decode(bytes: &[u8], uuid: Uuid, segment: SegmentId) -> Result<Option<Self>> {
-        let corrupt = |what: &'static str| Error::new(ErrorKind::Corrupt, what).in_segment(segment);
-        let Ok(mut layout) = Layout::read_from_bytes(bytes) else {
-            return Err(corrupt("a segment header must be 4096 bytes"));
-        };
+        Self::decode_layout(bytes, uuid, segment).map_err(|error| error.in_segment(segment))
+    }
+
+    fn decode_layout(bytes: &[u8], uuid: Uuid, segment: SegmentId) -> Result<Option<Self>> {
+        const CORRUPT: ErrorKind = ErrorKind::Corrupt;
+        let layout = Layout::read_from_bytes(bytes).ok();
+        let mut layout = layout.or_error(CORRUPT, "a segment header must be 4096 bytes")?;
         if layout.magic != MAGIC {
-            return if bytes.iter().all(|&byte| byte == 0) {
-                Ok(None)
-            } else {
-                Err(corrupt("the segment does not begin with a segment header"))
-            };
+            let is_unused = bytes.iter().all(|&byte| byte == 0);
+            ensure(is_unused, CORRUPT, "the segment does not begin with a segment header")?;
+            return Ok(None);
         }
         let checksum = layout.checksum.get();
         layout.checksum = 0.into();
         if crc64(layout.as_bytes()) != checksum {
-            return Err(corrupt("the segment header's checksum is wrong"));
+            return Err(Error::new(CORRUPT, "the segment header's checksum is wrong"));
         }
         if layout.uuid != *uuid.as_bytes() {
             return Ok(None);
         }
         let stream = u8::try_from(layout.stream.get()).ok().and_then(Stream::from_u8);
-        let Some(stream) = stream.filter(|_| {
+        let stream = stream.filter(|_| {
             (1..=super::FORMAT_VERSION).contains(&layout.version.get())
-                && layout.length.get() == SEGMENT_HEADER_BYTES as u32
+                && layout.length.get() == LENGTH
                 && layout.segment.get() == segment.0
                 && layout.reserved.iter().all(|&byte| byte == 0)
-        }) else {
-            return Err(corrupt("the segment header's values are impossible"));
-        };
+        });
+        let stream = stream.or_error(CORRUPT, "the segment header's values are impossible")?;
         Ok(Some(Self {
             uuid,
             generation: layout.generation.get(),
@@ -188,7 +192,7 @@ impl SegmentHeader {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: round trip; every damage is noticed; unused and foreign segments are told apart.
+    //! Goal: round trip; every damage is noticed; unused and foreign segments are distinguished.
     use super::*;
 
     fn sample() -> (SegmentHeader, Vec<u8>) {

@@ -1,8 +1,9 @@
-//! The superblock: a drive's identity, geometry and features, and where its log stood.
+//! The superblock: a drive's identity, geometry and features, and the state of its log.
 //!
-//! Two slots are written in turn, each time with a higher `revision`; the newest valid one counts.
-//! A torn write therefore leaves the other slot. Magic, version, length and checksum keep their
-//! places in every version of the format, so that an old program can tell "newer" from "damaged".
+//! Two slots are written in turn, each time with a higher `revision`; the valid slot with the
+//! higher revision counts. A torn write therefore leaves the other slot intact. Magic, version,
+//! length and checksum keep their offsets in every version of the format, so an old program
+//! distinguishes a newer format from damage.
 
 use uuid::Uuid;
 use zerocopy::little_endian::{I32, U16, U32, U64};
@@ -10,14 +11,15 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::layout::layout;
 use super::map::META_SEGMENTS_MAX;
-use super::record::RecordPlace;
+use super::record::{BLOCK_LENGTH, RecordPlace};
 use super::segment::DriveShape;
 use crate::base::checksum::crc64;
-use crate::base::units::BLOCK_BYTES;
-use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
+use crate::base::{Error, ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
 
 /// Bytes of one slot.
-pub const SUPERBLOCK_BYTES: usize = 4096;
+pub const SUPERBLOCK_BYTES: usize = LENGTH as usize;
+
+const LENGTH: u32 = 4096;
 
 /// The first eight bytes of a slot.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"PUMICESB";
@@ -25,22 +27,22 @@ pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"PUMICESB";
 /// The version of the format that this program writes, and the newest it reads.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// Feature bits this program knows. A drive with others is refused, unless they are compatible
-/// ones; those that allow reading only are refused too until there is one.
+/// The feature bits that this program knows. A drive with other bits is refused, unless they are
+/// compatible ones. Unknown read-only-compatible bits are refused too, because none is defined yet.
 const KNOWN_INCOMPATIBLE: u64 = 0;
 const KNOWN_READ_ONLY: u64 = 0;
 
-/// Smallest segment in bytes: it must hold its header and one batch with a whole atomic write,
-/// and the unused end of a segment (up to one such write) should stay a fraction of it.
+/// Smallest segment in bytes. It must hold its header and one batch with a whole atomic write, and
+/// the unused end of a segment (up to one such write) should remain a small share of it.
 pub const SEGMENT_BYTES_MIN: u32 = 4 << 20;
 
-/// Largest segment in bytes: offsets within a segment are 32 bits.
+/// Largest segment in bytes. Offsets within a segment have 32 bits.
 pub const SEGMENT_BYTES_MAX: u32 = 1 << 30;
 
-/// Largest disk in bytes, 16 PiB: its directory of the L2P is still only 32 MiB.
+/// Largest disk in bytes, 16 PiB. The L2P directory of an empty disk of this size takes 64 MiB.
 pub const SIZE_BYTES_MAX: u64 = 1 << 54;
 
-/// Most blocks of one frame: a run of the L2P counts them in a byte.
+/// Maximum number of blocks of one frame. A run of the L2P counts them in a byte.
 pub const FRAME_BLOCKS_MAX: u16 = 64;
 
 layout! {
@@ -81,43 +83,43 @@ pub(super) const FIELDS: &[super::layout::Field] = Layout::FIELDS;
 /// The decoded superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// Identity of the drive, drawn when it was created.
+    /// Identity of the drive, drawn at random when the drive was created.
     pub uuid: Uuid,
-    /// Counts superblock writes; the slot with the higher one is newer.
+    /// Number of superblock writes. The slot with the higher revision is newer.
     pub revision: u64,
-    /// Counts openings for writing.
+    /// Number of openings for writing.
     pub epoch: u32,
-    /// Whether the drive was closed in order: the log ends exactly at `watermark`.
+    /// Whether the drive was closed cleanly: the log ends exactly at `watermark`.
     pub clean: bool,
-    /// Size of the host's disk in bytes; a multiple of 4096, at least 4096.
+    /// Size of the host's disk in bytes: a multiple of 4096, at least 4096.
     pub size_bytes: u64,
-    /// Bytes of a segment; a multiple of 4096 from [`SEGMENT_BYTES_MIN`] to
+    /// Bytes of a segment: a multiple of 4096 from [`SEGMENT_BYTES_MIN`] to
     /// [`SEGMENT_BYTES_MAX`].
     pub segment_bytes: u32,
     /// Number of segments, from 1 to [`META_SEGMENTS_MAX`].
     pub segment_count: u32,
-    /// Byte offset of segment 0 on the medium; a multiple of 4096 behind both slots.
+    /// Byte offset of segment 0 on the medium: a multiple of 4096 beyond both slots.
     pub data_offset: u64,
-    /// When the drive was created, in seconds since 1970; information only.
+    /// Creation time of the drive, in seconds since 1970. Information only.
     pub created_seconds: u64,
-    /// Most blocks of one frame: a power of two up to [`FRAME_BLOCKS_MAX`]. Frames never cross a
-    /// multiple of it, so they never cross a leaf of the L2P.
+    /// Maximum number of blocks of one frame: a power of two up to [`FRAME_BLOCKS_MAX`]. Frames
+    /// never cross a multiple of it, so they never cross a leaf of the L2P.
     pub frame_blocks: u16,
-    /// The codec for new data: 0 none, 1 LZ4, 2 zstd. Frames name their own encoding.
+    /// The codec for new data: 0 none, 1 LZ4, 2 zstd. Each frame names its own encoding.
     pub codec: u16,
-    /// Level of the codec, 0 where it has none.
+    /// Level of the codec; 0 for a codec without levels.
     pub codec_level: i32,
-    /// A batch known to be durable, and everything before it, when this was written.
+    /// A batch that was durable, with all earlier batches, when the superblock was written.
     pub watermark: SeqNo,
-    /// Header checksum of that batch; of the empty log, the chain's start (see the batch header).
+    /// Header checksum of that batch; for an empty log, the chain's start (see the batch header).
     pub watermark_checksum: u64,
-    /// The newest checkpoint; none before the first, and then the log begins in segment 0.
+    /// The newest checkpoint. Before the first one, the log begins in segment 0.
     pub checkpoint: Option<CheckpointPlace>,
-    /// Shares of the capacity in use, in per cent, at which to warn; 0 is none.
+    /// Shares of the capacity in use at which to warn, in per cent; 0 is none.
     pub warn_percent: [u8; 4],
 }
 
-/// Where a checkpoint's root record stands.
+/// The location of a checkpoint's root record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointPlace {
     /// Segment and offset of the record, and the segment's generation.
@@ -129,12 +131,12 @@ pub struct CheckpointPlace {
 }
 
 impl Superblock {
-    /// The slot's bytes.
+    /// Encodes the slot.
     pub fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
         let mut layout = Layout::new_zeroed();
         layout.magic = SUPERBLOCK_MAGIC;
         layout.version = FORMAT_VERSION.into();
-        layout.length = (SUPERBLOCK_BYTES as u32).into();
+        layout.length = LENGTH.into();
         layout.uuid = *self.uuid.as_bytes();
         layout.revision = self.revision.into();
         layout.epoch = self.epoch.into();
@@ -151,6 +153,7 @@ impl Superblock {
         layout.watermark_checksum = self.watermark_checksum.into();
         layout.warn_percent = self.warn_percent;
         if let Some(checkpoint) = &self.checkpoint {
+            assert!(checkpoint.record_bytes > 0, "an empty root means that there is no checkpoint");
             layout.checkpoint_segment = checkpoint.place.segment.0.into();
             layout.checkpoint_offset = checkpoint.place.offset.into();
             layout.checkpoint_generation = checkpoint.place.generation.into();
@@ -163,33 +166,32 @@ impl Superblock {
         bytes
     }
 
-    /// Reads one slot.
+    /// Decodes one slot.
     ///
     /// # Errors
-    /// `NotADrive` without the magic, `Corrupt` with a wrong checksum or impossible values,
+    /// `NotADrive` without the magic; `Corrupt` for a wrong checksum or impossible values;
     /// `Unsupported` for a newer version or unknown incompatible features.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        let Ok(mut layout) = Layout::read_from_bytes(bytes) else {
-            return Err(Error::new(ErrorKind::Corrupt, "a superblock slot must be 4096 bytes"));
-        };
-        if layout.magic != SUPERBLOCK_MAGIC {
-            return Err(Error::new(ErrorKind::NotADrive, "there is no Pumice superblock"));
-        }
+        const CORRUPT: ErrorKind = ErrorKind::Corrupt;
+        let layout = Layout::read_from_bytes(bytes).ok();
+        let mut layout = layout.or_error(CORRUPT, "a superblock slot must be 4096 bytes")?;
+        let is_pumice = layout.magic == SUPERBLOCK_MAGIC;
+        ensure(is_pumice, ErrorKind::NotADrive, "there is no Pumice superblock")?;
         let checksum = layout.checksum.get();
         layout.checksum = 0.into();
         if crc64(layout.as_bytes()) != checksum {
-            return Err(Error::new(ErrorKind::Corrupt, "the superblock's checksum is wrong"));
+            return Err(Error::new(CORRUPT, "the superblock's checksum is wrong"));
         }
         check_features(&layout)?;
-        if layout.version.get() == 0 || layout.state.get() > 1 {
-            return Err(Error::new(ErrorKind::Corrupt, "the superblock's values are impossible"));
-        }
+        let is_possible = layout.version.get() > 0 && layout.state.get() <= 1;
+        ensure(is_possible, CORRUPT, "the superblock's values are impossible")?;
         let superblock = Self::from_layout(&layout);
-        match superblock.impossible() {
-            None if layout.reserved.iter().all(|&byte| byte == 0) => Ok(superblock),
-            None => Err(Error::new(ErrorKind::Corrupt, "reserved superblock bytes are not zero")),
-            Some(what) => Err(Error::new(ErrorKind::Corrupt, what)),
+        if let Some(what) = superblock.impossible() {
+            return Err(Error::new(CORRUPT, what));
         }
+        let is_zero = layout.reserved.iter().all(|&byte| byte == 0);
+        ensure(is_zero, CORRUPT, "reserved superblock bytes are not zero")?;
+        Ok(superblock)
     }
 
     fn from_layout(layout: &Layout) -> Self {
@@ -221,7 +223,7 @@ impl Superblock {
         }
     }
 
-    /// What every segment header repeats.
+    /// Returns the parameters that every segment header repeats.
     pub fn shape(&self) -> DriveShape {
         DriveShape {
             size_bytes: self.size_bytes,
@@ -232,9 +234,9 @@ impl Superblock {
         }
     }
 
-    /// What is impossible about the values, if anything.
+    /// Returns a description of the first impossible value, if there is one.
     pub fn impossible(&self) -> Option<&'static str> {
-        let block = BLOCK_BYTES as u64;
+        let block = u64::from(BLOCK_LENGTH);
         if self.size_bytes == 0 || !self.size_bytes.is_multiple_of(block) {
             return Some("the size must be a multiple of 4 KiB above 0");
         }
@@ -243,14 +245,14 @@ impl Superblock {
         }
         let segment_range = SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX;
         if !segment_range.contains(&self.segment_bytes)
-            || !self.segment_bytes.is_multiple_of(BLOCK_BYTES as u32)
+            || !self.segment_bytes.is_multiple_of(BLOCK_LENGTH)
         {
             return Some("a segment must be a multiple of 4 KiB from 4 MiB to 1 GiB");
         }
         if self.segment_count == 0 || self.segment_count > META_SEGMENTS_MAX {
             return Some("the number of segments is impossible");
         }
-        if self.data_offset < 2 * SUPERBLOCK_BYTES as u64
+        if self.data_offset < 2 * u64::from(LENGTH)
             || !self.data_offset.is_multiple_of(block)
             || self.data_offset > 1 << 40
         {
@@ -270,10 +272,10 @@ impl Superblock {
 
 fn check_features(layout: &Layout) -> Result<()> {
     let version = layout.version.get();
-    if version > FORMAT_VERSION || layout.length.get() != SUPERBLOCK_BYTES as u32 {
+    if version > FORMAT_VERSION || layout.length.get() != LENGTH {
         let what = format!(
-            "the drive has format version {version}, this program knows up to {FORMAT_VERSION}: \
-             use a newer pumice"
+            "the drive has format version {version}, this program supports up to \
+             {FORMAT_VERSION}: use a newer pumice"
         );
         return Err(Error::new(ErrorKind::Unsupported, what));
     }
@@ -288,7 +290,7 @@ fn check_features(layout: &Layout) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: what is written is read; every damaged bit is noticed; newer is told from damaged.
+    //! Goal: round trip; every damaged bit is noticed; a newer format is not taken for damage.
     use super::*;
 
     fn sample() -> Superblock {

@@ -6,12 +6,12 @@
 //! ```
 //!
 //! Invariants:
-//! * The file is locked while it is open: one writer, or any number of readers.
-//! * After a sync failed, or was given up before its result was known, nothing is written and
-//!   nothing synced until the medium is opened again: the kernel reports a lost write only once.
+//! * The file is locked while it is open, by one writer or by any number of readers.
+//! * After a sync failed, or was dropped before its result was known, nothing is written or synced
+//!   until the medium is reopened: the kernel reports a lost write only once.
 //! * Nothing is read or written outside the superblock slots and the segments.
 //!
-//! It deliberately does not cache, does not check content and does not know what a drive is.
+//! This medium does not cache, does not check content and does not know what a drive is.
 
 use std::cell::Cell;
 use std::cmp::Ordering;
@@ -29,25 +29,44 @@ use rustix::io::Errno;
 use super::{
     Capabilities, Geometry, Medium, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS, SUPERBLOCK_STRIDE,
 };
-use crate::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId};
+use crate::base::{AlignedBuffer, Error, ErrorContext, ErrorKind, OsContext, Result, SegmentId};
 use crate::runtime::Runtime;
 
 mod create;
 
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "patterns of test data")]
 mod tests;
 
-/// Offsets and lengths of writes, always: the page size, and at least the block size of every
-/// device that a file system is made on.
+/// The unit of writes in every mode: the page size, and at least the block size of every common
+/// device.
 const WRITE_UNIT: u32 = 4096;
 
-/// How a file is opened.
+/// Options for [`FileMedium::open`]. The default opens the file for writing, through the page
+/// cache.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct OpenOptions {
+#[non_exhaustive]
+pub struct FileOptions {
     /// Refuse writes, and share the file with other readers.
     pub read_only: bool,
-    /// Bypass the page cache (`O_DIRECT`) if the file allows it.
+    /// Bypass the page cache (`O_DIRECT`) if the file supports it.
     pub direct: bool,
+}
+
+impl FileOptions {
+    /// Sets whether to refuse writes and share the file with other readers.
+    #[must_use]
+    pub fn with_read_only(mut self, read_only: bool) -> Self {
+        self.read_only = read_only;
+        self
+    }
+
+    /// Sets whether to bypass the page cache (`O_DIRECT`) if the file supports it.
+    #[must_use]
+    pub fn with_direct(mut self, direct: bool) -> Self {
+        self.direct = direct;
+        self
+    }
 }
 
 /// A medium in a file or a block device.
@@ -65,69 +84,69 @@ pub struct FileMedium {
     discard_refused: Cell<bool>,
 }
 
-/// What a path names, if a drive can live there.
+/// The kinds of file that can hold a drive.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FileKind {
     Regular,
     Device,
 }
 
-/// Where a request goes, for its errors.
+/// The target of a request.
 #[derive(Clone, Copy)]
-enum Place {
+enum Location {
     Segment(SegmentId, u32),
     Superblock(u32),
 }
 
 impl FileMedium {
-    /// Makes a sparse file of `bytes` bytes for a drive, or checks that a block device can hold
-    /// as many. What is there is kept unless it is empty (a device: its first 4 MiB are zeroes)
-    /// or `force` is set; a file then loses its content, a device's is left in place. The file
-    /// and its directory entry are durable when this returns.
+    /// Creates a sparse file of `bytes` bytes for a drive, or checks that a block device is at
+    /// least that large. Existing data is kept: the call fails if a file is not empty, or if the
+    /// first 4 MiB of a device are not all zeroes. `force` skips that check; a file then loses its
+    /// content, and a device keeps its content until it is written. The file and its directory
+    /// entry are durable when this returns.
     ///
     /// # Errors
-    /// `AlreadyExists` if something would be overwritten, `Busy` if it is open elsewhere,
-    /// `InvalidInput` for a directory or a device that is too small, else the operating system's.
+    /// `AlreadyExists` if data would be overwritten; `Busy` if the file is open elsewhere;
+    /// `InvalidInput` for a directory or a device that is too small; else the operating system's.
     /// Nothing is changed then.
     pub fn create(path: &Path, bytes: u64, force: bool) -> Result<()> {
         create::create(path, bytes, force)
     }
 
-    /// Opens and locks a file or device. If direct I/O is asked for and refused, the file is
-    /// opened buffered and the log says why.
+    /// Opens and locks a file or device. If direct I/O is requested and not supported, the file is
+    /// opened through the page cache, and the log says why.
     ///
     /// # Errors
-    /// `NotFound`, `PermissionDenied`; `Busy` if it is open elsewhere; `InvalidInput` if it is
-    /// neither a regular file nor a block device.
-    pub fn open(runtime: Runtime, path: &Path, options: OpenOptions) -> Result<FileMedium> {
+    /// `NotFound`, `PermissionDenied`; `Busy` if the file is open elsewhere; `InvalidInput` if it
+    /// is neither a regular file nor a block device.
+    pub fn open(runtime: Runtime, path: &Path, options: FileOptions) -> Result<FileMedium> {
         let kind = FileKind::of(path)?;
-        let cannot_open = |error| Error::os(format!("cannot open {}", path.display()), error);
+        let what = || format!("cannot open {}", path.display());
         let mut opening = File::options();
         opening.read(true).write(!options.read_only);
         if kind == FileKind::Device && !options.read_only {
-            // The kernel then refuses a device that is mounted or otherwise held, and refuses to
-            // mount it meanwhile: locks of files are no concern of theirs.
-            opening.custom_flags(OFlags::EXCL.bits() as i32);
+            // The kernel then refuses a device that is mounted or otherwise claimed, and refuses to
+            // mount it while it is open. Mounting ignores locks of files.
+            opening.custom_flags(OFlags::EXCL.bits().cast_signed());
         }
-        let file = opening.open(path).map_err(cannot_open)?;
+        let file = opening.open(path).os_context(what)?;
         lock(&file, path, options.read_only)?;
-        let bytes = size(&file, kind).map_err(cannot_open)?;
+        let bytes = size(&file, kind).os_context(what)?;
         let alignment = direct_alignment(&file, kind);
         let direct = options.direct && set_direct(&file, path, alignment);
         if !direct {
-            // After a failed sync the page cache may show what never reached the medium, as clean;
-            // nothing read from it then may be called durable.
-            rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)
-                .map_err(|error| cannot_open(error.into()))?;
+            // After a failed sync the page cache may hold, as clean pages, data that never reached
+            // the medium. Recovery must not take it for durable data.
+            rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).os_context(what)?;
         }
-        let capabilities = Capabilities {
-            write_unit: WRITE_UNIT,
-            read_unit: match alignment {
-                Some(alignment) if direct && alignment.is_power_of_two() => alignment,
-                _ => WRITE_UNIT,
-            },
-            discard: !options.read_only && can_discard(&file, kind, bytes),
+        let read_unit = match alignment {
+            Some(alignment) if direct && alignment.is_power_of_two() => alignment,
+            _ => WRITE_UNIT,
         };
+        let capabilities = Capabilities::default()
+            .with_write_unit(WRITE_UNIT)
+            .with_read_unit(read_unit)
+            .with_discard(!options.read_only && can_discard(&file, kind, bytes));
         Ok(FileMedium {
             runtime,
             file: Arc::new(file.into()),
@@ -143,58 +162,70 @@ impl FileMedium {
         })
     }
 
-    /// Size of the file or device in bytes, as far as this drive knows.
+    /// Returns the size of the file or device in bytes, as of the opening or the last change of the
+    /// geometry.
     pub fn bytes(&self) -> u64 {
         self.bytes.get()
     }
 
-    /// Whether the page cache is bypassed.
+    /// Returns whether the page cache is bypassed.
     pub fn is_direct(&self) -> bool {
         self.direct
     }
 
-    /// The path it was opened with.
+    /// Returns the path with which the medium was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Adds what was being done, where, to an error of the operating system.
-    fn failed(&self, doing: &str, place: Place, error: io::Error) -> Error {
-        let what = format!("cannot {doing} {}", self.path.display());
-        let is_full = doing == "write" && error.kind() == io::ErrorKind::StorageFull;
+    /// Returns an error of the medium that says what was being done. A full file system is
+    /// `NoSpace` if the operation `may_fill` it.
+    fn medium_error(&self, doing: &str, may_fill: bool, error: io::Error) -> Error {
+        let is_full = may_fill && error.kind() == io::ErrorKind::StorageFull;
         let kind = if is_full { ErrorKind::NoSpace } else { ErrorKind::Medium };
-        let error = Error::new(kind, what).caused_by(error);
-        match place {
-            Place::Segment(segment, offset) => error.in_segment(segment).at_offset(offset.into()),
-            Place::Superblock(slot) => error.at_offset(u64::from(slot) * SUPERBLOCK_STRIDE),
+        Error::new(kind, format!("cannot {doing} {}", self.path.display())).caused_by(error)
+    }
+
+    /// Returns the error of a request that failed in the operating system.
+    fn failed(&self, doing: &str, location: Location, error: io::Error) -> Error {
+        let error = self.medium_error(doing, doing == "write", error);
+        match location {
+            Location::Segment(segment, offset) => {
+                error.in_segment(segment).at_offset(offset.into())
+            }
+            Location::Superblock(slot) => error.at_offset(u64::from(slot) * SUPERBLOCK_STRIDE),
         }
     }
 
-    /// The byte offset of a place that `len` bytes in units of `unit` may be moved at.
-    fn locate(&self, place: Place, len: usize, unit: u32) -> Result<u64> {
-        let (segment, offset) = match place {
-            Place::Superblock(slot) => {
-                if slot >= SUPERBLOCK_SLOTS || len != SUPERBLOCK_BYTES {
-                    let what = format!("no superblock slot {slot} of {len} bytes");
+    /// Returns the byte offset in the file of a request for `len` bytes, which must be aligned to
+    /// `unit`.
+    fn locate(&self, location: Location, len: usize, unit: u32) -> Result<u64> {
+        let (segment, offset) = match location {
+            Location::Superblock(slot) => {
+                let is_known = slot < SUPERBLOCK_SLOTS && len == SUPERBLOCK_BYTES;
+                if !is_known {
+                    let what = format!("the medium has no superblock slot {slot} of {len} bytes");
                     return Err(Error::new(ErrorKind::InvalidInput, what));
                 }
                 return Ok(u64::from(slot) * SUPERBLOCK_STRIDE);
             }
-            Place::Segment(segment, offset) => (segment, offset),
+            Location::Segment(segment, offset) => (segment, offset),
         };
-        let geometry = self.geometry.get().expect("segments are used once the geometry is known");
+        let geometry = self.geometry.get().expect("the geometry is set before segments are used");
         let end = u64::from(offset) + len as u64;
-        let wrong = if segment.0 >= geometry.segment_count {
-            "no such segment"
+        let what = if segment.0 >= geometry.segment_count {
+            "the medium has no such segment"
         } else if end > u64::from(geometry.segment_bytes) {
-            "a request ends behind its segment"
+            "a request reaches beyond the end of its segment"
         } else if !offset.is_multiple_of(unit) || !len.is_multiple_of(unit as usize) {
-            "a request is not aligned"
+            "a request is not aligned to the unit of the medium"
         } else {
             let start = u64::from(segment.0) * u64::from(geometry.segment_bytes);
-            return Ok(geometry.data_offset + start + u64::from(offset));
+            let at = geometry.data_offset + start + u64::from(offset);
+            assert!(at + len as u64 <= geometry.medium_bytes(), "a request beyond the medium");
+            return Ok(at);
         };
-        let error = Error::new(ErrorKind::InvalidInput, wrong);
+        let error = Error::new(ErrorKind::InvalidInput, what);
         Err(error.in_segment(segment).at_offset(offset.into()))
     }
 
@@ -205,7 +236,7 @@ impl FileMedium {
         }
         if self.poisoned.get() {
             let what = format!(
-                "{} takes no more writes because a sync failed: open the drive again",
+                "{} accepts no more writes because a sync failed: reopen the drive",
                 self.path.display()
             );
             return Err(Error::new(ErrorKind::Poisoned, what));
@@ -213,17 +244,17 @@ impl FileMedium {
         Ok(())
     }
 
-    async fn write(&self, place: Place, buffer: Arc<AlignedBuffer>) -> Result<()> {
+    async fn write(&self, location: Location, buffer: Arc<AlignedBuffer>) -> Result<()> {
         self.check_writable()?;
-        let at = self.locate(place, buffer.len(), WRITE_UNIT)?;
+        let at = self.locate(location, buffer.len(), WRITE_UNIT)?;
         let result = match self.runtime.write_at(&self.file, at, buffer.clone()).await {
             Ok(written) if written == buffer.len() => Ok(()),
             result => self.write_rest(at, &buffer, result).await,
         };
-        result.map_err(|error| self.failed("write", place, error))
+        result.map_err(|error| self.failed("write", location, error))
     }
 
-    /// Goes on after a write that was short or interrupted. Rare, so it may copy.
+    /// Completes a write that was short or interrupted. Rare, so it may copy.
     async fn write_rest(
         &self,
         at: u64,
@@ -233,6 +264,7 @@ impl FileMedium {
         let mut done = 0;
         loop {
             done += self.progress(result, io::ErrorKind::WriteZero)?;
+            assert!(done <= buffer.len(), "more bytes were moved than requested");
             if done == buffer.len() {
                 return Ok(());
             }
@@ -241,8 +273,8 @@ impl FileMedium {
         }
     }
 
-    async fn fill(&self, place: Place, buffer: AlignedBuffer) -> (AlignedBuffer, Result<()>) {
-        let at = match self.locate(place, buffer.len(), self.capabilities.read_unit) {
+    async fn fill(&self, location: Location, buffer: AlignedBuffer) -> (AlignedBuffer, Result<()>) {
+        let at = match self.locate(location, buffer.len(), self.capabilities.read_unit) {
             Ok(at) => at,
             Err(error) => return (buffer, Err(error)),
         };
@@ -251,11 +283,11 @@ impl FileMedium {
             Ok(read) if read == buffer.len() => Ok(()),
             result => self.fill_rest(at, &mut buffer, result).await,
         };
-        (buffer, result.map_err(|error| self.failed("read", place, error)))
+        (buffer, result.map_err(|error| self.failed("read", location, error)))
     }
 
-    /// Goes on after a read that was short or interrupted; what lies behind the end of the file
-    /// becomes zeroes. Rare, so it may copy.
+    /// Completes a read that was short or interrupted. Bytes beyond the end of the file become
+    /// zeroes. Rare, so it may copy.
     async fn fill_rest(
         &self,
         at: u64,
@@ -272,6 +304,7 @@ impl FileMedium {
                 return Ok(());
             }
             done += self.progress(result, io::ErrorKind::UnexpectedEof)?;
+            assert!(done <= buffer.len(), "more bytes were moved than requested");
             if done == buffer.len() {
                 return Ok(());
             }
@@ -284,7 +317,8 @@ impl FileMedium {
         }
     }
 
-    /// How far an operation came, in whole units if the file wants units; 0 if it was interrupted.
+    /// Returns the bytes that an operation moved, in whole units under direct I/O; 0 if it was
+    /// interrupted.
     fn progress(&self, result: io::Result<usize>, stuck: io::ErrorKind) -> io::Result<usize> {
         let moved = match result {
             Ok(moved) => moved,
@@ -298,29 +332,24 @@ impl FileMedium {
         }
     }
 
-    /// Makes a file so long; looks again how large a device is.
+    /// Changes the size of a file to `needed` bytes. Reads the size of a device again.
     fn set_bytes(&self, needed: u64) -> Result<()> {
         self.check_writable()?;
-        let failed = |error: io::Error| {
-            Error::os(format!("cannot change the size of {}", self.path.display()), error)
-        };
         let bytes = match self.kind {
-            FileKind::Regular => {
-                rustix::fs::ftruncate(&self.file, needed).map_err(|error| failed(error.into()))?;
-                needed
-            }
-            FileKind::Device => rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0))
-                .map_err(|error| failed(error.into()))?,
+            FileKind::Regular => rustix::fs::ftruncate(&self.file, needed).map(|()| needed),
+            FileKind::Device => rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0)),
         };
+        let bytes =
+            bytes.map_err(|error| self.medium_error("change the size of", true, error.into()))?;
         self.bytes.set(bytes);
         Ok(())
     }
 
-    /// Where the file ends now.
+    /// Returns the current size of the file in bytes.
     fn end(&self) -> io::Result<u64> {
         match self.kind {
-            FileKind::Regular => Ok(rustix::fs::fstat(&self.file)?.st_size as u64),
-            // A device keeps its size.
+            FileKind::Regular => Ok(rustix::fs::fstat(&self.file)?.st_size.cast_unsigned()),
+            // The size of a device is constant.
             FileKind::Device => Ok(self.bytes.get()),
         }
     }
@@ -335,20 +364,19 @@ impl Medium for FileMedium {
         let Geometry { segment_bytes, segment_count, data_offset } = geometry;
         let unit = u64::from(WRITE_UNIT);
         let slots_end = (u64::from(SUPERBLOCK_SLOTS) - 1) * SUPERBLOCK_STRIDE + unit;
-        if segment_bytes == 0
-            || !segment_bytes.is_multiple_of(WRITE_UNIT)
-            || !data_offset.is_multiple_of(unit)
-            || data_offset < slots_end
-        {
-            let what = format!("not a possible geometry: {geometry:?}");
+        let is_possible = segment_bytes > 0
+            && segment_bytes.is_multiple_of(WRITE_UNIT)
+            && data_offset.is_multiple_of(unit)
+            && data_offset >= slots_end;
+        if !is_possible {
+            let what = format!("the geometry is impossible: {geometry:?}");
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
-        let capacity = u64::from(segment_bytes) * u64::from(segment_count);
-        let Some(needed) = data_offset.checked_add(capacity) else {
-            return Err(Error::new(ErrorKind::InvalidInput, "no medium has as many segments"));
-        };
+        let needed = data_offset.checked_add(geometry.capacity_bytes());
+        let needed = needed.or_error(ErrorKind::InvalidInput, "the segments exceed 2^64 bytes")?;
         if let Some(old) = self.geometry.get() {
-            assert_eq!(Geometry { segment_count, ..old }, geometry, "only the number changes");
+            let expected = Geometry { segment_count, ..old };
+            assert_eq!(expected, geometry, "only the number of segments may change");
             match segment_count.cmp(&old.segment_count) {
                 Ordering::Greater => self.set_bytes(needed.max(self.bytes.get()))?,
                 Ordering::Less => self.set_bytes(needed)?,
@@ -357,7 +385,7 @@ impl Medium for FileMedium {
         }
         if needed > self.bytes.get() {
             let what = format!(
-                "{} is too small: it has {} bytes, its drive needs {needed}",
+                "{} is too small: it has {} bytes, the drive needs {needed}",
                 self.path.display(),
                 self.bytes.get()
             );
@@ -373,7 +401,7 @@ impl Medium for FileMedium {
         offset: u32,
         buffer: Arc<AlignedBuffer>,
     ) -> Result<()> {
-        self.write(Place::Segment(segment, offset), buffer).await
+        self.write(Location::Segment(segment, offset), buffer).await
     }
 
     async fn read(
@@ -382,7 +410,7 @@ impl Medium for FileMedium {
         offset: u32,
         buffer: AlignedBuffer,
     ) -> (AlignedBuffer, Result<()>) {
-        self.fill(Place::Segment(segment, offset), buffer).await
+        self.fill(Location::Segment(segment, offset), buffer).await
     }
 
     async fn sync(&self) -> Result<()> {
@@ -390,16 +418,13 @@ impl Medium for FileMedium {
         let mut outcome = SyncOutcome { poisoned: &self.poisoned, succeeded: false };
         let result = self.runtime.sync_data(&self.file).await;
         outcome.succeeded = result.is_ok();
-        result.map_err(|error| {
-            let what = format!("cannot make {} durable", self.path.display());
-            Error::new(ErrorKind::Medium, what).caused_by(error)
-        })
+        result.map_err(|error| self.medium_error("sync", false, error))
     }
 
     async fn discard(&self, segment: SegmentId) -> Result<()> {
         self.check_writable()?;
-        let place = Place::Segment(segment, 0);
-        let at = self.locate(place, 0, WRITE_UNIT)?;
+        let location = Location::Segment(segment, 0);
+        let at = self.locate(location, 0, WRITE_UNIT)?;
         let len = self.geometry.get().map_or(0, |geometry| geometry.segment_bytes);
         if !self.capabilities.discard || self.discard_refused.get() {
             return Ok(());
@@ -408,25 +433,26 @@ impl Medium for FileMedium {
             match self.runtime.punch_hole(&self.file, at, len.into()).await {
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The bytes of a discarded segment may be anything, so not to discard is correct.
+                // The bytes of a discarded segment may have any value, so skipping it is correct.
                 Err(error) if Errno::from_io_error(&error) == Some(Errno::OPNOTSUPP) => {
-                    tracing::info!(path = %self.path.display(), "no discard: space stays");
+                    let path = self.path.display();
+                    tracing::info!(%path, "discard not supported: freed space stays allocated");
                     self.discard_refused.set(true);
                     return Ok(());
                 }
-                Err(error) => return Err(self.failed("discard in", place, error)),
+                Err(error) => return Err(self.failed("discard in", location, error)),
             }
         }
     }
 
     async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
         let buffer = AlignedBuffer::zeroed(SUPERBLOCK_BYTES);
-        let (buffer, result) = self.fill(Place::Superblock(slot), buffer).await;
+        let (buffer, result) = self.fill(Location::Superblock(slot), buffer).await;
         result.map(|()| buffer)
     }
 
     async fn write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> Result<()> {
-        self.write(Place::Superblock(slot), Arc::new(bytes)).await
+        self.write(Location::Superblock(slot), Arc::new(bytes)).await
     }
 }
 
@@ -451,11 +477,10 @@ fn copy_of(bytes: &[u8]) -> AlignedBuffer {
 }
 
 impl FileKind {
-    /// What `path` names, through symbolic links.
+    /// Returns the kind of the file at `path`, following symbolic links.
     fn of(path: &Path) -> Result<FileKind> {
         let shown = path.display();
-        let metadata =
-            fs::metadata(path).map_err(|error| Error::os(format!("cannot open {shown}"), error))?;
+        let metadata = fs::metadata(path).os_context(|| format!("cannot open {shown}"))?;
         let file_type = metadata.file_type();
         let what = if file_type.is_file() {
             return Ok(FileKind::Regular);
@@ -470,19 +495,19 @@ impl FileKind {
     }
 }
 
-/// Locks the file for one writer or for many readers until it is closed.
+/// Locks the file until it is closed, for one writer or for many readers.
 fn lock(file: &File, path: &Path, shared: bool) -> Result<()> {
     let locked = if shared { file.try_lock_shared() } else { file.try_lock() };
     locked.map_err(|error| match error {
         TryLockError::WouldBlock => Error::new(
             ErrorKind::Busy,
-            format!("{} is in use by another process: stop that one first", path.display()),
+            format!("{} is in use by another process: stop that process first", path.display()),
         ),
         TryLockError::Error(error) => Error::os(format!("cannot lock {}", path.display()), error),
     })
 }
 
-/// Size in bytes.
+/// Returns the size in bytes.
 fn size(mut file: &File, kind: FileKind) -> io::Result<u64> {
     match kind {
         FileKind::Regular => Ok(file.metadata()?.len()),
@@ -490,8 +515,8 @@ fn size(mut file: &File, kind: FileKind) -> io::Result<u64> {
     }
 }
 
-/// What direct I/O asks of offsets and lengths, in bytes: 0 if the file does none, `None` if the
-/// kernel does not tell (before Linux 6.1).
+/// Returns the alignment in bytes that direct I/O requires of offsets and lengths: 0 if the file
+/// does not support direct I/O, `None` if the kernel does not report it (before Linux 6.1).
 fn direct_alignment(file: &File, kind: FileKind) -> Option<u32> {
     if let Ok(answer) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
         && StatxFlags::from_bits_retain(answer.stx_mask).contains(StatxFlags::DIOALIGN)
@@ -504,33 +529,33 @@ fn direct_alignment(file: &File, kind: FileKind) -> Option<u32> {
     }
 }
 
-/// Switches to direct I/O; says why if that is not possible.
+/// Switches to direct I/O. Logs the reason if that is not possible.
 fn set_direct(file: &File, path: &Path, alignment: Option<u32>) -> bool {
     let path = path.display();
     match alignment {
         Some(0) => {
-            tracing::info!(%path, "no direct I/O on this file: using the page cache");
+            tracing::info!(%path, "direct I/O not supported: using the page cache");
             return false;
         }
         Some(alignment) if alignment > WRITE_UNIT => {
-            tracing::info!(%path, alignment, "blocks too large for direct I/O: buffered");
+            tracing::info!(%path, alignment, "blocks exceed 4 KiB: using the page cache");
             return false;
         }
         _ => {}
     }
-    // Switched on after the lock was taken: one descriptor, so one lock.
+    // Changed after locking rather than by opening again: a second descriptor would need the lock.
     let switched = rustix::fs::fcntl_getfl(file)
         .and_then(|flags| rustix::fs::fcntl_setfl(file.as_fd(), flags | OFlags::DIRECT));
     if let Err(error) = switched {
-        tracing::info!(%path, %error, "direct I/O refused: using the page cache");
+        tracing::info!(%path, %error, "cannot enable direct I/O: using the page cache");
     }
     switched.is_ok()
 }
 
-/// Whether space can be given back. A device is asked when it comes to it.
+/// Returns whether the file supports holes. A device reports that only at its first discard.
 fn can_discard(file: &File, kind: FileKind, bytes: u64) -> bool {
     let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    let behind = bytes.next_multiple_of(u64::from(WRITE_UNIT));
-    // A hole behind the end of a file changes nothing.
-    kind == FileKind::Device || rustix::fs::fallocate(file, mode, behind, WRITE_UNIT.into()).is_ok()
+    // A hole beyond the end of a file changes nothing.
+    let beyond = bytes.next_multiple_of(u64::from(WRITE_UNIT));
+    kind == FileKind::Device || rustix::fs::fallocate(file, mode, beyond, WRITE_UNIT.into()).is_ok()
 }

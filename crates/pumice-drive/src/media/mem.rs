@@ -1,27 +1,26 @@
-//! A medium in memory: for tests, and for measuring the controller without a device.
+//! A medium in memory: for tests, and for measurements of the controller without a device.
 //!
-//! Every operation completes at its first poll; an append is one copy. A segment has memory from
-//! its first append to its discard, so a mostly empty medium may be larger than the machine.
+//! Every operation completes at its first poll, and an append is one copy. A segment occupies
+//! memory from its first append to its discard, so a mostly empty medium may be larger than the
+//! machine.
 //!
-//! Deliberately loses nothing and fails nothing: [`super::layer::fault`] does that, around any
-//! medium.
+//! This medium loses nothing and never fails. [`super::layer::fault`] adds failures to any medium.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use super::{Capabilities, Geometry, Medium, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
-use crate::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId};
+use crate::base::{AlignedBuffer, Error, ErrorContext, ErrorKind, Result, SegmentId, ensure};
 
-/// The same write unit as a file under direct I/O, so that a controller that works here works
-/// there.
+/// The write unit of a file with direct I/O, so that tests in memory cover it.
 const WRITE_UNIT: u32 = 4096;
 
-/// The finest read unit that devices have.
+/// The finest read unit of common devices.
 const READ_UNIT: u32 = 512;
 
-/// A medium in memory. A clone is another handle on the same bytes: a test keeps one, drops the
-/// drive, and opens it again.
+/// A medium in memory. A clone is another handle on the same bytes, so a caller can keep one, drop
+/// the drive and open it again.
 #[derive(Clone, Debug)]
 pub struct MemMedium {
     bytes: u64,
@@ -36,17 +35,18 @@ struct State {
 }
 
 impl MemMedium {
-    /// An empty medium that takes any geometry of up to `bytes` bytes. Allocates nothing yet.
+    /// Creates an empty medium that accepts any geometry of up to `bytes` bytes. Allocates no
+    /// memory for segments.
     pub fn new(bytes: u64) -> Self {
         Self { bytes, state: Rc::default() }
     }
 
-    /// The size in bytes that it was made with.
+    /// Returns the size in bytes with which the medium was created.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Another medium with the same bytes.
+    /// Returns another medium with a copy of the bytes.
     #[cfg(test)]
     pub(crate) fn deep_copy(&self) -> Self {
         let state = self.state.borrow();
@@ -58,14 +58,14 @@ impl MemMedium {
         Self { bytes: self.bytes, state: Rc::new(RefCell::new(state)) }
     }
 
-    /// Bytes of memory that segments occupy now.
+    /// Returns the bytes of memory that segments occupy.
     pub fn resident_bytes(&self) -> u64 {
         self.state.borrow().segments.iter().flatten().map(|buffer| buffer.len() as u64).sum()
     }
 }
 
 impl State {
-    /// Checks a range of a segment against the geometry and gives the segment's index and size.
+    /// Checks a range of a segment against the geometry. Returns the segment's index and size.
     fn locate(
         &self,
         segment: SegmentId,
@@ -73,22 +73,27 @@ impl State {
         len: usize,
         unit: u32,
     ) -> Result<(usize, usize)> {
-        let refuse = |what: &'static str| {
-            Error::new(ErrorKind::InvalidInput, what)
-                .in_segment(segment)
-                .at_offset(u64::from(offset))
-        };
-        let geometry =
-            self.geometry.ok_or_else(|| refuse("the medium has not been given its geometry"))?;
-        if segment.0 >= geometry.segment_count {
-            return Err(refuse("the medium has no such segment"));
-        }
-        if u64::from(offset) + len as u64 > u64::from(geometry.segment_bytes) {
-            return Err(refuse("a transfer reaches beyond the end of its segment"));
-        }
-        if !offset.is_multiple_of(unit) || !len.is_multiple_of(unit as usize) {
-            return Err(refuse("a transfer is not aligned to the unit of the medium"));
-        }
+        self.check(segment, offset, len, unit)
+            .map_err(|error| error.in_segment(segment).at_offset(u64::from(offset)))
+    }
+
+    fn check(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        len: usize,
+        unit: u32,
+    ) -> Result<(usize, usize)> {
+        const INVALID: ErrorKind = ErrorKind::InvalidInput;
+        let geometry = self.geometry.or_error(INVALID, "the medium has no geometry yet")?;
+        let is_known = segment.0 < geometry.segment_count;
+        ensure(is_known, INVALID, "the medium has no such segment")?;
+        let end = u64::from(offset) + len as u64;
+        let is_inside = end <= u64::from(geometry.segment_bytes);
+        ensure(is_inside, INVALID, "a transfer reaches beyond the end of its segment")?;
+        let is_aligned = offset.is_multiple_of(unit) && len.is_multiple_of(unit as usize);
+        ensure(is_aligned, INVALID, "a transfer is not aligned to the unit of the medium")?;
+        assert_eq!(self.segments.len(), geometry.segment_count as usize, "segments of the medium");
         Ok((segment.0 as usize, geometry.segment_bytes as usize))
     }
 
@@ -96,6 +101,7 @@ impl State {
         let (index, segment_bytes) = self.locate(segment, offset, bytes.len(), WRITE_UNIT)?;
         let content =
             self.segments[index].get_or_insert_with(|| AlignedBuffer::zeroed(segment_bytes));
+        assert_eq!(content.len(), segment_bytes, "memory of a segment");
         content[offset as usize..][..bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
@@ -119,17 +125,21 @@ fn check_slot(slot: u32) -> Result<usize> {
 
 impl Medium for MemMedium {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { write_unit: WRITE_UNIT, read_unit: READ_UNIT, discard: true }
+        Capabilities::default()
+            .with_write_unit(WRITE_UNIT)
+            .with_read_unit(READ_UNIT)
+            .with_discard(true)
     }
 
-    /// Drops what the segments held if they were divided differently before; another number of
-    /// segments keeps those that are left. The size in bytes never changes, as a device's.
+    /// Drops all content if the segments had another size or offset before. Another number of
+    /// segments keeps the content of the remaining ones. Like a device, the medium never changes
+    /// its size in bytes.
     fn set_geometry(&self, geometry: Geometry) -> Result<()> {
         if geometry.medium_bytes() > self.bytes {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "the medium has {} bytes, the drive needs {}",
+                    "the medium is too small: it has {} bytes, the drive needs {}",
                     self.bytes,
                     geometry.medium_bytes()
                 ),
@@ -138,7 +148,7 @@ impl Medium for MemMedium {
         if !geometry.segment_bytes.is_multiple_of(WRITE_UNIT) {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
-                format!("segments are a multiple of {WRITE_UNIT} bytes on this medium"),
+                format!("a segment of this medium must be a multiple of {WRITE_UNIT} bytes"),
             ));
         }
         let mut state = self.state.borrow_mut();
@@ -176,7 +186,7 @@ impl Medium for MemMedium {
         Ok(())
     }
 
-    /// Frees the segment's memory; it then reads as zeroes.
+    /// Frees the segment's memory. The segment then reads as zeroes.
     async fn discard(&self, segment: SegmentId) -> Result<()> {
         let mut state = self.state.borrow_mut();
         let (index, _) = state.locate(segment, 0, 0, WRITE_UNIT)?;
@@ -195,7 +205,7 @@ impl Medium for MemMedium {
         if bytes.len() != SUPERBLOCK_BYTES {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
-                format!("a superblock of {} instead of {SUPERBLOCK_BYTES} bytes", bytes.len()),
+                format!("a superblock has {} bytes instead of {SUPERBLOCK_BYTES}", bytes.len()),
             ));
         }
         self.state.borrow_mut().superblocks[slot] = Some(bytes);
@@ -205,8 +215,8 @@ impl Medium for MemMedium {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: bytes are where they were put, nowhere else, and survive the handle that wrote them.
-    //! Method: every operation completes at its first poll, so the futures are polled once.
+    //! Goal: bytes are stored at their offset and nowhere else, and survive the handle that wrote
+    //! them. Method: every operation completes at its first poll, so the futures are polled once.
     use super::*;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};

@@ -1,12 +1,13 @@
-//! Where segments live: the seam between the controller and what stores bytes.
+//! Media: the storage that holds a drive's superblocks and segments.
 //!
-//! * `mem`: memory, for tests and for measuring the controller alone.
-//! * `file`: a file or a block device through the runtime's I/O.
-//! * `nand`: simulated flash in virtual time.
-//! * `layer/`: wrappers that are media too.
+//! * [`mem`]: memory, for tests and for measurements of the controller alone.
+//! * [`mod@file`]: a file or a block device, through the runtime's I/O.
+//! * [`layer`]: media that wrap another medium.
 //!
-//! A medium knows two superblock slots and numbered segments of equal size. It deliberately does
-//! not know what an LBA, a frame or a batch is.
+//! [`Medium`] is the contract between the controller and its storage. A medium knows two superblock
+//! slots and numbered segments of equal size. It does not know what an LBA, a frame or a batch is.
+
+#![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
 use std::sync::Arc;
 
@@ -14,24 +15,24 @@ use crate::base::{AlignedBuffer, Result, SegmentId};
 
 pub mod file;
 pub mod layer;
-mod lent;
 pub mod mem;
 
 /// Bytes of one superblock slot.
 pub const SUPERBLOCK_BYTES: usize = 4096;
 
-/// Superblock slots of every medium.
+/// Number of superblock slots of every medium.
 pub const SUPERBLOCK_SLOTS: u32 = 2;
 
 /// Distance in bytes between superblock slots on a medium that has byte offsets: slot n begins at
 /// n times this. Far enough apart that no single misdirected or torn write hits both (arbitrary
-/// beyond that); segments begin behind the last slot.
+/// beyond that). Segments begin after the last slot.
 pub const SUPERBLOCK_STRIDE: u64 = 1 << 20;
 
-/// How a medium is divided. Read from the superblock, then told to the medium.
+/// The division of a medium into segments. The drive reads it from its superblock and passes it to
+/// [`Medium::set_geometry`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes of one segment; a multiple of the write unit.
+    /// Bytes of one segment: a multiple of the write unit.
     pub segment_bytes: u32,
     /// Number of segments.
     pub segment_count: u32,
@@ -40,19 +41,21 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Bytes that all segments hold together.
+    /// Returns the bytes of all segments together.
     pub fn capacity_bytes(&self) -> u64 {
         u64::from(self.segment_bytes) * u64::from(self.segment_count)
     }
 
-    /// Bytes a file or device must have.
+    /// Returns the bytes that a file or device must have.
     pub fn medium_bytes(&self) -> u64 {
         self.data_offset + self.capacity_bytes()
     }
 }
 
-/// What a medium can do and what it asks of its caller.
+/// What a medium supports and what it requires of its caller. Start from the
+/// [default](Capabilities::default), which suits every medium, and relax it with the setters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Capabilities {
     /// Offsets and lengths of appends are multiples of this many bytes (a power of two, at most
     /// 4096).
@@ -60,39 +63,105 @@ pub struct Capabilities {
     /// Offsets and lengths of reads are multiples of this many bytes (a power of two, at most
     /// 4096).
     pub read_unit: u32,
-    /// Whether [`Medium::discard`] gives space back.
+    /// Whether [`Medium::discard`] frees space.
     pub discard: bool,
 }
 
-/// A place for segments.
+impl Default for Capabilities {
+    /// Returns units of 4096 bytes, without discard.
+    fn default() -> Self {
+        Self { write_unit: 4096, read_unit: 4096, discard: false }
+    }
+}
+
+impl Capabilities {
+    /// Sets the unit of appends in bytes.
+    #[must_use]
+    pub fn with_write_unit(mut self, bytes: u32) -> Self {
+        self.write_unit = bytes;
+        self
+    }
+
+    /// Sets the unit of reads in bytes.
+    #[must_use]
+    pub fn with_read_unit(mut self, bytes: u32) -> Self {
+        self.read_unit = bytes;
+        self
+    }
+
+    /// Sets whether discard frees space.
+    #[must_use]
+    pub fn with_discard(mut self, discard: bool) -> Self {
+        self.discard = discard;
+        self
+    }
+}
+
+/// Storage for two superblock slots and a fixed number of segments of equal size.
 ///
-/// **What may happen before [`Medium::sync`] returns.** Completed appends may be lost, may survive
-/// in any order, and may be torn at any 512-byte boundary. After `sync` returned without error,
-/// everything that had completed when it was called survives power loss.
+/// This trait is the whole contract between a drive and its storage. Implement it to keep a drive
+/// on storage of your own; to change some operations of an existing medium, implement
+/// [`Layer`](layer::Layer) instead. `examples/custom_medium.rs` does the latter.
 ///
-/// Buffers are owned by the operation while it runs: a read's is handed over and comes back, an
-/// append's is shared, because reads are served from it meanwhile. A dropped future does not
-/// cancel an operation.
+/// # Calls
+///
+/// * [`capabilities`](Medium::capabilities) and the superblock operations may be called at any
+///   time.
+/// * [`set_geometry`](Medium::set_geometry) comes before the first operation on a segment. Each
+///   operation on a segment stays within the geometry of the latest successful call.
+/// * Any number of operations may be in progress at once, and they may complete in any order. The
+///   drive never has two writes to overlapping bytes in progress, and discards a segment only when
+///   no other operation on it is in progress. At most one superblock write is in progress. A read
+///   that overlaps a write in progress may return anything.
+/// * Between two discards of a segment the drive writes each byte at most once. The exception is
+///   the time after a crash: the drive then continues after the last valid batch and overwrites the
+///   remains of batches that were never durable.
+/// * All methods are called on the thread that owns the drive. A medium needs no locks.
+///
+/// # Ordering and durability
+///
+/// * An append or a superblock write that has completed is visible to every later read.
+/// * Nothing is ordered and nothing is durable before [`sync`](Medium::sync). After a power loss,
+///   each write that no successful sync covers may be present, absent, or torn at any multiple of
+///   512 bytes, independently of all others and of the order in which they completed.
+/// * A successful sync covers every append, discard and superblock write that had completed when it
+///   was called. Writes that were still in progress are not covered.
+/// * A medium must never tear a write at a finer granularity than 512 bytes, and must never change
+///   bytes outside the range of a write.
+///
+/// # Failures
+///
+/// * After a failed append or superblock write, the written range may hold anything.
+/// * After a failed sync, everything that was not durable before must be assumed lost, even if a
+///   later sync succeeds. The drive then accepts no more writes until it is reopened.
+/// * A read that cannot return the stored bytes must fail. The drive detects wrong bytes by
+///   checksum, but cannot repair them.
+///
+/// # Cancellation
+///
+/// An operation owns its buffer: a read takes a buffer and returns it; an append shares one,
+/// because the drive serves reads from it meanwhile. The future of an operation may be dropped. The
+/// operation may then take effect, in part or as a whole, at any later time, and the medium must
+/// keep the buffer alive as long as it is in use.
 pub trait Medium {
-    /// What the medium asks and offers. Constant while it is open.
+    /// Returns what the medium supports and requires. Constant while the medium is open.
     fn capabilities(&self) -> Capabilities;
 
-    /// Tells the medium how it is divided, before any segment is touched; and again, with another
-    /// number of segments only, when the drive's capacity changes. A medium that can then grows, or
-    /// gives back what lies behind the last segment, which nothing is in any more; a longer one is
-    /// durable after a sync.
+    /// Sets the division of the medium into segments. A later call may only change the number of
+    /// segments, when the capacity of the drive changes; no operation is in progress on a segment
+    /// that the call removes. A medium that can then grows, or frees the space beyond the last
+    /// segment, which no longer holds data. The new size is durable after a sync.
     ///
     /// # Errors
-    /// `InvalidInput` if the medium is too small for the geometry, `NoSpace` or `Medium` if it
-    /// cannot grow; nothing is changed then.
+    /// `InvalidInput` if the medium is too small for the geometry; `NoSpace` or `Medium` if it
+    /// cannot grow. Nothing is changed then.
     fn set_geometry(&self, geometry: Geometry) -> Result<()>;
 
-    /// Writes the buffer's bytes at `offset` of `segment`. The controller never writes a byte of
-    /// a segment twice between two discards of it, except after a crash, where it continues
-    /// behind the last valid batch.
+    /// Writes the buffer at `offset` of `segment`. Offset and length are multiples of the write
+    /// unit, and the range lies within the segment.
     ///
     /// # Errors
-    /// `NoSpace` or `Medium`; the bytes on the medium are then unknown.
+    /// `NoSpace` or `Medium`. The range may then hold anything.
     fn append(
         &self,
         segment: SegmentId,
@@ -100,10 +169,12 @@ pub trait Medium {
         buffer: Arc<AlignedBuffer>,
     ) -> impl Future<Output = Result<()>>;
 
-    /// Fills the buffer from `offset` of `segment`. Bytes never written read as anything.
+    /// Fills the buffer from `offset` of `segment`. Offset and length are multiples of the read
+    /// unit, and the range lies within the segment. Bytes that were never written since the last
+    /// discard may have any value.
     ///
     /// # Errors
-    /// `Medium`; the buffer's content is then unspecified.
+    /// `Medium`. The buffer's content is then unspecified.
     fn read(
         &self,
         segment: SegmentId,
@@ -114,26 +185,27 @@ pub trait Medium {
     /// Makes every completed append, discard and superblock write durable.
     ///
     /// # Errors
-    /// `Medium`: what was not durable before must be taken as lost; never retry it as if nothing
-    /// had happened.
+    /// `Medium`. See [Failures](Medium#failures).
     fn sync(&self) -> impl Future<Output = Result<()>>;
 
-    /// Gives a segment's space back; its bytes then read as anything.
+    /// Frees the space of a segment, whose bytes may then have any value. A medium without discard
+    /// does nothing.
     ///
     /// # Errors
-    /// `Medium`.
+    /// `Medium`. The bytes may then have any value too.
     fn discard(&self, segment: SegmentId) -> impl Future<Output = Result<()>>;
 
-    /// Reads superblock slot 0 or 1: [`SUPERBLOCK_BYTES`] bytes, zeroes where none was written.
+    /// Reads superblock slot 0 or 1: [`SUPERBLOCK_BYTES`] bytes, or zeroes if the slot was never
+    /// written.
     ///
     /// # Errors
     /// `Medium`.
     fn read_superblock(&self, slot: u32) -> impl Future<Output = Result<AlignedBuffer>>;
 
-    /// Writes superblock slot 0 or 1 ([`SUPERBLOCK_BYTES`] bytes). Not durable before a sync.
+    /// Writes superblock slot 0 or 1, [`SUPERBLOCK_BYTES`] bytes. Not durable before a sync.
     ///
     /// # Errors
-    /// `Medium`.
+    /// `Medium`. The slot may then hold anything; the other one is unchanged.
     fn write_superblock(&self, slot: u32, bytes: AlignedBuffer)
     -> impl Future<Output = Result<()>>;
 }

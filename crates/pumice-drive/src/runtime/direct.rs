@@ -1,12 +1,12 @@
-//! The first attempt at a socket operation: a system call that does not block, made at once.
+//! The first attempt at a socket operation: an immediate system call that does not block.
 //!
-//! A send nearly always finds room and, under load, a receive finds bytes; then the task goes on
-//! without a trip through the loop. An echo over a unix socket took 9.1-9.5 us a message instead
-//! of 9.8-10.3 at depth 1, 5.0-6.5 instead of 7.1-9.6 with 16 messages in the socket (io_uring,
-//! both ends pinned to one CPU).
+//! A send nearly always finds room and, under load, a receive finds bytes; the task then continues
+//! without a trip through the loop. An echo over a Unix socket took 9.1-9.5 us per message instead
+//! of 9.8-10.3 at depth 1, and 5.0-6.5 us instead of 7.1-9.6 with 16 messages in the socket
+//! (io_uring, both ends pinned to one CPU).
 //!
-//! Invariant: between two turns of the loop at most [`ATTEMPTS_PER_TURN`] attempts are made, so
-//! that a task whose socket never blocks cannot keep the others from running.
+//! Invariant: at most [`ATTEMPTS_PER_TURN`] attempts are made between two turns of the loop, so a
+//! task whose socket never blocks cannot starve the other tasks.
 
 use std::cell::Cell;
 use std::io;
@@ -16,11 +16,11 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-/// Attempts between two turns; those beyond go through the loop. Arbitrary, of the order of the
-/// polls between two turns.
+/// Attempts between two turns. Further operations go through the loop. Arbitrary, of the order of
+/// the polls between two turns.
 const ATTEMPTS_PER_TURN: u32 = 32;
 
-/// The attempts that are left until the next turn.
+/// The number of attempts left until the next turn.
 pub(super) struct Direct(Cell<u32>);
 
 impl Direct {
@@ -28,12 +28,12 @@ impl Direct {
         Self(Cell::new(ATTEMPTS_PER_TURN))
     }
 
-    /// Called in each turn.
+    /// Resets the number of attempts. Called in each turn.
     pub(super) fn refill(&self) {
         self.0.set(ATTEMPTS_PER_TURN);
     }
 
-    /// Receives what is there; `None` if the driver has to wait for it.
+    /// Receives available bytes. Returns `None` if the driver must wait for them.
     pub(super) fn receive(
         &self,
         socket: &Arc<OwnedFd>,
@@ -42,7 +42,7 @@ impl Direct {
         self.attempt(|| Ok(rustix::net::recv(socket, target, RecvFlags::DONTWAIT)?.0))
     }
 
-    /// Sends what there is room for; `None` if the driver has to wait for some.
+    /// Sends as many bytes as there is room for. Returns `None` if the driver must wait for room.
     pub(super) fn send(&self, socket: &Arc<OwnedFd>, source: &[u8]) -> Option<io::Result<usize>> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         self.attempt(|| rustix::net::send(socket, source, flags))

@@ -1,13 +1,13 @@
-//! Tasks and the queue of those that can go on.
+//! Tasks and the queue of ready tasks.
 //!
 //! Invariants:
 //! * Ready tasks run in the order in which they were woken, and a task is queued at most once.
-//! * A task's future is polled and dropped without any borrow of the executor held, so that it can
-//!   spawn, wake and drop whatever it likes.
-//! * A slot keeps its waker for the tasks that follow in it. A waker that outlives its task can
-//!   thus cause one needless poll of a successor, never a lost or a wrong one.
+//! * A task's future is polled and dropped while no borrow of the executor is held, so it can
+//!   spawn, wake and drop anything.
+//! * A slot keeps its waker for the later tasks in it. A waker that outlives its task can therefore
+//!   cause one needless poll of a successor, but never a lost or a wrong one.
 //!
-//! Deliberately knows neither time nor I/O, and never blocks: the loop that does is in
+//! The executor knows neither time nor I/O, and never blocks: the loop that does is
 //! [`super::Runtime::block_on`].
 
 use std::cell::{Cell, RefCell};
@@ -25,14 +25,14 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Names the future that `block_on` was given among the spawned tasks.
+/// The index of the future that was passed to `block_on`, among those of the spawned tasks.
 pub(super) const ROOT: usize = usize::MAX;
 
-/// The side of the executor that any thread may touch: what has been woken, and whether the loop
+/// The part of the executor that any thread may access: the woken tasks, and whether the loop
 /// sleeps.
 pub(super) struct Shared {
     queue: Mutex<Woken>,
-    /// Made readable to end the loop's sleep; absent where no thread ever blocks.
+    /// Becomes readable to end the loop's sleep. Absent if no thread ever blocks.
     alarm: Option<OwnedFd>,
 }
 
@@ -44,7 +44,7 @@ struct Woken {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Woken> {
-        // Nothing in a critical section can panic half-way, so a poisoned queue is a whole one.
+        // No critical section can panic halfway, so a poisoned queue is intact.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -54,25 +54,25 @@ impl Shared {
         let parked = mem::take(&mut woken.parked);
         drop(woken);
         if parked && let Some(alarm) = &self.alarm {
-            // Fails only if the counter is about to overflow, and then it is readable anyway.
+            // Fails only if the counter would overflow, and then the alarm is readable anyway.
             let _ = rustix::io::write(alarm, &1u64.to_ne_bytes());
         }
     }
 
     /// Announces that the loop is about to block: from now on a wake makes the alarm readable.
-    /// False if something is ready already.
+    /// Returns false if a task is already ready.
     pub(super) fn park(&self) -> bool {
         let mut woken = self.lock();
         woken.parked = woken.tasks.is_empty();
         woken.parked
     }
 
-    /// Ends what [`Shared::park`] began; called before the loop itself wakes anything.
+    /// Ends the effect of [`Shared::park`]. Called before the loop itself wakes a task.
     pub(super) fn unpark(&self) {
         self.lock().parked = false;
     }
 
-    /// The descriptor to wait on while parked.
+    /// Returns the descriptor to wait on while parked.
     pub(super) fn alarm(&self) -> Option<BorrowedFd<'_>> {
         self.alarm.as_ref().map(AsFd::as_fd)
     }
@@ -80,7 +80,7 @@ impl Shared {
     /// Makes the alarm unreadable again.
     pub(super) fn silence(&self) {
         if let Some(alarm) = &self.alarm {
-            // It does not block: EAGAIN only says that there was nothing to silence.
+            // Does not block: EAGAIN only means that the alarm was not readable.
             let _ = rustix::io::read(alarm, &mut [0u8; 8]);
         }
     }
@@ -104,11 +104,11 @@ impl Wake for TaskWaker {
     }
 }
 
-/// A place for one task after another, or for the root future.
+/// Holds one task after another, or the root future.
 struct Slot {
     flag: Arc<TaskWaker>,
     waker: Waker,
-    /// Absent while the task is being polled and once it has ended.
+    /// Absent while the task is being polled and after it has ended.
     task: Cell<Option<Task>>,
 }
 
@@ -141,7 +141,7 @@ pub(super) struct Executor {
     shared: Arc<Shared>,
     root: Slot,
     tasks: RefCell<Slots>,
-    /// The front of the ready queue, taken over from `shared` in one go.
+    /// The front of the ready queue, taken from `shared` as a whole.
     ready: RefCell<VecDeque<usize>>,
     yielded: RefCell<Vec<Waker>>,
     running: Cell<bool>,
@@ -157,7 +157,7 @@ impl Drop for Running<'_> {
 }
 
 impl Executor {
-    /// An executor; `alarm` says whether its loop can sleep and be woken by other threads.
+    /// Creates an executor. With `alarm`, its loop can sleep and be woken by other threads.
     pub(super) fn new(alarm: bool) -> std::io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let alarm = if alarm { Some(eventfd(0, flags)?) } else { None };
@@ -190,17 +190,17 @@ impl Executor {
         slot.waker.wake_by_ref();
     }
 
-    /// Begins a run and queues the root future.
+    /// Starts a run and queues the root future.
     ///
     /// # Panics
-    /// If a run is under way: an own bug.
+    /// If a run is in progress.
     pub(super) fn enter(&self) -> Running<'_> {
         assert!(!self.running.replace(true), "block_on inside block_on");
         self.root.waker.wake_by_ref();
         Running(self)
     }
 
-    /// Takes the next ready task, or [`ROOT`], off the queue.
+    /// Removes the next ready task, or [`ROOT`], from the queue and returns it.
     pub(super) fn next(&self) -> Option<usize> {
         let mut ready = self.ready.borrow_mut();
         if ready.is_empty() {
@@ -214,16 +214,19 @@ impl Executor {
         self.root.poll(root)
     }
 
-    /// Polls a task that [`Executor::next`] named.
+    /// Polls a task that [`Executor::next`] returned.
     pub(super) fn poll_task(&self, index: usize) {
         let slot = self.tasks.borrow().slots[index].clone();
         let Some(mut task) = slot.task.take() else {
-            // Woken after its end; the next task of this slot must be able to be queued.
+            // Woken after its end. The next task of this slot must be able to enter the queue.
             slot.off_queue();
             return;
         };
         match slot.poll(task.as_mut()) {
-            Poll::Pending => slot.task.set(Some(task)),
+            Poll::Pending => {
+                let other = slot.task.replace(Some(task));
+                assert!(other.is_none(), "a slot was reused while its task was polled");
+            }
             Poll::Ready(()) => {
                 drop(task);
                 self.tasks.borrow_mut().free.push(index);
@@ -231,7 +234,8 @@ impl Executor {
         }
     }
 
-    /// Lets every other ready task, and then the kernel, go first.
+    /// Lets every other ready task run, and then the kernel complete operations, before this task
+    /// continues.
     pub(super) async fn yield_now(&self) {
         let mut yielded = false;
         poll_fn(|context| {
@@ -256,7 +260,7 @@ impl Executor {
         }
     }
 
-    /// Drops every task, also those that dropping spawns.
+    /// Drops every task, including tasks that dropping spawns.
     pub(super) fn drop_tasks(&self) {
         assert!(!self.running.get(), "tasks dropped while they run");
         let mut index = 0;

@@ -1,11 +1,11 @@
-//! The single-threaded executor and what wakes it: the file medium and the sockets of the servers
-//! run on it, on one thread, and a simulation runs on it in virtual time.
+//! A single-threaded executor with I/O and time. Drives, the file medium and the servers' sockets
+//! run on it, on one thread; a simulation runs on it in virtual time.
 //!
-//! * `executor`: tasks and the queue of those that can go on.
-//! * `timers`: the clock, real or virtual, and who waits for it.
+//! * `executor`: tasks and the queue of ready tasks.
+//! * `timers`: the clock, real or virtual, and the tasks that wait for it.
 //! * `uring`: I/O through io_uring.
 //! * `direct`: the first attempt at a socket operation, without the kernel's queues.
-//! * `threads`: I/O where io_uring is not to be had.
+//! * `threads`: I/O without io_uring.
 //!
 //! ```text
 //! loop: run ready tasks until none is left      (every POLLS_PER_TURN polls: a turn that
@@ -14,8 +14,10 @@
 //!             in one system call
 //! ```
 //!
-//! It deliberately has no worker threads of its own, no priorities and no knowledge of what it
-//! runs. A simulated runtime does no I/O.
+//! The runtime has no worker threads of its own, no priorities and no knowledge of its tasks. A
+//! simulated runtime does no I/O.
+
+#![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -29,7 +31,7 @@ use std::task::Poll;
 use rustix::fd::OwnedFd;
 use rustix::net::Shutdown;
 
-use crate::base::{AlignedBuffer, Clock, Error, Result};
+use crate::base::{AlignedBuffer, Clock, OsContext, Result};
 
 mod direct;
 mod executor;
@@ -38,6 +40,7 @@ mod timers;
 mod uring;
 
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "patterns of test data")]
 mod tests;
 
 use executor::{Executor, ROOT};
@@ -45,19 +48,19 @@ use threads::Threads;
 use timers::Timers;
 use uring::Uring;
 
-/// Polls after which I/O and timers are looked at although tasks are still ready. Large enough
-/// that a burst of tasks shares one submission, small enough that nobody starves; arbitrary
-/// within that.
+/// Polls after which the loop handles I/O and timers although tasks are still ready. Large enough
+/// that a burst of tasks shares one submission, small enough that no task starves; arbitrary within
+/// these bounds.
 const POLLS_PER_TURN: u32 = 64;
 
-/// How a runtime does its I/O.
+/// The way in which a runtime does I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// io_uring if the kernel allows it, else threads, with a warning that says why.
+    /// io_uring if the kernel supports it; otherwise threads, with a warning in the log.
     Auto,
     /// io_uring, Linux 5.11 or later.
     Uring,
-    /// Blocking calls on a pool of threads, `poll` for sockets. Works everywhere; slow.
+    /// Blocking calls on a pool of threads, and `poll` for sockets. Works everywhere, but slower.
     Threads,
 }
 
@@ -68,7 +71,7 @@ enum Driver {
 }
 
 struct Inner {
-    // Dropped first: the ring names the executor's alarm.
+    // Dropped first, because the ring uses the executor's alarm.
     driver: Driver,
     executor: Executor,
     timers: Timers,
@@ -81,31 +84,30 @@ impl Inner {
     }
 }
 
-/// A handle of a single-threaded executor; clones are the same executor.
+/// A handle to a single-threaded executor. Clones refer to the same executor.
 ///
-/// Tasks that still wait when the last run ends are kept for the next run. As they usually hold a
-/// clone of the runtime they keep it alive: [`Runtime::drop_tasks`] ends that.
+/// Tasks that still wait when a run ends are kept for the next run. They usually hold a clone of
+/// the runtime and so keep it alive; [`Runtime::drop_tasks`] breaks that cycle.
 ///
-/// **Descriptors** are kept open, and buffers kept, until the kernel is done with them, also when
-/// the future of an operation is dropped. A dropped read, write, sync or punch still runs to its
-/// end; a dropped accept, receive or send is cancelled: it moves nothing that comes later, but what
-/// had come already may be lost with it.
-/// Sockets must be in blocking mode, as they are created.
+/// **Descriptors and buffers** are kept until the kernel no longer uses them, even if the future of
+/// an operation is dropped. A dropped read, write, sync or punch still runs to completion. A
+/// dropped accept, receive or send is cancelled: it moves no later bytes, but bytes that had
+/// already arrived may be lost with it. Sockets must be in blocking mode, as they are created.
 #[derive(Clone)]
 pub struct Runtime(Rc<Inner>);
 
 impl Runtime {
-    /// A runtime on real time.
+    /// Creates a runtime on real time.
     ///
     /// # Errors
-    /// The operating system's if it has no descriptor or memory left, or if [`Backend::Uring`] is
-    /// asked for and refused.
+    /// The operating system's if descriptors or memory are exhausted, or if [`Backend::Uring`] is
+    /// requested and not available.
     pub fn new(backend: Backend) -> Result<Runtime> {
         let driver = match backend {
             Backend::Threads => Driver::Threads(Threads::new()),
-            Backend::Uring => Driver::Uring(Box::new(
-                Uring::new().map_err(|error| Error::os("cannot set io_uring up", error))?,
-            )),
+            Backend::Uring => {
+                Driver::Uring(Box::new(Uring::new().os_context(|| "cannot set up io_uring")?))
+            }
             Backend::Auto => match Uring::new() {
                 Ok(uring) => Driver::Uring(Box::new(uring)),
                 Err(error) => {
@@ -114,19 +116,19 @@ impl Runtime {
                 }
             },
         };
-        let executor =
-            Executor::new(true).map_err(|error| Error::os("cannot create an eventfd", error))?;
+        let executor = Executor::new(true).os_context(|| "cannot create an eventfd")?;
         Ok(Runtime(Rc::new(Inner::new(driver, executor, Timers::real()))))
     }
 
-    /// A runtime on virtual time, which starts at 0 and moves only when no task can go on. The
-    /// same program polls in the same order in every run. I/O is refused as unsupported.
+    /// Creates a runtime on virtual time, which starts at 0 and moves only when no task is ready. A
+    /// program polls its tasks in the same order in every run. I/O fails as unsupported.
     pub fn simulated() -> Runtime {
-        let executor = Executor::new(false).expect("an executor without an alarm needs nothing");
+        let executor =
+            Executor::new(false).expect("an executor without an alarm needs no descriptor");
         Runtime(Rc::new(Inner::new(Driver::Simulated, executor, Timers::simulated())))
     }
 
-    /// `io_uring`, `threads` or `simulated`.
+    /// Returns `io_uring`, `threads` or `simulated`.
     pub fn backend_name(&self) -> &'static str {
         match self.0.driver {
             Driver::Uring(_) => "io_uring",
@@ -135,18 +137,18 @@ impl Runtime {
         }
     }
 
-    /// Starts a task. It runs while some `block_on` runs, first when all that is ready now has
-    /// run.
+    /// Starts a task. It runs during [`Runtime::block_on`], for the first time after all tasks that
+    /// are ready now.
     pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         self.0.executor.spawn(Box::pin(task));
     }
 
-    /// Runs `future` and all tasks until `future` ends. Tasks that have not ended stay for the
-    /// next run.
+    /// Runs `future` and all tasks until `future` completes. Unfinished tasks remain for the next
+    /// run.
     ///
     /// # Panics
-    /// If called from a task of this runtime; on virtual time, if `future` waits for something
-    /// that can never happen.
+    /// If called from a task of this runtime; on virtual time, if `future` waits for an event that
+    /// can never happen.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let executor = &self.0.executor;
         let mut future = pin!(future);
@@ -170,7 +172,7 @@ impl Runtime {
         }
     }
 
-    /// Ends all tasks by dropping them.
+    /// Drops all tasks.
     ///
     /// # Panics
     /// If called from a task of this runtime.
@@ -178,13 +180,13 @@ impl Runtime {
         self.0.executor.drop_tasks();
     }
 
-    /// Lets every other task that is ready, and I/O that has completed, go first.
+    /// Lets every other ready task, and every task whose I/O has completed, run first.
     pub async fn yield_now(&self) {
         self.0.executor.yield_now().await;
     }
 
-    /// Runs `future` for at most `ns` nanoseconds; `None` if it has not ended then. At the
-    /// deadline `future` has precedence.
+    /// Runs `future` for at most `ns` nanoseconds. Returns `None` if it has not completed by then.
+    /// At the deadline, `future` has precedence.
     pub async fn timeout<T>(&self, ns: u64, future: impl Future<Output = T>) -> Option<T> {
         let mut sleep = pin!(self.0.timers.sleep(ns));
         let mut future = pin!(future);
@@ -195,13 +197,13 @@ impl Runtime {
         .await
     }
 
-    /// How often I/O and timers have been looked at. What happens between two turns happens within
-    /// some tens of polls, without any wait.
+    /// Returns how many times the loop has handled I/O and timers. Between two turns, the loop
+    /// polls at most some tens of tasks and never waits.
     pub fn turns(&self) -> u64 {
         self.0.turns.get()
     }
 
-    /// Looks at I/O and timers when no task is ready, and waits for them if nobody yielded.
+    /// Handles I/O and timers when no task is ready, and waits for them unless a task yielded.
     fn idle(&self) {
         if self.0.executor.has_yielded() {
             self.turn(Some(0));
@@ -225,7 +227,7 @@ impl Runtime {
     }
 }
 
-/// Hands an operation to the driver; a simulated one answers `$refusal`.
+/// Passes an operation to the driver. A simulated driver returns `$refusal`.
 macro_rules! on_driver {
     ($runtime:expr, $call:ident($($argument:expr),*), $refusal:expr) => {
         match &$runtime.0.driver {
@@ -240,11 +242,11 @@ fn refused<T>() -> io::Result<T> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "a simulated runtime does no I/O"))
 }
 
-/// Input and output. An operation begins when its future is first polled; those of one descriptor
-/// may be carried out in any order.
+/// Input and output. An operation starts when its future is first polled. Operations on one
+/// descriptor may be executed in any order.
 impl Runtime {
-    /// Fills the buffer from `offset` in the file; gives the number of bytes read, which is less
-    /// than the buffer's length at the end of the file, and may be less anywhere.
+    /// Fills the buffer from `offset` in the file. Returns the number of bytes read, which is less
+    /// than the buffer's length at the end of the file and may be less anywhere.
     ///
     /// # Errors
     /// Those of `pread`, `Interrupted` among them.
@@ -257,9 +259,9 @@ impl Runtime {
         on_driver!(self, read_at(file, offset, buffer), (buffer, refused()))
     }
 
-    /// Writes the buffer, which others may read meanwhile, at `offset` in the file; gives the
-    /// number of bytes written, which may be less than the buffer's length. Durable only after
-    /// [`Runtime::sync_data`].
+    /// Writes the buffer, which others may read meanwhile, at `offset` in the file. Returns the
+    /// number of bytes written, which may be less than the buffer's length. The bytes are durable
+    /// only after [`Runtime::sync_data`].
     ///
     /// # Errors
     /// Those of `pwrite`, `Interrupted` among them.
@@ -272,21 +274,20 @@ impl Runtime {
         on_driver!(self, write_at(file, offset, buffer), refused())
     }
 
-    /// Makes durable what had been written when this was called, and the size of the file
-    /// (`fdatasync`).
+    /// Makes all completed writes and the size of the file durable (`fdatasync`).
     ///
     /// # Errors
-    /// Those of `fdatasync`: what was written since the last success may then be lost, also if
-    /// another call succeeds.
+    /// Those of `fdatasync`. Writes since the last success may then be lost, even if a later call
+    /// succeeds.
     pub async fn sync_data(&self, file: &Arc<OwnedFd>) -> io::Result<()> {
         on_driver!(self, sync_data(file), refused())
     }
 
-    /// Gives the space of `len` bytes at `offset` back; they then read as zeroes, and the size of
-    /// the file stays.
+    /// Frees the space of `len` bytes at `offset`. They then read as zeroes, and the size of the
+    /// file does not change.
     ///
     /// # Errors
-    /// Those of `fallocate`: `Unsupported` if the file system or device cannot.
+    /// Those of `fallocate`; `Unsupported` if the file system or device does not support it.
     pub async fn punch_hole(&self, file: &Arc<OwnedFd>, offset: u64, len: u64) -> io::Result<()> {
         on_driver!(self, punch_hole(file, offset, len), refused())
     }
@@ -299,8 +300,8 @@ impl Runtime {
         on_driver!(self, accept(listener), refused())
     }
 
-    /// Waits until a read of `file`, which is not on a disk, would not block: something is there,
-    /// the end, or an error, which the read then gives.
+    /// Waits until a read of `file`, which is not a regular file, would not block: because of data,
+    /// the end of the file, or an error that the read will return.
     ///
     /// # Errors
     /// Those of `poll`; `Interrupted` by [`Runtime::interrupt`].
@@ -308,14 +309,14 @@ impl Runtime {
         on_driver!(self, readable(file), refused())
     }
 
-    /// Waits for bytes and puts them into `buffer[range]`; gives their number: at least one, or 0
-    /// if the other side will send no more or the range is empty.
+    /// Waits for bytes and stores them in `buffer[range]`. Returns their number: at least one, or 0
+    /// if the peer will send no more or the range is empty.
     ///
     /// # Errors
     /// Those of `recv`.
     ///
     /// # Panics
-    /// If the range does not lie in the buffer.
+    /// If the range does not lie within the buffer.
     pub async fn receive(
         &self,
         socket: &Arc<OwnedFd>,
@@ -325,8 +326,8 @@ impl Runtime {
         on_driver!(self, receive(socket, buffer, range), (buffer, refused()))
     }
 
-    /// Ends with `Interrupted`, without taking anything, whatever waits now to read or receive from
-    /// `socket` or to accept on it. What had already arrived is returned as usual.
+    /// Ends every operation that waits to read or receive from `socket`, or to accept on it, with
+    /// `Interrupted`. Bytes that had already arrived are returned as usual, and no bytes are lost.
     pub fn interrupt(&self, socket: &Arc<OwnedFd>) {
         match &self.0.driver {
             Driver::Uring(uring) => uring.interrupt(socket),
@@ -335,14 +336,14 @@ impl Runtime {
         }
     }
 
-    /// Sends `buffer[range]`; gives the number of bytes taken, which may be less. Sends of one
-    /// socket go out in order only if each is awaited before the next.
+    /// Sends `buffer[range]`. Returns the number of bytes sent, which may be less. Sends on one
+    /// socket are in order only if each is awaited before the next.
     ///
     /// # Errors
     /// Those of `send`; `BrokenPipe` without a signal.
     ///
     /// # Panics
-    /// If the range does not lie in the buffer.
+    /// If the range does not lie within the buffer.
     pub async fn send(
         &self,
         socket: &Arc<OwnedFd>,
@@ -352,14 +353,14 @@ impl Runtime {
         on_driver!(self, send(socket, buffer, range), (buffer, refused()))
     }
 
-    /// As [`Runtime::receive`], into a buffer that is aligned: for payloads that are long enough to
-    /// be received straight to where they belong.
+    /// Like [`Runtime::receive`], into an aligned buffer: for payloads that are long enough to be
+    /// received directly into their final buffer.
     ///
     /// # Errors
     /// Those of `recv`.
     ///
     /// # Panics
-    /// If the range does not lie in the buffer.
+    /// If the range does not lie within the buffer.
     pub async fn receive_aligned(
         &self,
         socket: &Arc<OwnedFd>,
@@ -369,13 +370,13 @@ impl Runtime {
         on_driver!(self, receive_aligned(socket, buffer, range), (buffer, refused()))
     }
 
-    /// As [`Runtime::send`], from a buffer that others may read meanwhile.
+    /// Like [`Runtime::send`], from a buffer that others may read meanwhile.
     ///
     /// # Errors
     /// Those of `send`; `BrokenPipe` without a signal.
     ///
     /// # Panics
-    /// If the range does not lie in the buffer.
+    /// If the range does not lie within the buffer.
     pub async fn send_shared(
         &self,
         socket: &Arc<OwnedFd>,
@@ -391,14 +392,14 @@ impl Clock for Runtime {
         self.0.timers.now_ns()
     }
 
-    /// The time counts from this call, not from the first poll.
+    /// The time counts from this call rather than from the first poll.
     fn sleep_ns(&self, ns: u64) -> impl Future<Output = ()> {
         self.0.timers.sleep(ns)
     }
 }
 
-/// Ends all traffic of a socket both ways: receives and accepts that wait on it end, sends fail.
+/// Shuts a socket down in both directions: pending receives and accepts end, and sends fail.
 pub fn shutdown_socket(socket: &OwnedFd) {
-    // Fails only for a socket that has no traffic to end.
+    // Fails only for a socket that is not connected.
     let _ = rustix::net::shutdown(socket, Shutdown::Both);
 }

@@ -2,8 +2,8 @@
 //! deterministic.
 //!
 //! Method: each body runs on every runtime of `real_runtimes`; io_uring is left out where the
-//! kernel refuses it. What must not happen (a dropped receive that takes a message) is provoked by
-//! order, never by sleeping.
+//! kernel refuses it. Forbidden outcomes (a dropped receive that takes a message) are provoked by
+//! the order of calls, never by sleeping.
 
 #![allow(clippy::disallowed_methods, reason = "timeouts are measured in real time")]
 
@@ -252,7 +252,7 @@ fn a_dropped_receive_takes_nothing_and_frees_what_it_held() {
                     let mut receive = pin!(runtime.receive(&server, vec![0; 64], 0..64));
                     assert!(poll_once(&mut receive).await.is_none());
                     if round % 2 == 0 {
-                        // Half of them are under way in the kernel when they are dropped.
+                        // Half of them are in progress in the kernel when they are dropped.
                         runtime.yield_now().await;
                     }
                 }
@@ -293,7 +293,7 @@ fn a_file_is_readable_when_there_is_something_or_the_end() {
             shutdown_socket(&far);
             readable.await.unwrap();
             let mut readable = pin!(runtime.readable(&near));
-            while let None = poll_once(&mut readable).await {
+            while poll_once(&mut readable).await.is_none() {
                 runtime.yield_now().await;
             }
         });
@@ -355,7 +355,7 @@ fn dropping_a_ring_ends_what_was_queued_and_what_was_leaked() {
     assert_eq!(Arc::strong_count(&server), 1);
 }
 
-/// A long write goes on while its thread is busy with something else.
+/// A long write continues while its thread is busy.
 #[test]
 fn long_operations_are_submitted_at_once() {
     let Ok(runtime) = Runtime::new(Backend::Uring) else { return };
@@ -449,13 +449,13 @@ fn a_timeout_ends_what_would_never_end() {
             assert_eq!(runtime.timeout(FOREVER_NS, async { 7 }).await, Some(7));
             assert_eq!(runtime.timeout(0, pending::<()>()).await, None);
             assert_eq!(runtime.timeout(u64::MAX, runtime.yield_now()).await, Some(()));
-            assert_eq!(runtime.0.timers.next_ns(), None, "no timer is left behind");
+            assert_eq!(runtime.0.timers.next_ns(), None, "no timer is left");
         });
     }
 }
 
-/// Lets tasks sleep for these many milliseconds; gives the order in which they went on, and the
-/// nanoseconds between the first task's start and the last's.
+/// Lets tasks sleep for these numbers of milliseconds. Returns the order in which they continued,
+/// and the nanoseconds between the first task's start and the last one's.
 fn order_of_sleepers(runtime: &Runtime, delays_ms: &[u64]) -> (Vec<u64>, u64) {
     let fired = Rc::new(RefCell::new(Vec::new()));
     let started = Rc::new(RefCell::new(Vec::new()));
@@ -656,7 +656,7 @@ fn virtual_time_costs_no_time_and_does_no_input_or_output() {
     assert!(start.elapsed() < Duration::from_secs(60));
 }
 
-/// Runs tasks that sleep, yield, spawn and time out at random; tells who went on when.
+/// Runs tasks that sleep, yield, spawn and time out at random. Returns which task continued when.
 fn random_run(seed: u64) -> Vec<(u64, u32)> {
     let runtime = Runtime::simulated();
     let log = Rc::new(RefCell::new(Vec::new()));
@@ -691,7 +691,7 @@ fn the_same_program_runs_the_same_way() {
     assert!(first != random_run(1000), "the log says something about the run");
 }
 
-/// A sleep counts from when it was asked for, also if nobody looks at it before it is over.
+/// A sleep counts from its creation, even if it is first polled after its deadline.
 #[test]
 fn a_sleep_that_is_looked_at_too_late_is_over() {
     let runtime = Runtime::simulated();

@@ -1,11 +1,11 @@
 //! I/O without io_uring: blocking system calls for files, `poll` for sockets.
 //!
-//! A file operation is one blocking call on a thread of the `blocking` crate's pool; a socket
-//! operation is tried on the runtime's own thread and waits in the loop's `poll` until it can go
-//! on. So a receive that nobody waits for any more takes nothing from the socket, and idle
-//! connections occupy no threads.
+//! A file operation is one blocking call on a thread of the `blocking` crate's pool. A socket
+//! operation is attempted on the runtime's own thread and waits in the loop's `poll` until the
+//! socket is ready. A receive whose future was dropped therefore takes nothing from the socket, and
+//! idle connections occupy no threads.
 //!
-//! Simple and correct; deliberately not fast. No limit but the pool's own (500 threads).
+//! This backend is simple rather than fast. The only limit is the pool's own (500 threads).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ use super::direct::Direct;
 use super::executor::Shared;
 use crate::base::AlignedBuffer;
 
-/// A task that waits until something can be done with a socket.
+/// A task that waits for a socket to become ready.
 struct Interest {
     socket: Arc<OwnedFd>,
     flags: PollFlags,
@@ -34,7 +34,7 @@ struct Interest {
     is_interrupted: bool,
 }
 
-/// The sockets that tasks of one runtime wait for.
+/// The sockets for which tasks of one runtime wait.
 pub(super) struct Threads {
     direct: Direct,
     interests: RefCell<BTreeMap<u64, Interest>>,
@@ -46,8 +46,8 @@ impl Threads {
         Self { direct: Direct::new(), interests: RefCell::default(), tickets: Cell::new(0) }
     }
 
-    /// Waits up to `timeout_ns` for something to happen (`None`: for ever; 0: not at all) and
-    /// wakes the tasks whose socket can go on.
+    /// Waits up to `timeout_ns` for an event (`None`: without limit; 0: not at all) and wakes the
+    /// tasks whose sockets are ready.
     pub(super) fn turn(&self, shared: &Shared, timeout_ns: Option<u64>) {
         self.direct.refill();
         let park = timeout_ns != Some(0) && shared.park();
@@ -63,15 +63,15 @@ impl Threads {
         }
     }
 
-    /// The tickets of the sockets that are ready, in the order in which tasks asked.
+    /// Returns the tickets of the ready sockets, in the order in which tasks began to wait.
     fn poll(&self, shared: &Shared, timeout_ns: Option<u64>) -> Vec<u64> {
         let interests = self.interests.borrow();
         if interests.is_empty() && timeout_ns == Some(0) {
             return Vec::new();
         }
         let timeout = timeout_ns.map(|ns| Timespec {
-            tv_sec: (ns / 1_000_000_000) as i64,
-            tv_nsec: (ns % 1_000_000_000) as _,
+            tv_sec: (ns / 1_000_000_000).cast_signed(),
+            tv_nsec: (ns % 1_000_000_000).cast_signed(),
         });
         let sockets =
             interests.values().map(|i| PollFd::from_borrowed_fd(i.socket.as_fd(), i.flags));
@@ -79,7 +79,7 @@ impl Threads {
         let mut descriptors: Vec<_> = sockets.chain(alarm).collect();
         match poll(&mut descriptors, timeout.as_ref()) {
             Ok(_) => {}
-            // The caller turns again.
+            // The caller starts another turn.
             Err(Errno::INTR | Errno::AGAIN | Errno::NOMEM) => return Vec::new(),
             Err(error) => panic!("poll failed: {error}"),
         }
@@ -90,7 +90,7 @@ impl Threads {
         answers.filter(|(_, answer)| !answer.revents().is_empty()).map(|(&key, _)| key).collect()
     }
 
-    /// Interrupts what waits to receive from or accept on `socket`.
+    /// Interrupts the operations that wait to receive from or accept on `socket`.
     pub(super) fn interrupt(&self, socket: &Arc<OwnedFd>) {
         let mut woken = Vec::new();
         for interest in self.interests.borrow_mut().values_mut() {
@@ -99,11 +99,11 @@ impl Threads {
                 woken.push(interest.waker.clone());
             }
         }
-        // Without the borrow: a waker may be anyone's.
+        // No borrow is held: a foreign waker may run any code.
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Waits until `flags` may hold for the socket; an error of the socket counts too.
+    /// Waits until `flags` may hold for the socket. An error of the socket counts too.
     ///
     /// # Errors
     /// `Interrupted` by [`Self::interrupt`].
@@ -154,8 +154,8 @@ impl Threads {
 
     pub(super) async fn accept(&self, listener: &Arc<OwnedFd>) -> io::Result<OwnedFd> {
         loop {
-            // A blocking listener offers no other way to ask whether accepting would block. Linux
-            // keeps a connection that its client gave up, so what is ready remains ready.
+            // A blocking listener has no other test for whether accepting would block. Linux keeps
+            // a connection that its client has closed, so a ready listener remains ready.
             self.ready(listener, PollFlags::IN).await?;
             match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
                 Err(Errno::INTR | Errno::AGAIN) => {}
@@ -231,7 +231,7 @@ impl Threads {
     }
 }
 
-/// Runs `call` on the pool to its end, even if this future is dropped.
+/// Runs `call` on the pool to completion, even if this future is dropped.
 async fn unblock<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
     struct Detached<T>(Option<blocking::Task<T>>);
     impl<T> Drop for Detached<T> {
@@ -249,7 +249,7 @@ async fn unblock<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -
     .await
 }
 
-/// Waits for a socket; forgets the wish when dropped.
+/// Waits for a socket. Dropping it ends the wait.
 struct Ready<'a> {
     threads: &'a Threads,
     socket: &'a Arc<OwnedFd>,
@@ -264,7 +264,7 @@ impl Future for Ready<'_> {
         let mut interests = self.threads.interests.borrow_mut();
         if let Some(ticket) = self.ticket {
             return match interests.get_mut(&ticket) {
-                // Forgotten when this is dropped.
+                // Removed when this is dropped.
                 Some(Interest { is_interrupted: true, .. }) => {
                     Poll::Ready(Err(io::ErrorKind::Interrupted.into()))
                 }
@@ -279,7 +279,9 @@ impl Future for Ready<'_> {
         self.threads.tickets.set(ticket + 1);
         let (socket, waker) = (self.socket.clone(), context.waker().clone());
         let flags = self.flags;
-        interests.insert(ticket, Interest { socket, flags, waker, is_interrupted: false });
+        let interest = Interest { socket, flags, waker, is_interrupted: false };
+        let previous = interests.insert(ticket, interest);
+        assert!(previous.is_none(), "two waiting tasks share a ticket");
         drop(interests);
         self.ticket = Some(ticket);
         Poll::Pending

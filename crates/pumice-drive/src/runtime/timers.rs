@@ -1,11 +1,11 @@
-//! Time: the clock, real or virtual, and who waits for it.
+//! Time: the clock, real or virtual, and the tasks that wait for it.
 //!
-//! Invariant: timers fire in the order of their deadlines, and those of one deadline in the order
-//! in which they were set. On virtual time the clock moves only in [`Timers::advance`].
+//! Invariant: timers fire in the order of their deadlines; timers with equal deadlines fire in the
+//! order in which they were set. Virtual time moves only in [`Timers::advance`].
 //!
-//! The only place of the program that reads the operating system's clock for the core.
+//! Only this file reads the operating system's clock on behalf of the controller.
 
-#![allow(clippy::disallowed_methods, reason = "the one place that reads the real clock")]
+#![allow(clippy::disallowed_methods, reason = "the one file that reads the real clock")]
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -43,29 +43,29 @@ impl Timers {
         Self { source, waiting: RefCell::default(), tickets: Cell::new(0) }
     }
 
-    /// Nanoseconds since the clock was made.
+    /// Returns the nanoseconds since the clock was created.
     pub(super) fn now_ns(&self) -> u64 {
         match &self.source {
             // 2^64 ns are 584 years.
-            Source::Real(origin) => origin.elapsed().as_nanos() as u64,
+            Source::Real(origin) => u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX),
             Source::Virtual(now) => now.get(),
         }
     }
 
-    /// A future that ends `ns` nanoseconds after this call.
+    /// Returns a future that completes `ns` nanoseconds after this call.
     pub(super) fn sleep(&self, ns: u64) -> Sleep<'_> {
         let ticket = self.tickets.get();
         self.tickets.set(ticket + 1);
         Sleep { timers: self, key: (self.now_ns().saturating_add(ns), ticket), waiting: false }
     }
 
-    /// Nanoseconds until the earliest timer: 0 if it is due, `None` if there is none.
+    /// Returns the nanoseconds until the earliest timer: 0 if it is due, `None` if no timer is set.
     pub(super) fn next_ns(&self) -> Option<u64> {
         let deadline = self.waiting.borrow().keys().next()?.0;
         Some(deadline.saturating_sub(self.now_ns()))
     }
 
-    /// Wakes everyone whose deadline has come.
+    /// Wakes every task whose deadline has passed.
     pub(super) fn fire(&self) {
         let mut waiting = self.waiting.borrow_mut();
         if waiting.is_empty() {
@@ -79,22 +79,23 @@ impl Timers {
         }
     }
 
-    /// Moves virtual time to the earliest deadline. False if nobody waits for any.
+    /// Moves virtual time to the earliest deadline. Returns false if no task waits for one.
     ///
     /// # Panics
-    /// On real time, which nobody can move.
+    /// On real time.
     pub(super) fn advance(&self) -> bool {
         let Source::Virtual(now) = &self.source else { panic!("real time cannot be moved") };
         let Some((deadline, _)) = self.waiting.borrow().keys().next().copied() else {
             return false;
         };
-        // A sleep that nobody looked at in time is due now.
+        // A sleep that was first polled after its deadline is due now.
         now.set(deadline.max(now.get()));
+        debug_assert_eq!(self.next_ns(), Some(0), "the earliest timer is due");
         true
     }
 }
 
-/// Waits for a deadline; the timer is removed when this is dropped.
+/// Waits for a deadline. Dropping it removes the timer.
 pub(super) struct Sleep<'a> {
     timers: &'a Timers,
     key: Key,
@@ -105,8 +106,8 @@ impl Future for Sleep<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        // While the timer is in the map nobody but a late wake asks; looking there saves reading
-        // the clock and keeps the order of firing the order of waking.
+        // While the timer is in the map, only a spurious wake leads here. The map decides, which
+        // saves a reading of the clock and makes the order of firing the order of waking.
         let mut waiting = self.timers.waiting.borrow_mut();
         if self.waiting {
             return match waiting.get_mut(&self.key) {
@@ -117,7 +118,8 @@ impl Future for Sleep<'_> {
                 None => Poll::Ready(()),
             };
         }
-        waiting.insert(self.key, context.waker().clone());
+        let previous = waiting.insert(self.key, context.waker().clone());
+        assert!(previous.is_none(), "two timers share a ticket");
         drop(waiting);
         self.waiting = true;
         Poll::Pending

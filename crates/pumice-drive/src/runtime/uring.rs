@@ -6,16 +6,16 @@
 //!      \--future dropped--> Abandoned --completion--> free
 //! ```
 //!
-//! Invariants, on which the soundness of this file rests:
-//! * From the queueing of an entry to its completion the slot owns the buffer and the descriptor
-//!   the entry names, whatever becomes of the future; nobody touches the buffer meanwhile. A
-//!   shared buffer is owned with others: all of them, the kernel included, only read it.
-//! * A slot is free only when the kernel has nothing left that names it. The ring is not closed
+//! Invariants on which the soundness of this file depends:
+//! * From the queueing of an entry to its completion, the slot owns the buffer and the descriptor
+//!   that the entry names, even if the future is dropped, and no other code accesses the buffer. A
+//!   shared buffer has several owners, and all of them, the kernel included, only read it.
+//! * A slot is free only when the kernel has no entry left that names it. The ring is not closed
 //!   before that either: dropping it waits.
 //! * A completion is matched to its slot by index *and* generation.
 //!
-//! The only file of the runtime with unsafe code: io_uring takes raw pointers, and the safe
-//! alternative, a system call and a thread hop for each operation, is `threads.rs`.
+//! This is the only file of the runtime with unsafe code, because io_uring takes raw pointers. The
+//! safe alternative is `threads.rs`, with a system call and a thread hop for each operation.
 
 #![allow(unsafe_code)]
 
@@ -41,30 +41,30 @@ use super::direct::Direct;
 use super::executor::Shared;
 use crate::base::AlignedBuffer;
 
-/// An operation on a file that moves so many bytes is submitted when it begins and not with all
-/// others at the end of the turn: the medium works while this thread goes on, and the system call
-/// is a small part of what 256 KiB cost.
+/// A file operation that moves at least this many bytes is submitted at once rather than with all
+/// other operations at the end of the turn. The medium then works while this thread continues, and
+/// the system call is a small part of the cost of 256 KiB.
 const SUBMIT_AT_ONCE_BYTES: usize = 256 << 10;
 
-/// Entries that one system call can submit; more are submitted in several. Holds a full burst at
-/// queue depth 128 (a receive, a send and a medium operation each need an entry).
+/// Entries that one system call can submit. More entries take several calls. Holds a full burst at
+/// queue depth 128 (a receive, a send and a medium operation need an entry each).
 const SUBMISSION_ENTRIES: u32 = 512;
 
-/// Completions that can wait to be reaped; more are kept by the kernel at some cost.
+/// Completions that can wait to be reaped. The kernel keeps further ones at some cost.
 const COMPLETION_ENTRIES: u32 = 4096;
 
-/// The most bytes Linux moves in one call (`MAX_RW_COUNT`).
+/// The maximum number of bytes that Linux moves in one call (`MAX_RW_COUNT`).
 const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
 
-/// User data of entries that have no slot; no slot has this index.
+/// User data of entries without a slot. No slot has this index.
 const ALARM: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
 
-/// What an operation's buffer is while the kernel has it.
+/// The buffer of an operation while the kernel uses it.
 enum Buffer {
     None,
     Aligned(AlignedBuffer),
-    /// Of a write: others may read it meanwhile.
+    /// Of a write. Others may read it meanwhile.
     Shared(Arc<AlignedBuffer>),
     Bytes(Vec<u8>),
 }
@@ -75,7 +75,7 @@ impl Buffer {
         buffer
     }
 
-    /// Bytes that a file operation with it moves.
+    /// Returns the bytes that a file operation with this buffer moves.
     fn file_bytes(&self) -> usize {
         match self {
             Buffer::Aligned(buffer) => buffer.len(),
@@ -92,13 +92,13 @@ impl Buffer {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Ends by itself; runs to its end even if nobody waits for it any more.
+    /// Completes in bounded time, and runs to completion even if its future is dropped.
     File,
-    /// May wait for ever; cancelled when nobody waits for it any more.
+    /// May wait forever. Cancelled when its future is dropped.
     Send,
-    /// As `Send`, and may be interrupted.
+    /// Like `Send`, and may be interrupted.
     Receive,
-    /// As `Receive`, and its result is a descriptor.
+    /// Like `Receive`, and its result is a descriptor.
     Accept,
 }
 
@@ -127,17 +127,22 @@ impl Key {
     fn user_data(self) -> u64 {
         u64::from(self.index) << 32 | u64::from(self.generation)
     }
+
+    #[expect(clippy::cast_possible_truncation, reason = "two halves of 32 bits")]
+    fn of(user_data: u64) -> Self {
+        Self { index: (user_data >> 32) as u32, generation: user_data as u32 }
+    }
 }
 
 struct Inner {
     ring: IoUring,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Operations whose completion has not been reaped.
+    /// Number of operations whose completion has not been reaped.
     in_flight: usize,
-    /// Whether a poll of the alarm is queued or under way.
+    /// Whether a poll of the alarm is queued or in progress.
     alarmed: bool,
-    /// Whom the reaped completions wake; kept for its allocation.
+    /// The tasks that the reaped completions wake. Kept for its allocation.
     woken: Vec<Waker>,
 }
 
@@ -148,15 +153,15 @@ pub(super) struct Uring {
 }
 
 impl Uring {
-    /// Sets a ring up with the best the kernel offers.
+    /// Creates a ring with the best setup that the kernel supports.
     ///
     /// # Errors
-    /// The kernel's, or `Unsupported` if it lacks an operation that is needed (before Linux 5.11).
+    /// The kernel's; `Unsupported` if it lacks a required operation (before Linux 5.11).
     pub(super) fn new() -> io::Result<Self> {
         Self::with_setup(0)
     }
 
-    /// As [`Uring::new`], but leaves out the first `skipped` of the [`SETUPS`].
+    /// Like [`Uring::new`], without the first `skipped` of the [`SETUPS`].
     pub(super) fn with_setup(skipped: usize) -> io::Result<Self> {
         let ring = build_ring(&SETUPS[skipped..])?;
         let mut probe = Probe::new();
@@ -177,7 +182,10 @@ impl Uring {
             || !params.is_feature_ext_arg()
             || !params.is_feature_nodrop()
         {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel is too old"));
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the kernel lacks io_uring operations: Linux 5.11 or later is required",
+            ));
         }
         Ok(Self {
             inner: RefCell::new(Inner {
@@ -192,14 +200,14 @@ impl Uring {
         })
     }
 
-    /// Operations that were ever under way at one time.
+    /// Returns the maximum number of operations that were in progress at one time.
     #[cfg(test)]
     pub(super) fn slots(&self) -> usize {
         self.inner.borrow().slots.len()
     }
 
-    /// Submits what is queued, waits up to `timeout_ns` for something to happen (`None`: for ever;
-    /// 0: not at all) and wakes the tasks of everything that completed.
+    /// Submits the queued entries, waits up to `timeout_ns` for an event (`None`: without limit; 0:
+    /// not at all) and wakes the tasks of all completed operations.
     pub(super) fn turn(&self, shared: &Shared, timeout_ns: Option<u64>) {
         self.direct.refill();
         let mut inner = self.inner.borrow_mut();
@@ -207,7 +215,7 @@ impl Uring {
         if inner.reap() {
             shared.silence();
         }
-        // Woken without the borrow: a waker may be anyone's.
+        // No borrow is held: a foreign waker may run any code.
         let mut woken = mem::take(&mut inner.woken);
         drop(inner);
         for waker in woken.drain(..) {
@@ -256,7 +264,8 @@ impl Uring {
         offset: u64,
         len: u64,
     ) -> io::Result<()> {
-        let mode = (FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE).bits() as i32;
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let mode = mode.bits().cast_signed();
         let operation = self.start(Kind::File, file, Buffer::None, |fd, _| {
             opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build()
         });
@@ -265,13 +274,13 @@ impl Uring {
 
     pub(super) async fn accept(&self, listener: &Arc<OwnedFd>) -> io::Result<OwnedFd> {
         let operation = self.start(Kind::Accept, listener, Buffer::None, |fd, _| {
-            let flags = SocketFlags::CLOEXEC.bits() as i32;
+            let flags = SocketFlags::CLOEXEC.bits().cast_signed();
             opcode::Accept::new(fd, ptr::null_mut(), ptr::null_mut()).flags(flags).build()
         });
         let descriptor = operation.await.1?;
-        // SAFETY: an accept that succeeded returns a descriptor that is open and that nobody else
-        // knows of; the slot that held the number is free again.
-        Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
+        // SAFETY: a successful accept returns an open descriptor that no other code knows of, and
+        // the slot that held the number is free again.
+        Ok(unsafe { OwnedFd::from_raw_fd(descriptor.cast_signed()) })
     }
 
     pub(super) async fn readable(&self, file: &Arc<OwnedFd>) -> io::Result<()> {
@@ -309,7 +318,7 @@ impl Uring {
         }
         let operation = self.start(Kind::Send, socket, Buffer::Bytes(buffer), |fd, buffer| {
             let (pointer, len) = transfer(buffer, Some(range));
-            let flags = SendFlags::NOSIGNAL.bits() as i32;
+            let flags = SendFlags::NOSIGNAL.bits().cast_signed();
             opcode::Send::new(fd, pointer, len).flags(flags).build()
         });
         let (buffer, result) = operation.await;
@@ -345,13 +354,13 @@ impl Uring {
         let buffer = Buffer::Shared(buffer.clone());
         let operation = self.start(Kind::Send, socket, buffer, |fd, buffer| {
             let (pointer, len) = transfer(buffer, Some(range));
-            let flags = SendFlags::NOSIGNAL.bits() as i32;
+            let flags = SendFlags::NOSIGNAL.bits().cast_signed();
             opcode::Send::new(fd, pointer, len).flags(flags).build()
         });
         operation.await.1.map(|len| len as usize)
     }
 
-    /// Interrupts what waits to receive from or accept on `socket`.
+    /// Interrupts the operations that wait to receive from or accept on `socket`.
     pub(super) fn interrupt(&self, socket: &Arc<OwnedFd>) {
         let mut inner = self.inner.borrow_mut();
         let waits = |slot: &Slot| {
@@ -359,20 +368,17 @@ impl Uring {
                 && matches!(slot.state, State::Waiting(_))
                 && slot.file.as_ref().is_some_and(|file| Arc::ptr_eq(file, socket))
         };
-        let waiting = inner.slots.iter().enumerate().filter(|(_, slot)| waits(slot));
-        let key = |(index, slot): (usize, &Slot)| Key {
-            index: index as u32,
-            generation: slot.generation,
-        };
+        let waiting = (0..).zip(&inner.slots).filter(|(_, slot)| waits(slot));
+        let key = |(index, slot): (u32, &Slot)| Key { index, generation: slot.generation };
         let keys: Vec<_> = waiting.map(key).collect();
-        // The slots stay as they are: what came before the cancellation is not lost.
+        // The slots keep their state, so bytes that came before the cancellation are not lost.
         for key in keys {
             inner.cancel(key);
         }
     }
 
-    /// Takes a slot for an operation and queues the entry that `build` makes of the descriptor and
-    /// the buffer. `build` must name no memory but that buffer's.
+    /// Takes a slot for an operation and queues the entry that `build` returns for the descriptor
+    /// and the buffer. The entry must name no other memory.
     fn start(
         &self,
         kind: Kind,
@@ -385,7 +391,8 @@ impl Uring {
         let slot = &mut inner.slots[index as usize];
         let is_long = kind == Kind::File && buffer.file_bytes() >= SUBMIT_AT_ONCE_BYTES;
         slot.kind = kind;
-        // Replaced by the waker of the task in the poll that follows at once.
+        assert!(matches!(slot.state, State::Free), "a free slot is in use");
+        // The first poll, which follows at once, replaces the waker.
         slot.state = State::Waiting(Waker::noop().clone());
         slot.file = Some(file.clone());
         slot.buffer = buffer;
@@ -393,8 +400,8 @@ impl Uring {
         let entry = build(Fd(file.as_raw_fd()), &mut slot.buffer).user_data(key.user_data());
         inner.in_flight += 1;
         // SAFETY: the entry names the descriptor and the heap memory of the buffer that the slot
-        // now owns. Neither moves, is touched or is freed before the completion is reaped, see
-        // the invariants at the top of this file.
+        // now owns. Neither is moved, accessed or freed before the completion is reaped: see the
+        // invariants at the top of this file.
         unsafe { inner.push(entry) };
         if is_long {
             let submitted = inner.ring.submit();
@@ -404,28 +411,28 @@ impl Uring {
     }
 }
 
-/// The error that a negative result stands for.
+/// Returns the error of a negative result.
 fn error_of(result: i32) -> io::Error {
     match result.wrapping_neg() {
-        // By `Uring::interrupt`: nobody waits for what is cancelled otherwise.
+        // Caused by `Uring::interrupt`: the futures of other cancelled operations are gone.
         code if code == Errno::CANCELED.raw_os_error() => io::ErrorKind::Interrupted.into(),
         code => io::Error::from_raw_os_error(code),
     }
 }
 
-/// Address and length of what is to be moved: the whole buffer, or a range of it.
+/// Returns the address and length of the bytes to move: the whole buffer, or a range of it.
 ///
 /// # Panics
-/// If the range does not lie in the buffer.
+/// If the range does not lie within the buffer.
 fn transfer(buffer: &mut Buffer, range: Option<Range<usize>>) -> (*mut u8, u32) {
     let bytes: &mut [u8] = match buffer {
         Buffer::Shared(buffer) => {
-            // Only ever written from; the kernel does not write through this address.
+            // The kernel only reads through this address.
             let bytes = match range {
                 Some(range) => &buffer[range],
                 None => buffer,
             };
-            return (bytes.as_ptr().cast_mut(), bytes.len().min(TRANSFER_BYTES_MAX) as u32);
+            return (bytes.as_ptr().cast_mut(), transfer_bytes(bytes));
         }
         Buffer::Aligned(buffer) => buffer,
         Buffer::Bytes(buffer) => buffer,
@@ -435,12 +442,17 @@ fn transfer(buffer: &mut Buffer, range: Option<Range<usize>>) -> (*mut u8, u32) 
         Some(range) => &mut bytes[range],
         None => bytes,
     };
-    (bytes.as_mut_ptr(), bytes.len().min(TRANSFER_BYTES_MAX) as u32)
+    (bytes.as_mut_ptr(), transfer_bytes(bytes))
 }
 
-/// Ways of running completions, the cheapest first.
+#[expect(clippy::cast_possible_truncation, reason = "the maximum has 31 bits")]
+fn transfer_bytes(bytes: &[u8]) -> u32 {
+    bytes.len().min(TRANSFER_BYTES_MAX) as u32
+}
+
+/// Ways of running completions, cheapest first.
 pub(super) const SETUPS: [fn(&mut io_uring::Builder); 3] = [
-    // Linux 6.1: completions are run only when this thread asks for them.
+    // Linux 6.1: completions run only when this thread asks for them.
     |builder| {
         builder.setup_submit_all().setup_taskrun_flag().setup_single_issuer().setup_defer_taskrun();
     },
@@ -451,7 +463,7 @@ pub(super) const SETUPS: [fn(&mut io_uring::Builder); 3] = [
     |_| {},
 ];
 
-/// Builds a ring with the first of the setups that the kernel knows.
+/// Builds a ring with the first setup that the kernel supports.
 fn build_ring(setups: &[fn(&mut io_uring::Builder)]) -> io::Result<IoUring> {
     let mut result = Err(io::ErrorKind::Unsupported.into());
     for setup in setups {
@@ -469,8 +481,8 @@ fn build_ring(setups: &[fn(&mut io_uring::Builder)]) -> io::Result<IoUring> {
 impl Inner {
     fn free_slot(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
-            let index = u32::try_from(self.slots.len()).expect("operations in flight");
-            assert!(index < u32::MAX, "operations in flight");
+            let index = u32::try_from(self.slots.len()).expect("too many operations in progress");
+            assert!(index < u32::MAX, "too many operations in progress");
             self.slots.push(Slot {
                 generation: 0,
                 kind: Kind::File,
@@ -482,9 +494,10 @@ impl Inner {
         })
     }
 
-    /// Frees a slot that the kernel is done with and returns its buffer.
+    /// Frees a slot that the kernel no longer uses and returns its buffer.
     fn release(&mut self, index: u32) -> Buffer {
         let slot = &mut self.slots[index as usize];
+        assert!(!matches!(slot.state, State::Free | State::Waiting(_)), "the kernel has the slot");
         slot.state = State::Free;
         slot.generation = slot.generation.wrapping_add(1);
         slot.file = None;
@@ -493,24 +506,24 @@ impl Inner {
         buffer
     }
 
-    /// Queues an entry; submits if the queue is full.
+    /// Queues an entry. Submits if the queue is full.
     ///
     /// # Safety
-    /// Everything the entry names stays valid and untouched until its completion is reaped.
+    /// Everything that the entry names stays valid and unaccessed until its completion is reaped.
     unsafe fn push(&mut self, entry: Entry) {
-        // SAFETY: as our caller promised.
+        // SAFETY: the caller promises it.
         while unsafe { self.ring.submission().push(&entry) }.is_err() {
             let submitted = self.ring.submit();
             self.check(submitted);
-            // An alarm that is not silenced rings again as soon as it is armed again.
+            // An alarm that was not silenced fires again as soon as it is armed again.
             self.reap();
         }
     }
 
-    /// Accepts what an enter may well return: everything that goes away by reaping or repeating.
+    /// Ignores the transient errors of an enter, which reaping or repeating resolves.
     ///
     /// # Panics
-    /// On all else, which says that the ring itself is unusable.
+    /// On all other errors, which mean that the ring is unusable.
     fn check(&self, result: io::Result<usize>) {
         let Err(error) = result else { return };
         match Errno::from_io_error(&error) {
@@ -519,7 +532,7 @@ impl Inner {
         }
     }
 
-    /// The one system call of a turn.
+    /// Makes the one system call of a turn.
     fn enter(&mut self, shared: &Shared, timeout_ns: Option<u64>) {
         if timeout_ns != Some(0) {
             self.arm_alarm(shared);
@@ -557,7 +570,7 @@ impl Inner {
         }
     }
 
-    /// Moves every completion into its slot. True if the alarm was among them.
+    /// Moves every completion into its slot. Returns whether the alarm was among them.
     fn reap(&mut self) -> bool {
         let mut alarm = false;
         loop {
@@ -574,15 +587,15 @@ impl Inner {
     }
 
     fn complete(&mut self, user_data: u64, result: i32) {
-        let index = (user_data >> 32) as u32;
+        let Key { index, generation } = Key::of(user_data);
         let slot = &mut self.slots[index as usize];
-        assert_eq!(slot.generation, user_data as u32, "completion of an operation that has ended");
-        self.in_flight -= 1;
+        assert_eq!(slot.generation, generation, "completion of an operation that has ended");
+        self.in_flight = self.in_flight.checked_sub(1).expect("an unknown operation completed");
         match mem::replace(&mut slot.state, State::Done(result)) {
             State::Waiting(waker) => self.woken.push(waker),
             State::Abandoned => {
                 if slot.kind == Kind::Accept && result >= 0 {
-                    // SAFETY: the descriptor is open and nobody else knows of it, as in `accept`.
+                    // SAFETY: the descriptor is open and no other code knows of it, as in `accept`.
                     drop(unsafe { OwnedFd::from_raw_fd(result) });
                 }
                 drop(self.release(index));
@@ -591,7 +604,7 @@ impl Inner {
         }
     }
 
-    /// Gives up an operation whose future is gone.
+    /// Abandons an operation whose future was dropped.
     fn abandon(&mut self, key: Key) {
         let slot = &mut self.slots[key.index as usize];
         match slot.state {
@@ -599,14 +612,14 @@ impl Inner {
                 slot.state = State::Abandoned;
                 if slot.kind != Kind::File {
                     self.cancel(key);
-                    // At once: where completions are not deferred, the operation could otherwise
-                    // take what arrives before the next turn.
+                    // Submitted at once: without deferred completions, the operation could
+                    // otherwise take bytes that arrive before the next turn.
                     let submitted = self.ring.submit();
                     self.check(submitted);
                 }
             }
             State::Done(result) => {
-                // As if it had been abandoned before the completion came.
+                // As if the future had been dropped before the completion came.
                 slot.state = State::Abandoned;
                 self.in_flight += 1;
                 self.complete(key.user_data(), result);
@@ -623,14 +636,14 @@ impl Inner {
 }
 
 impl Drop for Inner {
-    /// Waits until the kernel has no buffer of ours. File operations end by themselves.
+    /// Waits until the kernel uses none of the buffers. File operations complete in bounded time.
     fn drop(&mut self) {
-        for index in 0..self.slots.len() {
-            let slot = &mut self.slots[index];
+        for index in (0..).take(self.slots.len()) {
+            let slot = &mut self.slots[index as usize];
             if matches!(slot.state, State::Waiting(_)) && slot.kind != Kind::File {
                 slot.state = State::Abandoned;
                 let generation = slot.generation;
-                self.cancel(Key { index: index as u32, generation });
+                self.cancel(Key { index, generation });
             }
         }
         while self.in_flight > 0 {
@@ -640,7 +653,7 @@ impl Drop for Inner {
                     Some(Errno::INTR | Errno::AGAIN | Errno::BUSY)
                 )
             {
-                // The kernel may go on using the buffers: they must never be freed.
+                // The kernel may still use the buffers, so they must never be freed.
                 mem::forget(mem::take(&mut self.slots));
                 return;
             }
@@ -649,7 +662,7 @@ impl Drop for Inner {
     }
 }
 
-/// One operation under way: ends with its buffer and result.
+/// An operation in progress. Completes with its buffer and result.
 struct Operation<'a> {
     uring: &'a Uring,
     key: Key,

@@ -153,7 +153,7 @@ impl Connection {
         if self.end.get().is_some() {
             return Some(self.lost(call));
         }
-        self.is_leaving.get().then(|| call.failed(ErrorKind::Medium, "this client disconnects"))
+        self.is_leaving.get().then(|| call.failed(ErrorKind::Io, "this client disconnects"))
     }
 
     /// The server's error, with its value as the cause.
@@ -174,7 +174,7 @@ impl Connection {
     fn lost(&self, call: &Call) -> Error {
         let why = self.end.get().map_or("it ended", |end| &end.what);
         let what = format!("no connection with {}: {why}", self.place);
-        call.failed(ErrorKind::Medium, &what)
+        call.failed(ErrorKind::Io, &what)
     }
 
     /// Sends what is appended, until the connection ends.
@@ -230,7 +230,7 @@ impl Connection {
         match self.end.get() {
             Some(end) if !end.is_orderly => {
                 let what = format!("the connection with {} is lost: {}", self.place, end.what);
-                Err(Error::new(ErrorKind::Medium, what))
+                Err(Error::new(ErrorKind::Io, what))
             }
             _ => Ok(()),
         }

@@ -116,7 +116,7 @@ fn broken(error: io::Error) -> Error {
         io::ErrorKind::UnexpectedEof => "the server closed the connection during the handshake",
         _ => "the handshake broke off",
     };
-    Error::new(ErrorKind::Medium, what).caused_by(error)
+    Error::new(ErrorKind::Io, what).caused_by(error)
 }
 
 /// A connection before its transmission phase.
@@ -260,8 +260,8 @@ fn refusal(kind: u32, export: &str, data: &[u8]) -> Error {
         reply::ERR_TLS_REQD => {
             (ErrorKind::Unsupported, "the server wants TLS, which is not supported yet".to_owned())
         }
-        reply::ERR_SHUTDOWN => (ErrorKind::Medium, "the server is shutting down".to_owned()),
-        other => (ErrorKind::Medium, format!("the server answers with option error {other:#x}")),
+        reply::ERR_SHUTDOWN => (ErrorKind::Io, "the server is shutting down".to_owned()),
+        other => (ErrorKind::Io, format!("the server answers with option error {other:#x}")),
     };
     let said = if said.is_empty() { said } else { format!(" ('{}')", said.escape_debug()) };
     Error::new(kind, format!("cannot use export '{}': {what}{said}", export.escape_debug()))

@@ -45,7 +45,7 @@ const RANGE_PIECE_BYTES: u32 = 1 << 30;
 /// freed when its reply has come.
 ///
 /// **A connection that ends**, for whatever reason, fails all requests that wait and all later ones
-/// with [`ErrorKind::Medium`] and the reason. It is not opened again.
+/// with [`ErrorKind::Io`] and the reason. It is not opened again.
 ///
 /// When the last clone is dropped the connection is closed at once; [`Client::disconnect`] does so
 /// politely. Its tasks end while the runtime runs.

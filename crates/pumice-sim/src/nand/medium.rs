@@ -206,7 +206,10 @@ impl<C: Clock> NandMedium<C> {
 
 impl<C: Clock> Medium for NandMedium<C> {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { write_unit: WRITE_UNIT, read_unit: READ_UNIT, discard: true }
+        Capabilities::default()
+            .with_write_unit(WRITE_UNIT)
+            .with_read_unit(READ_UNIT)
+            .with_discard(true)
     }
 
     fn set_geometry(&self, geometry: Geometry) -> Result<()> {

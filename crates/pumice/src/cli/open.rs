@@ -7,7 +7,7 @@ use crate::cli::{at_path, size};
 use pumice_drive::base::{Clock, ErrorKind, Result};
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::{COLD_FRAME_BLOCKS_DEFAULT, Drive, OpenOptions};
-use pumice_drive::media::file::{self, FileMedium};
+use pumice_drive::media::file::{FileMedium, FileOptions};
 use pumice_drive::runtime::Runtime;
 
 /// A drive on a file or device.
@@ -71,7 +71,7 @@ pub(crate) fn while_busy<T>(runtime: &Runtime, attempt: impl Fn() -> Result<T>) 
 /// # Errors
 /// Those of [`FileMedium::open`]; `Busy` after a second of trying.
 pub(crate) fn medium(runtime: &Runtime, path: &Path, read_only: bool) -> Result<FileMedium> {
-    let options = file::OpenOptions { read_only, direct: true };
+    let options = FileOptions::default().with_read_only(read_only).with_direct(true);
     while_busy(runtime, || FileMedium::open(runtime.clone(), path, options))
 }
 

@@ -22,7 +22,7 @@ use super::payloads::{Payload, Payloads, REQUEST_BYTES_MAX, SHORT_BYTES};
 use super::wire::{
     self, Asked, Init, REQUEST_HEAD_BYTES, ReplyHead, Request, VERSION, WriteReply, init,
 };
-use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_drive::base::{Error, Result};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::Disk;
 
@@ -256,21 +256,12 @@ impl Work {
     }
 }
 
-/// What the host is told, after the log.
+/// Logs an error and returns the errno to report to the host.
 fn errno(what: &str, error: &Error) -> Errno {
-    match error.kind() {
-        ErrorKind::Corrupt | ErrorKind::Medium | ErrorKind::Poisoned => {
-            tracing::warn!("{what} failed: {}", error.chain());
-            Errno::IO
-        }
-        kind => {
-            tracing::debug!("{what} was refused by the disk: {}", error.chain());
-            match kind {
-                ErrorKind::NoSpace => Errno::NOSPC,
-                ErrorKind::ReadOnly => Errno::ROFS,
-                ErrorKind::InvalidInput => Errno::INVAL,
-                _ => Errno::IO,
-            }
-        }
+    if error.kind().is_failure_of_storage() {
+        tracing::warn!("{what} failed: {}", error.chain());
+    } else {
+        tracing::debug!("{what} was refused by the disk: {}", error.chain());
     }
+    Errno::from_raw_os_error(error.kind().errno())
 }

@@ -21,7 +21,7 @@ use crate::bench::target::{Access, FileTarget, Location, NbdTarget, Target};
 use crate::error::{Error, Result};
 use pumice_drive::base::{AlignedBuffer, Clock};
 use pumice_drive::controller::{Drive, Info, OpenOptions};
-use pumice_drive::media::file::{self, FileMedium};
+use pumice_drive::media::file::{FileMedium, FileOptions};
 use pumice_drive::runtime::{Backend, Runtime};
 
 /// Bytes of each request: twice the maximum that common file systems compress as one unit.
@@ -265,7 +265,7 @@ impl<'a> Region<'a> {
 
 fn open_drive(runtime: &Runtime, path: &Path) -> Result<OpenDrive> {
     let drive = runtime.block_on(async {
-        let options = file::OpenOptions { read_only: false, direct: true };
+        let options = FileOptions::default().with_direct(true);
         let medium = FileMedium::open(runtime.clone(), path, options)?;
         Drive::open(medium, runtime.clone(), OpenOptions::default()).await
     });

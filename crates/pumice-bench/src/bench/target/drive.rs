@@ -11,7 +11,7 @@ use super::Target;
 use crate::error::{Error, Result};
 use pumice_drive::base::AlignedBuffer;
 use pumice_drive::controller::{Drive, OpenOptions};
-use pumice_drive::media::file::{self, FileMedium};
+use pumice_drive::media::file::{FileMedium, FileOptions};
 use pumice_drive::runtime::Runtime;
 
 /// An open drive.
@@ -23,7 +23,7 @@ impl DriveTarget {
     /// # Errors
     /// The errors of [`FileMedium::open`] and [`Drive::open`].
     pub async fn open(runtime: &Runtime, path: &Path) -> Result<Self> {
-        let options = file::OpenOptions { read_only: false, direct: true };
+        let options = FileOptions::default().with_direct(true);
         let medium = FileMedium::open(runtime.clone(), path, options)?;
         let drive = Drive::open(medium, runtime.clone(), OpenOptions::default()).await?;
         let drive = Rc::new(drive);

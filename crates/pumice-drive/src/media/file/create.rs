@@ -1,6 +1,6 @@
-//! Making a place for a new drive, without harm to what is there.
+//! Preparation of a file or device for a new drive, without damage to existing data.
 //!
-//! Writes no superblock: it only sees to it that there is room, and that the room is ours.
+//! It writes no superblock: it only makes sure that there is room and that no other data uses it.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -10,10 +10,10 @@ use std::path::Path;
 use super::{FileKind, lock, size};
 use rustix::fs::OFlags;
 
-use crate::base::{Error, ErrorKind, Result};
+use crate::base::{Error, ErrorKind, OsContext, Result};
 
-/// Bytes at the front of a device that must be zero for it to count as empty: every common
-/// partition table, file system and volume manager leaves a mark there.
+/// Bytes at the start of a device that must be zero for the device to count as empty. Every common
+/// partition table, file system and volume manager has a signature there.
 const DEVICE_PROBE_BYTES: u64 = 4 << 20;
 
 pub(super) fn create(path: &Path, bytes: u64, force: bool) -> Result<()> {
@@ -25,8 +25,8 @@ pub(super) fn create(path: &Path, bytes: u64, force: bool) -> Result<()> {
     }
 }
 
-fn cannot_create(path: &Path, error: io::Error) -> Error {
-    Error::os(format!("cannot create {}", path.display()), error)
+fn cannot_create(path: &Path) -> impl Fn() -> String {
+    move || format!("cannot create {}", path.display())
 }
 
 fn would_overwrite(path: &Path, what: &str) -> Error {
@@ -40,13 +40,13 @@ fn new_file(path: &Path, bytes: u64) -> Result<()> {
         .create_new(true)
         .mode(0o644)
         .open(path)
-        .map_err(|error| cannot_create(path, error))?;
+        .os_context(cannot_create(path))?;
     let made = file.set_len(bytes).and_then(|()| file.sync_all()).and_then(|()| sync_parent(path));
-    made.map_err(|error| {
-        // The first error is the one to report.
+    if made.is_err() {
+        // The error to report is the first one.
         let _ = fs::remove_file(path);
-        cannot_create(path, error)
-    })
+    }
+    made.os_context(cannot_create(path))
 }
 
 /// Makes the directory entry durable.
@@ -59,30 +59,29 @@ fn sync_parent(path: &Path) -> io::Result<()> {
 }
 
 fn reuse_file(path: &Path, bytes: u64, force: bool) -> Result<()> {
-    let failed = |error| cannot_create(path, error);
-    let file = File::options().write(true).open(path).map_err(failed)?;
+    let file = File::options().write(true).open(path).os_context(cannot_create(path))?;
     lock(&file, path, false)?;
-    let old_bytes = size(&file, FileKind::Regular).map_err(failed)?;
+    let old_bytes = size(&file, FileKind::Regular).os_context(cannot_create(path))?;
     if old_bytes > 0 && !force {
         return Err(would_overwrite(path, "exists and is not empty"));
     }
-    // Grown before it is emptied: a size that the file system refuses is refused here, with the
-    // content untouched.
-    file.set_len(old_bytes.max(bytes)).map_err(failed)?;
-    file.set_len(0).map_err(failed)?;
-    file.set_len(bytes).map_err(failed)?;
-    file.sync_all().map_err(failed)?;
-    sync_parent(path).map_err(failed)
+    // The file grows before it is emptied, so a size that the file system refuses fails here and
+    // leaves the content intact.
+    file.set_len(old_bytes.max(bytes))
+        .and_then(|()| file.set_len(0))
+        .and_then(|()| file.set_len(bytes))
+        .and_then(|()| file.sync_all())
+        .and_then(|()| sync_parent(path))
+        .os_context(cannot_create(path))
 }
 
 fn check_device(path: &Path, bytes: u64, force: bool) -> Result<()> {
-    let failed = |error| cannot_create(path, error);
     let mut opening = File::options();
-    // Refused by the kernel if it is mounted or otherwise held.
-    opening.read(true).write(true).custom_flags(OFlags::EXCL.bits() as i32);
-    let file = opening.open(path).map_err(failed)?;
+    // The kernel refuses a device that is mounted or otherwise claimed.
+    opening.read(true).write(true).custom_flags(OFlags::EXCL.bits().cast_signed());
+    let file = opening.open(path).os_context(cannot_create(path))?;
     lock(&file, path, false)?;
-    let device_bytes = size(&file, FileKind::Device).map_err(failed)?;
+    let device_bytes = size(&file, FileKind::Device).os_context(cannot_create(path))?;
     if device_bytes < bytes {
         let what = format!(
             "{} is too small: it has {device_bytes} bytes, the drive needs {bytes}",
@@ -90,13 +89,14 @@ fn check_device(path: &Path, bytes: u64, force: bool) -> Result<()> {
         );
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
-    if force || is_zero(&file).map_err(failed)? {
+    if force || is_zero(&file).os_context(cannot_create(path))? {
         return Ok(());
     }
     Err(would_overwrite(path, "is not blank"))
 }
 
-/// Whether the file begins with [`DEVICE_PROBE_BYTES`] zeroes, or is shorter and all zeroes.
+/// Returns whether the first [`DEVICE_PROBE_BYTES`] bytes, or all bytes of a shorter file, are
+/// zero.
 fn is_zero(mut file: &File) -> io::Result<bool> {
     io::Seek::rewind(&mut file)?;
     let mut bytes = Vec::new();

@@ -1,5 +1,5 @@
-//! Goal: what is written comes back, from every kind of opening; nothing that is in use, not ours
-//! or out of bounds is touched.
+//! Goal: every kind of opening reads what was written; data that is in use, foreign or out of
+//! bounds is not changed.
 //!
 //! Method: files in a temporary directory, every backend, direct and buffered. Whether the file
 //! system there does direct I/O must not matter.
@@ -26,14 +26,14 @@ fn directory() -> (tempfile::TempDir, PathBuf) {
 }
 
 fn open(runtime: &Runtime, path: &Path) -> Result<FileMedium> {
-    FileMedium::open(runtime.clone(), path, OpenOptions::default())
+    FileMedium::open(runtime.clone(), path, FileOptions::default())
 }
 
 /// A created and opened medium of [`GEOMETRY`].
 fn medium(runtime: &Runtime, direct: bool) -> (tempfile::TempDir, FileMedium) {
     let (directory, path) = directory();
     FileMedium::create(&path, GEOMETRY.medium_bytes(), false).unwrap();
-    let options = OpenOptions { direct, read_only: false };
+    let options = FileOptions { direct, read_only: false };
     let medium = FileMedium::open(runtime.clone(), &path, options).unwrap();
     medium.set_geometry(GEOMETRY).unwrap();
     (directory, medium)
@@ -149,7 +149,7 @@ fn requests_outside_the_geometry_are_refused() {
             assert_eq!(kind(medium.write_superblock(0, short).await), ErrorKind::InvalidInput);
         });
         let file_bytes = fs::metadata(medium.path()).unwrap().len();
-        assert_eq!(file_bytes, GEOMETRY.medium_bytes(), "nothing was written behind the end");
+        assert_eq!(file_bytes, GEOMETRY.medium_bytes(), "nothing was written beyond the end");
     }
 }
 
@@ -180,7 +180,7 @@ fn what_lies_behind_the_end_reads_as_zeroes() {
         for direct in [false, true] {
             let (_directory, path) = directory();
             fs::write(&path, [9; 5000]).unwrap();
-            let options = OpenOptions { read_only: true, direct };
+            let options = FileOptions { read_only: true, direct };
             let medium = FileMedium::open(runtime.clone(), &path, options).unwrap();
             runtime.block_on(async {
                 let slot = medium.read_superblock(0).await.unwrap();
@@ -247,7 +247,7 @@ fn a_lock_keeps_writers_apart_and_lets_readers_share() {
     for runtime in runtimes() {
         let (_directory, path) = directory();
         FileMedium::create(&path, 1 << 20, false).unwrap();
-        let read_only = OpenOptions { read_only: true, direct: false };
+        let read_only = FileOptions { read_only: true, direct: false };
         let writer = open(&runtime, &path).unwrap();
         let error = open(&runtime, &path).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Busy);
@@ -270,7 +270,7 @@ fn a_read_only_medium_refuses_every_change() {
         let (_directory, path) = directory();
         FileMedium::create(&path, GEOMETRY.medium_bytes(), false).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
-        let options = OpenOptions { read_only: true, direct: false };
+        let options = FileOptions { read_only: true, direct: false };
         let medium = FileMedium::open(runtime.clone(), &path, options).unwrap();
         medium.set_geometry(GEOMETRY).unwrap();
         assert!(!medium.capabilities().discard);
@@ -292,7 +292,7 @@ fn a_read_only_medium_refuses_every_change() {
 fn after_a_failed_sync_nothing_is_written() {
     for runtime in runtimes() {
         let (_directory, mut medium) = medium(&runtime, false);
-        // A pipe cannot be synced: EINVAL, the nearest thing to a failing disk at hand.
+        // A pipe cannot be synced: EINVAL stands for a failing disk.
         let file = std::mem::replace(&mut medium.file, Arc::new(io::pipe().unwrap().1.into()));
         assert_eq!(kind(runtime.block_on(medium.sync())), ErrorKind::Medium);
         medium.file = file;
@@ -319,8 +319,8 @@ fn errors_of_the_system_name_file_segment_and_offset() {
     }
 }
 
-/// A caller must be able to tell a full medium from a broken one, and neither from a drive that is
-/// absent or in use.
+/// A caller must be able to distinguish a full medium, a broken one, and a drive that is absent or
+/// in use.
 #[test]
 fn what_fails_while_open_is_a_full_or_a_broken_medium() {
     for runtime in runtimes() {
@@ -336,7 +336,7 @@ fn what_fails_while_open_is_a_full_or_a_broken_medium() {
         medium.file = Arc::new(File::open(directory.path()).unwrap().into());
         let read = runtime.block_on(medium.read(SegmentId(0), 0, filled(4096, 1))).1;
         assert_eq!(kind(read), ErrorKind::Medium, "a directory cannot be read");
-        let place = Place::Segment(SegmentId(0), 0);
+        let place = Location::Segment(SegmentId(0), 0);
         for doing in ["read", "write", "discard in"] {
             for cause in [
                 io::ErrorKind::NotFound,
@@ -355,7 +355,8 @@ fn what_fails_while_open_is_a_full_or_a_broken_medium() {
     }
 }
 
-/// Whether the page cache holds the first byte of a file; `None` if the file system does not tell.
+/// Returns whether the page cache holds the first byte of a file, or `None` if the file system does
+/// not report it.
 fn is_cached(file: &File) -> Option<bool> {
     let mut byte = [0];
     let mut buffers = [io::IoSliceMut::new(&mut byte)];
@@ -378,7 +379,7 @@ fn a_buffered_opening_begins_with_an_empty_page_cache() {
     let drop_pages = || rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
     drop_pages();
     if is_cached(&file) != Some(false) {
-        // Nothing can be seen on a file system that keeps its pages (tmpfs) or does not tell.
+        // A file system that keeps its pages (tmpfs) or does not report them shows nothing.
         return;
     }
     // The look itself has the page read, and the disk may be faster than the look: several tries.
@@ -452,7 +453,7 @@ fn memory_file_systems_work_with_or_without_direct_input_and_output() {
     for runtime in runtimes() {
         let path = directory.path().join(runtime.backend_name());
         FileMedium::create(&path, GEOMETRY.medium_bytes(), false).unwrap();
-        let options = OpenOptions { direct: true, read_only: false };
+        let options = FileOptions { direct: true, read_only: false };
         let medium = FileMedium::open(runtime.clone(), &path, options).unwrap();
         medium.set_geometry(GEOMETRY).unwrap();
         runtime.block_on(async {

@@ -1,15 +1,16 @@
-//! Counts what a medium is asked for.
+//! Counters of the operations that a medium is asked for.
 //!
-//! The counters are of the *media* layer: bytes as they were handed over, padding included. An
-//! operation counts when it starts, whether or not it succeeds. Changes no operation.
+//! The counters are *media* bytes: bytes as the drive passed them, padding included. An operation
+//! counts when it is called, whether or not it succeeds. This layer changes no operation.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
+use super::Layer;
 use crate::base::{AlignedBuffer, Result, SegmentId};
-use crate::media::{Capabilities, Geometry, Medium};
+use crate::media::Medium;
 
-/// What a medium has been asked for since it was wrapped. Subtract two snapshots for an interval.
+/// The operations since the medium was wrapped. Subtract two snapshots for an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Appends.
@@ -24,18 +25,18 @@ pub struct Counts {
     pub syncs: u64,
     /// Discards of segments.
     pub discards: u64,
-    /// Superblock writes, of [`SUPERBLOCK_BYTES`](crate::media::SUPERBLOCK_BYTES) each; not in
-    /// `append_bytes`.
+    /// Superblock writes, of [`SUPERBLOCK_BYTES`](crate::media::SUPERBLOCK_BYTES) each. Not counted
+    /// in `append_bytes`.
     pub superblock_writes: u64,
 }
 
 impl std::ops::Sub for Counts {
     type Output = Self;
 
-    /// What happened between the snapshot `earlier` and this one.
+    /// Returns the operations between the snapshot `earlier` and this one.
     ///
     /// # Panics
-    /// In debug builds, if `earlier` is the later of the two.
+    /// If `earlier` is the later of the two and overflow checks are on.
     fn sub(self, earlier: Self) -> Self {
         Self {
             appends: self.appends - earlier.appends,
@@ -49,7 +50,7 @@ impl std::ops::Sub for Counts {
     }
 }
 
-/// A medium that counts what it is asked for.
+/// A medium that counts its operations.
 #[derive(Debug)]
 pub struct Count<M> {
     inner: M,
@@ -57,17 +58,17 @@ pub struct Count<M> {
 }
 
 impl<M> Count<M> {
-    /// Counts the operations of `inner`, from zero.
+    /// Wraps `inner`, with all counters at zero.
     pub fn new(inner: M) -> Self {
         Self { inner, counts: Cell::default() }
     }
 
-    /// The counters now.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         self.counts.get()
     }
 
-    /// The wrapped medium.
+    /// Returns the wrapped medium.
     pub fn inner(&self) -> &M {
         &self.inner
     }
@@ -79,69 +80,67 @@ impl<M> Count<M> {
     }
 }
 
-impl<M: Medium> Medium for Count<M> {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+impl<M: Medium> Layer for Count<M> {
+    type Inner = M;
+
+    fn inner(&self) -> &M {
+        &self.inner
     }
 
-    fn set_geometry(&self, geometry: Geometry) -> Result<()> {
-        self.inner.set_geometry(geometry)
-    }
-
-    async fn append(
+    fn on_append(
         &self,
         segment: SegmentId,
         offset: u32,
         buffer: Arc<AlignedBuffer>,
-    ) -> Result<()> {
+    ) -> impl Future<Output = Result<()>> {
         self.add(|counts| {
             counts.appends += 1;
             counts.append_bytes += buffer.len() as u64;
         });
-        self.inner.append(segment, offset, buffer).await
+        self.inner.append(segment, offset, buffer)
     }
 
-    async fn read(
+    fn on_read(
         &self,
         segment: SegmentId,
         offset: u32,
         buffer: AlignedBuffer,
-    ) -> (AlignedBuffer, Result<()>) {
+    ) -> impl Future<Output = (AlignedBuffer, Result<()>)> {
         self.add(|counts| {
             counts.reads += 1;
             counts.read_bytes += buffer.len() as u64;
         });
-        self.inner.read(segment, offset, buffer).await
+        self.inner.read(segment, offset, buffer)
     }
 
-    async fn sync(&self) -> Result<()> {
+    fn on_sync(&self) -> impl Future<Output = Result<()>> {
         self.add(|counts| counts.syncs += 1);
-        self.inner.sync().await
+        self.inner.sync()
     }
 
-    async fn discard(&self, segment: SegmentId) -> Result<()> {
+    fn on_discard(&self, segment: SegmentId) -> impl Future<Output = Result<()>> {
         self.add(|counts| counts.discards += 1);
-        self.inner.discard(segment).await
+        self.inner.discard(segment)
     }
 
-    async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
-        self.inner.read_superblock(slot).await
-    }
-
-    async fn write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> Result<()> {
+    fn on_write_superblock(
+        &self,
+        slot: u32,
+        bytes: AlignedBuffer,
+    ) -> impl Future<Output = Result<()>> {
         self.add(|counts| counts.superblock_writes += 1);
-        self.inner.write_superblock(slot, bytes).await
+        self.inner.write_superblock(slot, bytes)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every operation counts once, in its own counter, and still does its work. What a
-    //! medium does that leaves no trace, such as a sync, is seen by letting it fail.
+    //! Goal: every operation counts once, in its own counter, and still does its work. Operations
+    //! without a visible effect, such as a sync, are made to fail.
     use super::*;
-    use crate::media::SUPERBLOCK_BYTES;
     use crate::media::layer::{Fault, FaultPlan, Trigger};
     use crate::media::mem::MemMedium;
+    use crate::media::{Geometry, SUPERBLOCK_BYTES};
     use crate::runtime::Runtime;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};

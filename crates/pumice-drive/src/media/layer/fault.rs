@@ -1,20 +1,21 @@
-//! A medium that is slow, fails, returns wrong bytes and loses power: reproducibly, by seed.
+//! A medium that is slow, fails, returns wrong bytes and loses power, reproducibly by seed.
 //!
-//! It exercises exactly what [`Medium`] allows. Around any medium, every write goes through to the
-//! wrapped one at once, and what it replaced is remembered until a sync, as if the write were still
-//! in a volatile cache:
+//! It exercises exactly the failures that [`Medium`] allows. Every write goes through to the
+//! wrapped medium at once, and its earlier content is remembered until a sync, as if the write were
+//! still in a volatile cache:
 //!
 //! ```text
 //! append: remember old bytes -> write through -> latency -> complete        sync: forget them
 //! crash:  each unsynced write, newest first: kept | dropped | torn at 512 bytes -> old bytes back
 //! ```
 //!
-//! So reads see everything before the crash, and after it the wrapped medium holds what survived.
-//! Operations under way at the crash are as good as unsynced; they and all later ones then fail.
+//! Before the crash, reads therefore see every write; after it, the wrapped medium holds what
+//! survived. Operations in progress at the crash count as unsynced. They and all later operations
+//! fail.
 //!
-//! Deliberately not a model of a device's speed: latencies are drawn independently, and nothing
-//! queues. Two writes to one place must not be under way at the same time. A dropped future stops
-//! where it is.
+//! This layer does not model the speed of a device: latencies are drawn independently, and nothing
+//! queues. Two writes to one region must not be in progress at the same time. An operation whose
+//! future is dropped stops where it is.
 
 mod undo;
 
@@ -24,13 +25,14 @@ use std::sync::Arc;
 
 use rand_xoshiro::rand_core::Rng;
 
-use self::undo::{Place, Rollback, UndoLog};
+use self::undo::{Region, Rollback, UndoLog};
+use super::Layer;
 use crate::base::seed::{Random, random};
 use crate::base::wait::WaitQueue;
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result, SegmentId};
-use crate::media::{Capabilities, Geometry, Medium, SUPERBLOCK_BYTES};
+use crate::media::{Geometry, Medium, SUPERBLOCK_BYTES};
 
-/// What a power loss leaves whole: the smallest sector of common devices.
+/// The unit that a power loss never tears: the smallest sector of common devices.
 const SECTOR_BYTES: usize = 512;
 
 /// When a fault strikes.
@@ -39,35 +41,35 @@ pub enum Trigger {
     /// Never.
     #[default]
     Never,
-    /// At one operation of its kind, counted from 1 since the plan was set.
+    /// At one operation of the kind, counted from 1 since the plan was set.
     Nth(u64),
-    /// At each operation of its kind, independently, with this probability (0 to 1).
+    /// At each operation of the kind, independently, with this probability (0 to 1).
     Probability(f64),
 }
 
-/// What stands in the buffer of a read that failed: nobody must take it for content.
+/// The content of the buffer after a failed read, which must not pass for stored data.
 const UNREAD_BYTE: u8 = 0xbd;
 
-/// Which faults to inject. The default injects none, but the cache is volatile all the same.
+/// The faults to inject. The default injects none, but unsynced writes are volatile anyway.
 #[derive(Clone, Debug)]
 pub struct FaultPlan {
-    /// Time that each operation takes in addition, in nanoseconds, uniformly distributed. With
-    /// more than one value, operations complete out of order.
+    /// Additional time of each operation in nanoseconds, uniformly distributed. With more than one
+    /// value, operations complete out of order.
     pub latency_ns: RangeInclusive<u64>,
-    /// Failing appends and superblock writes. Whether the bytes have arrived is drawn.
+    /// Failing appends and superblock writes. Whether the bytes have arrived is random.
     pub append_errors: Trigger,
     /// Failing reads, of segments and superblocks.
     pub read_errors: Trigger,
-    /// Failing syncs. What one of them should have made durable never becomes so, whatever later
-    /// syncs say: the behaviour of Linux's page cache.
+    /// Failing syncs. The writes that a failed sync covered never become durable, even if a later
+    /// sync succeeds. Linux's page cache behaves this way.
     pub sync_errors: Trigger,
     /// Reads, of segments and superblocks, that return one flipped bit.
     pub read_corruptions: Trigger,
-    /// Discards that report success and leave all bytes as they are, as a device may.
+    /// Discards that report success and leave all bytes unchanged, as a device may.
     pub discards_ignored: Trigger,
-    /// Discards after which the segment reads as noise, as a device may give.
+    /// Discards after which the segment reads as noise, as a device may do.
     pub discards_scrambled: Trigger,
-    /// Failing discards. Whether the bytes are gone is drawn.
+    /// Failing discards. Whether the bytes are lost is random.
     pub discard_errors: Trigger,
 }
 
@@ -86,18 +88,18 @@ impl Default for FaultPlan {
     }
 }
 
-/// What became of the unsynced writes (appends and superblock writes) in a crash.
+/// The fate of the unsynced writes (appends and superblock writes) in a crash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Crash {
     /// Writes that survived as if synced.
     pub writes_kept: u64,
-    /// Writes that left nothing.
+    /// Writes that left no trace.
     pub writes_dropped: u64,
     /// Writes of which some sectors survived.
     pub writes_torn: u64,
 }
 
-/// The kinds of operation that triggers count.
+/// The kinds of operation that a trigger counts.
 #[derive(Clone, Copy)]
 enum Kind {
     Append,
@@ -123,13 +125,14 @@ pub struct Fault<M, C> {
     undo: RefCell<UndoLog>,
     is_off: Cell<bool>,
     geometry: Cell<Option<Geometry>>,
-    /// Operations that the wrapped medium has not finished.
-    under_way: Cell<u32>,
+    /// Operations in progress on the wrapped medium.
+    in_progress: Cell<u32>,
     finished: WaitQueue,
 }
 
 impl<M: Medium, C: Clock> Fault<M, C> {
-    /// Wraps `inner`. The same seed and the same operations in the same order give the same faults.
+    /// Wraps `inner`. The same seed and the same operations in the same order cause the same
+    /// faults.
     pub fn new(inner: M, clock: C, seed: u64, plan: FaultPlan) -> Self {
         Self {
             inner,
@@ -140,32 +143,33 @@ impl<M: Medium, C: Clock> Fault<M, C> {
             undo: RefCell::default(),
             is_off: Cell::new(false),
             geometry: Cell::new(None),
-            under_way: Cell::new(0),
+            in_progress: Cell::new(0),
             finished: WaitQueue::default(),
         }
     }
 
-    /// Replaces the plan, and starts the counting for [`Trigger::Nth`] again.
+    /// Replaces the plan and restarts the counters for [`Trigger::Nth`].
     pub fn set_plan(&self, plan: FaultPlan) {
         self.plan.replace(plan);
         self.operations.set(Default::default());
     }
 
-    /// The wrapped medium.
+    /// Returns the wrapped medium.
     pub fn inner(&self) -> &M {
         &self.inner
     }
 
-    /// Power loss: decides for every unsynced write what survives and leaves exactly that on the
-    /// wrapped medium. From the call on every operation fails, those under way included.
+    /// Simulates a power loss: draws what survives of every unsynced write and leaves exactly that
+    /// on the wrapped medium. From this call on, every operation fails, including those in
+    /// progress.
     ///
     /// # Errors
-    /// What the wrapped medium reports while bytes are put back; `InvalidInput` at the second call.
+    /// Those of the wrapped medium while bytes are restored; `InvalidInput` at the second call.
     pub async fn crash(&self) -> Result<Crash> {
         if self.is_off.replace(true) {
-            return Err(Error::new(ErrorKind::InvalidInput, "the medium has crashed already"));
+            return Err(Error::new(ErrorKind::InvalidInput, "the medium has already crashed"));
         }
-        self.finished.wait_for(|| (self.under_way.get() == 0).then_some(())).await;
+        self.finished.wait_for(|| (self.in_progress.get() == 0).then_some(())).await;
         let (rollbacks, crash) = self.undo.borrow_mut().crash(&mut self.random.borrow_mut());
         for rollback in rollbacks {
             self.roll_back(rollback).await?;
@@ -173,14 +177,14 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         Ok(crash)
     }
 
-    /// The process that used the medium is gone, the power is not: of the writes under way each is
-    /// there, not there, or torn; all that had completed is there, and as volatile as before. The
-    /// medium goes on serving.
+    /// Simulates the death of the process that uses the medium, without a power loss. Each write in
+    /// progress is present, absent or torn. Every completed write is present, and as volatile as
+    /// before. The medium continues to serve.
     ///
     /// # Errors
-    /// What the wrapped medium reports while bytes are put back.
+    /// Those of the wrapped medium while bytes are restored.
     pub async fn kill(&self) -> Result<Crash> {
-        self.finished.wait_for(|| (self.under_way.get() == 0).then_some(())).await;
+        self.finished.wait_for(|| (self.in_progress.get() == 0).then_some(())).await;
         let (rollbacks, crash) = self.undo.borrow_mut().kill(&mut self.random.borrow_mut());
         for rollback in rollbacks {
             self.roll_back(rollback).await?;
@@ -192,70 +196,72 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         if sectors.is_empty() {
             return Ok(());
         }
-        let mut content = self.peek(record.place, record.offset, record.old.len()).await?;
+        let mut content = self.peek(record.region, record.offset, record.old.len()).await?;
         for sector in sectors {
             let range = sector * SECTOR_BYTES..(sector + 1) * SECTOR_BYTES;
             content[range.clone()].copy_from_slice(&record.old[range]);
         }
-        self.inner_write(record.place, record.offset, Arc::new(content)).await
+        self.inner_write(record.region, record.offset, Arc::new(content)).await
     }
 
     /// Reads the wrapped medium, without faults.
-    async fn peek(&self, place: Place, offset: u32, len: usize) -> Result<AlignedBuffer> {
-        match place {
-            Place::Segment(segment) => {
+    async fn peek(&self, region: Region, offset: u32, len: usize) -> Result<AlignedBuffer> {
+        match region {
+            Region::Segment(segment) => {
                 let buffer = AlignedBuffer::zeroed(len);
                 let (buffer, result) = self.inner.read(segment, offset, buffer).await;
                 result.map(|()| buffer)
             }
-            Place::Superblock(slot) => self.inner.read_superblock(slot).await,
+            Region::Superblock(slot) => self.inner.read_superblock(slot).await,
         }
     }
 
     async fn inner_write(
         &self,
-        place: Place,
+        region: Region,
         offset: u32,
         buffer: Arc<AlignedBuffer>,
     ) -> Result<()> {
-        match place {
-            Place::Segment(segment) => self.inner.append(segment, offset, buffer).await,
-            Place::Superblock(slot) => {
+        match region {
+            Region::Segment(segment) => self.inner.append(segment, offset, buffer).await,
+            Region::Superblock(slot) => {
                 self.inner.write_superblock(slot, AlignedBuffer::clone(&buffer)).await
             }
         }
     }
 
-    /// Saves what a write of `len` bytes at `offset` is about to replace; gives the write's number.
-    async fn remember(&self, place: Place, offset: u32, len: usize) -> Result<u64> {
+    /// Saves the content that a write of `len` bytes at `offset` is about to replace. Returns the
+    /// number of the write.
+    async fn remember(&self, region: Region, offset: u32, len: usize) -> Result<u64> {
         let write = offset as usize..offset as usize + len;
-        let (start, end) = match place {
-            // Whole sectors that can be read and written back.
-            Place::Segment(_) => {
+        let (start, end) = match region {
+            // Whole sectors that the medium can read and write back.
+            Region::Segment(_) => {
                 let capabilities = self.inner.capabilities();
                 let unit = capabilities.read_unit.max(capabilities.write_unit) as usize;
                 let unit = unit.max(SECTOR_BYTES);
                 (write.start / unit * unit, write.end.next_multiple_of(unit))
             }
-            Place::Superblock(_) => (0, SUPERBLOCK_BYTES),
+            Region::Superblock(_) => (0, SUPERBLOCK_BYTES),
         };
-        let old = self.peek(place, start as u32, end - start).await?;
-        Ok(self.undo.borrow_mut().begin(place, start as u32, old, write))
+        let offset = u32::try_from(start).expect("offsets in a segment have 32 bits");
+        let old = self.peek(region, offset, end - start).await?;
+        Ok(self.undo.borrow_mut().begin(region, offset, old, write))
     }
 
-    /// A write with all its faults.
-    async fn write(&self, place: Place, offset: u32, buffer: Arc<AlignedBuffer>) -> Result<()> {
+    /// Performs a write with all its faults.
+    async fn write(&self, region: Region, offset: u32, buffer: Arc<AlignedBuffer>) -> Result<()> {
         let latency_ns = self.draw_latency_ns();
         let fails = self.strikes(Kind::Append);
         let arrives = !fails || below(&mut self.random.borrow_mut(), 2) == 0;
-        // Its bytes are seen on the medium at once, or after half of the time that it takes.
+        // The bytes become visible at once, or after half of the operation's time.
         let is_late = latency_ns > 0 && below(&mut self.random.borrow_mut(), 2) == 0;
         let late_ns = if is_late { latency_ns / 2 } else { 0 };
         self.pass(late_ns).await?;
-        let under_way = self.enter()?;
-        let id = self.remember(place, offset, buffer.len()).await?;
-        let written = if arrives { self.inner_write(place, offset, buffer).await } else { Ok(()) };
-        drop(under_way);
+        let in_progress = self.enter()?;
+        let id = self.remember(region, offset, buffer.len()).await?;
+        let written = if arrives { self.inner_write(region, offset, buffer).await } else { Ok(()) };
+        drop(in_progress);
         let failure = if fails { Err(injected("append")) } else { Ok(()) };
         let waited = self.pass(latency_ns - late_ns).await;
         let result = written.and(waited).and(failure);
@@ -274,11 +280,11 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         self.inner.append(segment, 0, Arc::new(noise)).await
     }
 
-    /// What is wrong with a read that just got its bytes: flips a bit, or fails, and then the bytes
-    /// are not what they should be.
+    /// Applies the faults of a read that has its bytes: flips a bit, or fails and overwrites the
+    /// bytes.
     async fn spoil(&self, bytes: &mut [u8], latency_ns: u64) -> Result<()> {
         if self.strikes(Kind::ReadCorruption) && !bytes.is_empty() {
-            let bit = below(&mut self.random.borrow_mut(), bytes.len() as u64 * 8) as usize;
+            let bit = below(&mut self.random.borrow_mut(), bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
         let fails = self.strikes(Kind::Read);
@@ -296,10 +302,10 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         if high <= low {
             return low;
         }
-        low + below(&mut self.random.borrow_mut(), (high - low).saturating_add(1))
+        low + below_u64(&mut self.random.borrow_mut(), (high - low).saturating_add(1))
     }
 
-    /// Counts an operation and says whether its fault strikes.
+    /// Counts an operation and returns whether its fault strikes.
     fn strikes(&self, kind: Kind) -> bool {
         let mut operations = self.operations.get();
         operations[kind as usize] += 1;
@@ -324,10 +330,10 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         }
     }
 
-    /// Lets the latency of an operation pass.
+    /// Waits for the latency of an operation.
     ///
     /// # Errors
-    /// `Medium` if the power went meanwhile.
+    /// `Medium` if the power was lost meanwhile.
     async fn pass(&self, latency_ns: u64) -> Result<()> {
         if latency_ns > 0 {
             self.clock.sleep_ns(latency_ns).await;
@@ -342,23 +348,24 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         Ok(())
     }
 
-    /// Begins an operation of the wrapped medium, which a crash must wait for.
-    fn enter(&self) -> Result<UnderWay<'_>> {
+    /// Starts an operation of the wrapped medium, for which a crash must wait.
+    fn enter(&self) -> Result<InProgress<'_>> {
         self.check_power()?;
-        self.under_way.set(self.under_way.get() + 1);
-        Ok(UnderWay { count: &self.under_way, finished: &self.finished })
+        self.in_progress.set(self.in_progress.get() + 1);
+        Ok(InProgress { count: &self.in_progress, finished: &self.finished })
     }
 }
 
-/// An operation of the wrapped medium, until dropped.
-struct UnderWay<'a> {
+/// An operation in progress on the wrapped medium, until this is dropped.
+struct InProgress<'a> {
     count: &'a Cell<u32>,
     finished: &'a WaitQueue,
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for InProgress<'_> {
     fn drop(&mut self) {
-        self.count.set(self.count.get() - 1);
+        let left = self.count.get().checked_sub(1);
+        self.count.set(left.expect("an operation ends once"));
         self.finished.wake_all();
     }
 }
@@ -367,58 +374,66 @@ fn injected(operation: &str) -> Error {
     Error::new(ErrorKind::Medium, format!("injected failure of a {operation}"))
 }
 
-/// A uniform number below `bound`, which is not 0.
+/// Returns a uniform random number below `bound`, which is not 0.
 ///
 /// Source: Lemire, "Fast Random Integer Generation in an Interval", 2019, without the rejection:
 /// the bias is below 2^-32 for every bound used here.
-fn below(random: &mut Random, bound: u64) -> u64 {
+fn below_u64(random: &mut Random, bound: u64) -> u64 {
+    assert!(bound > 0, "no number is below 0");
     ((u128::from(random.next_u64()) * u128::from(bound)) >> 64) as u64
 }
 
-impl<M: Medium, C: Clock> Medium for Fault<M, C> {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+/// Returns a uniform random index below `bound`, which is not 0.
+fn below(random: &mut Random, bound: usize) -> usize {
+    usize::try_from(below_u64(random, bound as u64)).expect("below a usize")
+}
+
+impl<M: Medium, C: Clock> Layer for Fault<M, C> {
+    type Inner = M;
+
+    fn inner(&self) -> &M {
+        &self.inner
     }
 
-    fn set_geometry(&self, geometry: Geometry) -> Result<()> {
+    fn on_set_geometry(&self, geometry: Geometry) -> Result<()> {
         self.inner.set_geometry(geometry)?;
         self.geometry.set(Some(geometry));
         Ok(())
     }
 
-    async fn append(
+    async fn on_append(
         &self,
         segment: SegmentId,
         offset: u32,
         buffer: Arc<AlignedBuffer>,
     ) -> Result<()> {
-        self.write(Place::Segment(segment), offset, buffer).await
+        self.write(Region::Segment(segment), offset, buffer).await
     }
 
-    async fn read(
+    async fn on_read(
         &self,
         segment: SegmentId,
         offset: u32,
         buffer: AlignedBuffer,
     ) -> (AlignedBuffer, Result<()>) {
         let latency_ns = self.draw_latency_ns();
-        let under_way = match self.enter() {
-            Ok(under_way) => under_way,
+        let in_progress = match self.enter() {
+            Ok(in_progress) => in_progress,
             Err(error) => return (buffer, Err(error)),
         };
         let (mut buffer, read) = self.inner.read(segment, offset, buffer).await;
-        drop(under_way);
+        drop(in_progress);
         let spoilt = self.spoil(&mut buffer, latency_ns).await;
         (buffer, read.and(spoilt))
     }
 
-    async fn sync(&self) -> Result<()> {
+    async fn on_sync(&self) -> Result<()> {
         let latency_ns = self.draw_latency_ns();
         let fails = self.strikes(Kind::Sync);
-        let under_way = self.enter()?;
+        let in_progress = self.enter()?;
         let completed = self.undo.borrow().completed();
         let synced = self.inner.sync().await;
-        drop(under_way);
+        drop(in_progress);
         self.pass(latency_ns).await?;
         let result = synced.and(if fails { Err(injected("sync")) } else { Ok(()) });
         match result {
@@ -428,14 +443,14 @@ impl<M: Medium, C: Clock> Medium for Fault<M, C> {
         result
     }
 
-    /// Takes effect at once, and then survives a crash; or not at all, if the plan ignores it.
-    async fn discard(&self, segment: SegmentId) -> Result<()> {
+    /// Takes effect at once and then survives a crash, or has no effect if the plan ignores it.
+    async fn on_discard(&self, segment: SegmentId) -> Result<()> {
         let latency_ns = self.draw_latency_ns();
         let fails = self.strikes(Kind::DiscardError);
         let is_lost = fails && below(&mut self.random.borrow_mut(), 2) == 0;
         let is_ignored = self.strikes(Kind::Discard) || is_lost;
         let is_scrambled = self.strikes(Kind::DiscardScrambled);
-        let under_way = self.enter()?;
+        let in_progress = self.enter()?;
         if !is_ignored {
             self.undo.borrow_mut().forget(segment);
             self.inner.discard(segment).await?;
@@ -443,25 +458,26 @@ impl<M: Medium, C: Clock> Medium for Fault<M, C> {
                 self.scramble(segment).await?;
             }
         }
-        drop(under_way);
+        drop(in_progress);
         self.pass(latency_ns).await?;
         if fails { Err(injected("discard")) } else { Ok(()) }
     }
 
-    async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
+    async fn on_read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
         let latency_ns = self.draw_latency_ns();
-        let under_way = self.enter()?;
+        let in_progress = self.enter()?;
         let read = self.inner.read_superblock(slot).await;
-        drop(under_way);
+        drop(in_progress);
         let mut buffer = read?;
         self.spoil(&mut buffer, latency_ns).await?;
         Ok(buffer)
     }
 
-    async fn write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> Result<()> {
-        self.write(Place::Superblock(slot), 0, Arc::new(bytes)).await
+    async fn on_write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> Result<()> {
+        self.write(Region::Superblock(slot), 0, Arc::new(bytes)).await
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "patterns of test data")]
 mod tests;

@@ -1,10 +1,134 @@
-//! Wrappers that are media too.
+//! Layers: media that wrap another medium.
 //!
-//! * `count`: how many operations and bytes the medium was asked for.
-//! * `fault`: latency, errors, wrong bytes and power loss, reproducible by seed.
+//! * `count`: counts the operations and bytes that the medium is asked for.
+//! * `fault`: adds latency, errors, wrong bytes and power loss, reproducible by seed.
+//! * `by_ref`: lends a medium by reference.
 
+use std::sync::Arc;
+
+use super::{Capabilities, Geometry, Medium};
+use crate::base::{AlignedBuffer, Result, SegmentId};
+
+mod by_ref;
 pub mod count;
 pub mod fault;
 
 pub use count::{Count, Counts};
 pub use fault::{Crash, Fault, FaultPlan, Trigger};
+
+/// A medium that wraps another one and changes some of its operations.
+///
+/// Every `on_` method has a default that forwards to [`Layer::inner`]; a layer overrides the
+/// operations that it changes. Every layer is a [`Medium`], whose contract it must keep.
+pub trait Layer {
+    /// The wrapped medium.
+    type Inner: Medium;
+
+    /// Returns the wrapped medium.
+    fn inner(&self) -> &Self::Inner;
+
+    /// See [`Medium::capabilities`].
+    fn on_capabilities(&self) -> Capabilities {
+        self.inner().capabilities()
+    }
+
+    /// See [`Medium::set_geometry`].
+    ///
+    /// # Errors
+    /// Those of the method.
+    fn on_set_geometry(&self, geometry: Geometry) -> Result<()> {
+        self.inner().set_geometry(geometry)
+    }
+
+    /// See [`Medium::append`].
+    fn on_append(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> impl Future<Output = Result<()>> {
+        self.inner().append(segment, offset, buffer)
+    }
+
+    /// See [`Medium::read`].
+    fn on_read(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: AlignedBuffer,
+    ) -> impl Future<Output = (AlignedBuffer, Result<()>)> {
+        self.inner().read(segment, offset, buffer)
+    }
+
+    /// See [`Medium::sync`].
+    fn on_sync(&self) -> impl Future<Output = Result<()>> {
+        self.inner().sync()
+    }
+
+    /// See [`Medium::discard`].
+    fn on_discard(&self, segment: SegmentId) -> impl Future<Output = Result<()>> {
+        self.inner().discard(segment)
+    }
+
+    /// See [`Medium::read_superblock`].
+    fn on_read_superblock(&self, slot: u32) -> impl Future<Output = Result<AlignedBuffer>> {
+        self.inner().read_superblock(slot)
+    }
+
+    /// See [`Medium::write_superblock`].
+    fn on_write_superblock(
+        &self,
+        slot: u32,
+        bytes: AlignedBuffer,
+    ) -> impl Future<Output = Result<()>> {
+        self.inner().write_superblock(slot, bytes)
+    }
+}
+
+impl<L: Layer> Medium for L {
+    fn capabilities(&self) -> Capabilities {
+        self.on_capabilities()
+    }
+
+    fn set_geometry(&self, geometry: Geometry) -> Result<()> {
+        self.on_set_geometry(geometry)
+    }
+
+    fn append(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> impl Future<Output = Result<()>> {
+        self.on_append(segment, offset, buffer)
+    }
+
+    fn read(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: AlignedBuffer,
+    ) -> impl Future<Output = (AlignedBuffer, Result<()>)> {
+        self.on_read(segment, offset, buffer)
+    }
+
+    fn sync(&self) -> impl Future<Output = Result<()>> {
+        self.on_sync()
+    }
+
+    fn discard(&self, segment: SegmentId) -> impl Future<Output = Result<()>> {
+        self.on_discard(segment)
+    }
+
+    fn read_superblock(&self, slot: u32) -> impl Future<Output = Result<AlignedBuffer>> {
+        self.on_read_superblock(slot)
+    }
+
+    fn write_superblock(
+        &self,
+        slot: u32,
+        bytes: AlignedBuffer,
+    ) -> impl Future<Output = Result<()>> {
+        self.on_write_superblock(slot, bytes)
+    }
+}

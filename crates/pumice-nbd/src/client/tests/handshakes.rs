@@ -102,10 +102,10 @@ fn a_refusal_says_why_and_leaves_politely() {
         (reply::ERR_UNKNOWN, ErrorKind::NotFound),
         (reply::ERR_POLICY, ErrorKind::PermissionDenied),
         (reply::ERR_TLS_REQD, ErrorKind::Unsupported),
-        (reply::ERR_SHUTDOWN, ErrorKind::Medium),
-        (reply::ERR_INVALID, ErrorKind::Medium),
-        (reply::SERVER, ErrorKind::Medium),
-        (u32::MAX, ErrorKind::Medium),
+        (reply::ERR_SHUTDOWN, ErrorKind::Io),
+        (reply::ERR_INVALID, ErrorKind::Io),
+        (reply::SERVER, ErrorKind::Io),
+        (u32::MAX, ErrorKind::Io),
     ] {
         let error = connect_error(move |server| {
             server.greet();
@@ -181,7 +181,7 @@ fn a_connection_that_ends_or_falls_silent_fails_in_time() {
     let greeting = wire::encode_greeting();
     for length in 0..=greeting.len() {
         let error = connect_error(move |server| server.send(&greeting[..length]));
-        assert_eq!(error.kind(), ErrorKind::Medium, "{length}: {error:?}");
+        assert_eq!(error.kind(), ErrorKind::Io, "{length}: {error:?}");
     }
     let silent: [fn(&mut Script); 3] = [
         |server| server.expect_end(),
@@ -206,7 +206,7 @@ fn a_connection_that_ends_or_falls_silent_fails_in_time() {
     for (uri, kind) in [
         ("nbd+unix:///?socket=/no/such/socket", ErrorKind::NotFound),
         // Nobody listens on a port that is nobody's.
-        ("nbd://127.0.0.1:1/", ErrorKind::Medium),
+        ("nbd://127.0.0.1:1/", ErrorKind::Io),
     ] {
         let uri = Uri::parse(uri).unwrap();
         let error = runtime.block_on(Client::connect(&runtime, &uri)).unwrap_err();

@@ -250,7 +250,7 @@ fn a_server_that_shut_down_is_noticed() {
         let client = world.connect("").await.unwrap();
         world.server.shutdown().await.unwrap();
         let error = client.flush().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Medium, "{error:?}");
+        assert_eq!(error.kind(), ErrorKind::Io, "{error:?}");
         assert!(error.to_string().contains("the server closed it"), "{error}");
     });
 }

@@ -69,13 +69,13 @@ fn replies_come_in_any_order_and_in_pieces_of_any_length() {
 fn every_error_value_has_its_kind_and_names_the_request() {
     const VALUES: [(u32, ErrorKind); 12] = [
         (1, ErrorKind::ReadOnly),
-        (5, ErrorKind::Medium),
-        (12, ErrorKind::Medium),
+        (5, ErrorKind::Io),
+        (12, ErrorKind::Io),
         (22, ErrorKind::InvalidInput),
         (28, ErrorKind::NoSpace),
         (75, ErrorKind::InvalidInput),
         (95, ErrorKind::Unsupported),
-        (108, ErrorKind::Medium),
+        (108, ErrorKind::Io),
         (2, ErrorKind::InvalidInput),
         (110, ErrorKind::InvalidInput),
         (0x8000_0000, ErrorKind::InvalidInput),
@@ -150,7 +150,7 @@ fn a_wrong_stream_ends_all_requests_with_one_reason() {
             let reasons: Vec<&Error> = errors.iter().filter(lost).collect();
             assert!(reasons.len() >= 2, "{what}: {errors:?}");
             for error in reasons {
-                assert_eq!(error.kind(), ErrorKind::Medium);
+                assert_eq!(error.kind(), ErrorKind::Io);
                 assert!(error.to_string().contains(what), "{what}: {error}");
             }
             let later = read_error(&client, 0, 512).await;

@@ -98,7 +98,7 @@ impl Client {
         let mut buffer = Arc::new(AlignedBuffer::zeroed(0));
         loop {
             if self.interrupted.load(Ordering::Relaxed) {
-                return Err(Error::new(ErrorKind::Medium, "interrupted"));
+                return Err(Error::new(ErrorKind::Interrupted, "interrupted"));
             }
             let Some(request) = run.requests.borrow_mut().next() else { return Ok(()) };
             // Nobody else has it: a request that was answered has let it go.

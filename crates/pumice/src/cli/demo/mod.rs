@@ -110,7 +110,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     }
     let result = compare(args, &interrupted);
     if interrupted.load(Ordering::Relaxed) {
-        return Err(Error::new(ErrorKind::Medium, "interrupted; nothing is left behind"));
+        return Err(Error::new(ErrorKind::Interrupted, "interrupted; nothing is left behind"));
     }
     match result {
         Ok(shown) if args.json => print_json(&shown)?,
@@ -204,7 +204,7 @@ impl DemoDrive {
         let output = create.args(["--codec", codec]).output().map_err(failed("cannot run"))?;
         if !output.status.success() {
             let what = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            return Err(Error::new(ErrorKind::Medium, what));
+            return Err(Error::new(ErrorKind::Io, what));
         }
         let mut serve = pumice()?;
         serve.arg("serve").arg(&path).arg("--unix").arg(&socket).arg("--json");
@@ -216,13 +216,13 @@ impl DemoDrive {
             BufReader::new(stdout).read_line(&mut first).map_err(failed("no server"))?;
         }
         if first.is_empty() {
-            return Err(Error::new(ErrorKind::Medium, "the demo's server did not start"));
+            return Err(Error::new(ErrorKind::Io, "the demo's server did not start"));
         }
         Ok(Self { path, socket, server })
     }
 
     fn info(&self) -> Result<Info> {
-        let silent = || Error::new(ErrorKind::Medium, "no info");
+        let silent = || Error::new(ErrorKind::Io, "no info");
         control::info(&self.path)?.ok_or_else(silent)
     }
 

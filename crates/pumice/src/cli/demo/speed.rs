@@ -87,7 +87,7 @@ pub(super) fn measure(
             bar.reset();
             carry_out(location, &until, done, interrupted, &mut turn)?;
             if interrupted.load(Ordering::Relaxed) {
-                return Err(Error::new(ErrorKind::Medium, "interrupted"));
+                return Err(Error::new(ErrorKind::Interrupted, "interrupted"));
             }
         }
     }

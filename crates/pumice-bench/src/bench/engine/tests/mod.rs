@@ -15,7 +15,7 @@ use crate::workload::pattern::Requests;
 use crate::workload::{Operation, Pattern};
 use pumice_drive::base::ErrorKind;
 use pumice_drive::controller::{Spec, create};
-use pumice_drive::media::file::{FileMedium, OpenOptions};
+use pumice_drive::media::file::{FileMedium, FileOptions};
 
 const RECORD: u64 = 16 << 10;
 const RECORDS: u64 = 64;
@@ -170,7 +170,7 @@ fn a_drive_in_this_process_is_a_target() {
     };
     FileMedium::create(&path, spec.geometry().unwrap().medium_bytes(), false).unwrap();
     let runtime = Runtime::new(Backend::Auto).unwrap();
-    let medium = FileMedium::open(runtime.clone(), &path, OpenOptions::default()).unwrap();
+    let medium = FileMedium::open(runtime.clone(), &path, FileOptions::default()).unwrap();
     runtime.block_on(create(&medium, &spec)).unwrap();
     drop(medium);
     let location = Location::Drive(path);

@@ -1,8 +1,8 @@
-//! Goal: a crash takes back nothing that was synced, may take back every sector that was not, and
-//! every fault strikes when its plan says; the same seed gives the same run.
+//! Goal: a crash keeps every synced sector and may lose every other one; every fault strikes when
+//! its plan says; one seed repeats a run.
 //!
-//! Method: a memory medium under the layer, a clock that jumps to the next deadline when nothing
-//! else can go on, and many seeds where an outcome is drawn.
+//! Method: a memory medium under the layer, a clock that jumps to the next deadline when no task is
+//! ready, and many seeds where an outcome is random.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -40,7 +40,7 @@ impl TestClock {
         true
     }
 
-    /// Runs all futures to their end; gives their indices in the order of completion.
+    /// Runs all futures to completion. Returns their indices in the order of completion.
     fn run_all(&self, mut futures: Vec<Pin<Box<dyn Future<Output = ()> + '_>>>) -> Vec<usize> {
         let mut order = Vec::new();
         loop {
@@ -411,8 +411,8 @@ fn a_discard_takes_effect_or_is_ignored() {
     }
 }
 
-/// A process that dies takes back nothing that had completed, and what it had under way arrives
-/// whole, in part or not at all; the medium goes on, and its cache is still volatile.
+/// The death of a process loses no completed write; writes in progress arrive as a whole, in part
+/// or not at all; the medium continues to serve, and its cache is still volatile.
 #[test]
 fn a_killed_process_leaves_the_cache_as_it_was() {
     let (mut kept, mut gone, mut torn, mut lost_later) = (0, 0, 0, 0);

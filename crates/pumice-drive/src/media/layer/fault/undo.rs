@@ -1,7 +1,7 @@
-//! What a power loss would take back: the content that every unsynced write has replaced.
+//! The undo log of a power loss: the content that every unsynced write has replaced.
 //!
 //! ```text
-//! begin --> under way --complete--> done --settle (a sync succeeded)--> forgotten
+//! begin --> in progress --complete--> done --settle (a sync succeeded)--> forgotten
 //!               |                     |
 //!               +-------- doom -------+--> doomed (an error: no later sync makes it durable)
 //! ```
@@ -9,7 +9,8 @@
 //! Invariant: records are in the order in which the writes began, and a sector that became durable
 //! is never rolled back by an older record.
 //!
-//! Does no I/O: it says which sectors get which bytes, the layer writes them.
+//! This file does no I/O: it determines which sectors return to which bytes, and the layer writes
+//! them.
 
 use std::collections::BTreeSet;
 
@@ -17,37 +18,39 @@ use super::{Crash, SECTOR_BYTES, below};
 use crate::base::seed::Random;
 use crate::base::{AlignedBuffer, SegmentId};
 
-/// What a write can go to.
+/// The target of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
+pub(super) enum Region {
     Segment(SegmentId),
     Superblock(u32),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    UnderWay,
+    InProgress,
     Done,
     Doomed,
 }
 
-/// One unsynced write: a range of whole sectors around it, and what was there before.
+/// One unsynced write: the range of whole sectors that contains it, and the earlier content.
 #[derive(Debug)]
 pub(super) struct Record {
     id: u64,
     state: State,
-    pub(super) place: Place,
-    /// Where the range starts, in bytes.
+    pub(super) region: Region,
+    /// Start of the range in bytes.
     pub(super) offset: u32,
-    /// What the whole range held before.
+    /// Earlier content of the whole range.
     pub(super) old: AlignedBuffer,
-    /// The sectors of the range that the write touches and that no later write made durable.
+    /// For each sector of the range, whether the write touches it and no later write made it
+    /// durable.
     exposed: Vec<bool>,
 }
 
 impl Record {
-    fn sector(&self, index: usize) -> (Place, usize) {
-        (self.place, self.offset as usize / SECTOR_BYTES + index)
+    fn sector(&self, index: usize) -> (Region, usize) {
+        assert!(index < self.exposed.len(), "a sector outside its record");
+        (self.region, self.offset as usize / SECTOR_BYTES + index)
     }
 
     fn exposed_sectors(&self) -> impl Iterator<Item = usize> {
@@ -55,7 +58,7 @@ impl Record {
     }
 }
 
-/// Sectors of one record that return to what they held before.
+/// Sectors of one record that return to their earlier content.
 #[derive(Debug)]
 pub(super) struct Rollback {
     pub(super) record: Record,
@@ -71,30 +74,35 @@ pub(super) struct UndoLog {
 }
 
 impl UndoLog {
-    /// Remembers what a write of bytes `start..end` is about to replace: `old`, a range of whole
-    /// sectors from `offset` that contains the write. Gives the number of the write.
+    /// Records that a write of the bytes `write` is about to replace `old`, the content of a range
+    /// of whole sectors that starts at `offset` and contains the write. Returns the number of the
+    /// write.
     pub(super) fn begin(
         &mut self,
-        place: Place,
+        region: Region,
         offset: u32,
         old: AlignedBuffer,
         write: std::ops::Range<usize>,
     ) -> u64 {
+        assert!(old.len().is_multiple_of(SECTOR_BYTES), "a range of whole sectors");
+        assert!(offset as usize <= write.start, "the range contains the write");
+        assert!(write.end <= offset as usize + old.len(), "the range contains the write");
         let first = (write.start - offset as usize) / SECTOR_BYTES;
         let end = (write.end - offset as usize).div_ceil(SECTOR_BYTES);
         let exposed = (0..old.len() / SECTOR_BYTES).map(|i| (first..end).contains(&i)).collect();
         self.ids += 1;
-        let state = State::UnderWay;
-        self.records.push(Record { id: self.ids, state, place, offset, old, exposed });
+        let state = State::InProgress;
+        self.records.push(Record { id: self.ids, state, region, offset, old, exposed });
         self.ids
     }
 
-    /// The write has completed: the next sync makes it durable.
+    /// Marks a write as completed: the next sync makes it durable.
     pub(super) fn complete(&mut self, id: u64) {
         self.set_state(&[id], State::Done);
     }
 
-    /// The writes can no longer become durable: they, or the sync that was to cover them, failed.
+    /// Marks writes that can no longer become durable, because they or a sync that covered them
+    /// failed.
     pub(super) fn doom(&mut self, ids: &[u64]) {
         self.set_state(ids, State::Doomed);
     }
@@ -105,22 +113,23 @@ impl UndoLog {
         }
     }
 
-    /// The writes that a sync called now makes durable, in order.
+    /// Returns the writes that a sync would make durable now, in order.
     pub(super) fn completed(&self) -> Vec<u64> {
         let done = self.records.iter().filter(|record| record.state == State::Done);
         done.map(|record| record.id).collect()
     }
 
-    /// A sync that covered the writes `ids` (in order) succeeded: they are durable.
+    /// Removes the writes `ids` (in order), which a successful sync has made durable.
     pub(super) fn settle(&mut self, ids: &[u64]) {
         for id in ids {
-            // Meanwhile a discard may have taken it out, or another sync may have doomed it.
+            // A discard may have removed it since, or another sync may have doomed it.
             let is_settled = |record: &Record| record.id == *id && record.state == State::Done;
             let Some(index) = self.records.iter().position(is_settled) else {
                 continue;
             };
             let settled = self.records.remove(index);
-            let older = self.records[..index].iter_mut().filter(|r| r.place == settled.place);
+            debug_assert!(self.records.is_sorted_by_key(|record| record.id), "order of writes");
+            let older = self.records[..index].iter_mut().filter(|r| r.region == settled.region);
             for record in older {
                 for sector in settled.exposed_sectors() {
                     let byte = settled.offset as usize + sector * SECTOR_BYTES;
@@ -133,18 +142,18 @@ impl UndoLog {
         }
     }
 
-    /// Forgets the writes to a segment that was discarded.
+    /// Removes the writes to a segment that was discarded.
     pub(super) fn forget(&mut self, segment: SegmentId) {
-        self.records.retain(|record| record.place != Place::Segment(segment));
+        self.records.retain(|record| record.region != Region::Segment(segment));
     }
 
-    /// The writers are gone: draws the fate of what was under way, as in a crash. What had arrived
-    /// whole is as any other completed write from now on.
+    /// Draws the fate of the writes in progress, as in a crash, when the writing process has died.
+    /// A write that arrived whole counts as completed from now on.
     pub(super) fn kill(&mut self, random: &mut Random) -> (Vec<Rollback>, Crash) {
-        let is_under_way = |record: &Record| record.state == State::UnderWay;
+        let is_in_progress = |record: &Record| record.state == State::InProgress;
         let mut torn = Vec::new();
         for index in (0..self.records.len()).rev() {
-            if !is_under_way(&self.records[index]) {
+            if !is_in_progress(&self.records[index]) {
                 continue;
             }
             if below(random, 2) == 0 {
@@ -156,19 +165,19 @@ impl UndoLog {
         draw_fates(torn, random)
     }
 
-    /// Draws the fate of every unsynced write and gives what to roll back, in the order in which
-    /// to do it (newest first). Each write is kept, dropped, cut off behind some sector, or
-    /// scattered (each sector kept or dropped), one as likely as the other.
+    /// Draws the fate of every unsynced write. Returns the rollbacks in the order in which to apply
+    /// them, newest first. Each write is kept, dropped, truncated after some sector, or scattered
+    /// (each sector kept or dropped), with equal probability.
     pub(super) fn crash(&mut self, random: &mut Random) -> (Vec<Rollback>, Crash) {
         draw_fates(std::mem::take(&mut self.records), random)
     }
 }
 
-/// What a loss leaves of `records`, in the order in which they began.
+/// Draws the fates of `records`, which are in the order in which they began.
 fn draw_fates(records: Vec<Record>, random: &mut Random) -> (Vec<Rollback>, Crash) {
     let mut crash = Crash::default();
     let mut rollbacks = Vec::new();
-    // Sectors whose surviving content is known: what older writes did to them is past.
+    // Sectors whose surviving content is decided. Older writes to them no longer matter.
     let mut decided = BTreeSet::new();
     for record in records.into_iter().rev() {
         let exposed: Vec<usize> = record.exposed_sectors().collect();
@@ -176,7 +185,7 @@ fn draw_fates(records: Vec<Record>, random: &mut Random) -> (Vec<Rollback>, Cras
         match below(random, 4) {
             0 => {}
             1 => lost.fill(true),
-            2 => lost[below(random, exposed.len() as u64 + 1) as usize..].fill(true),
+            2 => lost[below(random, exposed.len() + 1)..].fill(true),
             _ => lost.fill_with(|| below(random, 2) == 0),
         }
         match lost.iter().filter(|&&lost| lost).count() {

@@ -1,0 +1,72 @@
+//! A medium of one's own: memory whose syncs take 5 ms and are counted.
+//!
+//! A wrapper implements [`Layer`] and overrides the operations that it changes. Storage that wraps
+//! nothing implements `Medium`, whose documentation is the contract. The drive runs in virtual
+//! time, so the program ends at once whatever the delays.
+//!
+//! ```sh
+//! cargo run --package pumice-drive --example custom_medium
+//! ```
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use pumice_drive::{
+    Clock, Drive, Layer, Medium, MemMedium, OpenOptions, Result, Runtime, Spec, Uuid, create,
+};
+
+/// Time that a sync takes.
+const SYNC_NS: u64 = 5_000_000;
+
+/// A medium whose syncs are slow.
+struct SlowSync {
+    inner: MemMedium,
+    clock: Runtime,
+    syncs: Cell<u64>,
+}
+
+impl Layer for SlowSync {
+    type Inner = MemMedium;
+
+    fn inner(&self) -> &MemMedium {
+        &self.inner
+    }
+
+    async fn on_sync(&self) -> Result<()> {
+        self.syncs.set(self.syncs.get() + 1);
+        self.clock.sleep_ns(SYNC_NS).await;
+        self.inner.sync().await
+    }
+}
+
+fn main() -> Result<()> {
+    let runtime = Runtime::simulated();
+    let spec = Spec::new(Uuid::from_u128(1), 64 << 20);
+    let inner = MemMedium::new(spec.geometry()?.medium_bytes());
+    let medium = Rc::new(SlowSync { inner, clock: runtime.clone(), syncs: Cell::new(0) });
+    runtime.block_on(async {
+        create(&medium, &spec).await?;
+        let drive = open(&runtime, medium.clone()).await?;
+        let (start_ns, syncs) = (runtime.now_ns(), medium.syncs.get());
+        for offset in (0..100).map(|block| block * 4096) {
+            drive.write(offset, &[7; 4096], false).await?;
+        }
+        drive.flush().await?;
+        let (ns, syncs) = (runtime.now_ns() - start_ns, medium.syncs.get() - syncs);
+        println!("100 writes and a flush: {syncs} sync, {} ms of virtual time", ns / 1_000_000);
+        assert!(syncs == 1 && ns >= SYNC_NS);
+        drive.close().await
+    })
+}
+
+/// Opens the drive and starts its background tasks.
+async fn open(runtime: &Runtime, medium: Rc<SlowSync>) -> Result<Rc<Drive<Rc<SlowSync>, Runtime>>> {
+    let drive = Rc::new(Drive::open(medium, runtime.clone(), OpenOptions::default()).await?);
+    Drive::tasks(&drive).into_iter().for_each(|task| runtime.spawn(task));
+    Ok(drive)
+}
+
+#[test]
+fn it_runs() {
+    main().unwrap();
+}

@@ -1,0 +1,78 @@
+//! Keeps a drive in a file: creates it, writes, flushes, closes, reopens and reads.
+//!
+//! ```sh
+//! cargo run --package pumice-drive --example embed -- /tmp/embed.pumice
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use pumice_drive::{
+    Backend, Codec, Drive, FileMedium, FileOptions, OpenOptions, Result, Runtime, Spec, Uuid,
+    create,
+};
+
+type FileDrive = Drive<FileMedium, Runtime>;
+
+/// Size of the disk. The file is sparse and grows with the data.
+const SIZE_BYTES: u64 = 256 << 20;
+
+fn main() -> Result<()> {
+    let path = std::env::args_os().nth(1).map(PathBuf::from);
+    run(&path.unwrap_or_else(|| std::env::temp_dir().join("embed.pumice")))
+}
+
+fn run(path: &Path) -> Result<()> {
+    let runtime = Runtime::new(Backend::Auto)?;
+
+    // Create the file and the drive in it. The identity must be unique: use `Uuid::new_v4()`.
+    let mut spec = Spec::new(Uuid::from_u128(0x0065_6d62_6564), SIZE_BYTES);
+    spec.codec = Codec::Zstd { level: 1 };
+    FileMedium::create(path, spec.geometry()?.medium_bytes(), true)?;
+    let medium = FileMedium::open(runtime.clone(), path, FileOptions::default())?;
+    runtime.block_on(create(&medium, &spec))?;
+    // The file is locked while it is open.
+    drop(medium);
+
+    let line = b"The same line, many times over, compresses well.\n";
+    let text = line.repeat(20_000);
+    let drive = open(&runtime, path)?;
+    runtime.block_on(async {
+        // Offsets and lengths are bytes and need no alignment.
+        drive.write(1000, &text, false).await?;
+        drive.flush().await
+    })?;
+    let info = drive.info();
+    println!("{} bytes written, {} stored in frames", info.host_bytes, info.frame_bytes);
+    close(&runtime, drive)?;
+
+    let drive = open(&runtime, path)?;
+    let mut read = vec![0; text.len()];
+    runtime.block_on(drive.read(1000, &mut read))?;
+    close(&runtime, drive)?;
+    assert_eq!(read, text);
+    println!("{} bytes read back from {}", read.len(), path.display());
+    Ok(())
+}
+
+/// Opens the drive at `path` and starts its background tasks.
+fn open(runtime: &Runtime, path: &Path) -> Result<Rc<FileDrive>> {
+    let medium = FileMedium::open(runtime.clone(), path, FileOptions::default().with_direct(true))?;
+    let opening = Drive::open(medium, runtime.clone(), OpenOptions::default());
+    let drive = Rc::new(runtime.block_on(opening)?);
+    Drive::tasks(&drive).into_iter().for_each(|task| runtime.spawn(task));
+    Ok(drive)
+}
+
+/// Closes the drive and ends its background tasks, which keep the file open.
+fn close(runtime: &Runtime, drive: Rc<FileDrive>) -> Result<()> {
+    runtime.block_on(drive.close())?;
+    runtime.drop_tasks();
+    Ok(())
+}
+
+#[test]
+fn it_runs() {
+    let directory = tempfile::tempdir().unwrap();
+    run(&directory.path().join("embed.pumice")).unwrap();
+}
