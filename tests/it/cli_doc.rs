@@ -10,7 +10,7 @@ use std::{env, fs};
 use crate::harness::pumice;
 
 /// Subcommands a user can rely on; there may be more.
-const EXPECTED: [&str; 14] = [
+const EXPECTED: [&str; 13] = [
     "create", "serve", "info", "check", "scrub", "resize", "extract", "rebuild", "demo",
     "payload", "report", "compare", "drives",
 ];

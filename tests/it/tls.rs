@@ -331,7 +331,6 @@ fn flags_that_would_let_anybody_in_are_refused() {
         (&["--tls", "require"], "--tls-certificates DIR"),
         (&["--tls", "off", "--tls-certificates", certificates], "takes no --tls-certificates"),
         (&["--tls-verify-peer"], "--tls-certificates"),
-        (&["--tls-psk", "keys"], "pre-shared keys"),
         (&["--tls-certificates", empty.to_str().unwrap()], "server-cert.pem"),
         (&["--unix-mode", "0660"], "--unix"),
     ] {

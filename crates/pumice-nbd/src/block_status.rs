@@ -68,7 +68,7 @@ pub(super) async fn block_status<D: Disk>(session: &Session<D>, command: Command
         let id = answer.context.id();
         session.replies.append_with(|out| to.append_status(out, id, &answer.descriptors, is_last));
     }
-    session.count(&command, &result);
+    session.log_failure(&command, &result);
 }
 
 async fn ask<D: Disk>(disk: &D, command: &Command, answers: &mut [Answer]) -> Result<()> {

@@ -20,7 +20,7 @@ use super::export::{Export, Offer};
 use super::handover::Parked;
 use super::handshake::{self, Outcome, Security, Terms};
 use super::incoming::Incoming;
-use super::reader::{End, read_requests};
+use super::receive::{End, read_requests};
 use super::replies::Replies;
 use super::session::{Link, Session, Shared, Stage};
 use super::slots::Slots;
@@ -41,13 +41,17 @@ pub(super) async fn serve<D: Disk + 'static>(
             link.is_haggling.set(false);
             shared.changed.wake_all();
             let export = shared.exports[index].clone();
-            let session = Session::new(shared.clone(), export, dialect, replies);
+            let client = link.client.clone();
+            tracing::debug!(export = %export.name, %client, "client connected");
+            let session = Session::new(shared.clone(), export, client, dialect, replies);
             parked = transmit(&Rc::new(session), incoming, &link).await;
         }
-        Some(Ok(Outcome::Violation(what))) => tracing::debug!("handshake refused: {what}"),
+        Some(Ok(Outcome::Violation(reason))) => {
+            tracing::debug!(client = %link.client, reason, "handshake refused");
+        }
         Some(Ok(Outcome::Aborted | Outcome::StartTls)) => {}
-        Some(Err(error)) => tracing::debug!("handshake broken off: {error}"),
-        None => tracing::debug!("handshake refused: it took too long"),
+        Some(Err(error)) => tracing::debug!(client = %link.client, %error, "handshake failed"),
+        None => tracing::debug!(client = %link.client, reason = "time limit", "handshake refused"),
     }
     end(&shared, &link, parked).await
 }
@@ -61,7 +65,8 @@ pub(super) async fn resume<D: Disk + 'static>(
 ) -> Option<Parked> {
     let incoming = Incoming::with_unread(link.channel.clone(), &parked.unread);
     let replies = Replies::new(link.channel.clone());
-    let session = Rc::new(Session::new(shared.clone(), export, parked.dialect, replies));
+    let (client, dialect) = (link.client.clone(), parked.dialect);
+    let session = Rc::new(Session::new(shared.clone(), export, client, dialect, replies));
     let parked = transmit(&session, incoming, &link).await;
     end(&shared, &link, parked).await
 }
@@ -107,7 +112,7 @@ async fn shake_hands<D: Disk>(
             return Ok(outcome);
         }
         if let Err(error) = link.channel.encrypt(identity).await {
-            tracing::info!("a client was refused: {error}");
+            tracing::info!(client = %link.client, %error, "TLS handshake failed");
             return Err(error);
         }
         security = Security::Encrypted;
@@ -138,7 +143,7 @@ async fn transmit<D: Disk + 'static>(
         })
         .await
     };
-    log_end(&end);
+    log_end(session, &end);
     let mut drained = |context: &mut Context<'_>| match poll_rest(context) {
         true => Poll::Ready(()),
         false => Poll::Pending,
@@ -175,13 +180,18 @@ fn note_quiet<D: Disk>(session: &Session<D>, slots: &Slots<Job>, link: &Link) ->
     is_quiet
 }
 
-fn log_end(end: &End) {
+fn log_end<D>(session: &Session<D>, end: &End) {
+    let (export, client) = (&session.export.name, &session.client);
     match end {
-        End::Disconnect | End::Parked => {}
+        End::Disconnect | End::Parked => tracing::debug!(%export, %client, "client disconnected"),
         End::Stream(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            tracing::debug!("the client left without saying so");
+            tracing::debug!(%export, %client, "client closed its connection without DISC");
         }
-        End::Stream(error) => tracing::debug!("cannot receive requests: {error}"),
-        End::Violation(what) => tracing::debug!("connection closed: {what}"),
+        End::Stream(error) => {
+            tracing::debug!(%export, %client, %error, "cannot receive requests");
+        }
+        End::Violation(reason) => {
+            tracing::debug!(%export, %client, reason, "connection closed: protocol violation");
+        }
     }
 }

@@ -9,7 +9,7 @@ use super::PIECE_BYTES;
 use super::block_status::block_status;
 use super::budget::Payload;
 use super::chunks::HEAD_BYTES;
-use super::reading::read;
+use super::read_reply::read;
 use super::request::{Command, Verb};
 use super::session::Session;
 use super::slots::Seat;

@@ -3,10 +3,10 @@
 //! The default export, which has the empty name, is the only one of a server that has one; a
 //! server of several has no default.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use super::request::Shape;
-use super::stats::{Counters, Stats};
 use crate::Disk;
 
 /// A disk that clients can choose by its name.
@@ -19,19 +19,25 @@ pub struct Export<D> {
     pub description: String,
     /// The disk.
     pub disk: Rc<D>,
-    pub(super) counters: Counters,
+    refused: Cell<u64>,
 }
 
 impl<D: Disk> Export<D> {
     /// An export that has done nothing yet.
     pub fn new(name: impl Into<String>, description: impl Into<String>, disk: Rc<D>) -> Self {
         let (name, description) = (name.into(), description.into());
-        Self { name, description, disk, counters: Counters::default() }
+        Self { name, description, disk, refused: Cell::new(0) }
     }
 
-    /// What has been done for its clients since the server started.
-    pub fn stats(&self) -> Stats {
-        self.counters.get()
+    /// Returns how many requests were refused before they reached the disk: malformed ones, and
+    /// those that arrived during shutdown.
+    pub fn refused_requests(&self) -> u64 {
+        self.refused.get()
+    }
+
+    /// Counts a request that was refused.
+    pub(super) fn count_refused(&self) {
+        self.refused.update(|refused| refused + 1);
     }
 
     /// What the checks of a request need to know; the size changes when the disk is resized.

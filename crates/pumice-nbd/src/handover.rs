@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use super::incoming::BUFFER_BYTES;
 use super::request::Dialect;
 use crate::Listener;
-use crate::listen::Place;
+use crate::listen::BoundAddress;
 use pumice_drive::base::{Error, ErrorKind, Result};
 
 /// Of the manifest: a program that reads another one begins without clients.
@@ -60,7 +60,7 @@ pub struct Parked {
 #[derive(Serialize, Deserialize)]
 struct Manifest {
     version: u32,
-    listeners: Vec<Place>,
+    listeners: Vec<BoundAddress>,
     clients: Vec<Client>,
 }
 
@@ -79,7 +79,7 @@ impl Handover {
     /// What cannot be said in the manifest (a path that is no UTF-8), and the operating system's.
     pub fn send(&self, through: &UnixStream) -> Result<()> {
         let cannot = |error| Error::os("cannot hand connections over", error);
-        let place = |listener: &Listener| listener.place().clone();
+        let address = |listener: &Listener| listener.address().clone();
         let client = |parked: &Parked| Client {
             export: parked.export.clone(),
             dialect: parked.dialect,
@@ -87,7 +87,7 @@ impl Handover {
         };
         let manifest = Manifest {
             version: VERSION,
-            listeners: self.listeners.iter().map(place).collect(),
+            listeners: self.listeners.iter().map(address).collect(),
             clients: self.clients.iter().map(client).collect(),
         };
         let manifest = serde_json::to_string(&manifest).map_err(|error| cannot(error.into()))?;
@@ -128,8 +128,8 @@ impl Handover {
         }
         let mut handover = Self::default();
         let mut next = || descriptors.next().ok_or_else(|| nonsense("a descriptor is missing"));
-        for place in manifest.listeners {
-            handover.listeners.push(Listener::at(place, next()?));
+        for address in manifest.listeners {
+            handover.listeners.push(Listener::at(address, next()?));
         }
         for Client { export, dialect, unread_bytes } in manifest.clients {
             let fits = unread_bytes <= unread.len().min(BUFFER_BYTES);

@@ -72,15 +72,14 @@ mod handover;
 mod handshake;
 mod incoming;
 pub mod listen;
-mod reader;
-mod reading;
+pub mod memory_disk;
+mod read_reply;
+mod receive;
 mod replies;
 mod request;
 mod server;
 mod session;
 mod slots;
-mod stats;
-pub mod test_disk;
 mod tls;
 mod wire;
 
@@ -92,7 +91,6 @@ pub use export::Export;
 pub use handover::{Handover, Parked};
 pub use listen::{Access, Listen, Listener};
 pub use server::{Options, Security, Server};
-pub use stats::{CommandStats, Stats};
 pub use tls::Identity;
 
 /// Length of the pieces in which longer requests are streamed, in bytes. A write up to this length

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -49,12 +50,12 @@ pub struct Access {
 #[derive(Debug)]
 pub struct Listener {
     socket: Arc<OwnedFd>,
-    place: Place,
+    address: BoundAddress,
 }
 
 /// Where a [`Listener`] is.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Place {
+pub(super) enum BoundAddress {
     /// The file, with its device and inode if it is ours to remove.
     Unix {
         path: PathBuf,
@@ -95,25 +96,27 @@ impl Listener {
                 Ok(listener) => listener.map(|listener| {
                     let path = listener.local_addr().ok();
                     let path = path.as_ref().and_then(|address| address.as_pathname());
-                    let place =
-                        Place::Unix { path: path.unwrap_or(Path::new("")).into(), file: None };
-                    (OwnedFd::from(listener), place)
+                    let address = BoundAddress::Unix {
+                        path: path.unwrap_or(Path::new("")).into(),
+                        file: None,
+                    };
+                    (OwnedFd::from(listener), address)
                 }),
                 Err(_) => {
                     let tcp = passed.take_tcp_listener(index);
                     let tcp = tcp.map_err(|error| cannot(index, error))?;
-                    let place = |listener: TcpListener| {
+                    let with_address = |listener: TcpListener| {
                         let address =
                             listener.local_addr().map_err(|error| cannot(index, error))?;
-                        Ok::<_, Error>((OwnedFd::from(listener), Place::Tcp(address)))
+                        Ok::<_, Error>((OwnedFd::from(listener), BoundAddress::Tcp(address)))
                     };
-                    tcp.map(place).transpose()?
+                    tcp.map(with_address).transpose()?
                 }
             };
-            if let Some((socket, place)) = listener {
+            if let Some((socket, address)) = listener {
                 let is_blocking = rustix::io::ioctl_fionbio(&socket, false);
                 is_blocking.map_err(|error| cannot(index, error.into()))?;
-                listeners.push(Self { socket: Arc::new(socket), place });
+                listeners.push(Self { socket: Arc::new(socket), address });
             }
         }
         Ok(listeners)
@@ -140,8 +143,8 @@ impl Listener {
             .map_err(|error| Error::os(format!("cannot look at {}", path.display()), error))?;
         let file = Some((metadata.dev(), metadata.ino()));
         // From here on the file goes if something fails.
-        let place = Place::Unix { path: path.clone(), file };
-        let listener = Self { socket: Arc::new(listener.into()), place };
+        let address = BoundAddress::Unix { path: path.clone(), file };
+        let listener = Self { socket: Arc::new(listener.into()), address };
         access.set(&path)?;
         Ok(listener)
     }
@@ -150,39 +153,31 @@ impl Listener {
         let failed = |error| bind_error(&address.to_string(), error);
         let listener = TcpListener::bind(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Self { socket: Arc::new(listener.into()), place: Place::Tcp(address) })
+        Ok(Self { socket: Arc::new(listener.into()), address: BoundAddress::Tcp(address) })
     }
 
     /// The NBD URI of the export with this name here: `nbd+unix:///NAME?socket=PATH` or
     /// `nbd://HOST:PORT/NAME`, with `nbds` if clients must use TLS.
     pub fn uri(&self, export: &str, needs_tls: bool) -> String {
         let scheme = if needs_tls { "nbds" } else { "nbd" };
-        let name = percent_encode(export.as_bytes());
-        match &self.place {
-            Place::Unix { path, .. } => {
+        let name = percent_encode(export.as_bytes()).to_string();
+        match &self.address {
+            BoundAddress::Unix { path, .. } => {
                 let socket = percent_encode(path.as_os_str().as_bytes());
                 format!("{scheme}+unix:///{name}?socket={socket}")
             }
-            Place::Tcp(address) if name.is_empty() => format!("{scheme}://{address}"),
-            Place::Tcp(address) => format!("{scheme}://{address}/{name}"),
-        }
-    }
-
-    /// Whether only programs on this machine reach it.
-    pub fn is_local(&self) -> bool {
-        match &self.place {
-            Place::Unix { .. } => true,
-            Place::Tcp(address) => address.ip().is_loopback(),
+            BoundAddress::Tcp(address) if name.is_empty() => format!("{scheme}://{address}"),
+            BoundAddress::Tcp(address) => format!("{scheme}://{address}/{name}"),
         }
     }
 
     /// A socket that listens there already, and the place with it.
-    pub(super) fn at(place: Place, socket: OwnedFd) -> Self {
-        Self { socket: Arc::new(socket), place }
+    pub(super) fn at(address: BoundAddress, socket: OwnedFd) -> Self {
+        Self { socket: Arc::new(socket), address }
     }
 
-    pub(super) fn place(&self) -> &Place {
-        &self.place
+    pub(super) fn address(&self) -> &BoundAddress {
+        &self.address
     }
 
     /// The listening socket.
@@ -198,7 +193,7 @@ impl Listener {
     /// # Errors
     /// The peer may be gone already.
     pub(super) fn prepare(&self, accepted: &OwnedFd) -> io::Result<()> {
-        if let Place::Tcp(_) = self.place {
+        if let BoundAddress::Tcp(_) = self.address {
             net::sockopt::set_tcp_nodelay(accepted, true)?;
             net::sockopt::set_socket_keepalive(accepted, true)?;
         }
@@ -235,7 +230,7 @@ impl Access {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let Place::Unix { path, file: Some(file) } = &self.place else { return };
+        let BoundAddress::Unix { path, file: Some(file) } = &self.address else { return };
         let is_ours = fs::symlink_metadata(path)
             .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == *file);
         if is_ours && let Err(error) = fs::remove_file(path) {
@@ -244,12 +239,13 @@ impl Drop for Listener {
     }
 }
 
-fn bind_error(place: &str, error: io::Error) -> Error {
+fn bind_error(address: &str, error: io::Error) -> Error {
     if error.kind() == io::ErrorKind::AddrInUse {
-        let what = format!("cannot listen on {place}: address in use; stop the other server first");
+        let what =
+            format!("cannot listen on {address}: address in use; stop the other server first");
         return Error::new(ErrorKind::Busy, what).caused_by(error);
     }
-    Error::os(format!("cannot listen on {place}"), error)
+    Error::os(format!("cannot listen on {address}"), error)
 }
 
 /// Locks the directory of `path` until the file is dropped.
@@ -303,17 +299,14 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<()> {
     }
 }
 
-/// Escapes every byte that a URI's query cannot hold as it is.
-pub(super) fn percent_encode(bytes: &[u8]) -> String {
-    let mut out = String::with_capacity(bytes.len());
-    for &byte in bytes {
-        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
+/// Bytes that stay as they are in a URI's path and query: the unreserved ones of RFC 3986, and the
+/// slash, so that paths stay readable.
+const UNESCAPED: AsciiSet =
+    NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+
+/// Returns `bytes` percent-encoded for a URI.
+pub(super) fn percent_encode(bytes: &[u8]) -> PercentEncode<'_> {
+    percent_encoding::percent_encode(bytes, &UNESCAPED)
 }
 
 #[cfg(test)]

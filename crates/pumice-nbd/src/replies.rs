@@ -133,7 +133,7 @@ impl Turn<'_> {
                 Ok(sent) => range.start += sent,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    tracing::debug!("cannot send replies: {error}");
+                    tracing::debug!(%error, "cannot send replies");
                     self.0.fail();
                 }
             }

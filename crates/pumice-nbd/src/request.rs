@@ -34,6 +34,19 @@ pub(super) enum Verb {
 }
 
 impl Verb {
+    /// Returns the name of the command, as metrics and logs spell it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Read { .. } => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+            Self::Trim => "trim",
+            Self::WriteZeroes { .. } => "write_zeroes",
+            Self::Cache => "cache",
+            Self::BlockStatus { .. } => "block_status",
+        }
+    }
+
     /// Whether it changes what the disk holds, so that FUA means something.
     pub(super) fn changes(self) -> bool {
         matches!(self, Self::Write | Self::Trim | Self::WriteZeroes { .. })

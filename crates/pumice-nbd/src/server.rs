@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::rc::Rc;
@@ -86,7 +87,7 @@ impl<D: Disk + 'static> Server<D> {
     /// # Panics
     /// If there are no exports.
     pub fn new(runtime: Runtime, exports: Vec<Rc<Export<D>>>, options: Options) -> Rc<Self> {
-        assert!(!exports.is_empty(), "a server of nothing");
+        assert!(!exports.is_empty(), "a server needs at least one export");
         let budget = Budget::new(options.payload_bytes);
         let shared = Rc::new(Shared {
             runtime,
@@ -133,11 +134,11 @@ impl<D: Disk + 'static> Server<D> {
                         }
                         self.start(socket);
                     }
-                    Err(error) => tracing::debug!("a client left at once: {error}"),
+                    Err(error) => tracing::debug!(%error, "client disconnected at once"),
                 },
                 Some(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                 Some(Err(error)) => {
-                    tracing::warn!("cannot accept a client: {error}");
+                    tracing::warn!(%error, "cannot accept a connection: retrying");
                     runtime.sleep_ns(ACCEPT_RETRY_NS).await;
                 }
             }
@@ -152,10 +153,14 @@ impl<D: Disk + 'static> Server<D> {
             return true;
         }
         let Some(longest) = links.iter().find(|link| link.is_haggling.get()) else {
-            tracing::warn!("{} connections: further clients wait", links.len());
+            tracing::warn!(connections = links.len(), "connection limit reached: new clients wait");
             return false;
         };
-        tracing::warn!("{} connections: one in its handshake makes room", links.len());
+        tracing::warn!(
+            connections = links.len(),
+            client = %longest.client,
+            "connection limit reached: closing the oldest connection still in its handshake"
+        );
         // Once; it ends at its next turn.
         longest.is_haggling.set(false);
         longest.channel.cut();
@@ -193,7 +198,7 @@ impl<D: Disk + 'static> Server<D> {
     pub fn resume(self: &Rc<Self>, parked: Parked) {
         let export = self.exports().iter().find(|export| export.name == parked.export);
         let Some(export) = export.cloned() else {
-            tracing::warn!("a client is cut off: '{}' is not served any more", parked.export);
+            tracing::warn!(export = %parked.export, "closing a connection: export no longer served");
             return;
         };
         let link = self.link(parked.socket.clone(), false);
@@ -201,10 +206,11 @@ impl<D: Disk + 'static> Server<D> {
     }
 
     fn link(&self, socket: Arc<OwnedFd>, is_haggling: bool) -> Rc<Link> {
+        let client = client_address(&socket);
         let channel = Channel::new(self.shared.runtime.clone(), socket);
         let (is_quiet, is_haggling) = (Cell::new(true), Cell::new(is_haggling));
         let waits_for_client = Cell::new(false);
-        let link = Rc::new(Link { channel, is_quiet, is_haggling, waits_for_client });
+        let link = Rc::new(Link { channel, client, is_quiet, is_haggling, waits_for_client });
         self.links.borrow_mut().push(link.clone());
         link
     }
@@ -247,7 +253,7 @@ impl<D: Disk + 'static> Server<D> {
         let is_closed = || self.listeners.borrow().is_empty() && !is_haggling();
         let closed = changed.wait_for(|| is_closed().then_some(()));
         if runtime.timeout(options.grace_ns, closed).await.is_none() {
-            tracing::warn!("a client that has not chosen an export is cut off");
+            tracing::warn!("closing connections that are still in their handshake");
         }
         stage.set(Stage::Parking);
         for link in self.links.borrow().iter() {
@@ -273,7 +279,10 @@ impl<D: Disk + 'static> Server<D> {
             waiting.retain(|link| link.waits_for_client.get());
             for link in &waiting {
                 if late.iter().any(|other| Rc::ptr_eq(other, link)) {
-                    tracing::warn!("a client is cut off that does not go on with its requests");
+                    tracing::warn!(
+                        client = %link.client,
+                        "closing a connection: its client did not complete a request in time"
+                    );
                     link.channel.cut();
                 }
             }
@@ -302,7 +311,7 @@ impl<D: Disk + 'static> Server<D> {
         let is_quiet = || self.links.borrow().iter().all(|link| link.is_quiet.get());
         let quiet = changed.wait_for(|| is_quiet().then_some(()));
         if runtime.timeout(options.grace_ns, quiet).await.is_none() {
-            tracing::warn!("shutting down with requests under way");
+            tracing::warn!("shutting down with requests in flight");
         }
         let flushed = self.flush_all().await;
         for link in self.links.borrow().iter() {
@@ -311,7 +320,8 @@ impl<D: Disk + 'static> Server<D> {
         let is_over = || self.links.borrow().is_empty() && self.listeners.borrow().is_empty();
         let gone = changed.wait_for(|| is_over().then_some(()));
         if runtime.timeout(options.grace_ns, gone).await.is_none() {
-            tracing::warn!("{} connections wait for the disk", self.connections());
+            let connections = self.connections();
+            tracing::warn!(connections, "connections still wait for the disk");
         }
         flushed
     }
@@ -323,7 +333,8 @@ impl<D: Disk + 'static> Server<D> {
                 continue;
             }
             if let Err(error) = export.disk.flush().await {
-                tracing::error!("'{}' was not flushed: {}", export.name, error.chain());
+                let (kind, chain) = (error.kind(), error.chain());
+                tracing::error!(export = %export.name, ?kind, error = %chain, "flush failed");
                 flushed = flushed.and(Err(error));
             }
         }
@@ -343,5 +354,18 @@ impl<D: Disk + 'static> Server<D> {
     /// Clients since the server started.
     pub fn accepted(&self) -> u64 {
         self.accepted.get()
+    }
+}
+
+/// Returns the address of the peer for the log: `IP:PORT`, or the process at the other end of a
+/// Unix socket.
+fn client_address(socket: &OwnedFd) -> String {
+    let peer = rustix::net::getpeername(socket).ok().flatten();
+    match peer.and_then(|address| SocketAddr::try_from(address).ok()) {
+        Some(address) => address.to_string(),
+        None => match rustix::net::sockopt::socket_peercred(socket) {
+            Ok(credentials) => format!("unix:pid={}", credentials.pid),
+            Err(_) => "unix".to_owned(),
+        },
     }
 }

@@ -44,6 +44,8 @@ pub(super) enum Stage {
 /// What the server knows of one connection.
 pub(super) struct Link {
     pub(super) channel: Rc<Channel>,
+    /// Address of the client, for the log.
+    pub(super) client: String,
     /// Nothing under way: no request, no reply that is not sent.
     pub(super) is_quiet: Cell<bool>,
     /// The client has not chosen an export yet.
@@ -56,6 +58,8 @@ pub(super) struct Link {
 pub(super) struct Session<D> {
     pub(super) shared: Rc<Shared<D>>,
     pub(super) export: Rc<Export<D>>,
+    /// Address of the client, for the log.
+    pub(super) client: String,
     pub(super) dialect: Dialect,
     pub(super) share: Rc<Share>,
     pub(super) replies: Replies,
@@ -68,11 +72,13 @@ impl<D: Disk> Session<D> {
     pub(super) fn new(
         shared: Rc<Shared<D>>,
         export: Rc<Export<D>>,
+        client: String,
         dialect: Dialect,
         replies: Replies,
     ) -> Self {
         let share = Share::new(shared.budget.clone());
-        Self { shared, export, dialect, share, replies, is_accepting: Cell::new(false) }
+        let is_accepting = Cell::new(false);
+        Self { shared, export, client, dialect, share, replies, is_accepting }
     }
 
     /// Where a command's reply goes.
@@ -81,9 +87,9 @@ impl<D: Disk> Session<D> {
         ReplyTo { headers: self.dialect.headers, cookie, offset }
     }
 
-    /// Counts a command that ended, and appends its reply, which has no data.
+    /// Logs a command that failed, and appends its reply, which has no data.
     pub(super) fn answer(&self, command: &Command, result: Result<()>) {
-        self.count(command, &result);
+        self.log_failure(command, &result);
         match &result {
             Ok(()) => {
                 let to = self.reply_to(command);
@@ -95,8 +101,17 @@ impl<D: Disk> Session<D> {
 
     /// Counts and refuses a request.
     pub(super) fn refuse(&self, request: &Request, (error, message): Refusal) {
-        self.export.counters.count_refused();
+        self.export.count_refused();
         let Request { cookie, offset, .. } = *request;
+        tracing::debug!(
+            export = %self.export.name,
+            client = %self.client,
+            command = request.command,
+            offset,
+            length = request.length,
+            reason = message,
+            "request refused"
+        );
         let to = ReplyTo { headers: self.dialect.headers, cookie, offset };
         self.replies.append_with(|out| to.append_error(out, error, message, None));
     }
@@ -109,16 +124,22 @@ impl<D: Disk> Session<D> {
         self.replies.append_with(|out| to.append_error(out, value, &message, at));
     }
 
-    /// Counts a command's outcome and logs a failure.
-    pub(super) fn count(&self, command: &Command, result: &Result<()>) {
-        let verb = command.verb;
-        self.export.counters.count(verb, command.length, result.is_err());
+    /// Logs a command that the disk failed: as a warning if the drive is damaged or cannot store
+    /// data any more.
+    pub(super) fn log_failure(&self, command: &Command, result: &Result<()>) {
         let Err(error) = result else { return };
-        match error.kind() {
+        let Command { verb, offset, length, .. } = *command;
+        let (export, client) = (&self.export.name, &self.client);
+        let (kind, command) = (error.kind(), verb.name());
+        let error = error.chain();
+        // The level of an event is fixed where it is written, hence two.
+        match kind {
             ErrorKind::Corrupt | ErrorKind::Medium | ErrorKind::Poisoned => {
-                tracing::warn!("{verb:?} failed: {}", error.chain());
+                tracing::warn!(%export, %client, command, offset, length, ?kind, %error, "request failed");
             }
-            _ => tracing::debug!("{verb:?} refused by the disk: {}", error.chain()),
+            _ => {
+                tracing::debug!(%export, %client, command, offset, length, ?kind, %error, "request failed");
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 
-use super::uri::Place;
+use super::uri::ServerAddress;
 
 /// Time for each address of a host; the caller's limit for everything may be shorter.
 const ADDRESS_LIMIT: Duration = Duration::from_secs(10);
@@ -22,11 +22,11 @@ const ADDRESS_LIMIT: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// Those of the system, of the last address if a host has several.
-pub(super) async fn connect(place: &Place) -> io::Result<OwnedFd> {
-    let place = place.clone();
-    blocking::unblock(move || match place {
-        Place::Unix(path) => UnixStream::connect(path).map(OwnedFd::from),
-        Place::Tcp { host, port } => connect_tcp(&host, port),
+pub(super) async fn connect(server: &ServerAddress) -> io::Result<OwnedFd> {
+    let server = server.clone();
+    blocking::unblock(move || match server {
+        ServerAddress::Unix(path) => UnixStream::connect(path).map(OwnedFd::from),
+        ServerAddress::Tcp { host, port } => connect_tcp(&host, port),
     })
     .await
 }

@@ -81,7 +81,7 @@ pub(super) struct Connection {
     pub(super) runtime: Runtime,
     pub(super) socket: Arc<OwnedFd>,
     /// The URI, for errors.
-    pub(super) place: String,
+    pub(super) uri: String,
     pub(super) export: Export,
     pub(super) table: RefCell<Table>,
     outgoing: Outgoing,
@@ -96,13 +96,13 @@ impl Connection {
     pub(super) fn new(
         runtime: Runtime,
         socket: Arc<OwnedFd>,
-        place: String,
+        uri: String,
         export: Export,
     ) -> Rc<Self> {
         Rc::new(Self {
             runtime,
             socket,
-            place,
+            uri,
             export,
             table: RefCell::default(),
             outgoing: Outgoing::default(),
@@ -173,7 +173,7 @@ impl Connection {
 
     fn lost(&self, call: &Call) -> Error {
         let why = self.end.get().map_or("it ended", |end| &end.what);
-        let what = format!("no connection with {}: {why}", self.place);
+        let what = format!("no connection to {}: {why}", self.uri);
         call.failed(ErrorKind::Medium, &what)
     }
 
@@ -229,7 +229,7 @@ impl Connection {
         }
         match self.end.get() {
             Some(end) if !end.is_orderly => {
-                let what = format!("the connection with {} is lost: {}", self.place, end.what);
+                let what = format!("the connection to {} is lost: {}", self.uri, end.what);
                 Err(Error::new(ErrorKind::Medium, what))
             }
             _ => Ok(()),

@@ -28,13 +28,13 @@ const EXPORT_NAME_BYTES_MAX: usize = 4096;
 /// An export of a server, and the way there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uri {
-    pub(super) place: Place,
+    pub(super) server: ServerAddress,
     pub(super) export: String,
 }
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ServerAddress {
     /// A socket file.
     Unix(PathBuf),
     /// A host name or an address, without brackets.
@@ -62,7 +62,7 @@ impl Uri {
     /// An export behind a Unix socket. The name must be one the protocol allows: at most 4096
     /// bytes, no NUL.
     pub fn unix(socket: &Path, export: &str) -> Uri {
-        Uri { place: Place::Unix(socket.to_owned()), export: export.to_owned() }
+        Uri { server: ServerAddress::Unix(socket.to_owned()), export: export.to_owned() }
     }
 
     /// Name of the export; empty for the server's default one.
@@ -74,18 +74,18 @@ impl Uri {
 impl fmt::Display for Uri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let export = percent_encode(self.export.as_bytes());
-        match &self.place {
-            Place::Unix(path) => {
+        match &self.server {
+            ServerAddress::Unix(path) => {
                 write!(
                     f,
                     "nbd+unix:///{export}?socket={}",
                     percent_encode(path.as_os_str().as_bytes())
                 )
             }
-            Place::Tcp { host, port } if host.contains(':') => {
+            ServerAddress::Tcp { host, port } if host.contains(':') => {
                 write!(f, "nbd://[{host}]:{port}/{export}")
             }
-            Place::Tcp { host, port } => write!(f, "nbd://{host}:{port}/{export}"),
+            ServerAddress::Tcp { host, port } => write!(f, "nbd://{host}:{port}/{export}"),
         }
     }
 }
@@ -106,14 +106,14 @@ fn parse_rest(scheme: &str, rest: &str) -> Result<Uri> {
         return Err(wrong("the name of an export has at most 4096 bytes, none of them NUL"));
     }
     let socket = socket_of(query)?;
-    let place = match (scheme, socket) {
+    let server = match (scheme, socket) {
         ("nbds" | "nbds+unix", _) => {
             let what = "TLS is not supported yet: use nbd:// or nbd+unix://";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         ("nbd", None) => parse_authority(authority)?,
         ("nbd", Some(_)) => return Err(wrong("a socket belongs to nbd+unix://")),
-        ("nbd+unix", Some(path)) if authority.is_empty() => Place::Unix(path),
+        ("nbd+unix", Some(path)) if authority.is_empty() => ServerAddress::Unix(path),
         ("nbd+unix", Some(_)) => {
             return Err(wrong("a Unix socket has no host: write nbd+unix:/// with three slashes"));
         }
@@ -123,7 +123,7 @@ fn parse_rest(scheme: &str, rest: &str) -> Result<Uri> {
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
     };
-    Ok(Uri { place, export })
+    Ok(Uri { server, export })
 }
 
 /// The path of the one parameter there is.
@@ -149,7 +149,7 @@ fn socket_of(query: &str) -> Result<Option<PathBuf>> {
     Ok(socket)
 }
 
-fn parse_authority(authority: &str) -> Result<Place> {
+fn parse_authority(authority: &str) -> Result<ServerAddress> {
     if authority.contains('@') {
         return Err(wrong("a user name (@) is of use with TLS only"));
     }
@@ -190,27 +190,19 @@ fn parse_authority(authority: &str) -> Result<Place> {
                 .ok_or_else(|| wrong("the port is not one of 1 to 65535"))?
         }
     };
-    Ok(Place::Tcp { host, port })
+    Ok(ServerAddress::Tcp { host, port })
 }
 
-/// Takes `%XX` apart; the result may be any bytes.
+/// Decodes `%XX`; the result may be any bytes. The library leaves a malformed `%` as it is; here it
+/// is an error.
 fn percent_decode(text: &str) -> Result<Vec<u8>> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, behind)) = rest.split_first() {
-        rest = behind;
-        if byte != b'%' {
-            out.push(byte);
-            continue;
-        }
-        let digit = |byte: u8| char::from(byte).to_digit(16);
-        let decoded = rest.split_first_chunk().and_then(|(&[high, low], behind)| {
-            rest = behind;
-            Some((digit(high)? << 4 | digit(low)?) as u8)
-        });
-        out.push(decoded.ok_or_else(|| wrong("% is not followed by two hexadecimal digits"))?);
+    let is_escape = |rest: &str| {
+        rest.get(..2).is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    };
+    if !text.split('%').skip(1).all(is_escape) {
+        return Err(wrong("% is not followed by two hexadecimal digits"));
     }
-    Ok(out)
+    Ok(percent_encoding::percent_decode_str(text).collect())
 }
 
 #[cfg(test)]
@@ -220,12 +212,12 @@ mod tests {
     use super::*;
 
     fn tcp(host: &str, port: u16, export: &str) -> Uri {
-        Uri { place: Place::Tcp { host: host.into(), port }, export: export.into() }
+        Uri { server: ServerAddress::Tcp { host: host.into(), port }, export: export.into() }
     }
 
     fn unix(path: &[u8], export: &str) -> Uri {
         let path = OsString::from_vec(path.to_vec());
-        Uri { place: Place::Unix(path.into()), export: export.into() }
+        Uri { server: ServerAddress::Unix(path.into()), export: export.into() }
     }
 
     #[test]

@@ -63,7 +63,7 @@ impl Drop for Handle {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Client({})", self.connection().place)
+        write!(f, "Client({})", self.connection().uri)
     }
 }
 
@@ -132,23 +132,23 @@ impl Client {
     /// # Errors
     /// Those of [`Client::connect`].
     pub async fn connect_within(runtime: &Runtime, uri: &Uri, limit_ns: u64) -> Result<Client> {
-        let place = uri.to_string();
-        match runtime.timeout(limit_ns, Self::open(runtime, uri, &place)).await {
+        let name = uri.to_string();
+        match runtime.timeout(limit_ns, Self::open(runtime, uri, &name)).await {
             Some(Ok(client)) => Ok(client),
             Some(Err(error)) => {
-                let what = format!("cannot connect with {place}");
+                let what = format!("cannot connect to {name}");
                 Err(Error::new(error.kind(), what).caused_by(error))
             }
             None => {
                 let seconds = limit_ns as f64 / 1e9;
-                let what = format!("cannot connect with {place}: no answer within {seconds} s");
+                let what = format!("cannot connect to {name}: no answer within {seconds} s");
                 Err(Error::new(ErrorKind::Busy, what))
             }
         }
     }
 
-    async fn open(runtime: &Runtime, uri: &Uri, place: &str) -> Result<Client> {
-        let socket = connect(&uri.place).await;
+    async fn open(runtime: &Runtime, uri: &Uri, name: &str) -> Result<Client> {
+        let socket = connect(&uri.server).await;
         let socket = Arc::new(socket.map_err(|error| Error::os("no connection", error))?);
         let unfinished = Unfinished(Some(socket.clone()));
         let mut incoming = Incoming::new(Channel::new(runtime.clone(), socket.clone()));
@@ -156,7 +156,7 @@ impl Client {
             Handshake { runtime, socket: &socket, incoming: &mut incoming, export: &uri.export };
         let export = handshake.negotiate().await?;
         unfinished.keep();
-        let connection = Connection::new(runtime.clone(), socket, place.to_owned(), export);
+        let connection = Connection::new(runtime.clone(), socket, name.to_owned(), export);
         runtime.spawn(connection.clone().send());
         runtime.spawn(receiver::receive(connection.clone(), incoming));
         Ok(Client(Rc::new(Handle(connection))))

@@ -31,14 +31,13 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use clap::ValueEnum;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 pub(crate) use self::attachment::Attachment;
 use self::set_up::Wanted;
 pub(crate) use self::take_down::take_down;
 use super::open::{self, FileDrive, Opening, while_busy};
 use super::serve::name_of;
-use super::{Outcome, print, print_json};
+use super::{Outcome, print, print_json, signals};
 use crate::control::ControlSocket;
 use crate::fuse::{FILE_NAME, FuseMount};
 use crate::watch::{Connections, Measured, Watch};
@@ -170,7 +169,7 @@ fn start_in_background() -> Result<Outcome> {
 
 /// Attaches the drive and serves it to the end.
 fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
-    let signals = Arc::new(signal_socket()?);
+    let signal_socket = Arc::new(signals::socket()?);
     let later = wanted.clone();
     // Started before this process is protected, so that mkfs and its like are as others start them.
     let (file, set_up) = Beside::new(move |file: PathBuf| later.set_up(&file))?;
@@ -183,7 +182,7 @@ fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
         }
         _ => Err(error),
     })?;
-    let steps = Steps { file, set_up, lacks, signals };
+    let steps = Steps { file, set_up, lacks, signals: signal_socket };
     let served = serve_opened(args, &wanted, &runtime, &drive, steps);
     let closed = runtime.block_on(drive.close());
     runtime.drop_tasks();
@@ -330,17 +329,6 @@ impl<T> Beside<Result<T>> {
         let result = self.thread.join().expect("a thread that cannot panic");
         result.expect("it was started")
     }
-}
-
-/// A socket that gets a byte at each SIGINT, SIGTERM and SIGHUP.
-fn signal_socket() -> Result<OwnedFd> {
-    let cannot = |error| Error::os("cannot catch signals", error);
-    let (receiver, sender) = UnixStream::pair().map_err(cannot)?;
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        let sender = sender.try_clone().map_err(cannot)?;
-        signal_hook::low_level::pipe::register(signal, sender).map_err(cannot)?;
-    }
-    Ok(receiver.into())
 }
 
 fn sector_bytes(text: &str) -> Result<u16, String> {

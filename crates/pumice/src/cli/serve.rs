@@ -3,7 +3,6 @@
 mod exports;
 mod network;
 mod restart;
-mod signals;
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -19,8 +18,8 @@ use rustix::process::{Pid, Signal, kill_process};
 pub(crate) use self::exports::name_of;
 use self::exports::{Names, Served};
 use self::network::Network;
-use self::signals::Signals;
 use super::open::Opening;
+use super::signals::{self, Signals};
 use super::{Outcome, print_json, thresholds};
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::{OpenOptions, WARN_THRESHOLDS_MAX};
@@ -197,7 +196,7 @@ fn inherited() -> Option<Handover> {
 /// Goes on as `program`. Returns only if it need not or cannot: an error, or nothing if it was told
 /// to end meanwhile.
 fn restart(program: &Path, left: &Handover, signals: &Signals) -> Option<Error> {
-    if let Err(error) = signals::hold() {
+    if let Err(error) = signals::block() {
         return Some(error);
     }
     if signals.is_ending() {

@@ -4,13 +4,12 @@
 //! HTTP. Others are asked over theirs. The terminal is put back as it was however this ends, by a
 //! panic too.
 
-mod place;
+mod source;
 mod view;
 
 use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -19,9 +18,8 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use self::place::{Asker, Place};
+use self::source::{Asker, Source};
 use super::{Outcome, print, print_json};
 use crate::watch::{Rates, Snapshot};
 use pumice_drive::base::{Clock, Error, ErrorKind, Result};
@@ -59,7 +57,7 @@ pub(crate) struct Args {
     /// Drives that are served on this machine, or http://ADDR:PORT of a server with --http, for all
     /// of its drives
     #[arg(required = true, value_name = "PATH|URL")]
-    places: Vec<Place>,
+    sources: Vec<Source>,
 
     /// File with the token that servers at a URL want
     #[arg(long, value_name = "FILE")]
@@ -88,14 +86,14 @@ fn interval(text: &str) -> std::result::Result<Duration, String> {
 /// Drives that are watched, and where to ask for them.
 struct Watching {
     asker: Asker,
-    places: Vec<Place>,
+    sources: Vec<Source>,
     drives: Vec<Watched>,
 }
 
 /// A drive that is watched.
 pub(super) struct Watched {
-    /// Which of the places answers for it.
-    place: usize,
+    /// Which of the sources answers for it.
+    source: usize,
     /// As it was named, or as its server names it.
     name: String,
     /// The newest snapshot, of this drive alone; none while nobody answers.
@@ -109,10 +107,10 @@ impl Watching {
     ///
     /// # Errors
     /// Those of [`Asker::ask`].
-    fn start(asker: Asker, places: &[Place]) -> Result<Self> {
-        let mut watching = Self { asker, places: places.to_vec(), drives: Vec::new() };
-        for (index, place) in places.iter().enumerate() {
-            let first = watching.asker.ask(place)?;
+    fn start(asker: Asker, sources: &[Source]) -> Result<Self> {
+        let mut watching = Self { asker, sources: sources.to_vec(), drives: Vec::new() };
+        for (index, source) in sources.iter().enumerate() {
+            let first = watching.asker.ask(source)?;
             watching.take(index, Some(first));
         }
         Ok(watching)
@@ -121,31 +119,31 @@ impl Watching {
     /// Asks everywhere for a snapshot. A server that ends or is busy just now may answer the next
     /// time.
     fn look(&mut self) {
-        for index in 0..self.places.len() {
-            let answer = self.asker.ask(&self.places[index]).ok();
+        for index in 0..self.sources.len() {
+            let answer = self.asker.ask(&self.sources[index]).ok();
             self.take(index, answer);
         }
     }
 
     /// Gives each drive its part of what a place answered; drives that are new there are watched
     /// from now on.
-    fn take(&mut self, place: usize, answer: Option<Snapshot>) {
+    fn take(&mut self, source: usize, answer: Option<Snapshot>) {
         let mut parts: Vec<(String, Snapshot)> = Vec::new();
         for drive in answer.iter().flat_map(|answer| &answer.drives) {
             let answer = answer.as_ref().expect("it has drives");
-            let name = match &self.places[place] {
-                Place::Drive(path) => path.display().to_string(),
-                Place::Server(_) if self.places.len() == 1 => drive.name.clone(),
-                Place::Server(url) => format!("{} at {url}", drive.name),
+            let name = match &self.sources[source] {
+                Source::Drive(path) => path.display().to_string(),
+                Source::Server(_) if self.sources.len() == 1 => drive.name.clone(),
+                Source::Server(url) => format!("{} at {url}", drive.name),
             };
             parts.push((name, Snapshot { drives: vec![drive.clone()], ..answer.clone() }));
         }
-        for drive in self.drives.iter_mut().filter(|drive| drive.place == place) {
+        for drive in self.drives.iter_mut().filter(|drive| drive.source == source) {
             let part = parts.iter().position(|(name, _)| *name == drive.name);
             drive.update(part.map(|index| parts.swap_remove(index).1));
         }
         for (name, now) in parts {
-            self.drives.push(Watched { place, name, now: Some(now), rates: VecDeque::new() });
+            self.drives.push(Watched { source, name, now: Some(now), rates: VecDeque::new() });
         }
     }
 }
@@ -177,7 +175,7 @@ impl Watched {
 /// The file cannot be read, or there is no server to give the token to.
 fn token(args: &Args) -> Result<Option<String>> {
     let Some(path) = &args.token_file else { return Ok(None) };
-    if !args.places.iter().any(|place| matches!(place, Place::Server(_))) {
+    if !args.sources.iter().any(|source| matches!(source, Source::Server(_))) {
         let what = "--token-file is for servers at a URL: name one, or leave it out";
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
@@ -197,7 +195,7 @@ fn token(args: &Args) -> Result<Option<String>> {
 /// # Errors
 /// A drive is not served, a server does not let us look, or there is no terminal.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let mut watching = Watching::start(Asker::new(token(args)?), &args.places)?;
+    let mut watching = Watching::start(Asker::new(token(args)?), &args.sources)?;
     if args.once || args.json {
         let runtime = Runtime::new(Backend::Threads)?;
         runtime.block_on(runtime.sleep_ns(args.interval.as_nanos() as u64));
@@ -219,9 +217,9 @@ fn sample(watching: &Watching, as_json: bool) -> Result<()> {
     }
     let sample = |drive: &Watched| {
         let mut sample = json!({ "rates": drive.rates.back(), "snapshot": drive.now });
-        match &watching.places[drive.place] {
-            Place::Drive(path) => sample["path"] = json!(path),
-            Place::Server(url) => sample["url"] = json!(url),
+        match &watching.sources[drive.source] {
+            Source::Drive(path) => sample["path"] = json!(path),
+            Source::Server(url) => sample["url"] = json!(url),
         }
         sample
     };
@@ -229,11 +227,7 @@ fn sample(watching: &Watching, as_json: bool) -> Result<()> {
 }
 
 fn interactive(watching: &mut Watching, interval: Duration) -> Result<()> {
-    let ending = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, ending.clone())
-            .map_err(|error| Error::os("cannot catch signals", error))?;
-    }
+    let ending = super::signals::flag()?;
     // Real time, for a person.
     let clock = Runtime::new(Backend::Threads)?;
     let cannot = |error| Error::os("cannot use the terminal", error);

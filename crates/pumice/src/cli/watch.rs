@@ -90,7 +90,7 @@ pub(crate) fn watch<D: Disk + 'static>(runtime: &Runtime, server: &Rc<Server<D>>
     Watch::new(runtime.clone(), move || Connections {
         open: server.connections() as u64,
         accepted: server.accepted(),
-        refused_requests: server.exports().iter().map(|export| export.stats().refused).sum(),
+        refused_requests: server.exports().iter().map(|export| export.refused_requests()).sum(),
     })
 }
 

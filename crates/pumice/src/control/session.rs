@@ -36,10 +36,10 @@ struct Clients {
     left: WaitQueue,
 }
 
-/// A client at work; gone when dropped.
-struct Place(Rc<Clients>);
+/// Counts one client at work until it is dropped.
+struct ClientCount(Rc<Clients>);
 
-impl Drop for Place {
+impl Drop for ClientCount {
     fn drop(&mut self) {
         self.0.count.set(self.0.count.get() - 1);
         self.0.left.wake_all();
@@ -60,11 +60,11 @@ pub(super) async fn serve<M: Medium + 'static>(
         match runtime.accept(&socket).await {
             Ok(client) => {
                 clients.count.set(clients.count.get() + 1);
-                let place = Place(clients.clone());
+                let count = ClientCount(clients.clone());
                 let link = Link { runtime: runtime.clone(), client: Arc::new(client) };
                 let (drive, watch) = (drive.clone(), watch.clone());
                 runtime.spawn(async move {
-                    let _place = place;
+                    let _count = count;
                     serve_client(&link, &drive, &watch).await;
                 });
             }

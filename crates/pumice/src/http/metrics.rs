@@ -3,8 +3,8 @@
 //! Names follow Prometheus' conventions: base units, `_total` for counters, one name for one thing.
 //! Byte counters name their layer. Every series of a drive has the label `drive`.
 //!
-//! Written by prometheus-client as OpenMetrics. Who does not say that it reads that is given the
-//! text format 0.0.4, which differs in the names of counters' descriptions and in two comments.
+//! Always OpenMetrics 1.0, which Prometheus has read since 2.5 and asks for; the `Accept` header is
+//! not evaluated.
 
 use std::fmt;
 
@@ -96,11 +96,11 @@ const GAUGES: [Definition<f64>; 17] = [
     }),
     ("requests_in_flight", "Requests of hosts under way.", |drive| drive.host.in_flight as f64),
     ("writable", "Whether writes are taken: 1, or 0.", |drive| {
-        let refuses = drive.overview.troubles.iter().any(|trouble| trouble.refuses_writes);
+        let refuses = drive.overview.alerts.iter().any(|alert| alert.refuses_writes);
         f64::from(u8::from(!refuses))
     }),
-    ("troubles", "Things that are wrong; /healthz names them.", |drive| {
-        drive.overview.troubles.len() as f64
+    ("alerts", "Things that are wrong; /healthz names them.", |drive| {
+        drive.overview.alerts.len() as f64
     }),
     ("undurable_batches", "Batches that are not known to be durable.", |drive| {
         drive.info.sequence.saturating_sub(drive.info.watermark) as f64
@@ -111,7 +111,7 @@ const GAUGES: [Definition<f64>; 17] = [
     ("scrub_problems", "Problems that the last scrub found.", |drive| {
         drive.info.scrub.scrub_problems as f64
     }),
-    ("recovery_seconds", "Time the opening took for checkpoint and log.", |drive| {
+    ("recovery_duration_seconds", "Time the opening took for checkpoint and log.", |drive| {
         drive.info.operations.recovery_ns as f64 / 1e9
     }),
     ("rated_write_bytes", "Bytes that may be written to the medium in its life; 0: not told.", {
@@ -119,61 +119,16 @@ const GAUGES: [Definition<f64>; 17] = [
     }),
 ];
 
-/// How the metrics are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
-    OpenMetrics,
-    Text,
-}
+/// What [`exposition`] returns.
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-impl Format {
-    /// The format for whoever sends this `Accept` header.
-    pub(super) fn accepted(accept: &str) -> Self {
-        let names = |name: &str| accept.to_ascii_lowercase().contains(name);
-        if names("application/openmetrics-text") { Format::OpenMetrics } else { Format::Text }
-    }
-
-    pub(super) fn content_type(self) -> &'static str {
-        match self {
-            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            Format::Text => "text/plain; version=0.0.4; charset=utf-8",
-        }
-    }
-}
-
-/// All metrics of a snapshot.
-pub(super) fn exposition(snapshot: Snapshot, format: Format) -> String {
+/// Returns all metrics of a snapshot, as OpenMetrics.
+pub(super) fn exposition(snapshot: Snapshot) -> String {
     let mut registry = Registry::with_prefix(PREFIX);
     registry.register_collector(Box::new(Metrics(snapshot)));
     let mut text = String::with_capacity(32 << 10);
     prometheus_client::encoding::text::encode(&mut text, &registry)
         .expect("writing to a string does not fail");
-    match format {
-        Format::OpenMetrics => text,
-        Format::Text => as_text(&text),
-    }
-}
-
-/// OpenMetrics in the older format: a counter is described under the name that its series have.
-fn as_text(open_metrics: &str) -> String {
-    let mut text = String::with_capacity(open_metrics.len() + 1024);
-    let mut help = "";
-    for line in open_metrics.lines() {
-        if line.starts_with("# HELP ") {
-            // Whether it is a counter's is told by the line after it.
-            help = line;
-            continue;
-        }
-        if let Some(described) = line.strip_prefix("# TYPE ") {
-            let (name, kind) = described.split_once(' ').unwrap_or((described, "untyped"));
-            let suffix = if kind == "counter" { "_total" } else { "" };
-            let words = help.splitn(4, ' ').nth(3).unwrap_or_default();
-            text += &format!("# HELP {name}{suffix} {words}\n# TYPE {name}{suffix} {kind}\n");
-        } else if !line.starts_with('#') {
-            text += line;
-            text.push('\n');
-        }
-    }
     text
 }
 
@@ -337,42 +292,33 @@ fn histogram(mut metric: MetricEncoder<'_>, latency: &Latency) -> fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: both formats say the same, names are as Prometheus wants them, and a drive's name may
-    //! hold anything. What promtool and Prometheus say of them is in `tests/it`.
+    //! Goal: names follow OpenMetrics, and a drive's name may hold any character. What promtool and Prometheus say of them is in `tests/it`.
     use super::*;
     use crate::watch::tests::snapshot;
 
     #[test]
-    fn both_formats_have_the_same_series() {
-        let open = exposition(snapshot("d"), Format::OpenMetrics);
-        let text = exposition(snapshot("d"), Format::Text);
-        let series = |text: &str| {
-            let lines = text.lines().filter(|line| !line.starts_with('#'));
-            lines.map(str::to_owned).collect::<Vec<_>>()
-        };
-        assert_eq!(series(&open), series(&text));
-        assert!(open.ends_with("# EOF\n") && !text.contains("# EOF"));
-        assert!(open.contains("# TYPE pumice_host_written_bytes counter\n"));
-        assert!(text.contains("# HELP pumice_host_written_bytes_total Bytes the host wrote.\n"));
-        assert!(text.contains("# TYPE pumice_host_written_bytes_total counter\n"));
+    fn counters_and_histograms_are_named_as_open_metrics_want() {
+        let text = exposition(snapshot("d"));
+        assert!(text.ends_with("# EOF\n"));
+        assert!(text.contains("# HELP pumice_host_written_bytes "));
         assert!(text.contains("\npumice_host_written_bytes_total{drive=\"d\"} 1000\n"));
         let bucket = "pumice_request_duration_seconds_bucket{le=\"0.000016\",drive=\"d\",\
                       command=\"write\"} 1\n";
         assert!(text.contains(bucket), "{text}");
         for (name, ..) in COUNTERS {
-            assert!(text.contains(&format!("# TYPE pumice_{name}_total counter\n")), "{name}");
+            assert!(text.contains(&format!("# TYPE pumice_{name} counter\n")), "{name}");
         }
     }
 
     #[test]
     fn every_series_is_described_and_there_once() {
-        let text = exposition(snapshot("d"), Format::Text);
+        let text = exposition(snapshot("d"));
         let mut seen = std::collections::BTreeSet::new();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let (series, _) = line.rsplit_once(' ').unwrap();
             assert!(seen.insert(series.to_owned()), "{series} twice");
             let name = series.split('{').next().unwrap();
-            let base = ["_bucket", "_sum", "_count"]
+            let base = ["_bucket", "_sum", "_count", "_total"]
                 .iter()
                 .find_map(|suffix| name.strip_suffix(suffix))
                 .unwrap_or(name);
@@ -382,20 +328,7 @@ mod tests {
 
     #[test]
     fn names_of_drives_are_escaped() {
-        let text = exposition(snapshot("a\"b\\c\nd"), Format::Text);
+        let text = exposition(snapshot("a\"b\\c\nd"));
         assert!(text.contains("{drive=\"a\\\"b\\\\c\\nd\"}"));
-    }
-
-    #[test]
-    fn open_metrics_are_for_those_who_name_them() {
-        for (accept, format) in [
-            ("", Format::Text),
-            ("*/*", Format::Text),
-            ("text/plain;version=0.0.4", Format::Text),
-            ("application/openmetrics-text;version=1.0.0,text/plain;q=0.5", Format::OpenMetrics),
-            ("Application/OpenMetrics-Text", Format::OpenMetrics),
-        ] {
-            assert_eq!(Format::accepted(accept), format, "{accept}");
-        }
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header::{
-    ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue,
+    CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue,
     REFERRER_POLICY, TRANSFER_ENCODING, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{HeaderMap, StatusCode};
@@ -118,15 +118,13 @@ fn no_drive(name: &str) -> Response {
     failed(StatusCode::NOT_FOUND, &what)
 }
 
-async fn metrics(State(asker): State<Asker>, headers: HeaderMap) -> Response {
+async fn metrics(State(asker): State<Asker>) -> Response {
     let snapshot = match asker.snapshot().await {
         Ok(snapshot) => snapshot,
         Err(error) => return unanswered(error),
     };
-    let accepted = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let format = metrics::Format::accepted(accepted);
-    let mut response = Body::from(metrics::exposition(snapshot, format)).into_response();
-    let content_type = HeaderValue::from_static(format.content_type());
+    let mut response = Body::from(metrics::exposition(snapshot)).into_response();
+    let content_type = HeaderValue::from_static(metrics::CONTENT_TYPE);
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
 }
@@ -140,16 +138,15 @@ async fn health(State(asker): State<Asker>) -> Response {
             return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
         }
     };
-    let is_failing = |drive: &DriveSnapshot| {
-        drive.overview.troubles.iter().any(|trouble| trouble.refuses_writes)
-    };
+    let is_failing =
+        |drive: &DriveSnapshot| drive.overview.alerts.iter().any(|alert| alert.refuses_writes);
     let word = |is_failing| if is_failing { "failing" } else { "ok" };
     let drives: Vec<_> = snapshot
         .drives
         .iter()
         .map(|drive| {
-            let troubles = &drive.overview.troubles;
-            json!({ "name": drive.name, "status": word(is_failing(drive)), "troubles": troubles })
+            let alerts = &drive.overview.alerts;
+            json!({ "name": drive.name, "status": word(is_failing(drive)), "alerts": alerts })
         })
         .collect();
     let any = snapshot.drives.iter().any(is_failing);

@@ -146,7 +146,7 @@ fn a_wrong_stream_ends_all_requests_with_one_reason() {
                 length => client.read(0, AlignedBuffer::zeroed(length)).await.1.err(),
             }));
             let errors: Vec<Error> = requests.await.into_iter().flatten().collect();
-            let lost = |error: &&Error| error.to_string().contains("no connection with nbd+unix");
+            let lost = |error: &&Error| error.to_string().contains("no connection to nbd+unix");
             let reasons: Vec<&Error> = errors.iter().filter(lost).collect();
             assert!(reasons.len() >= 2, "{what}: {errors:?}");
             for error in reasons {

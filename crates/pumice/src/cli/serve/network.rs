@@ -47,10 +47,6 @@ pub(super) struct Network {
     #[arg(long, requires = "tls_certificates")]
     tls_verify_peer: bool,
 
-    /// Refused: there are no pre-shared keys
-    #[arg(long, value_name = "FILE", hide = true)]
-    tls_psk: Option<PathBuf>,
-
     /// Connections at once; further clients wait
     #[arg(long, value_name = "NUMBER", default_value_t = 256,
         value_parser = clap::value_parser!(u32).range(1..=65536))]
@@ -83,10 +79,6 @@ impl Network {
     /// Flags that contradict each other; those of [`Identity::load`].
     pub(super) fn security(&self) -> Result<Security> {
         let invalid = |what: &str| Err(Error::new(ErrorKind::InvalidInput, what.to_owned()));
-        if self.tls_psk.is_some() {
-            let what = "TLS with pre-shared keys is not supported: use --tls-certificates";
-            return Err(Error::new(ErrorKind::Unsupported, what));
-        }
         let with_certificates = self.tls_certificates.is_some();
         let tls = self.tls.unwrap_or(if with_certificates { Tls::Require } else { Tls::Off });
         let Some(directory) = &self.tls_certificates else {

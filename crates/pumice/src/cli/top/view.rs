@@ -79,10 +79,10 @@ fn cells(drive: &Watched) -> [String; 10] {
 }
 
 fn state(drive: &DriveSnapshot) -> &'static str {
-    let troubles = &drive.overview.troubles;
-    match troubles.iter().any(|trouble| trouble.refuses_writes) {
+    let alerts = &drive.overview.alerts;
+    match alerts.iter().any(|alert| alert.refuses_writes) {
         true => "refuses writes",
-        false if troubles.is_empty() => "healthy",
+        false if alerts.is_empty() => "healthy",
         false => "attention",
     }
 }
@@ -132,9 +132,9 @@ fn detail(frame: &mut Frame<'_>, area: Rect, drive: &Watched) {
         format_size(info.capacity_bytes),
         info.codec
     );
-    let troubles = now.overview.troubles.len() as u16;
-    let [troubles_area, writes, medium, space_area, facts, commands] = Layout::vertical([
-        Constraint::Length(troubles),
+    let alerts = now.overview.alerts.len() as u16;
+    let [alerts_area, writes, medium, space_area, facts, commands] = Layout::vertical([
+        Constraint::Length(alerts),
         Constraint::Length(4),
         Constraint::Length(4),
         Constraint::Length(4),
@@ -143,8 +143,8 @@ fn detail(frame: &mut Frame<'_>, area: Rect, drive: &Watched) {
     ])
     .areas(area);
     let lines: Vec<Line<'_>> =
-        now.overview.troubles.iter().map(|trouble| Line::from(trouble.what.as_str())).collect();
-    frame.render_widget(Paragraph::new(lines).red(), troubles_area);
+        now.overview.alerts.iter().map(|alert| Line::from(alert.what.as_str())).collect();
+    frame.render_widget(Paragraph::new(lines).red(), alerts_area);
     graph(frame, writes, drive, &title, Color::Blue, |rates| rates.host_write_bytes);
     graph(frame, medium, drive, " medium ", Color::Red, |rates| rates.media_write_bytes);
     space(frame, space_area, now);
@@ -286,8 +286,8 @@ pub(super) fn text(drives: &[Watched]) -> String {
     for drive in drives {
         let Some(now) = drive.now.as_ref().map(|now| &now.drives[0]) else { continue };
         text += &format!("\n{}\n", now.name);
-        for trouble in &now.overview.troubles {
-            text += &format!("warning: {}\n", trouble.what);
+        for alert in &now.overview.alerts {
+            text += &format!("warning: {}\n", alert.what);
         }
         let parts = parts(now).into_iter().zip(SPACE);
         let parts: Vec<_> =
@@ -346,8 +346,8 @@ mod tests {
         later.host.write.latency.record(3_000);
         let rates = Rates::between(&now.drives[0], &later, 1.0);
         let rates = VecDeque::from([rates]);
-        let gone = Watched { place: 1, name: "gone".into(), now: None, rates: VecDeque::new() };
-        vec![Watched { place: 0, name: "d".into(), now: Some(now), rates }, gone]
+        let gone = Watched { source: 1, name: "gone".into(), now: None, rates: VecDeque::new() };
+        vec![Watched { source: 0, name: "d".into(), now: Some(now), rates }, gone]
     }
 
     fn drawn(width: u16, height: u16, chosen: usize) -> String {

@@ -92,7 +92,7 @@ function show() {
     `${codec}, ${info.uuid}`);
   put("version", `Pumice ${now.version}, up for ${figures.span(now.time)}, ` +
     `${now.connections.open} NBD ${now.connections.open === 1 ? "client" : "clients"}`);
-  troubles(drive.overview.troubles);
+  alerts(drive.overview.alerts);
   tiles(drive, over(TILE_SECONDS));
   lines();
   commands(drive, over(LATENCY_SECONDS));
@@ -101,21 +101,21 @@ function show() {
   attributes(now);
 }
 
-const TROUBLES = { poisoned: "Medium failed.", full: "Full.", damage: "Damage.", space: "Space." };
+const ALERTS = { poisoned: "Medium failed.", full: "Full.", damage: "Damage.", space: "Space." };
 
-function troubles(list) {
+function alerts(list) {
   const failing = list.some((one) => one.refuses_writes);
   state(failing ? "refuses writes" : list.length > 0 ? "needs attention" : "healthy",
     list.length > 0 ? "bad" : "good");
-  say(list.map(({ kind, what }) => [TROUBLES[kind] ?? kind, what]));
+  say(list.map(({ kind, what }) => [ALERTS[kind] ?? kind, what]));
 }
 
 /** Announced by screen readers, so only changed when it says something else. */
 function say(lines) {
   const text = lines.flat().join("\n");
-  if ($("troubles").dataset.text === text) return;
-  $("troubles").dataset.text = text;
-  $("troubles").replaceChildren(...lines.map(([head, words]) => {
+  if ($("alerts").dataset.text === text) return;
+  $("alerts").dataset.text = text;
+  $("alerts").replaceChildren(...lines.map(([head, words]) => {
     const sentence = words.charAt(0).toUpperCase() + words.slice(1);
     return html("li", {}, html("strong", {}, head), sentence);
   }));

@@ -47,7 +47,7 @@ pub(super) async fn read<D: Disk>(session: &Session<D>, command: Command) {
         true => read_whole(session, command).await,
         false => read_parts(session, command).await,
     };
-    session.count(&command, &result);
+    session.log_failure(&command, &result);
 }
 
 async fn read_short<D: Disk>(session: &Session<D>, command: Command) {
@@ -61,7 +61,7 @@ async fn read_short<D: Disk>(session: &Session<D>, command: Command) {
     }
     let start = write_head(session, &command, reply, (command.offset, length), true);
     session.replies.append(&reply[start..]);
-    session.count(&command, &result);
+    session.log_failure(&command, &result);
 }
 
 /// One head and all bytes behind it: read as a whole if the budget has room for that, else piece by
@@ -162,8 +162,8 @@ async fn parts<D: Disk>(disk: &D, command: &Command) -> Vec<Part> {
         parts.len() < PARTS_MAX
     });
     if let Err(error) = told.await {
-        // The read says so, too, and where.
-        tracing::debug!("a read without holes: {}", error.chain());
+        // The read itself then fails at the same offset, and its error is reported.
+        tracing::debug!(error = %error.chain(), "cannot list the extents of a read");
     }
     merge(&parts, command)
 }

@@ -27,14 +27,14 @@ const PATH: &str = "/api/snapshot";
 
 /// A drive or a server that is watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Source {
     /// A drive that is served on this machine.
     Drive(PathBuf),
     /// A server, as `http://ADDRESS` without a slash at the end.
     Server(String),
 }
 
-impl FromStr for Place {
+impl FromStr for Source {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
@@ -81,9 +81,9 @@ impl Asker {
     ///
     /// # Errors
     /// Nobody serves there, or they do not let us look; with what to do about it.
-    pub(super) fn ask(&self, place: &Place) -> Result<Snapshot> {
-        match place {
-            Place::Drive(path) => {
+    pub(super) fn ask(&self, source: &Source) -> Result<Snapshot> {
+        match source {
+            Source::Drive(path) => {
                 let snapshot = control::snapshot(path)?;
                 snapshot.filter(|snapshot| !snapshot.drives.is_empty()).ok_or_else(|| {
                     let path = path.display();
@@ -93,7 +93,7 @@ impl Asker {
                     Error::new(ErrorKind::NotFound, what)
                 })
             }
-            Place::Server(url) => self.get(url),
+            Source::Server(url) => self.get(url),
         }
     }
 
@@ -159,13 +159,13 @@ fn refused(url: &str, status: StatusCode, body: &[u8], has_token: bool) -> Error
 mod tests {
     //! Goal: paths are paths, servers are servers, and nothing else is taken for either.
 
-    use super::Place;
+    use super::Source;
 
     #[test]
     fn paths_and_servers_are_told_apart() {
-        let server = |url: &str| Ok(Place::Server(url.into()));
-        assert_eq!("a/b.pumice".parse(), Ok(Place::Drive("a/b.pumice".into())));
-        assert_eq!("http:/a".parse(), Ok(Place::Drive("http:/a".into())));
+        let server = |url: &str| Ok(Source::Server(url.into()));
+        assert_eq!("a/b.pumice".parse(), Ok(Source::Drive("a/b.pumice".into())));
+        assert_eq!("http:/a".parse(), Ok(Source::Drive("http:/a".into())));
         assert_eq!("http://[::1]:9110/".parse(), server("http://[::1]:9110"));
         assert_eq!("http://host/behind/".parse(), server("http://host/behind"));
         for (wrong, words) in [
@@ -176,7 +176,7 @@ mod tests {
             ("http://host/?q", "nothing else"),
             ("http://ho st", "nothing else"),
         ] {
-            let refused = wrong.parse::<Place>().unwrap_err();
+            let refused = wrong.parse::<Source>().unwrap_err();
             assert!(refused.contains(words), "{wrong}: {refused}");
         }
     }
