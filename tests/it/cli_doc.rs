@@ -11,8 +11,8 @@ use crate::harness::pumice;
 
 /// Subcommands a user can rely on; there may be more.
 const EXPECTED: [&str; 13] = [
-    "create", "serve", "info", "check", "scrub", "resize", "extract", "rebuild", "demo",
-    "payload", "report", "compare", "drives",
+    "create", "serve", "info", "check", "scrub", "resize", "extract", "rebuild", "demo", "payload",
+    "report", "compare", "drives",
 ];
 
 const FENCE: &str = "```";

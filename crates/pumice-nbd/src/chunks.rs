@@ -19,6 +19,15 @@
 //!             ERROR_OFFSET  error u32 | length u16 | message | offset u64
 //! ```
 
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "messages, extents and data of a reply are limited far below 4 GiB"
+)]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a head is as long as the longest header with an offset"
+)]
+
 use serde::{Deserialize, Serialize};
 
 use super::wire::{self, Errno};

@@ -8,6 +8,8 @@
 //! A future of the disk is never dropped half-way: however a connection ends, its requests run to
 //! their end, and only their replies are lost.
 
+#![expect(clippy::indexing_slicing, reason = "the handshake returns the position of an export")]
+
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;

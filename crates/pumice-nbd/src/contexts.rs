@@ -14,6 +14,8 @@
 //!
 //! Names and bits only; the map is asked by `execute`.
 
+#![expect(clippy::indexing_slicing, reason = "contexts are numbered from 0 in the arrays' order")]
+
 use serde::{Deserialize, Serialize};
 
 use super::wire::Fields;

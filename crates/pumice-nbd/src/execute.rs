@@ -2,6 +2,9 @@
 //!
 //! Knows neither how a request arrived nor how its reply leaves.
 
+#![expect(clippy::cast_possible_truncation, reason = "`request::check` limits writes to 32 MiB")]
+#![expect(clippy::indexing_slicing, reason = "a payload has room for the data it was acquired for")]
+
 use std::cell::Cell;
 use std::rc::Rc;
 

@@ -117,9 +117,10 @@ impl Handover {
         let mut memory = File::from(memory);
         let mut bytes = Vec::new();
         memory.rewind().and_then(|()| memory.read_to_end(&mut bytes)).map_err(cannot)?;
-        let end = bytes.iter().position(|&byte| byte == b'\n');
-        let (line, mut unread) = bytes.split_at(end.ok_or_else(|| nonsense("no manifest"))?);
-        unread = &unread[1..];
+        let mut parts = bytes.splitn(2, |&byte| byte == b'\n');
+        let (Some(line), Some(mut unread)) = (parts.next(), parts.next()) else {
+            return Err(nonsense("no manifest"));
+        };
         let manifest: Manifest =
             serde_json::from_slice(line).map_err(|error| nonsense(&error.to_string()))?;
         if manifest.version != VERSION {

@@ -13,6 +13,15 @@
 //!
 //! Bounded in every direction: data of an option, number of options, and (by the caller) time.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "names and messages have at most 4096 bytes, and a block 4 KiB"
+)]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "`find` returns a valid position, and `fill` has received what is sliced"
+)]
+
 use std::io;
 
 use super::chunks::Headers;

@@ -30,6 +30,7 @@ const LOCK_LIMIT: Duration = Duration::from_secs(5);
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Listen {
     /// A socket file; its path is at most 107 bytes.
     Unix(PathBuf),

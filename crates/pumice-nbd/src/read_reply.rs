@@ -6,6 +6,12 @@
 //! must be whole, what has begun cannot become an error: the connection then ends, as the protocol
 //! demands. That is why as much as possible is tried first.
 
+#![expect(clippy::cast_possible_truncation, reason = "`request::check` limits reads to 32 MiB")]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a payload has room for a head and for the data it was acquired for"
+)]
+
 use super::PIECE_BYTES;
 use super::budget::Payload;
 use super::chunks::{HEAD_BYTES, Headers};

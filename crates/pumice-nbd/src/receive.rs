@@ -6,6 +6,15 @@
 //! with it its own buffer. Whatever waits here (a slot, memory, room for replies) stops this
 //! connection's reading and nothing else: that is the back-pressure on its client.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "payloads are limited to 32 MiB, and refused ones to 64 MiB"
+)]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "`fill` has received what is sliced, and a payload has room for its data"
+)]
+
 use std::io;
 
 use super::PIECE_BYTES;

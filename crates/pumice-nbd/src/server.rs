@@ -28,6 +28,7 @@ const ACCEPT_RETRY_NS: u64 = 100_000_000;
 
 /// How a server presents itself, and its limits.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Options {
     /// Whether clients may or must use TLS.
     pub security: Security,
@@ -62,6 +63,7 @@ impl Default for Options {
 
 /// What a server asks of its clients, and tells them about itself.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Security {
     /// No TLS.
     Clear,
@@ -198,7 +200,8 @@ impl<D: Disk + 'static> Server<D> {
     pub fn resume(self: &Rc<Self>, parked: Parked) {
         let export = self.exports().iter().find(|export| export.name == parked.export);
         let Some(export) = export.cloned() else {
-            tracing::warn!(export = %parked.export, "closing a connection: export no longer served");
+            let export = &parked.export;
+            tracing::warn!(%export, "closing a connection: its export is no longer served");
             return;
         };
         let link = self.link(parked.socket.clone(), false);

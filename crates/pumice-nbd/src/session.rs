@@ -129,17 +129,24 @@ impl<D: Disk> Session<D> {
     pub(super) fn log_failure(&self, command: &Command, result: &Result<()>) {
         let Err(error) = result else { return };
         let Command { verb, offset, length, .. } = *command;
-        let (export, client) = (&self.export.name, &self.client);
-        let (kind, command) = (error.kind(), verb.name());
-        let error = error.chain();
-        // The level of an event is fixed where it is written, hence two.
+        let (kind, error, command) = (error.kind(), error.chain(), verb.name());
+        macro_rules! failed {
+            ($level:ident) => {
+                tracing::$level!(
+                    export = %self.export.name,
+                    client = %self.client,
+                    command,
+                    offset,
+                    length,
+                    ?kind,
+                    %error,
+                    "request failed"
+                )
+            };
+        }
         match kind {
-            ErrorKind::Corrupt | ErrorKind::Medium | ErrorKind::Poisoned => {
-                tracing::warn!(%export, %client, command, offset, length, ?kind, %error, "request failed");
-            }
-            _ => {
-                tracing::debug!(%export, %client, command, offset, length, ?kind, %error, "request failed");
-            }
+            ErrorKind::Corrupt | ErrorKind::Medium | ErrorKind::Poisoned => failed!(warn),
+            _ => failed!(debug),
         }
     }
 }

@@ -10,6 +10,11 @@
 //! connection ends as a whole. Knows no protocol: what a job is, and what is done with it, is the
 //! owner's business.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a slot's index is below SLOTS_MAX and below the number of slots"
+)]
+
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;

@@ -15,6 +15,11 @@
 //! option reply  magic u64 | option u32 | type u32 | length u32 | data
 //! ```
 
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "callers send lengths of 32 bits only, and option replies of at most 64 KiB"
+)]
+
 use pumice_drive::base::ErrorKind;
 
 /// First word of the server's greeting.

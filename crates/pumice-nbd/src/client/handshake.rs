@@ -11,6 +11,11 @@
 //! and their lengths are bounded, sizes that cannot be are refused, and its words are made harmless
 //! before they become part of an error. Time is bounded by the caller.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "a name has at most 4096 bytes and a block 4 KiB"
+)]
+
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -36,6 +41,7 @@ const BLOCK_BYTES_MIN_MAX: u32 = 64 << 10;
 
 /// What an export can do, and which requests it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Capabilities {
     /// Changes are refused.
     pub is_read_only: bool,

@@ -16,6 +16,12 @@
 //!
 //! Knows neither sockets nor bytes; who waits for a free slot is its owner's business.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "a cookie is two halves of 32 bits, and a table has at most 1024 slots"
+)]
+#![expect(clippy::indexing_slicing, reason = "a key comes from this table, which never shrinks")]
+
 use std::mem;
 use std::ops::Range;
 use std::task::{Context, Poll, Waker};

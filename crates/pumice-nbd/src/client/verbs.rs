@@ -5,6 +5,15 @@
 //! export, and commands that the server did not offer. Requests above the server's limits go out in
 //! pieces, one behind the other.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "a piece is at most 1 GiB, and a payload at most 32 MiB"
+)]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "pieces are cut at offsets below the length of the data"
+)]
+
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;

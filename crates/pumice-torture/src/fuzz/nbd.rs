@@ -86,7 +86,8 @@ fn converse(bytes: &[u8]) -> (Vec<u8>, u64) {
         let new = || Runtime::new(Backend::Auto).expect("an I/O backend");
         runtime.get_or_insert_with(new).clone()
     });
-    let options = Options { payload_bytes: 2 << 20, ..Options::default() };
+    let mut options = Options::default();
+    options.payload_bytes = 2 << 20;
     let disk = Rc::new(disk());
     let export = Rc::new(Export::new("drive", "", disk.clone()));
     let server = Server::new(runtime.clone(), vec![export], options);

@@ -136,8 +136,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let uris = uris(&listeners, &served, matches!(security, Security::Require(_)));
     say(&runtime, &served, &uris);
     let exports = served.iter().map(|drive| drive.export.clone()).collect();
-    let connections_max = args.network.connections_max();
-    let options = Options { security, connections_max, ..Options::default() };
+    let mut options = Options::default();
+    options.security = security;
+    options.connections_max = args.network.connections_max();
     let server = Server::new(runtime.clone(), exports, options);
     for listener in listeners {
         runtime.spawn(server.clone().serve(listener));
