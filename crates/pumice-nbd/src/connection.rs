@@ -1,12 +1,12 @@
-//! The life of one connection, in one task: handshake, transmission, draining, end.
+//! One connection, in one task: handshake, transmission, draining, end.
 //!
-//! The task polls three things, in this order: the reader, the slots that can go on, the sender.
-//! Replies appear only in the first two, so the sender needs no waking, and everything one turn of
-//! the task produced leaves in one send. At depth 1 a request is therefore one receive, one turn of
-//! one task, one send.
+//! The task polls in this order: the receiver of requests, the slots that can continue, the sender.
+//! Only the first two produce replies, so the sender needs no wake-up, and everything that one turn
+//! of the task produced leaves in one send. At depth 1 a request therefore costs one receive, one
+//! turn of one task, and one send.
 //!
-//! A future of the disk is never dropped half-way: however a connection ends, its requests run to
-//! their end, and only their replies are lost.
+//! A future of the disk is never dropped before it completes: however a connection ends, its
+//! requests complete, and only their replies are lost.
 
 #![expect(clippy::indexing_slicing, reason = "the handshake returns the position of an export")]
 
@@ -28,7 +28,7 @@ use super::session::{Link, Session, Shared, Stage};
 use super::slots::Slots;
 use crate::Disk;
 
-/// Serves one client until it is gone, or parked.
+/// Serves one client until it disconnects or is parked.
 pub(super) async fn serve<D: Disk + 'static>(
     shared: Rc<Shared<D>>,
     link: Rc<Link>,
@@ -58,7 +58,7 @@ pub(super) async fn serve<D: Disk + 'static>(
     end(&shared, &link, parked).await
 }
 
-/// Goes on with a client that was parked, here or by another server.
+/// Continues a client that was parked, by this server or another one.
 pub(super) async fn resume<D: Disk + 'static>(
     shared: Rc<Shared<D>>,
     export: Rc<Export<D>>,
@@ -78,13 +78,14 @@ async fn end<D>(shared: &Shared<D>, link: &Link, parked: Option<Parked>) -> Opti
     if parked.is_some() {
         return parked;
     }
-    // A client that does not listen is not waited for.
+    // The server does not wait for a client that does not read.
     let _ = shared.runtime.timeout(shared.options.grace_ns, link.channel.close()).await;
     link.channel.cut();
     None
 }
 
-/// From the greeting to the transmission, through TLS if it is asked for.
+/// Performs the handshake, from the greeting to the transmission phase, with TLS if the client asks
+/// for it.
 async fn shake_hands<D: Disk>(
     shared: &Shared<D>,
     link: &Link,
@@ -152,13 +153,14 @@ async fn transmit<D: Disk + 'static>(
     };
     let Shared { runtime, options, .. } = &*session.shared;
     if matches!(end, End::Parked) {
-        // The server sees to clients that are late.
+        // The server closes the connections of clients that are late.
         poll_fn(&mut drained).await;
     } else if runtime.timeout(options.grace_ns, poll_fn(&mut drained)).await.is_none() {
         session.replies.fail();
         poll_fn(&mut drained).await;
     }
-    // What is encrypted cannot go on elsewhere, because its keys do not leave this process.
+    // An encrypted connection cannot continue in another process, because its keys stay in this
+    // one.
     let may_park = matches!(end, End::Parked) && !session.replies.has_failed();
     (may_park && !link.channel.is_encrypted()).then(|| Parked {
         socket: link.channel.socket().clone(),
@@ -168,8 +170,8 @@ async fn transmit<D: Disk + 'static>(
     })
 }
 
-/// Whether nothing is under way; tells the server, which waits for that when it shuts down, and
-/// whom this waits for.
+/// Returns whether nothing is in flight. Reports it to the server, which waits for it during
+/// shutdown, and records whether the connection waits for its client.
 fn note_quiet<D: Disk>(session: &Session<D>, slots: &Slots<Job>, link: &Link) -> bool {
     let waits_to_receive = session.is_accepting.get() && slots.count() == 0;
     link.waits_for_client.set(waits_to_receive || !session.replies.is_empty());

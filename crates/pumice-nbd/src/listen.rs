@@ -1,8 +1,8 @@
-//! Where a server listens: a Unix socket or a TCP address.
+//! Listening sockets: Unix or TCP.
 //!
-//! Invariants: a Unix socket's file is removed when its [`Listener`] is dropped, unless another
-//! server has replaced it by then; of several servers that find a dead one's socket, one gets it.
-//! Does not accept anything and knows no protocol.
+//! Invariants: the file of a Unix socket is removed when its [`Listener`] is dropped, unless
+//! another server has replaced it by then; if several servers find the socket of a dead one,
+//! exactly one replaces it. Does not accept connections and knows no protocol.
 
 use std::fs::{self, File};
 use std::io;
@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 
 use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// How long to wait for the lock of a socket's directory: other servers hold it for the few system
-/// calls of a bind, but it is anybody's to hold.
+/// Time to wait for the lock of a socket's directory: other servers hold it for the few system
+/// calls of a bind, but any process could hold it.
 const LOCK_LIMIT: Duration = Duration::from_secs(5);
 
 /// An address to listen on.
@@ -38,10 +38,10 @@ pub enum Listen {
     Tcp(SocketAddr),
 }
 
-/// Who may connect to a Unix socket; `None` leaves it as the system makes it.
+/// Permissions and owner of a Unix socket; `None` keeps what the operating system sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Permissions, at most 0o777; to connect is to write.
+    /// Permissions, at most 0o777; connecting needs write permission.
     pub mode: Option<u32>,
     /// User and group.
     pub owner: Option<(Option<u32>, Option<u32>)>,
@@ -54,10 +54,10 @@ pub struct Listener {
     address: BoundAddress,
 }
 
-/// Where a [`Listener`] is.
+/// Address of a [`Listener`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum BoundAddress {
-    /// The file, with its device and inode if it is ours to remove.
+    /// Path of the socket, with device and inode if the file is ours to remove.
     Unix {
         path: PathBuf,
         file: Option<(u64, u64)>,
@@ -66,13 +66,13 @@ pub(super) enum BoundAddress {
 }
 
 impl Listener {
-    /// Binds and listens; `access` is for a Unix socket. The socket file a dead server left behind
-    /// is replaced. Nobody connects before the access is set.
+    /// Binds and listens; `access` applies to a Unix socket. The socket file of a dead server is
+    /// replaced. No client can connect before the access is set.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] if a live server listens there, [`ErrorKind::InvalidInput`] if the path
     /// is too long for a socket, [`ErrorKind::AlreadyExists`] if it is a file of another kind, and
-    /// whatever the operating system says.
+    /// those of the operating system.
     pub fn bind(listen: &Listen, access: Access) -> Result<Self> {
         match listen {
             Listen::Unix(path) => Self::bind_unix(path, access),
@@ -80,15 +80,15 @@ impl Listener {
         }
     }
 
-    /// The listening sockets that this process was given when it was started, as systemd does it
+    /// Returns the listening sockets passed to this process at its start, as systemd does
     /// (`LISTEN_FDS`, `LISTEN_PID`); their files stay when they are dropped.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] if one is no listening stream socket.
+    /// [`ErrorKind::InvalidInput`] if one of them is not a listening stream socket.
     pub fn passed() -> Result<Vec<Self>> {
         let mut passed = listenfd::ListenFd::from_env();
         let cannot = |index: usize, error| {
-            let what = format!("the socket passed as number {index} cannot be listened on");
+            let what = format!("passed socket {index} is not a listening stream socket");
             Error::new(ErrorKind::InvalidInput, what).caused_by(error)
         };
         let mut listeners = Vec::new();
@@ -128,11 +128,11 @@ impl Listener {
             Error::os(format!("cannot use {} as a socket", path.display()), error)
         })?;
         let address = SocketAddrUnix::new(&path).map_err(|error| {
-            let what = format!("{} is too long for a socket: use a shorter path", path.display());
+            let what = format!("socket path {} is too long: use a shorter one", path.display());
             Error::new(ErrorKind::InvalidInput, what).caused_by(io::Error::from(error))
         })?;
-        // Between bind and listen a new socket refuses connections like a dead one, and between
-        // the look at a dead one and its removal it may have been replaced: one server at a time.
+        // Between bind and listen a new socket refuses connections like a dead one, and a dead one
+        // may be replaced between the check and its removal: the lock admits one server at a time.
         let _lock = lock_directory(&path)?;
         let mut bound = access.bind(&path);
         if matches!(&bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse) {
@@ -141,9 +141,9 @@ impl Listener {
         }
         let listener = bound.map_err(|error| bind_error(&path.display().to_string(), error))?;
         let metadata = fs::symlink_metadata(&path)
-            .map_err(|error| Error::os(format!("cannot look at {}", path.display()), error))?;
+            .map_err(|error| Error::os(format!("cannot stat {}", path.display()), error))?;
         let file = Some((metadata.dev(), metadata.ino()));
-        // From here on the file goes if something fails.
+        // From here on the file is removed if a step fails.
         let address = BoundAddress::Unix { path: path.clone(), file };
         let listener = Self { socket: Arc::new(listener.into()), address };
         access.set(&path)?;
@@ -157,8 +157,8 @@ impl Listener {
         Ok(Self { socket: Arc::new(listener.into()), address: BoundAddress::Tcp(address) })
     }
 
-    /// The NBD URI of the export with this name here: `nbd+unix:///NAME?socket=PATH` or
-    /// `nbd://HOST:PORT/NAME`, with `nbds` if clients must use TLS.
+    /// Returns the NBD URI of an export: `nbd+unix:///NAME?socket=PATH` or `nbd://HOST:PORT/NAME`,
+    /// with `nbds` if clients must use TLS.
     pub fn uri(&self, export: &str, needs_tls: bool) -> String {
         let scheme = if needs_tls { "nbds" } else { "nbd" };
         let name = percent_encode(export.as_bytes()).to_string();
@@ -172,7 +172,7 @@ impl Listener {
         }
     }
 
-    /// A socket that listens there already, and the place with it.
+    /// Returns a listener of a socket that listens already.
     pub(super) fn at(address: BoundAddress, socket: OwnedFd) -> Self {
         Self { socket: Arc::new(socket), address }
     }
@@ -181,15 +181,15 @@ impl Listener {
         &self.address
     }
 
-    /// The listening socket.
+    /// Returns the listening socket.
     pub(super) fn socket(&self) -> &Arc<OwnedFd> {
         &self.socket
     }
 
-    /// Sets an accepted socket up for requests and replies.
+    /// Sets the options of an accepted socket.
     ///
-    /// On TCP: no delay, because a reply must not wait for the next one, and keep-alive, because a
-    /// host that vanished would otherwise hold its connection for ever.
+    /// TCP_NODELAY, because a reply must not wait for the next one, and keep-alive, because a host
+    /// that vanished would otherwise hold its connection forever.
     ///
     /// # Errors
     /// The peer may be gone already.
@@ -203,7 +203,8 @@ impl Listener {
 }
 
 impl Access {
-    /// Binds so that only this process's user can connect, if others are to be let in later.
+    /// Binds. If permissions or owner are to be set, only the user of this process can connect
+    /// until then.
     fn bind(self, path: &Path) -> io::Result<UnixListener> {
         if self == Self::default() {
             return UnixListener::bind(path);
@@ -235,7 +236,7 @@ impl Drop for Listener {
         let is_ours = fs::symlink_metadata(path)
             .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == *file);
         if is_ours && let Err(error) = fs::remove_file(path) {
-            tracing::warn!("cannot remove the socket {}: {error}", path.display());
+            tracing::warn!(path = %path.display(), %error, "cannot remove the socket");
         }
     }
 }
@@ -255,10 +256,10 @@ fn lock_directory(path: &Path) -> Result<File> {
     let failed = |error| Error::os(format!("cannot lock {}", directory.display()), error);
     let file = File::open(directory).map_err(failed)?;
     let (sender, receiver) = channel();
-    // There is no lock that waits for a limited time, so it is a thread that waits.
+    // The system has no lock with a time limit, so a thread waits for it.
     std::thread::spawn(move || {
         let locked = file.lock().map(|()| file);
-        // After the limit nobody takes it, and it is dropped and unlocked here.
+        // After the limit the receiver is gone; the file is dropped, and unlocked, here.
         let _ = sender.send(locked);
     });
     match receiver.recv_timeout(LOCK_LIMIT) {
@@ -285,7 +286,7 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<()> {
         let what = format!("{} exists and is not a socket: choose another path", path.display());
         return Err(Error::new(ErrorKind::AlreadyExists, what));
     }
-    // Not blocking: a live server with a full backlog answers EAGAIN instead of making us wait.
+    // Does not block: if the backlog of a live server is full, connect returns EAGAIN.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let probe = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
         .map_err(|error| failed(error.into()))?;

@@ -150,7 +150,7 @@ fn structured_replies_say_more() {
         client.request(command::READ, 0, 8, SIZE, 512);
         let chunk = client.chunk();
         assert_eq!((chunk.kind, &chunk.payload[..4]), (ERROR, &[0, 0, 0, 22][..]));
-        assert!(chunk.payload.ends_with(b"past the end of the export"));
+        assert!(chunk.payload.ends_with(b"exceeds the end of the export"));
         client.request(command::WRITE, 0, 9, 8192, 4);
         client.send(b"true");
         assert_eq!((client.chunk().kind, client.0.take_error().unwrap().is_none()), (NONE, true));
@@ -367,7 +367,7 @@ fn names_choose_among_several_exports() {
         client.option(option::GO, b"\0\0\0\0\0\0");
         let (kind, message) = client.option_reply(option::GO);
         assert_eq!(kind, reply::ERR_UNKNOWN);
-        assert_eq!(message, b"no such export: there is 'one', 'two'");
+        assert_eq!(message, b"no such export: available are 'one', 'two'");
         // What was selected for one is not selected for the other.
         client.agree(option::STRUCTURED_REPLY);
         client.select("one", &["base:allocation"]);

@@ -77,7 +77,7 @@ fn requests_under_way_end_and_half_a_request_goes_on() {
     let handed = hand_over(disk, 5_000_000_000, |mut door| {
         let mut client = door.enter();
         client.request(command::READ, 0, 1, 0, 16);
-        // Ends at the gate, with half a header behind it.
+        // Ends at the gate, with half a header after it.
         let request =
             Request { flags: 0, command: command::READ, cookie: 2, offset: 8192, length: 4 };
         client.expect_alive();

@@ -213,7 +213,7 @@ fn visit<T>(
     if let Err(panic) = client.join() {
         std::panic::resume_unwind(panic);
     }
-    assert!(!path.exists(), "the socket file is left behind");
+    assert!(!path.exists(), "the socket file was not removed");
     result
 }
 

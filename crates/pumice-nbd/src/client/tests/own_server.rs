@@ -215,7 +215,7 @@ fn disconnecting_waits_for_answers_and_takes_no_more_requests() {
         let later = async {
             // Polled after the other two have begun.
             let error = client.flush().await.unwrap_err();
-            assert!(error.to_string().contains("disconnects"), "{error}");
+            assert!(error.to_string().contains("disconnecting"), "{error}");
             world.runtime.yield_now().await;
             assert_eq!(world.server.connections(), 1);
             world.disk.open_gate();
