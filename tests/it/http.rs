@@ -1,5 +1,5 @@
 //! Goal: what is served over HTTP is what the drive does, Prometheus and its tools read it, and
-//! nobody who speaks it badly disturbs others or the drive.
+//! no malformed request disturbs others or the drive.
 //!
 //! Method: requests written by hand on a socket, so that they can be as wrong as is wanted;
 //! promtool; a real Prometheus that scrapes a server under fio.
@@ -43,7 +43,7 @@ pub(crate) fn serve(drive: &Drive, args: &[&str]) -> (Server, String) {
     let mut address = None;
     wait_until("the server says where it is", || {
         let said = server.stderr();
-        let line = said.lines().find_map(|line| line.split_once("watch at http://"));
+        let line = said.lines().find_map(|line| line.split_once("url=http://"));
         address = line.map(|(_, rest)| rest.trim_end_matches('/').to_owned());
         address.is_some()
     });

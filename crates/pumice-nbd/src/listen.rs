@@ -358,7 +358,7 @@ mod tests {
     }
 
     /// Guards against a server that looks at a dead socket, and removes the live one that another
-    /// server has put there meanwhile.
+    /// server has created in between.
     #[test]
     fn of_servers_that_find_a_stale_socket_one_gets_it() {
         const SERVERS: usize = 4;

@@ -164,11 +164,11 @@ fn write_head<D: Disk>(
 /// Cuts a read into ranges of zeroes and ranges to read.
 async fn parts<D: Disk>(disk: &D, command: &Command) -> Vec<Part> {
     let mut parts = Vec::new();
-    let told = disk.extents(command.offset, command.length, |extent| {
+    let listed = disk.extents(command.offset, command.length, |extent| {
         extend(&mut parts, command, extent);
         parts.len() < PARTS_MAX
     });
-    if let Err(error) = told.await {
+    if let Err(error) = listed.await {
         // The read itself then fails at the same offset, and its error is reported.
         tracing::debug!(error = %error.chain(), "cannot list the extents of a read");
     }
@@ -189,9 +189,9 @@ fn extend(parts: &mut Vec<Part>, command: &Command, extent: Extent) {
 /// Turns short runs of zeroes, and ranges without a reported extent, into data.
 fn merge(parts: &[Part], command: &Command) -> Vec<Part> {
     let mut merged: Vec<Part> = Vec::with_capacity(parts.len() + 1);
-    let told = parts.last().map_or(command.offset, |last| last.offset + last.length);
-    let length = command.offset + command.length - told;
-    let rest = Part { is_zero: false, offset: told, length };
+    let covered_end = parts.last().map_or(command.offset, |last| last.offset + last.length);
+    let length = command.offset + command.length - covered_end;
+    let rest = Part { is_zero: false, offset: covered_end, length };
     for &part in parts.iter().chain([&rest]).filter(|part| part.length > 0) {
         let is_zero = part.is_zero && part.length >= HOLE_BYTES_MIN;
         match merged.last_mut() {

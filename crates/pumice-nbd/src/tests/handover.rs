@@ -129,7 +129,7 @@ fn a_client_in_its_handshake_may_end_it_first() {
         client.option_reply(option::GO);
         assert_eq!(client.option_reply(option::GO), (reply::ACK, vec![]));
         client.expect_alive();
-        // Whoever comes now is let in by the second server.
+        // New clients are accepted by the second server.
         door.enter().expect_alive();
     });
     assert_eq!(handed, 1);

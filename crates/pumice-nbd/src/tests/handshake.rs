@@ -114,7 +114,7 @@ fn what_is_not_offered_is_refused_and_skipped() {
     run(|door| {
         let mut client = door.connect();
         client.greet(3);
-        // PEEK_EXPORT, and others that nobody has defined.
+        // PEEK_EXPORT, and undefined options.
         for unsupported in [4, 12, 0, u32::MAX] {
             for length in [0, 1, 4096, 65536] {
                 client.option(unsupported, &vec![0x49; length]);

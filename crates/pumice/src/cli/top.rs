@@ -1,8 +1,7 @@
-//! `pumice top`: what served drives do, in the terminal, once a second.
+//! `pumice top`: shows the activity of served drives in the terminal.
 //!
-//! Asks servers on this machine through their control sockets, as `pumice info` does: they need no
-//! HTTP. Others are asked over theirs. The terminal is put back as it was however this ends, by a
-//! panic too.
+//! Queries servers on this machine through their control sockets, as `pumice info` does, so that
+//! they need no HTTP; other servers over HTTP. Restores the terminal on every exit, even a panic.
 
 mod source;
 mod view;
@@ -28,13 +27,13 @@ use pumice_drive::runtime::{Backend, Runtime};
 /// Rates kept for the graphs: more than a terminal is wide.
 const HISTORY: usize = 512;
 
-/// How long to wait for a key before signals are looked at.
+/// Longest wait for a key before signals are checked.
 const KEY_MAX: Duration = Duration::from_millis(200);
 
-/// How long the rest of a key may take that has begun to arrive.
+/// Time limit for the rest of a key sequence that has begun to arrive.
 const KEY_REST: Duration = Duration::from_millis(10);
 
-/// What there is to read from the terminal.
+/// Input from the terminal.
 enum Input {
     None,
     Some,
@@ -42,10 +41,10 @@ enum Input {
     Gone,
 }
 
-/// Watch served drives in the terminal
+/// Monitor served drives in the terminal
 ///
-/// Shows what hosts write against what the medium gets, how well data compresses, latencies, space
-/// and garbage collection. Keys: up and down choose a drive, q ends.
+/// Shows host writes against media writes, compression, latencies, space and garbage collection.
+/// Keys: up and down select a drive, q quits.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -54,56 +53,56 @@ Examples:
   pumice top http://127.0.0.1:9110
   pumice top drive.pumice --once --json")]
 pub(crate) struct Args {
-    /// Drives that are served on this machine, or http://ADDR:PORT of a server with --http, for all
-    /// of its drives
+    /// Drives served on this machine, or http://ADDR:PORT of a server with --http, for all of its
+    /// drives
     #[arg(required = true, value_name = "PATH|URL")]
     sources: Vec<Source>,
 
-    /// File with the token that servers at a URL want
+    /// File with the token for servers at a URL
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
-    /// Seconds between looks, from 0.1 to 3600
+    /// Seconds between samples, from 0.1 to 3600
     #[arg(long, default_value = "1", value_parser = interval, value_name = "SECONDS")]
     interval: Duration,
 
-    /// Print one sample as text and end
+    /// Print one sample as text and exit
     #[arg(long)]
     once: bool,
 
-    /// Print one sample as JSON and end
+    /// Print one sample as JSON and exit
     #[arg(long)]
     json: bool,
 }
 
-/// Reads an interval for clap.
+/// Parses an interval for clap.
 fn interval(text: &str) -> std::result::Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
-    let seconds = seconds.ok_or(format!("'{text}' is no number of seconds from 0.1 to 3600"))?;
+    let seconds = seconds.ok_or("expected a number of seconds from 0.1 to 3600")?;
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// Drives that are watched, and where to ask for them.
+/// Watched drives, and their sources.
 struct Watching {
     asker: Asker,
     sources: Vec<Source>,
     drives: Vec<Watched>,
 }
 
-/// A drive that is watched.
+/// A watched drive.
 pub(super) struct Watched {
-    /// Which of the sources answers for it.
+    /// Index of its source.
     source: usize,
-    /// As it was named, or as its server names it.
+    /// Its path, or its name on the server.
     name: String,
-    /// The newest snapshot, of this drive alone; none while nobody answers.
+    /// The latest snapshot, of this drive alone; none while its source does not answer.
     now: Option<Snapshot>,
     /// Rates from one snapshot to the next, the newest last.
     rates: VecDeque<Rates>,
 }
 
 impl Watching {
-    /// Looks for the first time, when all must answer.
+    /// Takes the first samples; every source must answer.
     ///
     /// # Errors
     /// Those of [`Asker::ask`].
@@ -116,8 +115,7 @@ impl Watching {
         Ok(watching)
     }
 
-    /// Asks everywhere for a snapshot. A server that ends or is busy just now may answer the next
-    /// time.
+    /// Takes a sample from every source. A server that is ending or busy may answer the next time.
     fn look(&mut self) {
         for index in 0..self.sources.len() {
             let answer = self.asker.ask(&self.sources[index]).ok();
@@ -125,12 +123,11 @@ impl Watching {
         }
     }
 
-    /// Gives each drive its part of what a place answered; drives that are new there are watched
-    /// from now on.
+    /// Assigns the answer of a source to its drives; new drives are watched from now on.
     fn take(&mut self, source: usize, answer: Option<Snapshot>) {
         let mut parts: Vec<(String, Snapshot)> = Vec::new();
         for drive in answer.iter().flat_map(|answer| &answer.drives) {
-            let answer = answer.as_ref().expect("it has drives");
+            let answer = answer.as_ref().expect("an answer with drives");
             let name = match &self.sources[source] {
                 Source::Drive(path) => path.display().to_string(),
                 Source::Server(_) if self.sources.len() == 1 => drive.name.clone(),
@@ -149,7 +146,7 @@ impl Watching {
 }
 
 impl Watched {
-    /// Goes on to a newer snapshot.
+    /// Advances to a later snapshot.
     fn update(&mut self, later: Option<Snapshot>) {
         if let (Some(earlier), Some(later)) = (&self.now, &later) {
             match later.now_ns.checked_sub(earlier.now_ns) {
@@ -158,7 +155,7 @@ impl Watched {
                     let (from, to) = (&earlier.drives[0], &later.drives[0]);
                     self.rates.push_back(Rates::between(from, to, seconds));
                 }
-                // Another server.
+                // The server was restarted.
                 _ => self.rates.clear(),
             }
             if self.rates.len() > HISTORY {
@@ -169,14 +166,14 @@ impl Watched {
     }
 }
 
-/// The token that servers want, if one is given.
+/// Returns the token for servers, if there is one.
 ///
 /// # Errors
-/// The file cannot be read, or there is no server to give the token to.
+/// The file cannot be read, or there is no server to send the token to.
 fn token(args: &Args) -> Result<Option<String>> {
     let Some(path) = &args.token_file else { return Ok(None) };
     if !args.sources.iter().any(|source| matches!(source, Source::Server(_))) {
-        let what = "--token-file is for servers at a URL: name one, or leave it out";
+        let what = "--token-file needs a server URL: add one, or omit the option";
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
     let token = std::fs::read_to_string(path);
@@ -184,7 +181,7 @@ fn token(args: &Args) -> Result<Option<String>> {
     let token = token.map_err(|error| Error::os(format!("cannot read {path}"), error))?;
     let token = token.trim();
     if token.is_empty() || !token.chars().all(|c| c.is_ascii_graphic()) {
-        let what = format!("{path} holds no token: give the file of `serve --http-token-file`");
+        let what = format!("{path} contains no token: use the file of `serve --http-token-file`");
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
     Ok(Some(token.to_owned()))
@@ -193,7 +190,7 @@ fn token(args: &Args) -> Result<Option<String>> {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// A drive is not served, a server does not let us look, or there is no terminal.
+/// A drive is not served, a server refuses the request, or there is no terminal.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let mut watching = Watching::start(Asker::new(token(args)?), &args.sources)?;
     if args.once || args.json {
@@ -203,7 +200,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         return sample(&watching, args.json).map(|()| Outcome::Good);
     }
     if !std::io::stdout().is_terminal() {
-        let what = "there is no terminal to draw on: --once and --json print a sample";
+        let what = "stdout is not a terminal: use --once or --json to print a sample";
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
     interactive(&mut watching, args.interval)?;
@@ -237,12 +234,12 @@ fn interactive(watching: &mut Watching, interval: Duration) -> Result<()> {
     shown.map_err(cannot)
 }
 
-/// Waits for something to read. The library that reads keys does not see a terminal that is closed:
-/// it would read its end for ever.
+/// Waits for input. The library that reads keys does not notice a closed terminal and would read
+/// its end forever.
 fn wait_for_input(limit: Duration) -> std::io::Result<Input> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
-        // Then keys come from the controlling terminal, and the library waits for them.
+        // Keys then come from the controlling terminal, and the library waits for them.
         return Ok(if event::poll(limit)? { Input::Some } else { Input::None });
     }
     let mut polled = [PollFd::new(&stdin, PollFlags::IN)];
@@ -255,7 +252,7 @@ fn wait_for_input(limit: Duration) -> std::io::Result<Input> {
     }
 }
 
-/// Draws and looks until somebody ends it.
+/// Draws and samples until a key or a signal ends it.
 fn show(
     terminal: &mut DefaultTerminal,
     watching: &mut Watching,
@@ -271,7 +268,7 @@ fn show(
         let has_key = match wait_for_input(wait.min(KEY_MAX))? {
             Input::Gone => return Ok(()),
             Input::None => Ok(false),
-            // What is there may be half a key, and the rest of it a moment away.
+            // The input may be half a key sequence, with the rest arriving within a moment.
             Input::Some => event::poll(KEY_REST),
         };
         match has_key {
@@ -286,7 +283,7 @@ fn show(
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
         }
-        // A resize needs nothing but the next drawing.
+        // A resize needs only the next drawing.
         let Event::Key(KeyEvent { code, modifiers, kind, .. }) = event::read()? else { continue };
         let is_control = modifiers.contains(KeyModifiers::CONTROL);
         match code {

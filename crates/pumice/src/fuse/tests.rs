@@ -41,7 +41,7 @@ const OPENDIR: u32 = 27;
 const READDIR: u32 = 28;
 const FALLOCATE: u32 = 43;
 
-/// What is replied: a result, or an error.
+/// A reply: a result, or an error.
 type Reply = Result<Vec<u8>, Errno>;
 
 /// A pair of ends that do not block.
@@ -61,7 +61,7 @@ fn request(operation: u32, unique: u64, node: u64, arguments: &[u8]) -> Vec<u8> 
     bytes
 }
 
-/// Arguments of reading and, with the data behind them, of writing.
+/// Arguments of a read; for a write the data follows them.
 fn span(offset: u64, length: u32) -> Vec<u8> {
     let mut bytes = vec![0; 8];
     bytes.extend(offset.to_ne_bytes());
@@ -90,14 +90,14 @@ impl Kernel {
         assert_eq!(rustix::io::write(&self.device, bytes).unwrap(), bytes.len());
     }
 
-    /// Asks something and gives the number by which the reply is known.
+    /// Sends a request and returns its number, which its reply repeats.
     fn begin(&self, operation: u32, node: u64, arguments: &[u8]) -> u64 {
         self.asked.set(self.asked.get() + 1);
         self.send(&request(operation, self.asked.get(), node, arguments));
         self.asked.get()
     }
 
-    /// The next reply and its number.
+    /// Returns the next reply and its number.
     async fn reply(&self) -> (u64, Reply) {
         let mut bytes = vec![0; 64 << 10];
         let length = loop {
@@ -140,13 +140,13 @@ impl Kernel {
     }
 }
 
-/// What a test has beside its kernel.
+/// What a test has besides its kernel.
 struct Setup {
     disk: Rc<MemoryDisk>,
     payloads: Rc<Payloads>,
 }
 
-/// Runs `script` against a session of `disk`, which ends when the script does.
+/// Runs `script` against a session of `disk`, which ends with the script.
 fn converse(disk: MemoryDisk, script: impl AsyncFnOnce(&Kernel, &Setup)) -> Vec<String> {
     let runtime = Runtime::new(Backend::Auto).unwrap();
     let (near, far) = ends();

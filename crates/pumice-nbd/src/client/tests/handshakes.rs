@@ -205,7 +205,7 @@ fn a_connection_that_ends_or_falls_silent_fails_in_time() {
     let runtime = Runtime::new(Backend::Auto).unwrap();
     for (uri, kind) in [
         ("nbd+unix:///?socket=/no/such/socket", ErrorKind::NotFound),
-        // Nobody listens on a port that is nobody's.
+        // No server listens on a free port.
         ("nbd://127.0.0.1:1/", ErrorKind::Medium),
     ] {
         let uri = Uri::parse(uri).unwrap();

@@ -1,23 +1,23 @@
-//! Who holds a device or a mount, as far as `/proc` and `/sys` tell.
+//! Finds the processes and mounts that use a device, from `/proc` and `/sys`.
 //!
-//! Reads names only, never the things that they name: a file system whose device is gone could keep
-//! whoever touches it.
+//! Reads only names, never opens the files: access to a file system whose device is gone
+//! could block forever.
 
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// When a process started, in ticks since the machine did; `None` if there is none.
+/// Returns the start time of a process in ticks since boot; `None` if there is no such process.
 pub(super) fn started_ticks(process: i32) -> Option<u64> {
     let line = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name, in parentheses, may have anything in it. Source: proc_pid_stat(5), fields 3, 22.
+    // The name, in parentheses, may contain any character. Source: proc_pid_stat(5), fields 3, 22.
     let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
-    // A zombie holds nothing any more.
+    // A zombie no longer holds anything.
     fields.next().filter(|state| *state != "Z")?;
     fields.nth(18)?.parse().ok()
 }
 
-/// The loop devices whose backing file has this name.
+/// Returns the loop devices whose backing file has this name.
 pub(super) fn loop_devices(file: &Path) -> Vec<PathBuf> {
     let Ok(blocks) = fs::read_dir("/sys/block") else { return Vec::new() };
     let names = blocks.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -55,12 +55,13 @@ fn mount_point(line: &[u8], device: &Path, number: &str) -> Option<PathBuf> {
     (has_number || source.as_deref() == Some(device)).then_some(mount_point)
 }
 
-/// The processes that have a file open, as `number (name)`.
+/// Returns the processes that have a file open, as `number (name)`.
 pub(super) fn openers(file: &Path) -> Vec<String> {
     processes(&["fd"], |target| target == file)
 }
 
-/// The processes with anything open, or their place, below a mount point.
+/// Returns the processes that have a file open, run, or have their working directory below a mount
+/// point.
 pub(super) fn users(mountpoint: &Path) -> Vec<String> {
     processes(&["fd", "cwd", "root", "exe"], |target| target.starts_with(mountpoint))
 }
@@ -88,7 +89,7 @@ fn processes(links: &[&str], is_wanted: impl Fn(&Path) -> bool) -> Vec<String> {
     found
 }
 
-/// A path of mountinfo, in which blanks and the like are written `\040`.
+/// Decodes a path of mountinfo, in which blanks and the like are written as `\040`.
 fn unescaped(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
