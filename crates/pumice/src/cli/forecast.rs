@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::documents::Documents;
-use super::interrupt::Interrupt;
+use super::signals::Interrupt;
 use super::{Outcome, print, size, whole_number};
 use pumice_bench::forecast::{
     Asked, Case, Data, ForecastOptions, GridCell, GridSpec, SCALED_BYTES, Scenario, Source, State,

@@ -23,7 +23,6 @@ mod extract;
 #[cfg(feature = "bench")]
 mod forecast;
 mod info;
-mod interrupt;
 mod manual;
 mod open;
 mod output;
@@ -39,6 +38,7 @@ mod resize;
 mod scan;
 mod scrub;
 mod serve;
+mod signals;
 #[cfg(feature = "top")]
 mod top;
 mod watch;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::interrupt::Interrupt;
 use super::output::open_output;
+use super::signals::Interrupt;
 use super::{Outcome, at_path, print, print_json, size, whole_number};
 use pumice_bench::payload::{
     Finding, KindName, Payload, PayloadOptions, Profile, Saving, Survey, UNIT_BYTES,

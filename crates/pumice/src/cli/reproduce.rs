@@ -4,7 +4,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::documents::Documents;
-use super::interrupt::Interrupt;
+use super::signals::Interrupt;
 use super::{Outcome, print, print_json};
 use pumice_bench::reproduce::{
     Experiment, Group, Reproduced, document, groups, reproduce, summary, table,

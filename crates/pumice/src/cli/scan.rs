@@ -11,8 +11,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::documents::{Documents, Opened};
-use super::interrupt::Interrupt;
 use super::output::open_output;
+use super::signals::Interrupt;
 use super::{Outcome, at_path, print, print_json, size, whole_number};
 use pumice_bench::forecast;
 use pumice_drive::base::units::format_size;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use self::show::Shown;
-use super::interrupt::Interrupt;
+use super::signals::Interrupt;
 use super::{Outcome, print, print_json, size, whole_number};
 use pumice_bench::interop::fio_job;
 use pumice_bench::payload::{KindName, Saving};

@@ -27,7 +27,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
 
 use self::data::{CHUNK_BYTES, FileStream};
 use self::load::{Client, Measured, Request, Verb};
@@ -103,11 +102,7 @@ struct Line {
 /// # Errors
 /// A drive cannot be made or served, or what is read is not what was written.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        let registered = signal_hook::flag::register(signal, interrupted.clone());
-        registered.map_err(failed("cannot catch signals"))?;
-    }
+    let interrupted = super::signals::flag()?;
     let result = compare(args, &interrupted);
     if interrupted.load(Ordering::Relaxed) {
         return Err(Error::new(ErrorKind::Interrupted, "interrupted; nothing is left behind"));
