@@ -150,7 +150,7 @@ fn an_interrupted_benchmark_is_gone_on_with() {
     std::io::Read::read_to_string(&mut stderr, &mut said).expect("text");
     assert_eq!(status.code(), Some(2), "{said}");
     let kept = place.results("part").runs.len();
-    let line = format!("interrupted: {kept} runs are in part; go on with --resume part");
+    let line = format!("interrupted: {kept} runs are in part; continue with --resume part");
     assert!(said.contains(&line), "{said}");
     assert!((2..12).contains(&kept) && !place.path("data").exists());
     let other = run(&mut place.command(&["other", "--resume", "part"]), COMMAND_LIMIT);
@@ -236,7 +236,7 @@ fn a_server_that_answers_nothing_keeps_no_interruption() {
     let mut stderr = child.stderr.take().expect("stderr is piped");
     std::io::Read::read_to_string(&mut stderr, &mut said).expect("text");
     assert_eq!(status.code(), Some(2), "{said}");
-    let line = "interrupted: 1 run is in results; go on with --resume results\n";
+    let line = "interrupted: 1 run is in results; continue with --resume results\n";
     assert!(said.ends_with(line), "{said}");
     assert_eq!(place.results("results").runs.len(), 1);
     server.kill();
@@ -294,7 +294,7 @@ fn a_file_system_that_fills_up_costs_no_run() {
     run_ok(Command::new("umount").arg(&small));
     assert_eq!(status.code(), Some(2), "{said}");
     let kept = place.results("r").runs.len();
-    assert!(said.contains(&format!("the benchmark ended; {kept} runs are in r")), "{said}");
+    assert!(said.contains(&format!("the benchmark failed; {kept} runs are in r")), "{said}");
     let is_why = said.contains("no room left") || said.contains("No space left on device");
     assert!(is_why && kept >= 3, "{said}");
 }
@@ -360,10 +360,10 @@ fn mistakes_say_what_to_do() {
         (&["data", "--depth", "0"], "0 is not in 1..=1024"),
         (&["data", "--threads", "65"], "65 is not in 1..=64"),
         (&["data", "--seconds", "0"], "0 seconds: give more than 0"),
-        (&["data", "--seconds", "nan"], "'nan' is no time"),
+        (&["data", "--seconds", "nan"], "expected a duration such as 0.5"),
         (&["data", "--record", "3"], "512 B to 16 MiB"),
-        (&["data", "--flush", "never"], "give one of timed, untimed, each-write"),
-        (&["data", "--cache", "cold"], "give dropped or warm"),
+        (&["data", "--flush", "never"], "expected one of timed, untimed, each-write"),
+        (&["data", "--cache", "cold"], "expected dropped or warm"),
         (&["data", "--runs-max", "7"], "7 runs at most: without a precision there are 2"),
         (&["data", "--output", "."], ". is a directory: name a file in it"),
         (&["drive:nothing"], "cannot open nothing: No such file"),
@@ -412,8 +412,8 @@ fn a_dry_run_does_nothing_and_says_what_it_would() {
     // Four runs of a minute, and eight spans of 1 MiB, four of them written.
     for words in [
         "3 tests at 2 levels, 2 runs each",
-        "At least 4 min (if spans go at 500 MB/s)",
-        "4.00 MiB written",
+        "at least 4m (if whole spans run at 500 MB/s)",
+        "writes 4.00 MiB",
     ] {
         assert!(finished.stdout.contains(words), "{words}: {}", finished.stdout);
     }

@@ -147,5 +147,5 @@ fn what_cannot_be_simulated_says_why() {
     results(&place, "sim:micro-center-64", "done");
     let mut command = place.command(&["sim:micro-center-64", "--resume", "done"]);
     let resumed = run(&mut command, COMMAND_LIMIT);
-    assert!(resumed.stderr.contains("what it held is gone"), "{}", resumed.stderr);
+    assert!(resumed.stderr.contains("its content is lost"), "{}", resumed.stderr);
 }

@@ -37,7 +37,7 @@ fn image(folder: &Path) -> PathBuf {
     let path = folder.join("image");
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let mut bytes = Vec::new();
-    let mut folders = vec![root.join("src"), root.join("docs"), root.join("tests")];
+    let mut folders = vec![root.join("crates"), root.join("docs"), root.join("tests")];
     while let Some(folder) = folders.pop() {
         let mut entries: Vec<_> =
             fs::read_dir(folder).expect("a folder").map(|entry| entry.unwrap().path()).collect();
@@ -202,12 +202,12 @@ fn mistakes_are_said() {
         (&["/dev/null"], "is no file, folder or block device"),
         (&[&data, &data], "name it once"),
         (&[&data, "--codec", "gzip"], "unknown codec 'gzip'"),
-        (&[&data, "--chunk", "5000"], "give a power of two from 4K to 256K"),
-        (&[&data, "--error", "0"], "give points from 0.01 to 50"),
-        (&[&data, "--confidence", "100"], "per cents from 50 to 99.99"),
+        (&[&data, "--chunk", "5000"], "expected a power of two from 4K to 256K"),
+        (&[&data, "--error", "0"], "expected a percentage from 0.01 to 50"),
+        (&[&data, "--confidence", "100"], "expected a percentage from 50 to 99.99"),
         (&[&data, "--shard", "4/3", "--partial", &missing], "give I/N with I from 1 to N"),
         (&[&data, "--shard", "1/3"], "--partial"),
-        (&[&data, "--gb-per-day", "3"], "name one with --drive"),
+        (&[&data, "--gb-per-day", "3"], "--gb-per-day requires --drive"),
         (&[&data, "--drive", "no-such-drive"], "no-such-drive"),
         (&[&data, "--partial", &kept], "use --force to overwrite it"),
         (&["nbd+unix:///?socket=/nonexistent/sock"], "/nonexistent/sock"),

@@ -1,20 +1,20 @@
-//! Progress of a benchmark on stderr, and its summary on stdout.
+//! The progress of a benchmark on stderr, and its summary on stdout.
 
 use std::io::Write;
 use std::path::Path;
 
+use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::super::{print, print_json};
 use pumice_bench::plan::Plan;
 use pumice_bench::results::{LevelFindings, Results, RunResult, Writer};
 use pumice_bench::runner::{Doing, Step, Watch};
-use pumice_drive::base::Result;
 
-/// Chunk and codec whose finding is said before the first run.
-const SAID_CHUNK_BYTES: usize = 4 << 10;
+/// Chunk size of the findings that are printed before the first run.
+const SHOWN_CHUNK_BYTES: usize = 4 << 10;
 
-/// Shows where a benchmark is and keeps its runs.
+/// Shows the progress of a benchmark and stores its runs.
 pub(super) struct Shown<'a> {
     plan: &'a Plan,
     writer: Writer,
@@ -29,7 +29,7 @@ impl<'a> Shown<'a> {
         Self { plan, writer, bar, kept: 0 }
     }
 
-    /// Runs that were kept.
+    /// Returns the number of runs that were stored.
     pub(super) fn kept(&self) -> usize {
         self.kept
     }
@@ -44,7 +44,7 @@ impl Watch for Shown<'_> {
         let Plan { tests, levels, .. } = self.plan;
         let (level, round) = (&levels[step.level].name, step.round + 1);
         let what = match step.doing {
-            Doing::Precondition(time) => format!("preconditioning, {}. time", time + 1),
+            Doing::Precondition(pass) => format!("preconditioning, pass {}", pass + 1),
             Doing::Fill => "filling".to_owned(),
             Doing::Run => tests[step.test].name.clone(),
         };
@@ -53,7 +53,7 @@ impl Watch for Shown<'_> {
         self.bar.set_message(format!("round {round}, {level}: {what}"));
     }
 
-    fn keep(&mut self, run: &RunResult) -> Result<()> {
+    fn keep(&mut self, run: &RunResult) -> pumice_drive::base::Result<()> {
         self.writer.append(run)?;
         self.kept += 1;
         self.bar.inc(1);
@@ -61,24 +61,26 @@ impl Watch for Shown<'_> {
     }
 }
 
-/// Says what each level's data saves, before anything is measured with it.
+/// Prints how compressible the data of each level is, before the first measurement.
 pub(super) fn payloads(payloads: &[LevelFindings]) {
     let mut text = String::new();
     for LevelFindings { level, findings } in payloads {
-        let at_4k = findings.iter().filter(|finding| finding.chunk_bytes == SAID_CHUNK_BYTES);
+        let at_4k = findings.iter().filter(|finding| finding.chunk_bytes == SHOWN_CHUNK_BYTES);
         let saved = at_4k.map(|finding| format!("{} {}", finding.codec, finding.saved));
         let saved: Vec<String> = saved.collect();
-        text += &format!("data '{level}', measured in chunks of 4 KiB: {}\n", saved.join("; "));
+        text += &format!("data '{level}' in chunks of 4 KiB: {}\n", saved.join("; "));
     }
-    // Nobody may be listening; the file of results has it, too.
+    // A closed stderr is not an error: the result file contains the findings, too.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Prints what was found.
+/// Prints the summary.
 pub(super) fn summary(results: &Results, path: &Path, json: bool) -> Result<()> {
     if json {
-        return print_json(&results.cells());
+        print_json(&results.cells())?;
+    } else {
+        let text = pumice_bench::report::summary(results).to_text();
+        print(&format!("{text}\nResults: {}\n", path.display()))?;
     }
-    let text = pumice_bench::report::summary(results).to_text();
-    print(&format!("{text}\nResults: {}\n", path.display()))
+    Ok(())
 }

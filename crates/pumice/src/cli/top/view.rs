@@ -10,7 +10,6 @@ use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Sparkline, Table};
 use super::Watched;
 use crate::watch::{DriveSnapshot, Rates};
 use pumice_drive::base::units::format_size;
-use pumice_report;
 
 /// Parts of the capacity: name, sign, colour.
 const SPACE: [(&str, &str, Color); 4] = [
