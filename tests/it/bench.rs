@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pumice_bench::plan::Unit;
 use pumice_bench::results::{Results, RunResult, read};
+use pumice_bench::workload::Unit;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -295,7 +295,7 @@ fn a_file_system_that_fills_up_costs_no_run() {
     assert_eq!(status.code(), Some(2), "{said}");
     let kept = place.results("r").runs.len();
     assert!(said.contains(&format!("the benchmark failed; {kept} runs are in r")), "{said}");
-    let is_why = said.contains("no room left") || said.contains("No space left on device");
+    let is_why = said.contains("no space left") || said.contains("No space left on device");
     assert!(is_why && kept >= 3, "{said}");
 }
 
@@ -309,7 +309,7 @@ fn nothing_is_overwritten_unasked() {
     assert!(place.refused(&["data", "--output", "mine"]).contains("--resume"));
     assert!(is_whole(&place.path("mine")) && !place.path("data").exists());
     let resumed = run(&mut place.command(&["data", "--resume", "mine"]), COMMAND_LIMIT);
-    let is_refused = resumed.code == Some(2) && resumed.stderr.contains("no whole line");
+    let is_refused = resumed.code == Some(2) && resumed.stderr.contains("no complete line");
     assert!(is_refused, "{}", resumed.stderr);
     assert!(is_whole(&place.path("mine")));
     let drive = Drive::create("64M", &[]);
@@ -343,7 +343,7 @@ fn mistakes_say_what_to_do() {
     assert_eq!(unknown.code, Some(2));
     assert!(unknown.stderr.contains("did you mean atto?"), "{}", unknown.stderr);
     for (args, words) in [
-        (&["data", "--resume", "nothing"][..], "there are no results in nothing to go on with"),
+        (&["data", "--resume", "nothing"][..], "no results to continue in nothing"),
         (&["data", "--detect-compression", "--runs", "5"], "cannot be used with '--runs"),
         (&["data", "--detect-compression", "--span", "1M"], "a span of 1 MiB: give at least 8 MiB"),
     ] {
@@ -353,23 +353,26 @@ fn mistakes_say_what_to_do() {
     }
     for (args, words) in [
         (&["data", "--operation", "raed"][..], "did you mean read?"),
-        (&["data", "--saved", "50"], "like 50%"),
+        (&["data", "--saved", "50"], "such as 50%"),
         (&["data", "--kind", "spread"], "needs --saved"),
         (&["data", "--span", "1K"], "a span of 1.00 KiB is too small"),
-        (&["data", "--span", "1000T"], "give a smaller --span"),
+        (&["data", "--span", "1000T"], "use a smaller --span"),
         (&["data", "--depth", "0"], "0 is not in 1..=1024"),
         (&["data", "--threads", "65"], "65 is not in 1..=64"),
-        (&["data", "--seconds", "0"], "0 seconds: give more than 0"),
+        (&["data", "--seconds", "0"], "0 seconds: expected more than 0"),
         (&["data", "--seconds", "nan"], "expected a duration such as 0.5"),
         (&["data", "--record", "3"], "512 B to 16 MiB"),
         (&["data", "--flush", "never"], "expected one of timed, untimed, each-write"),
         (&["data", "--cache", "cold"], "expected dropped or warm"),
-        (&["data", "--runs-max", "7"], "7 runs at most: without a precision there are 2"),
-        (&["data", "--output", "."], ". is a directory: name a file in it"),
+        (
+            &["data", "--runs-max", "7"],
+            "a maximum of 7 runs needs a precision; without one there are 2",
+        ),
+        (&["data", "--output", "."], ". is a directory: specify a file in it"),
         (&["drive:nothing"], "cannot open nothing: No such file"),
         (&["data", "--resume", "nothing"], "'--preset <NAME>' cannot be used with '--resume"),
         (&["no/such/folder"], "no/such/folder"),
-        (&["/dev/null"], "no file, folder or block device"),
+        (&["/dev/null"], "not a file, folder or block device"),
     ] {
         let said = place.refused(args);
         assert!(said.contains(words) && said.lines().count() == 1, "{args:?}: {said}");

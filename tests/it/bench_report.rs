@@ -12,10 +12,10 @@ use std::process::Command;
 use calamine::{Reader, Xlsx};
 use pumice_bench::engine::Interval;
 use pumice_bench::interop::fio_job;
-use pumice_bench::plan::{Cache, Level, Order, Plan, Test, Unit};
 use pumice_bench::report;
 use pumice_bench::results::{FORMAT, Header, RunResult, Writer, read};
 use pumice_bench::stats::Latencies;
+use pumice_bench::workload::{Cache, Level, Order, Plan, Test, Unit};
 use pumice_bench::workload::{Flush, Operation, Pattern, Workload};
 
 use crate::harness::{Finished, fixture, pumice, run_ok, tool};
@@ -161,7 +161,7 @@ fn every_form_holds_the_numbers() {
     assert_eq!(rows.len(), 2 * Operation::ALL.len());
     let bytes = fs::read(name("xlsx")).expect("a workbook");
     let mut workbook: Xlsx<_> = Xlsx::new(std::io::Cursor::new(bytes)).expect("opens");
-    let sheet = workbook.worksheet_range("Requests a second").expect("a sheet");
+    let sheet = workbook.worksheet_range("Requests per second").expect("a sheet");
     let has = |wanted: f64| {
         sheet.used_cells().any(|(_, _, cell)| {
             matches!(cell, calamine::Data::Float(number) if (number - wanted).abs() < 1e-9)
@@ -234,7 +234,7 @@ fn what_is_slower_fails_when_asked() {
 #[test]
 fn other_tools_results_are_shown() {
     let samples = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-        .join("crates/pumice-bench/src/interop/samples");
+        .join("crates/pumice-bench/src/bench/interop/samples");
     for (file, wanted) in [
         ("fio-plus.json", "mixed (read)"),
         ("fio-plain.json", "mixed (write)"),

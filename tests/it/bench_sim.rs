@@ -138,7 +138,7 @@ fn what_cannot_be_simulated_says_why() {
     let unit = refused(&["sim:unit.toml"]);
     assert!(unit.contains("unit_bytes is 1048576, which cannot be simulated"), "{unit}");
     let large = refused(&["sim:micro-center-64", "--span", "1T"]);
-    assert!(large.contains("give a smaller --span"), "{large}");
+    assert!(large.contains("use a smaller --span"), "{large}");
     let threads = refused(&["sim:micro-center-64", "--threads", "2"]);
     assert!(threads.contains("has one thread"), "{threads}");
     let mut command = place.command(&["sim:micro-center-64", "--detect-compression"]);

@@ -12,10 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use pumice_bench::detect::{Answer, Class, Data, Detection, Strength, Sweep, Zeroes, detect};
+use pumice_bench::Error;
+use pumice_bench::detect::{
+    Answer, Class, Data, Detection, Settings, Strength, Sweep, Zeroes, detect,
+};
 use pumice_bench::results::environment::environment;
 use pumice_bench::target::{Access, Location};
-use pumice_drive::base::ErrorKind;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -29,9 +31,11 @@ const SPAN_BYTES: u64 = 8 << 20;
 /// The smallest that mkfs.btrfs takes is 109 MiB.
 const DEVICE_BYTES: u64 = 256 << 20;
 
-fn detected(location: &Location, destroy: bool) -> pumice_drive::base::Result<Detection> {
+fn detected(location: &Location, destroy: bool) -> pumice_bench::Result<Detection> {
     let stop = AtomicBool::new(false);
-    detect(location, Access::default(), destroy, SPAN_BYTES, 1, &stop, &mut |_, _| {})
+    let access = Access::default();
+    let settings = Settings { access, destroy, span_bytes: SPAN_BYTES, seed: 1 };
+    detect(location, settings, &stop, &mut |_, _| {})
 }
 
 fn found(location: &Location) -> Detection {
@@ -214,7 +218,7 @@ fn a_loop_device_shows_none_and_what_it_holds_is_asked_for() {
     run_ok(Command::new(mkfs).arg("-q").arg(device.path()));
     let before = start_of(device.path());
     let refused = detected(&location, false).expect_err("a refusal");
-    assert_eq!(refused.kind(), ErrorKind::AlreadyExists);
+    assert!(matches!(refused, Error::AlreadyExists(_)), "{refused:?}");
     assert!(start_of(device.path()) == before, "something was written");
 }
 
@@ -257,7 +261,7 @@ fn a_pumice_drive_compresses_frames() {
     assert_eq!(counter(&info, "mapped_bytes"), 0, "something was left behind");
     drive.assert_checks();
     let refused = detected(&Location::Drive(drive.path().to_owned()), false);
-    assert_eq!(refused.expect_err("a refusal").kind(), ErrorKind::AlreadyExists);
+    assert!(matches!(refused, Err(Error::AlreadyExists(_))));
 }
 
 /// An export shows nothing but speed, which never says yes, and is left without what was written.
@@ -267,7 +271,7 @@ fn assert_cannot_tell(server: &Server) {
     assert_eq!((found.answer, found.zeroes), (Answer::CannotTell, Zeroes::Unknown));
     assert!(found.accounts.is_empty() && found.speeds.len() == 8 && !found.stopped, "{found:#?}");
     assert!(found.speeds.iter().all(|speed| speed.rates.len() == 6), "{found:#?}");
-    assert!(found.remarks.iter().any(|remark| remark.contains("name the drive")), "{found:#?}");
+    assert!(found.remarks.iter().any(|remark| remark.contains("the server uses")), "{found:#?}");
 }
 
 #[test]

@@ -119,7 +119,11 @@ fn mistakes_are_explained() {
     other.args(["forecast", "--profile", "hdd-2010", "--workload", "write", "--saved", "5%"]);
     let finished = run(other.args(["--scaled", "1G"]), COMMAND_LIMIT);
     assert_eq!(finished.code, Some(2));
-    assert!(finished.stderr.contains("--scaled is for a \"log\" only"), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("--scaled is for profiles of kind \"log\" only"),
+        "{}",
+        finished.stderr
+    );
 }
 
 /// A grid of both lists, with charts; a list of one is a simple forecast.

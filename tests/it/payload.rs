@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pumice_bench::payload::{Kind, Meter, Options, Payload, Profile, UNIT_BYTES, measure};
+use pumice_bench::payload::{Kind, Meter, Payload, PayloadOptions, Profile, UNIT_BYTES, measure};
 use pumice_drive::codec::Codec;
 
 use crate::harness::{PUMICE, pumice, skip};
@@ -91,11 +91,11 @@ fn mistakes_are_refused_and_leave_nothing() {
     let like = format!("like:{missing}");
     for (args, hint) in [
         (&["--saved", "120%"][..], "from 0% to 100%"),
-        (&["--saved", "50"], "like 50%"),
+        (&["--saved", "50"], "such as 50%"),
         (&["--saved", "100%"], "at most 98.9"),
         (&["--kind", "exakt"], "did you mean exact?"),
         (&["--kind", "exact"], "needs --saved"),
-        (&["--kind", "random", "--saved", "5%"], "leave --saved out"),
+        (&["--kind", "random", "--saved", "5%"], "remove --saved"),
         (&["--kind", &like], "missing"),
         (&["--size", "0"], "for --size: expected"),
         (&["--record", "700"], "powers of two"),
@@ -158,7 +158,7 @@ fn like_data_saves_what_real_data_saves() {
         let (_directory, path) = place();
         fs::write(&path, &real).expect("write the corpus");
         let profile = Profile::of_path(Path::new(&path)).expect("a profile");
-        let payload = Payload::new(Options::new(Kind::Like(profile))).expect("a payload");
+        let payload = Payload::new(PayloadOptions::new(Kind::Like(profile))).expect("a payload");
         let mut like = vec![0; 2 * CORPUS_BYTES];
         payload.stream(0).fill(&mut like);
         for codec in [Codec::Lz4, Codec::Zstd { level: 1 }] {

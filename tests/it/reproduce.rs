@@ -42,7 +42,7 @@ fn a_drive_is_held_against_what_was_published_of_it() {
 #[test]
 fn mistakes_are_named() {
     for (args, words) in [
-        (&["intel-x25"][..], "no experiment is known of intel-x25"),
+        (&["intel-x25"][..], "no experiment with drive intel-x25"),
         (&["intel-x25-e-23"], "did you mean intel-x25-e-32?"),
         (&["all", "--profile", "own.toml"], "name the one whose experiments to run"),
         (&["intel-x25-e-32", "--profile", "./none.toml"], "cannot read ./none.toml"),

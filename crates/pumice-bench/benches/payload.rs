@@ -14,7 +14,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use pumice_bench::payload::{IozoneLayout, Kind, Options, Payload, Saving};
+use pumice_bench::payload::{IozoneLayout, Kind, Payload, PayloadOptions, Saving};
 
 const BUFFERS: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
 const ROUNDS: usize = 15;
@@ -33,7 +33,7 @@ fn main() {
         kinds.push((format!("iozone-3.489 {percent} %"), Kind::Iozone(IozoneLayout::V3489, saved)));
     }
     for (name, kind) in kinds.into_iter().filter(|(name, _)| name.contains(&filter)) {
-        let payload = Payload::new(Options::new(kind)).expect("a payload");
+        let payload = Payload::new(PayloadOptions::new(kind)).expect("a payload");
         let mut stream = payload.stream(0);
         row(&name, |buffer| stream.fill(buffer));
     }

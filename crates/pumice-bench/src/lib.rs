@@ -1,36 +1,32 @@
-//! A storage benchmark whose data has the compressibility that was asked for.
+//! A storage benchmark whose data has a known compressibility.
 //!
-//! * `payload`: data of a given saving, as a host would write it.
-//! * `workload`: what is done to a target, in numbers; `pattern`: where each request goes.
-//! * `target`: what is measured; `engine`: carries a workload out and measures it.
-//! * `plan`: which workloads on which data, how often; `results`: what that gave.
-//! * `preset`: plans as people write them; `runner`: carries a plan out.
-//! * `patience`: how long a target is waited for that shall stop.
-//! * `doubts`: what a reader must know before believing a run.
-//! * `detect`: whether a target compresses or deduplicates, and how.
-//! * `stats`: what repeated measurements allow one to say.
-//! * `report`: results for people; `compare`: results held against each other.
-//! * `reproduce`: published experiments, run again on simulated drives.
-//! * `forecast`: what a simulated drive without content would do.
-//! * `interop`: results of fio and IOzone, and jobs for fio.
+//! ```text
+//!   reproduce        published experiments on simulated drives
+//!     |
+//!   bench            forecast            measurements on a target; figures of a simulated drive
+//!     |                 |
+//!     +----> workload <-+                what a host does: workloads, plans, presets
+//!               |
+//!      payload     stats                 pure libraries: data, and conclusions from numbers
+//!               |
+//!             error
+//! ```
 //!
-//! Reaches a drive only as a host does; prints nothing.
+//! Imports point down only: nothing imports `forecast` or `reproduce`, and `payload` and `stats`
+//! import neither each other nor anything above them. `workload`, `payload` and `stats` are useful
+//! without the bench. The modules of `bench` are re-exported here: [`target`], [`engine`],
+//! [`runner`], [`results`], [`compare`], [`report`], [`detect`] and [`interop`].
+//!
+//! Uses a drive only as a host does; prints nothing. [`Benchmark::run`] runs a whole benchmark.
 
-pub mod compare;
-pub mod detect;
-mod doubts;
-pub mod engine;
+mod bench;
+mod error;
 pub mod forecast;
-pub mod interop;
-mod patience;
-pub mod pattern;
 pub mod payload;
-pub mod plan;
-pub mod preset;
-pub mod report;
 pub mod reproduce;
-pub mod results;
-pub mod runner;
 pub mod stats;
-pub mod target;
 pub mod workload;
+
+pub use bench::{Activity, Benchmark, FileSink, Finished, Resumption, Sink, Status};
+pub use bench::{compare, detect, engine, interop, report, results, runner, target};
+pub use error::{Error, Result};

@@ -1,49 +1,50 @@
-//! Charts as data: bars in groups, and lines. Every chart is also a table, for printers that do not
-//! draw and for readers who want the numbers.
+//! Charts as data: bars in groups, and lines. Every chart can also be printed as a table, for
+//! formats without drawings and for readers who want the numbers.
 //!
-//! Deliberately knows nothing of how it is drawn: no colours, sizes or ticks.
+//! Knows nothing of drawing: no colours, sizes or ticks.
 
 use std::collections::BTreeSet;
 
 use super::number::Number;
 use super::table::{Cell, Column, Table};
 
-/// How numbers become places on an axis.
+/// The mapping from numbers to positions on an axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scale {
-    /// Equal differences are equally far apart; bars stand on zero.
+    /// Equal differences have equal distances; bars start at zero.
     #[default]
     Linear,
-    /// Equal ratios are equally far apart; numbers that are not positive are not drawn.
+    /// Equal ratios have equal distances; numbers that are not positive are not drawn.
     Log,
-    /// For percentiles in percent: 90, 99, 99.9 are equally far apart; 100 and more are not drawn.
+    /// For percentiles in per cent: 90, 99 and 99.9 have equal distances; 100 and more are not
+    /// drawn.
     Percentile,
 }
 
-/// What an axis shows, and how.
+/// The quantity of an axis and its scale.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Axis {
-    /// What it shows, such as `latency`.
+    /// Name of the quantity, such as `latency`.
     pub title: String,
-    /// Unit of its numbers; empty if they have none.
+    /// Unit of the numbers; empty if they have none.
     pub unit: String,
-    /// How numbers become places.
+    /// Scale.
     pub scale: Scale,
 }
 
 impl Axis {
-    /// A linear axis.
+    /// Returns a linear axis.
     pub fn new(title: impl Into<String>, unit: impl Into<String>) -> Self {
         Self { title: title.into(), unit: unit.into(), scale: Scale::Linear }
     }
 
-    /// The same axis with another scale.
+    /// Returns the axis with another scale.
     pub fn with_scale(mut self, scale: Scale) -> Self {
         self.scale = scale;
         self
     }
 
-    /// Title, unit and whether it is logarithmic: `latency, µs (log scale)`.
+    /// Returns title and unit, and whether the scale is logarithmic: `latency, µs (log scale)`.
     pub(crate) fn heading(&self) -> String {
         let separator = if self.title.is_empty() || self.unit.is_empty() { "" } else { ", " };
         let scale = if self.scale == Scale::Log { " (log scale)" } else { "" };
@@ -51,28 +52,28 @@ impl Axis {
     }
 }
 
-/// One bar: a number, or why there is none.
+/// One bar: a number, or the reason why it is missing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bar {
-    /// Its height and, as deviation, its error bar; `None` if it was not measured.
+    /// Height, with the deviation as error bar; `None` if it was not measured.
     pub number: Option<Number>,
-    /// Shown at the bar in place of the number; empty for the number itself.
+    /// Label in place of the number; empty for the number itself.
     pub label: String,
 }
 
 impl Bar {
-    /// A bar that was not measured; `why` is shown in its place and may be empty.
+    /// Returns a bar without a measurement; `why` is shown in its place and may be empty.
     pub fn missing(why: impl Into<String>) -> Self {
         Self { number: None, label: why.into() }
     }
 
-    /// The same bar with a label.
+    /// Returns the bar with a label.
     pub fn labelled(mut self, label: impl Into<String>) -> Self {
         self.label = label.into();
         self
     }
 
-    /// The height if it can be drawn.
+    /// Returns the height if it can be drawn.
     pub(crate) fn height(&self) -> Option<f64> {
         self.number.as_ref().map(|number| number.value).filter(|value| value.is_finite())
     }
@@ -84,21 +85,21 @@ impl From<Number> for Bar {
     }
 }
 
-/// Bars that stand together, one for each series of the chart.
+/// A group of bars, one for each series of the chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BarGroup {
     /// Name below the bars.
     pub name: String,
-    /// As many as the chart has series, in the same order.
+    /// Bars, in the order of the chart's series.
     pub bars: Vec<Bar>,
 }
 
 /// Bars in groups, with error bars where their numbers have deviations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BarChart {
-    /// What the chart shows.
+    /// Title.
     pub title: String,
-    /// What the groups are, such as `operation`; heads their column in tables.
+    /// What the groups are, such as `operation`; heading of their column in tables.
     pub groups_title: String,
     /// The axis of the bars' heights: linear or logarithmic.
     pub axis: Axis,
@@ -108,7 +109,7 @@ pub struct BarChart {
 }
 
 impl BarChart {
-    /// A chart without groups yet.
+    /// Returns a chart without groups.
     pub fn new<S: Into<String>>(
         title: impl Into<String>,
         groups_title: impl Into<String>,
@@ -124,7 +125,7 @@ impl BarChart {
         }
     }
 
-    /// Adds a group; bars left out at the end count as not measured.
+    /// Adds a group; missing bars at the end count as not measured.
     ///
     /// # Panics
     ///
@@ -135,12 +136,12 @@ impl BarChart {
         self.groups.push(BarGroup { name: name.into(), bars });
     }
 
-    /// Groups, from the left.
+    /// Returns the groups, from left to right.
     pub fn groups(&self) -> &[BarGroup] {
         &self.groups
     }
 
-    /// The chart's numbers: a row for each group, a column for each series.
+    /// Returns the numbers as a table: a row for each group, a column for each series.
     pub fn to_table(&self) -> Table {
         let series = self.series.iter().map(|name| named(name, &self.axis));
         let first = Column::left(&self.groups_title);
@@ -157,23 +158,23 @@ impl BarChart {
     }
 }
 
-/// One line of a chart, or points that are not joined.
+/// One line of a chart, or unconnected points.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     /// Name in the legend.
     pub name: String,
-    /// Points (x, y) in the order in which they are joined.
+    /// Points (x, y) in order.
     pub points: Vec<(f64, f64)>,
-    /// Standard deviations of y, point by point; shorter if the rest has none.
+    /// Standard deviations of y, point by point; may be shorter than `points`.
     pub deviations: Vec<Option<f64>>,
-    /// Whether neighbours are joined.
+    /// Whether consecutive points are connected.
     pub is_joined: bool,
 }
 
 /// Lines over a common axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LineChart {
-    /// What the chart shows.
+    /// Title.
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,
@@ -184,7 +185,7 @@ pub struct LineChart {
 }
 
 impl LineChart {
-    /// A chart without lines yet.
+    /// Returns a chart without lines.
     pub fn new(title: impl Into<String>, x: Axis, y: Axis) -> Self {
         Self { title: title.into(), x, y, series: Vec::new() }
     }
@@ -195,19 +196,20 @@ impl LineChart {
         self.series.push(Series { name, points, deviations, is_joined: true });
     }
 
-    /// Adds points that are not joined: x, and y with its deviation if it has one.
+    /// Adds unconnected points: x, and y with its deviation if it has one.
     pub fn dots(&mut self, name: impl Into<String>, dots: Vec<(f64, f64, Option<f64>)>) {
         let deviations = dots.iter().map(|dot| dot.2).collect();
         let points = dots.into_iter().map(|(x, y, _)| (x, y)).collect();
         self.series.push(Series { name: name.into(), points, deviations, is_joined: false });
     }
 
-    /// The chart's numbers in at most `rows_max` rows (at least 2), a column for each line.
+    /// Returns the numbers as a table with at most `rows_max` rows (at least 2) and a column for
+    /// each line.
     ///
-    /// Every row is a place on the x axis where some line has a point. If there are more of them
-    /// than rows, evenly spaced ones are taken, the first and the last among them. A line shows
-    /// its last point at or before that place; nothing before its first or after its last one.
-    /// Points that are not joined are shown at their own places only.
+    /// Every row is an x at which some line has a point. If there are more of them than rows,
+    /// evenly spaced ones are used, including the first and the last. A line shows its last point
+    /// at or before that x, but nothing before its first and after its last point. Unconnected
+    /// points are shown at their own x only.
     pub fn to_table(&self, rows_max: usize) -> Table {
         let series = self.series.iter().map(|series| named(&series.name, &self.y));
         let first = named(&self.x.title, &self.x);
@@ -224,7 +226,7 @@ impl LineChart {
         table.titled(&self.title)
     }
 
-    /// Every x that a line has a point at, ascending, each once.
+    /// Returns every x of a point, ascending, without repetitions.
     pub(crate) fn places(&self) -> Vec<f64> {
         let points = self.series.iter().flat_map(|series| &series.points);
         let places = points.filter(|point| drawable(point)).map(|(x, _)| Ordered(*x));
@@ -233,7 +235,7 @@ impl LineChart {
 }
 
 impl Series {
-    /// Points that can be drawn, with their deviations, in the order of x.
+    /// Returns the points that can be drawn, with their deviations, in the order of x.
     fn by_x(&self) -> Vec<(f64, Number)> {
         let points = self.points.iter().enumerate().filter(|(_, point)| drawable(point));
         let mut points: Vec<_> =
@@ -242,11 +244,11 @@ impl Series {
         points
     }
 
-    /// The y of a point, with its deviation if it has one.
+    /// Returns the y of a point, with its deviation if it has one.
     pub(crate) fn number(&self, index: usize, y: f64) -> Number {
         let number = Number::plain(y);
         match self.deviation(index) {
-            // As many decimals as both of them have.
+            // Uses the larger number of decimals of both.
             Some(deviation) => {
                 let decimals = number.decimals.max(Number::plain(deviation).decimals);
                 Number::new(y, decimals).with_deviation(deviation)
@@ -255,7 +257,7 @@ impl Series {
         }
     }
 
-    /// Deviation of a point, if it can be drawn.
+    /// Returns the deviation of a point, if it can be drawn.
     pub fn deviation(&self, index: usize) -> Option<f64> {
         let deviation = self.deviations.get(index).copied().flatten();
         deviation.filter(|deviation| *deviation > 0.0 && deviation.is_finite())
@@ -280,7 +282,7 @@ impl Ord for Ordered {
     }
 }
 
-/// Whether both numbers of a point exist.
+/// Returns whether both coordinates of a point are finite.
 pub(crate) fn drawable(point: &(f64, f64)) -> bool {
     point.0.is_finite() && point.1.is_finite()
 }
@@ -295,7 +297,7 @@ fn last_up_to(points: &[(f64, Number)], x: f64) -> Option<(f64, Number)> {
     (upto < points.len() || last.0 == x).then(|| last.clone())
 }
 
-/// At most `count` of `places`, evenly spaced by index, with both ends.
+/// Returns at most `count` values, evenly spaced by index, including both ends.
 fn spaced(places: &[f64], count: usize) -> Vec<f64> {
     if places.len() <= count {
         return places.to_vec();

@@ -1,8 +1,8 @@
 //! One table as CSV (RFC 4180, with line feeds): a header line, then a line for each row.
 //!
-//! Numbers are whole, not rounded, with a decimal point. Text is as it is: what a spreadsheet would
-//! take for a formula is for the workbook of `xlsx` to keep from it, because changing it here would
-//! change it for every program.
+//! Numbers are printed in full, not rounded, with a decimal point. Text is printed unchanged. Text
+//! that a spreadsheet would interpret as a formula is protected in `xlsx` only, because a change
+//! here would affect every program.
 
 use csv::{Terminator, WriterBuilder};
 
@@ -10,11 +10,11 @@ use super::flat::{Flat, Value};
 use super::table::Table;
 
 impl Table {
-    /// The table as CSV, without its title.
+    /// Returns the table as CSV, without its title.
     ///
-    /// A column of means is followed by one with their deviations; units stand in the header, and
-    /// units of single numbers in a column of their own. What is empty or no number is an empty
-    /// field.
+    /// A column of means is followed by a column of their deviations. Units are in the header;
+    /// units of single numbers have a column of their own. Empty cells and missing numbers are
+    /// empty fields.
     pub fn to_csv(&self) -> String {
         let flat = Flat::new(self);
         let mut writer =

@@ -1,7 +1,8 @@
-//! What a report says, without how it looks: a title and sections of blocks, in reading order.
+//! The content of a report, independent of its format: a title and sections of blocks, in reading
+//! order.
 //!
-//! Text is plain text from anywhere: each printer escapes what its format would take for markup. A
-//! document holds neither markup nor times; the same document is printed to the same bytes.
+//! Text is plain text from any source; each printer escapes the markup of its format. A document
+//! contains neither markup nor the current time, so equal documents are printed to equal bytes.
 
 use super::chart::{BarChart, LineChart};
 use super::table::Table;
@@ -11,26 +12,26 @@ use super::table::Table;
 pub struct Document {
     /// Title.
     pub title: String,
-    /// First paragraph: what was found, in a sentence or two; may be empty.
+    /// First paragraph: the result in a sentence or two; may be empty.
     pub lead: String,
     /// Sections, in reading order.
     pub sections: Vec<Section>,
 }
 
 impl Document {
-    /// A document without sections yet.
+    /// Returns a document without sections.
     pub fn new(title: impl Into<String>, lead: impl Into<String>) -> Self {
         Self { title: title.into(), lead: lead.into(), sections: Vec::new() }
     }
 
-    /// Adds a section with this heading and returns it, to be filled.
+    /// Adds a section with this heading and returns it.
     pub fn section(&mut self, heading: impl Into<String>) -> &mut Section {
         self.sections.push(Section { heading: heading.into(), blocks: Vec::new() });
         self.sections.last_mut().expect("one was just added")
     }
 }
 
-/// A part of a document under a heading of its own; one sheet of a workbook.
+/// A part of a document with a heading; one sheet of a workbook.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Section {
     /// Heading.
@@ -40,7 +41,7 @@ pub struct Section {
 }
 
 impl Section {
-    /// Adds any block.
+    /// Adds a block.
     pub fn block(&mut self, block: impl Into<Block>) -> &mut Self {
         self.blocks.push(block.into());
         self
@@ -61,7 +62,7 @@ impl Section {
         self.block(Block::Note { kind: NoteKind::Warning, text: text.into() })
     }
 
-    /// Adds names with their values.
+    /// Adds names with values.
     pub fn pairs<K: Into<String>, V: Into<String>>(
         &mut self,
         pairs: impl IntoIterator<Item = (K, V)>,
@@ -70,23 +71,23 @@ impl Section {
         self.block(Block::Pairs(pairs.collect()))
     }
 
-    /// Adds text whose line breaks and blanks count.
+    /// Adds text whose line breaks and blanks are significant.
     pub fn preformatted(&mut self, text: impl Into<String>) -> &mut Self {
         self.block(Block::Preformatted(text.into()))
     }
 }
 
-/// How much a note matters.
+/// Importance of a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoteKind {
-    /// Worth knowing.
+    /// A remark.
     Note,
-    /// Results must not be read without it.
+    /// Readers must know it to interpret the results.
     Warning,
 }
 
 impl NoteKind {
-    /// The word in front of the note.
+    /// Returns the word before the note.
     pub(crate) fn word(self) -> &'static str {
         match self {
             NoteKind::Note => "Note",
@@ -95,27 +96,27 @@ impl NoteKind {
     }
 }
 
-/// One piece of a section.
+/// One block of a section.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Block {
     /// Prose.
     Paragraph(String),
-    /// A sentence that stands out.
+    /// An emphasised sentence.
     Note {
-        /// How much it matters.
+        /// Importance.
         kind: NoteKind,
-        /// What it says.
+        /// Text.
         text: String,
     },
     /// Rows under a header.
     Table(Table),
-    /// Names with their values, such as the environment of a measurement.
+    /// Names with values, such as the environment of a measurement.
     Pairs(Vec<(String, String)>),
     /// Bars in groups.
     Bars(BarChart),
     /// Lines over a common axis.
     Lines(LineChart),
-    /// Text whose line breaks and blanks count, such as a command or a configuration.
+    /// Text whose line breaks and blanks are significant, such as a command or a configuration.
     Preformatted(String),
 }
 
@@ -137,8 +138,8 @@ impl From<LineChart> for Block {
     }
 }
 
-/// `text` without control characters other than line feeds, which could drive a terminal or break
-/// a file: names of devices and files come from outside. Tabs and carriage returns
+/// Returns `text` without control characters except line feeds: they could control a terminal or
+/// corrupt a file, and names of devices and files come from outside. Tabs and carriage returns
 /// become blanks.
 pub(crate) fn printable(text: &str) -> String {
     let printable = |c: char| match c {

@@ -1,32 +1,32 @@
-//! A table for programs: one value in each cell. A column whose numbers have deviations becomes
-//! two, and one whose numbers have units of their own gets a column for them.
+//! A table for programs: one value per cell. A column whose numbers have deviations becomes two
+//! columns, and a column whose numbers have units of their own gets an additional column for them.
 
 use super::number::Number;
 use super::table::{Cell, Column, Table};
 
-/// What stands in one place.
+/// One value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
-    /// Nothing.
+    /// An empty cell.
     Empty,
-    /// Words.
+    /// Text.
     Text(String),
-    /// A finite number and how many decimals of it people are shown.
+    /// A finite number and its number of decimals in reports.
     Number(f64, u8),
 }
 
-/// A table without types that people need and programs do not.
+/// A flat table.
 pub(crate) struct Flat {
     /// Names of the columns, with their units.
     pub(crate) header: Vec<String>,
     /// Rows of as many values as there are columns.
     pub(crate) rows: Vec<Vec<Value>>,
-    /// Where a column's numbers and their deviations are, by column of the table.
+    /// Columns of the numbers and of their deviations, by column of the table.
     pub(crate) places: Vec<(usize, Option<usize>)>,
 }
 
 impl Flat {
-    /// The same numbers and words as in `table`.
+    /// Returns the numbers and text of `table`.
     pub(crate) fn new(table: &Table) -> Self {
         let mut flat = Self { header: Vec::new(), rows: Vec::new(), places: Vec::new() };
         flat.rows.resize(table.rows().len(), Vec::new());
@@ -53,7 +53,7 @@ impl Flat {
         flat
     }
 
-    /// Adds a column; its index.
+    /// Adds a column; returns its index.
     fn add(&mut self, name: String, values: impl Iterator<Item = Value>) -> usize {
         self.header.push(name);
         for (row, value) in self.rows.iter_mut().zip(values) {

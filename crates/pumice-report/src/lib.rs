@@ -1,5 +1,5 @@
-//! Results for people: one model of a document, and printers that each write the whole of it.
-//! Programs get JSON from the measurements themselves through serde.
+//! Reports: one document model, and printers for several formats. Programs get JSON from the
+//! measurements through serde instead.
 //!
 //! ```text
 //! Document -> Section -> Block: paragraph, note, table, pairs, bars, lines, preformatted
@@ -7,13 +7,23 @@
 //!             to_text   to_markdown   to_html   to_xlsx;   one table: to_csv
 //! ```
 //!
-//! * `document`, `table`, `chart`, `number`: what is said, without how it looks.
+//! * `document`, `table`, `chart`, `number`: the content, independent of its format.
 //! * `text`, `markdown`: for a terminal, for GitHub.
-//! * `csv`, `xlsx`, over `flat`: for programs and spreadsheets, with whole numbers.
-//! * `html`, `svg`: a page that stands alone, and the charts in it.
+//! * `csv`, `xlsx`, based on `flat`: for programs and spreadsheets, with unrounded numbers.
+//! * `html`, `svg`: a self-contained page, and the charts in it.
 //!
-//! Invariant: the same document is printed to the same bytes. Deliberately knows nothing of drives
-//! or benchmarks, and writes no files.
+//! Invariant: equal documents are printed to equal bytes. Knows nothing of drives or benchmarks,
+//! and writes no files.
+//!
+//! ```
+//! use pumice_report::{Align, Document, Table};
+//!
+//! let mut table = Table::new(&[("test", Align::Left), ("MB/s", Align::Right)]);
+//! table.row(vec!["write".into(), "512".into()]);
+//! let mut document = Document::new("Results", "One test.");
+//! document.section("Speed").block(table);
+//! assert!(document.to_text().contains("512"));
+//! ```
 
 mod chart;
 mod csv;

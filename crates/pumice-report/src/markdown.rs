@@ -1,19 +1,19 @@
-//! A document as Markdown of the GitHub kind. Charts become tables of their numbers.
+//! A document as GitHub Markdown. Charts become tables of their numbers.
 //!
-//! Text from outside is escaped: it can neither end a table's cell nor become markup.
+//! Text is escaped: it can neither end a table cell nor become markup.
 
 use super::chart::LineChart;
 use super::document::{Block, Document, NoteKind, printable};
 use super::table::{Align, Table};
 
-/// Rows that a line chart's table has at most.
+/// Maximum rows of a line chart's table.
 const LINE_ROWS_MAX: usize = 20;
 
-/// Backticks that enclose preformatted text at least.
+/// Minimum number of backticks around preformatted text.
 const FENCE_MIN: usize = 3;
 
 impl Document {
-    /// The document as Markdown, ending with a line break.
+    /// Returns the document as Markdown, ending with a line break.
     pub fn to_markdown(&self) -> String {
         let mut blocks = vec![format!("# {}\n", inline(&self.title))];
         blocks.push(paragraph(&self.lead));
@@ -89,13 +89,13 @@ fn row(cells: impl Iterator<Item = String>) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 
-/// A paragraph in one line, with its line break; nothing for nothing.
+/// Returns a paragraph in one line with a line break; an empty paragraph is omitted.
 fn paragraph(text: &str) -> String {
     let text = inline(text);
     if text.is_empty() {
         return text;
     }
-    // What would begin a list, a heading, a rule or a quotation at the start of a line.
+    // Characters that begin a list, a heading, a rule or a quotation at the start of a line.
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, rest) = text.split_at(digits);
     let marks: &[char] = if digits == 0 { &['-', '+', '#', '=', '~'] } else { &['.', ')'] };
@@ -103,7 +103,7 @@ fn paragraph(text: &str) -> String {
     format!("{number}{escape}{rest}\n")
 }
 
-/// Text in one line, with every character escaped that Markdown or HTML would take for markup.
+/// Returns text in one line, with every character escaped that is markup in Markdown or HTML.
 fn inline(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for word in printable(text).split_whitespace() {
@@ -120,7 +120,7 @@ fn inline(text: &str) -> String {
     escaped
 }
 
-/// Preformatted text between fences that it does not contain.
+/// Returns preformatted text between fences that it does not contain.
 fn fenced(text: &str) -> String {
     let text = printable(text);
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);

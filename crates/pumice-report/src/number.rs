@@ -1,39 +1,40 @@
-//! A measured number: value, deviation, how many decimals are worth showing, and its unit.
+//! A measured number: value, deviation, decimals for display, and unit.
 //!
-//! Printers for people show the rounded text, printers for programs the whole value. What is not
-//! finite is shown as a dash and never as a number.
+//! Printers for people show the rounded text, printers for programs the full value. A value that is
+//! not finite is shown as a dash.
 //!
-//! Deliberately knows no locale: the decimal sign is a point. Thousands are grouped
-//! only in pages, where the spaces between them cannot be taken for columns.
+//! Independent of the locale: the decimal sign is a point. Thousands are grouped in HTML pages
+//! only, where the spaces cannot be mistaken for column separators.
 
 use std::fmt;
 
-/// Shown in place of a number that does not exist.
+/// Stands for a number that does not exist.
 pub(crate) const NO_NUMBER: &str = "–";
 
-/// Decimals shown at most; an `f64` seldom means more.
+/// Maximum number of decimals; an `f64` seldom has more significant ones.
 const DECIMALS_MAX: u8 = 12;
 
-/// A number with its unit and, if it is a mean, its deviation.
+/// A number with its unit and, for a mean, its deviation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Number {
-    /// The number itself, not rounded.
+    /// The value, not rounded.
     pub value: f64,
-    /// Standard deviation, or whatever else the document says its error bars are; not negative.
+    /// Standard deviation, or another quantity that the document names for its error bars; not
+    /// negative.
     pub deviation: Option<f64>,
-    /// Decimals shown, at most 12.
+    /// Decimals for display, at most 12.
     pub decimals: u8,
     /// Unit, such as `MB/s`; empty if the number has none or its column or axis names it.
     pub unit: String,
 }
 
 impl Number {
-    /// A number shown with `decimals` decimals (at most 12), without deviation or unit.
+    /// Returns a number with `decimals` decimals (at most 12), without deviation or unit.
     pub fn new(value: f64, decimals: u8) -> Self {
         Self { value, deviation: None, decimals: decimals.min(DECIMALS_MAX), unit: String::new() }
     }
 
-    /// A number shown with `digits` significant digits; more before the decimal point stay.
+    /// Returns a number with `digits` significant digits; digits before the decimal point are kept.
     pub fn significant(value: f64, digits: u8) -> Self {
         let exponent =
             if value == 0.0 || !value.is_finite() { 0 } else { value.abs().log10().floor() as i32 };
@@ -41,7 +42,7 @@ impl Number {
         Self::new(value, decimals.clamp(0, i32::from(DECIMALS_MAX)) as u8)
     }
 
-    /// A number that comes without decimals to show: four digits without trailing zeroes.
+    /// Returns a number with four significant digits, without trailing zeroes.
     pub fn plain(value: f64) -> Self {
         let mut number = Self::significant(value, 4);
         let text = number.value_text();
@@ -51,29 +52,29 @@ impl Number {
         number
     }
 
-    /// The same number with a deviation; its sign does not count.
+    /// Returns the number with a deviation; its sign is ignored.
     pub fn with_deviation(mut self, deviation: f64) -> Self {
         self.deviation = Some(deviation.abs());
         self
     }
 
-    /// The same number with a unit.
+    /// Returns the number with a unit.
     pub fn with_unit(mut self, unit: impl Into<String>) -> Self {
         self.unit = unit.into();
         self
     }
 
-    /// The value as people see it, without deviation and unit.
+    /// Returns the rounded value, without deviation and unit.
     pub fn value_text(&self) -> String {
         rounded(self.value, self.decimals)
     }
 
-    /// The deviation as people see it, without unit; `None` if there is none.
+    /// Returns the rounded deviation, without unit; `None` if there is none.
     pub fn deviation_text(&self) -> Option<String> {
         self.deviation.map(|deviation| rounded(deviation, self.decimals))
     }
 
-    /// Value and deviation, `12.3 ± 0.4`, without unit.
+    /// Returns value and deviation, `12.3 ± 0.4`, without unit.
     pub(crate) fn text(&self) -> String {
         match self.deviation_text() {
             Some(deviation) => format!("{} ± {deviation}", self.value_text()),
@@ -82,7 +83,7 @@ impl Number {
     }
 }
 
-/// Value, deviation and unit: `12.3 ± 0.4 MB/s`.
+/// Writes value, deviation and unit: `12.3 ± 0.4 MB/s`.
 impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text())?;
@@ -93,7 +94,7 @@ impl fmt::Display for Number {
     }
 }
 
-/// `value` with that many decimals; zero has no sign.
+/// Formats `value` with this number of decimals; zero has no sign.
 pub(crate) fn rounded(value: f64, decimals: u8) -> String {
     if !value.is_finite() {
         return NO_NUMBER.to_owned();
@@ -106,8 +107,7 @@ pub(crate) fn rounded(value: f64, decimals: u8) -> String {
     }
 }
 
-/// The text of a number with thin spaces between its thousands if it has five digits or more
-/// before the decimal point.
+/// Groups thousands with thin spaces if there are five or more digits before the decimal point.
 pub(crate) fn grouped(text: &str) -> String {
     let end = text.find('.').unwrap_or(text.len());
     let start = text.bytes().take_while(|byte| !byte.is_ascii_digit()).count();

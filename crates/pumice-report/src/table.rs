@@ -1,13 +1,13 @@
 //! A table: rows of typed cells under a header, printed as aligned text without borders.
 //!
-//! Cells keep numbers as numbers, so that a spreadsheet gets them whole and text gets them rounded
-//! and aligned. Every row has exactly one cell a column.
+//! Cells keep numbers as numbers, so that spreadsheets get the full value and text the rounded one.
+//! Every row has exactly one cell per column.
 
 use comfy_table::{CellAlignment, ContentArrangement, presets};
 
 use super::number::Number;
 
-/// How a column is aligned: words left, numbers right.
+/// Alignment of a column: text left, numbers right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
     /// To the left.
@@ -16,7 +16,7 @@ pub enum Align {
     Right,
 }
 
-/// What stands above a column, and how it is aligned.
+/// Header and alignment of a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
     /// Name in the header; may be empty.
@@ -28,23 +28,23 @@ pub struct Column {
 }
 
 impl Column {
-    /// A column of words.
+    /// Returns a column of text.
     pub fn left(name: impl Into<String>) -> Self {
         Self { name: name.into(), unit: String::new(), align: Align::Left }
     }
 
-    /// A column of numbers.
+    /// Returns a column of numbers.
     pub fn right(name: impl Into<String>) -> Self {
         Self { name: name.into(), unit: String::new(), align: Align::Right }
     }
 
-    /// The same column with a unit in its header.
+    /// Returns the column with a unit in its header.
     pub fn with_unit(mut self, unit: impl Into<String>) -> Self {
         self.unit = unit.into();
         self
     }
 
-    /// Name and unit in one line: `write (MB/s)`.
+    /// Returns name and unit in one line: `write (MB/s)`.
     pub(crate) fn heading(&self) -> String {
         match (self.name.is_empty(), self.unit.is_empty()) {
             (_, true) => self.name.clone(),
@@ -54,19 +54,19 @@ impl Column {
     }
 }
 
-/// What stands in one place of a table.
+/// A cell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
     /// Nothing.
     Empty,
-    /// Words; never read as a number or a formula.
+    /// Text; never read as a number or a formula.
     Text(String),
-    /// A number. Its unit is shown only where the column names no unit or another one.
+    /// A number. Its unit is shown only if the column names no unit or another one.
     Number(Number),
 }
 
 impl Cell {
-    /// What people see of this cell in `column`.
+    /// Returns the cell as text for `column`.
     pub(crate) fn text(&self, column: &Column) -> String {
         match self {
             Cell::Empty => String::new(),
@@ -95,7 +95,7 @@ impl From<Number> for Cell {
     }
 }
 
-/// `None` leaves the place empty.
+/// `None` leaves the cell empty.
 impl<T: Into<Cell>> From<Option<T>> for Cell {
     fn from(cell: Option<T>) -> Self {
         cell.map_or(Self::Empty, Into::into)
@@ -111,7 +111,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table with these columns.
+    /// Returns an empty table with these columns.
     pub fn new(columns: &[(&str, Align)]) -> Self {
         let column = |(name, align): &(&str, Align)| Column {
             name: (*name).to_owned(),
@@ -121,18 +121,18 @@ impl Table {
         Self::with_columns(columns.iter().map(column).collect())
     }
 
-    /// An empty table with these columns, which may have units.
+    /// Returns an empty table with these columns, which may have units.
     pub fn with_columns(columns: Vec<Column>) -> Self {
         Self { title: String::new(), columns, rows: Vec::new() }
     }
 
-    /// The same table with a title, which stands above it.
+    /// Returns the table with a title above it.
     pub fn titled(mut self, title: impl Into<String>) -> Self {
         self.title = title.into();
         self
     }
 
-    /// Adds a row of words; missing cells stay empty.
+    /// Adds a row of text; missing cells stay empty.
     ///
     /// # Panics
     ///
@@ -152,35 +152,35 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Title; empty if it has none.
+    /// Returns the title; empty if there is none.
     pub fn title(&self) -> &str {
         &self.title
     }
 
-    /// Columns, from the left.
+    /// Returns the columns, from left to right.
     pub fn columns(&self) -> &[Column] {
         &self.columns
     }
 
-    /// Rows, from the top; each has as many cells as there are columns.
+    /// Returns the rows; each has as many cells as there are columns.
     pub fn rows(&self) -> &[Vec<Cell>] {
         &self.rows
     }
 
-    /// Whether any column has a name or a unit.
+    /// Returns whether any column has a name or a unit.
     pub(crate) fn has_header(&self) -> bool {
         self.columns.iter().any(|column| !column.name.is_empty() || !column.unit.is_empty())
     }
 
-    /// The table without its title as text, one line a row, each ending with a line break; as wide
-    /// as its cells.
+    /// Returns the table as text without its title: one line per row, each ending with a line
+    /// break, as wide as its cells.
     pub fn to_text(&self) -> String {
         let mut table = self.laid_out(0..self.columns.len());
         table.set_content_arrangement(ContentArrangement::Disabled);
         lines(&table)
     }
 
-    /// The columns with these indices, ready to be printed.
+    /// Returns the layout of the columns with these indices.
     pub(crate) fn laid_out(
         &self,
         picked: impl Iterator<Item = usize> + Clone,
@@ -203,17 +203,18 @@ impl Table {
         table
     }
 
-    /// Name above unit. Where only some columns have units, names stand on the same line.
+    /// Name above unit. If only some columns have units, all names are on the same line.
     fn header_text(&self, index: usize) -> String {
         let column = &self.columns[index];
-        match column.unit.is_empty() {
-            true => column.name.clone(),
-            false => format!("{}\n{}", column.name, column.unit),
+        if column.unit.is_empty() {
+            column.name.clone()
+        } else {
+            format!("{}\n{}", column.name, column.unit)
         }
     }
 }
 
-/// The lines of a laid-out table without trailing blanks, each ending with a line break.
+/// Returns the lines of a layout without trailing blanks, each ending with a line break.
 pub(crate) fn lines(table: &comfy_table::Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }

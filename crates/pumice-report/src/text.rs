@@ -1,8 +1,8 @@
 //! A document as text for a terminal: at most 100 columns, charts as bars of block characters.
 //!
-//! Only preformatted text may be wider. A table that is too wide is cut between columns into
-//! several, each with the first column; cells that alone are too wide are wrapped. Control
-//! characters never get through, so that a name from outside cannot drive the terminal.
+//! Only preformatted text may be wider. A table that is too wide is split between columns into
+//! several, each with the first column; cells that are too wide by themselves are wrapped. Control
+//! characters are removed, so that a name from outside cannot control the terminal.
 
 use comfy_table::{
     CellAlignment, ColumnConstraint, ContentArrangement, Table as Layout, Width, presets,
@@ -13,28 +13,28 @@ use super::document::{Block, Document, printable};
 use super::number::NO_NUMBER;
 use super::table::{Table, lines};
 
-/// Columns of a line at most.
+/// Maximum columns of a line.
 const WIDTH: u16 = 100;
 
 /// Columns between two columns of a table.
 const GAP: u16 = 2;
 
-/// Columns of a table's first column at most, so that something fits beside it.
+/// Maximum width of a table's first column, so that another column fits.
 const FIRST_WIDTH_MAX: u16 = 40;
 
-/// Columns of the longest bar at most, and of the shortest scale that still shows something.
+/// Maximum length of a bar in columns, and minimum length of a readable scale.
 const BAR_WIDTH_MAX: u16 = 50;
 const BAR_WIDTH_MIN: u16 = 10;
 
-/// Columns that the names of groups and of series may take beside the bars.
+/// Maximum width of group and series names beside the bars.
 const NAME_WIDTH_MAX: u16 = 24;
 
-/// Rows that a line chart's table has at most.
+/// Maximum rows of a line chart's table.
 const LINE_ROWS_MAX: usize = 20;
 
 impl Document {
-    /// The document as text of at most 100 columns (preformatted blocks may be wider), ending with
-    /// a line break. Headings that are empty are left out.
+    /// Returns the document as text of at most 100 columns (preformatted blocks may be wider),
+    /// ending with a line break. Empty headings are omitted.
     pub fn to_text(&self) -> String {
         let mut blocks = vec![underlined(&self.title, '═')];
         if !self.lead.is_empty() {
@@ -61,7 +61,7 @@ fn block(block: &Block) -> String {
     }
 }
 
-/// A heading with a line of `character` as long as itself; nothing if it is empty.
+/// A heading underlined with `character`; nothing if it is empty.
 fn underlined(heading: &str, character: char) -> String {
     if heading.is_empty() {
         return String::new();
@@ -75,23 +75,15 @@ fn titled(title: &str, text: String) -> String {
     if title.is_empty() { text } else { wrapped("", title) + &text }
 }
 
-/// `text` in lines, beside `mark`.
+/// Wraps `text` to the width of a line; `mark` precedes the first line.
 fn wrapped(mark: &str, text: &str) -> String {
-    let mut layout = layout();
-    match mark {
-        "" => layout.add_row([printable(text)]),
-        _ => layout.add_row([mark.to_owned(), printable(text)]),
-    };
-    for column in layout.column_iter_mut() {
-        column.set_padding((0, 1));
-    }
-    // One more for the padding of the last column, which is cut off.
-    layout.set_width(WIDTH + 1);
-    if !mark.is_empty() {
-        let width = mark.chars().count() as u16 + 1;
-        constrain(&mut layout, 0, ColumnConstraint::Absolute(Width::Fixed(width)));
-    }
-    lines(&layout)
+    let mark = if mark.is_empty() { String::new() } else { format!("{mark} ") };
+    let indent = " ".repeat(mark.chars().count());
+    let options = textwrap::Options::new(WIDTH.into())
+        .initial_indent(&mark)
+        .subsequent_indent(&indent)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation);
+    textwrap::fill(&printable(text), options) + "\n"
 }
 
 fn pairs_text(pairs: &[(String, String)]) -> String {
@@ -102,7 +94,7 @@ fn pairs_text(pairs: &[(String, String)]) -> String {
     cut(&table)
 }
 
-/// A layout that wraps what is wider than the line.
+/// Returns a layout that wraps at the width of a line.
 fn layout() -> Layout {
     let mut layout = Layout::new();
     layout.load_preset(presets::NOTHING);
@@ -117,7 +109,7 @@ fn constrain(layout: &mut Layout, index: usize, constraint: ColumnConstraint) {
     }
 }
 
-/// A table in as many parts beside each other's first column as fit the line.
+/// Splits a table into parts that fit the line, each with the first column.
 fn cut(table: &Table) -> String {
     let clean = cleaned(table);
     let columns = clean.columns().len();
@@ -144,7 +136,7 @@ fn cut(table: &Table) -> String {
     parts.join("\n")
 }
 
-/// These columns of a table, of which the first is at most `first` wide.
+/// Returns these columns of a table; the first is at most `first` wide.
 fn part(table: &Table, picked: &[usize], first: u16) -> String {
     let mut layout = table.laid_out(picked.iter().copied());
     layout.set_content_arrangement(ContentArrangement::Dynamic);
@@ -153,7 +145,7 @@ fn part(table: &Table, picked: &[usize], first: u16) -> String {
     lines(&layout)
 }
 
-/// The same table without control characters in its words, which would disturb the layout.
+/// Returns the table without control characters, which would disturb the layout.
 fn cleaned(table: &Table) -> Table {
     use super::table::Cell;
     let clean = |cell: &Cell| match cell {
@@ -180,8 +172,8 @@ fn line_table(chart: &LineChart) -> String {
     titled(&title, cut(&table))
 }
 
-/// Horizontal bars: group, series, bar, number. Negative numbers have their bars left of the
-/// others, in a column that is there only if it is needed.
+/// Horizontal bars: group, series, bar, number. Bars of negative numbers extend to the left, in a
+/// column that exists only if needed.
 fn bars(chart: &BarChart) -> String {
     let scale = BarScale::new(chart);
     let mut layout = layout();
@@ -197,10 +189,7 @@ fn bars(chart: &BarChart) -> String {
     for (index, column) in layout.column_iter_mut().enumerate() {
         let is_left = scale.has_left && index == 2;
         column.set_padding((0, if is_left { 0 } else { GAP }));
-        column.set_cell_alignment(match is_left {
-            true => CellAlignment::Right,
-            false => CellAlignment::Left,
-        });
+        column.set_cell_alignment(if is_left { CellAlignment::Right } else { CellAlignment::Left });
     }
     for index in 0..2 {
         let widest = ColumnConstraint::UpperBoundary(Width::Fixed(NAME_WIDTH_MAX + GAP));
@@ -211,7 +200,7 @@ fn bars(chart: &BarChart) -> String {
     titled(&heading.join(": "), lines(&layout))
 }
 
-/// The label, or the number, or a dash.
+/// Returns the label, the number, or a dash.
 pub(crate) fn bar_text(bar: &Bar) -> String {
     match &bar.number {
         _ if !bar.label.is_empty() => bar.label.clone(),
@@ -220,10 +209,10 @@ pub(crate) fn bar_text(bar: &Bar) -> String {
     }
 }
 
-/// From heights to columns.
+/// The mapping from heights to columns.
 struct BarScale {
     scale: Scale,
-    /// Where bars begin: zero, or on a logarithmic axis the power of ten below the lowest.
+    /// Base of the bars: zero, or on a logarithmic axis the power of ten below the lowest.
     floor: f64,
     columns_per_unit: f64,
     /// Whether any bar is negative.
@@ -279,7 +268,7 @@ impl BarScale {
     }
 }
 
-/// The power of ten below the lowest positive height, so that the lowest bar can still be seen.
+/// Returns the power of ten below the lowest positive height, so that the lowest bar is visible.
 pub(crate) fn log_floor(heights: impl Iterator<Item = f64>) -> f64 {
     let lowest = heights.filter(|height| *height > 0.0).fold(f64::INFINITY, f64::min);
     if lowest.is_infinite() {
@@ -288,7 +277,7 @@ pub(crate) fn log_floor(heights: impl Iterator<Item = f64>) -> f64 {
     10f64.powf((lowest / 1.25).log10().floor())
 }
 
-/// A bar of `length` columns, in steps of an eighth.
+/// Returns a bar of `length` columns, in steps of an eighth.
 fn blocks(length: f64) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (length * 8.0).round() as usize;

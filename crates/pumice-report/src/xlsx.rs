@@ -1,8 +1,8 @@
-//! A document as a workbook: a sheet for each section, its blocks below each other.
+//! A document as a workbook: a sheet for each section, its blocks one below the other.
 //!
-//! Numbers are numbers, shown rounded; text is text, even where it looks like a formula. A chart
-//! stands right of the table of its numbers and reads them from there, error bars too. The workbook
-//! names no author and a fixed date, so that the same document gives the same bytes.
+//! Numbers are stored as numbers and shown rounded; text is stored as text, even if it looks like a
+//! formula. A chart is to the right of the table of its numbers and refers to them, including error
+//! bars. The workbook has no author and a fixed date, so that equal documents produce equal bytes.
 //!
 //! ```text
 //! A1  heading
@@ -28,35 +28,35 @@ use super::flat::{Flat, Value};
 use super::number::Number;
 use super::table::{Cell, Column, Table};
 
-/// Characters of a sheet's name at most.
+/// Maximum length of a sheet name in characters.
 const NAME_CHARS_MAX: usize = 31;
 
-/// Characters that a sheet's name must not contain.
+/// Characters that are not allowed in a sheet name.
 const NAME_FORBIDDEN: &str = r"[]:*?/\";
 
-/// UTF-16 units of a cell's text at most.
+/// Maximum length of a cell's text in UTF-16 units.
 const TEXT_UNITS_MAX: usize = 32_767;
 
 /// Widths of a column in characters.
 const WIDTH_MIN: usize = 8;
 const WIDTH_MAX: usize = 48;
 
-/// Width and height of a chart in pixels, the rows of 20 pixels that it covers and one more.
+/// Width and height of a chart in pixels, and the rows of 20 pixels that it covers plus one.
 const CHART_SIZE: (u32, u32) = (640, 320);
 const CHART_ROWS: u32 = 17;
 
-/// Rows up to which a table's header is held in place with everything above it.
+/// Maximum row up to which a table's header is frozen with everything above it.
 const FROZEN_ROWS_MAX: u32 = 8;
 
 /// Colours of series, as in `svg`: Okabe and Ito.
 const COLOURS: [u32; 7] = [0x0072b2, 0xe69f00, 0x009e73, 0xcc79a7, 0x56b4e9, 0xd55e00, 0x6b6b6b];
 
 impl Document {
-    /// The document as the bytes of an `.xlsx` file.
+    /// Returns the document as the bytes of an `.xlsx` file.
     ///
     /// # Errors
     ///
-    /// If a table has more rows (1,048,576) or columns (16,384) than a sheet takes.
+    /// If a table has more rows (1,048,576) or columns (16,384) than a sheet.
     pub fn to_xlsx(&self) -> io::Result<Vec<u8>> {
         self.workbook().and_then(|mut workbook| workbook.save_to_buffer()).map_err(io::Error::other)
     }
@@ -82,13 +82,13 @@ impl Document {
     }
 }
 
-/// A legal name that no other sheet has, whatever the case of its letters.
+/// Returns a valid name that is unique in the workbook, ignoring case.
 fn sheet_name(heading: &str, names: &mut BTreeSet<String>) -> String {
     let legal = |c: char| if NAME_FORBIDDEN.contains(c) || c == '\n' { ' ' } else { c };
     let text: String = printable(heading).chars().map(legal).collect();
     let words: Vec<_> = text.split_whitespace().collect();
     let text = words.join(" ");
-    // An apostrophe must not stand at either end; "History" is kept for Excel itself.
+    // An apostrophe is not allowed at either end; "History" is reserved by Excel.
     let text = text.trim_matches('\'');
     let text = match text {
         "" => "Section",
@@ -106,7 +106,7 @@ fn sheet_name(heading: &str, names: &mut BTreeSet<String>) -> String {
     unreachable!("some number is free")
 }
 
-/// The beginning of `text` in at most `units_max` UTF-16 units.
+/// Returns the beginning of `text` in at most `units_max` UTF-16 units.
 fn cut(text: &str, units_max: usize) -> &str {
     let mut units = 0;
     let end = text.char_indices().find(|(_, c)| {
@@ -173,7 +173,7 @@ impl Sheet {
         }
     }
 
-    /// Text in a row of its own, over the columns right of it.
+    /// Writes text in a row of its own, across the columns to its right.
     fn line(&mut self, text: &str, format: &Format) -> Result<(), XlsxError> {
         self.text(self.row, 0, text, format)?;
         self.row += 1;
@@ -200,7 +200,7 @@ impl Sheet {
         self.widths[column] = self.widths[column].max(chars);
     }
 
-    /// A table with its title and header; where its numbers are.
+    /// Writes a table with its title and header; returns the range of its numbers.
     fn table(&mut self, table: &Table) -> Result<Written, XlsxError> {
         if !table.title().is_empty() {
             self.line(table.title(), &Format::new().set_bold())?;
@@ -229,9 +229,10 @@ impl Sheet {
             .set_border_bottom(FormatBorder::Thin);
         for (index, name) in flat.header.iter().enumerate() {
             let is_number = |row: &Vec<Value>| matches!(row[index], Value::Number(..));
-            let style = match flat.rows.iter().any(is_number) {
-                true => style.clone().set_align(FormatAlign::Right),
-                false => style.clone(),
+            let style = if flat.rows.iter().any(is_number) {
+                style.clone().set_align(FormatAlign::Right)
+            } else {
+                style.clone()
             };
             self.text(self.row, column(index)?, name, &style)?;
             // Long names are wrapped.
@@ -287,7 +288,7 @@ impl Sheet {
         self.place(&mut drawing, chart.series.len(), top, &written)
     }
 
-    /// Every line has columns of its own for x and y: their points need not be at the same places.
+    /// Every line has its own columns for x and y, because its points may have different x.
     fn lines(&mut self, chart: &LineChart) -> Result<(), XlsxError> {
         let top = self.row;
         let written = self.table(&points(chart))?;
@@ -301,14 +302,15 @@ impl Sheet {
                 .set_name(caption(&line.name).as_str())
                 .set_categories(&self.range(&own, x)?)
                 .set_values(&self.range(&own, y)?);
-            match line.is_joined {
-                true => series
+            if line.is_joined {
+                series
                     .set_marker(ChartMarker::new().set_none())
-                    .set_format(ChartLine::new().set_width(1.75).set_color(colour(index))),
-                false => series
+                    .set_format(ChartLine::new().set_width(1.75).set_color(colour(index)));
+            } else {
+                series
                     .set_marker(&dot(index))
-                    .set_format(ChartFormat::new().set_line(ChartLine::new().set_hidden(true))),
-            };
+                    .set_format(ChartFormat::new().set_line(ChartLine::new().set_hidden(true)));
+            }
             if let Some(deviations) = deviations {
                 let range = self.range(&own, deviations)?;
                 series.set_y_error_bars(&error_bars(range));
@@ -321,7 +323,7 @@ impl Sheet {
         self.place(&mut drawing, chart.series.len(), top, &written)
     }
 
-    /// Puts a chart right of its table, and the next block below both.
+    /// Inserts a chart to the right of its table, and moves the next block below both.
     fn place(
         &mut self,
         drawing: &mut Chart,
@@ -337,7 +339,7 @@ impl Sheet {
         Ok(())
     }
 
-    /// A column of a written table, as a formula names it.
+    /// Returns a column of a written table as a formula refers to it.
     fn range(&self, written: &Written, index: usize) -> Result<ChartRange, XlsxError> {
         let (column, (first, last)) = (column(index)?, written.rows);
         Ok(ChartRange::new_from_range(&self.name, first, column, last, column))
@@ -348,7 +350,7 @@ impl Sheet {
             let width = (*chars).clamp(WIDTH_MIN, WIDTH_MAX) + 2;
             self.worksheet.set_column_width(column(index)?, width as f64)?;
         }
-        // With several tables no header is right for all of the sheet: only the heading stays.
+        // With several tables, no header applies to the whole sheet, so only the heading is frozen.
         let frozen = match self.headers.as_slice() {
             [row] if *row <= FROZEN_ROWS_MAX => *row,
             _ => 1,
@@ -358,17 +360,17 @@ impl Sheet {
     }
 }
 
-/// Where a table was written.
+/// Range of a written table.
 #[derive(Clone)]
 struct Written {
-    /// First and last row of its numbers.
+    /// First and last row of the numbers.
     rows: (u32, u32),
     columns: u16,
     /// See [`Flat::places`].
     places: Vec<(usize, Option<usize>)>,
 }
 
-/// A column's number as the format wants it.
+/// Converts a column number to the type of the file format.
 fn column(index: usize) -> Result<ColNum, XlsxError> {
     ColNum::try_from(index).map_err(|_| XlsxError::RowColumnLimitError)
 }
@@ -377,14 +379,14 @@ fn colour(index: usize) -> Color {
     Color::RGB(COLOURS[index % COLOURS.len()])
 }
 
-/// Error bars as long as the deviations in a range, up and down.
+/// Error bars of the lengths in a range, up and down.
 fn error_bars(range: ChartRange) -> ChartErrorBars {
     let mut bars = ChartErrorBars::new();
     bars.set_type(ChartErrorBarsType::Custom(range.clone(), range));
     bars
 }
 
-/// How points are marked that are not joined.
+/// Markers of unconnected points.
 fn dot(index: usize) -> ChartMarker {
     let mut fill = ChartSolidFill::new();
     fill.set_color(colour(index));
@@ -393,7 +395,7 @@ fn dot(index: usize) -> ChartMarker {
     marker
 }
 
-/// Text of a chart that cannot be taken for a reference to a cell.
+/// Returns text of a chart that cannot be mistaken for a reference to a cell.
 fn caption(text: &str) -> String {
     let text = printable(text);
     let text = cut(&text, 250);
@@ -404,14 +406,14 @@ fn name_axes(drawing: &mut Chart, title: &str, x: &str, y: &Axis) {
     drawing.title().set_name(caption(title).as_str());
     drawing.x_axis().set_name(caption(x).as_str());
     drawing.y_axis().set_name(caption(&y.heading()).as_str());
-    // Names of groups stay below the plot where bars are negative.
+    // Names of groups stay below the plot if bars are negative.
     drawing.x_axis().set_label_position(ChartAxisLabelPosition::Low);
     if y.scale == Scale::Log {
         drawing.y_axis().set_log_base(10);
     }
 }
 
-/// All points of a chart: two columns for each line.
+/// Returns all points of a chart: two columns for each line.
 fn points(chart: &LineChart) -> Table {
     let columns = chart.series.iter().flat_map(|line| {
         let name = |axis: &Axis| Column::right(format!("{}: {}", line.name, axis.title));

@@ -22,7 +22,7 @@ use serde::Serialize;
 use super::chunks::LOG_OVERHEAD;
 use super::outcome::Outcome;
 use super::verdict::Range;
-use pumice_bench::engine::{Run, Sample, measure};
+use pumice_bench::engine::{RunSpec, Sample, measure};
 use pumice_bench::payload::{self, Kind, Payload};
 use pumice_bench::stats::Summary;
 use pumice_bench::target::{Access, Location};
@@ -126,7 +126,7 @@ fn measured(folder: &Path, stop: &AtomicBool) -> Result<Option<Vec<f64>>> {
     let mut bench = Bench {
         location: Location::Folder(made.path().to_owned()),
         access: Access { direct: true },
-        payload: Payload::new(payload::Options::new(Kind::Random))?,
+        payload: Payload::new(payload::PayloadOptions::new(Kind::Random))?,
         runs: 0,
     };
     let mut span_bytes = SPAN_BYTES_MIN;
@@ -173,10 +173,10 @@ impl Bench {
         };
         // What does not compress, and nothing twice.
         self.runs += 1;
-        let run = Run { workload, payload: self.payload.clone(), stream: self.runs, seed: 1 };
+        let run = RunSpec { workload, payload: self.payload.clone(), stream: self.runs, seed: 1 };
         let sample = match measure(&self.location, self.access, &run, stop) {
             // Some file systems have no way around the page cache; the flush counts anyway.
-            Err(error) if self.access.direct && error.kind() == ErrorKind::Unsupported => {
+            Err(error) if self.access.direct && error.is_unsupported() => {
                 self.access.direct = false;
                 measure(&self.location, self.access, &run, stop)
             }

@@ -12,7 +12,9 @@ use std::sync::atomic::AtomicBool;
 use serde::Serialize;
 
 use super::outcome::{Estimate, Outcome};
-use pumice_bench::forecast::{Asked, Data, Figures, Options, Source, Watch, forecasts, spec_of};
+use pumice_bench::forecast::{
+    Asked, Data, Figures, ForecastOptions, Scenario, Source, Watch, forecasts, spec_of,
+};
 use pumice_bench::payload::Saving;
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::codec::Codec;
@@ -111,7 +113,11 @@ fn drive(
         let what = "no block was measured: there is nothing to forecast";
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
-    let options = Options { bytes_per_day, scaled_bytes: Some(SCALED_BYTES), ..Options::default() };
+    let options = ForecastOptions {
+        bytes_per_day,
+        scaled_bytes: Some(SCALED_BYTES),
+        ..ForecastOptions::default()
+    };
     let mut ends = vec![measured.stored, measured.stored_low, measured.stored_high];
     // What was read whole has one end only, and the rest is nothing to a drive that does not
     // compress.
@@ -124,7 +130,8 @@ fn drive(
     let size_bytes = spec_of(profile, &all[0], &options)?.size_bytes();
     let (source, _) = Source::find("random-write", &asked)?;
     let cases = source.cases(size_bytes, &asked)?;
-    let Some(made) = forecasts(profile, &all, &cases, &options, watch, stop)? else {
+    let scenario = Scenario { profile, cases: &cases, options: &options };
+    let Some(made) = forecasts(scenario, &all, watch, stop)? else {
         return Ok(None);
     };
     let tests: Vec<_> = made.iter().filter_map(|made| made.tests.first()).collect();

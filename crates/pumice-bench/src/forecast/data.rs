@@ -1,59 +1,59 @@
-//! Which fraction of the data is stored: one for all, or a distribution by its quantiles.
+//! The stored fraction of data: one for all blocks, or a distribution by its quantiles.
 
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::super::payload::{Kind, KindName, Saving};
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::payload::{Kind, KindName, Saving};
 use pumice_drive::codec::Codec;
 
-/// Quantiles of a distribution: beyond, the mean changes by less than a thousandth.
+/// Quantiles of a distribution: with more, the mean changes by less than a thousandth.
 const QUANTILES: usize = 1024;
 
-/// The least fraction that a block is taken to be stored as: a byte of 4 KiB. What a drive really
-/// stores of it is the drive's to say.
+/// Minimum stored fraction of a block: one byte of 4 KiB. The drive determines what it really
+/// stores.
 const STORED_LEAST: f64 = 1.0 / 4096.0;
 
-/// What is written.
+/// The data that the host writes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Data {
-    /// What it is called.
+    /// Name.
     pub name: String,
-    /// What is saved of it on average, in blocks of 4 KiB, before a drive's floor.
+    /// Mean saving in blocks of 4 KiB, before the drive's minimum.
     #[serde(flatten)]
     pub saved: Saving,
-    /// In ascending order; empty if all blocks are alike.
+    /// Stored fractions in ascending order; empty if all blocks are alike.
     #[serde(skip)]
     fractions: Vec<f64>,
 }
 
 impl Data {
-    /// Data of which nothing is saved.
+    /// Returns incompressible data.
     pub fn none() -> Self {
         Self::saved(Saving::NONE)
     }
 
-    /// Data of which every block saves the same.
+    /// Returns data with the same saving in every block.
     pub fn saved(saved: Saving) -> Self {
         Self { name: format!("{} % saved", saved.percent()), saved, fractions: Vec::new() }
     }
 
-    /// The data of a file, of all files below a folder, or of a saved profile of such: what a codec
-    /// saves of its blocks of 4 KiB, of 128 MiB in even distances if there is more. Where the codec
-    /// is a slower zstd, it is what zstd:1 saves.
+    /// Returns the data of a file, of all files below a folder, or of a saved profile: what a codec
+    /// saves of its blocks of 4 KiB, of 128 MiB at even distances if there is more. For a slower
+    /// zstd the saving of zstd:1 is used.
     ///
     /// # Errors
     /// It cannot be read, or holds less than 64 KiB.
     pub fn of_path(path: &Path, codec: Codec) -> Result<Self> {
         let name = KindName::Like(PathBuf::from(path));
         let Kind::Like(profile) = name.load(None)? else {
-            return Err(Error::new(ErrorKind::InvalidInput, "no profile of data"));
+            return Err(Error::invalid("the profile of the data is empty"));
         };
         Ok(Self::of_savings(path.display().to_string(), profile.unit_savings(codec)))
     }
 
-    /// Data whose blocks of 4 KiB save these, all equally often.
+    /// Returns data whose blocks of 4 KiB have these savings with equal probability.
     pub fn of_savings(name: String, savings: Vec<Saving>) -> Self {
         let mut all: Vec<f64> = savings.iter().map(|saving| saving.stored_fraction()).collect();
         all.sort_by(f64::total_cmp);
@@ -65,12 +65,12 @@ impl Data {
         Self { name, saved: Saving::from_fraction(1.0 - mean), fractions: fractions.collect() }
     }
 
-    /// The quantiles, in ascending order; empty if all blocks are alike.
+    /// Returns the quantiles, in ascending order; empty if all blocks are alike.
     pub(super) fn fractions(&self) -> &[f64] {
         &self.fractions
     }
 
-    /// What is stored of a block on average, at least a byte.
+    /// Returns the mean stored fraction of a block, at least a byte.
     pub(super) fn stored_fraction(&self) -> f64 {
         self.saved.stored_fraction().max(STORED_LEAST)
     }

@@ -1,33 +1,34 @@
-//! A drive that is simulated: without content if it is a log, else with content that is all zeroes,
-//! which takes neither memory nor a codec.
+//! A simulated drive. A log has no content; any other drive has a content of zeroes, which takes
+//! neither memory nor a codec.
 
 use std::sync::atomic::AtomicBool;
 
 use super::figures::Worn;
-use super::{Data, Options};
-use pumice_drive::base::{Clock, Error, ErrorKind, Result};
+use super::{Data, ForecastOptions};
+use crate::error::{Error, Result};
+use pumice_drive::base::Clock;
 use pumice_sim::drive::{DesignCounts, SimDesign, SimDrive, SimSpec};
 use pumice_sim::ftl::LogCounts;
 use pumice_sim::log_drive::{Host, LogDrive, LogDriveSpec};
 use pumice_sim::profile::{Design, Profile};
 use pumice_sim::sim_host;
 
-/// What is simulated for a profile.
+/// The simulation of a profile.
 #[derive(Clone, Debug)]
 pub enum Spec {
-    /// A log, of blocks of which only is known how much of them is stored.
+    /// A log; of each block only the stored size is known.
     Log(Box<LogDriveSpec>),
     /// Any other drive.
     Other(Box<SimSpec>),
 }
 
 impl Spec {
-    /// The drive of a profile with this data, sold and scaled as the options say.
+    /// Returns the drive of a profile with this data, with the size and over-provisioning of the
+    /// options.
     ///
     /// # Errors
-    /// `Unsupported` for what only a log can be asked for; `InvalidInput` for what cannot be
-    /// simulated.
-    pub(super) fn of(profile: &Profile, data: &Data, options: &Options) -> Result<Self> {
+    /// [`Error::Unsupported`] for options that only a log supports; the errors of invalid profiles.
+    pub(super) fn of(profile: &Profile, data: &Data, options: &ForecastOptions) -> Result<Self> {
         if !matches!(profile.design, Design::Log { .. }) {
             let asked = [
                 ("--over-provisioning", options.over_provisioning_percent.is_some()),
@@ -37,8 +38,8 @@ impl Spec {
                 None => Ok(Self::Other(Box::new(SimSpec::of(profile)?))),
                 Some((option, _)) => {
                     let what = format!("{} is of kind \"{}\"", profile.id, profile.kind());
-                    let what = format!("{what}: {option} is for a \"log\" only");
-                    Err(Error::new(ErrorKind::Unsupported, what))
+                    let what = format!("{what}: {option} is for profiles of kind \"log\" only");
+                    Err(Error::unsupported(what))
                 }
             };
         }
@@ -52,7 +53,7 @@ impl Spec {
         Ok(Self::Log(Box::new(spec)))
     }
 
-    /// Bytes of the disk that the host sees.
+    /// Returns the size of the disk in bytes.
     pub fn size_bytes(&self) -> u64 {
         match self {
             Self::Log(spec) => spec.size_bytes(),
@@ -60,34 +61,34 @@ impl Spec {
         }
     }
 
-    /// Bytes of memory that its simulation takes at most; 0 if that is little.
+    /// Returns the maximum memory of the simulation in bytes; 0 if it is small.
     pub(super) fn memory_bytes_max(&self) -> Result<u64> {
         match self {
-            Self::Log(spec) => spec.log.memory_bytes_max(),
+            Self::Log(spec) => Ok(spec.log.memory_bytes_max()?),
             Self::Other(_) => Ok(0),
         }
     }
 
-    /// What its flash has room for beyond its size, in per cent of the size, if it is a log.
+    /// Returns the spare capacity of the flash in per cent of the drive's size, for a log.
     pub(super) fn over_provisioning_percent(&self) -> Result<Option<f64>> {
         let Self::Log(spec) = self else { return Ok(None) };
         Ok(Some((spec.log.raw_bytes()? / spec.size_bytes() as f64 - 1.0) * 100.0))
     }
 
-    /// What is stored of the data on average.
+    /// Returns the mean stored fraction of the data.
     pub(super) fn stored_mean(&self) -> Result<f64> {
         match self {
-            Self::Log(spec) => spec.log.stored_mean(),
+            Self::Log(spec) => Ok(spec.log.stored_mean()?),
             Self::Other(_) => Ok(1.0),
         }
     }
 
-    /// Whether what was written before matters: not to a head over platters.
+    /// Returns whether earlier writes affect later ones: true for flash, not for a hard disk.
     pub(super) fn is_flash(&self) -> bool {
         !matches!(self, Self::Other(spec) if matches!(spec.design, SimDesign::Disk(_)))
     }
 
-    /// Places of its queue.
+    /// Returns the depth of its queue.
     pub(super) fn depth(&self) -> u32 {
         match self {
             Self::Log(spec) => spec.front.depth,
@@ -104,7 +105,7 @@ pub(super) enum Device {
 
 impl Device {
     /// # Errors
-    /// `InvalidInput` for what cannot be built.
+    /// The drive cannot be built.
     pub(super) fn new(spec: &Spec) -> Result<Self> {
         Ok(match spec {
             Spec::Log(spec) => Self::Log(Box::new(LogDrive::new(LogDriveSpec::clone(spec))?)),
@@ -119,10 +120,10 @@ impl Device {
         slots: u32,
         stop: &AtomicBool,
     ) -> Result<bool> {
-        match self {
-            Self::Log(drive) => drive.run(host, slots, stop),
-            Self::Other(drive) => sim_host::run(drive, host, slots, stop),
-        }
+        Ok(match self {
+            Self::Log(drive) => drive.run(host, slots, stop)?,
+            Self::Other(drive) => sim_host::run(drive, host, slots, stop)?,
+        })
     }
 
     pub(super) fn now_ns(&self) -> u64 {
@@ -132,16 +133,16 @@ impl Device {
         }
     }
 
-    /// Lets a log finish what it does behind the host's back; others do nothing there.
+    /// Completes a log's background work; does nothing for other drives.
     pub(super) fn settle(&mut self) {
         if let Self::Log(drive) = self {
             drive.settle();
         }
     }
 
-    /// What was written and why since it was made, when the host has written so many bytes: of a
-    /// block-mapped drive, what merges copied counts as collected, and what is programmed beside
-    /// the host's bytes in rows that they do not fill as padding.
+    /// Returns the bytes written by cause since the drive was new, after the host has written
+    /// `written_bytes`. For a block-mapped drive, bytes copied by merges count as collected, and
+    /// bytes programmed in addition to the host's, in rows that they do not fill, count as padding.
     pub(super) fn counts(&self, written_bytes: u64) -> LogCounts {
         let drive = match self {
             Self::Log(drive) => return drive.counts(),
@@ -166,7 +167,7 @@ impl Device {
         }
     }
 
-    /// How often each block was erased that is not bad; empty for a disk.
+    /// Returns the erasures of each good block; empty for a disk.
     pub(super) fn erases(&self) -> Vec<u32> {
         match self {
             Self::Log(drive) => drive.erases().collect(),
@@ -174,7 +175,7 @@ impl Device {
         }
     }
 
-    /// Erasures of the blocks that are not bad; none for a disk.
+    /// Returns the erasures of the good blocks; `None` for a disk.
     pub(super) fn wear(&self) -> Option<Worn> {
         if let Self::Log(drive) = self {
             return Some(drive.wear().into());

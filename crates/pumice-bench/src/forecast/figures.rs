@@ -1,77 +1,77 @@
-//! What a round of requests shows.
+//! Figures of a round of requests.
 
 use serde::Serialize;
 
-use super::super::stats::Percentiles;
 use super::host::Tally;
+use crate::stats::Percentiles;
 use pumice_sim::formula;
 use pumice_sim::ftl::LogCounts;
 use pumice_sim::nand::Wear;
 
-/// What a drive would do under one workload.
+/// Behaviour of a drive under one workload.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figures {
-    /// How it came to its state.
+    /// How the drive reached its state.
     pub preconditioning: Preconditioning,
-    /// Virtual seconds of the round that was measured.
+    /// Virtual seconds of the measured round.
     pub seconds: f64,
-    /// Reads and writes together.
+    /// Reads and writes.
     pub all: Speed,
     /// Reads.
     pub reads: Speed,
     /// Writes.
     pub writes: Speed,
-    /// How long reads took; nothing if there were none.
+    /// Read latency; `None` without reads.
     pub read_latency: Option<Percentiles>,
-    /// How long writes took until they were acknowledged.
+    /// Latency of writes until they were acknowledged; `None` without writes.
     pub write_latency: Option<Percentiles>,
-    /// How late a trace's latest request could be made, in ns; 0 of workloads.
+    /// Maximum delay of a trace's request, in ns; 0 for workloads.
     pub late_ns: u64,
-    /// Bytes that the host wrote.
+    /// Bytes written by the host.
     pub host_bytes: u64,
-    /// Bytes that the flash programmed meanwhile.
+    /// Bytes programmed to flash in the same time.
     pub flash_bytes: f64,
-    /// Flash bytes over host bytes, by cause; nothing if the host wrote nothing.
+    /// Flash bytes divided by host bytes, by cause; `None` if the host wrote nothing.
     pub write_amplification: Option<Breakdown>,
-    /// The same by formula, for uniform random writes in steady state.
+    /// Write amplification by formula, for uniform random writes in steady state.
     pub write_amplification_by_formula: Option<f64>,
-    /// How often blocks were erased since the drive was new; nothing of a drive without flash.
+    /// Erasures of the blocks since the drive was new; `None` for a drive without flash.
     pub wear: Option<Worn>,
-    /// How long it would last; nothing if the host wrote nothing.
+    /// Endurance; `None` if the host wrote nothing.
     pub endurance: Option<Endurance>,
-    /// Round after round, from the first after the fill.
+    /// Rounds, from the first one after the fill.
     pub course: Vec<Point>,
-    /// How many blocks were erased so often: erasures, and blocks.
+    /// Histogram of the erasures: number of erasures, and number of blocks.
     pub erases: Vec<(u32, u64)>,
 }
 
-/// How much and how many a second.
+/// Throughput and rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Speed {
-    /// 10^6 bytes a second.
+    /// 10^6 bytes per second.
     pub mb_per_s: f64,
-    /// Requests a second.
+    /// Requests per second.
     pub iops: f64,
 }
 
-/// What was done before.
+/// Preconditioning of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Preconditioning {
-    /// Bytes that were written in order first.
+    /// Bytes written in order before the first round.
     pub filled_bytes: u64,
-    /// Rounds of the workload before the one that was measured.
+    /// Rounds of the workload before the measured one.
     pub rounds: u32,
-    /// Whether write amplification of the last two rounds differed by a hundredth at most, after
-    /// garbage collection had begun.
+    /// Whether write amplification of the last two rounds differed by at most 1 % after garbage
+    /// collection had begun.
     pub is_steady: bool,
 }
 
 /// Write amplification by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Breakdown {
-    /// All of it.
+    /// Total.
     pub all: f64,
-    /// What the host wrote, as it is stored.
+    /// Data of the host, as stored.
     pub host: f64,
     /// Garbage collection.
     pub collected: f64,
@@ -79,50 +79,50 @@ pub struct Breakdown {
     pub leveled: f64,
     /// Flushed rows and ends of segments that were not full.
     pub padding: f64,
-    /// Parity, ECC and metadata, as the profile has it.
+    /// Parity, ECC and metadata, according to the profile.
     pub overhead: f64,
 }
 
-/// Erasures of the blocks that are not bad.
+/// Erasures of the good blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Worn {
-    /// On average.
+    /// Mean.
     pub mean: f64,
-    /// The most of any block.
+    /// Maximum.
     pub max: u32,
     /// Standard deviation.
     pub deviation: f64,
 }
 
-/// How long a drive lasts.
+/// Endurance of a drive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Endurance {
     /// Bytes that the host can write: see [`formula::endurance_bytes`].
     pub host_bytes: f64,
-    /// Years, at what the host writes a day.
+    /// Years, at the daily writes of the options.
     pub years: Option<f64>,
 }
 
 /// One round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Point {
-    /// Bytes that the host had written when it ended, the fill included.
+    /// Bytes written by the host until the end of the round, including the fill.
     pub host_bytes: u64,
-    /// Of the round.
+    /// Write amplification of the round.
     pub write_amplification: Option<f64>,
-    /// Reads and writes together.
+    /// Throughput of reads and writes.
     pub mb_per_s: f64,
-    /// Mean of all writes of the round.
+    /// Mean latency of all writes of the round.
     pub write_mean_ns: Option<f64>,
-    /// What 99 % of them did not exceed.
+    /// 99th percentile of their latency.
     pub write_p99_ns: Option<u64>,
 }
 
 impl Breakdown {
-    /// Of what was written for `host_bytes` of the host, by a drive of whose programmed bytes
-    /// `overhead_percent` are no data; nothing if the host wrote nothing.
+    /// Returns the write amplification by cause for `host_bytes`, on a drive whose programmed bytes
+    /// contain `overhead_percent` of overhead; `None` if the host wrote nothing.
     pub(super) fn of(counts: &LogCounts, host_bytes: u64, overhead_percent: f64) -> Option<Self> {
-        // What is programmed for each byte of data.
+        // Programmed bytes per byte of data.
         let programmed = 1.0 / (1.0 - overhead_percent / 100.0);
         let per_byte = |bytes: u64| bytes as f64 / host_bytes as f64;
         let all = per_byte(counts.flash_bytes) * programmed;
@@ -138,7 +138,7 @@ impl Breakdown {
 }
 
 impl Endurance {
-    /// Of a drive of this size and life.
+    /// Returns the endurance of a drive of this size and number of program/erase cycles.
     pub(super) fn of(
         size_bytes: u64,
         pe_cycles: u64,
@@ -159,7 +159,7 @@ impl Speed {
         Self { mb_per_s: bytes as f64 / 1e6 / seconds, iops: requests as f64 / seconds }
     }
 
-    /// Of all, of reads and of writes.
+    /// Returns the speeds of all requests, of reads and of writes.
     pub(super) fn all(tally: &Tally, seconds: f64) -> [Self; 3] {
         let (reads, writes) = (tally.reads.count(), tally.writes.count());
         let reads = Self::of(tally.read_bytes, reads, seconds);

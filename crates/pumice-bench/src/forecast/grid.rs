@@ -1,8 +1,8 @@
-//! The same workload on drives that are over-provisioned differently, with data that saves
-//! differently: a forecast of every pair, several at a time.
+//! Forecasts of one workload for several over-provisionings and kinds of data: every pair, several
+//! at a time.
 //!
-//! Only of the drive as it is: what it would do without compression is what it does with data that
-//! saves nothing.
+//! Covers only the drive as it is: a drive without compression behaves like this one with
+//! incompressible data.
 
 use std::sync::atomic::AtomicBool;
 
@@ -10,61 +10,71 @@ use serde::Serialize;
 
 use super::host::Lane;
 use super::side_by_side::{side_by_side, threads};
-use super::{Case, Data, Figures, Forecast, Options, Setup, State, Watch};
-use pumice_drive::base::Result;
+use super::{Case, Data, Figures, Forecast, ForecastOptions, Scenario, Setup, State, Watch};
+use crate::error::Result;
 use pumice_report::{Axis, Cell, Column, Document, LineChart, Number, Scale, Table};
 use pumice_sim::profile::Profile;
 
-/// One place of a grid.
+/// One cell of a grid.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Place {
-    /// See [`Options::over_provisioning_percent`].
+pub struct GridCell {
+    /// See [`ForecastOptions::over_provisioning_percent`].
     pub over_provisioning_percent: Option<f64>,
-    /// What is written.
+    /// The data that the host writes.
     pub data: Data,
-    /// What is done, one after the other, on a drive of this over-provisioning.
+    /// Workloads, run one after the other on a drive with this over-provisioning.
     pub cases: Vec<Case>,
 }
 
-/// Forecasts, row by row: a row for each over-provisioning, in it one for each kind of data.
+/// The cells of a grid and what they have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct GridSpec<'a> {
+    /// Profile of the drive.
+    pub profile: &'a Profile,
+    /// Options; the over-provisioning is that of the cell.
+    pub options: &'a ForecastOptions,
+    /// Cells, row by row.
+    pub cells: &'a [GridCell],
+    /// Cells in a row.
+    pub columns: usize,
+}
+
+/// Forecasts, row by row: a row for each over-provisioning, with a column for each kind of data.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Grid {
     /// Id of the drive's profile.
     pub profile: String,
-    /// Its name.
+    /// Name of the drive.
     pub name: String,
-    /// Kinds of data of a row.
+    /// Columns of a row.
     pub columns: usize,
-    /// As many as rows times columns.
+    /// Forecasts; their number is rows times columns.
     pub forecasts: Vec<Forecast>,
-    /// What was left out or done otherwise.
+    /// Deviations from the workload.
     pub remarks: Vec<String>,
 }
 
-/// Makes the forecasts of all places, which are rows of `columns`; nothing if `stop` was set
-/// meanwhile.
+/// Simulates all cells. Returns `None` if `stop` was set.
 ///
 /// # Errors
-/// Those of [`forecast`](super::forecast).
-pub fn grid(
-    profile: &Profile,
-    places: &[Place],
-    columns: usize,
-    options: &Options,
-    watch: &dyn Watch,
-    stop: &AtomicBool,
-) -> Result<Option<Grid>> {
-    let options: Vec<Options> = places.iter().map(|place| place.options(options)).collect();
-    let setups: Vec<Setup<'_>> = places
+/// The errors of [`forecast`](super::forecast).
+pub fn grid(spec: GridSpec<'_>, watch: &dyn Watch, stop: &AtomicBool) -> Result<Option<Grid>> {
+    let GridSpec { profile, cells, columns, .. } = spec;
+    let options: Vec<ForecastOptions> =
+        cells.iter().map(|cell| cell.options(spec.options)).collect();
+    let setups: Vec<Setup<'_>> = cells
         .iter()
         .zip(&options)
-        .map(|(Place { data, cases, .. }, options)| Setup { profile, data, cases, options })
+        .map(|(GridCell { data, cases, .. }, options)| {
+            let scenario = Scenario { profile, cases, options };
+            Setup { scenario, data }
+        })
         .collect();
     let memory = setups.iter().map(Setup::memory_bytes_max).collect::<Result<Vec<_>>>()?;
     let threads = threads(memory.into_iter().max().unwrap_or(0));
-    let found = side_by_side(setups.len(), threads, |number, place| {
-        let setup = &setups[place];
-        let name = match setup.options.over_provisioning_percent {
+    let found = side_by_side(setups.len(), threads, |number, index| {
+        let setup = &setups[index];
+        let name = match options[index].over_provisioning_percent {
             Some(percent) => format!("{percent} %, {}: ", setup.data.name),
             None => format!("{}: ", setup.data.name),
         };
@@ -82,14 +92,14 @@ pub fn grid(
     Ok(Some(Grid { profile, name, columns: columns.max(1), forecasts, remarks }))
 }
 
-impl Place {
-    fn options(&self, options: &Options) -> Options {
+impl GridCell {
+    fn options(&self, options: &ForecastOptions) -> ForecastOptions {
         let over_provisioning_percent = self.over_provisioning_percent;
-        Options { over_provisioning_percent, ..options.clone() }
+        ForecastOptions { over_provisioning_percent, ..options.clone() }
     }
 }
 
-/// What a table of a grid shows: what it is called, its unit, decimals, and where it is.
+/// A row of a grid's table: name, unit, decimals, value.
 type Shown = (&'static str, &'static str, u8, fn(&Figures) -> Option<f64>);
 
 const SHOWN: [Shown; 5] = [
@@ -108,12 +118,12 @@ fn throughput(figures: &Figures) -> Option<f64> {
     Some(figures.all.mb_per_s)
 }
 
-/// Per cents with one decimal, unless it is zero.
+/// Formats per cents with one decimal, unless it is zero.
 fn percent(value: f64) -> String {
     format!("{} %", (value * 10.0).round() / 10.0)
 }
 
-/// How a forecast's drive is over-provisioned, in words.
+/// Returns the over-provisioning of a forecast's drive as text.
 fn over(forecast: &Forecast) -> String {
     forecast.over_provisioning_percent.map_or("as sold".to_owned(), percent)
 }
@@ -128,18 +138,18 @@ impl Grid {
         tests.iter().map(|test| test.name.as_str()).enumerate()
     }
 
-    /// All of it, with charts.
+    /// Returns the full report, with charts.
     pub fn document(&self) -> Document {
         self.made(true)
     }
 
-    /// The same without charts, for a terminal.
+    /// Returns the report without charts, for a terminal.
     pub fn summary(&self) -> Document {
         self.made(false)
     }
 
     fn made(&self, with_charts: bool) -> Document {
-        let lead = "Simulated: this drive, over-provisioned differently, with different data.";
+        let lead = "Simulated: this drive with different over-provisioning and data.";
         let mut document = Document::new(format!("Forecasts for {}", self.name), lead);
         let heading = if with_charts { "what was simulated" } else { "" };
         let section = document.section(heading);
@@ -177,12 +187,12 @@ impl Grid {
         vec![
             ("drive", self.profile.clone()),
             ("over-provisioning", all.join(", ")),
-            ("size then", format!("{} GB of the same flash", sizes.join(", "))),
+            ("resulting size", format!("{} GB of the same flash", sizes.join(", "))),
             ("seed", first.seed.to_string()),
         ]
     }
 
-    /// A test's figures: rows for every figure and over-provisioning, columns for data.
+    /// The figures of a test: rows for every figure and over-provisioning, columns for data.
     fn of_test(&self, index: usize) -> Table {
         let first = &self.forecasts[..self.columns.min(self.forecasts.len())];
         let mut columns = vec![Column::left(""), Column::right("over-provisioning")];
@@ -211,7 +221,7 @@ impl Grid {
         table
     }
 
-    /// What did not become steady.
+    /// Cells that did not reach steady state.
     fn unsteady(&self, index: usize) -> impl Iterator<Item = String> {
         let forecasts = self.forecasts.iter().filter(move |forecast| {
             let figures = &forecast.tests[index].drive;
@@ -269,7 +279,7 @@ impl Grid {
         charts
     }
 
-    /// Every place and test in a row of its own.
+    /// Returns a table with a row for every cell and test.
     pub fn table(&self) -> Table {
         let mut columns = vec![
             Column::left("test"),

@@ -1,33 +1,34 @@
-//! Who makes the requests: of a workload, of a fill, and of a trace.
+//! Sources of requests: a workload, a fill, or a trace.
 
 use std::fs::File;
 use std::path::PathBuf;
 
-use super::super::pattern::{Step, Steps};
-use super::super::stats::Latencies;
-use super::super::workload::{Flush, Workload};
 use super::Watch;
+use crate::error::{Error, Result};
+use crate::stats::Latencies;
+use crate::workload::pattern::{self, Requests};
+use crate::workload::{Flush, Workload};
+use pumice_drive::base::Result as DriveResult;
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
-use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_sim::log_drive::{Host, Request, Verb};
 use pumice_sim::trace::{Entry, LeftOut, Reader};
 
-/// Requests after which a watcher is told.
+/// Requests between two progress reports.
 const TOLD_EVERY: u64 = 1 << 12;
 
-/// Bytes of a request that fills.
+/// Bytes of a request of a fill.
 const FILL_BYTES: u64 = 128 << 10;
 
-/// What came of requests.
+/// Totals of completed requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     pub(super) reads: Latencies,
     pub(super) writes: Latencies,
-    /// Requests of all verbs.
+    /// Requests of all kinds.
     pub(super) requests: u64,
     pub(super) read_bytes: u64,
     pub(super) write_bytes: u64,
-    /// When the last one ended; 0 of none.
+    /// End of the last request; 0 without requests.
     pub(super) ended_ns: u64,
 }
 
@@ -50,7 +51,7 @@ impl Tally {
     }
 }
 
-/// A watcher, and what it calls the simulation that tells it.
+/// A watcher, and the number of a simulation.
 #[derive(Clone, Copy)]
 pub(super) struct Lane<'a> {
     pub(super) watch: &'a dyn Watch,
@@ -63,7 +64,7 @@ impl Lane<'_> {
     }
 }
 
-/// Tells a watcher now and then.
+/// Reports progress in intervals.
 struct Told<'a> {
     lane: Lane<'a>,
     untold: u64,
@@ -73,12 +74,12 @@ impl Told<'_> {
     fn one(&mut self) {
         self.untold += 1;
         if self.untold == TOLD_EVERY {
-            self.lane.watch.goes_on(self.lane.number, std::mem::take(&mut self.untold));
+            self.lane.watch.advances(self.lane.number, std::mem::take(&mut self.untold));
         }
     }
 }
 
-/// When a round of a workload is over, whatever comes first.
+/// Limits of a round; the first one reached ends it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) write_bytes: u64,
@@ -86,11 +87,11 @@ pub(super) struct Limits {
     pub(super) until_ns: u64,
 }
 
-/// The host of a workload: as many slots as it has threads times its depth.
+/// The host of a workload: threads times depth slots.
 pub(super) struct LoadHost<'a> {
     workload: &'a Workload,
-    steps: Vec<Steps>,
-    /// What each slot does after its request has ended.
+    requests: Vec<Requests>,
+    /// The next request of each slot after the current one.
     then: Vec<Option<Request>>,
     limits: Limits,
     asked: u64,
@@ -100,11 +101,11 @@ pub(super) struct LoadHost<'a> {
 }
 
 impl<'a> LoadHost<'a> {
-    /// A host that begins anew; the workload was checked.
+    /// Returns a new host of a checked workload.
     pub(super) fn new(workload: &'a Workload, seed: u64, limits: Limits, lane: Lane<'a>) -> Self {
         let slots = (workload.depth * workload.threads) as usize;
         Self {
-            steps: (0..workload.threads).map(|it| Steps::new(workload, it, seed)).collect(),
+            requests: (0..workload.threads).map(|it| Requests::new(workload, it, seed)).collect(),
             then: vec![None; slots],
             workload,
             limits,
@@ -127,7 +128,7 @@ impl<'a> LoadHost<'a> {
 }
 
 impl Host for LoadHost<'_> {
-    fn next(&mut self, slot: u32, now_ns: u64) -> Result<Option<Request>> {
+    fn next(&mut self, slot: u32, now_ns: u64) -> DriveResult<Option<Request>> {
         let then = &mut self.then[slot as usize];
         if then.is_some() {
             return Ok(then.take());
@@ -136,13 +137,13 @@ impl Host for LoadHost<'_> {
             return Ok(None);
         }
         let thread = (slot / self.workload.depth) as usize;
-        let Some(step) = self.steps[thread].next() else { return Ok(None) };
+        let Some(request) = self.requests[thread].next() else { return Ok(None) };
         self.asked += 1;
         let record = self.workload.record_bytes;
-        Ok(Some(match step {
-            Step::Read(offset) => self.request(Verb::Read, offset),
-            Step::Trim(offset) => self.request(Verb::Trim, offset),
-            Step::Write(offset) => {
+        Ok(Some(match request {
+            pattern::Request::Read(offset) => self.request(Verb::Read, offset),
+            pattern::Request::Trim(offset) => self.request(Verb::Trim, offset),
+            pattern::Request::Write(offset) => {
                 self.asked_write_bytes += record;
                 if self.workload.flush == Flush::EachWrite {
                     let flush = Request { verb: Verb::Flush, offset: 0, bytes: 0, due_ns: 0 };
@@ -150,7 +151,7 @@ impl Host for LoadHost<'_> {
                 }
                 self.request(Verb::Write, offset)
             }
-            Step::Copy(source, target) => {
+            pattern::Request::Copy(source, target) => {
                 self.asked_write_bytes += record;
                 self.then[slot as usize] = Some(self.request(Verb::Write, target));
                 self.request(Verb::Read, source)
@@ -176,14 +177,14 @@ impl<'a> FillHost<'a> {
         Self { next: begin, end, told: Told { lane, untold: 0 } }
     }
 
-    /// Requests that it takes.
+    /// Returns the number of requests of a fill.
     pub(super) fn requests(begin: u64, end: u64) -> u64 {
         (end - begin).div_ceil(FILL_BYTES)
     }
 }
 
 impl Host for FillHost<'_> {
-    fn next(&mut self, _slot: u32, _now_ns: u64) -> Result<Option<Request>> {
+    fn next(&mut self, _slot: u32, _now_ns: u64) -> DriveResult<Option<Request>> {
         let bytes = FILL_BYTES.min(self.end - self.next);
         let request = Request { verb: Verb::Write, offset: self.next, bytes, due_ns: 0 };
         self.next += bytes;
@@ -195,20 +196,20 @@ impl Host for FillHost<'_> {
     }
 }
 
-/// Plays a trace back. A request goes when it did, unless as many as there are slots are still in
-/// flight; what waits for one counts as late, not as latency.
+/// Replays a trace. A request starts at its recorded time, unless all slots are in use; the wait
+/// for a slot counts as delay, not as latency.
 pub(super) struct ReplayHost<'a> {
     reader: Reader<File>,
     path: PathBuf,
     size_bytes: u64,
     folds: bool,
-    /// Whether it keeps to the times of the trace.
+    /// Whether the times of the trace are kept.
     is_paced: bool,
     start_ns: u64,
     /// Time of the first entry.
     first_ns: Option<u64>,
     pub(super) tally: Tally,
-    /// How late the latest request was.
+    /// Maximum delay of a request.
     pub(super) late_ns: u64,
     told: Told<'a>,
 }
@@ -239,7 +240,7 @@ impl<'a> ReplayHost<'a> {
         self.reader.left_out()
     }
 
-    /// Where on the drive an entry goes.
+    /// Returns the offset of an entry on the drive.
     fn placed(&self, entry: &Entry) -> Result<u64> {
         let size = self.size_bytes;
         if entry.offset.checked_add(entry.bytes).is_some_and(|end| end <= size) {
@@ -248,27 +249,25 @@ impl<'a> ReplayHost<'a> {
         let wrong = |what: String| {
             let (path, line) = (self.path.display(), self.reader.line_number());
             let what = format!("{path}, line {line}: a request of {} bytes {what}", entry.bytes);
-            Err(Error::new(ErrorKind::InvalidInput, what))
+            Err(Error::invalid(what))
         };
         if entry.bytes > size {
             return wrong(format!("is larger than the drive of {}", format_size(size)));
         }
         if !self.folds {
-            let end = format!("at {} goes beyond the drive of {}", entry.offset, format_size(size));
-            return wrong(format!("{end}: take a larger drive, or --fold to map it into this one"));
+            let end =
+                format!("at {} extends beyond the drive of {}", entry.offset, format_size(size));
+            return wrong(format!("{end}: use a larger drive, or --fold to map it into this one"));
         }
-        // What would straddle the end moves before it, in whole blocks.
+        // A request that would cross the end moves before it, in whole blocks.
         let last = (size - entry.bytes) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         Ok((entry.offset % size).min(last))
     }
 }
 
 impl Host for ReplayHost<'_> {
-    fn next(&mut self, _slot: u32, _now_ns: u64) -> Result<Option<Request>> {
-        let named = |error: Error| {
-            let what = self.path.display().to_string();
-            Error::new(error.kind(), what).caused_by(error)
-        };
+    fn next(&mut self, _slot: u32, _now_ns: u64) -> DriveResult<Option<Request>> {
+        let named = |error| Error::from(error).context(self.path.display().to_string());
         let Some(entry) = self.reader.next_entry().map_err(named)? else { return Ok(None) };
         let first_ns = *self.first_ns.get_or_insert(entry.time_ns);
         let since_ns = entry.time_ns.saturating_sub(first_ns);

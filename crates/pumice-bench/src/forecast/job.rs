@@ -1,35 +1,35 @@
-//! Job files of fio, as far as they say what requests a host makes.
+//! Job files of fio, as far as they determine a host's requests.
 //!
 //! ```text
-//! [global]            holds for the jobs behind it
+//! [global]            applies to the jobs that follow
 //! rw=randwrite
 //! [a job]
 //! bs=4k
 //! ```
 //!
-//! Understood: `rw`, `bs`, `iodepth`, `numjobs`, `size`, `offset`, `rwmixread`, `rwmixwrite`,
+//! Supported: `rw`, `bs`, `iodepth`, `numjobs`, `size`, `offset`, `rwmixread`, `rwmixwrite`,
 //! `random_distribution` (random, zipf:EXPONENT, zoned:80/20:20/80), `runtime`, `fsync`/`fdatasync`
-//! of 0 or 1. What changes nothing here is passed over; whatever else there is becomes a remark.
-//! Jobs are done one after the other.
+//! of 0 or 1. Options without effect on the requests are ignored; all others become remarks. Jobs
+//! run one after the other.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use super::super::workload::{Flush, Operation, Pattern, Workload};
+use crate::error::{Error, Result};
+use crate::workload::{Flush, Operation, Pattern, Workload};
 use pumice_drive::base::units::parse_size;
-use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// Longest file of jobs in bytes.
+/// Maximum size of a job file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Jobs of a file at most (arbitrary).
+/// Maximum number of jobs in a file (arbitrary).
 const JOBS_MAX: usize = 500;
 
-/// Seconds of a job that reads and says no time.
+/// Duration in seconds of a job that reads and has no runtime.
 const SECONDS: f64 = 10.0;
 
-/// Options that change nothing about which requests a drive gets, or only how fio counts.
+/// Options that do not affect the requests of a drive, or only how fio counts.
 const PASSED_OVER: [&str; 36] = [
     "allow_file_create",
     "allow_mounted_write",
@@ -72,11 +72,11 @@ const PASSED_OVER: [&str; 36] = [
 /// A job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// Its section.
+    /// Name of its section.
     pub name: String,
-    /// What it does; its span is one record if it says no size.
+    /// Its workload; the span is one record if it has no size.
     pub workload: Workload,
-    /// Bytes that it says it uses; all of the drive if absent.
+    /// Its size in bytes; the whole drive if absent.
     pub size_bytes: Option<u64>,
 }
 
@@ -84,11 +84,11 @@ pub struct Job {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct JobFile {
     pub(super) jobs: Vec<Job>,
-    /// What is not simulated.
+    /// Options that are not simulated.
     pub(super) remarks: Vec<String>,
 }
 
-/// A section: its name and options in their order.
+/// A section: its name and options in order.
 #[derive(Clone, Debug, Default)]
 struct Section {
     name: String,
@@ -96,7 +96,7 @@ struct Section {
 }
 
 fn invalid(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidInput, what.into())
+    Error::invalid(what.into())
 }
 
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
@@ -109,7 +109,7 @@ fn section_name(line: &str) -> Option<&str> {
 }
 
 impl JobFile {
-    /// Whether the beginning of a file looks like one.
+    /// Returns whether the beginning of a file looks like a job file.
     pub(super) fn is_one(beginning: &str) -> bool {
         lines(beginning).next().is_some_and(|(_, line)| section_name(line).is_some())
     }
@@ -117,20 +117,20 @@ impl JobFile {
     /// Reads a file.
     ///
     /// # Errors
-    /// `InvalidInput` with line or job of what is wrong; the operating system's.
+    /// [`Error::Invalid`] with the line or job; [`Error::Io`].
     pub(super) fn read(path: &Path) -> Result<Self> {
         let shown = path.display();
         let mut text = String::new();
         File::open(path)
             .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
-            .map_err(|error| Error::os(format!("cannot read {shown}"), error))?;
+            .map_err(|error| Error::io(format!("cannot read {shown}"), error))?;
         if text.len() as u64 > FILE_BYTES_MAX {
             return Err(invalid(format!("{shown} has more than {FILE_BYTES_MAX} bytes")));
         }
         Self::parse(&text).map_err(|what| invalid(format!("{shown}: {what}")))
     }
 
-    /// Reads the text of a file.
+    /// Parses the text of a file.
     pub(super) fn parse(text: &str) -> std::result::Result<Self, String> {
         let mut global = Section::default();
         let mut sections: Vec<Section> = Vec::new();
@@ -152,11 +152,11 @@ impl JobFile {
             match sections.last_mut() {
                 _ if is_global => global.options.push(option),
                 Some(section) => section.options.push(option),
-                None => return Err(format!("line {number}: an option before any job")),
+                None => return Err(format!("line {number}: an option before the first job")),
             }
         }
         if sections.is_empty() {
-            return Err("it has no job, only [global]".to_owned());
+            return Err("the file has no job, only [global]".to_owned());
         }
         let mut remarks = Vec::new();
         let mut jobs = Vec::new();
@@ -165,7 +165,8 @@ impl JobFile {
             jobs.push(job.map_err(|what| format!("job '{}': {what}", section.name))?);
         }
         if jobs.len() > 1 && !sections[1..].iter().all(Section::waits) {
-            remarks.push("fio runs these jobs at once; here they come one after another".into());
+            remarks
+                .push("fio runs these jobs concurrently; here they run one after the other".into());
         }
         remarks.dedup();
         Ok(Self { jobs, remarks })
@@ -201,12 +202,12 @@ impl Section {
         ];
         let number = |keys: &[&str], default: u32| match self.get(keys) {
             None => Ok(default),
-            Some(text) => text.parse().map_err(|_| format!("{}={text} is no number", keys[0])),
+            Some(text) => text.parse().map_err(|_| format!("invalid number {}={text}", keys[0])),
         };
         let mut remark = |what: String| remarks.push(format!("job '{}': {what}", self.name));
         for (key, value) in &self.options {
             if !READ.contains(&key.as_str()) && !PASSED_OVER.contains(&key.as_str()) {
-                let hint = if key.starts_with("buffer_compress") { ": give --saved" } else { "" };
+                let hint = if key.starts_with("buffer_compress") { ": use --saved" } else { "" };
                 remark(format!("{key}={value} is not simulated{hint}"));
             }
         }
@@ -218,13 +219,13 @@ impl Section {
         };
         let pattern = self.pattern()?;
         if !operation.is_timed() && number(&["numjobs"], 1)? > 1 {
-            remark("each of fio's numjobs goes over all; here they share it out".into());
+            remark("each of fio's numjobs covers the whole span; here they divide it".into());
         }
         let flush = match (number(&["fsync"], 0)?, number(&["fdatasync"], 0)?) {
             (0, 0) => Flush::Untimed,
             (1, _) | (_, 1) => Flush::EachWrite,
             _ => {
-                remark("flushes every so many writes are not simulated".into());
+                remark("flushes after several writes are not simulated".into());
                 Flush::Untimed
             }
         };
@@ -257,7 +258,7 @@ impl Section {
             "randtrim" => Operation::Trim,
             _ => {
                 let known = "read, write, randread, randwrite, randrw or randtrim";
-                return Err(format!("rw={text} is not simulated: give {known}"));
+                return Err(format!("rw={text} is not simulated: expected {known}"));
             }
         })
     }
@@ -265,12 +266,12 @@ impl Section {
     fn record_bytes(&self) -> std::result::Result<u64, String> {
         let text = self.get(&["bs", "blocksize"]).unwrap_or("4k");
         if text.contains([',', '-']) {
-            return Err(format!("bs={text}: give one size, the same for reads and writes"));
+            return Err(format!("bs={text}: expected one size for reads and writes"));
         }
         parse_size(text)
     }
 
-    /// Without norandommap fio writes every block once before any twice.
+    /// Without norandommap fio writes every block once before it writes any block twice.
     fn pattern(&self) -> std::result::Result<Pattern, String> {
         let text = self.get(&["random_distribution"]).unwrap_or("random");
         Ok(match (text, text.split_once(':')) {
@@ -280,7 +281,9 @@ impl Section {
             (_, Some(("zipf", _))) => text.parse().map_err(|it: Error| it.to_string())?,
             _ => {
                 let known = "random, zipf:EXPONENT or zoned:80/20:20/80";
-                return Err(format!("random_distribution={text} is not simulated: give {known}"));
+                return Err(format!(
+                    "random_distribution={text} is not simulated: expected {known}"
+                ));
             }
         })
     }
@@ -288,9 +291,9 @@ impl Section {
     fn size_bytes(&self) -> std::result::Result<Option<u64>, String> {
         match self.get(&["size"]) {
             None | Some("100%") => Ok(None),
-            Some(text) if text.ends_with('%') => {
-                Err(format!("size={text}: give bytes, like 10g, or nothing for the whole drive"))
-            }
+            Some(text) if text.ends_with('%') => Err(format!(
+                "size={text}: expected bytes, such as 10g, or nothing for the whole drive"
+            )),
             Some(text) => parse_size(text).map(Some),
         }
     }
@@ -305,7 +308,7 @@ impl Section {
             "m" => 60.0,
             "h" => 3600.0,
             "d" => 86_400.0,
-            _ => return Err(format!("runtime={text} is no time: give seconds")),
+            _ => return Err(format!("runtime={text}: expected seconds")),
         };
         let number: f64 = text[..end].parse().map_err(|_| format!("runtime={text} is no time"))?;
         Ok(number * unit)
@@ -377,8 +380,8 @@ fsync=1
         for (line, word) in [
             ("rate=10m", "rate=10m"),
             ("buffer_compress_percentage=50", "--saved"),
-            ("fsync=32", "every so many"),
-            ("[more]", "at once"),
+            ("fsync=32", "after several writes"),
+            ("[more]", "concurrently"),
         ] {
             let text = format!("[x]\nrw=randwrite\nnorandommap=1\n{line}\n");
             let JobFile { remarks, .. } = JobFile::parse(&text).expect(line);

@@ -1,19 +1,19 @@
-//! What a drive would do: a profile, a workload and data in, figures out, without a drive.
+//! Forecasts: a profile, a workload and data produce figures, without a drive.
 //!
-//! * `source`: a workload by its name or file: operation, preset, fio job or trace.
-//! * `job`: jobs of fio, as far as they are understood.
-//! * `data`: which fraction of the data is stored.
-//! * `host`: who makes the requests of a workload, of a fill, and of a trace.
-//! * `device`: the drive, of whatever design.
-//! * `simulation`: from a new drive to the round that is measured.
-//! * `side_by_side`: several simulations at a time.
-//! * `figures`: what that round shows.
-//! * `report`: figures for people.
-//! * `grid`: the same of several drives and kinds of data, side by side.
+//! * `source`: workloads by name or file: operation, preset, fio job or trace.
+//! * `job`: job files of fio.
+//! * `data`: the stored fraction of data.
+//! * `host`: the requests of a workload, a fill and a trace.
+//! * `device`: the simulated drive, of any design.
+//! * `simulation`: from a new drive to the measured round.
+//! * `side_by_side`: concurrent simulations.
+//! * `figures`: the figures of the measured round.
+//! * `report`: reports of one drive.
+//! * `grid`: forecasts for several over-provisionings and kinds of data.
 //!
-//! **Everything twice**: for the drive of the profile, and for the same one that does not compress;
-//! but a grid has its data without compression as one of its columns.
-//! Knows no real time; the same seed gives the same figures.
+//! **Two simulations**: the drive of the profile, and the same drive without compression; in a
+//! grid, incompressible data takes the place of the second. Uses `workload`, `payload` and `stats`,
+//! not the bench. Virtual time only; the same seed produces the same figures.
 
 mod data;
 mod device;
@@ -35,54 +35,54 @@ use serde::Serialize;
 pub use data::Data;
 pub use device::Spec;
 pub use figures::{Breakdown, Endurance, Figures, Point, Preconditioning, Speed, Worn};
-pub use grid::{Grid, Place, grid};
+pub use grid::{Grid, GridCell, GridSpec, grid};
 pub use job::Job;
 pub use source::{Asked, Case, Load, Source, TraceLoad};
 
+use crate::error::Result;
 use host::Lane;
-use pumice_drive::base::Result;
 use pumice_drive::codec::Codec;
 use pumice_sim::ftl::StoredSizes;
 use pumice_sim::profile::Profile;
 use side_by_side::{side_by_side, threads};
 use simulation::Simulation;
 
-/// Bytes of the drive that is simulated in place of a larger one, unless all of it is asked for:
-/// with it random writes are steady within seconds, and write amplification is that of the whole
-/// drive within a few per cent (docs/forecast.md has what was measured).
+/// Size in bytes of the drive that is simulated in place of a larger one, unless the whole drive is
+/// requested. At this size random writes reach steady state within seconds, and write amplification
+/// is within a few per cent of the whole drive's (docs/forecast.md has the measurement).
 pub const SCALED_BYTES: u64 = 4 << 30;
 
-/// What state a drive is measured in.
+/// State in which a drive is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// Nothing was ever written.
+    /// New: never written.
     New,
     /// Every block of the span was written once, in order.
     Filled,
-    /// The same, and then the workload went on until write amplification changed no more.
+    /// Filled, then the workload ran until write amplification no longer changed.
     #[default]
     Steady,
 }
 
-/// How a forecast is made.
+/// Options of a forecast.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
+pub struct ForecastOptions {
     /// See [`State`].
     pub state: State,
-    /// Of all that is drawn.
+    /// Seed of everything random.
     pub seed: u64,
-    /// What the host writes a day, in bytes.
+    /// Bytes that the host writes per day.
     pub bytes_per_day: Option<f64>,
-    /// Simulate a smaller drive, of about this size: see
+    /// Simulate a smaller drive of about this size: see
     /// [`LogSpec::scaled`](pumice_sim::ftl::LogSpec::scaled).
     pub scaled_bytes: Option<u64>,
-    /// The same flash sold as another size: see
+    /// Sell the same flash as another size: see
     /// [`LogSpec::over_provisioned`](pumice_sim::ftl::LogSpec::over_provisioned).
     pub over_provisioning_percent: Option<f64>,
 }
 
-impl Default for Options {
+impl Default for ForecastOptions {
     fn default() -> Self {
         Self {
             state: State::default(),
@@ -94,77 +94,78 @@ impl Default for Options {
     }
 }
 
-/// Who is told how far it is, by as many simulations at a time as there are processors. They are
+/// Receives the progress of simulations. As many run at a time as there are processors; they are
 /// numbered from 0.
 pub trait Watch: Sync {
-    /// In this simulation something begins that takes about so many requests.
+    /// A simulation begins an activity of about this many requests.
     fn begins(&self, simulation: usize, what: String, requests: u64);
 
-    /// In this simulation some requests more are done.
-    fn goes_on(&self, simulation: usize, requests: u64);
+    /// A simulation has completed some more requests.
+    fn advances(&self, simulation: usize, requests: u64);
 }
 
-/// What a drive would do.
+/// The forecast for a drive.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Forecast {
     /// Id of the drive's profile.
     pub profile: String,
-    /// Its name.
+    /// Name of the drive.
     pub name: String,
-    /// Bytes of the drive.
+    /// Size of the drive in bytes.
     pub size_bytes: u64,
-    /// Bytes of the drive that was simulated.
+    /// Size of the simulated drive in bytes.
     pub simulated_bytes: u64,
-    /// What its flash has room for beyond its size, in per cent of the size, if it is a log.
+    /// Spare capacity of the flash in per cent of the drive's size, for a log.
     pub over_provisioning_percent: Option<f64>,
-    /// What is written.
+    /// The data.
     pub data: Data,
-    /// What is stored of it on average, as the drive stores it; 1 if it does not compress.
+    /// Mean stored fraction of the data, as the drive stores it; 1 if it does not compress.
     pub stored_fraction: f64,
-    /// In which state it was measured.
+    /// State in which the drive was measured.
     pub state: State,
-    /// Of all that was drawn.
+    /// Seed.
     pub seed: u64,
-    /// One after the other, on the same drive.
+    /// Tests, in the order in which they ran on one drive.
     pub tests: Vec<Test>,
-    /// What was left out or done otherwise.
+    /// Deviations from the workload.
     pub remarks: Vec<String>,
 }
 
-/// What one workload showed.
+/// Figures of one workload.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Test {
-    /// What was done.
+    /// Name of the workload.
     pub name: String,
-    /// By the drive as it is.
+    /// Figures of the drive.
     pub drive: Figures,
-    /// By the same drive without compression; nothing if it has none anyway.
+    /// Figures of the same drive without compression; `None` if it has none.
     pub uncompressed: Option<Figures>,
 }
 
-/// The drive that is simulated for a profile.
+/// Returns the simulated drive of a profile.
 ///
 /// # Errors
-/// `Unsupported` for what only a log can be asked for; `InvalidInput` for what cannot be simulated.
-pub fn spec_of(profile: &Profile, data: &Data, options: &Options) -> Result<Spec> {
+/// [`Error::Unsupported`](crate::Error::Unsupported) for options that only a log supports; the
+/// errors of invalid profiles.
+pub fn spec_of(profile: &Profile, data: &Data, options: &ForecastOptions) -> Result<Spec> {
     Spec::of(profile, data, options)
 }
 
-/// Bytes of the drive of a profile, however much of it is simulated.
+/// Returns the size of a profile's drive in bytes, independently of scaling.
 ///
 /// # Errors
-/// Those of [`spec_of`].
-pub fn size_bytes(profile: &Profile, data: &Data, options: &Options) -> Result<u64> {
+/// The errors of [`spec_of`].
+pub fn size_bytes(profile: &Profile, data: &Data, options: &ForecastOptions) -> Result<u64> {
     match options.over_provisioning_percent {
         None => Ok(profile.size_bytes.is),
         Some(_) => {
-            let whole = Options { scaled_bytes: None, ..options.clone() };
+            let whole = ForecastOptions { scaled_bytes: None, ..options.clone() };
             Ok(spec_of(profile, data, &whole)?.size_bytes())
         }
     }
 }
 
-/// The same drive without compression.
+/// Returns the same drive without compression.
 fn uncompressed(profile: &Profile) -> Profile {
     let mut plain = profile.clone();
     plain.controller.codec = None;
@@ -175,39 +176,52 @@ fn uncompressed(profile: &Profile) -> Profile {
     plain
 }
 
-/// What a simulation showed of each case, with what is to be said of it.
+/// Figures of each case, with a remark.
 type Found = Vec<(Figures, Option<String>)>;
 
-/// A drive, what is written to it, and how.
+/// A drive and a series of workloads.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario<'a> {
+    /// Profile of the drive.
+    pub profile: &'a Profile,
+    /// Workloads, run one after the other on the same drive.
+    pub cases: &'a [Case],
+    /// How the forecast is made.
+    pub options: &'a ForecastOptions,
+}
+
+/// A scenario with its data.
 #[derive(Clone, Copy)]
 struct Setup<'a> {
-    profile: &'a Profile,
+    scenario: Scenario<'a>,
     data: &'a Data,
-    cases: &'a [Case],
-    options: &'a Options,
 }
 
 impl Setup<'_> {
-    /// Does the cases one after the other on a new drive; nothing if `stop` was set meanwhile.
+    fn spec(&self) -> Result<Spec> {
+        spec_of(self.scenario.profile, self.data, self.scenario.options)
+    }
+
+    /// Runs the cases in order on a new drive. Returns `None` if `stop` was set.
     fn simulate(&self, lane: Lane<'_>, name: &str, stop: &AtomicBool) -> Result<Option<Found>> {
-        let mut simulation = Simulation::new(self.profile, self.data, self.options, lane, name)?;
+        let mut simulation = Simulation::new(self, lane, name)?;
         let mut found = Vec::new();
-        for case in self.cases {
+        for case in self.scenario.cases {
             let Some(of_case) = simulation.case(case, stop)? else { return Ok(None) };
             found.push(of_case);
         }
         Ok(Some(found))
     }
 
-    /// Bytes of memory that its simulation takes at most.
+    /// Returns the maximum memory of the simulation in bytes.
     fn memory_bytes_max(&self) -> Result<u64> {
-        spec_of(self.profile, self.data, self.options)?.memory_bytes_max()
+        self.spec()?.memory_bytes_max()
     }
 
-    /// The forecast from what was found of the drive and of the one that does not compress.
+    /// Returns the forecast from the figures of the drive and of the drive without compression.
     fn forecast(&self, drive: Found, plain: Option<Found>) -> Result<Forecast> {
-        let Self { profile, data, cases, options } = *self;
-        let spec = spec_of(profile, data, options)?;
+        let Self { scenario: Scenario { profile, cases, options }, data } = *self;
+        let spec = self.spec()?;
         let mut remarks: Vec<String> = Vec::new();
         let mut figures = |found: Found| {
             remarks.extend(found.iter().filter_map(|(_, remark)| remark.clone()));
@@ -240,42 +254,37 @@ impl Setup<'_> {
     }
 }
 
-/// Makes a forecast; nothing if `stop` was set meanwhile. Both drives are simulated side by side if
-/// there are processors and memory for it.
+/// Makes a forecast; returns `None` if `stop` was set. Both drives are simulated concurrently if
+/// processors and memory allow it.
 ///
 /// # Errors
-/// Those of [`spec_of`]; cases that do not fit the drive; a trace that cannot be read.
+/// The errors of [`spec_of`]; cases that do not fit the drive; a trace that cannot be read.
 pub fn forecast(
-    profile: &Profile,
+    scenario: Scenario<'_>,
     data: &Data,
-    cases: &[Case],
-    options: &Options,
     watch: &dyn Watch,
     stop: &AtomicBool,
 ) -> Result<Option<Forecast>> {
-    let made = forecasts(profile, std::slice::from_ref(data), cases, options, watch, stop)?;
+    let made = forecasts(scenario, std::slice::from_ref(data), watch, stop)?;
     Ok(made.and_then(|made| made.into_iter().next()))
 }
 
-/// The forecast of each kind of data, in their order; nothing if `stop` was set meanwhile. The
-/// drive that does not compress is simulated once for all of them: it does not look at data.
+/// Returns the forecast for each kind of data, in order, or `None` if `stop` was set. The drive
+/// without compression is simulated once for all of them, because it is independent of the data.
 ///
 /// # Errors
-/// As [`forecast`].
+/// The errors of [`forecast`].
 pub fn forecasts(
-    profile: &Profile,
+    scenario: Scenario<'_>,
     all: &[Data],
-    cases: &[Case],
-    options: &Options,
     watch: &dyn Watch,
     stop: &AtomicBool,
 ) -> Result<Option<Vec<Forecast>>> {
-    let compresses = profile.controller.codec() != Codec::None;
-    let plain = uncompressed(profile);
-    let setup_of = |data| Setup { profile, data, cases, options };
-    let mut setups: Vec<Setup<'_>> = all.iter().map(setup_of).collect();
+    let compresses = scenario.profile.controller.codec() != Codec::None;
+    let plain = uncompressed(scenario.profile);
+    let mut setups: Vec<Setup<'_>> = all.iter().map(|data| Setup { scenario, data }).collect();
     if let Some(first) = all.first().filter(|_| compresses) {
-        setups.push(Setup { profile: &plain, ..setup_of(first) });
+        setups.push(Setup { scenario: Scenario { profile: &plain, ..scenario }, data: first });
     }
     let memory = setups.iter().map(Setup::memory_bytes_max).collect::<Result<Vec<_>>>()?;
     let threads = threads(memory.into_iter().max().unwrap_or(0));
@@ -290,7 +299,7 @@ pub fn forecasts(
 }
 
 impl Data {
-    /// The fractions for a drive; which block has which, the seed says.
+    /// Returns the stored fractions for a drive; the seed assigns them to blocks.
     pub(super) fn sizes(&self, seed: u64) -> StoredSizes {
         match self.fractions() {
             [] => StoredSizes::Constant(self.stored_fraction()),

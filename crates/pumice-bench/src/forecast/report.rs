@@ -1,17 +1,17 @@
-//! A forecast for people.
+//! Reports of a forecast.
 
 use super::{Figures, Forecast, Point, State, Test};
 use pumice_drive::base::units::format_size;
 use pumice_report::{Axis, Cell, Column, Document, LineChart, Number, Scale, Table};
 
-/// Rows of a table of figures: what they are called, their unit, decimals, and where they are.
+/// A row of figures: name, unit, decimals, value.
 type Row = (&'static str, &'static str, u8, fn(&Figures) -> Option<f64>);
 
-/// How far a scaled drive is from a whole one: docs/forecast.md has the measurement.
+/// Accuracy of a scaled drive: docs/forecast.md has the measurement.
 const SCALED_ERROR: &str = "Write amplification, throughput and endurance come within about 1 %, \
      the longest latencies do not";
 
-/// Nanoseconds as microseconds.
+/// Converts nanoseconds to microseconds.
 fn us(ns: f64) -> f64 {
     ns / 1e3
 }
@@ -37,9 +37,9 @@ const ROWS: [Row; 30] = [
     ("written by the host", "GB", 2, |it| {
         (it.host_bytes > 0).then_some(it.host_bytes as f64 / 1e9)
     }),
-    ("programmed meanwhile", "GB", 2, |it| it.write_amplification.map(|_| it.flash_bytes / 1e9)),
+    ("programmed to flash", "GB", 2, |it| it.write_amplification.map(|_| it.flash_bytes / 1e9)),
     ("write amplification", "", 3, |it| it.write_amplification.map(|it| it.all)),
-    ("  of it the host's data", "", 3, |it| it.write_amplification.map(|it| it.host)),
+    ("  data of the host", "", 3, |it| it.write_amplification.map(|it| it.host)),
     ("  garbage collection", "", 3, |it| it.write_amplification.map(|it| it.collected)),
     ("  wear leveling", "", 3, |it| it.write_amplification.map(|it| it.leveled)),
     ("  padding", "", 3, |it| it.write_amplification.map(|it| it.padding)),
@@ -57,14 +57,14 @@ fn mixed(figures: &Figures) -> bool {
     figures.read_latency.is_some() && figures.write_latency.is_some()
 }
 
-/// How much more is simulated than the formula says, in per cent.
+/// Deviation of the simulation from the formula, in per cent.
 fn off_formula(figures: &Figures) -> Option<f64> {
     let simulated = figures.write_amplification?.all;
     Some((simulated / figures.write_amplification_by_formula? - 1.0) * 100.0)
 }
 
 impl Forecast {
-    /// All of it, with charts.
+    /// Returns the full report, with charts.
     pub fn document(&self) -> Document {
         let mut document = Document::new(format!("Forecast for {}", self.name), self.lead());
         let section = document.section("what was simulated").pairs(self.facts());
@@ -87,7 +87,7 @@ impl Forecast {
         document
     }
 
-    /// The same without charts, for a terminal.
+    /// Returns the report without charts, for a terminal.
     pub fn summary(&self) -> Document {
         let mut document = Document::new(format!("Forecast for {}", self.name), self.lead());
         let section = document.section("").pairs(self.facts());
@@ -102,7 +102,7 @@ impl Forecast {
         document
     }
 
-    /// Every figure in a row of its own.
+    /// Returns a table with every figure in a row of its own.
     pub fn table(&self) -> Table {
         let mut table = Table::with_columns(vec![
             Column::left("test"),
@@ -132,9 +132,10 @@ impl Forecast {
     }
 
     fn lead(&self) -> String {
-        match self.tests.iter().any(|test| test.uncompressed.is_some()) {
-            true => "Simulated: as the drive is, and the same without compression.".to_owned(),
-            false => "Simulated; this drive does not compress.".to_owned(),
+        if self.tests.iter().any(|test| test.uncompressed.is_some()) {
+            "Simulated: as the drive is, and the same without compression.".to_owned()
+        } else {
+            "Simulated; this drive does not compress.".to_owned()
         }
     }
 
@@ -152,7 +153,7 @@ impl Forecast {
         facts
     }
 
-    /// What it means that a smaller drive was simulated, if one was.
+    /// Returns a remark on the scaled drive, if a smaller drive was simulated.
     pub(super) fn scaled(&self) -> Option<String> {
         let size = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
         (self.simulated_bytes < self.size_bytes / 4096 * 4096).then(|| {
@@ -176,17 +177,17 @@ impl Forecast {
     }
 }
 
-/// How a drive came to its state.
+/// Describes how a drive reached its state.
 fn preconditioned(figures: &Figures, state: State) -> String {
     let done = figures.preconditioning;
     let filled = match done.filled_bytes {
-        0 => "nothing filled before".to_owned(),
+        0 => "not filled before".to_owned(),
         bytes => format!("{} written in order before", format_size(bytes)),
     };
     let rounds = match done.rounds {
         0 => String::new(),
-        1 => ", then a round of this".to_owned(),
-        rounds => format!(", then {rounds} rounds of this"),
+        1 => ", then one round".to_owned(),
+        rounds => format!(", then {rounds} rounds"),
     };
     let steady = match (state, done.is_steady, figures.write_amplification) {
         (State::Steady, true, _) => "; steady",
@@ -196,7 +197,7 @@ fn preconditioned(figures: &Figures, state: State) -> String {
     format!("{filled}{rounds}{steady}; then {:.1} s measured.", figures.seconds)
 }
 
-/// Figures beside those without compression, and how they compare.
+/// The figures with and without compression, and their ratio.
 fn table(test: &Test) -> Table {
     let mut columns = vec![Column::left(""), Column::right("drive")];
     if test.uncompressed.is_some() {
@@ -225,7 +226,7 @@ fn table(test: &Test) -> Table {
     table
 }
 
-/// From a new drive to a used one: write amplification, throughput, latency.
+/// Charts from a new to a used drive: write amplification, throughput, latency.
 fn course(test: &Test) -> [LineChart; 3] {
     let written = || Axis::new("written by the host", "GB");
     let chart = |title: &str, y: Axis, value: fn(&Point) -> Option<f64>| {
@@ -247,7 +248,7 @@ fn course(test: &Test) -> [LineChart; 3] {
     ]
 }
 
-/// How many blocks were erased so often.
+/// Histogram of the erasures of blocks.
 fn wear(test: &Test) -> LineChart {
     let (x, y) = (Axis::new("erasures", ""), Axis::new("blocks", ""));
     let mut chart = LineChart::new("Wear", x, y);

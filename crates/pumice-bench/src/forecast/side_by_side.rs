@@ -1,32 +1,31 @@
-//! Simulations that know nothing of each other, several at a time: each on a thread of its own.
+//! Runs independent simulations concurrently, each on a thread of its own.
 //!
-//! Results come in the order of their numbers, whichever ended first, so that a forecast is the
-//! same on any number of threads.
+//! Results are returned in the order of their numbers, independently of the order of completion, so
+//! that a forecast does not depend on the number of threads.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use pumice_drive::base::Result;
+use crate::error::Result;
 
-/// Bytes of memory that simulations side by side may take together: what a simulated drive of
-/// 1 TB may take alone.
+/// Maximum memory of concurrent simulations in bytes: that of one simulated drive of 1 TB.
 const MEMORY_BYTES_MAX: u64 = 2 << 30;
 
-/// How many simulations go at a time that take up to `memory_bytes` each: one at least, and no
-/// more than there are processors.
+/// Returns the number of concurrent simulations that take up to `memory_bytes` each: at least one,
+/// at most one per processor.
 pub(super) fn threads(memory_bytes: u64) -> usize {
     let processors = thread::available_parallelism().map_or(1, |count| count.get());
     let fit = MEMORY_BYTES_MAX / memory_bytes.max(1);
     processors.min(usize::try_from(fit).unwrap_or(usize::MAX)).max(1)
 }
 
-/// Does `work` of the numbers below `count` on so many threads, with the number of the thread in
-/// front; gives what it gave, in the order of the numbers. Nothing if one of them gave nothing,
-/// after which no other is begun.
+/// Calls `work` with the numbers below `count` on `threads` threads, with the number of the thread
+/// as the first argument. Returns the results in the order of the numbers, or `None` as soon as one
+/// call returns `None`; no further call is started then.
 ///
 /// # Errors
-/// That of one that failed, after which no other is begun.
+/// The error of a call that failed; no further call is started.
 pub(super) fn side_by_side<T: Send>(
     count: usize,
     threads: usize,
@@ -77,7 +76,7 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use super::*;
-    use pumice_drive::base::{Error, ErrorKind};
+    use crate::error::Error;
 
     #[test]
     fn results_keep_their_order() {
@@ -97,7 +96,7 @@ mod tests {
         let begun = AtomicU64::new(0);
         let failed = side_by_side(1000, 2, |_, _| -> Result<Option<()>> {
             begun.fetch_add(1, Ordering::Relaxed);
-            Err(Error::new(ErrorKind::InvalidInput, "no"))
+            Err(Error::invalid("no"))
         });
         assert_eq!(failed.unwrap_err().to_string(), "no");
         assert!(begun.load(Ordering::Relaxed) <= 4);

@@ -1,82 +1,85 @@
-//! From a new drive to the round that is measured.
+//! From a new drive to the measured round.
 //!
 //! ```text
 //! new -> every block of the span in order -> rounds of the workload -> the last round counts
 //!        (once)                              until two are alike
 //! ```
 //!
-//! A round of a workload that writes is as many bytes as its span has, or the whole span once if it
-//! goes in order; of one that only reads, its seconds. A round of a trace is all of it. A drive is
-//! steady when the write amplification of two rounds in turn differs by 1 % at most, and segments
-//! were emptied in both. Rounds are bounded: by twice what the flash can hold of the data and ten
-//! more, or [`REPLAYS_MAX`] of a trace.
+//! A round of a workload that writes has as many bytes as its span, or passes over the span once if
+//! it is sequential; a round that only reads lasts for the workload's duration. A round of a trace
+//! is the whole trace. A drive is steady when the write amplification of two consecutive rounds
+//! differs by at most 1 % and segments were collected in both. The number of rounds is bounded:
+//! twice the capacity of the flash for the data plus ten, or [`REPLAYS_MAX`] of a trace.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::atomic::AtomicBool;
 
-use super::super::workload::{Operation, Pattern, Workload};
 use super::device::{Device, Spec};
 use super::figures::{Breakdown, Endurance, Figures, Point, Preconditioning, Speed};
 use super::host::{FillHost, Lane, Limits, LoadHost, ReplayHost, Tally};
 use super::source::{Case, Load, TraceLoad};
-use super::{Data, Options, State};
+use super::{ForecastOptions, Scenario, Setup, State};
+use crate::error::{Error, Result};
+use crate::workload::{Operation, Pattern, Workload};
 use pumice_drive::base::seed::mix;
-use pumice_drive::base::{Error, Result};
 use pumice_sim::formula;
 use pumice_sim::ftl::LogCounts;
-use pumice_sim::profile::Profile;
 use pumice_sim::trace::Reader;
 
-/// How near write amplification of two rounds must be, as a fraction.
+/// Maximum difference in write amplification of two rounds in steady state, as a fraction.
 const STEADY: f64 = 0.01;
 
-/// Rounds at most, beside those in which the flash is written for the first time (arbitrary).
+/// Maximum number of rounds, in addition to those that write the flash for the first time
+/// (arbitrary).
 const ROUNDS_MAX: f64 = 10.0;
 
-/// Times that a trace is played before it is measured, at most (arbitrary).
+/// Maximum number of replays of a trace before it is measured (arbitrary).
 const REPLAYS_MAX: u32 = 8;
 
-/// Requests of a round at most, for each record of the span: of loads that hardly write.
+/// Maximum number of requests of a round per record of the span, for loads with few writes.
 const REQUESTS_PER_RECORD: u64 = 8;
 
-/// Requests of a round that only reads, at most: enough for the last percentile that is shown.
+/// Maximum number of requests of a round that only reads: enough for the highest reported
+/// percentile.
 const READS_MAX: u64 = 1_000_000;
 
-/// Requests in order of a round at most, on a drive that is no log: it has its content to keep.
+/// Maximum number of sequential requests of a round, on a drive that is no log: it stores its
+/// content.
 const OTHER_REQUESTS_MAX: u64 = 8_000_000;
 
-/// Random requests with writes of a round at most, on a drive that is no log: each takes it
-/// milliseconds, and all of its span days of virtual time.
+/// Maximum number of random requests of a round with writes, on a drive that is no log: each takes
+/// milliseconds, and the whole span would take days of virtual time.
 const OTHER_RANDOM_MAX: u64 = 20_000;
 
 /// Requests in flight while a drive is filled (arbitrary; enough for any front).
 const FILL_SLOTS: u32 = 32;
 
-/// Requests of a replay in flight, at most: beyond, a drive's queue is no limit (arbitrary).
+/// Maximum number of requests in flight of a replay: above that, the queue of a drive is no limit
+/// (arbitrary).
 const REPLAY_SLOTS_MAX: u32 = 1024;
 
-/// One drive, and what was done to it.
+/// One drive and its history.
 pub(super) struct Simulation<'a> {
     drive: Device,
     spec: Spec,
-    options: &'a Options,
+    options: &'a ForecastOptions,
     lane: Lane<'a>,
-    /// Begins what the watcher is told.
+    /// Prefix of progress reports.
     name: &'a str,
-    /// Overhead in per cent, and cycles of a block; nothing if there is no flash.
+    /// Overhead in per cent, and program/erase cycles of a block; `None` without flash.
     flash: Option<(f64, u64)>,
     size_bytes: u64,
-    /// What was written in order so far.
+    /// Range that was written in order so far.
     filled: (u64, u64),
     written_bytes: u64,
     rounds: u64,
 }
 
-/// What a round came to.
+/// Totals of a round.
 struct Round {
     tally: Tally,
-    /// Nothing of a drive without flash.
+    /// `None` for a drive without flash.
     counts: Option<LogCounts>,
     seconds: f64,
     late_ns: u64,
@@ -84,7 +87,7 @@ struct Round {
 }
 
 impl Round {
-    /// Bytes of the flash for each of the host's, without overhead.
+    /// Flash bytes per host byte, without overhead.
     fn amplification(&self) -> Option<f64> {
         let (bytes, counts) = (self.tally.write_bytes, self.counts.as_ref()?);
         (bytes > 0).then(|| counts.flash_bytes as f64 / bytes as f64)
@@ -101,18 +104,13 @@ impl Round {
 }
 
 impl<'a> Simulation<'a> {
-    /// A new drive.
+    /// Returns a new drive.
     ///
     /// # Errors
-    /// Those of [`super::spec_of`].
-    pub(super) fn new(
-        profile: &Profile,
-        data: &Data,
-        options: &'a Options,
-        lane: Lane<'a>,
-        name: &'a str,
-    ) -> Result<Self> {
-        let spec = super::spec_of(profile, data, options)?;
+    /// The errors of [`super::spec_of`].
+    pub(super) fn new(setup: &Setup<'a>, lane: Lane<'a>, name: &'a str) -> Result<Self> {
+        let Setup { scenario: Scenario { profile, options, .. }, data } = *setup;
+        let spec = setup.spec()?;
         let flash = profile.flash();
         Ok(Self {
             drive: Device::new(&spec)?,
@@ -128,8 +126,8 @@ impl<'a> Simulation<'a> {
         })
     }
 
-    /// Brings the drive into its state and measures one case, with what is to be said of it;
-    /// nothing if `stop` was set meanwhile.
+    /// Preconditions the drive and measures one case; returns the figures with a remark, or `None`
+    /// if `stop` was set.
     ///
     /// # Errors
     /// The case does not fit the drive; a trace that cannot be read.
@@ -146,7 +144,7 @@ impl<'a> Simulation<'a> {
             Some(bytes) => bytes,
             None => return Ok(None),
         };
-        // Nobody measures what a case before has left behind.
+        // Background work of an earlier case must not be measured.
         self.drive.settle();
         let most = self.rounds_max(case, end - begin)?;
         let mut before: Option<Round> = None;
@@ -164,7 +162,7 @@ impl<'a> Simulation<'a> {
             }
             let mut done = Preconditioning { filled_bytes, rounds, is_steady };
             if is_trace && !is_last {
-                // Once more, now at the pace of the trace.
+                // Again, now at the pace of the trace.
                 let Some(paced) = self.round(case, true, stop)? else { return Ok(None) };
                 (round, done.rounds) = (paced, rounds + 1);
                 course.push(self.point(&round));
@@ -174,7 +172,7 @@ impl<'a> Simulation<'a> {
         Ok(None)
     }
 
-    /// Rounds of a case at most, the measured one included.
+    /// Maximum number of rounds of a case, including the measured one.
     fn rounds_max(&self, case: &Case, span_bytes: u64) -> Result<u32> {
         if self.options.state != State::Steady {
             return Ok(1);
@@ -189,8 +187,8 @@ impl<'a> Simulation<'a> {
         })
     }
 
-    /// Writes what of a range was not written yet, unless the drive shall be new; gives how many
-    /// bytes that were.
+    /// Writes the part of a range that was not written yet, unless the drive must be new. Returns
+    /// the bytes written.
     fn fill(&mut self, begin: u64, end: u64, stop: &AtomicBool) -> Result<Option<u64>> {
         let is_filled = self.options.state != State::New && self.spec.is_flash();
         if !is_filled || (self.filled.0 <= begin && end <= self.filled.1) {
@@ -239,9 +237,10 @@ impl<'a> Simulation<'a> {
             (_, false) => Limits { write_bytes: u64::MAX, requests: u64::MAX, until_ns: u64::MAX },
             (true, true) => Limits {
                 write_bytes: records * workload.record_bytes,
-                requests: match is_log {
-                    true => records.saturating_mul(REQUESTS_PER_RECORD),
-                    false => OTHER_RANDOM_MAX,
+                requests: if is_log {
+                    records.saturating_mul(REQUESTS_PER_RECORD)
+                } else {
+                    OTHER_RANDOM_MAX
                 },
                 until_ns: u64::MAX,
             },
@@ -267,8 +266,8 @@ impl<'a> Simulation<'a> {
         stop: &AtomicBool,
     ) -> Result<Option<(Tally, u64, Option<String>)>> {
         let shown = trace.path.display();
-        let named = |error: Error| Error::new(error.kind(), shown.to_string()).caused_by(error);
-        let failed = |error| Error::os(format!("cannot read {shown}"), error);
+        let named = |error| Error::from(error).context(shown.to_string());
+        let failed = |error| Error::io(format!("cannot read {shown}"), error);
         let file = File::open(&trace.path).map_err(failed)?;
         let reader = Reader::new(file, trace.options).map_err(named)?;
         self.lane.begins(what, 0);
@@ -281,7 +280,7 @@ impl<'a> Simulation<'a> {
         }
         let left_out = host.left_out();
         let (bad, others) = (left_out.bad_lines, left_out.other_disks);
-        let remark = format!("{shown}: left out: lines that could not be read: {bad};");
+        let remark = format!("{shown}: skipped: malformed lines: {bad};");
         let remark = format!("{remark} requests of other disks: {others}");
         let remark = (left_out != Default::default()).then_some(remark);
         Ok(Some((host.tally, host.late_ns, remark)))
@@ -298,7 +297,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Write amplification by cause; nothing of reads and of a drive without flash.
+    /// Write amplification by cause; `None` for reads and for drives without flash.
     fn amplification(&self, round: &Round) -> Option<Breakdown> {
         let (overhead_percent, _) = self.flash?;
         Breakdown::of(round.counts.as_ref()?, round.tally.write_bytes, overhead_percent)
@@ -344,8 +343,8 @@ impl<'a> Simulation<'a> {
         Ok((figures, remark))
     }
 
-    /// What the formula says, where it holds: of uniform random writes of whole blocks in a steady
-    /// state.
+    /// Write amplification by formula, where it applies: uniform random writes of whole blocks in
+    /// steady state.
     fn by_formula(&self, case: &Case) -> Result<Option<f64>> {
         let Load::Steps(workload) = &case.load else { return Ok(None) };
         let is_random = match workload.operation {

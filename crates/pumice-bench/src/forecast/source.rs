@@ -1,62 +1,62 @@
-//! A workload by its name or file: an operation, a preset, a fio job or a trace.
+//! Workloads by name or file: an operation, a preset, a fio job or a trace.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::super::preset::{Changes, PRESETS, Preset};
-use super::super::workload::{Flush, Operation, Pattern, Workload};
 use super::job::{Job, JobFile};
+use crate::error::{Error, Result};
+use crate::workload::{Changes, PRESETS, Preset};
+use crate::workload::{Flush, Operation, Pattern, Workload};
 use pumice_drive::base::near::nearest;
 use pumice_drive::base::units::{format_size, format_size_exact};
-use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_sim::trace::{Format, Options as TraceOptions};
 
 /// A span is a multiple of it.
 const BLOCK_BYTES: u64 = pumice_drive::base::units::BLOCK_BYTES as u64;
 
-/// Bytes of the beginning of a file by which it is known.
+/// Bytes at the beginning of a file that identify its format.
 const BEGINNING_BYTES: u64 = 64 << 10;
 
-/// Requests in flight of an operation that is named without a depth: those of NCQ.
+/// Default requests in flight of an operation: those of NCQ.
 const DEPTH: u32 = 32;
 
-/// Seconds of an operation that only reads.
+/// Default duration of an operation that only reads, in seconds.
 const SECONDS: f64 = 10.0;
 
-/// Something that a drive is to do.
+/// A workload or trace with a name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
-    /// What it is called.
+    /// Name.
     pub name: String,
-    /// What it is.
+    /// Workload or trace.
     pub load: Load,
 }
 
-/// What a host does.
+/// Activity of a host.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Load {
     /// A workload that was checked.
     Steps(Workload),
-    /// What somebody recorded.
+    /// A recorded trace.
     Trace(TraceLoad),
 }
 
 /// A trace, and how it is read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceLoad {
-    /// Its file.
+    /// The file.
     pub path: PathBuf,
     /// See [`TraceOptions`].
     pub options: TraceOptions,
-    /// Whether requests beyond the drive go to a place in it.
+    /// Whether requests beyond the drive are mapped into it.
     pub folds: bool,
 }
 
-/// What a command line says of a workload beside its name.
+/// Changes of a workload from a command line.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
-    /// What it changes of a preset or an operation.
+    /// Changes of a preset or an operation.
     pub changes: Changes,
     /// How a trace is read.
     pub trace: TraceOptions,
@@ -65,8 +65,8 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// The same for a drive of `size_bytes` that is simulated by one of `simulated_bytes`: a span
-    /// is the same part of it.
+    /// Returns the same for a drive of `size_bytes` that is simulated by one of `simulated_bytes`:
+    /// a span keeps its share of the drive.
     ///
     /// # Errors
     /// The span is larger than the drive.
@@ -85,10 +85,10 @@ impl Asked {
     }
 }
 
-/// A workload that was found, before it is fitted to a drive.
+/// A workload before it is fitted to a drive.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// A preset, as it is known.
+    /// A preset.
     Preset(Box<Preset>),
     /// One operation.
     Operation(Operation),
@@ -99,14 +99,14 @@ pub enum Source {
 }
 
 fn invalid(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidInput, what.into())
+    Error::invalid(what.into())
 }
 
 impl Source {
-    /// Finds a workload, with remarks on what of it is not simulated.
+    /// Finds a workload; returns it with remarks on options that are not simulated.
     ///
     /// # Errors
-    /// `NotFound` with what may have been meant; `InvalidInput` for a file that is none of these.
+    /// [`Error::NotFound`] with a suggestion; [`Error::Invalid`] for a file of unknown format.
     pub fn find(name: &str, asked: &Asked) -> Result<(Self, Vec<String>)> {
         if PRESETS.iter().any(|(known, _)| *known == name) {
             return Ok((Self::Preset(Box::new(Preset::load(name)?)), Vec::new()));
@@ -116,7 +116,7 @@ impl Source {
         }
         let path = Path::new(name);
         if !path.exists() {
-            return Err(Error::new(ErrorKind::NotFound, not_found(name)));
+            return Err(Error::NotFound(not_found(name)));
         }
         if path.extension().is_some_and(|ending| ending == "toml") {
             return Ok((Self::Preset(Box::new(Preset::load(name)?)), Vec::new()));
@@ -124,7 +124,7 @@ impl Source {
         let mut beginning = Vec::new();
         File::open(path)
             .and_then(|file| file.take(BEGINNING_BYTES).read_to_end(&mut beginning))
-            .map_err(|error| Error::os(format!("cannot read {name}"), error))?;
+            .map_err(|error| Error::io(format!("cannot read {name}"), error))?;
         let trace = TraceLoad { path: path.into(), options: asked.trace, folds: asked.folds };
         if asked.trace.format.or_else(|| Format::detect(&beginning)).is_some() {
             return Ok((Self::Trace(trace), Vec::new()));
@@ -134,12 +134,12 @@ impl Source {
             return Ok((Self::Jobs(jobs), remarks));
         }
         let formats = Format::ALL.map(Format::name).join(", ");
-        let what = "is neither a preset (*.toml) nor a fio job nor a trace: give --format";
+        let what = "is neither a preset (*.toml) nor a fio job nor a trace: specify --format";
         Err(invalid(format!("{name} {what} ({formats})")))
     }
 
-    /// Whether it says where its requests go by the size of the drive, so that a smaller drive is
-    /// as good: not a trace, nor jobs with a size or place of their own.
+    /// Returns whether the addresses scale with the size of the drive, so that a smaller drive can
+    /// replace it: not for traces, nor for jobs with a size or offset.
     pub fn is_relative(&self) -> bool {
         match self {
             Self::Preset(_) | Self::Operation(_) => true,
@@ -150,10 +150,10 @@ impl Source {
         }
     }
 
-    /// What is to be done on a drive of this size.
+    /// Returns the cases for a drive of this size.
     ///
     /// # Errors
-    /// It does not fit the drive.
+    /// A workload does not fit the drive.
     pub fn cases(&self, size_bytes: u64, asked: &Asked) -> Result<Vec<Case>> {
         let changes = &asked.changes;
         if let Some(span) = changes.span_bytes.filter(|span| *span > size_bytes) {
@@ -168,20 +168,19 @@ impl Source {
             Self::Jobs(jobs) => {
                 let case = |job: &Job| {
                     let end = job.workload.end_bytes();
-                    let workload = match job.size_bytes {
-                        Some(_) if end > size_bytes => {
-                            return Err(beyond(&format!("job '{}'", job.name), end, size_bytes));
-                        }
-                        Some(_) => job.workload.clone(),
-                        None => whole(job.workload.clone(), size_bytes),
-                    };
-                    case(job.name.clone(), workload)
+                    if job.size_bytes.is_none() {
+                        return case(job.name.clone(), whole(job.workload.clone(), size_bytes));
+                    }
+                    if end > size_bytes {
+                        return Err(beyond(&format!("job '{}'", job.name), end, size_bytes));
+                    }
+                    case(job.name.clone(), job.workload.clone())
                 };
                 jobs.iter().map(case).collect()
             }
             Self::Operation(operation) => {
                 if operation.is_stdio() {
-                    let what = "goes through a buffer of the host, which no forecast has";
+                    let what = "uses a buffer of the host, which forecasts do not simulate";
                     return Err(invalid(format!("{} {what}", operation.name())));
                 }
                 let is_random = operation.is_timed();
@@ -219,22 +218,22 @@ impl Source {
 }
 
 fn case(name: String, workload: Workload) -> Result<Case> {
-    let named = |error: Error| Error::new(error.kind(), name.clone()).caused_by(error);
+    let named = |error: Error| error.context(name.clone());
     workload.check().map_err(named)?;
     Ok(Case { name, load: Load::Steps(workload) })
 }
 
 fn beyond(what: &str, end_bytes: u64, size_bytes: u64) -> Error {
     let (end, size) = (format_size(end_bytes), format_size(size_bytes));
-    invalid(format!("{what} of {end} goes beyond the drive of {size}: make it smaller"))
+    invalid(format!("{what} of {end} extends beyond the drive of {size}: reduce it"))
 }
 
-/// The workload over the whole drive.
+/// Returns the workload over the whole drive.
 fn whole(workload: Workload, size_bytes: u64) -> Workload {
     fitted(Workload { span_bytes: size_bytes, ..workload }, size_bytes)
 }
 
-/// The workload with a span of whole records that ends with the drive.
+/// Returns the workload with a span of whole records that ends at or before the end of the drive.
 fn fitted(mut workload: Workload, size_bytes: u64) -> Workload {
     let left = size_bytes.saturating_sub(workload.shift_bytes);
     let record = workload.record_bytes.max(1);
@@ -242,7 +241,7 @@ fn fitted(mut workload: Workload, size_bytes: u64) -> Workload {
     workload
 }
 
-/// What a workload of no name is called.
+/// Returns the name of a workload without a name.
 pub(super) fn described(workload: &Workload) -> String {
     let mut name = workload.operation.name().replace('-', " ");
     if workload.operation == Operation::Mixed {
@@ -272,7 +271,7 @@ fn not_found(name: &str) -> String {
     let operations: Vec<&str> =
         Operation::ALL.into_iter().filter(|it| !it.is_stdio()).map(Operation::name).collect();
     format!(
-        "no workload or file is called {name}{hint} Presets: {}; operations: {}",
+        "no workload or file with the name {name}{hint} Presets: {}; operations: {}",
         presets.join(", "),
         operations.join(", ")
     )

@@ -6,10 +6,10 @@ use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 
-use super::super::payload::Saving;
-use super::super::preset::Changes;
 use super::*;
-use pumice_drive::base::Error;
+use crate::error::Error;
+use crate::payload::Saving;
+use crate::workload::Changes;
 
 /// 256 MiB, on four dies with a quarter more flash, in segments of 256 blocks.
 const PROFILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/forecast/samples/small.toml");
@@ -20,7 +20,7 @@ struct Nobody;
 
 impl Watch for Nobody {
     fn begins(&self, _simulation: usize, _what: String, _requests: u64) {}
-    fn goes_on(&self, _simulation: usize, _requests: u64) {}
+    fn advances(&self, _simulation: usize, _requests: u64) {}
 }
 
 static GO_ON: AtomicBool = AtomicBool::new(false);
@@ -34,17 +34,18 @@ fn saved(percent: f64) -> Data {
 }
 
 /// What an operation, a preset or a file comes to.
-fn made(workload: &str, data: &Data, asked: &Asked, options: &Options) -> Result<Forecast> {
+fn made(workload: &str, data: &Data, asked: &Asked, options: &ForecastOptions) -> Result<Forecast> {
     let profile = profile();
     let size_bytes = spec_of(&profile, data, options)?.size_bytes();
     let (source, _) = Source::find(workload, asked)?;
     let cases = source.cases(size_bytes, asked)?;
-    let made = forecast(&profile, data, &cases, options, &Nobody, &GO_ON)?;
+    let made =
+        forecast(Scenario { profile: &profile, cases: &cases, options }, data, &Nobody, &GO_ON)?;
     Ok(made.expect("nobody stopped it"))
 }
 
 fn simple(workload: &str, data: &Data) -> Test {
-    let made = made(workload, data, &Asked::default(), &Options::default()).unwrap();
+    let made = made(workload, data, &Asked::default(), &ForecastOptions::default()).unwrap();
     made.tests.into_iter().next().unwrap()
 }
 
@@ -127,7 +128,7 @@ fn the_same_seed_gives_the_same_and_states_differ() {
         ..Asked::default()
     };
     let with = |seed, state| {
-        let options = Options { seed, state, ..Options::default() };
+        let options = ForecastOptions { seed, state, ..ForecastOptions::default() };
         made("random-write", &data, &asked, &options).unwrap()
     };
     let one = with(1, State::Filled);
@@ -148,7 +149,7 @@ fn reads_take_what_a_page_takes() {
         changes: Changes { depth: Some(1), seconds: Some(0.5), ..Changes::default() },
         ..Asked::default()
     };
-    let made = made("random-read", &saved(50.0), &asked, &Options::default()).unwrap();
+    let made = made("random-read", &saved(50.0), &asked, &ForecastOptions::default()).unwrap();
     let plain = made.tests[0].uncompressed.as_ref().unwrap();
     // Command, processor, tR, a page on the flash's bus, a block on the wire.
     let expected = 1_000.0 + 5_000.0 + 50_000.0 + 81_920.0 + 20_480.0;
@@ -163,7 +164,7 @@ fn reads_take_what_a_page_takes() {
 
 #[test]
 fn years_are_at_what_is_written_a_day() {
-    let options = Options { bytes_per_day: Some(1e9), ..Options::default() };
+    let options = ForecastOptions { bytes_per_day: Some(1e9), ..ForecastOptions::default() };
     let made = made("rewrite", &saved(0.0), &Asked::default(), &options).unwrap();
     let endurance = made.tests[0].drive.endurance.unwrap();
     assert!((endurance.years.unwrap() / (endurance.host_bytes / 1e9 / 365.25) - 1.0).abs() < 1e-9);
@@ -184,7 +185,7 @@ fn trace(folder: &Path, lines: u64) -> String {
 fn a_trace_keeps_its_times() {
     let folder = tempfile::tempdir().unwrap();
     let path = trace(folder.path(), 4000);
-    let options = Options { state: State::Filled, ..Options::default() };
+    let options = ForecastOptions { state: State::Filled, ..ForecastOptions::default() };
     let found = made(&path, &saved(50.0), &Asked::default(), &options).unwrap();
     let figures = &found.tests[0].drive;
     assert!(
@@ -196,7 +197,7 @@ fn a_trace_keeps_its_times() {
     assert_eq!(figures.host_bytes, 3000 * 4096);
     assert!((figures.all.iops / 4000.0 - 1.0).abs() < 0.02 && figures.late_ns < 1_000_000);
     // Played again and again until it is steady.
-    let steady = made(&path, &saved(50.0), &Asked::default(), &Options::default()).unwrap();
+    let steady = made(&path, &saved(50.0), &Asked::default(), &ForecastOptions::default()).unwrap();
     assert!(steady.tests[0].drive.preconditioning.rounds > 0);
     assert_eq!(steady.tests[0].drive.host_bytes, 3000 * 4096);
 }
@@ -209,7 +210,7 @@ fn what_goes_beyond_the_drive_is_refused_or_folded() {
     let text = line(0) + &line((1 << 30) + 4096) + "broken\n" + &line(SIZE - 4096);
     fs::write(&path, text).unwrap();
     let path = path.display().to_string();
-    let options = Options { state: State::New, ..Options::default() };
+    let options = ForecastOptions { state: State::New, ..ForecastOptions::default() };
     let with = |folds, skips_bad| {
         let mut asked = Asked { folds, ..Asked::default() };
         asked.trace.skips_bad = skips_bad;
@@ -222,7 +223,7 @@ fn what_goes_beyond_the_drive_is_refused_or_folded() {
     assert!(broken.contains("line 3"), "{broken}");
     let folded = with(true, true).unwrap();
     assert_eq!(folded.tests[0].drive.host_bytes, 3 * 8192);
-    assert!(folded.remarks[0].contains("not be read: 1"), "{:?}", folded.remarks);
+    assert!(folded.remarks[0].contains("malformed lines: 1"), "{:?}", folded.remarks);
     let asked = Asked {
         changes: Changes { span_bytes: Some(1 << 30), ..Changes::default() },
         ..Asked::default()
@@ -233,7 +234,7 @@ fn what_goes_beyond_the_drive_is_refused_or_folded() {
 
 #[test]
 fn presets_and_jobs_become_cases() {
-    for (name, _) in super::super::preset::PRESETS {
+    for (name, _) in crate::workload::PRESETS {
         let (source, _) = Source::find(name, &Asked::default()).unwrap();
         let cases = source.cases(SIZE, &Asked::default()).expect(name);
         for case in cases {
@@ -267,15 +268,22 @@ fn what_does_not_compress_is_simulated_once() {
         fn begins(&self, _simulation: usize, what: String, _requests: u64) {
             self.0.lock().unwrap().push(what);
         }
-        fn goes_on(&self, _simulation: usize, _requests: u64) {}
+        fn advances(&self, _simulation: usize, _requests: u64) {}
     }
-    let (all, options) = ([saved(50.0), saved(40.0)], Options::default());
-    let cases = Source::Operation(super::super::workload::Operation::RandomWrite)
+    let (all, options) = ([saved(50.0), saved(40.0)], ForecastOptions::default());
+    let cases = Source::Operation(crate::workload::Operation::RandomWrite)
         .cases(SIZE, &Asked::default())
         .unwrap();
     let heard = |all: &[Data]| {
         let heard = Heard::default();
-        let made = forecasts(&profile(), all, &cases, &options, &heard, &GO_ON).unwrap().unwrap();
+        let made = forecasts(
+            Scenario { profile: &profile(), cases: &cases, options: &options },
+            all,
+            &heard,
+            &GO_ON,
+        )
+        .unwrap()
+        .unwrap();
         let plain = |what: &&String| what.starts_with("without compression");
         let count = heard.0.lock().unwrap().iter().filter(plain).count();
         (made, count)
@@ -293,14 +301,20 @@ fn what_does_not_compress_is_simulated_once() {
 
 #[test]
 fn a_stop_ends_it_and_reports_hold_all_figures() {
-    let cases = Source::Operation(super::super::workload::Operation::RandomWrite)
+    let cases = Source::Operation(crate::workload::Operation::RandomWrite)
         .cases(SIZE, &Asked::default())
         .unwrap();
     let stop = AtomicBool::new(true);
-    let options = Options { state: State::New, ..Options::default() };
-    let none = forecast(&profile(), &saved(0.0), &cases, &options, &Nobody, &stop).unwrap();
+    let options = ForecastOptions { state: State::New, ..ForecastOptions::default() };
+    let none = forecast(
+        Scenario { profile: &profile(), cases: &cases, options: &options },
+        &saved(0.0),
+        &Nobody,
+        &stop,
+    )
+    .unwrap();
     assert!(none.is_none());
-    let made = made("mixed", &saved(50.0), &Asked::default(), &Options::default()).unwrap();
+    let made = made("mixed", &saved(50.0), &Asked::default(), &ForecastOptions::default()).unwrap();
     let text = made.summary().to_text();
     for word in ["write amplification", "by formula", "99.9 %", "endurance", "50.0 % saved"] {
         assert!(text.contains(word), "{word} in\n{text}");
@@ -315,7 +329,7 @@ fn a_stop_ends_it_and_reports_hold_all_figures() {
 #[test]
 fn a_scaled_drive_stands_for_the_whole_one_and_says_so() {
     let profile = profile();
-    let options = |scaled_bytes| Options { scaled_bytes, ..Options::default() };
+    let options = |scaled_bytes| ForecastOptions { scaled_bytes, ..ForecastOptions::default() };
     let with = |scaled| made("random-write", &saved(50.0), &Asked::default(), &options(scaled));
     let (whole, small) = (with(None).unwrap(), with(Some(128 << 20)).unwrap());
     assert_eq!((whole.size_bytes, small.size_bytes), (SIZE, SIZE));
@@ -364,19 +378,21 @@ fn what_has_places_of_its_own_is_not_scaled() {
 }
 
 /// A grid of random writes, and what it was made from.
-fn small_grid(over: &[f64], saved_percent: &[f64]) -> (Vec<Place>, Grid) {
-    let (profile, options) = (profile(), Options::default());
+fn small_grid(over: &[f64], saved_percent: &[f64]) -> (Vec<GridCell>, Grid) {
+    let (profile, options) = (profile(), ForecastOptions::default());
     let place = |(&over, &percent): (&f64, &f64)| {
         let (data, over_provisioning_percent) = (saved(percent), Some(over));
-        let options = Options { over_provisioning_percent, ..options.clone() };
+        let options = ForecastOptions { over_provisioning_percent, ..options.clone() };
         let size_bytes = size_bytes(&profile, &data, &options).unwrap();
         let source = Source::find("random-write", &Asked::default()).unwrap().0;
         let cases = source.cases(size_bytes, &Asked::default()).unwrap();
-        Place { over_provisioning_percent, data, cases }
+        GridCell { over_provisioning_percent, data, cases }
     };
     let pairs = over.iter().flat_map(|over| saved_percent.iter().map(move |it| (over, it)));
-    let places: Vec<Place> = pairs.map(place).collect();
-    let made = grid(&profile, &places, saved_percent.len(), &options, &Nobody, &GO_ON).unwrap();
+    let places: Vec<GridCell> = pairs.map(place).collect();
+    let (profile, options, columns) = (&profile, &options, saved_percent.len());
+    let spec = GridSpec { profile, options, cells: &places, columns };
+    let made = grid(spec, &Nobody, &GO_ON).unwrap();
     (places, made.expect("nobody stopped it"))
 }
 
@@ -396,8 +412,14 @@ fn a_grid_is_the_forecasts_of_its_places() {
         assert!((size / (first.size_bytes as f64 * 1.12) - 1.0).abs() < 1e-3, "the same flash");
     }
     let alone = {
-        let options = Options { over_provisioning_percent: Some(28.0), ..Options::default() };
-        forecast(&profile(), &places[3].data, &places[3].cases, &options, &Nobody, &GO_ON)
+        let options =
+            ForecastOptions { over_provisioning_percent: Some(28.0), ..ForecastOptions::default() };
+        forecast(
+            Scenario { profile: &profile(), cases: &places[3].cases, options: &options },
+            &places[3].data,
+            &Nobody,
+            &GO_ON,
+        )
     };
     let alone = alone.unwrap().unwrap();
     assert_eq!(alone.tests[0].drive, grid.forecasts[3].tests[0].drive);
@@ -450,7 +472,7 @@ fn reports_of_a_grid_have_every_figure_at_its_place() {
 #[test]
 fn a_block_mapped_drive_has_its_merges_told() {
     let profile = Profile::find("jmicron-jmf602b").unwrap();
-    let options = Options::default();
+    let options = ForecastOptions::default();
     let size_bytes = spec_of(&profile, &Data::none(), &options).unwrap().size_bytes();
     let of = |operation: &str, span: u64| {
         let asked = Asked {
@@ -458,7 +480,12 @@ fn a_block_mapped_drive_has_its_merges_told() {
             ..Asked::default()
         };
         let cases = Source::find(operation, &asked).unwrap().0.cases(size_bytes, &asked).unwrap();
-        let made = forecast(&profile, &Data::none(), &cases, &options, &Nobody, &GO_ON);
+        let made = forecast(
+            Scenario { profile: &profile, cases: &cases, options: &options },
+            &Data::none(),
+            &Nobody,
+            &GO_ON,
+        );
         made.unwrap().unwrap().tests.remove(0).drive
     };
     let random = of("random-write", 64 << 20);
@@ -476,14 +503,14 @@ fn a_block_mapped_drive_has_its_merges_told() {
     let of_ordered = amplification(&ordered);
     assert!(of_ordered.all < 1.3 && ordered.writes.mb_per_s > 10.0, "{of_ordered:?}");
     assert!(ordered.endurance.unwrap().host_bytes > 40.0 * endurance);
-    let scaled = Options { scaled_bytes: Some(1 << 30), ..options.clone() };
+    let scaled = ForecastOptions { scaled_bytes: Some(1 << 30), ..options.clone() };
     let refused = spec_of(&profile, &Data::none(), &scaled).unwrap_err().to_string();
-    assert!(refused.contains("--scaled is for a \"log\" only"), "{refused}");
+    assert!(refused.contains("--scaled is for profiles of kind \"log\" only"), "{refused}");
 }
 
 #[test]
 fn a_disk_has_no_endurance_rather_than_none_left() {
-    let (profile, options) = (Profile::find("hdd-2010").unwrap(), Options::default());
+    let (profile, options) = (Profile::find("hdd-2010").unwrap(), ForecastOptions::default());
     let size_bytes = spec_of(&profile, &Data::none(), &options).unwrap().size_bytes();
     let asked = Asked {
         changes: Changes { depth: Some(1), seconds: Some(2.0), ..Changes::default() },
@@ -491,7 +518,14 @@ fn a_disk_has_no_endurance_rather_than_none_left() {
     };
     let cases = Source::find("random-read", &asked).unwrap().0.cases(size_bytes, &asked).unwrap();
     let data = saved(50.0);
-    let made = forecast(&profile, &data, &cases, &options, &Nobody, &GO_ON).unwrap().unwrap();
+    let made = forecast(
+        Scenario { profile: &profile, cases: &cases, options: &options },
+        &data,
+        &Nobody,
+        &GO_ON,
+    )
+    .unwrap()
+    .unwrap();
     let figures = &made.tests[0].drive;
     assert!(made.tests[0].uncompressed.is_none() && figures.preconditioning.filled_bytes == 0);
     // A seek and half a turn.
@@ -502,7 +536,14 @@ fn a_disk_has_no_endurance_rather_than_none_left() {
         ..Asked::default()
     };
     let cases = Source::find("random-write", &asked).unwrap().0.cases(size_bytes, &asked).unwrap();
-    let made = forecast(&profile, &data, &cases, &options, &Nobody, &GO_ON).unwrap().unwrap();
+    let made = forecast(
+        Scenario { profile: &profile, cases: &cases, options: &options },
+        &data,
+        &Nobody,
+        &GO_ON,
+    )
+    .unwrap()
+    .unwrap();
     let figures = &made.tests[0].drive;
     assert_eq!(figures.write_latency.unwrap().count, 20_000, "not all of the span");
     assert!(figures.write_amplification.is_none() && figures.wear.is_none());

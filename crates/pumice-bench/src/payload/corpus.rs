@@ -1,8 +1,8 @@
 //! Profiles of files, folders and devices.
 //!
-//! Files are put one behind the other in the order of their names, each filled up with zeroes to a
-//! whole unit, as a file system lays them out. Links are not followed. All of it is read, for the
-//! duplicates; evenly spaced windows of it are measured.
+//! Files are concatenated in the order of their names. Each file is padded with zeroes to a whole
+//! unit, as a file system lays it out. Links are not followed. All data is read to find duplicates;
+//! evenly spaced windows of it are measured.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -11,19 +11,20 @@ use std::path::{Path, PathBuf};
 use super::pool::WINDOW_BYTES;
 use super::profile::{PROFILE_WINDOWS_MAX, Profile, Profiling, UNIT_BYTES};
 use super::repeats::Repeats;
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
-/// Different units remembered at most, in about 32 MiB.
+/// Maximum number of distinct units remembered, in about 32 MiB.
 const UNITS_REMEMBERED_MAX: usize = 1 << 20;
 
-/// Files of a folder at most.
+/// Maximum number of files in a folder.
 const FILES_MAX: usize = 10_000_000;
 
 impl Profile {
     /// Measures a file, all files below a folder, or a block device.
     ///
     /// # Errors
-    /// It cannot be read, or holds less than one window (64 KiB): `InvalidInput`.
+    /// [`Error::Io`] if it cannot be read; [`Error::Invalid`] if it holds less than one window (64
+    /// KiB).
     pub fn of_path(path: &Path) -> Result<Self> {
         let mut files = Vec::new();
         find_files(path, &mut files)?;
@@ -33,21 +34,22 @@ impl Profile {
             measuring.read(path, *bytes)?;
         }
         measuring.finish().ok_or_else(|| {
-            let what = format!("{} holds less than 64 KiB: too little to profile", path.display());
-            Error::new(ErrorKind::InvalidInput, what)
+            let what =
+                format!("{} holds less than 64 KiB: too little for a profile", path.display());
+            Error::invalid(what)
         })
     }
 }
 
 fn cannot_read(path: &Path, error: std::io::Error) -> Error {
-    Error::os(format!("cannot read {}", path.display()), error)
+    Error::io(format!("cannot read {}", path.display()), error)
 }
 
-/// Regular files at or below `path` with their lengths, in the order of their names.
+/// Returns the regular files at or below `path` with their lengths, in the order of their names.
 fn find_files(path: &Path, files: &mut Vec<(PathBuf, u64)>) -> Result<()> {
     let metadata = fs::metadata(path).map_err(|error| cannot_read(path, error))?;
     if !metadata.is_dir() {
-        // A device has no length of its own.
+        // A device has no length in its metadata.
         let length = File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
         files.push((path.into(), length.map_err(|error| cannot_read(path, error))?));
         return Ok(());
@@ -66,14 +68,14 @@ fn find_files(path: &Path, files: &mut Vec<(PathBuf, u64)>) -> Result<()> {
         }
         if files.len() > FILES_MAX {
             let what = format!("{} has more than {FILES_MAX} files", path.display());
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            return Err(Error::invalid(what));
         }
     }
     files.sort();
     Ok(())
 }
 
-/// A profile in the making.
+/// A profile under construction.
 struct Measuring {
     window: Vec<u8>,
     profiling: Profiling,
@@ -93,7 +95,7 @@ impl Measuring {
         }
     }
 
-    /// Takes `bytes` of a file; what is missing by now counts as zeroes.
+    /// Adds `bytes` of a file. Bytes that the file no longer has count as zeroes.
     fn read(&mut self, path: &Path, bytes: u64) -> Result<()> {
         let mut file = File::open(path).map_err(|error| cannot_read(path, error))?;
         let mut left = bytes;
@@ -116,7 +118,7 @@ impl Measuring {
         for unit in self.window.chunks(UNIT_BYTES) {
             self.repeats.add(unit);
         }
-        // The windows whose number crosses a multiple of total / max.
+        // Measures the windows whose number crosses a multiple of total / max.
         let share = |read: u64| read * PROFILE_WINDOWS_MAX as u64 / self.windows_total.max(1);
         let all = self.windows_total <= PROFILE_WINDOWS_MAX as u64;
         if all || share(self.windows_read + 1) > share(self.windows_read) {

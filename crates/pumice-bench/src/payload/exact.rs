@@ -1,26 +1,27 @@
-//! Units of which each saves what was asked: fresh bytes, then zeroes.
+//! Units that all have the requested saving: fresh bytes followed by zeroes.
 //!
-//! How many fresh bytes it takes depends on the codec's overhead, so it is measured, not computed.
+//! The number of fresh bytes depends on the codec's overhead, so it is measured rather than
+//! computed.
 
 use super::measure::Meter;
 use super::pool::{Pool, WINDOW_BYTES};
 use super::saving::Saving;
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use pumice_drive::codec::Codec;
 
-/// Fresh bytes of a unit at least: enough that no two units of a drive are alike.
+/// Minimum number of fresh bytes in a unit: enough that no two units of a drive are equal.
 const FRESH_BYTES_MIN: usize = 16;
 
-/// Units compressed for each trial. What fresh bytes save is nearly the same for all.
+/// Units compressed in each trial. Equal numbers of fresh bytes save nearly the same in all units.
 const TRIAL_UNITS: usize = 8;
 
-/// Points by which the best trial may miss what was asked.
+/// Maximum deviation of the best trial from the requested saving, in percentage points.
 const MISS_POINTS_MAX: f64 = 0.5;
 
-/// The fresh bytes with which a unit of `unit_bytes` comes nearest to `saved`.
+/// Returns the number of fresh bytes with which a unit of `unit_bytes` comes nearest to `saved`.
 ///
 /// # Errors
-/// No unit that is not the same as another saves so much with this codec: `InvalidInput`.
+/// [`Error::Invalid`] if distinct units cannot save that much with this codec.
 pub(super) fn fresh_bytes(
     pool: &Pool,
     saved: Saving,
@@ -32,12 +33,12 @@ pub(super) fn fresh_bytes(
         let mut meter = Meter::new(codec);
         for (index, unit) in trial.chunks_mut(unit_bytes).enumerate() {
             let offset = index * unit_bytes % WINDOW_BYTES;
-            fill(pool, fresh, Place { base: 0, window: 0, offset }, unit);
+            fill(pool, fresh, PoolPosition { base: 0, window: 0, offset }, unit);
         }
         meter.add_chunks(&trial, unit_bytes);
         meter.tally().saved()
     };
-    // The more fresh bytes, the less is saved.
+    // More fresh bytes save less.
     let (mut low, mut high) = (FRESH_BYTES_MIN, unit_bytes);
     while low < high {
         let middle = (low + high) / 2;
@@ -53,30 +54,27 @@ pub(super) fn fresh_bytes(
     if points > MISS_POINTS_MAX {
         let asked = saved.percent();
         let best = saved_with(FRESH_BYTES_MIN).percent();
-        return Err(Error::new(
-            ErrorKind::InvalidInput,
-            format!(
-                "cannot save {asked:.2} %: units of {unit_bytes} bytes that all differ save at \
+        return Err(Error::invalid(format!(
+            "cannot save {asked:.2} %: units of {unit_bytes} bytes that all differ save at \
                  most {best:.2} % with {codec} (units of one byte repeated: kind byte:0)"
-            ),
-        ));
+        )));
     }
     Ok(fresh)
 }
 
-/// Where a unit's fresh bytes come from.
+/// Position of a unit's fresh bytes in the pool.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct PoolPosition {
     pub(super) base: u64,
     pub(super) window: u64,
     pub(super) offset: usize,
 }
 
-/// Fills `target` with the beginning of a unit.
+/// Fills `target` with the first bytes of a unit.
 #[inline]
-pub(super) fn fill(pool: &Pool, fresh: usize, place: Place, target: &mut [u8]) {
+pub(super) fn fill(pool: &Pool, fresh: usize, position: PoolPosition, target: &mut [u8]) {
     let fresh = fresh.min(target.len());
     let (literals, zeroes) = target.split_at_mut(fresh);
-    pool.fill(place.base, place.window, place.offset, literals);
+    pool.fill(position.base, position.window, position.offset, literals);
     zeroes.fill(0);
 }

@@ -1,16 +1,17 @@
-//! Records as IOzone wrote them with `-+w P -+y P -+C P`, for comparison with its old results.
+//! Records as IOzone wrote them with `-+w P -+y P -+C P`, for comparison with published results.
 //!
-//! A fraction P*P at the front of each record is one word repeated (the last P of it another
-//! word), the rest a buffer of random 31-bit numbers, the same for all records, XORed with one
-//! number that changes from record to record:
+//! The first P*P of each record repeats one word (the last P of that part another word). The
+//! remainder is a buffer of random 31-bit numbers, equal in all records, XORed with one number that
+//! changes from record to record:
 //!
 //! ```text
-//! up to about 3.42x:  words of 64 bits, of which the upper 33 are zero
-//! 3.489:              words of 32 bits; the second half of the rest stays zero
+//! up to about 3.42x:  words of 64 bits; the upper 33 bits are zero
+//! 3.489:              words of 32 bits; the second half of the remainder is zero
 //! ```
 //!
-//! So P is not what is saved: at 50 LZ4 saves 40 % of the first and 61 % of the second, and zstd:1
-//! 60 % and 62 %. The numbers themselves are this program's, not those of IOzone's generator.
+//! P is therefore not the saving: at P = 50, LZ4 saves 40 % of the first and 61 % of the second
+//! layout, and zstd:1 saves 60 % and 62 %. The random numbers come from this program's generator,
+//! not from IOzone's.
 
 use rand_xoshiro::rand_core::Rng;
 
@@ -18,19 +19,19 @@ use super::pool::{KEY_BYTES, copy_keyed, mix};
 use super::saving::Saving;
 use pumice_drive::base::seed::random;
 
-/// Which IOzone.
+/// Version of IOzone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IozoneLayout {
-    /// As 64-bit builds of 3.420 and its neighbours wrote.
+    /// As written by 64-bit builds of 3.420 and similar versions.
     V3420,
-    /// As 3.489 writes.
+    /// As written by 3.489.
     V3489,
 }
 
-/// What every record begins with.
+/// First word of every record.
 const CONSTANT: u32 = 0xDEAD_BEEF;
 
-/// Random 31-bit numbers: low bits of a word.
+/// Random 31-bit numbers: the low bits of a word.
 const NUMBER_MASK: u64 = (1 << 31) - 1;
 
 /// Records of one layout and percentage.
@@ -38,12 +39,12 @@ pub(super) struct Iozone {
     layout: IozoneLayout,
     constant_bytes: usize,
     first_constant_bytes: usize,
-    /// What is written of the rest; zeroes follow.
+    /// Non-zero bytes of the remainder; zeroes follow.
     rest: Vec<u8>,
 }
 
 impl Iozone {
-    /// Records of `record_bytes` with `percent` for all three options.
+    /// Returns records of `record_bytes` with `percent` for all three options.
     pub(super) fn new(
         layout: IozoneLayout,
         percent: Saving,
@@ -69,7 +70,7 @@ impl Iozone {
         Self { layout, constant_bytes, first_constant_bytes, rest }
     }
 
-    /// Fills `target` with the beginning of a record of a stream.
+    /// Fills `target` with the first bytes of a record of a stream.
     pub(super) fn fill(&self, base: u64, record: u64, target: &mut [u8]) {
         let first = u64::from(CONSTANT);
         let second = first ^ (mix(base) & NUMBER_MASK);
@@ -86,7 +87,7 @@ impl Iozone {
         unwritten.fill(0);
     }
 
-    /// Eight bytes of a word again and again.
+    /// Repeats the eight bytes of a word.
     fn repeated(&self, word: u64) -> u64 {
         match self.layout {
             IozoneLayout::V3420 => word,

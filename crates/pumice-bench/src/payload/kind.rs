@@ -1,4 +1,4 @@
-//! The names of kinds of data, as they stand on a command line and in a preset.
+//! Names of the kinds of data on the command line and in presets.
 
 use std::fmt;
 use std::fs::File;
@@ -8,17 +8,17 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::{IozoneLayout, Kind, PROFILE_FILE_BYTES_MAX, Profile, Saving};
+use crate::error::{Error, Result};
 use pumice_drive::base::near::nearest;
-use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// Bytes of a file that is replayed at most: it is kept in memory.
+/// Maximum size of a replayed file, in bytes: the file is kept in memory.
 const REPLAY_BYTES_MAX: u64 = 1 << 30;
 
 /// All names, for messages.
 const NAMES: [&str; 8] =
     ["random", "byte", "exact", "spread", "like", "replay", "iozone-3.420", "iozone-3.489"];
 
-/// A kind as it was named, before anything is read.
+/// A kind by name, before any file is read.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KindName {
     /// See [`Kind::Random`].
@@ -38,7 +38,7 @@ pub enum KindName {
 }
 
 fn invalid(what: String) -> Error {
-    Error::new(ErrorKind::InvalidInput, what)
+    Error::invalid(what)
 }
 
 impl FromStr for KindName {
@@ -59,12 +59,14 @@ impl FromStr for KindName {
         };
         match (plain, name, argument) {
             (Some(kind), _, None) => Ok(kind),
-            (Some(_), _, Some(_)) => Err(format!("'{name}' takes nothing behind a colon")),
+            (Some(_), _, Some(_)) => {
+                Err(format!("kind '{name}' takes no argument after the colon"))
+            }
             (_, "byte", Some(value)) => byte(value).map(Self::Byte),
-            (_, "byte", None) => Err("say which byte, like byte:0x00".into()),
+            (_, "byte", None) => Err("kind 'byte' needs a value, such as byte:0x00".into()),
             (_, "like", Some(path)) if !path.is_empty() => Ok(Self::Like(path.into())),
             (_, "replay", Some(path)) if !path.is_empty() => Ok(Self::Replay(path.into())),
-            (_, "like" | "replay", _) => Err(format!("say what, like {name}:PATH")),
+            (_, "like" | "replay", _) => Err(format!("kind '{name}' needs a path: {name}:PATH")),
             _ => Err(unknown(name)),
         }
     }
@@ -75,7 +77,7 @@ fn byte(text: &str) -> Result<u8, String> {
         Some(digits) => u8::from_str_radix(digits, 16),
         None => text.parse(),
     };
-    parsed.map_err(|_| format!("'{text}' is not a byte: give 0x00 to 0xff, or 0 to 255"))
+    parsed.map_err(|_| format!("invalid byte '{text}': expected 0x00 to 0xff, or 0 to 255"))
 }
 
 fn unknown(name: &str) -> String {
@@ -100,23 +102,23 @@ impl fmt::Display for KindName {
 }
 
 impl KindName {
-    /// Whether it saves what it is asked to save.
+    /// Returns whether the kind takes a requested saving.
     pub fn takes_saving(&self) -> bool {
         matches!(self, Self::Exact | Self::Spread | Self::Iozone(_))
     }
 
-    /// The kind, with the files that it needs read.
+    /// Returns the kind and reads the files that it needs.
     ///
     /// # Errors
-    /// `saved` is missing or has no place, or a file cannot be used.
+    /// `saved` is missing or not applicable, or a file cannot be read.
     pub fn load(&self, saved: Option<Saving>) -> Result<Kind> {
-        let needed = || saved.ok_or_else(|| invalid(format!("{self} needs --saved, like 50%")));
+        let needed = || saved.ok_or_else(|| invalid(format!("{self} needs --saved, such as 50%")));
         let kind = match self {
             Self::Exact => return Ok(Kind::Exact(needed()?)),
             Self::Spread => return Ok(Kind::Spread(needed()?)),
             Self::Iozone(layout) => return Ok(Kind::Iozone(*layout, needed()?)),
             _ if saved.is_some() => {
-                let what = format!("{self} saves what it saves: leave --saved out");
+                let what = format!("the saving of {self} is fixed: remove --saved");
                 return Err(invalid(what));
             }
             Self::Random => Kind::Random,
@@ -128,31 +130,30 @@ impl KindName {
     }
 }
 
-/// A saved profile, or that of the data itself.
+/// Returns a saved profile, or measures the profile of the data itself.
 fn profile(path: &Path) -> Result<Profile> {
-    let failed = |error| Error::os(format!("cannot read {}", path.display()), error);
+    let failed = |error| Error::io(format!("cannot read {}", path.display()), error);
     let metadata = std::fs::metadata(path).map_err(failed)?;
     if metadata.is_file() && metadata.len() <= PROFILE_FILE_BYTES_MAX {
         let text = std::fs::read(path).map_err(failed)?;
         let text = String::from_utf8_lossy(&text);
         if text.trim_start().starts_with("{") && text.contains("\"pumice_profile\"") {
-            return Profile::from_json(&text).map_err(|error| {
-                Error::new(error.kind(), path.display().to_string()).caused_by(error)
-            });
+            return Profile::from_json(&text)
+                .map_err(|error| error.context(path.display().to_string()));
         }
     }
     Profile::of_path(path)
 }
 
 fn replay(path: &Path) -> Result<Arc<[u8]>> {
-    let failed = |error| Error::os(format!("cannot read {}", path.display()), error);
+    let failed = |error| Error::io(format!("cannot read {}", path.display()), error);
     let file = File::open(path).map_err(failed)?;
     let mut bytes = Vec::new();
     file.take(REPLAY_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > REPLAY_BYTES_MAX {
         let path = path.display();
         return Err(invalid(format!(
-            "{path} is larger than the 1 GiB that is replayed from memory: use like:{path}"
+            "{path} is larger than 1 GiB, the limit for replay from memory: use like:{path}"
         )));
     }
     Ok(bytes.into())
@@ -191,7 +192,7 @@ mod tests {
             ("like", "like:PATH"),
             ("like:", "like:PATH"),
             ("replay", "replay:PATH"),
-            ("exact:5", "nothing behind a colon"),
+            ("exact:5", "no argument"),
         ] {
             let error = text.parse::<KindName>().unwrap_err();
             assert!(error.contains(hint), "{text}: {error}");

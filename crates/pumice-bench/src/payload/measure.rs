@@ -1,15 +1,15 @@
-//! What codecs make of data, chunk by chunk.
+//! Measures what codecs save, chunk by chunk.
 //!
-//! Packing rule: each chunk is compressed on its own, stored to the byte, and as it is where that
-//! is shorter. Headers of frames, rounding to sectors and a drive's threshold for what pays are not
-//! counted; they differ from drive to drive and are the drive's to report.
+//! Each chunk is compressed independently and stored to the byte, or uncompressed where that is
+//! shorter. Frame headers, rounding to sectors and a drive's compression threshold are not counted:
+//! they differ from drive to drive, and the drive reports them.
 
 use serde::{Deserialize, Serialize};
 
 use super::Saving;
 use pumice_drive::codec::{Codec, Engine};
 
-/// Compresses chunks with one codec and counts.
+/// Compresses chunks with one codec and counts bytes.
 pub struct Meter {
     engine: Engine,
     target: Vec<u8>,
@@ -27,17 +27,17 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Chunks counted.
+    /// Number of chunks.
     pub fn chunks(&self) -> u64 {
         self.chunks
     }
 
-    /// The saving over all bytes.
+    /// Returns the saving over all bytes.
     pub fn saved(&self) -> Saving {
         Saving::of(self.bytes, self.stored_bytes)
     }
 
-    /// Standard deviation of the saving between chunks, in percentage points.
+    /// Returns the standard deviation of the saving between chunks, in percentage points.
     pub fn deviation_points(&self) -> f64 {
         let mean = self.sum / self.chunks.max(1) as f64;
         let variance = self.sum_of_squares / self.chunks.max(1) as f64 - mean * mean;
@@ -46,12 +46,12 @@ impl Tally {
 }
 
 impl Meter {
-    /// A meter that has counted nothing yet.
+    /// Returns an empty meter.
     pub fn new(codec: Codec) -> Self {
         Self { engine: Engine::new(codec), target: Vec::new(), tally: Tally::default() }
     }
 
-    /// Compresses one chunk, counts it and gives what it saves.
+    /// Compresses and counts one chunk; returns its saving.
     pub fn add(&mut self, chunk: &[u8]) -> Saving {
         let stored = self.stored_bytes(chunk).min(chunk.len());
         let saving = Saving::of(chunk.len() as u64, stored as u64);
@@ -64,7 +64,7 @@ impl Meter {
         saving
     }
 
-    /// Cuts `data` into chunks of `chunk_bytes` (the last may be shorter) and adds them all.
+    /// Splits `data` into chunks of `chunk_bytes` (the last may be shorter) and adds them.
     ///
     /// # Panics
     /// If `chunk_bytes` is 0.
@@ -74,7 +74,7 @@ impl Meter {
         }
     }
 
-    /// What was counted so far.
+    /// Returns the totals so far.
     pub fn tally(&self) -> Tally {
         self.tally
     }
@@ -85,12 +85,13 @@ impl Meter {
             self.target.resize(room, 0);
         }
         let encoded = self.engine.encode(chunk, &mut self.target, room);
-        // Without an encoded form, which only a full target would cause, a chunk is stored.
+        // Without an encoded form, which only a full target would cause, a chunk counts as stored
+        // uncompressed.
         encoded.map_or(chunk.len(), |(_, bytes)| bytes)
     }
 }
 
-/// What `codec` saves of `data` in independent chunks of `chunk_bytes`.
+/// Returns what `codec` saves of `data` in independent chunks of `chunk_bytes`.
 ///
 /// # Panics
 /// If `chunk_bytes` is 0.
@@ -100,13 +101,13 @@ pub fn measure(data: &[u8], codec: Codec, chunk_bytes: usize) -> Saving {
     meter.tally().saved()
 }
 
-/// The codecs that a [`Survey`] measures with.
+/// The codecs of a [`Survey`].
 const SURVEY_CODECS: [Codec; 2] = [Codec::Lz4, Codec::Zstd { level: 1 }];
 
-/// The chunks that a [`Survey`] measures in.
+/// The chunk sizes of a [`Survey`].
 const SURVEY_CHUNK_BYTES: [usize; 3] = [4 << 10, 16 << 10, 64 << 10];
 
-/// Measures data with LZ4 and zstd:1 in chunks of 4, 16 and 64 KiB at once.
+/// Measures data with LZ4 and zstd:1 in chunks of 4, 16 and 64 KiB.
 pub struct Survey(Vec<(Codec, usize, Meter)>);
 
 /// One line of a survey.
@@ -114,14 +115,14 @@ pub struct Survey(Vec<(Codec, usize, Meter)>);
 pub struct Finding {
     /// The codec.
     pub codec: String,
-    /// Bytes of a chunk.
+    /// Chunk size in bytes.
     pub chunk_bytes: usize,
-    /// What it saves over all bytes.
+    /// Saving over all bytes.
     #[serde(flatten)]
     pub saved: Saving,
     /// Standard deviation between chunks, in percentage points.
     pub deviation_points: f64,
-    /// Chunks measured.
+    /// Number of chunks.
     pub chunks: u64,
 }
 
@@ -133,14 +134,14 @@ impl Default for Survey {
 }
 
 impl Survey {
-    /// Measures `data`, cut into chunks from its beginning.
+    /// Measures `data`, split into chunks from its first byte.
     pub fn add(&mut self, data: &[u8]) {
         for (_, chunk_bytes, meter) in &mut self.0 {
             meter.add_chunks(data, *chunk_bytes);
         }
     }
 
-    /// What was found, codec by codec, chunks from small to large.
+    /// Returns the findings, codec by codec, from small to large chunks.
     pub fn findings(&self) -> Vec<Finding> {
         let findings = self.0.iter().map(|(codec, chunk_bytes, meter)| Finding {
             codec: codec.to_string(),

@@ -1,21 +1,22 @@
-//! Data that saves as much space as was asked for.
+//! Data with a known compressibility.
 //!
-//! A [`Payload`] is a kind of data, made ready; a [`Stream`] is an endless sequence of its units
-//! (4 KiB, or the record size of a host that writes less). What a unit holds is a function of the
-//! payload's options, the number of the stream and the number of the unit, so data can be verified
-//! without being kept. What is fitted to codecs, above all spread and like data, may change with
-//! the version of this program.
+//! A [`Payload`] is a kind of data with its parameters; a [`Stream`] is an endless sequence of its
+//! units (4 KiB, or the record size of a host that writes smaller records). The content of a unit
+//! is a function of the payload's options, the stream number and the unit number, so data can be
+//! verified without being stored. Data that is fitted to codecs, above all spread and like data,
+//! may change between versions of this program.
 //!
-//! * `saving`: how much is saved, as a type.
-//! * `measure`: what codecs make of data.
+//! * `saving`: a saving as a type.
+//! * `measure`: what codecs save.
 //! * `pool`: fresh bytes at the speed of copying.
 //! * `exact`, `weave` with `texture`, `profile` and `spread`, `iozone`: the kinds.
-//! * `corpus`: profiles of files, folders and devices; `repeats`: what occurs more than once.
-//! * `kind`: the kinds' names.
+//! * `corpus`: profiles of files, folders and devices; `repeats`: data that occurs more than once.
+//! * `kind`: names of the kinds.
 //!
-//! No two units are alike unless duplicates or fills were asked for, or the data replayed has them.
-//! What is saved depends on the codec; all is calibrated when the payload is made, for LZ4 unless
-//! told otherwise. Encrypts nothing: an observer could tell the bytes from random ones.
+//! No two units are equal unless duplicates or fills were requested or the replayed data contains
+//! them. Savings depend on the codec; a payload is calibrated when it is created, for LZ4 by
+//! default. The data is not encrypted: an observer can distinguish it from random bytes. Uses only
+//! the codecs of the drive and this crate's error.
 
 mod corpus;
 mod exact;
@@ -32,7 +33,7 @@ mod weave;
 
 use std::sync::Arc;
 
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use pumice_drive::codec::Codec;
 
 pub use iozone::IozoneLayout;
@@ -42,69 +43,70 @@ pub use pool::WINDOW_BYTES;
 pub use profile::{PROFILE_FILE_BYTES_MAX, Profile, Profiling, UNIT_BYTES};
 pub use saving::Saving;
 
-/// Bytes of a record of IOzone at most; its own limit.
+/// Maximum record of IOzone in bytes; IOzone's own limit.
 pub const RECORD_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes of the shortest unit, a sector.
+/// Minimum unit in bytes, a sector.
 pub const UNIT_BYTES_MIN: usize = 512;
 
-/// Groups of units from a repetition back to what it repeats.
+/// Distances between a repetition and its original, in groups of units.
 const REPEAT_DISTANCES: [u64; 12] = [34, 55, 89, 144, 233, 377, 610, 987, 1597, 2584, 4181, 6765];
 
-/// Share of groups that repeat others at most.
+/// Maximum share of groups that repeat others.
 const REPEATED_MAX: f64 = 0.99;
 
-/// Trials to make the mean of spread data right; the third rarely changes anything.
+/// Trials to calibrate the mean of spread data; the third rarely changes anything.
 const SPREAD_TRIALS: usize = 4;
 
-/// Units measured in each of them: one in three of as many windows as a spread has.
+/// Units measured in each trial: one in three of as many windows as a spread has.
 const SPREAD_TRIAL_UNITS: u64 = 512 * 16;
 const SPREAD_TRIAL_STEP: usize = 3;
 
-/// Points of error with which the trials end.
+/// Error in percentage points at which the trials end.
 const SPREAD_MISS_POINTS: f64 = 0.1;
 
-/// What kind of data.
+/// Kind of data.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
-    /// Random bytes: nothing is saved.
+    /// Random bytes, which cannot be compressed.
     Random,
     /// One byte repeated.
     Byte(u8),
-    /// Every unit saves this much.
+    /// Every unit has this saving.
     Exact(Saving),
-    /// Units save this much on average in chunks of 4 KiB, and differ as those of real data do:
-    /// many hardly compress, zstd saves more than LZ4, and larger chunks more than smaller ones.
+    /// Units have this saving on average in chunks of 4 KiB and vary as units of real data do: many
+    /// hardly compress, zstd saves more than LZ4, and larger chunks save more than smaller ones.
     Spread(Saving),
-    /// Statistically like the data that a profile was made of, fills and duplicates included.
+    /// Statistically similar to profiled data, including fills and duplicates.
     Like(Profile),
-    /// These bytes again and again, from another place in each stream.
+    /// These bytes repeated, from a different offset in each stream.
     Replay(Arc<[u8]>),
-    /// As IOzone wrote with this percentage for `-+w`, `-+y` and `-+C`; units are its records.
+    /// Records as IOzone writes them with this percentage for `-+w`, `-+y` and `-+C`; each unit is
+    /// a record.
     Iozone(IozoneLayout, Saving),
 }
 
-/// What a payload is made of.
+/// Parameters of a payload.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
-    /// What kind of data.
+pub struct PayloadOptions {
+    /// Kind of data.
     pub kind: Kind,
     /// Payloads with different seeds have no units in common.
     pub seed: u64,
-    /// The share of units that repeat an earlier unit of the stream, below 100 %; up to 99 % of
-    /// those that are not fills. Units of spread and like data repeat by windows of 64 KiB, so that
-    /// chunks save what they did.
+    /// The share of units that repeat an earlier unit of the stream, below 100 %; at most 99 % of
+    /// units that are not fills. Units of spread and like data repeat in windows of 64 KiB, so that
+    /// chunks keep their savings.
     pub duplicates: Saving,
-    /// What exact and spread data are calibrated for.
+    /// The codec that exact and spread data are calibrated for.
     pub codec: Codec,
     /// Bytes of a unit: a power of two from 512 to 4096; up to 16 MiB for IOzone's records. Always
     /// 4096 for spread and like data.
     pub unit_bytes: usize,
 }
 
-impl Options {
-    /// Units of 4 KiB with seed 1, without duplicates, calibrated for LZ4; duplicates as its
-    /// profile has them for [`Kind::Like`].
+impl PayloadOptions {
+    /// Returns units of 4 KiB with seed 1, calibrated for LZ4, without duplicates; [`Kind::Like`]
+    /// has the duplicates of its profile.
     pub fn new(kind: Kind) -> Self {
         let duplicates = match &kind {
             Kind::Like(profile) => profile.duplicates(),
@@ -114,7 +116,7 @@ impl Options {
     }
 }
 
-/// Data of one kind, ready to be made. Cheap to clone; may be used by many threads.
+/// Data of one kind, ready to be generated. Cheap to clone; may be shared between threads.
 #[derive(Clone)]
 pub struct Payload(Arc<Shared>);
 
@@ -136,15 +138,15 @@ enum Source {
 }
 
 impl Payload {
-    /// Makes ready: draws what is random and calibrates. Takes some hundredths of a second and up
-    /// to 4 MiB of memory.
+    /// Prepares a payload: draws random numbers and calibrates. Takes some hundredths of a second
+    /// and up to 4 MiB of memory.
     ///
     /// # Errors
-    /// `InvalidInput`: sizes or shares out of range, nothing to replay, or a saving that the codec
-    /// cannot reach.
-    pub fn new(options: Options) -> Result<Self> {
+    /// [`Error::Invalid`] if a size or share is out of range, there is no data to replay, or the
+    /// codec cannot reach the saving.
+    pub fn new(options: PayloadOptions) -> Result<Self> {
         check(&options)?;
-        let Options { kind, seed, duplicates, codec, unit_bytes } = options;
+        let PayloadOptions { kind, seed, duplicates, codec, unit_bytes } = options;
         let mut group_units = 1;
         let source = match kind {
             Kind::Random => Source::Exact { pool: pool::Pool::new(seed), fresh_bytes: unit_bytes },
@@ -167,28 +169,28 @@ impl Payload {
                 Source::Iozone(iozone::Iozone::new(layout, percent, unit_bytes, seed))
             }
         };
-        // A window that is repeated has its share of fills, which are no duplicates.
+        // Only windows that are no fills can repeat.
         let fills = if let Source::Woven(weave) = &source { weave.fills() } else { 0.0 };
         let repeated = (duplicates.fraction() / (1.0 - fills).max(1e-9)).min(REPEATED_MAX);
         let repeats = (repeated * 2f64.powi(64)) as u64;
         Ok(Self(Arc::new(Shared { source, seed, repeats, group_units, unit_bytes })))
     }
 
-    /// A stream of units, like one thread's of a load. Streams of different numbers have no units
-    /// in common (except fills, and what is replayed).
+    /// Returns a stream of units, for example for one thread of a load. Streams with different
+    /// numbers have no units in common (except fills and replayed data).
     pub fn stream(&self, number: u64) -> Stream {
         let base = pool::mix(self.0.seed ^ pool::mix(number));
         Stream { shared: Arc::clone(&self.0), base, next: 0 }
     }
 
-    /// Bytes of a unit.
+    /// Returns the size of a unit in bytes.
     pub fn unit_bytes(&self) -> usize {
         self.0.unit_bytes
     }
 }
 
-fn check(options: &Options) -> Result<()> {
-    let wrong = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
+fn check(options: &PayloadOptions) -> Result<()> {
+    let wrong = |what: String| Err(Error::invalid(what));
     let unit_bytes = options.unit_bytes;
     let (largest, only) = match options.kind {
         Kind::Iozone(..) => (RECORD_BYTES_MAX, false),
@@ -203,16 +205,16 @@ fn check(options: &Options) -> Result<()> {
         ));
     }
     if options.duplicates.fraction() >= 1.0 {
-        return wrong("something must come first: duplicates have to be less than 100 %".into());
+        return wrong("duplicates must be less than 100 %: the first unit cannot be one".into());
     }
     match &options.kind {
-        Kind::Replay(bytes) if bytes.is_empty() => wrong("nothing to replay: no bytes".into()),
+        Kind::Replay(bytes) if bytes.is_empty() => wrong("the file to replay is empty".into()),
         _ => Ok(()),
     }
 }
 
-/// A spread whose mean with `codec` is right: the profile's is for LZ4, and no texture fits
-/// exactly, so what is asked of it is moved by what comes out wrong.
+/// Returns a spread with the right mean for `codec`. The profile is fitted for LZ4 and no texture
+/// fits exactly, so each trial corrects the requested saving by the measured error.
 fn calibrated_spread(saved: Saving, codec: Codec, seed: u64) -> weave::Weave {
     let mut wanted = saved;
     let mut best: Option<(f64, weave::Weave)> = None;
@@ -247,19 +249,19 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Fills `buffer` with the units that come next. A buffer that does not end with a unit gets
-    /// the beginning of its last one, the rest of which is skipped.
+    /// Fills `buffer` with the next units. If `buffer` ends within a unit, the rest of that unit is
+    /// skipped.
     pub fn fill(&mut self, buffer: &mut [u8]) {
         self.fill_at(self.next, buffer);
         self.next += buffer.len().div_ceil(self.shared.unit_bytes) as u64;
     }
 
-    /// The number of the unit that comes next, counted from 0.
+    /// Returns the number of the next unit, from 0.
     pub fn position(&self) -> u64 {
         self.next
     }
 
-    /// Fills `buffer` with the units from number `unit` on, wherever the stream is.
+    /// Fills `buffer` with the units from number `unit` on, independently of the stream's position.
     pub fn fill_at(&self, unit: u64, buffer: &mut [u8]) {
         for (number, target) in (unit..).zip(buffer.chunks_mut(self.shared.unit_bytes)) {
             self.fill_unit(self.origin(number), target);
@@ -274,8 +276,9 @@ impl Stream {
             Source::Exact { pool, fresh_bytes } => {
                 let units = (WINDOW_BYTES / shared.unit_bytes) as u64;
                 let offset = (unit % units) as usize * shared.unit_bytes;
-                let place = exact::Place { base: self.base, window: unit / units, offset };
-                exact::fill(pool, *fresh_bytes, place, target);
+                let position =
+                    exact::PoolPosition { base: self.base, window: unit / units, offset };
+                exact::fill(pool, *fresh_bytes, position, target);
             }
             Source::Woven(weave) => weave.fill(self.base, unit, target),
             Source::Replay(bytes) => replay(bytes, self.base, unit, shared.unit_bytes, target),
@@ -283,11 +286,13 @@ impl Stream {
         }
     }
 
-    /// The unit whose content a unit has: itself, or an earlier one that it repeats.
+    /// Returns the unit that has the content of `unit`: `unit` itself, or an earlier unit that it
+    /// repeats.
     ///
-    /// Repetitions are Fibonacci numbers of groups apart: windows that are woven in steps of the
-    /// golden section save nearly the same at such distances, so that however much is repeated the
-    /// mix stays right. They are also too far apart for chunks of 64 KiB to compress them.
+    /// Distances between repetitions are Fibonacci numbers of groups: windows that are woven in
+    /// steps of the golden section save nearly the same at such distances, so the mix stays right
+    /// at any share of repetitions. The distances are also too long for chunks of 64 KiB to
+    /// compress the repetitions.
     fn origin(&self, unit: u64) -> u64 {
         let Shared { repeats, group_units, unit_bytes, .. } = *self.shared;
         if repeats == 0 {

@@ -1,9 +1,9 @@
 //! Fresh bytes at the speed of copying: a pool of random bytes, XORed with keys.
 //!
-//! The pool is small enough for the second-level cache. Every window of a stream (64 KiB) has a key
-//! of 32 bytes that no other window of the stream has, so no codec finds the same bytes twice
-//! although the pool is used again and again, and nothing needs a stamp: wherever 32 fresh bytes
-//! stand, they tell their window. Within a window every unit has its own place in the pool.
+//! The pool fits into the second-level cache. Every window of a stream (64 KiB) has a key of 32
+//! bytes that no other window of the stream has. No codec therefore finds the same bytes twice,
+//! although the pool is reused, and no stamps are needed: any 32 fresh bytes identify their window.
+//! Within a window every unit has its own offset in the pool.
 
 use pumice_drive::base::seed::random;
 use rand_xoshiro::rand_core::Rng;
@@ -11,17 +11,17 @@ use rand_xoshiro::rand_core::Rng;
 /// Bytes of a window: the largest chunk that data is calibrated for, and the reach of LZ4.
 pub const WINDOW_BYTES: usize = 64 << 10;
 
-/// Bytes of a pool. A quarter of a common second-level cache; a longer one makes nothing better,
-/// as keys change with every window.
+/// Bytes of a pool: a quarter of a common second-level cache. A larger pool has no advantage, as
+/// the key changes with every window.
 const POOL_BYTES: usize = 4 * WINDOW_BYTES;
 
-/// Bytes after which a key repeats. Copies at distances that are multiples of it stay copies.
+/// Period of a key in bytes. Copies at distances that are multiples of it remain copies.
 pub(super) const KEY_BYTES: usize = 32;
 
-/// What a window's bytes are XORed with.
+/// Value that a window's bytes are XORed with.
 pub(super) type Key = [u64; KEY_BYTES / 8];
 
-/// One step of SplitMix64 as a function: a bijection without visible structure.
+/// Returns one step of SplitMix64 as a function: a bijection without visible structure.
 ///
 /// Source: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014.
 pub(super) fn mix(number: u64) -> u64 {
@@ -31,7 +31,8 @@ pub(super) fn mix(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The key with a number; different numbers below the same `base` never share their first word.
+/// Returns the key with a number. Different numbers with the same `base` never share their first
+/// word.
 pub(super) fn key(base: u64, number: u64) -> Key {
     let first = mix(base ^ mix(number));
     let mut key = [first; KEY_BYTES / 8];
@@ -64,21 +65,21 @@ pub(super) fn copy_keyed(target: &mut [u8], source: &[u8], key: &Key) {
     }
 }
 
-/// Random bytes from which a stream's fresh bytes are made.
+/// Random bytes that all fresh bytes of a stream derive from.
 pub(super) struct Pool(Vec<u8>);
 
 impl Pool {
-    /// The pool of a seed.
+    /// Returns the pool of a seed.
     pub(super) fn new(seed: u64) -> Self {
         let mut bytes = vec![0; POOL_BYTES];
         random(seed).fill_bytes(&mut bytes);
         Self(bytes)
     }
 
-    /// Fills `target` with fresh bytes of a window, from `offset` in it.
+    /// Fills `target` with fresh bytes of a window, from `offset` within it.
     ///
     /// # Panics
-    /// If `target` reaches beyond the window.
+    /// If `target` extends beyond the window.
     #[inline]
     pub(super) fn fill(&self, base: u64, window: u64, offset: usize, target: &mut [u8]) {
         assert!(offset + target.len() <= WINDOW_BYTES);

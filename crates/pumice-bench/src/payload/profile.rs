@@ -1,12 +1,12 @@
-//! What a generator needs to know about somebody's data, without any of its bytes.
+//! A profile: what a generator must know about real data, without any of its bytes.
 //!
-//! A profile is a list of windows (64 KiB) of the data: for each unit (4 KiB) what LZ4 and zstd:1
-//! save of it, and what they save of the whole window in chunks of 16 and 64 KiB; besides, how many
-//! units occur more than once. The windows keep together what belongs together: how savings are
-//! spread, how alike neighbours are, and what larger chunks gain.
+//! A profile is a list of windows (64 KiB) of the data. It holds, for each unit (4 KiB), the
+//! savings of LZ4 and zstd:1, their savings of the whole window in chunks of 16 and 64 KiB, and the
+//! share of units that occur more than once. Windows preserve correlations: the distribution of
+//! savings, the similarity of neighbours and the gain of larger chunks.
 //!
-//! As a file it is JSON with each window as a line of hexadecimal digits; see [`WindowProfile`].
-//! A profile from outside is checked and bounded before anything is made of it.
+//! As a file it is JSON with each window as a line of hexadecimal digits; see [`WindowProfile`]. A
+//! profile from outside is checked and bounded before it is used.
 
 use std::fmt::Write;
 
@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 use super::measure::Meter;
 use super::pool::WINDOW_BYTES;
 use super::saving::Saving;
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use pumice_drive::codec::Codec;
 
-/// Bytes of the smallest piece that a profile speaks of, a logical block.
+/// Bytes of the smallest piece in a profile, a logical block.
 pub const UNIT_BYTES: usize = 4096;
 
 /// Units of a window.
@@ -27,38 +27,39 @@ pub(super) const UNITS: usize = WINDOW_BYTES / UNIT_BYTES;
 /// Bytes of the chunks between a unit and a window.
 const MIDDLE_BYTES: usize = 16 << 10;
 
-/// Windows of a profile at most: 128 MiB, the mean of which is within half a point of that of data
+/// Maximum number of windows: 128 MiB, whose mean is within half a percentage point of that of data
 /// with a deviation of 25 points.
 pub(super) const PROFILE_WINDOWS_MAX: usize = 2048;
 
-/// Bytes of a profile's file at most; the largest that is written has a sixth.
+/// Maximum size of a profile file in bytes; the largest file this program writes has a sixth of it.
 pub const PROFILE_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The version of the file.
+/// Version of the file format.
 const VERSION: u32 = 1;
 
-/// Steps of a saving of 100 % in the file.
+/// Number that stands for a saving of 100 % in the file.
 const STEPS: f64 = 250.0;
 
-/// Stands for a unit of one byte repeated.
+/// Number that stands for a unit of one repeated byte.
 const FILL: u8 = 255;
 
-/// The codecs that a profile speaks of.
+/// The codecs of a profile.
 const PROFILE_CODECS: [Codec; 2] = [Codec::Lz4, Codec::Zstd { level: 1 }];
 
-/// What both codecs save of one piece, as fractions.
+/// Savings of both codecs for one piece, as fractions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Savings {
     pub(super) lz4: f64,
     pub(super) zstd: f64,
 }
 
-/// One window. In the file 72 hexadecimal digits, two for each number in this order: LZ4 of each
-/// unit, zstd:1 of each unit; LZ4 then zstd:1 of the window in chunks of 16 KiB, then of 64 KiB.
-/// The numbers count 250ths; 255 for LZ4 of a unit means that it is one byte repeated.
+/// One window. In the file it has 72 hexadecimal digits, two per number, in this order: LZ4 of each
+/// unit; zstd:1 of each unit; LZ4, then zstd:1, of the window in chunks of 16 KiB; the same in
+/// chunks of 64 KiB. The numbers count 250ths; 255 for LZ4 of a unit means that the unit is one
+/// repeated byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct WindowProfile {
-    /// `None` for a unit of one byte repeated.
+    /// `None` for a unit of one repeated byte.
     pub(super) units: [Option<Savings>; UNITS],
     pub(super) middle: Savings,
     pub(super) whole: Savings,
@@ -66,7 +67,7 @@ pub(super) struct WindowProfile {
 
 const NUMBERS: usize = 2 * UNITS + 4;
 
-/// The statistics of some data.
+/// Statistics of a data set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     pub(super) windows: Vec<WindowProfile>,
@@ -74,37 +75,37 @@ pub struct Profile {
     source_bytes: u64,
 }
 
-/// The file.
+/// The file format.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     pumice_profile: u32,
-    /// Bytes of the data that was looked at.
+    /// Bytes of the data.
     source_bytes: u64,
-    /// Units that have occurred before, fills not counted, in per cent of all units.
+    /// Units that occurred before, without fills, in per cent of all units.
     duplicate_percent: f64,
     windows: Vec<String>,
 }
 
 impl Profile {
-    /// A profile of these windows.
+    /// Returns a profile of these windows.
     pub(super) fn new(windows: Vec<WindowProfile>, duplicates: Saving, source_bytes: u64) -> Self {
         Self { windows, duplicates, source_bytes }
     }
 
-    /// The share of units that have occurred before.
+    /// Returns the share of units that occurred before.
     pub fn duplicates(&self) -> Saving {
         self.duplicates
     }
 
-    /// The share of units that are one byte repeated.
+    /// Returns the share of units of one repeated byte.
     pub fn fills(&self) -> Saving {
         let units = self.windows.iter().flat_map(|window| window.units);
         let fills = units.filter(Option::is_none).count() as f64;
         Saving::from_fraction(fills / (self.windows.len() * UNITS) as f64)
     }
 
-    /// What LZ4 and zstd:1 save in chunks of 4 KiB, fills as if nothing of them were stored.
+    /// Returns the savings of LZ4 and zstd:1 in chunks of 4 KiB; fills count as fully saved.
     pub fn saved(&self) -> [Saving; 2] {
         let means: Vec<Savings> = self.windows.iter().map(WindowProfile::mean).collect();
         let count = means.len() as f64;
@@ -113,8 +114,8 @@ impl Profile {
         [lz4, zstd].map(Saving::from_fraction)
     }
 
-    /// What a codec saves of each unit (4 KiB) that was measured, in the order of the data; of a
-    /// fill all. For any zstd it is what zstd:1 saves; without a codec nothing.
+    /// Returns the saving of each measured unit (4 KiB) in the order of the data; a fill saves
+    /// everything. Every zstd level counts as zstd:1; no codec saves nothing.
     pub fn unit_savings(&self, codec: Codec) -> Vec<Saving> {
         let of = |unit: Option<Savings>| match (codec, unit) {
             (Codec::None, _) => 0.0,
@@ -126,17 +127,17 @@ impl Profile {
         units.map(|unit| Saving::from_fraction(of(unit))).collect()
     }
 
-    /// Windows that were measured.
+    /// Returns the number of measured windows.
     pub fn window_count(&self) -> usize {
         self.windows.len()
     }
 
-    /// Bytes of the data that was looked at.
+    /// Returns the size of the data in bytes.
     pub fn source_bytes(&self) -> u64 {
         self.source_bytes
     }
 
-    /// The profile as the text of a file.
+    /// Returns the profile as the text of a file.
     pub fn to_json(&self) -> String {
         let file = File {
             pumice_profile: VERSION,
@@ -150,29 +151,29 @@ impl Profile {
     /// Reads the text of a file.
     ///
     /// # Errors
-    /// The text is not a profile, or one of another version: `InvalidInput`, `Unsupported`.
+    /// [`Error::Invalid`] if the text is not a profile; [`Error::Unsupported`] for another version.
     pub fn from_json(text: &str) -> Result<Self> {
-        let wrong = |what: String| Error::new(ErrorKind::InvalidInput, what);
+        let wrong = |what: String| Error::invalid(what);
         let file: File = serde_json::from_str(text)
-            .map_err(|error| wrong("not a profile".into()).caused_by(error))?;
+            .map_err(|error| Error::invalid_because("not a profile", error))?;
         if file.pumice_profile != VERSION {
             let version = file.pumice_profile;
             let what = format!("a profile of version {version}; this program reads {VERSION}");
-            return Err(Error::new(ErrorKind::Unsupported, what));
+            return Err(Error::unsupported(what));
         }
         if file.windows.is_empty() || file.windows.len() > PROFILE_WINDOWS_MAX {
             let count = file.windows.len();
             return Err(wrong(format!(
-                "a profile of {count} windows; it may have 1 to {PROFILE_WINDOWS_MAX}"
+                "a profile with {count} windows: expected 1 to {PROFILE_WINDOWS_MAX}"
             )));
         }
         if !(0.0..=100.0).contains(&file.duplicate_percent) {
-            return Err(wrong("a profile whose duplicates are not a share".into()));
+            return Err(wrong("the share of duplicates in the profile is out of range".into()));
         }
         let windows = file.windows.iter().enumerate().map(|(index, line)| {
             let number = index + 1;
             WindowProfile::from_hex(line)
-                .ok_or_else(|| wrong(format!("window {number} of the profile is not one")))
+                .ok_or_else(|| wrong(format!("window {number} of the profile is malformed")))
         });
         let duplicates = Saving::from_fraction(file.duplicate_percent / 100.0);
         Ok(Self::new(windows.collect::<Result<_>>()?, duplicates, file.source_bytes))
@@ -216,7 +217,7 @@ impl WindowProfile {
         Some(Self { units, middle, whole })
     }
 
-    /// Means over the units; fills count as saved.
+    /// Means over the units; fills count as fully saved.
     pub(super) fn mean(&self) -> Savings {
         let full = Savings { lz4: 1.0, zstd: 1.0 };
         let units = self.units.map(|unit| unit.unwrap_or(full));
@@ -227,7 +228,7 @@ impl WindowProfile {
     }
 }
 
-/// A profile in the making, window by window.
+/// A profile under construction, window by window.
 pub struct Profiling {
     meter: WindowMeter,
     windows: Vec<WindowProfile>,
@@ -240,20 +241,20 @@ impl Default for Profiling {
 }
 
 impl Profiling {
-    /// Windows of a profile at most.
+    /// Maximum number of windows in a profile.
     pub const WINDOWS_MAX: usize = PROFILE_WINDOWS_MAX;
 
-    /// Measures a window, unless there are enough.
+    /// Measures a window, unless the profile is full.
     ///
     /// # Panics
-    /// If `window` is not of 64 KiB.
+    /// If `window` is not 64 KiB.
     pub fn add(&mut self, window: &[u8]) {
         if self.windows.len() < PROFILE_WINDOWS_MAX {
             self.windows.push(self.meter.measure(window));
         }
     }
 
-    /// The profile of data of which this share repeats other units, of so many bytes; none without
+    /// Returns the profile of `source_bytes` of data with this share of duplicates; `None` without
     /// a window.
     pub fn finish(self, duplicates: Saving, source_bytes: u64) -> Option<Profile> {
         let any = !self.windows.is_empty();
@@ -269,10 +270,10 @@ impl WindowMeter {
         Self(PROFILE_CODECS.map(Meter::new))
     }
 
-    /// What one window of data comes to.
+    /// Returns the measurements of one window.
     ///
     /// # Panics
-    /// If `window` is not one.
+    /// If `window` is not 64 KiB.
     pub(super) fn measure(&mut self, window: &[u8]) -> WindowProfile {
         assert_eq!(window.len(), WINDOW_BYTES);
         let mut profile = WindowProfile::default();

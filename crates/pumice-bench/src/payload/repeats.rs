@@ -1,9 +1,9 @@
-//! How much of data occurs more than once.
+//! The share of data that occurs more than once.
 //!
-//! Remembers only hashes, and of them only those that end in enough zero bits to fit a limit: a
-//! fair sample of the different contents, with all their repetitions. Where `k` contents are
-//! remembered, the share is off by about `1 / sqrt(k)` of itself (one standard deviation) if
-//! contents are repeated about equally often.
+//! Stores only hashes, and only hashes that end in enough zero bits to fit a limit: an unbiased
+//! sample of the distinct contents, with all their repetitions. With `k` stored contents, the
+//! relative error of the share is about `1 / sqrt(k)` (one standard deviation) if contents repeat
+//! about equally often.
 //!
 //! Source of the method: Gibbons, "Distinct Sampling for Highly-Accurate Answers to Distinct Values
 //! Queries and Event Reports", 2001.
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::saving::Saving;
 use pumice_drive::base::checksum;
 
-/// Which units have been seen.
+/// The set of units seen so far.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Repeats {
     times: BTreeMap<u64, u64>,
@@ -26,12 +26,12 @@ pub struct Repeats {
 }
 
 impl Repeats {
-    /// Has seen nothing, and remembers at most `most` contents, of about 32 bytes each.
+    /// Returns an empty set that stores at most `most` contents of about 32 bytes each.
     pub fn new(most: usize) -> Self {
         Self { times: BTreeMap::new(), most, zero_bits: 0, units: 0, fills: 0 }
     }
 
-    /// Adds a unit. One byte repeated counts as a unit, but as no repetition.
+    /// Adds a unit. A unit of one repeated byte is counted, but not as a repetition.
     pub fn add(&mut self, unit: &[u8]) {
         self.units += 1;
         let Some(hash) = hash(unit) else {
@@ -44,7 +44,7 @@ impl Repeats {
         }
     }
 
-    /// Adds what another one has seen.
+    /// Adds the units of another set.
     pub fn merge(&mut self, other: &Self) {
         self.units += other.units;
         self.fills += other.fills;
@@ -66,7 +66,7 @@ impl Repeats {
         }
     }
 
-    /// The share of units that had been seen before, fills not among them.
+    /// Returns the share of units that had been seen before, without fills.
     pub fn again(&self) -> Saving {
         let times: u64 = self.times.values().sum();
         let again = Saving::of(times, self.times.len() as u64);
@@ -74,28 +74,28 @@ impl Repeats {
         Saving::from_fraction(again.fraction() * not_fills)
     }
 
-    /// Whether some contents were not remembered.
+    /// Returns whether some contents were not stored.
     pub fn forgets(&self) -> bool {
         self.zero_bits > 0
     }
 
-    /// Contents that are remembered.
+    /// Returns the number of stored contents.
     pub fn remembered(&self) -> usize {
         self.times.len()
     }
 
-    /// Units that were added.
+    /// Returns the number of units added.
     pub fn units(&self) -> u64 {
         self.units
     }
 
-    /// Of them, those of one byte repeated.
+    /// Returns the number of added units that are one repeated byte.
     pub fn fills(&self) -> u64 {
         self.fills
     }
 }
 
-/// What stands for the content of a unit; none for one byte repeated.
+/// Returns the hash of a unit; `None` for one repeated byte.
 pub fn hash(unit: &[u8]) -> Option<u64> {
     match pumice_drive::codec::fill_byte(unit) {
         Some(_) => None,

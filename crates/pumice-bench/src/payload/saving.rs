@@ -1,7 +1,7 @@
-//! How much space compression saves, as a number that cannot be taken for another one.
+//! How much space compression saves, as a type.
 //!
-//! Tools mean three things by "50 % compressible": saved, stored, and a ratio. A [`Saving`] prints
-//! all three, and is read only with its per cent sign.
+//! Tools use "50 % compressible" for three quantities: saved, stored, and a ratio. A [`Saving`]
+//! prints all three and is parsed only with its per cent sign.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,40 +13,40 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Saving(f64);
 
 impl Saving {
-    /// Nothing is saved.
+    /// No saving.
     pub const NONE: Self = Self(0.0);
 
-    /// A fraction; what is outside of 0..=1 becomes its nearer end, and not-a-number 0.
+    /// Returns a saving from a fraction, clamped to 0..=1; NaN becomes 0.
     pub fn from_fraction(fraction: f64) -> Self {
         Self(if fraction > 0.0 { fraction.min(1.0) } else { 0.0 })
     }
 
-    /// What is saved when `stored_bytes` stand for `bytes`; no bytes save nothing.
+    /// Returns the saving if `bytes` are stored in `stored_bytes`; no bytes save nothing.
     pub fn of(bytes: u64, stored_bytes: u64) -> Self {
         Self::from_fraction(1.0 - stored_bytes as f64 / bytes as f64)
     }
 
-    /// The fraction saved, in 0..=1.
+    /// Returns the fraction saved, in 0..=1.
     pub fn fraction(self) -> f64 {
         self.0
     }
 
-    /// The same in per cent, in 0..=100.
+    /// Returns the saving in per cent, in 0..=100.
     pub fn percent(self) -> f64 {
         self.0 * 100.0
     }
 
-    /// The fraction stored, in 0..=1.
+    /// Returns the fraction stored, in 0..=1.
     pub fn stored_fraction(self) -> f64 {
         1.0 - self.0
     }
 
-    /// Bytes for each byte stored, at least 1; infinite when nothing is stored.
+    /// Returns bytes per stored byte, at least 1; infinite if nothing is stored.
     pub fn ratio(self) -> f64 {
         1.0 / (1.0 - self.0)
     }
 
-    /// Distance to another saving in percentage points.
+    /// Returns the distance to another saving in percentage points.
     pub fn points_from(self, other: Self) -> f64 {
         (self.0 - other.0).abs() * 100.0
     }
@@ -62,24 +62,24 @@ impl fmt::Display for Saving {
 impl FromStr for Saving {
     type Err = String;
 
-    /// Reads per cents like `50%` or `12.5 %`.
+    /// Parses percentages such as `50%` or `12.5 %`.
     fn from_str(text: &str) -> Result<Self, String> {
         let Some(number) = text.trim().strip_suffix('%') else {
             return Err(format!(
-                "'{text}' could mean saved, stored or a ratio: give the saved share with its unit, \
-                 like 50%"
+                "'{text}' is ambiguous (saved, stored or a ratio): expected the saved share with \
+                 its unit, such as 50%"
             ));
         };
         let percent: Option<f64> = number.trim().parse().ok();
         match percent {
             Some(percent) if (0.0..=100.0).contains(&percent) => Ok(Self(percent / 100.0)),
-            _ => Err(format!("'{text}' is not a share: give a number from 0% to 100%")),
+            _ => Err(format!("invalid share '{text}': expected a number from 0% to 100%")),
         }
     }
 }
 
 impl Serialize for Saving {
-    /// As all three quantities.
+    /// Serialised as all three quantities.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;
         let mut parts = serializer.serialize_struct("Saving", 3)?;
@@ -92,7 +92,7 @@ impl Serialize for Saving {
 }
 
 impl<'de> Deserialize<'de> for Saving {
-    /// From the first of the three; the others follow from it.
+    /// Deserialised from the first of the three; the others follow from it.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Parts {

@@ -1,9 +1,9 @@
-//! A made-up profile that behaves like real data of a given saving.
+//! A synthetic profile that behaves like real data with a given saving.
 //!
 //! On 1 GiB of a system's files LZ4 saves 40 % in chunks of 4 KiB with a deviation of 25 points; 14
 //! % of the chunks save less than 5 %, 1.5 % more than 90 %; zstd:1 saves 12 points more; 16 KiB
-//! gain 4 points, 64 KiB 7. The numbers below give that at 40 % and scale to other savings; how
-//! they scale is a guess.
+//! save 4 points more, 64 KiB 7. The numbers below reproduce this at 40 % and scale to other
+//! savings; the scaling is a guess.
 
 use rand_xoshiro::rand_core::Rng;
 
@@ -11,33 +11,33 @@ use super::profile::{Profile, Savings, UNITS, WindowProfile};
 use super::saving::Saving;
 use pumice_drive::base::seed::{Random, random};
 
-/// Windows: each stands for 0.2 % of the data.
+/// Windows: each represents 0.2 % of the data.
 const WINDOWS: usize = 512;
 
 /// Share of windows that save next to nothing, at a mean of 40 %.
 const FLAT_SHARE: f64 = 0.12;
 
-/// From which mean on some windows are zeroes, and what share of them is where all is saved: no
-/// other way leads to means that are higher than what codecs save of most data.
+/// Mean from which some windows are zeroes, and their share at a mean of 100 %. Means above the
+/// savings of codecs on most data are not possible otherwise.
 const FILLS_FROM: f64 = 0.8;
 const FILLS_SHARE: f64 = 0.9;
 
-/// How widely windows differ, and units of a window: standard deviations of the log-odds.
+/// Variation between windows and between units of a window: standard deviations of the log-odds.
 const WINDOW_SPREAD: f64 = 1.0;
 const UNIT_SPREAD: f64 = 0.35;
 
-/// What zstd:1 stores of what LZ4 stores, from and to, in units of which LZ4 saves at least this;
-/// where it saves less, zstd gains less in proportion: such data is mostly compressed already.
+/// Size with zstd:1 relative to LZ4, from and to, for units of which LZ4 saves at least this. Where
+/// LZ4 saves less, zstd gains proportionally less: such data is mostly compressed already.
 const ZSTD_STORES: (f64, f64) = (0.60, 0.92);
 const ZSTD_GAINS_FROM: f64 = 0.25;
 
-/// What chunks of 16 KiB gain over 4, and 64 over 16, where half is saved.
+/// Gain of chunks of 16 KiB over 4 KiB, and of 64 KiB over 16 KiB, at a saving of 50 %.
 const GAIN_16: f64 = 0.045;
 const GAIN_64: f64 = 0.026;
 
-/// A profile whose units save `saved` on average with LZ4.
+/// Returns a profile whose units save `saved` on average with LZ4.
 pub(super) fn profile(saved: Saving) -> Profile {
-    // Always the same windows: seeds are for the bytes.
+    // The windows do not depend on the seed: seeds are for the bytes.
     let mean = saved.fraction();
     let flat = FLAT_SHARE * ((1.0 - mean) / 0.6).min(1.0);
     let fills = FILLS_SHARE * ((mean - FILLS_FROM) / (1.0 - FILLS_FROM)).max(0.0);
@@ -54,13 +54,14 @@ fn mean_of(windows: &[WindowProfile]) -> f64 {
     windows.iter().map(|window| window.mean().lz4).sum::<f64>() / windows.len() as f64
 }
 
-/// `flat` of the windows save next to nothing, `fills` are zeroes, the others lie around `center`.
+/// A share `flat` of the windows saves next to nothing, `fills` are zeroes, the rest lies around
+/// `center`.
 fn windows(center: f64, flat: f64, fills: f64) -> Vec<WindowProfile> {
     let mut random = random(1);
     let one = |index| {
         let rank = (index as f64 + 0.5) / WINDOWS as f64;
         if rank < flat {
-            // Compressed already: centre of the log-odds at 1 %.
+            // Already compressed: the centre of the log-odds is at 1 %.
             return window(-4.6, 1.0, &mut random);
         }
         if rank > 1.0 - fills {
@@ -98,7 +99,7 @@ fn fraction(random: &mut Random) -> f64 {
     ((random.next_u64() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
 }
 
-/// The normal distribution's quantile to about 0.0005.
+/// Returns the normal distribution's quantile to about 0.0005.
 ///
 /// Source: Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.2.23.
 fn normal_quantile(probability: f64) -> f64 {

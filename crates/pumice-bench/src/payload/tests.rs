@@ -27,7 +27,7 @@ fn saving(percent: f64) -> Saving {
 }
 
 fn payload(kind: Kind) -> Payload {
-    Payload::new(Options::new(kind)).expect("good options")
+    Payload::new(PayloadOptions::new(kind)).expect("good options")
 }
 
 fn bytes(payload: &Payload, stream: u64, len: usize) -> Vec<u8> {
@@ -76,7 +76,8 @@ fn exact_data_saves_what_was_asked() {
 fn exact_data_is_right_for_the_codec_it_was_calibrated_for() {
     for codec in ZSTD {
         for percent in PERCENTS {
-            let options = Options { codec, ..Options::new(Kind::Exact(saving(percent))) };
+            let options =
+                PayloadOptions { codec, ..PayloadOptions::new(Kind::Exact(saving(percent))) };
             let data = bytes(&Payload::new(options).expect("good options"), 0, SOME);
             for chunk in CHUNKS {
                 // Close to it in chunks of the size that is tried out; less close where few bytes
@@ -93,7 +94,8 @@ fn exact_data_is_right_for_the_codec_it_was_calibrated_for() {
 fn small_records_save_what_was_asked() {
     for unit_bytes in [512, 1024, 2048] {
         for percent in [25.0, 50.0, 75.0] {
-            let options = Options { unit_bytes, ..Options::new(Kind::Exact(saving(percent))) };
+            let options =
+                PayloadOptions { unit_bytes, ..PayloadOptions::new(Kind::Exact(saving(percent))) };
             let data = bytes(&Payload::new(options).expect("good options"), 0, SOME);
             assert_saves(&data, Codec::Lz4, unit_bytes, percent, 1.0);
             assert_no_unit_twice(&data, unit_bytes);
@@ -148,7 +150,7 @@ fn spread_data_saves_what_was_asked_and_differs_like_real_data() {
 #[test]
 fn spread_data_can_be_calibrated_for_another_codec() {
     let codec = Codec::Zstd { level: 1 };
-    let options = Options { codec, ..Options::new(Kind::Spread(saving(50.0))) };
+    let options = PayloadOptions { codec, ..PayloadOptions::new(Kind::Spread(saving(50.0))) };
     let data = bytes(&Payload::new(options).expect("good options"), 0, ALL);
     assert_saves(&data, codec, 4096, 50.0, 1.0);
 }
@@ -174,7 +176,7 @@ fn no_unit_comes_twice() {
     for kind in kinds {
         let mut data = Vec::new();
         for seed in [1, 2] {
-            let options = Options { seed, ..Options::new(kind.clone()) };
+            let options = PayloadOptions { seed, ..PayloadOptions::new(kind.clone()) };
             let payload = Payload::new(options).expect("good options");
             for stream in [0, 1] {
                 data.extend(bytes(&payload, stream, 16 << 20));
@@ -192,9 +194,9 @@ fn duplicates_are_as_many_as_asked_and_found_by_no_chunk() {
         (Kind::Exact(saving(50.0)), UNIT_BYTES_MIN),
         (Kind::Spread(saving(50.0)), UNIT_BYTES),
     ] {
-        let options = Options { unit_bytes, ..Options::new(kind.clone()) };
+        let options = PayloadOptions { unit_bytes, ..PayloadOptions::new(kind.clone()) };
         let without = bytes(&Payload::new(options.clone()).expect("good options"), 0, ALL);
-        let options = Options { duplicates: saving(30.0), ..options };
+        let options = PayloadOptions { duplicates: saving(30.0), ..options };
         let data = bytes(&Payload::new(options).expect("good options"), 0, ALL);
         let units: HashSet<&[u8]> = data.chunks(unit_bytes).collect();
         let again = 100.0 - 100.0 * units.len() as f64 / (ALL / unit_bytes) as f64;
@@ -218,7 +220,7 @@ fn content_depends_on_options_stream_and_unit_alone() {
         Kind::Iozone(IozoneLayout::V3489, saving(50.0)),
     ];
     for kind in kinds {
-        let options = Options { duplicates: saving(20.0), ..Options::new(kind) };
+        let options = PayloadOptions { duplicates: saving(20.0), ..PayloadOptions::new(kind) };
         let [one, other] = [0, 1].map(|_| Payload::new(options.clone()).expect("good options"));
         let whole = bytes(&one, 5, 4 << 20);
         let stream = other.stream(5);
@@ -302,7 +304,10 @@ fn iozone_layouts_save_what_iozone_saved() {
 fn iozone_records_begin_with_their_constant_part() {
     let unit_bytes = 1 << 20;
     for layout in [IozoneLayout::V3420, IozoneLayout::V3489] {
-        let options = Options { unit_bytes, ..Options::new(Kind::Iozone(layout, saving(50.0))) };
+        let options = PayloadOptions {
+            unit_bytes,
+            ..PayloadOptions::new(Kind::Iozone(layout, saving(50.0)))
+        };
         let data = bytes(&Payload::new(options).expect("good options"), 0, 2 * unit_bytes);
         for record in data.chunks(unit_bytes) {
             let mut units = record.chunks(UNIT_BYTES);
@@ -321,17 +326,20 @@ fn iozone_records_begin_with_their_constant_part() {
 
 #[test]
 fn bad_options_are_refused() {
-    let refused = |options: Options, hint: &str| {
+    let refused = |options: PayloadOptions, hint: &str| {
         let error = Payload::new(options).err().expect(hint).to_string();
         assert!(error.contains(hint), "{error}");
     };
     let half = saving(50.0);
-    let options = |kind| Options::new(kind);
+    let options = |kind| PayloadOptions::new(kind);
     refused(options(Kind::Exact(saving(100.0))), "save at most 98.9");
     refused(options(Kind::Exact(saving(99.9))), "byte:0");
-    refused(Options { codec: Codec::None, ..options(Kind::Exact(half)) }, "with none");
-    refused(options(Kind::Replay(Arc::from([]))), "nothing to replay");
-    refused(Options { duplicates: saving(100.0), ..options(Kind::Random) }, "less than 100 %");
+    refused(PayloadOptions { codec: Codec::None, ..options(Kind::Exact(half)) }, "with none");
+    refused(options(Kind::Replay(Arc::from([]))), "to replay is empty");
+    refused(
+        PayloadOptions { duplicates: saving(100.0), ..options(Kind::Random) },
+        "less than 100 %",
+    );
     for (kind, unit_bytes) in [
         (Kind::Random, 0),
         (Kind::Random, 256),
@@ -340,6 +348,6 @@ fn bad_options_are_refused() {
         (Kind::Spread(half), 512),
         (Kind::Iozone(IozoneLayout::V3420, half), 32 << 20),
     ] {
-        refused(Options { unit_bytes, ..options(kind) }, "powers of two");
+        refused(PayloadOptions { unit_bytes, ..options(kind) }, "powers of two");
     }
 }

@@ -1,10 +1,10 @@
-//! A library of units that codecs find as hard as pieces of real data.
+//! A library of units that are as hard to compress as pieces of real data.
 //!
-//! A texture is one unit (4 KiB) of literals and copies: how many bytes are copies, and how long
-//! they are, decides what LZ4 saves; how uneven the literals' bytes are decides what an entropy
-//! coder saves on top. Copies lie multiples of the key's length back, and the literals' low bits
-//! are uniform, so a texture XORed with a key within those bits is new data with the same
-//! statistics. What each texture saves is measured once, when the library is made.
+//! A texture is one unit (4 KiB) of literals and copies. The share and the length of copies
+//! determine the saving of LZ4; the entropy of the literals determines the additional saving of an
+//! entropy coder. Copies lie at multiples of the key length, and the low bits of literals are
+//! uniform, so a texture XORed with a key within those bits is new data with the same statistics.
+//! The savings of each texture are measured once, when the library is created.
 
 use rand_xoshiro::rand_core::Rng;
 
@@ -17,28 +17,28 @@ use pumice_drive::codec::Codec;
 /// Bits of entropy of a literal byte.
 const LITERAL_BITS: [f64; 13] = [8.0, 7.5, 7.0, 6.5, 6.0, 5.5, 5.0, 4.5, 4.0, 3.5, 3.0, 2.5, 2.0];
 
-/// Steps of the share of copies for each of them.
+/// Steps of the share of copies for each entropy.
 const DENSITIES: usize = 44;
 
-/// Low bits of a literal that are uniform where its entropy allows: eight of them in a row are
-/// enough for keys that never collide.
+/// Uniform low bits of a literal where its entropy allows: eight in a row are enough for keys that
+/// never collide.
 const UNIFORM_BITS: u32 = 4;
 
 /// Groups of byte values above the uniform bits.
 const GROUPS: usize = 16;
 
-/// Bytes of the shortest copy, as in LZ4.
+/// Minimum length of a copy in bytes, as in LZ4.
 const COPY_BYTES_MIN: usize = 4;
 
-/// How far back copies lie at most, in keys. Near, so that little is lost where only the second
-/// half of a texture is used.
+/// Maximum distance of copies, in keys. Short, so that little is lost if only the second half of a
+/// texture is used.
 const DISTANCE_KEYS_MAX: u64 = 4;
 
 /// Number of a texture in its library.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TextureId(u16);
 
-/// Textures and what they save.
+/// Textures and their savings.
 pub(super) struct Library {
     bytes: Vec<u8>,
     masks: Vec<u64>,
@@ -47,11 +47,11 @@ pub(super) struct Library {
     nearest: Vec<TextureId>,
 }
 
-/// Points of a side of the table of nearest textures: per cents.
+/// Rows of the table of nearest textures: one per percentage point.
 const PERCENTS: usize = 101;
 
 impl Library {
-    /// The library of a seed.
+    /// Returns the library of a seed.
     pub(super) fn new(seed: u64) -> Self {
         let mut random = random(seed);
         let (bytes, masks, savings) = (Vec::new(), Vec::new(), Vec::new());
@@ -77,7 +77,7 @@ impl Library {
         library
     }
 
-    /// The texture that comes nearest to these savings, to the per cent.
+    /// Returns the texture nearest to these savings, to the per cent.
     pub(super) fn nearest(&self, wanted: Savings) -> TextureId {
         let [lz4, zstd] = [wanted.lz4, wanted.zstd].map(|part| (part * 100.0).round() as usize);
         self.nearest[lz4.min(PERCENTS - 1) * PERCENTS + zstd.min(PERCENTS - 1)]
@@ -93,25 +93,25 @@ impl Library {
         TextureId(nearest.map_or(0, |(index, _)| index as u16))
     }
 
-    /// What a texture saves.
+    /// Returns the savings of a texture.
     pub(super) fn savings(&self, texture: TextureId) -> Savings {
         self.savings[usize::from(texture.0)]
     }
 
-    /// The bytes of a texture, one unit.
+    /// Returns the bytes of a texture, one unit.
     #[inline]
     pub(super) fn bytes(&self, texture: TextureId) -> &[u8] {
         &self.bytes[usize::from(texture.0) * UNIT_BYTES..][..UNIT_BYTES]
     }
 
-    /// The bits of eight bytes that a key may change.
+    /// Returns the bits of eight bytes that a key may change.
     #[inline]
     pub(super) fn mask(&self, texture: TextureId) -> u64 {
         self.masks[usize::from(texture.0)]
     }
 }
 
-/// Bytes of a given entropy: low bits uniform, the group above them geometric.
+/// Bytes of a given entropy: uniform low bits, geometrically distributed groups above them.
 struct Literals {
     uniform_bits: u32,
     /// Probability that a group is at most this one.
@@ -123,7 +123,7 @@ impl Literals {
         let uniform_bits = UNIFORM_BITS.min(bits as u32);
         let group_bits = bits - f64::from(uniform_bits);
         let (mut low, mut high) = (0.0, 1.0);
-        // Entropy grows with the quotient of neighbouring groups: 50 halvings are exact.
+        // Entropy grows with the quotient of neighbouring groups: 50 bisections are exact.
         for _ in 0..50 {
             let middle = (low + high) / 2.0;
             let fits = entropy(&geometric(middle)) < group_bits;
@@ -146,7 +146,7 @@ impl Literals {
     }
 
     fn mask(&self) -> u64 {
-        // Full entropy has no groups that a key would have to spare.
+        // Full entropy has no groups that a key would have to preserve.
         let full = self.cumulative[0] < 1.1 / GROUPS as f64;
         if full { u64::MAX } else { ((1 << self.uniform_bits) - 1) * 0x0101_0101_0101_0101 }
     }
@@ -165,10 +165,10 @@ fn entropy(probabilities: &[f64]) -> f64 {
     probabilities.iter().filter(|p| **p > 0.0).map(|p| -p * p.log2()).sum()
 }
 
-/// One unit in which about `density` of the bytes are copies.
+/// Returns one unit in which about `density` of the bytes are copies.
 ///
-/// Copies are short where there are few and long where there are many, as in real data: 8 bytes on
-/// average up to 50 where half of the bytes are copies, hundreds at the end.
+/// Few copies are short and many copies are long, as in real data: 8 bytes on average up to 50
+/// where half of the bytes are copies, hundreds at the end.
 fn weave(literals: &Literals, density: f64, random: &mut Random) -> Vec<u8> {
     let mut unit: Vec<u8> = Vec::with_capacity(UNIT_BYTES);
     let copy_mean = (8.0 + 12.0 * density) / (1.002 - density * density);
@@ -178,7 +178,7 @@ fn weave(literals: &Literals, density: f64, random: &mut Random) -> Vec<u8> {
         for _ in 0..run.min(UNIT_BYTES - unit.len()) {
             unit.push(literals.draw(random));
         }
-        // Nothing can be copied before one key's length of literals.
+        // Copies need at least one key length of literals before them.
         let keys = (unit.len() / KEY_BYTES) as u64;
         if keys == 0 || density == 0.0 {
             continue;

@@ -1,17 +1,17 @@
-//! Data that is statistically like a profile's.
+//! Data that is statistically like a profile's data.
 //!
-//! Each window of the output stands for a window of the profile, unit by unit: the texture that
-//! codecs find as hard as that unit, under a key of its own. What larger chunks gain comes from
-//! pieces that several units of a window share:
+//! Each window of the output represents a window of the profile, unit by unit: the texture that is
+//! as hard to compress as that unit, XORed with a key of its own. The gain of larger chunks comes
+//! from pieces that several units of a window share:
 //!
 //! ```text
 //! unit   | shared at a distance of 16 KiB and more | shared within 16 KiB | its own |
 //!          found in chunks of 64 KiB                 and of 16 KiB
 //! ```
 //!
-//! The windows follow each other so that any part of the output, however short, has the profile's
-//! mix: sorted by saving and visited in steps of the golden section, in another order for each
-//! stream. The order is therefore less random than real data's.
+//! The windows are ordered so that any part of the output, however short, has the profile's mix:
+//! sorted by saving and visited in steps of the golden section, in a different order for each
+//! stream. The order is therefore less random than that of real data.
 
 use std::sync::Arc;
 
@@ -22,21 +22,21 @@ use super::texture::{Library, TextureId};
 /// Units of 16 KiB.
 const QUAD: usize = 4;
 
-/// Bytes of each of the two shared pieces at most.
+/// Maximum size of each of the two shared pieces, in bytes.
 const SHARED_BYTES_MAX: usize = UNIT_BYTES / 2 - 256;
 
-/// A unit shares pieces with its neighbours if it saves this much more or less at most, so that a
-/// piece of theirs does not change what it saves much.
+/// Maximum difference in saving of units that share pieces, so that a neighbour's piece hardly
+/// changes the saving.
 const ALIKE: f64 = 0.2;
 
-/// Bytes at the beginning of a piece that save nothing because what they copy is not there: about
-/// half of how far back copies lie.
+/// Bytes at the beginning of a piece that save nothing because their originals are missing: about
+/// half of the copy distance.
 const SEAM_BYTES: f64 = 60.0;
 
-/// How a window is made.
+/// How a window is generated.
 #[derive(Clone, Copy)]
 struct Plan {
-    /// What the units have of their own; `None` for zeroes.
+    /// Textures of the units; `None` for zeroes.
     own: [Option<TextureId>; UNITS],
     shares: [bool; UNITS],
     shared: TextureId,
@@ -44,7 +44,7 @@ struct Plan {
     near_bytes: usize,
 }
 
-/// A profile made ready to be woven.
+/// A profile prepared for generation.
 pub(super) struct Weave {
     library: Arc<Library>,
     plans: Vec<Plan>,
@@ -62,12 +62,12 @@ impl Weave {
         Self { library, plans, step, fills: profile.fills().fraction() }
     }
 
-    /// The share of units that are zeroes.
+    /// Returns the share of units that are zeroes.
     pub(super) fn fills(&self) -> f64 {
         self.fills
     }
 
-    /// Fills `target` with the beginning of a unit of a stream.
+    /// Fills `target` with the first bytes of a unit of a stream.
     #[inline]
     pub(super) fn fill(&self, base: u64, unit: u64, target: &mut [u8]) {
         let (window, index) = (unit / UNITS as u64, (unit % UNITS as u64) as usize);
@@ -79,8 +79,8 @@ impl Weave {
             target.fill(0);
             return;
         };
-        // Every window has 32 numbers for keys: its units' own, four for what is shared far, four
-        // for what is shared near.
+        // Every window has 32 key numbers: one for each of its units, four for pieces shared far
+        // and four for pieces shared near.
         let key_at = |number: usize| key(base, window * 2 * UNITS as u64 + number as u64);
         let mut at = 0;
         if plan.shares[index] {
@@ -102,7 +102,7 @@ impl Weave {
     }
 }
 
-/// The step nearest to the golden section of `count` that visits all of them.
+/// Returns the step nearest to the golden section of `count` that visits all of them.
 fn golden_step(count: u64) -> u64 {
     let wanted = (count as f64 * 0.618).round() as u64;
     let coprime = |step: &u64| {
@@ -154,7 +154,7 @@ fn is_alike(unit: Savings, mean: Savings) -> bool {
     (unit.lz4 - mean.lz4).abs() < ALIKE
 }
 
-/// The mean of the units that are not fills and not far from the others' median.
+/// Returns the mean of the units that are not fills and not far from the median.
 fn alike_mean(window: &WindowProfile) -> Savings {
     let mut units: Vec<Savings> = window.units.iter().flatten().copied().collect();
     if units.is_empty() {

@@ -1,26 +1,26 @@
-//! What was published: a drive, what was done to it, and what that gave.
+//! Published experiments: a drive, its workload and the published numbers.
 //!
 //! ```toml
 //! drive = "micro-center-64"
 //! title = "IOzone, records of 4 KiB"
-//! source = "who, where, when"
-//! about = "what is simulated of the conditions, and how it is scaled"
+//! source = "author, publication, date"
+//! about = "which conditions are simulated, and how they are scaled"
 //! conditions = "cache_bytes=480MiB"     # of the host: see SystemSpec::find
 //! [preset]                              # as presets of the bench are
 //! [[cell]]
 //! test = "write, 4 KiB"
 //! data = "98 % saved"                   # the name of a level
-//! mean = 49739.9                        # none: it is said what would come out
+//! mean = 49739.9                        # optional: a prediction needs no number
 //! deviation = 2349.23
 //! basis = "calibrated"                  # or predicted, or host with a why
 //! ```
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Plan;
-use crate::preset::{Changes, Preset};
+use crate::error::{Error, Result};
+use crate::workload::Plan;
+use crate::workload::{Changes, Preset};
 use pumice_drive::base::near::nearest;
-use pumice_drive::base::{Error, ErrorKind, Result};
 
 /// Name and text of a file.
 macro_rules! experiments {
@@ -29,7 +29,7 @@ macro_rules! experiments {
     };
 }
 
-/// Those that come with the program.
+/// The experiments that come with the program.
 pub const EXPERIMENTS: [(&str, &str); 14] = experiments![
     "micro-center-iozone-4k",
     "micro-center-iozone-1m",
@@ -47,23 +47,23 @@ pub const EXPERIMENTS: [(&str, &str); 14] = experiments![
     "hard-disk-iometer",
 ];
 
-/// How a published cell stands to the profile.
+/// How a published cell relates to the profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
-    /// Numbers of the profile were fitted to it.
+    /// Parameters of the profile were fitted to the cell.
     Calibrated,
-    /// Nothing was.
+    /// No parameter was fitted to the cell.
     Predicted,
-    /// An effect of the host.
+    /// The cell shows an effect of the host.
     Host,
 }
 
 impl Basis {
-    /// All, in the order in which they are summed up.
+    /// All kinds, in the order of the summary.
     pub const ALL: [Self; 3] = [Self::Calibrated, Self::Predicted, Self::Host];
 
-    /// As it is printed.
+    /// Returns the name as it is printed.
     pub fn name(self) -> &'static str {
         match self {
             Self::Calibrated => "calibrated",
@@ -73,16 +73,16 @@ impl Basis {
     }
 }
 
-/// What a cell is a number of.
+/// The quantity of a cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
-    /// MB/s or requests a second, as the test's unit says.
+    /// MB/s or requests per second, according to the unit of the test.
     #[default]
     Value,
     /// Mean latency in ms.
     LatencyMean,
-    /// Longest latency in ms.
+    /// Maximum latency in ms.
     LatencyMax,
 }
 
@@ -94,16 +94,16 @@ pub struct Published {
     pub test: String,
     /// Name of the level.
     pub data: String,
-    /// What was measured.
+    /// The quantity.
     #[serde(default)]
     pub measure: Measure,
-    /// Mean, if one is known here.
+    /// Mean, if it was published.
     pub mean: Option<f64>,
     /// Standard deviation of the runs.
     pub deviation: Option<f64>,
     /// See [`Basis`].
     pub basis: Basis,
-    /// What is to be known of the cell; why, if it is of the host.
+    /// Remark on the cell; the explanation, if the cell shows an effect of the host.
     pub why: Option<String>,
 }
 
@@ -113,28 +113,28 @@ pub struct Published {
 pub struct Experiment {
     /// Profile of the drive.
     pub drive: String,
-    /// What was run.
+    /// Name of the workload.
     pub title: String,
-    /// Who published it, where and when.
+    /// Author, publication and date.
     pub source: String,
-    /// What is simulated of the conditions, and how it is scaled.
+    /// Which conditions are simulated, and how they are scaled.
     pub about: String,
     /// Conditions of the host: see [`pumice_sim::system::SystemSpec::find`].
     #[serde(default)]
     pub conditions: String,
     preset: toml::Table,
-    /// What came out.
+    /// Published numbers.
     #[serde(rename = "cell")]
     pub cells: Vec<Published>,
 }
 
 impl Experiment {
-    /// Reads an experiment.
+    /// Parses an experiment.
     ///
     /// # Errors
-    /// `InvalidInput` for what is none, and for cells of tests or levels that are not there.
+    /// [`Error::Invalid`] for malformed text and for cells that name unknown tests or levels.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
-        let wrong = |what: String| Error::new(ErrorKind::InvalidInput, format!("{name}: {what}"));
+        let wrong = |what: String| Error::invalid(format!("{name}: {what}"));
         let experiment: Self =
             toml::from_str(text).map_err(|error| wrong(error.message().to_owned()))?;
         let plan = experiment.plan(None)?;
@@ -148,16 +148,16 @@ impl Experiment {
                 return Err(wrong(format!("no level is called '{data}'")));
             }
             if *basis == Basis::Host && cell.why.is_none() {
-                return Err(wrong(format!("'{test}' is of the host: say why")));
+                return Err(wrong(format!("'{test}' is an effect of the host: add 'why'")));
             }
         }
         Ok(experiment)
     }
 
-    /// Those that were published of a drive, or all for `all`, in the order of [`EXPERIMENTS`].
+    /// Returns the experiments with a drive, or all for `all`, in the order of [`EXPERIMENTS`].
     ///
     /// # Errors
-    /// `NotFound` with the drives that there are.
+    /// [`Error::NotFound`] with the known drives.
     pub fn of_drive(drive: &str) -> Result<Vec<Self>> {
         let known = EXPERIMENTS.iter().map(|(name, text)| Self::parse(name, text));
         let known = known.collect::<Result<Vec<_>>>()?;
@@ -170,24 +170,25 @@ impl Experiment {
             let near = nearest(drive, &names);
             let hint = near.map_or(".".into(), |near| format!(", did you mean {near}?"));
             let drives = names.join(", ");
-            let what = format!("no experiment is known of {drive}{hint} Drives: all, {drives}");
-            return Err(Error::new(ErrorKind::NotFound, what));
+            let what = format!("no experiment with drive {drive}{hint} Drives: all, {drives}");
+            return Err(Error::NotFound(what));
         }
         Ok(wanted)
     }
 
-    /// What it is run on, behind `sim:`.
+    /// Returns the target of the experiment, without the prefix `sim:`.
     pub fn target(&self) -> String {
-        match self.conditions.is_empty() {
-            true => self.drive.clone(),
-            false => format!("{}?{}", self.drive, self.conditions),
+        if self.conditions.is_empty() {
+            self.drive.clone()
+        } else {
+            format!("{}?{}", self.drive, self.conditions)
         }
     }
 
-    /// What is done, so many times if not as often as it says.
+    /// Returns the plan, with this number of runs if given.
     ///
     /// # Errors
-    /// Those of presets.
+    /// The errors of presets.
     pub fn plan(&self, runs: Option<u32>) -> Result<Plan> {
         let preset = Preset::from_table(self.preset.clone(), &self.title)?;
         preset.plan(&Changes { runs, ..Changes::default() })
@@ -219,7 +220,7 @@ mod tests {
             ("drive = ", "drvie = ", "unknown field"),
             ("test = \"write, 4 KiB\"", "test = \"wirte\"", "no test is called 'wirte'"),
             ("data = \"98 % dedupable\"", "data = \"x\"", "no level is called 'x'"),
-            ("basis = \"calibrated\"", "basis = \"host\"", "is of the host: say why"),
+            ("basis = \"calibrated\"", "basis = \"host\"", "effect of the host: add 'why'"),
             ("record = \"4K\"", "recrod = \"4K\"", "unknown key 'recrod'"),
         ] {
             assert!(text.contains(is), "{is}");

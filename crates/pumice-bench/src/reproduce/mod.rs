@@ -1,13 +1,12 @@
-//! Experiments that somebody published, run again on simulated drives, and held against what they
-//! gave.
+//! Published experiments, repeated on simulated drives and compared with the published numbers.
 //!
-//! * `experiment`: what was done and what came out, from TOML files that come with the program.
-//! * `outcome`: the same here, with the error of each cell and of each group of cells.
+//! * `experiment`: workloads and published numbers, from TOML files that come with the program.
+//! * `outcome`: the simulated numbers, with the error of each cell and of each group of cells.
 //!
-//! Published cells are of three kinds. *Calibrated*: numbers of the profile were fitted to them, so
-//! that an error says how well the form fits. *Predicted*: nothing was fitted to them, so that an
-//! error says what a prediction is worth. *Host*: they are effects of the machine around the drive
-//! that no model of a drive explains; they are shown, and count in no mean.
+//! Published cells are of three kinds. *Calibrated*: parameters of the profile were fitted to the
+//! cell, so its error measures the fit. *Predicted*: no parameter was fitted, so its error measures
+//! the prediction. *Host*: the cell shows an effect of the machine around the drive, which no model
+//! of a drive explains; it is shown, but excluded from the means.
 
 mod experiment;
 mod outcome;
@@ -17,53 +16,50 @@ use std::sync::atomic::AtomicBool;
 pub use experiment::{Basis, EXPERIMENTS, Experiment, Measure, Published};
 pub use outcome::{Group, Outcome, Reproduced, document, groups, summary, table};
 
-use super::plan::Plan;
-use super::results::{Header, Results, RunResult};
-use super::runner::{End, Step, Watch, carry_out};
-use super::target::Location;
-use pumice_drive::base::Result;
+use crate::bench::runner::End;
+use crate::bench::target::Location;
+use crate::bench::{Benchmark, Finished, Sink, Status};
+use crate::error::Result;
+use crate::workload::Plan;
 
-/// What is told while an experiment runs.
-pub type Progress<'a> = dyn FnMut(&Plan, Step) + 'a;
+/// Receives the progress of an experiment.
+pub type Progress<'a> = dyn FnMut(&Plan, Status) + 'a;
 
-/// Keeps runs, and tells how they go.
-struct Keeper<'a, 'b> {
+struct ProgressSink<'a, 'b> {
     plan: &'a Plan,
-    runs: Vec<RunResult>,
     progress: &'a mut Progress<'b>,
 }
 
-impl Watch for Keeper<'_, '_> {
-    fn begins(&mut self, step: Step) {
-        (self.progress)(self.plan, step);
-    }
-
-    fn keep(&mut self, run: &RunResult) -> Result<()> {
-        self.runs.push(run.clone());
-        Ok(())
+impl Sink for ProgressSink<'_, '_> {
+    fn progress(&mut self, status: Status) {
+        (self.progress)(self.plan, status);
     }
 }
 
-/// Runs an experiment on the drive it was published of, in virtual time. `None` if it was stopped.
+/// Runs an experiment on its drive in virtual time. Returns `None` if it was stopped.
 ///
 /// # Errors
-/// Those of the plan and of the drive.
+/// The errors of the plan and of the drive.
 pub fn reproduce(
     experiment: &Experiment,
     runs: Option<u32>,
     stop: &AtomicBool,
     progress: &mut Progress<'_>,
 ) -> Result<Option<Reproduced>> {
-    let location = Location::Sim(experiment.target());
     let plan = experiment.plan(runs)?;
-    location.prepare(plan.end_bytes(), false)?;
-    let mut keeper = Keeper { plan: &plan, runs: Vec::new(), progress };
-    let ended = carry_out(&location, &plan, Vec::new(), stop, &mut keeper)?;
-    let runs = keeper.runs;
-    if ended == End::Stopped {
-        return Ok(None);
+    let benchmark = Benchmark {
+        title: experiment.title.clone(),
+        about: experiment.about.clone(),
+        plan: plan.clone(),
+        destroy: false,
+        // No date, so that the same program produces the same outcome.
+        begun_unix_s: 0,
+    };
+    let mut sink = ProgressSink { plan: &plan, progress };
+    let location = Location::Sim(experiment.target());
+    let Finished { end, results } = benchmark.run(&location, stop, &mut sink)?;
+    match end {
+        End::Stopped => Ok(None),
+        End::Complete => Outcome::all(experiment, &results).map(Some),
     }
-    // An experiment has no date, so that the same program gives the same outcome.
-    let header = Header::new(&experiment.title, &experiment.about, &location, plan, 0)?;
-    Outcome::all(experiment, &Results { header, runs }).map(Some)
 }

@@ -1,11 +1,11 @@
-//! Published numbers beside simulated ones.
+//! Published numbers compared with simulated ones.
 
 use serde::Serialize;
 
 use super::experiment::{Basis, Experiment, Measure, Published};
-use crate::plan::Level;
-use crate::results::{Results, RunResult};
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::bench::results::{Results, RunResult};
+use crate::error::{Error, Result};
+use crate::workload::Level;
 use pumice_report::{Axis, Column, Document, LineChart, Number, Table};
 
 /// One cell.
@@ -15,58 +15,58 @@ pub struct Outcome {
     pub test: String,
     /// Name of the level.
     pub data: String,
-    /// How compressible the experiment says that it is, in per cent; nothing if it does not say.
+    /// Compressibility according to the experiment, in per cent; `None` if it states none.
     pub compressibility_percent: Option<f64>,
-    /// What both numbers are in.
+    /// Unit of both numbers.
     pub unit: String,
-    /// What was published, if that is known here.
+    /// Published number, if known.
     pub published: Option<f64>,
-    /// Standard deviation of it.
+    /// Published standard deviation.
     pub published_deviation: Option<f64>,
-    /// What the simulation gives: the mean of its runs.
+    /// Simulated number: the mean of its runs.
     pub simulated: f64,
-    /// Standard deviation of the runs; none of one run.
+    /// Standard deviation of the runs; `None` for one run.
     pub simulated_deviation: Option<f64>,
     /// (simulated - published) / published, in per cent.
     pub error_percent: Option<f64>,
-    /// How it stands to the profile.
+    /// How the cell relates to the profile.
     pub basis: Basis,
-    /// What is to be known of it.
+    /// Remark on the cell.
     pub why: Option<String>,
 }
 
-/// An experiment, run again.
+/// A repeated experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Reproduced {
     /// Profile of the drive.
     pub drive: String,
-    /// What was run.
+    /// Name of the workload.
     pub title: String,
-    /// Who published it.
+    /// Author, publication and date.
     pub source: String,
-    /// What is simulated of the conditions.
+    /// Which conditions are simulated.
     pub about: String,
-    /// What it was run on, as a target of the bench.
+    /// The target, as a target of the bench.
     pub target: String,
-    /// Cell by cell.
+    /// All cells.
     pub cells: Vec<Outcome>,
 }
 
-/// How far off the cells of one kind are.
+/// Errors of the cells of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Group {
-    /// Which kind.
+    /// The kind.
     pub basis: Basis,
-    /// How many cells have a published number.
+    /// Number of cells with a published number.
     pub cells: usize,
     /// Mean of the absolute errors, in per cent.
     pub mean_percent: f64,
-    /// The largest of them.
+    /// Maximum of the absolute errors, in per cent.
     pub max_percent: f64,
 }
 
 impl Outcome {
-    /// Every cell of an experiment from its runs.
+    /// Returns every cell of an experiment from its runs.
     pub(super) fn all(experiment: &Experiment, results: &Results) -> Result<Reproduced> {
         let cells = experiment.cells.iter().map(|cell| Self::of(cell, results));
         Ok(Reproduced {
@@ -84,8 +84,8 @@ impl Outcome {
         let test = plan.tests.iter().position(|test| test.name == published.test);
         let level = plan.levels.iter().position(|level| level.name == published.data);
         let (Some(test), Some(level)) = (test, level) else {
-            let what = format!("{}, {}: there is no such cell", published.test, published.data);
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            let what = format!("{}, {}: no such cell", published.test, published.data);
+            return Err(Error::invalid(what));
         };
         let unit = plan.tests[test].unit;
         let ms = |run: &RunResult, ns: fn(&RunResult) -> f64| ns(run) / 1e6;
@@ -112,7 +112,7 @@ impl Outcome {
             test: match published.measure {
                 Measure::Value => published.test.clone(),
                 Measure::LatencyMean => format!("{}: mean latency", published.test),
-                Measure::LatencyMax => format!("{}: longest latency", published.test),
+                Measure::LatencyMax => format!("{}: maximum latency", published.test),
             },
             data: published.data.clone(),
             compressibility_percent: compressibility_percent(&plan.levels[level]),
@@ -128,7 +128,7 @@ impl Outcome {
     }
 }
 
-/// How compressible a level's data is, as it is asked for: not as a codec would have it.
+/// Returns the requested compressibility of a level's data, not the measured saving of a codec.
 fn compressibility_percent(level: &Level) -> Option<f64> {
     match level.kind.as_str() {
         "random" => Some(0.0),
@@ -137,7 +137,7 @@ fn compressibility_percent(level: &Level) -> Option<f64> {
     }
 }
 
-/// The mean absolute error of each kind of cell that there is, over all experiments.
+/// Returns the mean absolute error of each kind of cell, over all experiments.
 pub fn groups(all: &[Reproduced]) -> Vec<Group> {
     let of = |basis: Basis| {
         let cells = all.iter().flat_map(|one| &one.cells).filter(|cell| cell.basis == basis);
@@ -182,8 +182,8 @@ fn row(cell: &Outcome) -> Vec<pumice_report::Cell> {
     ]
 }
 
-/// What was published and what is simulated over compressibility, a chart for each test that has
-/// several levels of it.
+/// Published and simulated numbers over compressibility: one chart for each test with several
+/// levels.
 fn charts(one: &Reproduced) -> Vec<LineChart> {
     let mut tests: Vec<(&str, &str)> = Vec::new();
     for cell in &one.cells {
@@ -199,7 +199,7 @@ fn charts(one: &Reproduced) -> Vec<LineChart> {
         cells.sort_by(|one, other| one.0.total_cmp(&other.0));
         let is_spanned = cells.first()?.0 < cells.last()?.0;
         let y = if unit == "ms" { "latency" } else { "throughput" };
-        let axis = Axis::new("compressibility, as the experiment gives it", "%");
+        let axis = Axis::new("compressibility according to the experiment", "%");
         let mut chart = LineChart::new(test, axis, Axis::new(y, unit));
         let simulated = cells.iter().map(|(x, cell)| (*x, cell.simulated));
         chart.line("simulated", simulated.collect());
@@ -212,7 +212,7 @@ fn charts(one: &Reproduced) -> Vec<LineChart> {
     tests.into_iter().filter_map(chart).collect()
 }
 
-/// Every cell of all experiments in one table.
+/// Returns one table with every cell of all experiments.
 pub fn table(all: &[Reproduced]) -> Table {
     let mut table = Table::with_columns(columns(true));
     for one in all {
@@ -225,18 +225,18 @@ pub fn table(all: &[Reproduced]) -> Table {
     table
 }
 
-/// The whole report, with charts.
+/// Returns the whole report, with charts.
 pub fn document(all: &[Reproduced]) -> Document {
     made(all, true)
 }
 
-/// The same without charts, for a terminal.
+/// Returns the report without charts, for a terminal.
 pub fn summary(all: &[Reproduced]) -> Document {
     made(all, false)
 }
 
 fn made(all: &[Reproduced], with_charts: bool) -> Document {
-    let lead = "Published experiments, run again on simulated drives in virtual time.";
+    let lead = "Published experiments, repeated on simulated drives in virtual time.";
     let mut document = Document::new("Published and simulated", lead);
     for one in all {
         let mut table = Table::with_columns(columns(false));

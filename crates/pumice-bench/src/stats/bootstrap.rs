@@ -1,16 +1,15 @@
-//! 95 % intervals from resampling: what the mean, or a ratio of means, would have been had the runs
-//! come out in other mixtures.
+//! 95 % intervals of the mean, or of a ratio of means, from resampling.
 //!
 //! The percentile method with expanded levels. A plain percentile interval of few runs is too
-//! narrow twice over: resamples spread by n rather than n - 1, and normal rather than Student
-//! quantiles cut them. Expanded levels undo both. BCa was measured too (lognormal samples, sigma
-//! 0.25 to 1, n from 5 to 30): with plain levels it covers 5 to 8 points less at n = 5; with
-//! expanded ones it covers the same within 2.5 points, with intervals up to 15 % wider. So the
-//! simpler one won.
+//! narrow for two reasons: resamples spread by n rather than n - 1, and the levels come from normal
+//! rather than Student quantiles. Expanded levels correct both. BCa was measured too (lognormal
+//! samples, sigma 0.25 to 1, n from 5 to 30): with plain levels it covers 5 to 8 points less at n =
+//! 5; with expanded levels it covers the same within 2.5 points, with intervals up to 15 % wider.
+//! The simpler method was chosen.
 //!
-//! Resamples stay within the sample, so no method of this kind helps below about 5 runs: the
-//! interval of 3 is from the least to the greatest and covers 75 % at best. Of fewer than
-//! [`RUNS_MIN`] there is none.
+//! Resamples stay within the sample, so no method of this kind works below about 5 runs: the
+//! interval of 3 runs extends from the minimum to the maximum and covers 75 % at best. Fewer than
+//! [`RUNS_MIN`] runs have no interval.
 
 use rand_xoshiro::rand_core::Rng;
 use serde::{Deserialize, Serialize};
@@ -19,38 +18,38 @@ use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 use super::sample;
 use pumice_drive::base::seed::{Random, random};
 
-/// Resamples for an interval: at 5 runs the outermost levels cut off the 9 or 10 most extreme, and
+/// Resamples of an interval: at 5 runs the outermost levels cut off the 9 or 10 most extreme, and
 /// an interval of 30 runs takes less than a millisecond.
 pub const RESAMPLES: usize = 10_000;
 
-/// The fewest runs that get an interval: of two it would be right half the time.
+/// Minimum number of runs: an interval of two would be right half the time.
 pub(super) const RUNS_MIN: usize = 3;
 
-/// What is cut off on either side of a 95 % interval.
+/// Probability outside a 95 % interval on either side.
 const TAIL: f64 = 0.025;
 
-/// An interval, its ends included.
+/// A closed interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// The lower end.
     pub low: f64,
-    /// The upper end, not below the lower.
+    /// The upper end, at least the lower.
     pub high: f64,
 }
 
 impl Interval {
-    /// Whether `value` lies in it.
+    /// Returns whether the interval contains `value`.
     pub fn contains(self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
 
-    /// Half its width as a share of `mean`; `None` unless that is above zero.
+    /// Returns half the width as a share of `mean`; `None` unless the mean is above zero.
     pub fn half_width_of(self, mean: f64) -> Option<f64> {
         (mean > 0.0).then(|| (self.high - self.low) / 2.0 / mean)
     }
 }
 
-/// The interval of the mean of measured `values`; `None` for fewer than [`RUNS_MIN`].
+/// Returns the interval of the mean of measured `values`; `None` for fewer than [`RUNS_MIN`].
 ///
 /// Source: Hesterberg, "What Teachers Should Know about the Bootstrap", arXiv:1411.5279 (2014),
 /// expanded percentile intervals.
@@ -60,11 +59,11 @@ pub(super) fn mean_interval(values: &[f64], seed: u64) -> Option<Interval> {
     let mut means: Vec<f64> = (0..RESAMPLES).map(|_| resampled_mean(values, &mut random)).collect();
     let (low, high) = sample::extremes(values);
     let Interval { low: from, high: to } = cut(&mut means, tail);
-    // Rounding would lead out of a sample of equal values.
+    // Rounding could exceed the range of a sample of equal values.
     Some(Interval { low: from.clamp(low, high), high: to.clamp(low, high) })
 }
 
-/// The interval of the ratio of `other`'s mean to that of `base`, both of positive values; `None`
+/// Returns the interval of the ratio of `other`'s mean to `base`'s, both of positive values; `None`
 /// if either has fewer than [`RUNS_MIN`].
 ///
 /// The levels are those of the smaller sample. Source: as for [`mean_interval`].
@@ -79,8 +78,8 @@ pub(super) fn ratio_interval(base: &[f64], other: &[f64], seed: u64) -> Option<I
     Some(cut(&mut ratios, tail))
 }
 
-/// What to cut off each side of the resamples of `n` values: z there is what Student's t is at
-/// [`TAIL`], times the square root of n / (n - 1).
+/// Returns the probability to cut off on each side of the resamples of `n` values: the normal
+/// probability of Student's t at [`TAIL`], times the square root of n / (n - 1).
 fn expanded_tail(n: usize) -> Option<f64> {
     if n < RUNS_MIN {
         return None;
@@ -92,8 +91,8 @@ fn expanded_tail(n: usize) -> Option<f64> {
 
 fn resampled_mean(values: &[f64], random: &mut Random) -> f64 {
     let count = values.len();
-    // The high half of a product is uniform to 1 part in 2^64 / n, and its stream is ours: that of
-    // `random_range` may change with the crate.
+    // The high half of the product is uniform to 1 part in 2^64 / n. Unlike `random_range`, this
+    // sequence does not depend on the version of the crate.
     let mut draw = || values[((u128::from(random.next_u64()) * count as u128) >> 64) as usize];
     (0..count).map(|_| draw()).sum::<f64>() / count as f64
 }

@@ -1,14 +1,14 @@
-//! By what ratio one sample differs from another, and whether one may say so.
+//! By what ratio one sample differs from another, and whether the difference is significant.
 //!
 //! ```text
-//! no interval, or no p of so few runs could be significant -> TooFewRuns
+//! no interval, or no p of so few runs can be significant   -> TooFewRuns
 //! p < 0.05 and 1 outside the interval of the ratio         -> Faster, Slower
 //! else                                                     -> NoDifference
 //! ```
 //!
-//! Two conditions, as each fails alone: with few runs the interval is too narrow, and the rank test
-//! does not look at the means that the ratio is of. `NoDifference` means that none was seen, not
-//! that there is none.
+//! Two conditions, because each alone is insufficient: with few runs the interval is too narrow,
+//! and the rank test does not compare means. `NoDifference` means that no difference was observed,
+//! not that none exists.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,56 +16,57 @@ use super::bootstrap::{Interval, ratio_interval};
 use super::mann_whitney::{least_p, mann_whitney};
 use super::{SIGNIFICANT_P, sample};
 
-/// Which values are the better ones.
+/// Which values are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Better {
-    /// As for rates.
+    /// For rates.
     Higher,
-    /// As for times.
+    /// For times.
     Lower,
 }
 
-/// What may be said of a difference.
+/// Conclusion about a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The other one is better than the base, and chance is no good explanation.
+    /// The other sample is better than the base, and chance is unlikely.
     Faster,
-    /// It is worse.
+    /// The other sample is worse than the base, and chance is unlikely.
     Slower,
-    /// No difference was seen that chance does not explain.
+    /// No difference beyond chance.
     NoDifference,
-    /// No result of so few runs could have been told from chance.
+    /// Too few runs to distinguish any difference from chance.
     TooFewRuns,
 }
 
-/// One sample held against another.
+/// A comparison of two samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// Which values are the better ones.
+    /// Which values are better.
     pub better: Better,
-    /// The other's mean as a multiple of the base's.
+    /// The other sample's mean as a multiple of the base's.
     pub ratio: f64,
-    /// 95 % interval of the ratio; `None` if either has fewer than 3 runs.
+    /// 95 % interval of the ratio; `None` if either sample has fewer than 3 runs.
     pub ratio_interval: Option<Interval>,
-    /// Two-sided p value of the rank test, on its own.
+    /// Two-sided p value of the rank test, uncorrected.
     pub p: f64,
-    /// The smallest p that so many runs can give.
+    /// The smallest p that samples of these sizes can have.
     pub p_least: f64,
-    /// p with regard to the other comparisons that were made; as `p` until [`correct`] is called.
+    /// p corrected for the other comparisons; equals `p` until [`correct`] is called.
     pub p_corrected: f64,
-    /// What may be said.
+    /// Conclusion.
     pub verdict: Verdict,
 }
 
-/// Holds `other` against `base`; `seed` is for the interval only. `None` if either is empty or has
-/// a value that is not above zero or cannot be a measurement (see [`super::MAGNITUDE_MAX`]).
+/// Compares `other` with `base`; `seed` affects the interval only. Returns `None` if either sample
+/// is empty or has a value that is not above zero or cannot be a measurement (see
+/// [`super::MAGNITUDE_MAX`]).
 ///
-/// How often the interval holds the true ratio, of 4,000 pairs of lognormal samples each (sigma
-/// 0.02 to 1): at 3 runs each 90 %, at 5 97 %, at 10 95 to 96 %, at 30 94 to 95 %, at 5 against 30
-/// 94 to 97 %. Where there was no difference, one was claimed in 3 % of the pairs at 5 and 10 runs
-/// and in 3 to 4 % at 30.
+/// Coverage of the interval, from 4,000 pairs of lognormal samples each (sigma 0.02 to 1): 90 % at
+/// 3 runs each, 97 % at 5, 95 to 96 % at 10, 94 to 95 % at 30, 94 to 97 % at 5 against 30. Without
+/// a true difference, a difference was reported for 3 % of the pairs at 5 and 10 runs and for 3 to
+/// 4 % at 30.
 ///
 /// Source: see [`super::mann_whitney()`] for p, [`super::Summary::of`] for the interval.
 pub fn compare(base: &[f64], other: &[f64], better: Better, seed: u64) -> Option<Comparison> {
@@ -84,11 +85,11 @@ pub fn compare(base: &[f64], other: &[f64], better: Better, seed: u64) -> Option
     Some(comparison)
 }
 
-/// Takes into account that all these comparisons were made at once: corrects their p values with
-/// [`holm`] and judges again. May be repeated; the order does not matter.
+/// Corrects the p values of simultaneous comparisons with [`holm`] and updates the verdicts.
+/// Idempotent and independent of the order.
 ///
-/// Says `TooFewRuns` where not even the smallest p of so many runs would have been significant
-/// among the others.
+/// The verdict is `TooFewRuns` if even the smallest p of so few runs would not be significant among
+/// the other comparisons.
 pub fn correct(comparisons: &mut [Comparison]) {
     let mut p: Vec<f64> = comparisons.iter().map(|comparison| comparison.p).collect();
     for (index, corrected) in holm(&p).into_iter().enumerate() {
@@ -101,8 +102,9 @@ pub fn correct(comparisons: &mut [Comparison]) {
     }
 }
 
-/// p values of several tests, corrected so that the chance of even one false find among them stays
-/// below the limit that each is held to; in the order given. What is no probability counts as 1.
+/// Returns the p values of several tests, in the order given, corrected so that the probability of
+/// a single false positive among them stays below the significance limit. Values that are not
+/// probabilities count as 1.
 ///
 /// Source: Holm, "A Simple Sequentially Rejective Multiple Test Procedure", Scandinavian Journal of
 /// Statistics 6 (1979).
@@ -120,7 +122,8 @@ pub fn holm(p: &[f64]) -> Vec<f64> {
 }
 
 impl Comparison {
-    /// What may be said if so many runs can give `p_least` at best, corrected like `p_corrected`.
+    /// Returns the verdict if samples of these sizes can reach `p_least` at best, corrected like
+    /// `p_corrected`.
     fn judge(&self, p_least: f64) -> Verdict {
         match self.ratio_interval {
             None => Verdict::TooFewRuns,

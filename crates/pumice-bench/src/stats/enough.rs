@@ -1,26 +1,26 @@
-//! Whether the runs made so far suffice.
+//! Whether enough runs have been made.
 
 use serde::{Deserialize, Serialize};
 
 use super::{bootstrap, sample};
 
-/// Fewer runs than this are never enough, whatever the goal says: their interval is too narrow to
-/// be trusted (see [`super::Summary::of`]).
+/// Minimum number of runs regardless of the goal: intervals of fewer runs are too narrow to be
+/// trusted (see [`super::Summary::of`]).
 pub const RUNS_LEAST: usize = 5;
 
 /// When to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Goal {
-    /// How precise the mean is to be: half the width of its 95 % interval, as a share of it.
+    /// Required precision of the mean: half the width of its 95 % interval, as a share of the mean.
     pub half_width: f64,
-    /// Runs to make in any case; below [`RUNS_LEAST`] counts as that.
+    /// Minimum number of runs; at least [`RUNS_LEAST`].
     pub runs_min: usize,
-    /// Runs after which to stop in any case, even below the least.
+    /// Maximum number of runs, even if below the minimum.
     pub runs_max: usize,
 }
 
 impl Default for Goal {
-    /// 2 % within 5 to 30 runs: finer differences than that are seldom worth their time.
+    /// 2 % within 5 to 30 runs: finer differences are seldom worth their time.
     fn default() -> Self {
         Self { half_width: 0.02, runs_min: RUNS_LEAST, runs_max: 30 }
     }
@@ -30,21 +30,22 @@ impl Default for Goal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Progress {
-    /// Another run.
+    /// Another run is needed.
     Continue,
     /// The goal is met.
     Enough,
-    /// The cap is reached and the goal is not met.
+    /// The maximum is reached and the goal is not met.
     GaveUp,
 }
 
-/// Whether `runs` suffice for `goal`; `seed` is for the interval. Runs with a value that cannot be
-/// a measurement (see [`super::MAGNITUDE_MAX`]), or with a mean of zero or less, never do.
+/// Returns whether `runs` suffice for `goal`; `seed` is for the interval. Runs with a value that
+/// cannot be a measurement (see [`super::MAGNITUDE_MAX`]), or with a mean of zero or less, never
+/// suffice.
 ///
-/// To look after each run and stop at a good moment favours samples that happen to lie close
-/// together. Of 4,000 cells whose runs spread by 1, 2, 4 and 6 %, the default goal stopped after 5,
-/// 6, 16 and 28 runs on average (100, 100, 99.6 and 29 % of the cells with enough); the intervals
-/// of those that had enough held the true mean in 92, 92, 91 and 87 %.
+/// Testing after each run favours samples whose values happen to be close. Of 4,000 cells whose
+/// runs spread by 1, 2, 4 and 6 %, the default goal stopped after 5, 6, 16 and 28 runs on average
+/// (100, 100, 99.6 and 29 % of the cells met the goal); the intervals of cells that met it
+/// contained the true mean in 92, 92, 91 and 87 %.
 pub fn enough(runs: &[f64], goal: Goal, seed: u64) -> Progress {
     let precise = || {
         let values = sample::measured(runs)?;

@@ -1,13 +1,16 @@
 //! Latencies of single requests, counted in buckets.
 //!
 //! A thin type over an HDR histogram: 1 ns to [`LATENCY_NS_MAX`] at three significant digits, in
-//! 264 KiB whatever is recorded. Values are exact below 2048 ns, and to 0.1 % above. Deliberately
-//! corrects no coordinated omission: the load generator measures from when a request was due.
+//! 264 KiB regardless of the number of values. Values are exact below 2048 ns and within 0.1 %
+//! above. Does not correct for coordinated omission. The load generator is a closed loop: each task
+//! issues its next request when the previous one has completed, so a stall delays the following
+//! requests and is recorded once. Latencies are those seen at the given depth, not those of an
+//! independent arrival rate.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// The longest latency told apart from longer ones: an hour.
+/// Longest latency that is distinguished: one hour.
 pub const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 
 /// Significant digits.
@@ -15,20 +18,20 @@ const DIGITS: u8 = 3;
 
 /// A histogram of latencies in ns.
 ///
-/// As JSON: a list of [latency in ns, how often], ascending, one pair for each bucket that holds
-/// any, which loses nothing and needs no other tool to be read. The library's own form, deflated
-/// and in base64, is about a twelfth as long and can be read with the library only.
+/// As JSON: a list of [latency in ns, count], ascending, one pair for each non-empty bucket. This
+/// form is lossless and needs no other tool to read. The library's own form, deflated and in
+/// base64, has about a twelfth of the size and can be read with the library only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(into = "Pairs", try_from = "Pairs")]
 pub struct Latencies(Histogram<u64>);
 
-/// What a report shows of latencies, all in ns and right to 0.1 %.
+/// Summary of latencies, all in ns and within 0.1 %.
 ///
-/// A percentile is the least latency that so many per cent of the requests did not exceed, as the
+/// A percentile is the smallest latency that this share of the requests did not exceed, as the
 /// upper end of its bucket; never above the maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
-    /// How many requests.
+    /// Number of requests.
     pub count: u64,
     /// Arithmetic mean.
     pub mean_ns: f64,
@@ -42,7 +45,7 @@ pub struct Percentiles {
     pub p99_9_ns: u64,
     /// 99.99 %.
     pub p99_99_ns: u64,
-    /// The longest.
+    /// The maximum.
     pub max_ns: u64,
 }
 
@@ -57,46 +60,45 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// An empty histogram.
+    /// Returns an empty histogram.
     pub fn new() -> Self {
         let bounds = Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS);
         Self(bounds.expect("bounds that a histogram can have"))
     }
 
-    /// Counts one latency; what is longer than [`LATENCY_NS_MAX`] counts as that. Allocates
-    /// nothing.
+    /// Counts one latency; latencies above [`LATENCY_NS_MAX`] count as that. Does not allocate.
     #[inline]
     pub fn record(&mut self, latency_ns: u64) {
-        // The library's own limit lies where its last bucket ends, at 4.4e12.
+        // The library's own limit is the end of its last bucket, 4.4e12.
         self.0.saturating_record(latency_ns.min(LATENCY_NS_MAX));
     }
 
-    /// Counts `count` latencies alike, as [`Self::record`] does one.
+    /// Counts `count` equal latencies, as [`Self::record`] does for one.
     pub fn record_many(&mut self, latency_ns: u64, count: u64) {
-        // The library would take a latency that never was for the longest.
+        // With a count of zero, the library would still take the value as the maximum.
         if count > 0 {
             self.0.saturating_record_n(latency_ns.min(LATENCY_NS_MAX), count);
         }
     }
 
-    /// How many were recorded.
+    /// Returns the number of recorded latencies.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// Adds what `other` recorded.
+    /// Adds the latencies of `other`.
     pub fn merge(&mut self, other: &Self) {
         self.0.add(&other.0).expect("all have the same bounds");
     }
 
-    /// The latency that `level`, in 0..=1, of the requests did not exceed, in ns; `None` if none
-    /// was recorded or the level is no share.
+    /// Returns the latency in ns that `level` of the requests, 0 to 1, did not exceed; `None` if
+    /// the histogram is empty or the level is out of range.
     pub fn quantile_ns(&self, level: f64) -> Option<u64> {
         let defined = !self.0.is_empty() && (0.0..=1.0).contains(&level);
         defined.then(|| self.0.value_at_quantile(level).min(LATENCY_NS_MAX))
     }
 
-    /// What a report shows; `None` if none was recorded.
+    /// Returns the percentiles, or `None` if the histogram is empty.
     pub fn percentiles(&self) -> Option<Percentiles> {
         Some(Percentiles {
             p50_ns: self.quantile_ns(0.5)?,
@@ -129,9 +131,10 @@ impl TryFrom<Pairs> for Latencies {
         let (mut least, mut total) = (0, 0u64);
         for (latency_ns, count) in pairs {
             let sum = total.checked_add(count).filter(|_| count > 0);
-            total = sum.ok_or_else(|| format!("{count} times {latency_ns} ns is no count"))?;
+            total =
+                sum.ok_or_else(|| format!("the count of {latency_ns} ns, {count}, is invalid"))?;
             if latency_ns < least || latency_ns > LATENCY_NS_MAX {
-                return Err(format!("{latency_ns} ns is out of order or longer than an hour"));
+                return Err(format!("{latency_ns} ns is out of order or above one hour"));
             }
             least = latencies.0.next_non_equivalent(latency_ns);
             latencies.0.saturating_record_n(latency_ns, count);

@@ -1,8 +1,7 @@
-//! Whether two samples differ in rank: the Mann-Whitney U test, also known as Wilcoxon's rank-sum
-//! test.
+//! The Mann-Whitney U test (Wilcoxon's rank-sum test): whether two samples differ in rank.
 //!
-//! Asks nothing of the shape of the values, so that one slow run does not hide or make a
-//! difference. Says nothing of how large a difference is: `comparison` does.
+//! Makes no assumption about the distribution, so that one slow run neither hides nor creates a
+//! difference. Does not measure the size of a difference: `comparison` does.
 
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, Normal};
@@ -10,25 +9,25 @@ use statrs::distribution::{ContinuousCDF, Normal};
 use super::rank::{doubled_ranks, tie_term};
 use super::sample;
 
-/// Up to how many runs, both samples together, p is counted out rather than approximated: numbers
-/// of ways stay exact in a double (below 2^53), and the count takes a millisecond.
+/// Maximum number of runs in both samples for an exact p: counts stay exact in a double (below
+/// 2^53), and counting takes a millisecond.
 pub const EXACT_RUNS_MAX: usize = 50;
 
-/// What the test says.
+/// Result of the test.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MannWhitney {
-    /// U of the second sample: in how many pairs its value is the greater one, equal ones counting
-    /// half; from 0 to the product of the sample sizes.
+    /// U of the second sample: the number of pairs in which its value is greater, equal values
+    /// counting half; from 0 to the product of the sample sizes.
     pub u: f64,
-    /// Two-sided p value: how probable ranks at least this far apart are if order is chance.
+    /// Two-sided p value: the probability of ranks at least this far apart if order is chance.
     pub p: f64,
 }
 
-/// Tests `base` against `other`; p is the same the other way round. `None` if either is empty or
-/// has a value that cannot be a measurement (see [`super::MAGNITUDE_MAX`]).
+/// Tests `base` against `other`; p is symmetric. Returns `None` if either sample is empty or has a
+/// value that cannot be a measurement (see [`super::MAGNITUDE_MAX`]).
 ///
-/// Up to [`EXACT_RUNS_MAX`] runs p is exact, with ties too: the share of all ways to deal the ranks
-/// out that lie as far from the middle. Beyond, it is the normal approximation, corrected for ties
+/// Up to [`EXACT_RUNS_MAX`] runs p is exact, including ties: the share of all assignments of the
+/// ranks that lie as far from the middle. Above, it is the normal approximation, corrected for ties
 /// and continuity.
 ///
 /// Source: Mann and Whitney, "On a Test of Whether one of Two Random Variables is Stochastically
@@ -48,19 +47,20 @@ pub fn mann_whitney(base: &[f64], other: &[f64]) -> Option<MannWhitney> {
     Some(MannWhitney { u, p })
 }
 
-/// The smallest p that samples of these sizes can give: all of one above all of the other.
+/// Returns the smallest p that samples of these sizes can have: all values of one above all of the
+/// other.
 pub(super) fn least_p(base: usize, other: usize) -> f64 {
     let steps = 1..=base.min(other);
     let ways = steps.fold(1.0, |ways, k| ways * (base + other + 1 - k) as f64 / k as f64);
     (2.0 / ways).min(1.0)
 }
 
-/// The share of all choices of `count` of the doubled `ranks` whose sum is at least as far from the
-/// mean of such sums as `sum` is.
+/// Returns the share of all choices of `count` of the doubled `ranks` whose sum is at least as far
+/// from the mean of such sums as `sum` is.
 fn exact_p(ranks: &[u64], count: usize, sum: u64) -> f64 {
-    // All ranks together are n (n + 1) when doubled: the sum of all bounds every other.
+    // All doubled ranks add up to n (n + 1), which bounds every sum.
     let sums = ranks.iter().sum::<u64>() as usize + 1;
-    // ways[k][s]: choices of k of the ranks met so far that sum to s.
+    // ways[k][s]: choices of k of the ranks so far that add up to s.
     let mut ways = vec![vec![0.0; sums]; count + 1];
     ways[0][0] = 1.0;
     for &rank in ranks {
@@ -83,7 +83,7 @@ fn approximate_p(ranks: &[u64], base: usize, other: usize, u: f64) -> f64 {
     let variance = pairs / 12.0 * (n + 1.0 - tie_term(ranks) / (n * (n - 1.0)));
     let distance = ((u - pairs / 2.0).abs() - 0.5).max(0.0);
     if distance == 0.0 {
-        // Also where all values are equal and the variance is zero.
+        // Also if all values are equal and the variance is zero.
         return 1.0;
     }
     2.0 * Normal::standard().sf(distance / variance.sqrt())

@@ -1,19 +1,19 @@
-//! What repeated measurements allow one to say: pure functions over numbers.
+//! Statistics of repeated measurements: pure functions over numbers.
 //!
 //! * `summary`: one cell's runs in a few numbers, with an interval for the mean.
-//! * `bootstrap`: that interval, and the one of a ratio, from seeded resampling.
-//! * `outliers`: runs that stand apart, named and kept.
+//! * `bootstrap`: that interval, and the interval of a ratio, from seeded resampling.
+//! * `outliers`: runs that stand apart; reported, never dropped.
 //! * `mann_whitney`: whether two samples differ in rank.
-//! * `comparison`: by what ratio one sample differs from another, and whether one may say so.
+//! * `comparison`: by what ratio two samples differ, and whether the difference is significant.
 //! * `steady`: when a drive has reached steady state.
 //! * `histogram`: latencies.
 //! * `enough`: whether more runs are needed.
-//! * `trend`: whether the order of the runs shows in their values.
-//! * `sample`, `rank`: the numbers and ranks under all of these.
+//! * `trend`: whether values depend on the order of the runs.
+//! * `sample`, `rank`: the numbers and ranks that all of these use.
 //!
-//! Same numbers and same seed, same answer. Numbers that cannot be measurements (not finite, or
-//! beyond [`MAGNITUDE_MAX`]) have a defined answer everywhere, mostly `None`; nothing panics on
-//! them. Deliberately drops no run, knows no unit but that of its input (latencies: ns), reads no
+//! The same numbers and seed produce the same result. Numbers that cannot be measurements (not
+//! finite, or beyond [`MAGNITUDE_MAX`]) have a defined result everywhere, mostly `None`, and never
+//! cause a panic. Drops no run, knows no unit except that of its input (latencies: ns), reads no
 //! clock, does no I/O and prints nothing.
 
 mod bootstrap;
@@ -39,7 +39,7 @@ pub use steady::{RANGE_MAX, Rounds, SLOPE_MAX, WINDOW_ROUNDS, Window, steady};
 pub use summary::Summary;
 pub use trend::{Direction, EXACT_ORDER_MAX, Trend, trend};
 
-/// From which p value on a difference counts as chance. Convention, nothing more.
+/// p values from this limit on count as chance. A convention.
 pub const SIGNIFICANT_P: f64 = 0.05;
 
 #[cfg(test)]

@@ -1,22 +1,22 @@
-//! Runs that stand apart from the others: named, never dropped.
+//! Runs that stand apart: reported, never dropped.
 //!
-//! A run that stands apart is a finding (a background job, a stall of the drive) that a report must
-//! show; what is left without it is no longer what was measured.
+//! An outlier is a finding (a background job, a stall of the drive) that a report must show. A
+//! sample without its outliers is not the sample that was measured.
 
 use serde::{Deserialize, Serialize};
 
 use super::sample;
 
-/// From which modified z-score on, either side of zero, a run stands apart.
+/// Modified z-score, on either side of zero, from which a run is an outlier.
 ///
 /// Source: Iglewicz and Hoaglin, "How to Detect and Handle Outliers", ASQC (1993).
 pub const OUTLIER_SCORE: f64 = 3.5;
 
-/// The fewest runs among which one can stand apart: of three, two that lie close together by chance
-/// would put the third apart.
+/// Minimum number of runs: among three, two values that are close by chance would make the third an
+/// outlier.
 const RUNS_MIN: usize = 5;
 
-/// Median absolute deviations, and mean absolute deviations, for one standard deviation of normal
+/// Factors from the median and the mean absolute deviation to the standard deviation of normal
 /// values: 1 / 0.6745, and the square root of half pi.
 const MEDIAN_SCALE: f64 = 1.482_602_218_505_602;
 const MEAN_SCALE: f64 = 1.253_314_137_315_5;
@@ -24,27 +24,27 @@ const MEAN_SCALE: f64 = 1.253_314_137_315_5;
 /// A run that stands apart.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outlier {
-    /// Its place in the sample, from 0.
+    /// Index in the sample, from 0.
     pub index: usize,
     /// Its value.
     pub value: f64,
-    /// Its modified z-score: about how many standard deviations it lies above (or, negative, below)
-    /// the median. Finite.
+    /// Modified z-score: about the number of standard deviations above (or, if negative, below) the
+    /// median. Finite.
     pub score: f64,
 }
 
-/// The runs whose modified z-score is beyond [`OUTLIER_SCORE`], in their order. `None` for fewer
-/// than 5 runs, or if one cannot be a measurement (see [`super::MAGNITUDE_MAX`]).
+/// Returns the runs whose modified z-score is beyond [`OUTLIER_SCORE`], in order. Returns `None`
+/// for fewer than 5 runs, or if a value cannot be a measurement (see [`super::MAGNITUDE_MAX`]).
 ///
-/// Where more than half of the runs are equal, their median absolute deviation is zero and the mean
-/// absolute deviation takes its place, so that one run among equal ones stands apart from 5 runs
-/// on.
+/// If more than half of the runs are equal, their median absolute deviation is zero and the mean
+/// absolute deviation replaces it, so that one different run among equal ones is an outlier from 5
+/// runs on.
 ///
-/// A label is a hint: of 20,000 normal samples without any foreign run 21 % had a label at 5 runs,
-/// 13 % at 10 and 9 % at 30.
+/// An outlier is a hint: of 20,000 normal samples without contamination, 21 % had an outlier at 5
+/// runs, 13 % at 10 and 9 % at 30.
 ///
-/// Source: Iglewicz and Hoaglin, "How to Detect and Handle Outliers", ASQC (1993); the mean in
-/// place of a median of zero is what IBM SPSS does.
+/// Source: Iglewicz and Hoaglin, "How to Detect and Handle Outliers", ASQC (1993); replacing a
+/// median of zero by the mean follows IBM SPSS.
 pub fn outliers(values: &[f64]) -> Option<Vec<Outlier>> {
     let values = sample::measured(values).filter(|values| values.len() >= RUNS_MIN)?;
     let median = sample::median(values);
@@ -54,7 +54,7 @@ pub fn outliers(values: &[f64]) -> Option<Vec<Outlier>> {
         nearest => MEDIAN_SCALE * nearest,
     };
     let label = |(index, &value): (usize, &f64)| {
-        // All equal: 0 / 0 is beyond nothing. A spread of next to nothing may overflow.
+        // If all values are equal, 0 / 0 is beyond nothing. A tiny spread may overflow.
         let score = ((value - median) / spread).clamp(f64::MIN, f64::MAX);
         (score.abs() > OUTLIER_SCORE).then_some(Outlier { index, value, score })
     };

@@ -1,9 +1,9 @@
-//! Ranks of values, doubled so that the mean rank of equal values is a whole number and sums of
-//! ranks are compared exactly.
+//! Ranks of values, doubled so that the mean rank of equal values is an integer and sums of ranks
+//! compare exactly.
 
-/// For each value twice its rank from 1 on; equal values share the mean of their ranks.
+/// Returns twice the rank of each value, from 1 on; equal values share the mean of their ranks.
 ///
-/// `values` must be comparable: no not-a-number.
+/// `values` must not contain NaN.
 pub(super) fn doubled_ranks(values: &[f64]) -> Vec<u64> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
@@ -18,7 +18,8 @@ pub(super) fn doubled_ranks(values: &[f64]) -> Vec<u64> {
     ranks
 }
 
-/// Sum of t^3 - t over the groups of t equal ranks: by how much ties narrow a rank statistic.
+/// Returns the sum of t^3 - t over the groups of t equal ranks: by how much ties narrow a rank
+/// statistic.
 pub(super) fn tie_term(ranks: &[u64]) -> f64 {
     let mut sorted = ranks.to_vec();
     sorted.sort_unstable();

@@ -1,44 +1,44 @@
-//! Numbers that can be measurements, and what is simplest about them.
+//! Basic statistics, and the check that numbers can be measurements.
 //!
-//! Only [`measured`] meets numbers of all kinds; the other functions take what it let through.
+//! Only [`measured`] accepts arbitrary numbers; the other functions require numbers that passed it.
 
-/// The largest number taken for a measurement, either side of zero: far above any, and small
-/// enough that squares, sums and ratios of such numbers stay finite.
+/// Largest magnitude of a measurement: far above any real one, and small enough that squares, sums
+/// and ratios stay finite.
 pub const MAGNITUDE_MAX: f64 = 1e100;
 
-/// `values` if there are any and all can be measurements.
+/// Returns `values` if there are any and all can be measurements.
 pub(super) fn measured(values: &[f64]) -> Option<&[f64]> {
-    // Not-a-number is in no range.
+    // No range contains NaN.
     let fits = |value: &f64| (-MAGNITUDE_MAX..=MAGNITUDE_MAX).contains(value);
     (!values.is_empty() && values.iter().all(fits)).then_some(values)
 }
 
-/// `values` if all are above zero too, as rates and times of runs that worked are.
+/// Returns `values` if all are also above zero, as rates and times of successful runs are.
 pub(super) fn positive(values: &[f64]) -> Option<&[f64]> {
     let fits = |value: &f64| *value >= 1.0 / MAGNITUDE_MAX;
     measured(values).filter(|values| values.iter().all(fits))
 }
 
-/// The least and the greatest.
+/// Returns the minimum and the maximum.
 pub(super) fn extremes(values: &[f64]) -> (f64, f64) {
     let widen = |(low, high): (f64, f64), value: &f64| (low.min(*value), high.max(*value));
     values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), widen)
 }
 
-/// The mean, within the extremes: rounding would lead out of them where all values are alike.
+/// Returns the mean, clamped to the extremes: rounding could exceed them if all values are equal.
 pub(super) fn mean(values: &[f64]) -> f64 {
     let (low, high) = extremes(values);
     (values.iter().sum::<f64>() / values.len() as f64).clamp(low, high)
 }
 
-/// The standard deviation of what `values` are a sample of (n - 1); `None` for one value.
+/// Returns the standard deviation of the population (n - 1); `None` for one value.
 pub(super) fn deviation(values: &[f64]) -> Option<f64> {
     let mean = mean(values);
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     (values.len() > 1).then(|| (squares / (values.len() - 1) as f64).sqrt())
 }
 
-/// The quantile at `level` in 0..=1, between two values linear in the level. Reorders `values`.
+/// Returns the quantile at `level` in 0..=1, interpolated linearly. Reorders `values`.
 ///
 /// Source: Hyndman and Fan, "Sample Quantiles in Statistical Packages", The American Statistician
 /// 50 (1996), definition 7.

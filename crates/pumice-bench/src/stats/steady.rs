@@ -1,16 +1,16 @@
-//! When a drive has reached steady state: rounds of the same load, one number each, until the last
-//! few neither spread nor drift.
+//! Steady state: rounds of the same load, one number each, until the last few neither spread nor
+//! drift.
 //!
 //! ```text
 //! value |*                        window: the last 5 rounds
-//!       |  *                      range:  greatest - least         <= 20 % of the average
+//!       |  *                      range:  maximum - minimum        <= 20 % of the average
 //!       |    *  .-----------.     slope:  best line, end to end    <= 10 % of the average
 //!       |      *|* _ * _ * _|
 //!       +-------'-----------'- round
 //! ```
 //!
 //! Source: SNIA, "Solid State Storage Performance Test Specification" 2.0.2 (2020), definition of
-//! steady state. What is run in a round, and when to give up, is the caller's.
+//! steady state. The caller chooses the load of a round and the maximum number of rounds.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,26 +19,27 @@ use super::sample;
 /// Rounds of a window.
 pub const WINDOW_ROUNDS: usize = 5;
 
-/// By how much the values of a window may differ, as a share of their average.
+/// Maximum range of a window's values, as a share of their average.
 pub const RANGE_MAX: f64 = 0.20;
 
-/// By how much the best line may rise or fall from a window's first round to its last, likewise.
+/// Maximum rise or fall of the best line from a window's first to its last round, as a share of the
+/// average.
 pub const SLOPE_MAX: f64 = 0.10;
 
-/// For rounding, in shares of the average: what is 20 % on paper passes.
+/// Tolerance for rounding, as a share of the average: exactly 20 % passes.
 const ROUNDING: f64 = 1e-12;
 
-/// A window of rounds against both criteria, in the unit of the values.
+/// A window of rounds measured against both criteria, in the unit of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Window {
-    /// Its first round, from 0.
+    /// First round of the window, from 0.
     pub first: usize,
     /// The average; above zero.
     pub average: f64,
-    /// Greatest less least.
+    /// Maximum minus minimum.
     pub range: f64,
-    /// By how much the best line (least squares) rises a round; it meets the average in the middle
-    /// of the window.
+    /// Rise of the best line (least squares) per round; the line meets the average in the middle of
+    /// the window.
     pub slope: f64,
     /// Whether the range is within [`RANGE_MAX`].
     pub range_passes: bool,
@@ -46,19 +47,19 @@ pub struct Window {
     pub slope_passes: bool,
 }
 
-/// What a series of rounds shows.
+/// Result for a series of rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rounds {
-    /// The first round, from 0, at whose end the window was steady. Later rounds may have left that
-    /// state again: see `last`.
+    /// The first round, from 0, after which the window was steady. Later rounds may have left
+    /// steady state: see `last`.
     pub steady_from: Option<usize>,
-    /// The last window; `None` if there are too few rounds, if one in it cannot be a measurement
-    /// (see [`super::MAGNITUDE_MAX`]), or if it averages to zero or less.
+    /// The last window; `None` if there are too few rounds, if a value in it cannot be a
+    /// measurement (see [`super::MAGNITUDE_MAX`]), or if its average is zero or less.
     pub last: Option<Window>,
 }
 
-/// Looks for steady state in a series with one value a round. Windows with values that cannot be
-/// measurements, or that average to zero or less, are not steady.
+/// Searches for steady state in a series with one value per round. Windows with values that cannot
+/// be measurements, or with an average of zero or less, are not steady.
 pub fn steady(rounds: &[f64]) -> Rounds {
     let windows = || rounds.windows(WINDOW_ROUNDS).enumerate();
     let is_steady = |(first, values)| Window::of(first, values).is_some_and(Window::is_steady);
@@ -70,12 +71,12 @@ pub fn steady(rounds: &[f64]) -> Rounds {
 }
 
 impl Window {
-    /// Whether both criteria are met.
+    /// Returns whether both criteria are met.
     pub fn is_steady(self) -> bool {
         self.range_passes && self.slope_passes
     }
 
-    /// The best line's values at the first and the last round.
+    /// Returns the best line's values at the first and the last round.
     pub fn line(self) -> (f64, f64) {
         let half = self.slope * (WINDOW_ROUNDS - 1) as f64 / 2.0;
         (self.average - half, self.average + half)

@@ -1,20 +1,22 @@
-//! Whether the order of the runs shows in their values: a drive that heats up, fills up or is
-//! throttled gets slower from run to run, and a mean over such runs says nothing.
+//! Whether values depend on the order of the runs. A drive that heats up, fills up or is throttled
+//! becomes slower from run to run, and the mean of such runs is meaningless.
 
+use itertools::Itertools;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use super::rank::doubled_ranks;
 use super::{SIGNIFICANT_P, sample};
 
-/// Up to how many runs p is counted out over all orders rather than approximated: 9! orders take
-/// milliseconds, 10! ten times as long.
+/// Maximum number of runs for an exact p over all orders: 9! orders take milliseconds, 10! ten
+/// times as long.
 pub const EXACT_ORDER_MAX: usize = 9;
 
-/// The fewest runs of which some order is significant: 2 of 5! are fewer than 5 %, 2 of 4! are not.
+/// Minimum number of runs for which an order can be significant: 2 of 5! are fewer than 5 %, 2 of
+/// 4! are not.
 const RUNS_MIN: usize = 5;
 
-/// Where values go from run to run.
+/// Direction of a trend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
@@ -22,28 +24,28 @@ pub enum Direction {
     Rising,
     /// Later runs have lower values.
     Falling,
-    /// No order was seen that chance does not explain.
+    /// No trend beyond chance.
     None,
-    /// No order of so few runs could have been told from chance.
+    /// Too few runs to distinguish any order from chance.
     TooFewRuns,
 }
 
-/// How values and run order go together.
+/// Correlation of values and run order.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trend {
-    /// Spearman's rank correlation of value and order, in -1..=1; 0 where all values are equal.
+    /// Spearman's rank correlation of value and order, in -1..=1; 0 if all values are equal.
     pub rho: f64,
-    /// Two-sided p value: how probable a correlation at least this strong is if order is chance.
+    /// Two-sided p value: the probability of a correlation at least this strong if order is chance.
     pub p: f64,
-    /// What may be said.
+    /// Conclusion.
     pub direction: Direction,
 }
 
-/// The trend in `values`, given in the order of their runs. `None` for fewer than 3 runs, or if one
-/// cannot be a measurement (see [`super::MAGNITUDE_MAX`]).
+/// Returns the trend in `values`, given in the order of their runs. Returns `None` for fewer than 3
+/// runs, or if a value cannot be a measurement (see [`super::MAGNITUDE_MAX`]).
 ///
-/// Up to [`EXACT_ORDER_MAX`] runs p is exact, with ties too: the share of all orders that correlate
-/// as strongly. Beyond, it is Student's approximation with n - 2 degrees of freedom.
+/// Up to [`EXACT_ORDER_MAX`] runs p is exact, including ties: the share of all orders that
+/// correlate as strongly. Above, it is Student's approximation with n - 2 degrees of freedom.
 ///
 /// Source: Spearman, "The Proof and Measurement of Association between Two Things", American
 /// Journal of Psychology 15 (1904); both p values: Kendall and Gibbons, "Rank Correlation Methods",
@@ -53,49 +55,37 @@ pub fn trend(values: &[f64]) -> Option<Trend> {
     let ranks: Vec<i64> = doubled_ranks(values).into_iter().map(|rank| rank as i64).collect();
     let covariance = covariance(&ranks);
     let spread = |ranks: &mut dyn Iterator<Item = i64>| {
-        // Doubled ranks average to n + 1.
+        // The mean of doubled ranks is n + 1.
         ranks.map(|rank| (rank - n as i64 - 1).pow(2) as f64).sum::<f64>()
     };
     let both = spread(&mut ranks.iter().copied()) * spread(&mut (1..=n as i64).map(|at| 2 * at));
     let rho = if both > 0.0 { (covariance as f64 / both.sqrt()).clamp(-1.0, 1.0) } else { 0.0 };
     let p = if n <= EXACT_ORDER_MAX { exact_p(&ranks, covariance) } else { student_p(rho, n)? };
-    let direction = match p < SIGNIFICANT_P {
-        _ if n < RUNS_MIN => Direction::TooFewRuns,
-        false => Direction::None,
-        true if rho > 0.0 => Direction::Rising,
-        true => Direction::Falling,
+    let direction = if n < RUNS_MIN {
+        Direction::TooFewRuns
+    } else if p >= SIGNIFICANT_P {
+        Direction::None
+    } else if rho > 0.0 {
+        Direction::Rising
+    } else {
+        Direction::Falling
     };
     Some(Trend { rho, p, direction })
 }
 
-/// Sum of products of doubled ranks and doubled places, both less their mean.
+/// Returns the sum of products of doubled ranks and doubled positions, both minus their mean.
 fn covariance(ranks: &[i64]) -> i64 {
     let mean = ranks.len() as i64 + 1;
     let places = (1..).map(|at| 2 * at - mean);
     ranks.iter().zip(places).map(|(rank, place)| (rank - mean) * place).sum()
 }
 
-/// The share of all orders of `ranks` whose covariance is at least as far from zero.
+/// Returns the share of all orders of `ranks` whose covariance is at least as far from zero.
 fn exact_p(ranks: &[i64], observed: i64) -> f64 {
-    let mut order = ranks.to_vec();
     let (mut far, mut all) = (0u32, 0u32);
-    let mut count = |order: &[i64]| {
+    for order in ranks.iter().copied().permutations(ranks.len()) {
         all += 1;
-        far += u32::from(covariance(order).abs() >= observed.abs());
-    };
-    count(&order);
-    // Source: Heap, "Permutations by Interchanges", The Computer Journal 6 (1963).
-    let (mut swaps, mut at) = (vec![0; order.len()], 1);
-    while at < order.len() {
-        if swaps[at] < at {
-            order.swap(at, if at % 2 == 0 { 0 } else { swaps[at] });
-            count(&order);
-            swaps[at] += 1;
-            at = 1;
-        } else {
-            swaps[at] = 0;
-            at += 1;
-        }
+        far += u32::from(covariance(&order).abs() >= observed.abs());
     }
     f64::from(far) / f64::from(all)
 }
@@ -103,7 +93,7 @@ fn exact_p(ranks: &[i64], observed: i64) -> f64 {
 fn student_p(rho: f64, n: usize) -> Option<f64> {
     let freedom = (n - 2) as f64;
     let t = rho.abs() * (freedom / (1.0 - rho * rho)).sqrt();
-    // One order of n! correlates fully; Student's share of that is zero.
+    // One order of n! correlates fully; its share in Student's distribution is zero.
     if t.is_infinite() {
         return Some(0.0);
     }

@@ -1,9 +1,9 @@
-//! A document as one page of HTML that needs nothing else: no network, no script, no font. Charts
-//! are SVG inside it, twice: for wide and for narrow screens, of which one is shown. Every chart
-//! has its numbers in a table that can be unfolded.
+//! A document as a self-contained HTML page without network access, scripts or fonts. Charts are
+//! inline SVG, in a wide and a narrow version, of which the page shows one. Every chart has its
+//! numbers in a table that can be unfolded.
 //!
-//! Text is escaped by the template (`page.html`), which is given everything ready to be shown; only
-//! what `svg` wrote goes in as it is. The page also forbids itself all scripts and requests.
+//! The template (`page.html`) escapes all text and receives it ready for display; only the output
+//! of `svg` is inserted unescaped. The page's policy forbids scripts and requests.
 
 use std::collections::BTreeSet;
 
@@ -15,22 +15,22 @@ use super::number::grouped;
 use super::svg::{self, Frame};
 use super::table::{Align, Cell, Column, Table};
 
-/// Pixels of a drawing (width of the whole, height of the plot) in the page's text column, and on
-/// a phone. The page scales them down by what a window is narrower.
+/// Size of a drawing in pixels (total width, height of the plot), in the page's text column and on
+/// a phone. The page scales drawings down in narrower windows.
 const WIDE: (f64, f64) = (820.0, 230.0);
 const NARROW: (f64, f64) = (350.0, 190.0);
 
-/// Characters of a row's name up to which it is not wrapped.
+/// Maximum characters of a row name that is not wrapped.
 const NAME_CHARS_MAX: usize = 28;
 
-/// Rows of a line chart's table at most.
+/// Maximum rows of a line chart's table.
 const LINE_ROWS_MAX: usize = 60;
 
-/// Sections from which on the page has a table of contents.
+/// Minimum number of sections for a table of contents.
 const CONTENTS_FROM: usize = 4;
 
 impl Document {
-    /// The document as a page of HTML 5 in UTF-8.
+    /// Returns the document as a page of HTML 5 in UTF-8.
     pub fn to_html(&self) -> String {
         let mut ids = BTreeSet::new();
         let sections: Vec<_> =
@@ -78,10 +78,11 @@ impl SectionView {
     }
 }
 
-/// The heading in letters, digits and hyphens, with a number if another section has that already.
+/// Returns the heading as letters, digits and hyphens, with a number if another section has the
+/// same id.
 ///
-/// Ids inside a section are its own with `-` and a number behind it, which no other section has:
-/// its number comes after `--`.
+/// Ids within a section append `-` and a number to its id. They cannot collide with the id of
+/// another section, whose number follows `--`.
 fn unique_id(heading: &str, ids: &mut BTreeSet<String>) -> String {
     let words = heading.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let words: Vec<_> = words.take(8).map(str::to_ascii_lowercase).collect();
@@ -126,7 +127,7 @@ struct FigureView {
     /// Drawings as SVG.
     wide: String,
     narrow: String,
-    /// What the table says that the drawing does not.
+    /// Facts that are in the table but not in the drawing.
     numbers_title: String,
     numbers: TableView,
 }
@@ -156,9 +157,10 @@ impl FigureView {
             ),
             wide: svg::lines(chart, &frame(&format!("{id}-wide"), WIDE)),
             narrow: svg::lines(chart, &frame(&format!("{id}-narrow"), NARROW)),
-            numbers_title: match places > shown {
-                true => format!("Numbers ({shown} of {places} points)"),
-                false => "Numbers".to_owned(),
+            numbers_title: if places > shown {
+                format!("Numbers ({shown} of {places} points)")
+            } else {
+                "Numbers".to_owned()
             },
             numbers: TableView::new(&table),
         }
@@ -169,7 +171,7 @@ fn frame(id: &str, (width, plot_height): (f64, f64)) -> Frame<'_> {
     Frame { id, width, plot_height }
 }
 
-/// A legend, unless there is nothing to tell apart.
+/// A legend, if there is more than one series.
 fn legend(entries: impl Iterator<Item = (String, String)>) -> Vec<(String, String)> {
     let entries: Vec<_> = entries.collect();
     if entries.len() < 2 { Vec::new() } else { entries }
@@ -193,9 +195,9 @@ struct CellView {
     /// Whether the text is short enough never to be wrapped.
     is_short: bool,
     class: &'static str,
-    /// With its sign; empty if the number has none.
+    /// The deviation with its sign; empty if the number has none.
     deviation: String,
-    /// Characters that every deviation of the column takes, so that numbers line up; 0 for none.
+    /// Characters reserved for every deviation of the column, so that numbers line up; 0 for none.
     deviation_width: usize,
 }
 

@@ -13,28 +13,28 @@ use super::super::chart::{Bar, BarChart, Scale};
 use super::super::number::grouped;
 use super::super::text::{bar_text, log_floor};
 use super::label::{parts, shortened, text_width, wrapped};
-use super::place::{Ends, Places};
+use super::pixel_axis::{Ends, PixelAxis};
 use super::{FONT_LABEL, FONT_TITLE, Frame, Px, Svg, series_class};
 
-/// Pixels of a bar: at least, so that it can be seen; at most, so that one alone is no wall.
+/// Minimum and maximum width of a bar in pixels: it must be visible, and a single bar must not fill
+/// the chart.
 const BAR_MIN: f64 = 7.0;
 const BAR_MAX: f64 = 46.0;
 
-/// Pixels that a group has at least, and for its longest word at most: its name shall be readable.
+/// Minimum width of a group in pixels, and maximum for its longest word: its name must be readable.
 const GROUP_MIN: f64 = 44.0;
 const WORD_MAX: f64 = 84.0;
 
-/// Pixels between the names of two groups at least.
+/// Minimum distance between the names of two groups in pixels.
 const NAME_GAP: f64 = 4.0;
 
-/// Pixels that a group has at most for each of its bars: few bars make a small chart, not one of
-/// gaps.
+/// Maximum width of a group per bar in pixels: a chart with few bars is small.
 const GROUP_MAX_PER_BAR: f64 = 110.0;
 
-/// Part of a group's width that separates it from the next.
+/// Share of a group's width that separates it from the next.
 const GROUP_GAP: f64 = 0.18;
 
-/// Lines of a group's name at most, and their distance.
+/// Maximum number of lines of a group's name, and their height.
 const NAME_LINES_MAX: usize = 4;
 const LINE_HEIGHT: f64 = 14.0;
 
@@ -46,50 +46,50 @@ const TICK_GAP: f64 = 8.0;
 
 /// Draws a bar chart.
 pub(crate) fn bars(chart: &BarChart, frame: &Frame<'_>) -> String {
-    let plan = Plan::new(chart, frame);
+    let layout = Layout::new(chart, frame);
     let description = format!(
         "Bar chart of {}: {} groups of {} bars. The numbers are in the table that follows.",
         chart.axis.heading(),
         chart.groups().len(),
         chart.series.len()
     );
-    let mut svg = Svg::new(frame, (plan.width, plan.height), &chart.title, &description);
-    let heading = shortened(&chart.axis.heading(), FONT_TITLE, plan.width);
+    let mut svg = Svg::new(frame, (layout.width, layout.height), &chart.title, &description);
+    let heading = shortened(&chart.axis.heading(), FONT_TITLE, layout.width);
     svg.label("axis", 0.0, FONT_TITLE, &heading);
-    for (tick, label) in plan.places.ticks() {
-        let y = plan.places.at(tick);
-        let line = format!("M{} {}H{}", Px(plan.left), Px(y), Px(plan.width));
+    for (tick, label) in layout.axis.ticks() {
+        let y = layout.axis.at(tick);
+        let line = format!("M{} {}H{}", Px(layout.left), Px(y), Px(layout.width));
         svg.empty("path", &[("class", &"grid"), ("d", &line)]);
-        svg.label("tick end", plan.left - TICK_GAP, y + 4.0, &label);
+        svg.label("tick end", layout.left - TICK_GAP, y + 4.0, &label);
     }
     for (index, group) in chart.groups().iter().enumerate() {
-        let middle = plan.left + (index as f64 + 0.5) * plan.group_width;
+        let middle = layout.left + (index as f64 + 0.5) * layout.group_width;
         for (index, bar) in group.bars.iter().enumerate() {
-            let x = middle + (index as f64 - group.bars.len() as f64 / 2.0) * plan.bar_width;
+            let x = middle + (index as f64 - group.bars.len() as f64 / 2.0) * layout.bar_width;
             let about = about(chart, &group.name, index, bar);
-            draw_bar(&mut svg, &plan, bar, (x, index), &about);
+            draw_bar(&mut svg, &layout, &DrawnBar { bar, x, index, about: &about });
         }
-        draw_name(&mut svg, &plan, middle, &group.name);
+        draw_name(&mut svg, &layout, middle, &group.name);
     }
-    let floor = plan.places.floor();
-    let line = format!("M{} {}H{}", Px(plan.left), Px(floor), Px(plan.width));
+    let floor = layout.axis.floor();
+    let line = format!("M{} {}H{}", Px(layout.left), Px(floor), Px(layout.width));
     svg.empty("path", &[("class", &"floor"), ("d", &line)]);
     svg.finish()
 }
 
-/// Sizes that everything else follows from.
-struct Plan {
+/// Sizes from which everything else follows.
+struct Layout {
     width: f64,
     height: f64,
     left: f64,
     bottom: f64,
     group_width: f64,
     bar_width: f64,
-    places: Places,
+    axis: PixelAxis,
     has_numbers: bool,
 }
 
-impl Plan {
+impl Layout {
     fn new(chart: &BarChart, frame: &Frame<'_>) -> Self {
         let scale = chart.axis.scale;
         let all = || chart.groups().iter().flat_map(|group| &group.bars);
@@ -99,8 +99,8 @@ impl Plan {
         }
         let bottom = ABOVE + frame.plot_height;
         let ticks = (frame.plot_height / 42.0) as usize;
-        let places = Places::new(scale, &ends, ticks, Ends::Ticks).between(bottom, ABOVE);
-        let labels = places.ticks().into_iter().map(|(_, label)| text_width(&label, FONT_LABEL));
+        let axis = PixelAxis::new(scale, &ends, ticks, Ends::Ticks).between(bottom, ABOVE);
+        let labels = axis.ticks().into_iter().map(|(_, label)| text_width(&label, FONT_LABEL));
         let left = labels.fold(0.0, f64::max) + TICK_GAP;
 
         let groups = chart.groups().len().max(1) as f64;
@@ -115,25 +115,25 @@ impl Plan {
         let bar_width = (group_width * (1.0 - GROUP_GAP) / series).min(BAR_MAX);
         let names = chart.groups().iter().map(|group| name_lines(&group.name, group_width).len());
         let height = bottom + 6.0 + LINE_HEIGHT * names.max().unwrap_or(0) as f64 + 4.0;
-        // A lone bar has room left and right of it.
+        // A single bar has space on both sides.
         let room = if series == 1.0 { group_width - 4.0 } else { bar_width };
         let fits = |bar: &Bar| text_width(&number_text(bar), FONT_LABEL) <= room;
         let has_numbers = all().filter(|bar| bar.number.is_some()).all(fits);
         let width = left + groups * group_width;
-        Self { width, height, left, bottom, group_width, bar_width, places, has_numbers }
+        Self { width, height, left, bottom, group_width, bar_width, axis, has_numbers }
     }
 }
 
-/// The numbers that a bar needs the axis to show.
+/// The numbers that the axis must include for a bar.
 fn ends(bar: &Bar) -> Vec<f64> {
     let Some(height) = bar.height() else { return Vec::new() };
     let deviation = bar.number.as_ref().and_then(|number| number.deviation).unwrap_or(0.0);
-    // An error bar below zero says nothing about what can only be positive: it ends there.
+    // An error bar below zero is meaningless for positive quantities, so it ends at zero.
     let low = if height >= 0.0 { height } else { height - deviation };
     vec![low, if height >= 0.0 { height + deviation } else { height }]
 }
 
-/// What is written above a bar.
+/// The number above a bar.
 fn number_text(bar: &Bar) -> String {
     match &bar.number {
         Some(number) if bar.label.is_empty() => grouped(&number.value_text()),
@@ -141,11 +141,14 @@ fn number_text(bar: &Bar) -> String {
     }
 }
 
-/// What a pointer over a bar shows.
+/// The tooltip of a bar.
 fn about(chart: &BarChart, group: &str, series: usize, bar: &Bar) -> String {
-    let number = bar.number.clone().map(|number| match number.unit.is_empty() {
-        true => number.with_unit(&chart.axis.unit).to_string(),
-        false => number.to_string(),
+    let number = bar.number.clone().map(|number| {
+        if number.unit.is_empty() {
+            number.with_unit(&chart.axis.unit).to_string()
+        } else {
+            number.to_string()
+        }
     });
     let series = chart.series.get(series).map_or("", String::as_str);
     let label = if bar.label.is_empty() { None } else { Some(bar.label.clone()) };
@@ -154,19 +157,30 @@ fn about(chart: &BarChart, group: &str, series: usize, bar: &Bar) -> String {
     format!("{group}, {series}: {said}")
 }
 
-fn draw_bar(svg: &mut Svg, plan: &Plan, bar: &Bar, (x, index): (f64, usize), about: &str) {
-    let gap = if plan.bar_width > 12.0 { 1.0 } else { 0.5 };
-    let (left, width) = (x + gap, plan.bar_width - 2.0 * gap);
-    let middle = x + plan.bar_width / 2.0;
-    let (floor, places) = (plan.places.floor(), &plan.places);
+/// A bar and its position.
+struct DrawnBar<'a> {
+    bar: &'a Bar,
+    /// Left edge in pixels.
+    x: f64,
+    /// Index of the series.
+    index: usize,
+    about: &'a str,
+}
+
+fn draw_bar(svg: &mut Svg, layout: &Layout, drawn: &DrawnBar<'_>) {
+    let &DrawnBar { bar, x, index, about } = drawn;
+    let gap = if layout.bar_width > 12.0 { 1.0 } else { 0.5 };
+    let (left, width) = (x + gap, layout.bar_width - 2.0 * gap);
+    let middle = x + layout.bar_width / 2.0;
+    let (floor, axis) = (layout.axis.floor(), &layout.axis);
     svg.open("g", &[("class", &format!("bar {}", series_class(index)))]);
     svg.leaf("title", &[], about);
-    let Some(height) = bar.height().filter(|height| places.shows(*height)) else {
-        draw_missing(svg, plan, bar, middle);
+    let Some(height) = bar.height().filter(|height| axis.shows(*height)) else {
+        draw_missing(svg, layout, bar, middle);
         svg.close();
         return;
     };
-    let top = places.at(height);
+    let top = axis.at(height);
     svg.empty(
         "rect",
         &[
@@ -180,7 +194,7 @@ fn draw_bar(svg: &mut Svg, plan: &Plan, bar: &Bar, (x, index): (f64, usize), abo
     let deviation = deviation.filter(|deviation| *deviation > 0.0 && deviation.is_finite());
     let mut highest = top;
     if let Some(deviation) = deviation {
-        let (high, low) = (places.at(height + deviation), places.at(height - deviation));
+        let (high, low) = (axis.at(height + deviation), axis.at(height - deviation));
         highest = if height >= 0.0 { high } else { low };
         let cap = (width / 4.0).clamp(1.5, 5.0);
         let (from, to) = (Px(middle - cap), Px(middle + cap));
@@ -189,18 +203,18 @@ fn draw_bar(svg: &mut Svg, plan: &Plan, bar: &Bar, (x, index): (f64, usize), abo
         svg.empty("path", &[("class", &"error-halo"), ("d", &d)]);
         svg.empty("path", &[("class", &"error"), ("d", &d)]);
     }
-    if plan.has_numbers {
+    if layout.has_numbers {
         let y = if height >= 0.0 { highest - 5.0 } else { highest + FONT_LABEL + 2.0 };
         svg.label("number middle", middle, y, &number_text(bar));
     }
     svg.close();
 }
 
-/// In place of a bar: why it is missing, upright if there is room, or a dash.
-fn draw_missing(svg: &mut Svg, plan: &Plan, bar: &Bar, middle: f64) {
+/// Draws the reason why a bar is missing, rotated if there is room, or a dash.
+fn draw_missing(svg: &mut Svg, layout: &Layout, bar: &Bar, middle: f64) {
     let text = bar_text(bar);
-    let floor = plan.places.floor();
-    if bar.label.is_empty() || plan.bar_width < FONT_LABEL {
+    let floor = layout.axis.floor();
+    if bar.label.is_empty() || layout.bar_width < FONT_LABEL {
         svg.label("number middle", middle, floor - 5.0, super::super::number::NO_NUMBER);
         return;
     }
@@ -222,11 +236,11 @@ fn name_lines(name: &str, group_width: f64) -> Vec<String> {
     wrapped(name, FONT_LABEL, group_width - NAME_GAP + 0.01, NAME_LINES_MAX)
 }
 
-fn draw_name(svg: &mut Svg, plan: &Plan, middle: f64, name: &str) {
+fn draw_name(svg: &mut Svg, layout: &Layout, middle: f64, name: &str) {
     svg.open("g", &[]);
     svg.leaf("title", &[], name);
-    for (index, line) in name_lines(name, plan.group_width).iter().enumerate() {
-        let y = plan.bottom + 6.0 + LINE_HEIGHT * (index as f64 + 0.75);
+    for (index, line) in name_lines(name, layout.group_width).iter().enumerate() {
+        let y = layout.bottom + 6.0 + LINE_HEIGHT * (index as f64 + 0.75);
         svg.label("tick middle", middle, y, line);
     }
     svg.close();

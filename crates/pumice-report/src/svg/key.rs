@@ -1,13 +1,13 @@
-//! What tells series apart besides their colours, and the samples of it in legends.
+//! Markers and dashes that distinguish series besides their colours, and the samples in legends.
 
 use super::super::chart::Series;
 use super::lines::MARKERS_MAX;
 use super::{COLOURS, Px, Svg, series_class};
 
-/// Pixels from a marker's middle to its edge.
+/// Pixels from the centre of a marker to its edge.
 pub(super) const MARKER_RADIUS: f64 = 2.8;
 
-/// The sample of a bar chart's series for its legend.
+/// Returns the sample of a bar chart's series for its legend.
 pub(crate) fn bar_key(index: usize) -> String {
     key(index, 12.0, |svg| {
         let square = [("x", 0.5), ("y", 0.5), ("width", 11.0), ("height", 11.0)];
@@ -18,7 +18,7 @@ pub(crate) fn bar_key(index: usize) -> String {
     })
 }
 
-/// The sample of a line chart's series for its legend.
+/// Returns the sample of a line chart's series for its legend.
 pub(crate) fn line_key(index: usize, series: &Series) -> String {
     key(index, 24.0, |svg| {
         if series.is_joined {
@@ -32,7 +32,7 @@ pub(crate) fn line_key(index: usize, series: &Series) -> String {
     })
 }
 
-/// A sample that says nothing to those who cannot see it: the name stands beside it.
+/// A sample without a title: the name follows it.
 fn key(index: usize, width: f64, draw: impl FnOnce(&mut Svg)) -> String {
     let mut svg = Svg { text: String::new(), open: Vec::new() };
     let size = [("width", Px(width)), ("height", Px(12.0))];
@@ -50,12 +50,12 @@ fn key(index: usize, width: f64, draw: impl FnOnce(&mut Svg)) -> String {
     svg.finish()
 }
 
-/// Classes of a line: dashed once colours repeat.
+/// Returns the classes of a line: dashed once colours repeat.
 pub(super) fn line_class(index: usize) -> &'static str {
     if (index / COLOURS) % 2 == 1 { "line dashed" } else { "line" }
 }
 
-/// The outline of a marker, of one of four shapes.
+/// Returns the outline of a marker, of one of four shapes.
 pub(super) fn marker(index: usize, x: f64, y: f64, radius: f64) -> String {
     let (x, y, r) = (Px(x), Px(y), radius);
     let path = match index % 4 {

@@ -1,29 +1,54 @@
-//! How wide text is, and how it is wrapped, without a font: by classes of characters, rather too
-//! wide than too narrow.
+//! Width and line breaking of text without a font, by classes of characters; estimates are rather
+//! too wide than too narrow.
 
-/// Stands for what was cut off.
+use textwrap::core::Fragment;
+use textwrap::wrap_algorithms::wrap_first_fit;
+
+/// Replaces omitted text.
 const ELLIPSIS: char = '…';
 
-/// Width of `text` in pixels at a font size of `size`, for a sans-serif font.
+/// Returns the width of `text` in pixels at a font size of `size`, for a sans-serif font.
 pub(super) fn text_width(text: &str, size: f64) -> f64 {
     text.chars().map(em).sum::<f64>() * size
 }
 
-/// Width of a character in font sizes, as in DejaVu Sans, the widest of the common ones.
+/// Returns the width of a character in font sizes, as in DejaVu Sans, the widest of the common
+/// fonts.
 fn em(c: char) -> f64 {
     match c {
         'i' | 'j' | 'l' | 'I' | '.' | ',' | ':' | ';' | '|' | '!' | '\'' | '\u{2009}' => 0.3,
         ' ' | 'f' | 't' | 'r' | '(' | ')' | '[' | ']' | '/' | '-' => 0.4,
         'm' | 'w' | 'M' | 'W' | '@' | '%' | '…' => 1.0,
         'A'..='Z' => 0.75,
-        // East Asian characters and pictographs are as wide as high.
+        // East Asian characters and pictographs are square.
         '\u{1100}'.. => 1.0,
         _ => 0.64,
     }
 }
 
-/// The parts between which `text` may be broken, each with what joins it to the one before: words,
-/// and in them what ends in a hyphen, slash or underscore.
+/// Width of a part and of the joint to the next one.
+#[derive(Debug)]
+struct PartWidth {
+    width: f64,
+    gap: f64,
+}
+
+impl Fragment for PartWidth {
+    fn width(&self) -> f64 {
+        self.width
+    }
+
+    fn whitespace_width(&self) -> f64 {
+        self.gap
+    }
+
+    fn penalty_width(&self) -> f64 {
+        0.0
+    }
+}
+
+/// Returns the parts between which `text` may be broken, each with the joint before it: words,
+/// split after hyphens, slashes and underscores.
 pub(super) fn parts(text: &str) -> Vec<(&'static str, &str)> {
     let mut parts = Vec::new();
     for word in text.split_whitespace() {
@@ -34,27 +59,38 @@ pub(super) fn parts(text: &str) -> Vec<(&'static str, &str)> {
     parts
 }
 
-/// `text` in at most `lines_max` lines of at most `width` pixels, broken between its parts; what
-/// does not fit ends in an ellipsis.
+/// Breaks `text` into at most `lines_max` lines of at most `width` pixels; omitted text is replaced
+/// by an ellipsis.
 pub(super) fn wrapped(text: &str, size: f64, width: f64, lines_max: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for (joint, part) in parts(text) {
-        let is_full = lines.len() == lines_max;
-        let joined = lines.last().map(|line| format!("{line}{joint}{part}"));
-        match (joined, lines.last_mut()) {
-            (Some(joined), Some(last)) if text_width(&joined, size) <= width => *last = joined,
-            (Some(joined), Some(last)) if is_full => {
-                // Too long, so that it is cut.
-                *last = joined;
-                break;
-            }
-            _ => lines.push(part.to_owned()),
+    let parts = parts(text);
+    if parts.is_empty() {
+        return Vec::new();
+    }
+    let fragments: Vec<PartWidth> = (0..parts.len())
+        .map(|index| PartWidth {
+            width: text_width(parts[index].1, size),
+            gap: text_width(parts.get(index + 1).map_or("", |next| next.0), size),
+        })
+        .collect();
+    let mut lines = Vec::new();
+    let mut rest = &parts[..];
+    for line in wrap_first_fit(&fragments, &[width]) {
+        // The part after the last line makes that line too long, so that it ends in an ellipsis.
+        let is_last = lines.len() + 1 == lines_max;
+        let count = (line.len() + usize::from(is_last)).min(rest.len());
+        let (first, others) = rest[..count].split_first().expect("a line has a part");
+        let mut text = first.1.to_owned();
+        others.iter().for_each(|(joint, part)| text.extend([*joint, *part]));
+        lines.push(shortened(&text, size, width));
+        rest = &rest[line.len()..];
+        if is_last {
+            break;
         }
     }
-    lines.into_iter().map(|line| shortened(&line, size, width)).collect()
+    lines
 }
 
-/// `text`, with an ellipsis in place of what is beyond `width` pixels.
+/// Returns `text`, with an ellipsis in place of the part beyond `width` pixels.
 pub(super) fn shortened(text: &str, size: f64, width: f64) -> String {
     if text_width(text, size) <= width {
         return text.to_owned();

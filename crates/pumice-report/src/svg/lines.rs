@@ -4,10 +4,10 @@ use super::super::chart::{LineChart, Series};
 use super::super::number::Number;
 use super::key::{MARKER_RADIUS, line_class, marker};
 use super::label::{shortened, text_width};
-use super::place::{Ends, Places};
+use super::pixel_axis::{Ends, PixelAxis};
 use super::{FONT_LABEL, FONT_TITLE, Frame, Px, Svg, series_class};
 
-/// Points of a series up to which each has a marker.
+/// Maximum number of points of a series with markers.
 pub(super) const MARKERS_MAX: usize = 40;
 
 /// Pixels above and below the plot for titles and tick labels.
@@ -23,12 +23,12 @@ pub(crate) fn lines(chart: &LineChart, frame: &Frame<'_>) -> String {
     let xs: Vec<f64> = points().map(|point| point.0).collect();
     let ys: Vec<f64> = chart.series.iter().flat_map(reach).collect();
     let bottom = ABOVE + frame.plot_height;
-    let y = Places::new(chart.y.scale, &ys, (frame.plot_height / 42.0) as usize, Ends::Ticks);
+    let y = PixelAxis::new(chart.y.scale, &ys, (frame.plot_height / 42.0) as usize, Ends::Ticks);
     let y = y.between(bottom, ABOVE);
     let labels = y.ticks().into_iter().map(|(_, label)| text_width(&label, FONT_LABEL));
     let left = labels.fold(0.0, f64::max) + TICK_GAP;
-    let x = Places::new(chart.x.scale, &xs, (frame.width / 100.0) as usize, Ends::Data);
-    // The last label stands half beyond the plot.
+    let x = PixelAxis::new(chart.x.scale, &xs, (frame.width / 100.0) as usize, Ends::Data);
+    // Half of the last label extends beyond the plot.
     let labels = x.ticks().into_iter().map(|(_, label)| text_width(&label, FONT_LABEL));
     let right = (frame.width - labels.fold(MARKER_RADIUS, f64::max) / 2.0).max(left + 1.0);
     let x = x.between(left, right);
@@ -45,7 +45,7 @@ pub(crate) fn lines(chart: &LineChart, frame: &Frame<'_>) -> String {
     svg.label("axis", 0.0, FONT_TITLE, &heading);
     let heading = shortened(&chart.x.heading(), FONT_TITLE, right - left);
     svg.label("axis middle", (left + right) / 2.0, bottom + BELOW - 6.0, &heading);
-    draw_grid(&mut svg, &x, &y, (left, right, bottom));
+    draw_grid(&mut svg, &x, &y, Plot { left, right, bottom });
     for (index, series) in chart.series.iter().enumerate() {
         svg.open("g", &[("class", &series_class(index))]);
         svg.leaf("title", &[], &series.name);
@@ -57,8 +57,8 @@ pub(crate) fn lines(chart: &LineChart, frame: &Frame<'_>) -> String {
         }
         draw_deviations(&mut svg, series, &x, &y);
         if !series.is_joined || series.points.len() <= MARKERS_MAX {
-            for &(px, value) in pieces.iter().flatten() {
-                draw_marker(&mut svg, chart, index, px, value);
+            for point in pieces.iter().flatten() {
+                draw_marker(&mut svg, chart, index, point);
             }
         }
         svg.close();
@@ -66,7 +66,7 @@ pub(crate) fn lines(chart: &LineChart, frame: &Frame<'_>) -> String {
     svg.finish()
 }
 
-/// The y of every point, and the ends of its deviation where that can be drawn.
+/// Returns the y of every point, and the ends of its deviation if it can be drawn.
 fn reach(series: &Series) -> impl Iterator<Item = f64> {
     series.points.iter().enumerate().flat_map(|(index, &(_, y))| {
         let deviation = series.deviation(index).unwrap_or(0.0);
@@ -74,11 +74,31 @@ fn reach(series: &Series) -> impl Iterator<Item = f64> {
     })
 }
 
-/// A place in pixels.
-type Place = (f64, f64);
+/// Coordinates in pixels.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Pixel {
+    x: f64,
+    y: f64,
+}
+
+/// A point of a series and where it is drawn.
+#[derive(Clone, Copy, Debug)]
+struct DrawnPoint {
+    pixel: Pixel,
+    x: f64,
+    y: f64,
+}
+
+/// Edges of the plot in pixels.
+#[derive(Clone, Copy)]
+struct Plot {
+    left: f64,
+    right: f64,
+    bottom: f64,
+}
 
 /// A bar with two ends at each point that has a deviation.
-fn draw_deviations(svg: &mut Svg, series: &Series, x: &Places, y: &Places) {
+fn draw_deviations(svg: &mut Svg, series: &Series, x: &PixelAxis, y: &PixelAxis) {
     for (index, &(at, value)) in series.points.iter().enumerate() {
         let Some(deviation) = series.deviation(index) else { continue };
         let (high, low) = (value + deviation, value - deviation);
@@ -93,7 +113,8 @@ fn draw_deviations(svg: &mut Svg, series: &Series, x: &Places, y: &Places) {
     }
 }
 
-fn draw_grid(svg: &mut Svg, x: &Places, y: &Places, (left, right, bottom): (f64, f64, f64)) {
+fn draw_grid(svg: &mut Svg, x: &PixelAxis, y: &PixelAxis, plot: Plot) {
+    let Plot { left, right, bottom } = plot;
     for (tick, label) in y.ticks() {
         let at = y.at(tick);
         let line = format!("M{} {}H{}", Px(left), Px(at), Px(right));
@@ -107,7 +128,7 @@ fn draw_grid(svg: &mut Svg, x: &Places, y: &Places, (left, right, bottom): (f64,
         let (at, half) = (x.at(tick), text_width(&label, FONT_LABEL) / 2.0);
         let line = format!("M{} {}v4", Px(at), Px(bottom));
         svg.empty("path", &[("class", &"floor"), ("d", &line)]);
-        // Labels that would touch the one before are left out.
+        // Labels that would touch the previous label are omitted.
         if at - half >= free_from {
             svg.label("tick middle", at, bottom + 4.0 + FONT_LABEL + 2.0, &label);
             free_from = at + half + TICK_GAP;
@@ -115,20 +136,23 @@ fn draw_grid(svg: &mut Svg, x: &Places, y: &Places, (left, right, bottom): (f64,
     }
 }
 
-/// The points that can be drawn, with their numbers; a new piece after each that cannot.
-fn pieces(points: &[(f64, f64)], x: &Places, y: &Places) -> Vec<Vec<(Place, (f64, f64))>> {
+/// Returns the points that can be drawn; each point that cannot be drawn starts a new piece.
+fn pieces(points: &[(f64, f64)], x: &PixelAxis, y: &PixelAxis) -> Vec<Vec<DrawnPoint>> {
     let shown = |point: &(f64, f64)| x.shows(point.0) && y.shows(point.1);
     let pieces = points.split(|point| !shown(point)).filter(|piece| !piece.is_empty());
-    let placed = |point: &(f64, f64)| ((x.at(point.0), y.at(point.1)), *point);
-    pieces.map(|piece| piece.iter().map(placed).collect()).collect()
+    let drawn = |&(at, value): &(f64, f64)| {
+        let pixel = Pixel { x: x.at(at), y: y.at(value) };
+        DrawnPoint { pixel, x: at, y: value }
+    };
+    pieces.map(|piece| piece.iter().map(drawn).collect()).collect()
 }
 
-/// Of neighbours in the same column of pixels only the first, the highest, the lowest and the
-/// last: the same picture from at most four points a column.
-fn thinned(points: &[(Place, (f64, f64))]) -> Vec<Place> {
+/// Keeps, of consecutive points in one pixel column, only the first, the highest, the lowest and
+/// the last: the same picture from at most four points per column.
+fn thinned(points: &[DrawnPoint]) -> Vec<Pixel> {
     let mut kept = Vec::new();
-    for column in points.chunk_by(|a, b| a.0.0.floor() == b.0.0.floor()) {
-        let height = |index: &usize| column[*index].0.1;
+    for column in points.chunk_by(|a, b| a.pixel.x.floor() == b.pixel.x.floor()) {
+        let height = |index: &usize| column[*index].pixel.y;
         let highest = (0..column.len()).min_by(|a, b| height(a).total_cmp(&height(b)));
         let lowest = (0..column.len()).max_by(|a, b| height(a).total_cmp(&height(b)));
         let mut picked = vec![0, column.len() - 1];
@@ -136,15 +160,15 @@ fn thinned(points: &[(Place, (f64, f64))]) -> Vec<Place> {
         picked.extend(lowest);
         picked.sort_unstable();
         picked.dedup();
-        kept.extend(picked.into_iter().map(|index| column[index].0));
+        kept.extend(picked.into_iter().map(|index| column[index].pixel));
     }
     kept
 }
 
-fn path(pieces: &[Vec<Place>]) -> String {
+fn path(pieces: &[Vec<Pixel>]) -> String {
     let mut d = String::new();
     for piece in pieces {
-        for (index, (x, y)) in piece.iter().enumerate() {
+        for (index, Pixel { x, y }) in piece.iter().enumerate() {
             let verb = if index == 0 { 'M' } else { 'L' };
             d += &format!("{verb}{} {}", Px(*x), Px(*y));
         }
@@ -152,17 +176,17 @@ fn path(pieces: &[Vec<Place>]) -> String {
     d
 }
 
-fn draw_marker(svg: &mut Svg, chart: &LineChart, index: usize, place: Place, point: (f64, f64)) {
+fn draw_marker(svg: &mut Svg, chart: &LineChart, index: usize, point: &DrawnPoint) {
     let with_unit = |value: f64, unit: &str| Number::plain(value).with_unit(unit).to_string();
     let about = format!(
         "{}: {} at {}",
         chart.series[index].name,
-        with_unit(point.1, &chart.y.unit),
-        with_unit(point.0, &chart.x.unit)
+        with_unit(point.y, &chart.y.unit),
+        with_unit(point.x, &chart.x.unit)
     );
     svg.open("g", &[("class", &"marker")]);
     svg.leaf("title", &[], &about);
-    svg.empty("path", &[("d", &marker(index, place.0, place.1, MARKER_RADIUS))]);
+    svg.empty("path", &[("d", &marker(index, point.pixel.x, point.pixel.y, MARKER_RADIUS))]);
     svg.close();
 }
 
@@ -175,14 +199,18 @@ mod tests {
     #[test]
     fn columns_keep_their_extremes() {
         let points = [5.0, 9.0, 1.0, 4.0, 4.5, 7.0].into_iter().enumerate();
-        let points = points.map(|(index, y)| ((index as f64 * 0.2, y), (0.0, 0.0)));
+        let points = points.map(|(index, y)| {
+            let pixel = Pixel { x: index as f64 * 0.2, y };
+            DrawnPoint { pixel, x: 0.0, y: 0.0 }
+        });
         let points: Vec<_> = points.collect();
-        assert_eq!(thinned(&points), [(0.0, 5.0), (0.2, 9.0), (0.4, 1.0), (0.8, 4.5), (1.0, 7.0)]);
+        let kept: Vec<_> = thinned(&points).iter().map(|pixel| (pixel.x, pixel.y)).collect();
+        assert_eq!(kept, [(0.0, 5.0), (0.2, 9.0), (0.4, 1.0), (0.8, 4.5), (1.0, 7.0)]);
     }
 
     #[test]
     fn what_cannot_be_drawn_is_a_gap() {
-        let places = |scale| Places::new(scale, &[1.0, 10.0], 5, Ends::Data).between(0.0, 10.0);
+        let places = |scale| PixelAxis::new(scale, &[1.0, 10.0], 5, Ends::Data).between(0.0, 10.0);
         let points = [(1.0, 1.0), (2.0, 10.0), (3.0, 0.0), (f64::NAN, 3.0), (4.0, 1.0)];
         let pieces = pieces(&points, &places(Scale::Linear), &places(Scale::Log));
         let thinned: Vec<_> = pieces.iter().map(|piece| thinned(piece)).collect();

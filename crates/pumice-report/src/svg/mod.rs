@@ -1,12 +1,12 @@
-//! Charts as SVG to be placed into a page: a small writer, and what draws with it.
+//! Charts as inline SVG: a small writer and the drawings.
 //!
-//! * `place`: from numbers to places on an axis, round ticks and their labels;
-//! * `label`: how wide text is, and how it is wrapped;
+//! * `pixel_axis`: from numbers to pixels on an axis, round ticks and their labels;
+//! * `label`: text width and line breaking;
 //! * `bars`, `lines`: the two charts; `key`: the samples in their legends.
 //!
-//! Invariants: everything written is escaped, elements are balanced, coordinates are finite, and
-//! the same chart gives the same bytes. Colours, fonts and line widths are classes that the page
-//! defines, so that they follow its light or dark scheme.
+//! Invariants: all text is escaped, elements are balanced, coordinates are finite, and equal charts
+//! produce equal bytes. Colours, fonts and line widths are classes that the page defines, so that
+//! they follow its light or dark scheme.
 
 use std::fmt::{self, Display, Write as _};
 
@@ -14,33 +14,34 @@ mod bars;
 mod key;
 mod label;
 mod lines;
-mod place;
+mod pixel_axis;
 
 pub(crate) use bars::bars;
 pub(crate) use key::{bar_key, line_key};
 pub(crate) use lines::lines;
 
-/// Colours of series before they repeat, paler.
+/// Number of colours before they repeat in a paler shade.
 const COLOURS: usize = 7;
 
-/// Size of text in pixels: axis titles and legends, everything else.
+/// Font size in pixels: axis titles and legends; everything else.
 const FONT_TITLE: f64 = 12.0;
 const FONT_LABEL: f64 = 11.0;
 
-/// How much wider than asked a drawing may be and still be scaled down rather than scrolled.
+/// Maximum width relative to the requested width at which a drawing is scaled down rather than
+/// scrolled.
 const FITS_MAX: f64 = 1.1;
 
-/// Where a drawing goes.
+/// Environment of a drawing.
 pub(crate) struct Frame<'a> {
-    /// Unique in the page; of letters, digits and hyphens.
+    /// Unique in the page; letters, digits and hyphens.
     pub(crate) id: &'a str,
-    /// Width in pixels at which the drawing shall be readable; it may need more.
+    /// Width in pixels at which the drawing must be readable; it may be wider.
     pub(crate) width: f64,
-    /// Height of the plot without what stands above and below it.
+    /// Height of the plot, without the parts above and below it.
     pub(crate) plot_height: f64,
 }
 
-/// Classes of the series with this index: its colour, and paler once colours repeat.
+/// Returns the classes of a series: its colour, and paler when colours repeat.
 fn series_class(index: usize) -> String {
     let pale = if (index / COLOURS) % 2 == 1 { " pale" } else { "" };
     format!("s{}{pale}", index % COLOURS)
@@ -52,14 +53,14 @@ struct Px(f64);
 
 impl Display for Px {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What is not finite would make the browser refuse the element.
+        // A browser would refuse an element with a coordinate that is not finite.
         let tenths = if self.0.is_finite() { (self.0 * 10.0).round() } else { 0.0 };
-        // Adding zero takes the sign from a negative zero.
+        // Adding zero removes the sign of a negative zero.
         write!(f, "{}", tenths / 10.0 + 0.0)
     }
 }
 
-/// `text` so that neither an element nor an attribute can end in it.
+/// Escapes `text` so that it can end neither an element nor an attribute.
 struct Escaped<T>(T);
 
 impl<T: Display> Display for Escaped<T> {
@@ -81,17 +82,17 @@ impl<T: Display> Display for Escaped<T> {
 /// An attribute's name and value.
 type Attribute<'a> = (&'static str, &'a dyn Display);
 
-/// Elements written one after the other.
+/// Writes elements in order.
 struct Svg {
     text: String,
     open: Vec<&'static str>,
 }
 
 impl Svg {
-    /// A drawing of this size with a title and a description for those who cannot see it.
+    /// Returns a drawing of this size with a title and a description for screen readers.
     ///
-    /// Of class `fits` if it is about as wide as asked, so that it may be scaled down to what there
-    /// is; a wider one must be scrolled.
+    /// The class is `fits` if the drawing is about as wide as requested, so that it can be scaled
+    /// down; a wider one must be scrolled.
     fn new(frame: &Frame<'_>, size: (f64, f64), title: &str, description: &str) -> Self {
         let mut svg = Self { text: String::new(), open: Vec::new() };
         let (id, fits) = (frame.id, size.0 <= frame.width * FITS_MAX);
@@ -112,32 +113,32 @@ impl Svg {
         svg
     }
 
-    /// Begins an element that holds others.
+    /// Opens an element with children.
     fn open(&mut self, name: &'static str, attributes: &[Attribute<'_>]) {
         self.begin(name, attributes);
         self.text.push('>');
         self.open.push(name);
     }
 
-    /// Ends the element opened last.
+    /// Closes the last opened element.
     fn close(&mut self) {
         let name = self.open.pop().expect("an element is open");
         write_to(&mut self.text, format_args!("</{name}>"));
     }
 
-    /// An element that holds nothing.
+    /// Writes an empty element.
     fn empty(&mut self, name: &'static str, attributes: &[Attribute<'_>]) {
         self.begin(name, attributes);
         self.text.push_str("/>");
     }
 
-    /// An element that holds text.
+    /// Writes an element with text.
     fn leaf(&mut self, name: &'static str, attributes: &[Attribute<'_>], text: &str) {
         self.begin(name, attributes);
         write_to(&mut self.text, format_args!(">{}</{name}>", Escaped(text)));
     }
 
-    /// Text at a place.
+    /// Writes text at a position.
     fn label(&mut self, class: &'static str, x: f64, y: f64, text: &str) {
         self.leaf("text", &[("class", &class), ("x", &Px(x)), ("y", &Px(y))], text);
     }
@@ -149,7 +150,7 @@ impl Svg {
         }
     }
 
-    /// The drawing, with everything closed.
+    /// Returns the drawing, with everything closed.
     fn finish(mut self) -> String {
         while !self.open.is_empty() {
             self.close();

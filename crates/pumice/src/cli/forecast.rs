@@ -11,11 +11,11 @@ use super::interrupt::Interrupt;
 use super::values::{gigabytes, percent, up_to, whole_number, word};
 use super::{Outcome, print, size};
 use pumice_bench::forecast::{
-    Asked, Case, Data, Options, Place, SCALED_BYTES, Source, State, Watch, forecast, grid,
-    size_bytes, spec_of,
+    Asked, Case, Data, ForecastOptions, GridCell, GridSpec, SCALED_BYTES, Scenario, Source, State,
+    Watch, forecast, grid, size_bytes, spec_of,
 };
 use pumice_bench::payload::Saving;
-use pumice_bench::preset::Changes;
+use pumice_bench::workload::Changes;
 use pumice_bench::workload::{DEPTH_MAX, Operation, Pattern, THREADS_MAX};
 use pumice_report::{Document, Table};
 use pumice_sim::profile::Profile;
@@ -187,7 +187,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let answer = match data.len() * plan.rows.len() {
         1 => {
             let (options, cases) = plan.row(0);
-            let made = forecast(&profile, &data[0], cases, &options, &shown, interrupt.flag());
+            let scenario = Scenario { profile: &profile, cases, options: &options };
+            let made = forecast(scenario, &data[0], &shown, interrupt.flag());
             shown.finish();
             made?.map(|mut made| {
                 made.remarks.splice(0..0, remarks);
@@ -195,8 +196,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             })
         }
         _ => {
-            let (places, columns, options) = (plan.places(&data), data.len(), &plan.options);
-            let made = grid(&profile, &places, columns, options, &shown, interrupt.flag());
+            let (cells, columns, options) = (plan.cells(&data), data.len(), &plan.options);
+            let spec = GridSpec { profile: &profile, options, cells: &cells, columns };
+            let made = grid(spec, &shown, interrupt.flag());
             shown.finish();
             made?.map(|mut made| {
                 made.remarks.splice(0..0, remarks);
@@ -242,7 +244,7 @@ impl Answer {
 
 /// The simulations to run: the cases for each over-provisioning.
 struct Plan {
-    options: Options,
+    options: ForecastOptions,
     rows: Vec<(Option<f64>, Vec<Case>)>,
 }
 
@@ -254,7 +256,7 @@ impl Plan {
     fn new(args: &Args, profile: &Profile, source: &Source, asked: &Asked) -> Result<Self> {
         let is_scaled = source.is_relative() && !args.full_size && profile.kind() == "log";
         let scaled = is_scaled.then_some(SCALED_BYTES);
-        let options = Options {
+        let options = ForecastOptions {
             state: args.state,
             seed: args.seed,
             bytes_per_day: args.gb_per_day.map(|gb| gb * 1e9),
@@ -266,7 +268,7 @@ impl Plan {
             several => several.iter().copied().map(Some).collect(),
         };
         let row = |over_provisioning_percent| {
-            let options = Options { over_provisioning_percent, ..options.clone() };
+            let options = ForecastOptions { over_provisioning_percent, ..options.clone() };
             // Impossible requests are refused before the data is measured, which may take long.
             let data = Data::none();
             let simulated_bytes = spec_of(profile, &data, &options)?.size_bytes();
@@ -277,21 +279,22 @@ impl Plan {
         Ok(Self { options, rows })
     }
 
-    fn row(&self, index: usize) -> (Options, &[Case]) {
+    fn row(&self, index: usize) -> (ForecastOptions, &[Case]) {
         let (over_provisioning_percent, cases) = &self.rows[index];
         let over_provisioning_percent = *over_provisioning_percent;
-        (Options { over_provisioning_percent, ..self.options.clone() }, cases)
+        (ForecastOptions { over_provisioning_percent, ..self.options.clone() }, cases)
     }
 
     /// Returns every combination of a row and data.
-    fn places(&self, data: &[Data]) -> Vec<Place> {
+    fn cells(&self, data: &[Data]) -> Vec<GridCell> {
         let pairs = self.rows.iter().flat_map(|row| data.iter().map(move |data| (row, data)));
-        let place = |((over_provisioning_percent, cases), data): (&(_, Vec<Case>), &Data)| Place {
-            over_provisioning_percent: *over_provisioning_percent,
-            data: data.clone(),
-            cases: cases.clone(),
-        };
-        pairs.map(place).collect()
+        let cell =
+            |((over_provisioning_percent, cases), data): (&(_, Vec<Case>), &Data)| GridCell {
+                over_provisioning_percent: *over_provisioning_percent,
+                data: data.clone(),
+                cases: cases.clone(),
+            };
+        pairs.map(cell).collect()
     }
 }
 
@@ -391,7 +394,7 @@ impl Watch for Shown {
         });
     }
 
-    fn goes_on(&self, simulation: usize, requests: u64) {
+    fn advances(&self, simulation: usize, requests: u64) {
         self.with(simulation, |bar| bar.inc(requests));
     }
 }

@@ -12,7 +12,7 @@ use super::output::open_output;
 use super::values::whole_number;
 use super::{Outcome, print, print_json, size};
 use pumice_bench::payload::{
-    Finding, KindName, Options, Payload, Profile, Saving, Survey, UNIT_BYTES,
+    Finding, KindName, Payload, PayloadOptions, Profile, Saving, Survey, UNIT_BYTES,
 };
 use pumice_drive::base::units::format_size;
 use pumice_drive::codec::Codec;
@@ -193,7 +193,7 @@ impl Args {
 }
 
 fn payload(args: &Args) -> Result<Payload> {
-    let mut options = Options::new(args.kind().load(args.saved)?);
+    let mut options = PayloadOptions::new(args.kind().load(args.saved)?);
     options.seed = args.seed;
     options.codec = args.codec;
     options.duplicates = args.duplicates.unwrap_or(options.duplicates);

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use super::*;
+use pumice_drive::base::ErrorKind;
 
 /// Bytes of what is profiled: 256 windows.
 const CORPUS_BYTES: usize = 16 << 20;
@@ -37,7 +38,8 @@ fn duplicates_and_zeroes_are_imitated() {
     let again = profile_of(&like);
     assert!((again.duplicates().percent() - 25.0).abs() < 5.0, "{}", again.duplicates());
     assert!((again.fills().percent() - 25.0).abs() < 2.0, "{}", again.fills());
-    let options = Options { duplicates: Saving::NONE, ..Options::new(Kind::Like(again)) };
+    let options =
+        PayloadOptions { duplicates: Saving::NONE, ..PayloadOptions::new(Kind::Like(again)) };
     let unlike = bytes(&Payload::new(options).expect("good options"), 0, CORPUS_BYTES);
     assert_no_unit_twice(&unlike, UNIT_BYTES);
 }

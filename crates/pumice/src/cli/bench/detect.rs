@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::super::interrupt::Interrupt;
 use super::super::{Outcome, print, print_json};
 use super::Args;
-use pumice_bench::detect::detect;
+use pumice_bench::detect::{Settings, detect};
 use pumice_bench::target::{Access, Location};
 
 /// Default amount of each kind of data in bytes: enough to show in a usage that is reported in
@@ -26,9 +26,13 @@ pub(super) fn run(args: &Args, location: &Location) -> Result<Outcome> {
         bar.set_position((share * 1000.0) as u64);
     };
     let access = Access { direct: args.direct };
-    let (span, seed) = (args.span.unwrap_or(SPAN_BYTES), args.seed.unwrap_or(1));
-    let flag = interrupt.flag();
-    let found = detect(location, access, args.destroy_data, span, seed, flag, &mut show);
+    let settings = Settings {
+        access,
+        destroy: args.destroy_data,
+        span_bytes: args.span.unwrap_or(SPAN_BYTES),
+        seed: args.seed.unwrap_or(1),
+    };
+    let found = detect(location, settings, interrupt.flag(), &mut show);
     bar.finish_and_clear();
     let found = found?;
     if args.json {

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use pumice_bench::plan::{Plan, Test};
 use pumice_bench::workload::Flush;
+use pumice_bench::workload::{Plan, Test};
 use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_report::{Align, Table};
 

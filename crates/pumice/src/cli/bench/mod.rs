@@ -11,19 +11,21 @@ mod show;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
+use self::show::Shown;
 use super::interrupt::Interrupt;
 use super::values::{seconds, up_to, whole_number, word};
 use super::{Outcome, print, print_json, size};
 use pumice_bench::interop::fio_job;
 use pumice_bench::payload::{KindName, Saving};
-use pumice_bench::plan::{Cache, Order};
-use pumice_bench::preset::{Changes, PRESETS, Preset};
-use pumice_bench::results::{Header, Results, Writer, read};
-use pumice_bench::runner::{End, carry_out};
+use pumice_bench::results::Writer;
+use pumice_bench::runner::End;
 use pumice_bench::target::Location;
-use pumice_bench::workload::{DEPTH_MAX, Flush, Operation, Pattern, THREADS_MAX};
+use pumice_bench::workload::{
+    Cache, Changes, DEPTH_MAX, Flush, Operation, Order, PRESETS, Pattern, Preset, THREADS_MAX,
+};
+use pumice_bench::{Benchmark, FileSink, Finished, Resumption};
 use pumice_report::Document;
 
 /// Measure a target with data of known compressibility
@@ -245,61 +247,54 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     }
     let interrupt = Interrupt::catch()?;
     let path = args.output(&args.preset);
-    location.prepare(plan.end_bytes(), args.destroy_data)?;
-    let header = Header::new(&args.preset, &preset.about, &location, plan, unix_seconds())
-        .inspect_err(|_| location.remove())?;
-    let writer = Writer::create(&path, &header).inspect_err(|_| location.remove())?;
-    show::payloads(&header.payloads);
-    let results = Results { header, runs: Vec::new() };
-    bench(args, &location, &path, writer, results, &interrupt)
+    let benchmark = Benchmark {
+        title: args.preset.clone(),
+        about: preset.about,
+        plan,
+        destroy: args.destroy_data,
+        begun_unix_s: unix_seconds(),
+    };
+    let mut shown = Shown::new(FileSink::new(path.clone()));
+    let ended = benchmark.run(&location, interrupt.flag(), &mut shown);
+    conclude(args, &location, &path, &shown, ended)
 }
 
-/// Continues a benchmark that was interrupted.
+/// Continues an interrupted benchmark.
 fn resume(args: &Args, location: &Location, path: &Path) -> Result<Outcome> {
-    if let Location::Sim(_) = location {
-        bail!("{location} is simulated, and its content is lost: start the benchmark again");
-    }
     let interrupt = Interrupt::catch()?;
     let (writer, results) = Writer::resume(path)?;
-    let then = &results.header.target;
-    if *then != location.to_string() {
-        let path = path.display();
-        bail!("the benchmark in {path} is of {then}, not of {location}: use {then} as the target");
-    }
-    location.prepare(results.header.plan.end_bytes(), args.destroy_data)?;
-    bench(args, location, path, writer, results, &interrupt)
+    let mut shown = Shown::resumed(FileSink::from(writer), &results);
+    let resumption = Resumption { results, destroy: args.destroy_data };
+    let ended = resumption.run(location, interrupt.flag(), &mut shown);
+    conclude(args, location, path, &shown, ended)
 }
 
-fn bench(
+/// Prints the outcome of a benchmark.
+fn conclude(
     args: &Args,
     location: &Location,
     path: &Path,
-    writer: Writer,
-    results: Results,
-    interrupt: &Interrupt,
+    shown: &Shown,
+    ended: pumice_bench::Result<Finished>,
 ) -> Result<Outcome> {
-    let Results { header, runs } = results;
-    let before = runs.len();
-    let mut watch = show::Shown::new(&header.plan, writer);
-    let ended = carry_out(location, &header.plan, runs, interrupt.flag(), &mut watch);
-    location.remove();
-    watch.finish();
-    let kept = match before + watch.kept() {
-        1 => "1 run is".to_owned(),
-        kept => format!("{kept} runs are"),
-    };
+    shown.finish();
     let file = path.display();
-    let ended =
-        ended.with_context(|| format!("{location}: the benchmark failed; {kept} in {file}"));
-    match ended? {
-        End::Stopped => {
+    let kept = match shown.kept() {
+        Some(1) => "1 run is".to_owned(),
+        kept => format!("{} runs are", kept.unwrap_or(0)),
+    };
+    match ended {
+        Err(error) if shown.kept().is_none() => Err(error.into()),
+        Err(error) => Err(error)
+            .with_context(|| format!("{location}: the benchmark failed; {kept} in {file}")),
+        Ok(Finished { end: End::Stopped, .. }) => {
             super::say_error(&format!(
                 "interrupted: {kept} in {file}; continue with --resume {file}"
             ));
             Ok(Outcome::Code(2))
         }
-        End::Complete => {
-            show::summary(&read(path)?, path, args.json)?;
+        Ok(Finished { end: End::Complete, results }) => {
+            show::summary(&results, path, args.json)?;
             Ok(Outcome::Good)
         }
     }

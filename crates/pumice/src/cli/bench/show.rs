@@ -7,31 +7,38 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::super::{print, print_json};
-use pumice_bench::plan::Plan;
-use pumice_bench::results::{LevelFindings, Results, RunResult, Writer};
-use pumice_bench::runner::{Doing, Step, Watch};
+use pumice_bench::results::{Header, LevelFindings, Results, RunResult};
+use pumice_bench::workload::Plan;
+use pumice_bench::{Activity, FileSink, Sink, Status};
 
-/// Chunk size of the findings that are printed before the first run.
-const SHOWN_CHUNK_BYTES: usize = 4 << 10;
+/// Chunk size of the findings printed before the first run.
+const PRINTED_CHUNK_BYTES: usize = 4 << 10;
 
-/// Shows the progress of a benchmark and stores its runs.
-pub(super) struct Shown<'a> {
-    plan: &'a Plan,
-    writer: Writer,
+/// Shows the progress of a benchmark and stores its runs in a file.
+pub(super) struct Shown {
+    /// The plan, once the benchmark has begun.
+    plan: Option<Plan>,
+    file: FileSink,
     bar: ProgressBar,
     kept: usize,
 }
 
-impl<'a> Shown<'a> {
-    pub(super) fn new(plan: &'a Plan, writer: Writer) -> Self {
+impl Shown {
+    pub(super) fn new(file: FileSink) -> Self {
         let style = ProgressStyle::with_template("{msg} [{pos}/{len}, {eta} left]");
         let bar = ProgressBar::no_length().with_style(style.expect("a constant template"));
-        Self { plan, writer, bar, kept: 0 }
+        Self { plan: None, file, bar, kept: 0 }
     }
 
-    /// Returns the number of runs that were stored.
-    pub(super) fn kept(&self) -> usize {
-        self.kept
+    /// Continues results that a file already contains.
+    pub(super) fn resumed(file: FileSink, results: &Results) -> Self {
+        let plan = Some(results.header.plan.clone());
+        Self { plan, kept: results.runs.len(), ..Self::new(file) }
+    }
+
+    /// Number of runs in the file; `None` if the benchmark has not begun.
+    pub(super) fn kept(&self) -> Option<usize> {
+        self.plan.is_some().then_some(self.kept)
     }
 
     pub(super) fn finish(&self) {
@@ -39,42 +46,49 @@ impl<'a> Shown<'a> {
     }
 }
 
-impl Watch for Shown<'_> {
-    fn begins(&mut self, step: Step) {
-        let Plan { tests, levels, .. } = self.plan;
-        let (level, round) = (&levels[step.level].name, step.round + 1);
-        let what = match step.doing {
-            Doing::Precondition(pass) => format!("preconditioning, pass {}", pass + 1),
-            Doing::Fill => "filling".to_owned(),
-            Doing::Run => tests[step.test].name.clone(),
+impl Sink for Shown {
+    fn begin(&mut self, header: &Header) -> pumice_bench::Result<()> {
+        self.file.begin(header)?;
+        payloads(&header.payloads);
+        self.plan = Some(header.plan.clone());
+        Ok(())
+    }
+
+    fn progress(&mut self, status: Status) {
+        let Some(Plan { tests, levels, .. }) = &self.plan else { return };
+        let (level, round) = (&levels[status.level].name, status.round + 1);
+        let what = match status.activity {
+            Activity::Precondition(pass) => format!("preconditioning, pass {}", pass + 1),
+            Activity::Fill => "filling".to_owned(),
+            Activity::Measure => tests[status.test].name.clone(),
         };
-        self.bar.set_length(step.planned);
-        self.bar.set_position(step.done);
+        self.bar.set_length(status.planned);
+        self.bar.set_position(status.done);
         self.bar.set_message(format!("round {round}, {level}: {what}"));
     }
 
-    fn keep(&mut self, run: &RunResult) -> pumice_drive::base::Result<()> {
-        self.writer.append(run)?;
+    fn keep(&mut self, run: &RunResult) -> pumice_bench::Result<()> {
+        self.file.keep(run)?;
         self.kept += 1;
         self.bar.inc(1);
         Ok(())
     }
 }
 
-/// Prints how compressible the data of each level is, before the first measurement.
-pub(super) fn payloads(payloads: &[LevelFindings]) {
+/// Prints the measured compressibility of each level's data before the first run.
+fn payloads(payloads: &[LevelFindings]) {
     let mut text = String::new();
     for LevelFindings { level, findings } in payloads {
-        let at_4k = findings.iter().filter(|finding| finding.chunk_bytes == SHOWN_CHUNK_BYTES);
+        let at_4k = findings.iter().filter(|finding| finding.chunk_bytes == PRINTED_CHUNK_BYTES);
         let saved = at_4k.map(|finding| format!("{} {}", finding.codec, finding.saved));
         let saved: Vec<String> = saved.collect();
         text += &format!("data '{level}' in chunks of 4 KiB: {}\n", saved.join("; "));
     }
-    // A closed stderr is not an error: the result file contains the findings, too.
+    // A closed stderr is harmless: the results file contains the findings too.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Prints the summary.
+/// Prints the summary of a complete benchmark.
 pub(super) fn summary(results: &Results, path: &Path, json: bool) -> Result<()> {
     if json {
         print_json(&results.cells())?;

@@ -320,7 +320,7 @@ fn real_data(
     bytes: u64,
     bar: &ProgressBar,
 ) -> Result<[Line; 2]> {
-    let one = |side: &mut Side| {
+    let one = |side: &mut Side| -> Result<Line> {
         let before = side.drive.info()?;
         let round = files(side, folder, bytes, bar)?;
         anyhow::Ok(line(side.codec, &before, &side.drive.info()?, &round))

@@ -13,11 +13,12 @@ use indicatif::ProgressBar;
 use super::super::bench::unix_seconds;
 use super::Side;
 use pumice_bench::compare::{ComparedCell, Comparison, compare};
-use pumice_bench::preset::{Changes, Preset};
 use pumice_bench::report::document;
 use pumice_bench::results::{Header, Results, RunResult};
-use pumice_bench::runner::{Step, Watch, carry_out};
+use pumice_bench::runner::carry_out;
 use pumice_bench::target::Location;
+use pumice_bench::workload::{Changes, Preset};
+use pumice_bench::{Sink, Status};
 use pumice_nbd::client::Uri;
 use pumice_report::{Align, Table};
 
@@ -38,13 +39,13 @@ struct Turn<'a> {
     tests: Vec<String>,
 }
 
-impl Watch for Turn<'_> {
-    fn begins(&mut self, step: Step) {
-        self.bar.set_message(format!("{}: {}", self.name, self.tests[step.test]));
+impl Sink for Turn<'_> {
+    fn progress(&mut self, status: Status) {
+        self.bar.set_message(format!("{}: {}", self.name, self.tests[status.test]));
         self.bar.tick();
     }
 
-    fn keep(&mut self, run: &RunResult) -> pumice_drive::base::Result<()> {
+    fn keep(&mut self, run: &RunResult) -> pumice_bench::Result<()> {
         self.runs.push(run.clone());
         self.bar.inc(run.host_bytes);
         Ok(())
@@ -150,7 +151,7 @@ mod tests {
     //! Goal: the sentences about the data name the levels that were measured.
     use super::*;
     use pumice_bench::compare::Against;
-    use pumice_bench::plan::Unit;
+    use pumice_bench::workload::Unit;
 
     #[test]
     fn the_levels_are_those_that_were_run() {

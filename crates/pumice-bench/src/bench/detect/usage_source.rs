@@ -1,0 +1,167 @@
+//! Sources of used space: numbers that the system maintains anyway, read before and after a run.
+//!
+//! Sources that cannot be read are omitted; a remark gives the reason.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use super::region::Region;
+use super::{Class, Zeroes};
+use crate::bench::results::environment::{Device, environment};
+use crate::bench::target::Location;
+
+/// Bytes of a block of `st_blocks`, independent of the file system's blocks.
+const STAT_BLOCK_BYTES: u64 = 512;
+
+/// Fields of zram's `mm_stat`.
+///
+/// Source: Linux, Documentation/admin-guide/blockdev/zram.rst.
+const ZRAM_STORED: usize = 1;
+const ZRAM_SAME_PAGES: usize = 5;
+const ZRAM_PAGE_BYTES: u64 = 4096;
+
+/// Remark for exports.
+const EXPORT_REMARK: &str = "An export does not report how much space its data takes: test the \
+                             drive, file or device that the server uses instead.";
+
+/// A number that grows with the stored data.
+pub(super) struct UsageSource {
+    /// Name for reports.
+    pub(super) name: String,
+    /// Kind of evidence.
+    pub(super) class: Class,
+    source: Source,
+}
+
+enum Source {
+    File(PathBuf),
+    FileSystem(PathBuf),
+    Zram(PathBuf),
+    Drive,
+    Counter(Device),
+}
+
+impl UsageSource {
+    /// Returns the current number of bytes.
+    pub(super) fn read(&self, region: &Region<'_>) -> Option<u64> {
+        match &self.source {
+            Source::File(path) => Some(fs::metadata(path).ok()?.blocks() * STAT_BLOCK_BYTES),
+            Source::FileSystem(path) => {
+                let room = rustix::fs::statvfs(path).ok()?;
+                room.f_blocks.checked_sub(room.f_bfree)?.checked_mul(room.f_frsize)
+            }
+            Source::Zram(folder) => zram(folder, ZRAM_STORED),
+            Source::Drive => Some(region.drive_info()?.frame_bytes),
+            Source::Counter(device) => Some(device.bytes()?.written),
+        }
+    }
+}
+
+/// Returns the usage sources of a location, and remarks on missing ones.
+pub(super) fn usage_sources(location: &Location) -> (Vec<UsageSource>, Vec<String>) {
+    let path = location.path().unwrap_or_default();
+    let (mut found, mut remarks) = (Vec::new(), Vec::new());
+    let usage = |name: String, source: Source| UsageSource { name, class: Class::Usage, source };
+    let mut counted = None;
+    match location {
+        Location::File(_) | Location::Folder(_) => {
+            found.push(usage("blocks of the file (st_blocks)".into(), Source::File(path.clone())));
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let folder = folder.unwrap_or(Path::new(".")).to_owned();
+            found.push(usage(
+                "file system's used blocks (statvfs)".into(),
+                Source::FileSystem(folder),
+            ));
+            counted = below(&path);
+        }
+        Location::Drive(_) => {
+            found.push(usage("drive's frame_bytes".into(), Source::Drive));
+            counted = below(&path);
+        }
+        Location::Device(_) => match Device::of(&path).map(|device| device.name()) {
+            Some(name) if name.starts_with("zram") => {
+                let folder = Path::new("/sys/block").join(&name);
+                found.push(usage("zram's compr_data_size (mm_stat)".into(), Source::Zram(folder)));
+                remarks.push(format!(
+                    "{name} counts what the host writes, before it compresses: its counter of \
+                     bytes written is of no use, and there is no device below."
+                ));
+            }
+            Some(name) if name.starts_with("loop") => {
+                remarks.push(format!(
+                    "{name} counts what the host writes: its own counter is of no use; what counts \
+                     is its file and the device below that."
+                ));
+                let backing = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
+                let backing = PathBuf::from(backing.unwrap_or_default().trim_end());
+                if backing.is_absolute() {
+                    found.push(usage(
+                        "blocks of the loop device's file (st_blocks)".into(),
+                        Source::File(backing.clone()),
+                    ));
+                    counted = below(&backing);
+                }
+            }
+            Some(name) => remarks.push(format!(
+                "{name} counts what the host sends to it, not what it stores: nothing that can be \
+                 read says how much space data takes inside of it."
+            )),
+            None => {}
+        },
+        Location::Nbd(_) => remarks.push(EXPORT_REMARK.into()),
+        Location::Sim(_) => {}
+    }
+    match counted {
+        Some(device) if device.name().starts_with("zram") => remarks.push(format!(
+            "Below is {}, which compresses: specify it as the target for details.",
+            device.name()
+        )),
+        Some(device) => found.push(UsageSource {
+            name: format!("bytes that {} counted as written", device.name()),
+            class: Class::Counter,
+            source: Source::Counter(device),
+        }),
+        None if matches!(location, Location::Device(_) | Location::Nbd(_)) => {}
+        None => remarks.push("No device below counts bytes written.".into()),
+    }
+    (found, remarks)
+}
+
+/// Returns the device below a file. Some file systems (btrfs) use device numbers of their own for
+/// files; then it is the mounted device.
+fn below(path: &Path) -> Option<Device> {
+    Device::of(path).or_else(|| {
+        let facts = environment(Some(path));
+        let (_, mounted) = facts.iter().find(|(name, _)| name == "file system")?;
+        let source = Path::new(mounted.split_once(" on ")?.1);
+        let is_device = fs::metadata(source).ok()?.file_type().is_block_device();
+        (source.is_absolute() && is_device).then(|| Device::of(source)).flatten()
+    })
+}
+
+fn zram(folder: &Path, field: usize) -> Option<u64> {
+    let text = fs::read_to_string(folder.join("mm_stat")).ok()?;
+    text.split_whitespace().nth(field)?.parse().ok()
+}
+
+/// Returns how `bytes` zeroes were stored that have just been written, if a block list is
+/// available.
+pub(super) fn zeroes(location: &Location, region: &Region<'_>, bytes: u64) -> Option<Zeroes> {
+    let path = location.path().unwrap_or_default();
+    let mapped = match location {
+        Location::Nbd(_) | Location::Sim(_) => return None,
+        Location::Drive(_) => region.drive_info()?.mapped_bytes,
+        Location::Device(_) => {
+            let name = Device::of(&path)?.name();
+            let same = zram(&Path::new("/sys/block").join(name), ZRAM_SAME_PAGES)?;
+            same.checked_mul(ZRAM_PAGE_BYTES)?
+        }
+        Location::File(_) | Location::Folder(_) => match fs::metadata(&path).ok()?.blocks() {
+            0 => 0,
+            // Reported blocks do not show how zeroes are stored.
+            _ => return None,
+        },
+    };
+    Some(if mapped >= bytes / 2 { Zeroes::Fill } else { Zeroes::Unmapped })
+}

@@ -1,0 +1,517 @@
+//! Runs one workload on a target and measures it.
+//!
+//! ```text
+//! thread 0 .. n: a runtime, the open target, `depth` tasks that each
+//!    take the next request -> fill the buffer (writes) -> clock -> request -> clock -> record
+//! ```
+//!
+//! A closed loop: each task issues its next request when the previous one has completed. Only the
+//! request is timed. Data is generated before it, and the cost of that is reported as a share of
+//! the threads' time, because on a fast target it limits what can be measured. A request of 4 KiB
+//! costs two readings of the clock (37 ns each), one histogram entry (9 ns) and, for a write, 95 ns
+//! of data generation at 50 %; no allocation; one system call for all requests of a turn.
+//!
+//! Uses the target only as a host would; prints nothing.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::Barrier;
+use std::sync::atomic::AtomicBool;
+
+use serde::{Deserialize, Serialize};
+
+use crate::bench::shutdown::{POLL_NS, until_stopped};
+use crate::bench::target::{
+    Access, DriveTarget, FileTarget, Location, NbdTarget, SimTarget, StdioTarget, Target,
+};
+use crate::error::{Error, Result};
+use crate::payload::{Payload, Stream};
+use crate::stats::Latencies;
+use crate::workload::pattern::{Request, Requests};
+use crate::workload::{Flush, Workload};
+use pumice_drive::base::wait::WaitQueue;
+use pumice_drive::base::{AlignedBuffer, Clock};
+use pumice_drive::runtime::{Backend, Runtime};
+use pumice_sim::system::{System, SystemSpec};
+
+/// Maximum number of intervals in a run's timeline. When they are exceeded, neighbours are merged
+/// in pairs: a long run has between this number and half of it.
+const INTERVALS_MAX: usize = 240;
+const INTERVAL_NS_MIN: u64 = 50_000_000;
+
+/// One of this many fills is timed, for records so small that reading the clock would matter.
+const FILLS_TIMED: u64 = 16;
+
+/// Record size in bytes from which every fill is timed.
+const FILL_TIMED_BYTES: u64 = 64 << 10;
+
+/// A part of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Requests that ended in the interval.
+    pub operations: u64,
+    /// Sum and maximum of their latencies.
+    pub latency_ns_sum: u64,
+    /// See `latency_ns_sum`.
+    pub latency_ns_max: u64,
+}
+
+/// Measurements of a run.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Seconds from the first request to the last reply, including the flush if it is timed.
+    pub seconds: f64,
+    /// Seconds of the flush at the end, timed or not.
+    pub flush_seconds: f64,
+    /// Completed requests; a copy counts as one.
+    pub operations: u64,
+    /// Bytes read, written or trimmed by the host; a copy counts its written bytes.
+    pub host_bytes: u64,
+    /// Bytes written by the host.
+    pub written_bytes: u64,
+    /// Latency of each request in ns.
+    pub latency: Latencies,
+    /// Length of each interval in ns, and the intervals in order.
+    pub interval_ns: u64,
+    /// See `interval_ns`.
+    pub intervals: Vec<Interval>,
+    /// Share of the threads' time spent on generating data, 0 to 1.
+    pub generation_share: f64,
+}
+
+/// Parameters of a run, except the target.
+#[derive(Clone)]
+pub struct RunSpec {
+    /// Workload.
+    pub workload: Workload,
+    /// Data to write.
+    pub payload: Payload,
+    /// Number of the payload's first stream. Each thread uses one stream; a run with the same
+    /// streams would write the same data again.
+    pub stream: u64,
+    /// Seed of the addresses.
+    pub seed: u64,
+}
+
+/// Checks whether a workload can run on a target, without opening the target.
+///
+/// # Errors
+/// [`Error::Invalid`]: the errors of [`Workload::check`]; several threads on a drive in this
+/// process, which has one; buffered operations on anything but a file, or with direct I/O.
+pub fn check(location: &Location, access: Access, workload: &Workload) -> Result<()> {
+    let wrong = |what: String| Err(Error::invalid(what));
+    workload.check()?;
+    if workload.threads > 1 && matches!(location, Location::Drive(_) | Location::Sim(_)) {
+        let what = "a drive in this process has one thread: increase --depth instead of --threads";
+        return wrong(what.into());
+    }
+    let name = workload.operation.name();
+    if workload.operation.is_stdio() && !location.is_made() {
+        return wrong(format!("{name} needs a file: {location} is not a file"));
+    }
+    if workload.operation.is_stdio() && access.direct {
+        return wrong(format!("{name} uses the page cache: remove --direct"));
+    }
+    Ok(())
+}
+
+/// Runs `run` on a target. Setting `stop` ends the run early and soon, even if the target no longer
+/// answers; the returned sample is then no measurement.
+///
+/// # Errors
+/// The errors of [`check`]; the first error of the target.
+pub fn measure(
+    location: &Location,
+    access: Access,
+    run: &RunSpec,
+    stop: &AtomicBool,
+) -> Result<Sample> {
+    check(location, access, &run.workload)?;
+    let threads = run.workload.threads;
+    let barrier = Barrier::new(threads as usize);
+    let shared = &Shared { location, access, run, barrier, stop };
+    if threads == 1 {
+        return shared.thread(0);
+    }
+    let samples = std::thread::scope(|scope| {
+        let spawned: Vec<_> =
+            (0..threads).map(|number| scope.spawn(move || shared.thread(number))).collect();
+        let joined = spawned.into_iter().map(|one| one.join().expect("a bench thread panicked"));
+        joined.collect::<Vec<_>>()
+    });
+    let mut all: Option<Sample> = None;
+    for sample in samples {
+        let sample = sample?;
+        match &mut all {
+            None => all = Some(sample),
+            Some(all) => all.join(&sample, threads),
+        }
+    }
+    Ok(all.expect("there is a thread"))
+}
+
+/// Runs `run` on a simulated drive, in virtual time.
+///
+/// # Errors
+/// The errors of [`check`]; the first error of the drive.
+pub fn simulate(sim: &Rc<System>, run: &RunSpec, stop: &AtomicBool) -> Result<Sample> {
+    on_target(sim.runtime(), SimTarget(Rc::clone(sim)), run, 0, stop)
+}
+
+/// The inputs that all threads of a run share.
+struct Shared<'a> {
+    location: &'a Location,
+    access: Access,
+    run: &'a RunSpec,
+    /// Every thread passes it once, even if its target cannot be opened.
+    barrier: Barrier,
+    stop: &'a AtomicBool,
+}
+
+impl Shared<'_> {
+    /// Runs one thread.
+    fn thread(&self, number: u32) -> Result<Sample> {
+        let runtime = match Runtime::new(Backend::Auto) {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                self.barrier.wait();
+                return Err(error.into());
+            }
+        };
+        let result = self.open_and_run(&runtime, number);
+        runtime.drop_tasks();
+        result
+    }
+
+    fn open_and_run(&self, runtime: &Runtime, number: u32) -> Result<Sample> {
+        let Self { location, access, run, stop, .. } = *self;
+        match location {
+            Location::Drive(path) => {
+                let opened = runtime.block_on(DriveTarget::open(runtime, path));
+                self.on_target(runtime, opened, number)
+            }
+            Location::Sim(profile) => {
+                self.barrier.wait();
+                let sim = System::new(SystemSpec::find(profile)?)?;
+                simulate(&Rc::new(sim), run, stop)
+            }
+            Location::Nbd(uri) => {
+                let opened = runtime.block_on(NbdTarget::open(runtime, uri));
+                self.on_target(runtime, opened, number)
+            }
+            _ if run.workload.operation.is_stdio() => {
+                self.on_target(runtime, StdioTarget::open(location), number)
+            }
+            Location::File(_) | Location::Folder(_) | Location::Device(_) => {
+                let opened = FileTarget::open(runtime, location, access);
+                self.on_target(runtime, opened, number)
+            }
+        }
+    }
+
+    /// Waits for the other threads, then runs the workload.
+    fn on_target<T: Target + 'static>(
+        &self,
+        runtime: &Runtime,
+        opened: Result<T>,
+        number: u32,
+    ) -> Result<Sample> {
+        self.barrier.wait();
+        on_target(runtime, opened?, self.run, number, self.stop)
+    }
+}
+
+fn on_target<T: Target + 'static>(
+    runtime: &Runtime,
+    target: T,
+    run: &RunSpec,
+    number: u32,
+    stop: &AtomicBool,
+) -> Result<Sample> {
+    let worker = Rc::new(Worker::new(runtime, target, run, number));
+    runtime.block_on(worker.run(stop))
+}
+
+/// State shared by the tasks of one thread.
+struct Worker<T> {
+    runtime: Runtime,
+    target: T,
+    workload: Workload,
+    requests: RefCell<Requests>,
+    stream: RefCell<Stream>,
+    deadline_ns: Cell<u64>,
+    start_ns: Cell<u64>,
+    last_ns: Cell<u64>,
+    /// When a task next yields.
+    pause_ns: Cell<u64>,
+    working: Cell<u32>,
+    ended: WaitQueue,
+    error: RefCell<Option<Error>>,
+    record: RefCell<Record>,
+    fills: Cell<u64>,
+    fill_ns: Cell<u64>,
+}
+
+/// Measurements of the requests so far.
+struct Record {
+    latency: Latencies,
+    interval_ns: u64,
+    intervals: Vec<Interval>,
+    written_bytes: u64,
+    host_bytes: u64,
+}
+
+impl Record {
+    fn new() -> Self {
+        Self {
+            latency: Latencies::new(),
+            interval_ns: INTERVAL_NS_MIN,
+            intervals: Vec::with_capacity(INTERVALS_MAX),
+            written_bytes: 0,
+            host_bytes: 0,
+        }
+    }
+
+    /// Records a request that ended `since_ns` after the start of the run and took `latency_ns`.
+    fn add(&mut self, since_ns: u64, latency_ns: u64) {
+        self.latency.record(latency_ns.max(1));
+        let mut index = (since_ns / self.interval_ns) as usize;
+        while index >= INTERVALS_MAX {
+            self.intervals = joined(&self.intervals);
+            self.interval_ns *= 2;
+            index /= 2;
+        }
+        if self.intervals.len() <= index {
+            self.intervals.resize(index + 1, Interval::default());
+        }
+        let interval = &mut self.intervals[index];
+        interval.operations += 1;
+        interval.latency_ns_sum += latency_ns;
+        interval.latency_ns_max = interval.latency_ns_max.max(latency_ns);
+    }
+}
+
+/// Merges neighbours in pairs.
+fn joined(intervals: &[Interval]) -> Vec<Interval> {
+    let pairs = intervals.chunks(2).map(|pair| pair.iter().copied().fold(Interval::default(), sum));
+    pairs.collect()
+}
+
+fn sum(one: Interval, other: Interval) -> Interval {
+    Interval {
+        operations: one.operations + other.operations,
+        latency_ns_sum: one.latency_ns_sum + other.latency_ns_sum,
+        latency_ns_max: one.latency_ns_max.max(other.latency_ns_max),
+    }
+}
+
+impl<T: Target + 'static> Worker<T> {
+    fn new(runtime: &Runtime, target: T, run: &RunSpec, number: u32) -> Self {
+        Self {
+            runtime: runtime.clone(),
+            target,
+            workload: run.workload.clone(),
+            requests: RefCell::new(Requests::new(&run.workload, number, run.seed)),
+            stream: RefCell::new(run.payload.stream(run.stream + u64::from(number))),
+            deadline_ns: Cell::new(u64::MAX),
+            start_ns: Cell::new(0),
+            last_ns: Cell::new(0),
+            pause_ns: Cell::new(0),
+            working: Cell::new(run.workload.depth),
+            ended: WaitQueue::default(),
+            error: RefCell::new(None),
+            record: RefCell::new(Record::new()),
+            fills: Cell::new(0),
+            fill_ns: Cell::new(0),
+        }
+    }
+
+    async fn run(self: &Rc<Self>, stop: &AtomicBool) -> Result<Sample> {
+        let start_ns = self.runtime.now_ns();
+        self.start_ns.set(start_ns);
+        self.pause_ns.set(start_ns + POLL_NS);
+        if self.workload.operation.is_timed() {
+            self.deadline_ns.set(start_ns + (self.workload.seconds * 1e9) as u64);
+        }
+        for _ in 0..self.workload.depth {
+            let worker = Rc::clone(self);
+            self.runtime.spawn(async move { worker.work().await });
+        }
+        let stopping = || self.deadline_ns.set(0);
+        let ended = until_stopped(&self.runtime, stop, stopping, self.end()).await;
+        // An abandoned run is no result, and a caller that set `stop` does not take it for one.
+        let flush_ns = ended.transpose()?.unwrap_or(0);
+        Ok(self.sample(self.ended_ns() - start_ns, flush_ns))
+    }
+
+    /// Waits for all requests, flushes and closes; returns the duration of the flush in ns.
+    async fn end(&self) -> Result<u64> {
+        self.ended.wait_for(|| (self.working.get() == 0).then_some(())).await;
+        let flush_begun_ns = self.runtime.now_ns();
+        let flushed =
+            if self.workload.operation.writes() { self.target.flush().await } else { Ok(()) };
+        let flush_ns = self.runtime.now_ns() - flush_begun_ns;
+        let closed = self.target.close().await;
+        if let Some(error) = self.error.take() {
+            return Err(error);
+        }
+        flushed?;
+        closed?;
+        Ok(flush_ns)
+    }
+}
+
+impl<T: Target + 'static> Worker<T> {
+    /// Returns the end of the last request; the start of the run if there was none.
+    fn ended_ns(&self) -> u64 {
+        self.last_ns.get().max(self.start_ns.get())
+    }
+
+    fn sample(&self, run_ns: u64, flush_ns: u64) -> Sample {
+        let record = self.record.replace(Record::new());
+        let timed = self.workload.flush != Flush::Untimed && self.workload.operation.writes();
+        let seconds = (run_ns + if timed { flush_ns } else { 0 }) as f64 / 1e9;
+        let fills_ns = self.fill_ns.get() as f64 * self.fills_timed() as f64;
+        Sample {
+            seconds,
+            flush_seconds: flush_ns as f64 / 1e9,
+            operations: record.latency.count(),
+            host_bytes: record.host_bytes,
+            written_bytes: record.written_bytes,
+            latency: record.latency,
+            interval_ns: record.interval_ns,
+            intervals: record.intervals,
+            generation_share: (fills_ns / run_ns.max(1) as f64).min(1.0),
+        }
+    }
+
+    /// One of the tasks that keep requests in flight.
+    async fn work(&self) {
+        let record_bytes = self.workload.record_bytes as usize;
+        let mut read_buffer = AlignedBuffer::zeroed(record_bytes);
+        let mut write_buffer = Arc::new(AlignedBuffer::zeroed(record_bytes));
+        while let Some(request) = self.next() {
+            if let Request::Write(_) = request {
+                self.fill(&mut write_buffer);
+            }
+            let begun_ns = self.runtime.now_ns();
+            let result = match request {
+                Request::Read(offset) => {
+                    let (buffer, result) = self.target.read(offset, read_buffer).await;
+                    read_buffer = buffer;
+                    result
+                }
+                Request::Write(offset) => self.write(offset, &write_buffer).await,
+                Request::Trim(offset) => self.target.trim(offset, self.workload.record_bytes).await,
+                Request::Copy(from, to) => {
+                    let (buffer, result) = self.target.read(from, read_buffer).await;
+                    let copied = Arc::new(buffer);
+                    let result = match result {
+                        Ok(()) => self.write(to, &copied).await,
+                        Err(error) => Err(error),
+                    };
+                    // After a failure the target may still hold a reference for a moment.
+                    read_buffer = Arc::try_unwrap(copied)
+                        .unwrap_or_else(|_| AlignedBuffer::zeroed(record_bytes));
+                    result
+                }
+            };
+            match result {
+                Ok(()) => self.note(request, begun_ns),
+                Err(error) => {
+                    self.deadline_ns.set(0);
+                    self.error.borrow_mut().get_or_insert(error);
+                }
+            }
+            // A target whose requests never wait would otherwise occupy the thread.
+            if self.last_ns.get() >= self.pause_ns.get() {
+                self.pause_ns.set(self.last_ns.get() + POLL_NS);
+                self.runtime.yield_now().await;
+            }
+        }
+        self.working.set(self.working.get() - 1);
+        self.ended.wake_all();
+    }
+
+    /// Returns the next request; `None` after the last one, after the deadline, or after an error.
+    fn next(&self) -> Option<Request> {
+        let deadline_ns = self.deadline_ns.get();
+        if deadline_ns != u64::MAX && self.runtime.now_ns() >= deadline_ns {
+            return None;
+        }
+        self.requests.borrow_mut().next()
+    }
+
+    async fn write(&self, offset: u64, buffer: &Arc<AlignedBuffer>) -> Result<()> {
+        self.target.write(offset, buffer).await?;
+        match self.workload.flush {
+            Flush::EachWrite => self.target.flush().await,
+            Flush::Timed | Flush::Untimed => Ok(()),
+        }
+    }
+
+    /// Returns how many fills share one measurement.
+    fn fills_timed(&self) -> u64 {
+        if self.workload.record_bytes < FILL_TIMED_BYTES { FILLS_TIMED } else { 1 }
+    }
+
+    /// Fills a buffer with new data; no other task reads the buffer.
+    fn fill(&self, buffer: &mut Arc<AlignedBuffer>) {
+        let count = self.fills.get();
+        self.fills.set(count + 1);
+        // The last of the group is timed: the first fills find nothing in the processor's caches.
+        let is_timed = (count + 1).is_multiple_of(self.fills_timed());
+        let begun_ns = is_timed.then(|| self.runtime.now_ns());
+        // The buffer is shared only after a failed write, and no further write follows.
+        if let Some(bytes) = Arc::get_mut(buffer) {
+            self.stream.borrow_mut().fill(bytes);
+        }
+        if let Some(begun_ns) = begun_ns {
+            self.fill_ns.set(self.fill_ns.get() + self.runtime.now_ns() - begun_ns);
+        }
+    }
+
+    fn note(&self, request: Request, begun_ns: u64) {
+        let ended_ns = self.runtime.now_ns();
+        self.last_ns.set(ended_ns);
+        let mut record = self.record.borrow_mut();
+        record.add(ended_ns - self.start_ns.get(), ended_ns - begun_ns);
+        record.host_bytes += self.workload.record_bytes;
+        if let Request::Write(_) | Request::Copy(..) = request {
+            record.written_bytes += self.workload.record_bytes;
+        }
+    }
+}
+
+impl Sample {
+    /// Merges the measurements of another thread of the same run.
+    fn join(&mut self, other: &Self, threads: u32) {
+        self.seconds = self.seconds.max(other.seconds);
+        self.flush_seconds = self.flush_seconds.max(other.flush_seconds);
+        self.operations += other.operations;
+        self.host_bytes += other.host_bytes;
+        self.written_bytes += other.written_bytes;
+        self.generation_share +=
+            (other.generation_share - self.generation_share) / f64::from(threads);
+        self.latency.merge(&other.latency);
+        let mut theirs = other.intervals.clone();
+        let mut their_ns = other.interval_ns;
+        while self.interval_ns < their_ns {
+            self.intervals = joined(&self.intervals);
+            self.interval_ns *= 2;
+        }
+        while their_ns < self.interval_ns {
+            theirs = joined(&theirs);
+            their_ns *= 2;
+        }
+        let len = self.intervals.len().max(theirs.len());
+        self.intervals.resize(len, Interval::default());
+        for (mine, theirs) in self.intervals.iter_mut().zip(theirs) {
+            *mine = sum(*mine, theirs);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

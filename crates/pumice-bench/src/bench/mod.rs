@@ -1,0 +1,29 @@
+//! Measurements on a target. Imports point down only:
+//!
+//! ```text
+//! benchmark    one call: prepare, run the plan, clean up
+//! runner       the runs of a plan, in order
+//! report       reports of results          interop   results and jobs of fio and IOzone
+//! compare      comparison of results       detect    does a target compress or deduplicate?
+//! sink         where runs and progress go
+//! warnings     what a reader of a run must know
+//! results      runs in a file, and the environment
+//! engine       one run of one workload     shutdown  bounded waiting for a target
+//! target       files, devices, drives, NBD exports, simulated drives
+//! ```
+
+mod benchmark;
+pub mod compare;
+pub mod detect;
+pub mod engine;
+pub mod interop;
+pub mod report;
+pub mod results;
+pub mod runner;
+mod shutdown;
+mod sink;
+pub mod target;
+mod warnings;
+
+pub use benchmark::{Benchmark, Finished, Resumption};
+pub use sink::{Activity, FileSink, Sink, Status};

@@ -1,0 +1,100 @@
+//! Runs by test and level, summarised once.
+//!
+//! Invariant: one cell for each test and level of the plan, test by test; the runs of a cell are in
+//! the order of their rounds. A cell may have no runs.
+
+use crate::bench::results::{Results, RunResult};
+use crate::stats::{Latencies, Summary};
+use crate::workload::{Level, Plan, Test};
+use pumice_report::Number;
+
+/// Significant digits of a measured number.
+const DIGITS: u8 = 4;
+
+/// One test at one level.
+pub(super) struct Cell<'a> {
+    /// The test.
+    pub(super) test: &'a Test,
+    /// The level.
+    pub(super) level: &'a Level,
+    /// Runs, by their round.
+    pub(super) runs: Vec<&'a RunResult>,
+    /// Values of the runs, in the test's unit.
+    pub(super) values: Vec<f64>,
+    /// Summary of the values; `None` without runs.
+    pub(super) summary: Option<Summary>,
+    is_only_level: bool,
+}
+
+/// The cells of a result.
+pub(super) struct Cells<'a> {
+    pub(super) results: &'a Results,
+    all: Vec<Cell<'a>>,
+}
+
+impl<'a> Cells<'a> {
+    pub(super) fn new(results: &'a Results) -> Self {
+        let plan = &results.header.plan;
+        let levels = plan.levels.len();
+        let mut runs: Vec<Vec<&RunResult>> = vec![Vec::new(); plan.tests.len() * levels];
+        for run in &results.runs {
+            if let Some(cell) = runs.get_mut(run.test * levels + run.level) {
+                cell.push(run);
+            }
+        }
+        let mut runs = runs.into_iter();
+        let mut all = Vec::with_capacity(runs.len());
+        for test in &plan.tests {
+            for level in &plan.levels {
+                let mut runs = runs.next().expect("as many as tests by levels");
+                runs.sort_by_key(|run| run.round);
+                let values: Vec<f64> = runs.iter().map(|run| run.value(test.unit)).collect();
+                let summary = Summary::of(&values, plan.seed);
+                all.push(Cell { test, level, runs, values, summary, is_only_level: levels == 1 });
+            }
+        }
+        Self { results, all }
+    }
+
+    pub(super) fn plan(&self) -> &'a Plan {
+        &self.results.header.plan
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Cell<'a>> {
+        self.all.iter()
+    }
+
+    /// Returns the cells of one test, by level.
+    pub(super) fn of_test(&self, test: usize) -> &[Cell<'a>] {
+        let levels = self.plan().levels.len();
+        &self.all[test * levels..(test + 1) * levels]
+    }
+}
+
+impl Cell<'_> {
+    /// Returns the test's name, with the level if there are several.
+    pub(super) fn name(&self) -> String {
+        if self.is_only_level {
+            self.test.name.clone()
+        } else {
+            format!("{}, {}", self.test.name, self.level.name)
+        }
+    }
+
+    /// Returns mean and deviation; `None` without runs.
+    pub(super) fn mean(&self) -> Option<Number> {
+        let summary = self.summary?;
+        let number = Number::significant(summary.mean, DIGITS);
+        Some(match summary.deviation {
+            Some(deviation) => number.with_deviation(deviation),
+            None => number,
+        })
+    }
+
+    /// Returns the latencies of all runs.
+    pub(super) fn latency(&self) -> Latencies {
+        let mut all = Latencies::new();
+        self.runs.iter().for_each(|run| all.merge(&run.latency));
+        all
+    }
+}

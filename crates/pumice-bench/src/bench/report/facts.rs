@@ -1,0 +1,185 @@
+//! Sections beside the numbers: savings of the data, counters of the device, and the environment.
+
+use super::cells::{Cell, Cells};
+use crate::bench::results::{DeviceBytes, RunResult};
+use crate::workload::Operation;
+use crate::workload::{Cache, Order};
+use pumice_drive::base::units::format_size_exact;
+use pumice_report::{self as document, Column, Number, Section, Table};
+
+/// Returns a section with the saving of each level's data, in all three quantities.
+pub(super) fn payloads(cells: &Cells<'_>) -> Section {
+    let mut section = super::section("What the data saves");
+    let mut table = Table::with_columns(vec![
+        Column::left("level"),
+        Column::left("codec"),
+        Column::right("chunk"),
+        Column::right("saved").with_unit("%"),
+        Column::right("deviation").with_unit("points"),
+        Column::right("stored fraction"),
+        Column::right("ratio"),
+    ]);
+    for payload in &cells.results.header.payloads {
+        for finding in &payload.findings {
+            table.push(vec![
+                payload.level.as_str().into(),
+                finding.codec.as_str().into(),
+                format_size_exact(finding.chunk_bytes as u64).into(),
+                Number::new(finding.saved.percent(), 1).with_unit("%").into(),
+                Number::new(finding.deviation_points, 1).with_unit("points").into(),
+                Number::new(finding.saved.stored_fraction(), 3).into(),
+                Number::new(finding.saved.ratio(), 2).into(),
+            ]);
+        }
+    }
+    if let Some(table) = super::filled(table) {
+        section.paragraph(
+            "Measured before the first run, in chunks that are compressed on their own; what does \
+             not shrink is stored as it is. Headers and rounding of a drive are not counted.",
+        );
+        section.block(table);
+    }
+    section
+}
+
+/// Returns a section with the bytes issued by the host and counted by the device.
+pub(super) fn device(cells: &Cells<'_>) -> Section {
+    let mut section = super::section("Bytes at the device");
+    let mut columns = vec![Column::left("test"), Column::left("level")];
+    for what in ["written", "read", "trimmed"] {
+        columns.push(Column::right(format!("{what} by host")).with_unit("MB"));
+        columns.push(Column::right("by device").with_unit("MB"));
+        columns.push(Column::right("device / host"));
+    }
+    let smart = |cell: &Cell<'_>| -> Option<u64> {
+        cell.runs.iter().map(|run| run.device?.smart_written).sum()
+    };
+    let has_smart = cells.iter().any(|cell| smart(cell).is_some());
+    if has_smart {
+        columns.push(Column::right("written by SMART").with_unit("MB"));
+    }
+    let mut table = Table::with_columns(columns);
+    for cell in cells.iter() {
+        let Some((host, device)) = counted(cell) else { continue };
+        let mut row = vec![cell.test.name.as_str().into(), cell.level.name.as_str().into()];
+        for (host, device) in host.into_iter().zip(device) {
+            let megabytes = |bytes: f64| Number::new(bytes / 1e6, 1).with_unit("MB").into();
+            let nothing = host == 0.0 && device == 0.0;
+            row.extend(
+                [host, device]
+                    .map(|bytes| if nothing { document::Cell::Empty } else { megabytes(bytes) }),
+            );
+            row.push((host > 0.0).then(|| Number::new(device / host, 3)).into());
+        }
+        if has_smart {
+            let written = smart(cell).map(|bytes| Number::new(bytes as f64 / 1e6, 1));
+            row.push(written.map(|written| written.with_unit("MB")).into());
+        }
+        table.push(row);
+    }
+    if let Some(table) = super::filled(table) {
+        section.paragraph(
+            "Sums over the runs. The device counts everything that reaches it: also metadata of \
+             file systems, other programs, and later write-back of a cache.",
+        );
+        section.block(table);
+    }
+    section
+}
+
+/// Returns the bytes written, read and trimmed, by the host and by the device, of the runs where
+/// both are known.
+fn counted(cell: &Cell<'_>) -> Option<([f64; 3], [f64; 3])> {
+    let operation = cell.test.workload.operation;
+    let runs = || cell.runs.iter().filter_map(|run| Some((run, run.device?)));
+    runs().next()?;
+    let sum = |of: &dyn Fn(&RunResult, DeviceBytes) -> u64| {
+        runs().map(|(run, device)| of(run, device) as f64).sum::<f64>()
+    };
+    let read = |run: &RunResult, _| match operation {
+        Operation::Trim => 0,
+        Operation::Copy => run.written_bytes,
+        _ => run.host_bytes.saturating_sub(run.written_bytes),
+    };
+    let trimmed = |run: &RunResult, _| match operation {
+        Operation::Trim => run.host_bytes,
+        _ => 0,
+    };
+    let host = [sum(&|run, _| run.written_bytes), sum(&read), sum(&trimmed)];
+    let device = [
+        sum(&|_, device| device.written),
+        sum(&|_, device| device.read),
+        sum(&|_, device| device.discarded),
+    ];
+    Some((host, device))
+}
+
+/// Returns a section with the target, the machine, the method and the command.
+pub(super) fn environment(cells: &Cells<'_>) -> Section {
+    let (header, plan) = (&cells.results.header, cells.plan());
+    let mut section = super::section("Environment");
+    let mut facts = vec![("target".to_owned(), header.target.clone())];
+    let mut add = |name: &str, value: String| facts.push((name.to_owned(), value));
+    add("measured by", header.tool.clone());
+    if header.begun_unix_s > 0 {
+        add("begun", utc(header.begun_unix_s));
+    }
+    let rounds =
+        cells.results.runs.iter().map(|run| run.round.saturating_add(1)).max().unwrap_or(0);
+    add("rounds", rounds.to_string());
+    let order = match plan.order {
+        Order::Shuffled => "levels in a different order in every round",
+        Order::Given => "as given",
+    };
+    add("order", order.to_owned());
+    let cache = match (plan.direct, plan.cache) {
+        (true, _) => "bypassed (O_DIRECT)",
+        (false, Cache::Dropped) => "dropped before every run",
+        (false, Cache::Warm) => "as the previous run left it",
+    };
+    add("page cache", cache.to_owned());
+    add("seed", plan.seed.to_string());
+    facts.extend(header.environment.iter().cloned());
+    section.pairs(facts);
+    if !header.command.is_empty() {
+        section.preformatted(&header.command);
+    }
+    section
+}
+
+/// Formats seconds since 1970 as date and time, without leap seconds.
+///
+/// Source: Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days (2013).
+fn utc(unix_s: u64) -> String {
+    let (days, second) = (unix_s / 86_400 + 719_468, unix_s % 86_400);
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: dates are those of GNU `date -u -d @N`.
+    use super::*;
+
+    #[test]
+    fn dates_are_the_usual_ones() {
+        for (seconds, date) in [
+            (1, "1970-01-01 00:00:01 UTC"),
+            (951_782_400, "2000-02-29 00:00:00 UTC"),
+            (951_868_799, "2000-02-29 23:59:59 UTC"),
+            (1_795_277_844, "2026-11-21 16:17:24 UTC"),
+            (4_107_542_400, "2100-03-01 00:00:00 UTC"),
+        ] {
+            assert_eq!(utc(seconds), date);
+        }
+        // Files are not trusted.
+        assert!(utc(u64::MAX).ends_with("UTC"));
+    }
+}

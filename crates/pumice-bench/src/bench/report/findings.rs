@@ -1,0 +1,158 @@
+//! What a reader must know before trusting a number: warnings of runs, trends, steady state,
+//! outliers.
+
+use super::cells::{Cell, Cells};
+use crate::bench::results::RunResult;
+use crate::stats::{self, Direction, Trend};
+use pumice_report::{Number, Section};
+
+/// Cells that a finding names; further ones are counted.
+const NAMED_MAX: usize = 3;
+
+/// Returns all findings; the section has no blocks if there are none.
+pub(super) fn section(cells: &Cells<'_>) -> Section {
+    let mut section = super::section("Read this first");
+    for warning in warnings(cells) {
+        section.warning(warning);
+    }
+    trends(cells, &mut section);
+    steady(cells, &mut section);
+    outliers(cells, &mut section);
+    incomplete(cells, &mut section);
+    section
+}
+
+/// Returns a warning without its numbers, to group equal warnings.
+fn kind(warning: &str) -> String {
+    warning
+        .split_whitespace()
+        .filter(|word| !word.starts_with(|c: char| c.is_ascii_digit()))
+        .collect()
+}
+
+/// Warnings of runs. Equal warnings of several runs become one, with the numbers of the first.
+fn warnings(cells: &Cells<'_>) -> Vec<String> {
+    let mut found: Vec<(&str, usize, Vec<String>)> = Vec::new();
+    let runs: Vec<(&Cell<'_>, &RunResult)> =
+        cells.iter().flat_map(|cell| cell.runs.iter().map(move |run| (cell, *run))).collect();
+    for (cell, run) in &runs {
+        let name = cell.name();
+        for warning in &run.warnings {
+            let index = found.iter().position(|(text, _, _)| kind(text) == kind(warning));
+            let index = index.unwrap_or_else(|| {
+                found.push((warning, 0, Vec::new()));
+                found.len() - 1
+            });
+            let (_, count, names) = &mut found[index];
+            *count += 1;
+            if names.last() != Some(&name) {
+                names.push(name.clone());
+            }
+        }
+    }
+    let measured = cells.iter().filter(|cell| !cell.runs.is_empty()).count();
+    let text = |(text, count, names): (&str, usize, Vec<String>)| {
+        let of = format!("in {count} of {} runs: {text}", runs.len());
+        if names.len() == measured { of } else { format!("{of} ({})", listed(&names)) }
+    };
+    found.into_iter().map(text).collect()
+}
+
+/// Returns the first few names, and the number of further ones.
+fn listed(names: &[String]) -> String {
+    let text = names[..names.len().min(NAMED_MAX)].join("; ");
+    match names.len().saturating_sub(NAMED_MAX) {
+        0 => text,
+        more => format!("{text}; and {more} more"),
+    }
+}
+
+/// Cells whose values rise or fall from round to round.
+fn trends(cells: &Cells<'_>, section: &mut Section) {
+    let all: Vec<(&Cell<'_>, Trend)> = cells
+        .iter()
+        .filter_map(|cell| Some((cell, stats::trend(&cell.values)?)))
+        .filter(|(_, trend)| trend.direction != Direction::TooFewRuns)
+        .collect();
+    let mut any = false;
+    for (cell, trend) in &all {
+        let word = match trend.direction {
+            Direction::Rising => "faster",
+            Direction::Falling => "slower",
+            Direction::None | Direction::TooFewRuns => continue,
+        };
+        any = true;
+        section.warning(format!(
+            "{} got {word} from round to round (rank correlation {:.2}, p {:.3}): its mean \
+             depends on how many rounds there were.",
+            cell.name(),
+            trend.rho,
+            trend.p
+        ));
+    }
+    if any && all.len() > 1 {
+        section.note(format!(
+            "{} cells were tested for trends; by chance, one in twenty shows a trend.",
+            all.len()
+        ));
+    }
+}
+
+/// Whether the test that should reach steady state did.
+fn steady(cells: &Cells<'_>, section: &mut Section) {
+    let plan = cells.plan();
+    let Some(name) = &plan.steady else { return };
+    for cell in cells.iter().filter(|cell| cell.test.name == *name && !cell.runs.is_empty()) {
+        let rounds = stats::steady(&cell.values);
+        let last = rounds.last.map_or(String::new(), |window| {
+            let percent = |part: f64| part / window.average * 100.0;
+            format!(
+                ": in the last {} rounds values spread by {:.1} % and drift by {:.1} %",
+                stats::WINDOW_ROUNDS,
+                percent(window.range),
+                percent(window.slope * (stats::WINDOW_ROUNDS - 1) as f64)
+            )
+        });
+        let is_steady = rounds.last.is_some_and(stats::Window::is_steady);
+        match rounds.steady_from.filter(|_| is_steady) {
+            Some(round) => {
+                let round = cell.runs[round].round.saturating_add(1);
+                section.note(format!(
+                    "{} has been in steady state since round {round}{last}.",
+                    cell.name()
+                ))
+            }
+            None => section.warning(format!("{} is not in steady state{last}.", cell.name())),
+        };
+    }
+}
+
+/// Outliers.
+fn outliers(cells: &Cells<'_>, section: &mut Section) {
+    for cell in cells.iter() {
+        for outlier in stats::outliers(&cell.values).unwrap_or_default() {
+            let value = Number::significant(outlier.value, 4).with_unit(cell.test.unit.name());
+            let side = if outlier.score > 0.0 { "above" } else { "below" };
+            section.note(format!(
+                "{}: round {} stands apart with {value}, {} robust deviations {side} the median. \
+                 It is kept.",
+                cell.name(),
+                cell.runs[outlier.index].round.saturating_add(1),
+                Number::significant(outlier.score.abs(), 2)
+            ));
+        }
+    }
+}
+
+/// Whether the benchmark ended before all planned runs.
+fn incomplete(cells: &Cells<'_>, section: &mut Section) {
+    let planned = cells.plan().runs as usize;
+    let short: Vec<String> =
+        cells.iter().filter(|cell| cell.runs.len() < planned).map(Cell::name).collect();
+    if !short.is_empty() {
+        section.warning(format!(
+            "not all of the {planned} planned runs were made: fewer of {}",
+            listed(&short)
+        ));
+    }
+}

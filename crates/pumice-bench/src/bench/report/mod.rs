@@ -1,0 +1,101 @@
+//! Reports of a benchmark: a full document, and a summary for one screen.
+//!
+//! * `cells`: runs by test and level, summarised once for all sections.
+//! * `speed`: bars and numbers of throughput and rate.
+//! * `latency`: percentiles, as numbers and as curves.
+//! * `timeline`: time-based runs over their duration.
+//! * `findings`: what a reader must know first: warnings, trends, steady state, outliers.
+//! * `facts`: savings of the data, counters of the device, and the environment.
+//!
+//! Draws no conclusion beyond `stats`, drops no run, and knows no file format: `pumice_report`
+//! prints. Equal results produce equal documents.
+
+mod cells;
+mod facts;
+mod findings;
+mod latency;
+mod speed;
+#[cfg(test)]
+mod tests;
+mod timeline;
+
+use crate::bench::compare::compare;
+use crate::bench::results::{Results, names};
+use crate::workload::Unit;
+use pumice_report::{Block, Document, Section, Table};
+
+pub use speed::table;
+
+use cells::Cells;
+
+/// Returns a document that compares all other results with the first and then shows each result.
+///
+/// With several results, section headings begin with the name of the result.
+pub fn document(all: &[Results]) -> Document {
+    let names = names(all);
+    let (title, lead) = match all {
+        [one] => (one.header.title.clone(), one.header.about.clone()),
+        _ => (names.join(" · "), format!("{} results, individually and compared.", all.len())),
+    };
+    let mut document = Document::new(title, lead);
+    if let [base, others @ ..] = all
+        && !others.is_empty()
+    {
+        match compare(base, others) {
+            Ok(comparison) => document.sections.extend(comparison.document().sections),
+            Err(error) => {
+                let why = format!("These results cannot be compared: {}.", error.chain());
+                document.section("Comparison").note(why);
+            }
+        }
+    }
+    for (results, name) in all.iter().zip(&names) {
+        let prefix = if all.len() > 1 { format!("{name}: ") } else { String::new() };
+        for section in sections(results) {
+            document.section(format!("{prefix}{}", section.heading)).blocks = section.blocks;
+        }
+    }
+    document
+}
+
+/// Returns a summary for one screen: for each unit a table of tests by levels, then the findings.
+pub fn summary(results: &Results) -> Document {
+    let cells = Cells::new(results);
+    let mut document = Document::new(results.header.title.clone(), String::new());
+    for unit in [Unit::Throughput, Unit::Rate] {
+        if let Some(table) = speed::matrix(&cells, unit) {
+            document.section(speed::heading(unit)).block(table);
+        }
+    }
+    let warnings = findings::section(&cells);
+    if !warnings.blocks.is_empty() {
+        document.section(warnings.heading).blocks = warnings.blocks;
+    }
+    document
+}
+
+/// Returns the sections of one result that are not empty.
+fn sections(results: &Results) -> Vec<Section> {
+    let cells = Cells::new(results);
+    let mut sections = vec![findings::section(&cells)];
+    sections.extend([Unit::Throughput, Unit::Rate].map(|unit| speed::section(&cells, unit)));
+    sections.extend([
+        latency::section(&cells),
+        timeline::section(&cells),
+        facts::payloads(&cells),
+        facts::device(&cells),
+        facts::environment(&cells),
+    ]);
+    sections.retain(|section| !section.blocks.is_empty());
+    sections
+}
+
+/// Returns a section without blocks.
+fn section(heading: &str) -> Section {
+    Section { heading: heading.to_owned(), blocks: Vec::new() }
+}
+
+/// Returns a table, if it has any row.
+fn filled(table: Table) -> Option<Block> {
+    (!table.rows().is_empty()).then(|| table.into())
+}

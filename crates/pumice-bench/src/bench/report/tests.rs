@@ -1,0 +1,235 @@
+//! Goal: known results give known words and numbers, in every format, and nothing is left out.
+//!
+//! Method: samples with plain numbers; one thing changed at a time; the workbook is read back by
+//! another library.
+
+use calamine::{Data, Reader, Xlsx};
+
+use super::*;
+use crate::bench::results::sample::{results, run, test, workload};
+use crate::workload::Operation;
+use crate::workload::Test;
+
+/// Ten rounds without trend or outliers: mean 100, deviation 2.94.
+const ROUNDS: [f64; 10] = [100.0, 104.0, 97.0, 101.0, 96.0, 103.0, 99.0, 104.0, 97.0, 99.0];
+
+fn text_of(document: &Document, heading: &str) -> String {
+    let sections = document.sections.iter().filter(|section| section.heading == heading).cloned();
+    let one = Document { sections: sections.collect(), ..Document::default() };
+    assert_eq!(one.sections.len(), 1, "{heading}");
+    one.to_text()
+}
+
+#[test]
+fn the_summary_is_a_table_for_each_unit() {
+    let text = summary(&results(&ROUNDS)).to_text();
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains("write")).collect();
+    assert_eq!(
+        lines,
+        ["sequential write  100.0 ± 2.9  50.00 ± 1.47", "random write  100.0 ± 2.9  49.70 ± 1.57"],
+        "{text}"
+    );
+    assert!(text.contains("98 % saved") && text.contains("MB/s") && text.contains("IOPS"));
+    assert!(text.lines().all(|line| line.chars().count() <= 100));
+    assert!(!text.contains("Read this first"), "{text}");
+}
+
+#[test]
+fn every_section_is_there_with_its_numbers() {
+    let document = document(&[results(&ROUNDS)]);
+    let headings: Vec<&str> =
+        document.sections.iter().map(|section| section.heading.as_str()).collect();
+    let wanted = [
+        "Throughput",
+        "Requests per second",
+        "Latency",
+        "Timeline",
+        "What the data saves",
+        "Bytes at the device",
+        "Environment",
+    ];
+    assert_eq!(headings, wanted);
+    let numbers = text_of(&document, "Throughput");
+    let row = numbers.lines().rfind(|line| line.contains("98 %")).expect("a row");
+    let words: Vec<&str> = row.split_whitespace().skip(5).collect();
+    assert_eq!((words[0], words[1], words[2]), ("10", "100.0", "2.9"));
+    assert_eq!(words[5..], ["99.5", "96.0", "104.0"], "{numbers}");
+    let between = |text: &str, range: std::ops::Range<f64>| {
+        assert!(range.contains(&text.parse().expect("a number")), "{text}");
+    };
+    between(words[3], 97.0..99.0);
+    between(words[4], 101.0..103.0);
+    // 99 of 100 requests took 100 µs.
+    let latency = text_of(&document, "Latency");
+    let row = latency
+        .lines()
+        .rfind(|line| line.starts_with("random write") && line.contains(" 0 % saved"))
+        .expect("a row");
+    let words: Vec<&str> = row.split_whitespace().skip(5).collect();
+    assert_eq!(words[..4], ["10000", "109.0", "100.0", "100.0"], "{latency}");
+    assert!(latency.contains("1000"));
+    let saves = text_of(&document, "What the data saves");
+    for number in ["75.0", "0.250", "4.00"] {
+        assert!(saves.contains(number), "{saves}");
+    }
+    let device = text_of(&document, "Bytes at the device");
+    assert!(device.contains("1000.0") && device.contains("500.0") && device.contains("0.500"));
+    let course = text_of(&document, "Timeline");
+    assert!(course.contains("random write") && course.contains("200"), "{course}");
+    assert!(!course.contains("sequential"), "what ends with its span has no course\n{course}");
+    let environment = text_of(&document, "Environment");
+    for fact in ["disk.img", "Linux 6.1", "2026-11-21", "gone around", "bench run sample"] {
+        assert!(environment.contains(fact), "{environment}");
+    }
+}
+
+#[test]
+fn warnings_are_joined_and_findings_named() {
+    let mut results = results(&ROUNDS);
+    for run in results.runs.iter_mut().filter(|run| run.test == 0) {
+        run.warnings.push("the processor was busy".to_owned());
+    }
+    results.runs[2].warnings.push("a stall".to_owned());
+    results.runs.iter_mut().for_each(|run| run.warnings.push("a loop device".to_owned()));
+    results.runs[4].host_bytes = 400_000_000;
+    let text = text_of(&document(std::slice::from_ref(&results)), "Read this first");
+    let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for wanted in [
+        "in 20 of 40 runs: the processor was busy (sequential write, 98 % saved; sequential write",
+        "in 1 of 40 runs: a stall (random write, 98 % saved)",
+        "Warning: in 40 of 40 runs: a loop device Warning",
+        "sequential write, 98 % saved: round 2 stands apart with 400.0 MB/s",
+    ] {
+        assert!(joined.contains(wanted), "no {wanted:?} in {joined}");
+    }
+    assert!(!joined.contains("round to round"), "{joined}");
+    let short = summary(&results).to_text();
+    assert!(short.contains("a loop device") && short.contains("stands apart"));
+    results.runs.truncate(38);
+    let text = text_of(&document(&[results]), "Read this first");
+    assert!(text.contains("not all of the 10 planned runs were made: fewer of random write, 98 %"));
+}
+
+#[test]
+fn trends_and_steady_state_are_told() {
+    let falling = [120.0, 117.0, 111.0, 108.0, 103.0, 99.0, 95.0, 90.0];
+    let mut results = results(&falling);
+    results.header.plan.steady = Some("random write".to_owned());
+    let text = |results: &Results| {
+        let text = text_of(&document(std::slice::from_ref(results)), "Read this first");
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let told = text(&results);
+    let trend = "sequential write, 98 % saved got slower from round to round (rank correlation \
+                 -1.00, p 0.000)";
+    assert!(told.contains(trend), "{told}");
+    assert!(told.contains("4 cells were tested for trends"), "{told}");
+    assert!(told.contains("random write, 0 % saved is not in steady state: in the last 5 rounds"));
+    assert!(!told.contains("sequential write, 0 % saved is"), "{told}");
+    for (round, value) in (8..).zip([90.0, 91.0, 90.0, 89.0, 90.0]) {
+        results.runs.push(run(round, 1, 0, value));
+    }
+    let told = text(&results);
+    assert!(told.contains(
+        "random write, 98 % saved has been in steady state since round 10: in the last 5"
+    ));
+}
+
+#[test]
+fn steady_state_that_was_left_is_none() {
+    let mut results = results(&[100.0, 100.0, 100.0, 100.0, 100.0, 400.0, 20.0]);
+    results.header.plan.steady = Some("random write".to_owned());
+    let text = text_of(&document(&[results]), "Read this first");
+    assert!(text.contains("random write, 98 % saved is not in steady state"), "{text}");
+}
+
+#[test]
+fn record_sizes_are_a_chart_of_their_own() {
+    let mut results = results(&[100.0]);
+    let sizes = [65536, 4096, 16384];
+    let sweep = |size: u64| {
+        test(&format!("read {size}"), Unit::Throughput, workload(Operation::Read, size))
+    };
+    let tests: Vec<Test> = sizes.into_iter().map(sweep).collect();
+    results.header.plan.tests.extend(tests);
+    results.runs.extend([2, 3, 4].map(|index| {
+        let mut one = run(0, 0, 0, 10.0 * index as f64);
+        one.test = index;
+        one
+    }));
+    let document = document(&[results]);
+    let section = &document.sections.iter().find(|one| one.heading == "Throughput").expect("one");
+    let bars = section.blocks.iter().filter_map(|block| match block {
+        Block::Bars(chart) => Some(chart),
+        _ => None,
+    });
+    let charts: Vec<_> = bars.collect();
+    let groups: Vec<Vec<&str>> = charts
+        .iter()
+        .map(|chart| chart.groups().iter().map(|group| group.name.as_str()).collect())
+        .collect();
+    assert_eq!(groups, [vec!["sequential write"], vec!["4 KiB", "16 KiB", "64 KiB"]]);
+    assert_eq!(charts[1].title, "read, by bytes of a record");
+    let height = charts[1].groups()[0].bars[0].number.as_ref().expect("a bar").value;
+    assert_eq!(height, 30.0);
+    assert_eq!(charts[1].groups()[0].bars[1].label, "not run");
+}
+
+#[test]
+fn several_results_stand_side_by_side() {
+    let mut other = results(&ROUNDS.map(|value| value * 1.5));
+    other.header.target = "other.img".to_owned();
+    let document = document(&[results(&ROUNDS), other.clone(), other]);
+    let text = document.to_text();
+    for wanted in [
+        "a sample on disk.img: Throughput",
+        "a sample on other.img (2): Environment",
+        "a sample on other.img (3) against a sample on disk.img",
+        "1.500",
+        "faster",
+    ] {
+        assert!(text.contains(wanted), "{wanted}");
+    }
+    let mut unlike = results(&ROUNDS);
+    unlike.header.plan.tests[0].workload.depth = 77;
+    let text = super::document(&[results(&ROUNDS), unlike]).to_text();
+    assert!(text.contains("cannot be compared") && text.contains("depth is 77"), "{text}");
+}
+
+#[test]
+fn programs_read_whole_numbers() {
+    let table = table(&[results(&ROUNDS)]).to_csv();
+    let mut reader = csv::Reader::from_reader(table.as_bytes());
+    let headers = reader.headers().expect("a header").clone();
+    let rows: Vec<_> = reader.records().map(|row| row.expect("valid CSV")).collect();
+    assert_eq!(rows.len(), 4);
+    let field = |row: usize, name: &str| {
+        let column = headers.iter().position(|header| header == name).expect("a column");
+        rows[row][column].to_owned()
+    };
+    assert_eq!((field(0, "mean"), field(0, "n")), ("100".to_owned(), "10".to_owned()));
+    assert_eq!(field(0, "latency longest (µs)").parse::<f64>().map(f64::round), Ok(1000.0));
+    assert_eq!((field(3, "level"), field(3, "unit")), ("0 % saved".into(), "IOPS".into()));
+
+    let bytes = document(&[results(&ROUNDS)]).to_xlsx().expect("a workbook");
+    let mut workbook: Xlsx<_> = Xlsx::new(std::io::Cursor::new(bytes)).expect("opens");
+    let sheet = workbook.worksheet_range("Throughput").expect("a sheet");
+    let numbers = sheet.used_cells().filter_map(|(_, _, cell)| match cell {
+        Data::Float(number) => Some(*number),
+        _ => None,
+    });
+    let numbers: Vec<f64> = numbers.collect();
+    for wanted in [100.0, 50.0, 99.5, 96.0, 104.0] {
+        assert!(numbers.contains(&wanted), "{wanted} in {numbers:?}");
+    }
+}
+
+#[test]
+fn nothing_measured_is_no_report_of_numbers() {
+    let mut none = results(&[]);
+    none.header.payloads.clear();
+    let document = document(&[none]);
+    let headings: Vec<&str> =
+        document.sections.iter().map(|section| section.heading.as_str()).collect();
+    assert_eq!(headings, ["Environment"]);
+}

@@ -1,0 +1,188 @@
+//! Results in a file: a line of JSON for the header, and one for each run.
+//!
+//! A run's line is appended and made durable when the run has ended, so that a later failure loses
+//! no finished run. An incomplete last line is the trace of an interruption: readers skip it, and
+//! it is cut off before anything is appended. Files are not trusted: a malformed line is an error
+//! with its number.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use super::{FORMAT, Header, Results, RunResult};
+use crate::error::{Error, Result};
+
+/// Maximum length of a line: a run's histogram has at most 40,000 pairs.
+const LINE_BYTES_MAX: u64 = 4 << 20;
+
+/// Maximum number of runs in a file: the largest plan would not fit into memory.
+const RUNS_MAX: usize = 1_000_000;
+
+/// A file of results that is open for appending.
+pub struct Writer {
+    file: File,
+    path: PathBuf,
+}
+
+impl Writer {
+    /// Creates a file with this header.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyExists`]; [`Error::Invalid`] for a directory; [`Error::Io`].
+    pub fn create(path: &Path, header: &Header) -> Result<Self> {
+        let file = File::options().write(true).create_new(true).open(path).map_err(|error| {
+            if path.is_dir() {
+                let what = format!("{} is a directory: specify a file in it", path.display());
+                return Error::invalid(what);
+            }
+            if error.kind() == std::io::ErrorKind::AlreadyExists {
+                let what = format!(
+                    "{} exists: specify another file, or continue it with --resume",
+                    path.display()
+                );
+                return Error::AlreadyExists(what);
+            }
+            Error::io(format!("cannot write {}", path.display()), error)
+        })?;
+        let mut writer = Self { file, path: path.to_owned() };
+        writer.append_line(header)?;
+        Ok(writer)
+    }
+
+    /// Opens a file for appending after its last complete line.
+    ///
+    /// # Errors
+    /// The errors of [`read`].
+    pub fn resume(path: &Path) -> Result<(Self, Results)> {
+        let failed = |error| Error::io(format!("cannot write {}", path.display()), error);
+        let opened = File::options().read(true).write(true).open(path);
+        let file = opened.map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                let what = format!("no results to continue in {}", path.display());
+                Error::io(what, error)
+            }
+            _ => failed(error),
+        })?;
+        let (results, whole_bytes) = read_from(&file, path)?;
+        file.set_len(whole_bytes).map_err(failed)?;
+        (&file).seek(SeekFrom::End(0)).map_err(failed)?;
+        Ok((Self { file, path: path.to_owned() }, results))
+    }
+
+    /// Appends a run; durable on return.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn append(&mut self, run: &RunResult) -> Result<()> {
+        self.append_line(run)
+    }
+
+    fn append_line(&mut self, value: &impl serde::Serialize) -> Result<()> {
+        let mut line = serde_json::to_vec(value).expect("results serialize");
+        line.push(b'\n');
+        self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(|error| {
+            let what = format!("cannot write the results to {}", self.path.display());
+            Error::io(what, error)
+        })
+    }
+}
+
+/// Reads a file of results.
+///
+/// # Errors
+/// [`Error::Results`] with the line's number for malformed results; [`Error::Unsupported`] for
+/// another version; [`Error::Io`].
+pub fn read(path: &Path) -> Result<Results> {
+    let file = File::open(path)
+        .map_err(|error| Error::io(format!("cannot read {}", path.display()), error))?;
+    read_from(&file, path).map(|(results, _)| results)
+}
+
+/// Returns the results, and the bytes of all complete lines.
+fn read_from(file: &File, path: &Path) -> Result<(Results, u64)> {
+    let mut lines = Lines { reader: BufReader::new(file), path, number: 0, whole_bytes: 0 };
+    let Some(first) = lines.next_line()? else {
+        return Err(lines.wrong("no complete line: this is not a file of benchmark results"));
+    };
+    let header = header(&lines, &first)?;
+    let mut runs = Vec::new();
+    while let Some(line) = lines.next_line()? {
+        let run: RunResult =
+            serde_json::from_slice(&line).map_err(|error| lines.wrong(&error.to_string()))?;
+        let plan = &header.plan;
+        if run.test >= plan.tests.len() || run.level >= plan.levels.len() {
+            return Err(lines.wrong("a run of a test or level that the plan does not contain"));
+        }
+        if !(run.seconds.is_finite() && run.seconds >= 0.0) || run.interval_ns == 0 {
+            return Err(lines.wrong("a run with an invalid duration"));
+        }
+        if runs.len() == RUNS_MAX {
+            return Err(lines.wrong("more runs than any plan has"));
+        }
+        runs.push(run);
+    }
+    Ok((Results { header, runs }, lines.whole_bytes))
+}
+
+fn header(lines: &Lines<'_>, line: &[u8]) -> Result<Header> {
+    let value: serde_json::Value = serde_json::from_slice(line)
+        .map_err(|error| lines.wrong(&format!("not a benchmark result: {error}")))?;
+    match value.get("pumice_bench").and_then(serde_json::Value::as_u64) {
+        Some(format) if format == u64::from(FORMAT) => {}
+        Some(format) => {
+            let what = format!("results of version {format}; this program reads {FORMAT}");
+            return Err(Error::unsupported(format!("{}: {what}", lines.at())));
+        }
+        None => return Err(lines.wrong("not a result of pumice bench")),
+    }
+    let header: Header =
+        serde_json::from_value(value).map_err(|error| lines.wrong(&error.to_string()))?;
+    header
+        .plan
+        .check()
+        .map_err(|error| Error::invalid_because(format!("{}: invalid plan", lines.at()), error))?;
+    Ok(header)
+}
+
+/// Complete lines of a file.
+struct Lines<'a> {
+    reader: BufReader<&'a File>,
+    path: &'a Path,
+    /// Number of the last line read, from 1.
+    number: u64,
+    whole_bytes: u64,
+}
+
+impl Lines<'_> {
+    /// Returns the next line with its line feed; `None` after the last complete line.
+    fn next_line(&mut self) -> Result<Option<Vec<u8>>> {
+        let mut line = Vec::new();
+        let limited = (&mut self.reader).take(LINE_BYTES_MAX);
+        let read = { limited }.read_until(b'\n', &mut line);
+        read.map_err(|error| Error::io(format!("cannot read {}", self.path.display()), error))?;
+        self.number += 1;
+        if line.last() == Some(&b'\n') {
+            self.whole_bytes += line.len() as u64;
+            return Ok(Some(line));
+        }
+        match line.len() as u64 {
+            LINE_BYTES_MAX => Err(self.wrong("the line is too long")),
+            _ => Ok(None),
+        }
+    }
+
+    fn at(&self) -> String {
+        format!("{}, line {}", self.path.display(), self.number)
+    }
+
+    fn wrong(&self, what: &str) -> Error {
+        Error::Results {
+            path: self.path.display().to_string(),
+            line: self.number,
+            what: what.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

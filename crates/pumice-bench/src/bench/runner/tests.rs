@@ -1,0 +1,284 @@
+//! Goal: every cell runs with its own data under it, in an order that is a function of the plan,
+//! and a benchmark that was interrupted goes on as if it had not been. Method: small plans on real
+//! files; a watcher that looks at the file before each run, and stops after some.
+
+use super::*;
+use crate::payload::Meter;
+use crate::workload::{Level, Test, Unit};
+use pumice_drive::codec::Codec;
+
+const SPAN: u64 = 1 << 20;
+
+fn workload(operation: Operation) -> Workload {
+    Workload {
+        operation,
+        record_bytes: 64 << 10,
+        depth: 2,
+        threads: 1,
+        span_bytes: SPAN,
+        shift_bytes: 0,
+        pattern: Pattern::default(),
+        reads_percent: 50,
+        seconds: 0.01,
+        flush: Flush::Timed,
+    }
+}
+
+fn plan(operations: &[Operation]) -> Plan {
+    let test = |operation: &Operation| Test {
+        name: operation.name().into(),
+        unit: Unit::Throughput,
+        workload: workload(*operation),
+    };
+    let level = |percent: f64| Level {
+        name: format!("{percent}"),
+        kind: "exact".into(),
+        saved_percent: Some(percent),
+        duplicates_percent: None,
+    };
+    let plan = Plan {
+        tests: operations.iter().map(test).collect(),
+        levels: [90.0, 50.0, 10.0].map(level).to_vec(),
+        runs: 3,
+        runs_max: 3,
+        precision_percent: None,
+        steady: None,
+        precondition: 0,
+        fills: true,
+        order: Order::Shuffled,
+        direct: false,
+        cache: Cache::Dropped,
+        warm_up_seconds: 0.0,
+        seed: 1,
+    };
+    plan.check().expect("a plan");
+    plan
+}
+
+/// Notes what happens, looks at the file before each run, and stops after some.
+struct Notes<'a> {
+    location: Location,
+    stop: &'a AtomicBool,
+    stop_after: usize,
+    steps: Vec<Status>,
+    /// What the file saves when a run begins, in per cent; 0 if it is empty.
+    saved: Vec<f64>,
+    kept: Vec<RunResult>,
+}
+
+impl Sink for Notes<'_> {
+    fn progress(&mut self, step: Status) {
+        if step.activity == Activity::Measure {
+            let data = std::fs::read(self.location.path().expect("a file")).expect("a file");
+            let mut meter = Meter::new(Codec::Lz4);
+            meter.add_chunks(&data, 4096);
+            self.saved.push(if data.is_empty() { 0.0 } else { meter.tally().saved().percent() });
+        }
+        self.steps.push(step);
+    }
+
+    fn keep(&mut self, run: &RunResult) -> Result<()> {
+        self.kept.push(run.clone());
+        if self.kept.len() == self.stop_after {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+fn carried_out(
+    plan: &Plan,
+    done: Vec<RunResult>,
+    stop_after: usize,
+) -> (End, Vec<Status>, Vec<f64>, Vec<RunResult>) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let location = Location::File(folder.path().join("data"));
+    location.prepare(plan.end_bytes(), false).expect("room");
+    let stop = AtomicBool::new(false);
+    let mut notes = Notes {
+        location: location.clone(),
+        stop: &stop,
+        stop_after,
+        steps: Vec::new(),
+        saved: Vec::new(),
+        kept: Vec::new(),
+    };
+    let (end, _) = carry_out(&location, plan, done, &stop, &mut notes).expect("a benchmark");
+    (end, notes.steps, notes.saved, notes.kept)
+}
+
+/// What is the same however long things take.
+fn content(run: &RunResult) -> (u32, usize, usize, u64, u64) {
+    (run.round, run.test, run.level, run.place, run.host_bytes)
+}
+
+#[test]
+fn every_cell_runs_once_a_round_and_finds_its_own_data() {
+    let plan = plan(&[Operation::Read, Operation::Rewrite, Operation::Write, Operation::Reread]);
+    let (end, steps, saved, kept) = carried_out(&plan, Vec::new(), usize::MAX);
+    assert_eq!((end, kept.len()), (End::Complete, 36));
+    for test in 0..4 {
+        for level in 0..3 {
+            let cell = kept.iter().filter(|run| (run.test, run.level) == (test, level));
+            assert_eq!(cell.map(|run| run.round).collect::<Vec<_>>(), [0, 1, 2]);
+        }
+    }
+    for (run, saved) in kept.iter().zip(saved) {
+        let asked = plan.levels[run.level].saved_percent.expect("exact");
+        // What is written anew is emptied before.
+        let asked = if run.test == 2 { 0.0 } else { asked };
+        assert!((saved - asked).abs() < 1.0, "{saved} for {:?}", content(run));
+        assert_eq!(run.host_bytes, SPAN);
+    }
+    // Levels follow each other, so each is filled once a round, for its first test.
+    let fills: Vec<_> = steps.iter().filter(|step| step.activity == Activity::Fill).collect();
+    assert!(fills.iter().all(|step| step.test == 0));
+    assert!((7..=9).contains(&fills.len()), "{}", fills.len());
+}
+
+#[test]
+fn levels_come_in_another_order_in_every_round() {
+    let mut plan = plan(&[Operation::Read]);
+    let orders = |plan: &Plan| -> Vec<Vec<usize>> {
+        let levels = |round| cells(plan, &[0, 1, 2], round, &[]).into_iter().map(|cell| cell.level);
+        (0..plan.runs).map(|round| levels(round).collect()).collect()
+    };
+    plan.runs = 30;
+    plan.runs_max = 30;
+    let shuffled = orders(&plan);
+    assert_eq!(shuffled, orders(&plan));
+    for first in 0..3 {
+        let count = shuffled.iter().filter(|levels| levels[0] == first).count();
+        assert!((4..=16).contains(&count), "level {first} first in {count} of 30 rounds");
+    }
+    plan.seed = 2;
+    assert_ne!(shuffled, orders(&plan));
+    plan.order = Order::Given;
+    assert!(orders(&plan).iter().all(|levels| *levels == [0, 1, 2]));
+}
+
+/// Guards against a continuation that repeats, skips or reorders runs, or reads what the file does
+/// not hold.
+#[test]
+fn an_interrupted_benchmark_goes_on_as_if_it_had_not_been() {
+    let plan = plan(&[Operation::Write, Operation::Read, Operation::Copy]);
+    let (_, _, _, whole) = carried_out(&plan, Vec::new(), usize::MAX);
+    for stop_after in [1, 5, 14, 26] {
+        let (end, _, _, mut kept) = carried_out(&plan, Vec::new(), stop_after);
+        assert_eq!((end, kept.len()), (End::Stopped, stop_after));
+        let (end, _, saved, rest) = carried_out(&plan, kept.clone(), usize::MAX);
+        assert_eq!(end, End::Complete);
+        for (run, saved) in rest.iter().zip(saved).filter(|(run, _)| run.test > 0) {
+            let asked = plan.levels[run.level].saved_percent.expect("exact");
+            assert!((saved - asked).abs() < 1.0, "{saved} for {:?}", content(run));
+        }
+        kept.extend(rest);
+        let contents = |runs: &[RunResult]| runs.iter().map(content).collect::<Vec<_>>();
+        assert_eq!(contents(&kept), contents(&whole));
+    }
+}
+
+#[test]
+fn trimmed_data_is_put_back() {
+    let (_, _, saved, kept) = {
+        let mut plan = plan(&[Operation::RecordRewrite, Operation::Read]);
+        plan.levels.truncate(1);
+        carried_out(&plan, Vec::new(), usize::MAX)
+    };
+    assert_eq!(kept.len(), 6);
+    assert!(saved.iter().all(|saved| (saved - 90.0).abs() < 1.0), "{saved:?}");
+    let mut held = Runner {
+        bench: Bench {
+            location: &Location::File("none".into()),
+            plan: &plan(&[Operation::Trim]),
+            access: Access::default(),
+            device: None,
+            stop: &AtomicBool::new(false),
+            begun: 0.0,
+            sink: &mut Notes {
+                location: Location::File("none".into()),
+                stop: &AtomicBool::new(false),
+                stop_after: 0,
+                steps: Vec::new(),
+                saved: Vec::new(),
+                kept: Vec::new(),
+            },
+        },
+        sim: None,
+        payloads: Vec::new(),
+        runs: Vec::new(),
+        held: Some(1),
+        position: 0,
+    };
+    held.note_held(&workload(Operation::Rewrite), 1);
+    assert_eq!(held.held, Some(1));
+    held.note_held(&workload(Operation::Trim), 1);
+    assert_eq!(held.held, None);
+    held.note_held(&workload(Operation::Write), 2);
+    assert_eq!(held.held, Some(2));
+    let part = Workload { span_bytes: SPAN / 2, ..workload(Operation::Write) };
+    held.note_held(&part, 2);
+    assert_eq!(held.held, None);
+}
+
+/// A run with that value in MB/s.
+fn run(round: u32, test: usize, level: usize, value: f64) -> RunResult {
+    let mut sample = crate::bench::results::tests::sample();
+    sample.host_bytes = (value * 1e6) as u64;
+    sample.seconds = 1.0;
+    RunResult::new(RunPosition { round, test, level, place: 0 }, sample)
+}
+
+#[test]
+fn rounds_go_on_for_the_cells_that_are_not_known_well() {
+    let mut plan = plan(&[Operation::Read, Operation::Write]);
+    (plan.runs, plan.runs_max, plan.precision_percent) = (5, 12, Some(2.0));
+    let mut runs = Vec::new();
+    for round in 0..5 {
+        for level in 0..3 {
+            runs.push(run(round, 0, level, 100.0));
+            let scatter = if level == 1 { f64::from(round) * 20.0 } else { 0.0 };
+            runs.push(run(round, 1, level, 100.0 + scatter));
+        }
+    }
+    let all = |round| cells(&plan, &[0, 1, 2], round, &runs);
+    assert_eq!(all(4).len(), 6);
+    assert_eq!(all(5), [Cell { test: 1, level: 1 }]);
+    assert_eq!(all(12), []);
+    // Later rounds change nothing of it: a continuation has them already.
+    let later: Vec<_> = runs.iter().cloned().chain([run(5, 1, 1, 1.0)]).collect();
+    assert_eq!(cells(&plan, &[0, 1, 2], 5, &later), all(5));
+}
+
+#[test]
+fn rounds_go_on_until_the_tracked_test_is_steady() {
+    let mut plan = plan(&[Operation::Read, Operation::RandomWrite]);
+    (plan.runs, plan.runs_max) = (5, 25);
+    plan.steady = Some("random-write".into());
+    assert_eq!(passes(&plan), [[0], [1], [2]]);
+    let falling: Vec<_> = (0..8)
+        .flat_map(|round| {
+            let value = if round < 4 { 100.0 - 20.0 * f64::from(round) } else { 30.0 };
+            [run(round, 0, 1, 50.0), run(round, 1, 1, value)]
+        })
+        .collect();
+    let rounds = (0..25).take_while(|round| !cells(&plan, &[1], *round, &falling).is_empty());
+    // Five rounds, and more until the last five are level: those from the fifth on.
+    assert_eq!(rounds.count(), 25);
+    let level: Vec<_> =
+        falling.iter().cloned().chain([run(8, 0, 1, 50.0), run(8, 1, 1, 30.0)]).collect();
+    let rounds = (0..25).take_while(|round| !cells(&plan, &[1], *round, &level).is_empty());
+    assert_eq!(rounds.count(), 9);
+}
+
+#[test]
+fn a_plan_preconditions_before_each_pass_that_is_not_complete() {
+    let mut plan = plan(&[Operation::Mixed]);
+    (plan.precondition, plan.fills, plan.runs, plan.runs_max) = (2, false, 1, 1);
+    let (_, steps, saved, kept) = carried_out(&plan, Vec::new(), usize::MAX);
+    let doing: Vec<_> = steps.iter().map(|step| step.activity).collect();
+    let (first, second) = (Activity::Precondition(0), Activity::Precondition(1));
+    assert_eq!(doing, [first, second, Activity::Measure, Activity::Measure, Activity::Measure]);
+    assert!((saved[0] - 90.0).abs() < 1.0, "{saved:?}");
+    assert_eq!(carried_out(&plan, kept, usize::MAX).1, []);
+}

@@ -1,0 +1,91 @@
+//! Where a benchmark sends its progress and its results while it runs, so that an interruption loses
+//! no finished run.
+
+use std::path::PathBuf;
+
+use super::results::{Header, RunResult, Writer};
+use crate::error::Result;
+
+/// Receives the results of a benchmark while it runs.
+pub trait Sink {
+    /// The target is ready and the first run follows. Not called when a benchmark is resumed.
+    ///
+    /// # Errors
+    /// The header cannot be stored; the benchmark ends.
+    fn begin(&mut self, _header: &Header) -> Result<()> {
+        Ok(())
+    }
+
+    /// The benchmark starts the next activity.
+    fn progress(&mut self, _status: Status) {}
+
+    /// A run has ended.
+    ///
+    /// # Errors
+    /// The result cannot be stored; the benchmark ends.
+    fn keep(&mut self, _run: &RunResult) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Discards everything; [`Benchmark::run`] returns the results anyway.
+impl Sink for () {}
+
+/// Appends every run to a new file, which must not exist.
+pub struct FileSink {
+    path: PathBuf,
+    writer: Option<Writer>,
+}
+
+impl FileSink {
+    /// A sink that creates `path` when the benchmark begins.
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, writer: None }
+    }
+}
+
+impl From<Writer> for FileSink {
+    /// Continues a file that [`Writer::resume`] has opened.
+    fn from(writer: Writer) -> Self {
+        Self { path: PathBuf::new(), writer: Some(writer) }
+    }
+}
+
+impl Sink for FileSink {
+    fn begin(&mut self, header: &Header) -> Result<()> {
+        self.writer = Some(Writer::create(&self.path, header)?);
+        Ok(())
+    }
+
+    fn keep(&mut self, run: &RunResult) -> Result<()> {
+        self.writer.as_mut().expect("a sink begins before it keeps runs").append(run)
+    }
+}
+
+/// What a benchmark is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activity {
+    /// Writing the whole span before the first round; the number of the pass, from 0.
+    Precondition(u32),
+    /// Writing a level's data before a test.
+    Fill,
+    /// Measuring.
+    Measure,
+}
+
+/// Current position of a benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The current activity.
+    pub activity: Activity,
+    /// Round, from 0.
+    pub round: u32,
+    /// Index into the plan's tests.
+    pub test: usize,
+    /// Index into the plan's levels.
+    pub level: usize,
+    /// Completed runs.
+    pub done: u64,
+    /// Runs known to be needed, including the completed ones.
+    pub planned: u64,
+}

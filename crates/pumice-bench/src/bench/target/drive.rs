@@ -1,0 +1,63 @@
+//! A Pumice drive in this process as a target: the controller without a protocol.
+//!
+//! The drive's file is opened with direct I/O, as a server opens it. The bench uses the drive as a
+//! host would: it reads, writes, flushes and trims.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::Target;
+use crate::error::{Error, Result};
+use pumice_drive::base::AlignedBuffer;
+use pumice_drive::controller::{Drive, OpenOptions};
+use pumice_drive::media::file::{self, FileMedium};
+use pumice_drive::runtime::Runtime;
+
+/// An open drive.
+pub struct DriveTarget(Rc<Drive<FileMedium, Runtime>>);
+
+impl DriveTarget {
+    /// Opens the drive in a file or device and starts its background tasks on the runtime.
+    ///
+    /// # Errors
+    /// The errors of [`FileMedium::open`] and [`Drive::open`].
+    pub async fn open(runtime: &Runtime, path: &Path) -> Result<Self> {
+        let options = file::OpenOptions { read_only: false, direct: true };
+        let medium = FileMedium::open(runtime.clone(), path, options)?;
+        let drive = Drive::open(medium, runtime.clone(), OpenOptions::default()).await?;
+        let drive = Rc::new(drive);
+        for task in Drive::tasks(&drive) {
+            runtime.spawn(task);
+        }
+        Ok(Self(drive))
+    }
+
+    /// Returns the size of the drive's disk in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+}
+
+impl Target for DriveTarget {
+    async fn read(&self, offset: u64, mut buffer: AlignedBuffer) -> (AlignedBuffer, Result<()>) {
+        let result = self.0.read(offset, &mut buffer).await;
+        (buffer, result.map_err(Error::from))
+    }
+
+    async fn write(&self, offset: u64, buffer: &Arc<AlignedBuffer>) -> Result<()> {
+        Ok(self.0.write(offset, buffer, false).await?)
+    }
+
+    async fn flush(&self) -> Result<()> {
+        Ok(self.0.flush().await?)
+    }
+
+    async fn trim(&self, offset: u64, len: u64) -> Result<()> {
+        Ok(self.0.trim(offset, len, false).await?)
+    }
+
+    async fn close(&self) -> Result<()> {
+        Ok(self.0.close().await?)
+    }
+}

@@ -1,0 +1,323 @@
+//! The location of a target, and whether the bench may write to it.
+//!
+//! The bench overwrites only its own files, unless the user allows more: a file with content and a
+//! device or export that is not blank are refused. A device that is mounted or has partitions is
+//! always refused.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Advice, OFlags, fadvise};
+
+use super::drive::DriveTarget;
+use super::nbd;
+use crate::error::{Error, Result};
+use pumice_drive::runtime::{Backend, Runtime};
+use pumice_nbd::client::Uri;
+use pumice_sim::system::SystemSpec;
+
+/// Name of the file that the bench creates in a folder.
+const FILE_NAME: &str = "pumice-bench.data";
+
+/// Bytes at the beginning and end of a device or export that must be zero for it to count as blank:
+/// the labels of partition tables, file systems and volume managers are there.
+pub(super) const LABEL_BYTES: u64 = 1 << 20;
+
+/// Location of a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// A file, which need not exist yet.
+    File(PathBuf),
+    /// A folder, in which the bench creates a file.
+    Folder(PathBuf),
+    /// A block device.
+    Device(PathBuf),
+    /// A Pumice drive in a file or device, opened in this process.
+    Drive(PathBuf),
+    /// An export of an NBD server.
+    Nbd(Uri),
+    /// A simulated drive: the name or file of its profile, and the conditions of its host (see
+    /// [`SystemSpec::find`]).
+    Sim(String),
+}
+
+/// How files and devices are opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Bypass the page cache (O_DIRECT).
+    pub direct: bool,
+}
+
+fn invalid(what: String) -> Error {
+    Error::invalid(what)
+}
+
+impl Location {
+    /// Parses `drive:PATH`, `sim:PROFILE`, `nbd://HOST[:PORT]/EXPORT`,
+    /// `nbd+unix:///EXPORT?socket=PATH`, or a path of a file, folder or block device.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for anything else; [`Error::Io`] if the folder of a new file does not
+    /// exist; the errors of [`Uri::parse`].
+    pub fn parse(text: &str) -> Result<Self> {
+        if let Some(path) = text.strip_prefix("drive:") {
+            return Ok(Self::Drive(path.into()));
+        }
+        if let Some(profile) = text.strip_prefix("sim:") {
+            return Ok(Self::Sim(profile.to_owned()));
+        }
+        if let Some((scheme, _)) = text.split_once("://") {
+            if scheme.to_ascii_lowercase().starts_with("nbd") {
+                return Ok(Self::Nbd(Uri::parse(text)?));
+            }
+            return Err(invalid(format!(
+                "unknown kind of target {scheme}://: expected a file, a folder, a block \
+                 device, nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, drive:PATH or sim:PROFILE"
+            )));
+        }
+        let path = PathBuf::from(text);
+        let metadata = match fs::metadata(&path) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+                if folder.is_some_and(|folder| !folder.is_dir()) {
+                    return Err(Error::io(format!("cannot use {text}"), error));
+                }
+                return Ok(Self::File(path));
+            }
+            Err(error) => return Err(Error::io(format!("cannot use {text}"), error)),
+        };
+        match metadata.file_type() {
+            kind if kind.is_dir() => Ok(Self::Folder(path)),
+            kind if kind.is_file() => Ok(Self::File(path)),
+            kind if kind.is_block_device() => Ok(Self::Device(path)),
+            _ => Err(invalid(format!("{text} is not a file, folder or block device"))),
+        }
+    }
+
+    /// Returns the path that is opened; exports and simulated drives have none.
+    pub fn path(&self) -> Option<PathBuf> {
+        match self {
+            Self::Folder(path) => Some(path.join(FILE_NAME)),
+            Self::File(path) | Self::Device(path) | Self::Drive(path) => Some(path.clone()),
+            Self::Nbd(_) | Self::Sim(_) => None,
+        }
+    }
+
+    /// Returns whether the bench creates a file here, which it may empty and removes at the end.
+    pub fn is_made(&self) -> bool {
+        matches!(self, Self::File(_) | Self::Folder(_))
+    }
+
+    /// Prepares the target for writing `bytes` bytes: checks for existing data and creates the
+    /// file.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyExists`] if there is existing data and `destroy` is not set; [`Error::Busy`]
+    /// if a device is mounted or has partitions; [`Error::Invalid`] if the target is too small;
+    /// [`Error::NoSpace`] if its file system is too small; [`Error::ReadOnly`] for a read-only
+    /// export. Nothing is changed in these cases.
+    pub fn prepare(&self, bytes: u64, destroy: bool) -> Result<()> {
+        match self {
+            Self::File(path) => prepare_file(path, bytes, destroy),
+            Self::Folder(path) => prepare_file(&path.join(FILE_NAME), bytes, destroy),
+            Self::Device(path) => prepare_device(path, bytes, destroy),
+            Self::Nbd(uri) => nbd::prepare(uri, bytes, destroy),
+            Self::Sim(profile) => {
+                let size_bytes = SystemSpec::find(profile)?.size_bytes();
+                if size_bytes < bytes {
+                    return Err(too_small(self, size_bytes, bytes));
+                }
+                Ok(())
+            }
+            Self::Drive(path) => {
+                fs::metadata(path)
+                    .map_err(|error| Error::io(format!("cannot open {}", path.display()), error))?;
+                if !destroy {
+                    return Err(Error::AlreadyExists(format!(
+                        "the blocks of {} would be overwritten: use --destroy-data to allow it",
+                        path.display()
+                    )));
+                }
+                let size_bytes = drive_bytes(path)?;
+                if size_bytes < bytes {
+                    return Err(too_small(self, size_bytes, bytes));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Opens what [`Location::prepare`] prepared, for reading and writing.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Unsupported`] if direct I/O is requested and refused;
+    /// [`Error::Invalid`] for an export, which is not a file.
+    pub fn open_file(&self, access: Access) -> Result<File> {
+        let no_file = || invalid(format!("{self} is not a file or device"));
+        let path = self.path().ok_or_else(no_file)?;
+        let mut options = File::options();
+        options.read(true).write(true);
+        if access.direct {
+            options.custom_flags(OFlags::DIRECT.bits() as i32);
+        }
+        options.open(&path).map_err(|error| {
+            let refused = access.direct && error.kind() == std::io::ErrorKind::InvalidInput;
+            let what = format!("cannot open {}", path.display());
+            if refused {
+                let what = format!("{what} with direct I/O (O_DIRECT): remove --direct");
+                return Error::unsupported_because(what, error);
+            }
+            Error::io(what, error)
+        })
+    }
+
+    /// Writes back and drops the page cache of a file or device, so that the next read comes from
+    /// the medium. Pages that other processes have mapped or made dirty remain. Does nothing for
+    /// drives, which bypass the page cache, and for exports, whose server has its own.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn drop_cache(&self) -> Result<()> {
+        let path = match self {
+            Self::Drive(_) | Self::Nbd(_) | Self::Sim(_) => None,
+            Self::File(_) | Self::Folder(_) | Self::Device(_) => self.path(),
+        };
+        let Some(path) = path else { return Ok(()) };
+        // Only clean pages can be dropped, so everything is written back first.
+        let dropped = File::open(&path).and_then(|file| {
+            file.sync_all()?;
+            Ok(fadvise(&file, 0, None, Advice::DontNeed)?)
+        });
+        let what = || format!("cannot drop the page cache of {}", path.display());
+        dropped.map_err(|error| Error::io(what(), error))
+    }
+
+    /// Empties a file that the bench created, so that the next write allocates space; does nothing
+    /// for other targets.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn empty(&self) -> Result<()> {
+        let Some(path) = self.made() else { return Ok(()) };
+        let emptied = File::options().write(true).open(&path).and_then(|file| file.set_len(0));
+        emptied.map_err(|error| Error::io(format!("cannot empty {}", path.display()), error))
+    }
+
+    /// Removes a file that the bench created.
+    pub fn remove(&self) {
+        if let Some(path) = self.made() {
+            // The file may be gone, or the folder read-only by now; neither loses data.
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    /// Returns the file that the bench created.
+    fn made(&self) -> Option<PathBuf> {
+        self.path().filter(|_| self.is_made())
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Drive(path) => write!(f, "drive:{}", path.display()),
+            Self::Nbd(uri) => uri.fmt(f),
+            Self::Sim(profile) => write!(f, "sim:{profile}"),
+            Self::File(path) | Self::Folder(path) | Self::Device(path) => path.display().fmt(f),
+        }
+    }
+}
+
+pub(super) fn too_small(location: &Location, size_bytes: u64, bytes: u64) -> Error {
+    invalid(format!(
+        "{location} has {size_bytes} bytes, the workload needs {bytes}: use a smaller --span"
+    ))
+}
+
+fn prepare_file(path: &Path, bytes: u64, destroy: bool) -> Result<()> {
+    let failed = |error| Error::io(format!("cannot write {}", path.display()), error);
+    let occupied = fs::metadata(path).map_or(0, |metadata| metadata.len());
+    if occupied > 0 && !destroy {
+        return Err(Error::AlreadyExists(format!(
+            "{} holds {occupied} bytes that would be overwritten: name another file, or say \
+                 --destroy-data",
+            path.display()
+        )));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let room = rustix::fs::statvfs(folder.unwrap_or(Path::new(".")));
+    let room = room.map_err(|errno| failed(errno.into()))?;
+    let free = room.f_bavail.saturating_mul(room.f_frsize).saturating_add(occupied);
+    if free < bytes {
+        return Err(Error::NoSpace(format!(
+            "the file system of {} has {free} bytes free, the workload needs {bytes}: use a \
+                 smaller --span",
+            path.display()
+        )));
+    }
+    let file = File::options().write(true).create(true).truncate(true).open(path);
+    file.map(drop).map_err(failed)
+}
+
+fn prepare_device(path: &Path, bytes: u64, destroy: bool) -> Result<()> {
+    let failed = |error| Error::io(format!("cannot use {}", path.display()), error);
+    let number = fs::metadata(path).map_err(failed)?.rdev();
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    let entry = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    let partitions = fs::read_dir(&entry).into_iter().flatten().flatten();
+    if partitions.into_iter().any(|child| child.path().join("partition").exists()) {
+        return Err(Error::Busy(format!(
+            "{} has partitions: specify one of them, or wipe the partition table",
+            path.display()
+        )));
+    }
+    // O_EXCL on a device fails while the device is mounted or in use by another layer.
+    let exclusive =
+        File::options().read(true).write(true).custom_flags(OFlags::EXCL.bits() as i32).open(path);
+    let mut device = exclusive.map_err(|error| match error.kind() {
+        std::io::ErrorKind::ResourceBusy => Error::Busy(format!(
+            "{} is mounted or in use by the system: nothing was written",
+            path.display()
+        )),
+        _ => failed(error),
+    })?;
+    let size_bytes = device.seek(SeekFrom::End(0)).map_err(failed)?;
+    if size_bytes < bytes {
+        return Err(too_small(&Location::Device(path.into()), size_bytes, bytes));
+    }
+    if !destroy && !is_blank(&device, size_bytes).map_err(failed)? {
+        return Err(Error::AlreadyExists(format!(
+            "{} is not blank: use --destroy-data to overwrite its content",
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+fn is_blank(device: &File, size_bytes: u64) -> std::io::Result<bool> {
+    let mut label = vec![0; LABEL_BYTES.min(size_bytes) as usize];
+    for offset in [0, size_bytes - label.len() as u64] {
+        device.read_exact_at(&mut label, offset)?;
+        if label.iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Returns the size of a drive's disk in bytes.
+fn drive_bytes(path: &Path) -> Result<u64> {
+    let runtime = Runtime::new(Backend::Auto)?;
+    let size_bytes = runtime.block_on(async {
+        let drive = DriveTarget::open(&runtime, path).await?;
+        let size_bytes = drive.size_bytes();
+        super::Target::close(&drive).await?;
+        Ok(size_bytes)
+    });
+    runtime.drop_tasks();
+    size_bytes
+}

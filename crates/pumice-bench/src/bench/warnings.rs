@@ -1,0 +1,217 @@
+//! Warnings about runs that could mislead a reader.
+//!
+//! A correct measurement may still answer a different question than the intended one. Each warning
+//! is a sentence with the observed number.
+
+use crate::bench::engine::Interval;
+use crate::bench::results::RunResult;
+use crate::workload::{Cache, Plan};
+use crate::workload::{Flush, Operation};
+use pumice_drive::base::units::format_size;
+
+/// Share of the threads' time above which data generation limits the measurement.
+const GENERATION_SHARE_MAX: f64 = 0.25;
+
+/// Share of the processor above which the bench itself may have been measured.
+const PROCESSOR_SHARE_MAX: f64 = 0.95;
+
+/// Minimum duration and minimum number of requests of a meaningful run.
+const SECONDS_MIN: f64 = 0.1;
+const OPERATIONS_MIN: u64 = 16;
+
+/// Ratio of the speed of a run's second half to that of its first; outside these limits the target
+/// changed its state.
+const HALVES_MIN: f64 = 0.67;
+const HALVES_MAX: f64 = 1.5;
+
+/// Minimum number of intervals for a comparison of the halves.
+const INTERVALS_MIN: usize = 10;
+
+/// Minimum share of the bytes read by the host that the device must have read.
+const READ_SHARE_MIN: f64 = 0.5;
+
+/// Returns the warnings of a run. `memory_bytes` is that of the machine; `in_process` means that
+/// the target is a drive in this process, whose device moves fewer bytes than the host, and which
+/// uses the processor.
+pub(super) fn warnings(
+    plan: &Plan,
+    run: &RunResult,
+    memory_bytes: Option<u64>,
+    in_process: bool,
+) -> Vec<String> {
+    let workload = &plan.tests[run.test].workload;
+    let mut warnings = Vec::new();
+    let mut say = |doubt: String| warnings.push(doubt);
+    let writes = workload.operation.writes() && workload.operation != Operation::Trim;
+    if writes && workload.flush == Flush::Untimed {
+        say(format!("the flush of {:.2} s at the end is not counted", run.flush_seconds));
+    }
+    let is_warm = !plan.direct && !writes && plan.cache == Cache::Warm;
+    let fits = memory_bytes.filter(|memory| is_warm && workload.span_bytes < *memory);
+    if let Some(memory) = fits {
+        let (span, memory) = (format_size(workload.span_bytes), format_size(memory));
+        say(format!("the span of {span} fits in the memory of {memory}: reads may come from it"));
+    }
+    if run.generation_share > GENERATION_SHARE_MAX {
+        let percent = run.generation_share * 100.0;
+        say(format!("data generation took {percent:.0} % of the time"));
+    }
+    if run.processor_share > PROCESSOR_SHARE_MAX && !in_process {
+        let percent = run.processor_share * 100.0;
+        say(format!(
+            "the bench used the processor {percent:.0} % of the time and may be the limit"
+        ));
+    }
+    if run.seconds < SECONDS_MIN || run.operations < OPERATIONS_MIN {
+        let (operations, seconds) = (run.operations, run.seconds);
+        say(format!("only {operations} requests in {seconds:.3} s"));
+    }
+    if let Some(ratio) = halves(&run.intervals).filter(|r| !(HALVES_MIN..=HALVES_MAX).contains(r)) {
+        say(format!("the second half ran at {ratio:.2} times the speed of the first"));
+    }
+    let reads = !writes && workload.operation != Operation::Trim && run.host_bytes > 0;
+    if let Some(device) = run.device.filter(|_| reads && !in_process) {
+        let share = device.read as f64 / run.host_bytes as f64;
+        if share < READ_SHARE_MIN {
+            let percent = share * 100.0;
+            say(format!(
+                "the device below read only {percent:.0} % of the bytes: the rest came from a \
+                 cache, or is stored compressed"
+            ));
+        }
+    }
+    warnings
+}
+
+/// Returns the requests in the second half of a run's whole intervals, divided by those in the
+/// first.
+fn halves(intervals: &[Interval]) -> Option<f64> {
+    // The last interval is incomplete.
+    let whole = intervals.get(..intervals.len().saturating_sub(1))?;
+    if whole.len() < INTERVALS_MIN {
+        return None;
+    }
+    let operations = |part: &[Interval]| part.iter().map(|one| one.operations).sum::<u64>() as f64;
+    let half = whole.len() / 2;
+    let (first, second) = (operations(&whole[..half]), operations(&whole[whole.len() - half..]));
+    (first > 0.0).then(|| second / first)
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a run that could fool says so, one that could not says nothing.
+    use super::*;
+    use crate::bench::results::DeviceBytes;
+    use crate::stats::Latencies;
+    use crate::workload::{Level, Order, Test, Unit};
+    use crate::workload::{Pattern, Workload};
+
+    fn plan(operation: Operation) -> Plan {
+        let workload = Workload {
+            operation,
+            record_bytes: 4096,
+            depth: 1,
+            threads: 1,
+            span_bytes: 1 << 20,
+            shift_bytes: 0,
+            pattern: Pattern::default(),
+            reads_percent: 50,
+            seconds: 1.0,
+            flush: Flush::Timed,
+        };
+        let level = Level {
+            name: "random".into(),
+            kind: "random".into(),
+            saved_percent: None,
+            duplicates_percent: None,
+        };
+        Plan {
+            tests: vec![Test { name: "test".into(), unit: Unit::Rate, workload }],
+            levels: vec![level],
+            runs: 1,
+            runs_max: 1,
+            precision_percent: None,
+            steady: None,
+            precondition: 0,
+            fills: true,
+            order: Order::Given,
+            direct: false,
+            cache: Cache::Dropped,
+            warm_up_seconds: 0.0,
+            seed: 1,
+        }
+    }
+
+    fn good() -> RunResult {
+        RunResult {
+            round: 0,
+            test: 0,
+            level: 0,
+            place: 0,
+            begun_s: 0.0,
+            seconds: 1.0,
+            flush_seconds: 0.1,
+            operations: 2200,
+            host_bytes: 2200 * 4096,
+            written_bytes: 0,
+            latency: Latencies::new(),
+            interval_ns: 50_000_000,
+            intervals: vec![Interval { operations: 100, ..Interval::default() }; 22],
+            generation_share: 0.01,
+            processor_share: 0.5,
+            device: Some(DeviceBytes {
+                read: 2200 * 4096,
+                written: 0,
+                discarded: 0,
+                smart_written: None,
+            }),
+            warnings: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_good_run_is_not_doubted() {
+        for operation in [Operation::RandomRead, Operation::RandomWrite, Operation::Trim] {
+            assert_eq!(
+                warnings(&plan(operation), &good(), Some(1 << 30), false),
+                Vec::<String>::new()
+            );
+        }
+    }
+
+    #[test]
+    fn each_trap_is_named() {
+        let (read, mut write) = (plan(Operation::Read), plan(Operation::Write));
+        let mut warm = read.clone();
+        warm.cache = Cache::Warm;
+        write.tests[0].workload.flush = Flush::Untimed;
+        let with = |change: fn(&mut RunResult)| {
+            let mut run = good();
+            change(&mut run);
+            run
+        };
+        for (plan, run, words) in [
+            (&write, good(), "flush of 0.10 s"),
+            (&warm, good(), "fits in the memory"),
+            (&read, with(|run| run.generation_share = 0.3), "30 % of the time"),
+            (&read, with(|run| run.processor_share = 0.99), "processor 99 %"),
+            (&read, with(|run| run.operations = 3), "only 3 requests"),
+            (&read, with(|run| run.seconds = 0.01), "in 0.010 s"),
+            (&read, with(|run| run.device.as_mut().expect("counted").read = 0), "only 0 %"),
+            (
+                &read,
+                with(|run| run.intervals[11..].iter_mut().for_each(|one| one.operations = 50)),
+                "0.50 times",
+            ),
+        ] {
+            let warnings = warnings(plan, &run, Some(1 << 30), false);
+            assert!(warnings.len() == 1 && warnings[0].contains(words), "{words}: {warnings:?}");
+        }
+        assert_eq!(warnings(&warm, &good(), Some(1 << 10), false), Vec::<String>::new());
+        let mut unread = good();
+        unread.device =
+            Some(DeviceBytes { read: 0, written: 0, discarded: 0, smart_written: None });
+        unread.processor_share = 1.1;
+        assert_eq!(warnings(&read, &unread, None, true), Vec::<String>::new());
+    }
+}

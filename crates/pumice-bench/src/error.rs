@@ -1,0 +1,217 @@
+//! The error of this crate.
+//!
+//! `Display` describes the failure and its object and never repeats the source; [`Error::chain`]
+//! prints both. Errors of a Pumice drive, a simulated drive or an NBD client stay intact as
+//! [`Error::Drive`].
+
+use std::error::Error as StdError;
+use std::io;
+
+use pumice_drive::base::{Error as DriveError, ErrorKind};
+
+/// Result with this crate's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// An error of a benchmark, a forecast or an experiment.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A plan, preset, workload, payload or input file is invalid. Repeating the call cannot help.
+    #[error("{what}")]
+    Invalid {
+        /// What is wrong, and with which object.
+        what: String,
+        /// The cause, if a parser or a nested check reported one.
+        source: Option<BoxError>,
+    },
+    /// A file with results of a benchmark is malformed.
+    #[error("{path}, line {line}: {what}")]
+    Results {
+        /// The file.
+        path: String,
+        /// Line number, from 1.
+        line: u64,
+        /// What is wrong with the line.
+        what: String,
+    },
+    /// The target or the file format does not support the operation.
+    #[error("{what}")]
+    Unsupported {
+        /// Which operation, and on which object.
+        what: String,
+        /// The operating system's error, if there is one.
+        source: Option<BoxError>,
+    },
+    /// No preset, experiment or source has this name.
+    #[error("{0}")]
+    NotFound(String),
+    /// The operation would overwrite existing data.
+    #[error("{0}")]
+    AlreadyExists(String),
+    /// The target is mounted, partitioned or in use.
+    #[error("{0}")]
+    Busy(String),
+    /// The target or its file system is too small.
+    #[error("{0}")]
+    NoSpace(String),
+    /// The target cannot be written.
+    #[error("{0}")]
+    ReadOnly(String),
+    /// The target returned fewer bytes than requested.
+    #[error(
+        "read of {requested} bytes at offset {offset} returned {returned}: the target is smaller than the span, or was truncated"
+    )]
+    ShortRead {
+        /// Offset of the read, in bytes.
+        offset: u64,
+        /// Bytes requested.
+        requested: usize,
+        /// Bytes returned.
+        returned: usize,
+    },
+    /// The operating system reported an error.
+    #[error("{what}")]
+    Io {
+        /// The operation that failed, and on which object.
+        what: String,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// A drive, a simulated drive or an NBD client reported an error.
+    #[error(transparent)]
+    Drive(#[from] DriveError),
+    /// Names the object that another error is about.
+    #[error("{what}")]
+    Context {
+        /// The object.
+        what: String,
+        /// The error.
+        source: Box<Error>,
+    },
+}
+
+impl Error {
+    /// An invalid plan, preset, workload, payload or input file.
+    pub fn invalid(what: impl Into<String>) -> Self {
+        Self::Invalid { what: what.into(), source: None }
+    }
+
+    /// Like [`Error::invalid`], with a cause.
+    pub(crate) fn invalid_because(what: impl Into<String>, cause: impl Into<BoxError>) -> Self {
+        Self::Invalid { what: what.into(), source: Some(cause.into()) }
+    }
+
+    /// An unsupported operation.
+    pub fn unsupported(what: impl Into<String>) -> Self {
+        Self::Unsupported { what: what.into(), source: None }
+    }
+
+    /// Like [`Error::unsupported`], with a cause.
+    pub(crate) fn unsupported_because(what: impl Into<String>, cause: impl Into<BoxError>) -> Self {
+        Self::Unsupported { what: what.into(), source: Some(cause.into()) }
+    }
+
+    /// An error of the operating system during the operation `what`.
+    pub fn io(what: impl Into<String>, source: io::Error) -> Self {
+        Self::Io { what: what.into(), source }
+    }
+
+    /// Names the object that this error is about.
+    pub fn context(self, what: impl Into<String>) -> Self {
+        Self::Context { what: what.into(), source: Box::new(self) }
+    }
+
+    /// The innermost error, without the contexts around it.
+    pub fn root(&self) -> &Self {
+        match self {
+            Self::Context { source, .. } => source.root(),
+            error => error,
+        }
+    }
+
+    /// The error and all its causes in one line.
+    pub fn chain(&self) -> String {
+        let mut line = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            line.push_str(": ");
+            line.push_str(&error.to_string());
+            cause = error.source();
+        }
+        line
+    }
+
+    /// Whether the target does not support the operation, directly or as a drive's error.
+    pub fn is_unsupported(&self) -> bool {
+        self.kind() == ErrorKind::Unsupported
+    }
+
+    /// The equivalent kind of a drive's error.
+    pub(crate) fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Invalid { .. } | Self::Results { .. } => ErrorKind::InvalidInput,
+            Self::Unsupported { .. } => ErrorKind::Unsupported,
+            Self::NotFound(_) => ErrorKind::NotFound,
+            Self::AlreadyExists(_) => ErrorKind::AlreadyExists,
+            Self::Busy(_) => ErrorKind::Busy,
+            Self::NoSpace(_) => ErrorKind::NoSpace,
+            Self::ReadOnly(_) => ErrorKind::ReadOnly,
+            Self::ShortRead { .. } => ErrorKind::Medium,
+            Self::Io { source, .. } => DriveError::os("", io::Error::from(source.kind())).kind(),
+            Self::Drive(error) => error.kind(),
+            Self::Context { source, .. } => source.kind(),
+        }
+    }
+}
+
+/// For callers whose functions return the drive's error. The kind and the chain are kept.
+impl From<Error> for DriveError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Drive(error) => error,
+            Error::Context { ref what, .. } => {
+                let (kind, what) = (error.kind(), what.clone());
+                let Error::Context { source, .. } = error else { unreachable!("just matched") };
+                Self::new(kind, what).caused_by(*source)
+            }
+            error => {
+                let converted = Self::new(error.kind(), error.to_string());
+                match error {
+                    Error::Invalid { source: Some(source), .. }
+                    | Error::Unsupported { source: Some(source), .. } => {
+                        converted.caused_by(source)
+                    }
+                    Error::Io { source, .. } => converted.caused_by(source),
+                    _ => converted,
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: each cause is printed once, before and after conversion into a drive's error.
+    use super::*;
+
+    #[test]
+    fn chains_and_kinds_survive_the_conversion() {
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        let drive = || DriveError::new(ErrorKind::Corrupt, "bad checksum").caused_by("a bit flip");
+        for (error, kind) in [
+            (Error::invalid_because("no profile", "line 3"), ErrorKind::InvalidInput),
+            (Error::io("cannot read a.toml", missing()), ErrorKind::NotFound),
+            (Error::from(drive()).context("sim:x"), ErrorKind::Corrupt),
+            (Error::Busy("mounted".into()).context("/dev/x").context("y"), ErrorKind::Busy),
+        ] {
+            let chain = error.chain();
+            let converted = DriveError::from(error);
+            assert_eq!((converted.kind(), converted.chain()), (kind, chain));
+        }
+        assert_eq!(Error::from(drive()).chain(), "bad checksum: a bit flip");
+        let nested = Error::Busy("mounted".into()).context("/dev/x");
+        assert!(matches!(nested.root(), Error::Busy(_)));
+    }
+}

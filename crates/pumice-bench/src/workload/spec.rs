@@ -1,0 +1,430 @@
+//! Workloads: one description for every kind of target.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use pumice_drive::base::units::{BLOCK_BYTES, format_size};
+
+/// Minimum and maximum record in bytes.
+pub const RECORD_BYTES_MIN: u64 = 512;
+/// See [`RECORD_BYTES_MIN`].
+pub const RECORD_BYTES_MAX: u64 = 16 << 20;
+
+/// Maximum number of requests in flight per thread.
+pub const DEPTH_MAX: u32 = 1024;
+
+/// Maximum number of threads.
+pub const THREADS_MAX: u32 = 64;
+
+/// Distance of consecutive accesses of a stride read in records: IOzone's default.
+const STRIDE_RECORDS: u64 = 17;
+
+/// Operations, named as in IOzone.
+///
+/// Sequential operations pass over the span once, record by record; random ones last for the
+/// workload's duration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    /// Write every record in order; a file that the bench created is emptied first.
+    Write,
+    /// Overwrite every record in order.
+    Rewrite,
+    /// Read every record in order.
+    Read,
+    /// Read every record in order again.
+    Reread,
+    /// Read random records.
+    RandomRead,
+    /// Write random records.
+    RandomWrite,
+    /// Read and write random records.
+    Mixed,
+    /// Read every record, from the last to the first.
+    BackwardRead,
+    /// Read every 17th record, then the records that follow them, until every record was read.
+    StrideRead,
+    /// Write the first record repeatedly.
+    RecordRewrite,
+    /// Trim random records.
+    Trim,
+    /// Copy every record of the span's first half to its second half.
+    Copy,
+    /// Write every record in order through a buffer, as `fwrite` of the C library does; a file that
+    /// the bench created is emptied first.
+    #[serde(rename = "fwrite")]
+    FWrite,
+    /// Overwrite every record in order through a buffer.
+    #[serde(rename = "frewrite")]
+    FRewrite,
+    /// Read every record in order through a buffer, as `fread` of the C library does.
+    #[serde(rename = "fread")]
+    FRead,
+    /// Read every record in order through a buffer again.
+    #[serde(rename = "freread")]
+    FReread,
+}
+
+impl Operation {
+    /// All operations, ordered so that each builds on the previous ones.
+    pub const ALL: [Self; 16] = [
+        Self::Write,
+        Self::Rewrite,
+        Self::Read,
+        Self::Reread,
+        Self::RandomRead,
+        Self::RandomWrite,
+        Self::Mixed,
+        Self::BackwardRead,
+        Self::StrideRead,
+        Self::RecordRewrite,
+        Self::Trim,
+        Self::Copy,
+        Self::FWrite,
+        Self::FRewrite,
+        Self::FRead,
+        Self::FReread,
+    ];
+
+    /// Returns the name, as in presets.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Rewrite => "rewrite",
+            Self::Read => "read",
+            Self::Reread => "reread",
+            Self::RandomRead => "random-read",
+            Self::RandomWrite => "random-write",
+            Self::Mixed => "mixed",
+            Self::BackwardRead => "backward-read",
+            Self::StrideRead => "stride-read",
+            Self::RecordRewrite => "record-rewrite",
+            Self::Trim => "trim",
+            Self::Copy => "copy",
+            Self::FWrite => "fwrite",
+            Self::FRewrite => "frewrite",
+            Self::FRead => "fread",
+            Self::FReread => "freread",
+        }
+    }
+
+    /// Returns whether the operation is time-based; otherwise it ends with the span.
+    pub fn is_timed(self) -> bool {
+        matches!(self, Self::RandomRead | Self::RandomWrite | Self::Mixed)
+            || matches!(self, Self::RecordRewrite | Self::Trim)
+    }
+
+    /// Returns whether the operation changes the content of the target.
+    pub fn writes(self) -> bool {
+        !matches!(
+            self,
+            Self::Read | Self::Reread | Self::RandomRead | Self::BackwardRead | Self::StrideRead
+        ) && !matches!(self, Self::FRead | Self::FReread)
+    }
+
+    /// Returns whether the operation writes a new file: a file that the bench created is emptied
+    /// first.
+    pub fn is_new(self) -> bool {
+        matches!(self, Self::Write | Self::FWrite)
+    }
+
+    /// Returns whether the operation uses a buffer of this process: such an operation has one
+    /// request in flight, uses the page cache, and needs a file.
+    pub fn is_stdio(self) -> bool {
+        matches!(self, Self::FWrite | Self::FRewrite | Self::FRead | Self::FReread)
+    }
+}
+
+/// Default exponent of a Zipf distribution.
+///
+/// Source: Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", 2010.
+const ZIPF_THETA: f64 = 0.99;
+
+/// Maximum exponent: at 3, seven of eight accesses already go to one record.
+const ZIPF_THETA_MAX: f64 = 10.0;
+
+/// Distribution of random accesses. As text: `uniform`, `once`, `80/20`, `zipf` (0.99), `zipf:1.2`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Pattern {
+    /// All records are equally probable.
+    #[default]
+    Uniform,
+    /// Every record once in random order, then again, as IOzone and fio do.
+    Once,
+    /// 80 % of accesses to the first 20 % of the span.
+    HotCold,
+    /// A Zipf distribution with this exponent, above 0 and up to 10: higher exponents concentrate
+    /// accesses on fewer records. Hot records are scattered over the span.
+    Zipf(f64),
+}
+
+impl Pattern {
+    fn check(self) -> Result<()> {
+        match self {
+            Self::Zipf(theta) if !(theta > 0.0 && theta <= ZIPF_THETA_MAX) => {
+                let most = ZIPF_THETA_MAX;
+                let what = format!("zipf:{theta}: expected an exponent above 0, up to {most}");
+                Err(Error::invalid(what))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uniform => f.write_str("uniform"),
+            Self::Once => f.write_str("once"),
+            Self::HotCold => f.write_str("80/20"),
+            Self::Zipf(theta) => write!(f, "zipf:{theta}"),
+        }
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = Error;
+
+    /// # Errors
+    /// [`Error::Invalid`] for unknown patterns and exponents out of range.
+    fn from_str(text: &str) -> Result<Self> {
+        let unknown = || {
+            let what = format!(
+                "invalid pattern '{text}': expected uniform, once, 80/20, zipf or zipf:0.99"
+            );
+            Error::invalid(what)
+        };
+        let pattern = match (text, text.split_once(':')) {
+            ("uniform", _) => Self::Uniform,
+            ("once", _) => Self::Once,
+            ("80/20", _) => Self::HotCold,
+            ("zipf", _) => Self::Zipf(ZIPF_THETA),
+            (_, Some(("zipf", theta))) => Self::Zipf(theta.parse().map_err(|_| unknown())?),
+            _ => return Err(unknown()),
+        };
+        pattern.check()?;
+        Ok(pattern)
+    }
+}
+
+impl TryFrom<String> for Pattern {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<Pattern> for String {
+    fn from(pattern: Pattern) -> Self {
+        pattern.to_string()
+    }
+}
+
+/// When the target's volatile cache is flushed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Flush {
+    /// After the last request; the flush is part of the measured time.
+    #[default]
+    Timed,
+    /// After the last request; the flush is not part of the measured time.
+    Untimed,
+    /// After every write, as for a database's log.
+    EachWrite,
+}
+
+/// One workload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Workload {
+    /// Operation.
+    pub operation: Operation,
+    /// Bytes of each request, 512 to 16 MiB.
+    pub record_bytes: u64,
+    /// Requests in flight per thread.
+    pub depth: u32,
+    /// Number of threads. Sequential threads divide the span; random threads use all of it.
+    pub threads: u32,
+    /// Bytes of the target that are used, from `shift_bytes` on.
+    pub span_bytes: u64,
+    /// Offset of the span within the target: 0 is aligned, 32256 is the 63rd sector of old
+    /// partition tables.
+    pub shift_bytes: u64,
+    /// Distribution of random accesses.
+    pub pattern: Pattern,
+    /// Share of reads in a mixed load, in per cent.
+    pub reads_percent: u32,
+    /// Duration of time-based operations, in seconds.
+    pub seconds: f64,
+    /// When the volatile cache is flushed.
+    pub flush: Flush,
+}
+
+impl Workload {
+    /// Checks the invariants that other code relies on.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] with the number and its range.
+    pub fn check(&self) -> Result<()> {
+        let wrong = |what: String| Err(Error::invalid(what));
+        let record = self.record_bytes;
+        if !(RECORD_BYTES_MIN..=RECORD_BYTES_MAX).contains(&record) || !record.is_multiple_of(512) {
+            return wrong(format!(
+                "records of {record} bytes: expected 512 B to 16 MiB, in sectors"
+            ));
+        }
+        if !(1..=DEPTH_MAX).contains(&self.depth) {
+            return wrong(format!("depth {}: expected 1 to {DEPTH_MAX}", self.depth));
+        }
+        if self.operation.is_stdio() && self.depth != 1 {
+            let (name, depth) = (self.operation.name(), self.depth);
+            return wrong(format!("depth {depth}: {name} has one request in flight, expected 1"));
+        }
+        if !(1..=THREADS_MAX).contains(&self.threads) {
+            return wrong(format!("{} threads: expected 1 to {THREADS_MAX}", self.threads));
+        }
+        if self.reads_percent > 100 {
+            return wrong(format!("{} % of reads: expected 0 to 100", self.reads_percent));
+        }
+        if !self.shift_bytes.is_multiple_of(512) {
+            return wrong(format!(
+                "a shift of {} bytes is not a multiple of 512",
+                self.shift_bytes
+            ));
+        }
+        if !(self.seconds > 0.0 && self.seconds <= 1e6) {
+            return wrong(format!(
+                "{} seconds: expected more than 0, up to a million",
+                self.seconds
+            ));
+        }
+        self.pattern.check()?;
+        let least = record
+            * u64::from(self.threads)
+            * if self.operation == Operation::Copy { 2 } else { 1 };
+        if self.span_bytes < least {
+            let (span, least) = (format_size(self.span_bytes), format_size(least));
+            return wrong(format!(
+                "a span of {span} is too small for {}: it needs {least}",
+                self.operation.name()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Returns the end of the used part of the target, in bytes.
+    pub fn end_bytes(&self) -> u64 {
+        self.shift_bytes.saturating_add(self.span_bytes)
+    }
+
+    /// Returns the number of records in the span.
+    pub(crate) fn records(&self) -> u64 {
+        self.span_bytes / self.record_bytes
+    }
+
+    /// Returns the bytes that the workload writes, or `None` if it is time-based.
+    pub fn written_bytes(&self) -> Option<u64> {
+        let all = self.records() * self.record_bytes;
+        match self.operation {
+            operation if !operation.writes() || operation == Operation::Trim => Some(0),
+            Operation::Copy => Some(all / 2),
+            operation if operation.is_timed() => None,
+            _ => Some(all),
+        }
+    }
+
+    /// Returns the distance of consecutive accesses of a stride read, in records.
+    pub(crate) fn stride_records(&self) -> u64 {
+        STRIDE_RECORDS
+    }
+
+    /// Returns whether every request covers whole 4 KiB blocks.
+    pub fn is_block_aligned(&self) -> bool {
+        let block = BLOCK_BYTES as u64;
+        self.record_bytes.is_multiple_of(block) && self.shift_bytes.is_multiple_of(block)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: what is typed and what is kept in files means the same, and what cannot be carried out
+    //! is refused by its number. Method: both ways, and one wrong number after the other.
+    use super::*;
+    use pumice_drive::base::ErrorKind;
+
+    #[test]
+    fn operations_are_named_alike_everywhere() {
+        for operation in Operation::ALL {
+            let name = format!("\"{}\"", operation.name());
+            assert_eq!(serde_json::to_string(&operation).unwrap(), name);
+            assert_eq!(serde_json::from_str::<Operation>(&name).unwrap(), operation);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_carried_out_is_refused() {
+        let good = Workload {
+            operation: Operation::RandomRead,
+            record_bytes: 4096,
+            depth: 1,
+            threads: 2,
+            span_bytes: 8192,
+            shift_bytes: 512,
+            pattern: Pattern::Uniform,
+            reads_percent: 100,
+            seconds: 1.0,
+            flush: Flush::Timed,
+        };
+        good.check().unwrap();
+        Workload { operation: Operation::FRead, ..good.clone() }.check().unwrap();
+        let copy = Workload { operation: Operation::Copy, ..good.clone() };
+        Workload { span_bytes: 16_384, ..copy.clone() }.check().unwrap();
+        for (bad, word) in [
+            (Workload { record_bytes: 513, ..good.clone() }, "513"),
+            (Workload { record_bytes: 0, ..good.clone() }, "512 B"),
+            (Workload { record_bytes: (16 << 20) + 512, ..good.clone() }, "16 MiB"),
+            (Workload { depth: 0, ..good.clone() }, "depth 0"),
+            (Workload { depth: 1025, ..good.clone() }, "depth 1025"),
+            (Workload { threads: 0, ..good.clone() }, "0 threads"),
+            (Workload { threads: 65, span_bytes: 1 << 30, ..good.clone() }, "65 threads"),
+            (Workload { reads_percent: 101, ..good.clone() }, "101 %"),
+            (Workload { shift_bytes: 100, ..good.clone() }, "100 bytes"),
+            (Workload { seconds: 0.0, ..good.clone() }, "0 seconds"),
+            (Workload { seconds: f64::NAN, ..good.clone() }, "NaN seconds"),
+            (Workload { span_bytes: 8191, ..good.clone() }, "too small"),
+            (Workload { pattern: Pattern::Zipf(f64::NAN), ..good.clone() }, "zipf"),
+            (Workload { operation: Operation::FRead, depth: 2, ..good.clone() }, "fread"),
+            (Workload { span_bytes: 16_383, ..copy }, "too small"),
+        ] {
+            let error = bad.check().expect_err(word);
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            assert!(error.to_string().contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn patterns_are_read_as_they_are_written() {
+        for (text, pattern, written) in [
+            ("uniform", Pattern::Uniform, "uniform"),
+            ("once", Pattern::Once, "once"),
+            ("80/20", Pattern::HotCold, "80/20"),
+            ("zipf", Pattern::Zipf(0.99), "zipf:0.99"),
+            ("zipf:1", Pattern::Zipf(1.0), "zipf:1"),
+            ("zipf:1.25", Pattern::Zipf(1.25), "zipf:1.25"),
+        ] {
+            assert_eq!(text.parse::<Pattern>().unwrap(), pattern);
+            assert_eq!(pattern.to_string(), written);
+            assert_eq!(serde_json::to_string(&pattern).unwrap(), format!("\"{written}\""));
+            assert_eq!(serde_json::from_str::<Pattern>(&format!("\"{text}\"")).unwrap(), pattern);
+        }
+        for wrong in ["", "zipf:", "zipf:0", "zipf:-1", "zipf:nan", "zipf:11", "zip", "20/80"] {
+            let error = wrong.parse::<Pattern>().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{wrong}");
+            assert!(serde_json::from_str::<Pattern>(&format!("\"{wrong}\"")).is_err(), "{wrong}");
+        }
+    }
+}
