@@ -17,8 +17,8 @@ trap 'kill $SERVER 2> /dev/null || true; wait; rm -rf "$DIRECTORY"' EXIT
 "$PUMICE" create drive --size 1T > /dev/null
 "$PUMICE" serve drive --unix socket --http 127.0.0.1:0 2> log &
 SERVER=$!
-until grep -q 'watch at' log; do sleep 0.1; done
-ADDRESS=$(sed -n 's|.*watch at http://\(.*\)/|\1|p' log)
+until grep -q 'url=http' log; do sleep 0.1; done
+ADDRESS=$(sed -n 's|.*url=http://\(.*\)/|\1|p' log)
 
 # User and system time of the server in ticks of 10 ms.
 ticks() {

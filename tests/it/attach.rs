@@ -1,6 +1,6 @@
 //! Goal: a drive is a block device of the kernel that file systems can be trusted to, from
-//! attaching to detaching and through the death of the process between; whoever would lose
-//! something is refused; nothing is left behind.
+//! attaching to detaching and through the death of the process between; whatever would lose
+//! data is refused; nothing is left.
 //! Method: FUSE and loop devices of this machine; where it gives none, the tests say so and are
 //! skipped.
 
@@ -196,7 +196,7 @@ fn lives(kind: &str, check: &[&str]) {
     assert!(File::create(mountpoint.join("new")).is_err(), "a read-only drive was written");
     attachable.detach_well(attachable.drive.path());
     let text = ["--mkfs", kind];
-    refused(&attachable.try_attach(&text), &format!("already carries {kind}"));
+    refused(&attachable.try_attach(&text), &format!("already contains {kind}"));
     attachable.assert_nothing_left();
     attachable.mount(&["--mkfs", kind, "--force"]);
     assert!(!mountpoint.join("program").exists());
@@ -283,7 +283,7 @@ fn what_was_synced_survives_the_process() {
     attachable.detach_well(&mountpoint);
     let device = attachable.attach(&[]);
     run_ok(Command::new(fsck).args(["-f", "-n"]).arg(&device));
-    // Nobody attaches it again: detaching cleans up, too.
+    // Without another attach, detaching cleans up, too.
     kill_process(attachable.process().expect("a process"), Signal::KILL).unwrap();
     wait_until("the process is gone", || {
         let finished = attachable.detach(attachable.drive.path());
@@ -312,17 +312,17 @@ fn what_is_in_use_is_not_detached() {
     let elsewhere = attachable.drive.beside("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
     mount_bind(&mountpoint, &elsewhere).unwrap();
-    refused(&attachable.detach(&device), "elsewhere: unmount that first");
+    refused(&attachable.detach(&device), "elsewhere: unmount it first");
     unmount(&elsewhere, UnmountFlags::empty()).unwrap();
     let opener = idle(Command::new("sleep").stdin(File::open(&device).unwrap()));
-    refused(&attachable.detach(attachable.drive.path()), "is open in process");
+    refused(&attachable.detach(attachable.drive.path()), "is held open by process");
     drop(opener);
     // A signal is no way around that.
     let file = File::create(mountpoint.join("open")).unwrap();
     kill_process(attachable.process().expect("a process"), Signal::TERM).unwrap();
     let log = attachable.attachments()[0].join("log");
     wait_until("the process says that it goes on", || {
-        fs::read_to_string(&log).is_ok_and(|log| log.contains("goes on"))
+        fs::read_to_string(&log).is_ok_and(|log| log.contains("still serving"))
     });
     file.sync_all().unwrap();
     drop(file);
@@ -381,7 +381,7 @@ fn what_cannot_be_attached_is_refused_and_leaves_nothing() {
     let server = attachable.drive.serve_with_control(&[]);
     refused(&attachable.try_attach(&[]), "in use");
     server.stop();
-    refused(&attachable.try_attach(&["/no/such/place"]), "cannot mount at /no/such/place");
+    refused(&attachable.try_attach(&["/no/such/place"]), "cannot mount on /no/such/place");
     // No file system: everything but the last step has been done by then.
     refused(&attachable.try_attach(&[at]), "mount failed");
     attachable.assert_nothing_left();
@@ -396,11 +396,11 @@ fn what_cannot_be_attached_is_refused_and_leaves_nothing() {
     if let Ok(child) = other.stderr(Stdio::piped()).spawn() {
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(2));
-        assert!(String::from_utf8_lossy(&output.stderr).contains("only root may"));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("needs root"));
     }
     attachable.assert_nothing_left();
     attachable.attach(&[]);
-    refused(&attachable.try_attach(&[]), "is attached already: /dev/loop");
+    refused(&attachable.try_attach(&[]), "is already attached: /dev/loop");
     attachable.detach_well(attachable.drive.path());
     attachable.drive.assert_checks();
 }

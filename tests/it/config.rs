@@ -46,7 +46,9 @@ fn a_restart_reads_the_file_again() {
 
     configuration(&drive, &socket, "read_only = true\n");
     server.hang_up();
-    wait_until("the file is refused", || server.stderr().contains("not restarted, serving on"));
+    wait_until("the file is refused", || {
+        server.stderr().contains("not restarted: the server continues")
+    });
     let place = format!("{}:3: unknown key 'read_only'", file.display());
     assert!(server.stderr().contains(&place), "{}", server.stderr());
     assert!(said().contains("the second"), "it serves on");

@@ -1,5 +1,5 @@
 //! Goal: what hosts and backup tools ask of a drive besides its bytes: which drives there are, what
-//! a range holds, what it takes, and that many of them at once disturb nobody.
+//! a range holds, what it takes, and that many of them at once disturb no client.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -157,8 +157,8 @@ fn drives_that_cannot_be_told_apart_or_found_are_refused() {
     let empty = empty.path().to_str().unwrap();
     for (args, why) in [
         (&[path, path][..], "would both be the export"),
-        (&[empty], "has no drives"),
-        (&[path, "other", "--export-name", "x"], "for a single drive"),
+        (&[empty], "contains no drives"),
+        (&[path, "other", "--export-name", "x"], "need a single drive"),
     ] {
         let refused = pumice(&[&["serve"], args, &["--run", "true"]].concat());
         assert_eq!(refused.code, Some(2), "{args:?}");

@@ -54,7 +54,7 @@ fn the_kernels_own_client_does_not_notice_restarts() {
     }
     hear(&mut guest, "good");
     guest.finish();
-    assert_eq!(server.stderr().matches("restarted with 1 clients").count(), 5);
+    assert_eq!(server.stderr().matches("restarted clients=1").count(), 5);
     server.stop();
     drive.assert_checks();
 }

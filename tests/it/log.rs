@@ -58,7 +58,7 @@ fn an_ordinary_life_is_nothing_to_look_at() {
     let above: Vec<_> =
         lines.iter().filter(|(level, _)| level != "INFO" && level != "DEBUG").collect();
     assert!(above.is_empty(), "{above:?}");
-    for (level, what) in [("INFO", "restarting "), ("INFO", "not resized"), ("DEBUG", "read ")] {
+    for (level, what) in [("INFO", "restarting"), ("INFO", "resize failed"), ("DEBUG", "read ")] {
         let is_said = lines.iter().any(|(of, said)| of == level && said.starts_with(what));
         assert!(is_said, "{level} {what}: {lines:?}");
     }
@@ -82,6 +82,54 @@ fn a_client_that_breaks_the_protocol_is_on_the_promised_level() {
     let operate = include_str!("../../docs/operate.md");
     let row = operate.lines().find(|line| line.contains("a client that breaks the protocol"));
     assert!(row.is_some_and(|row| row.starts_with("| `debug`")), "{row:?}");
+    server.stop();
+}
+
+/// Enters the transmission phase of the default export and asks for bytes beyond its end.
+fn read_beyond_the_end(server: &Server) -> UnixStream {
+    let mut client = UnixStream::connect(server.socket()).unwrap();
+    client.read_exact(&mut [0; 18]).unwrap();
+    // Flags; the option EXPORT_NAME without a name.
+    client.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
+    client.read_exact(&mut [0; 10]).unwrap();
+    let mut request = [0; 28];
+    request[..4].copy_from_slice(&0x2560_9513_u32.to_be_bytes());
+    request[16..24].copy_from_slice(&(1_u64 << 40).to_be_bytes());
+    request[24..].copy_from_slice(&4096_u32.to_be_bytes());
+    client.write_all(&request).unwrap();
+    client
+}
+
+#[test]
+fn events_carry_fields() {
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let server = serve(&drive);
+    let mut client = read_beyond_the_end(&server);
+    let event = |message: &str| {
+        let lines = server.stderr();
+        let mut lines = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.find(|line| line["message"] == message)
+    };
+    wait_until("the request is refused", || event("request refused").is_some());
+    let refused = event("request refused").unwrap();
+    assert_eq!(refused["export"], "drive", "{refused}");
+    assert_eq!(refused["command"], 0, "{refused}");
+    assert_eq!((&refused["offset"], &refused["length"]), (&(1_u64 << 40).into(), &4096.into()));
+    let process = format!("unix:pid={}", std::process::id());
+    assert_eq!(refused["client"], process.as_str(), "{refused}");
+    assert!(refused["reason"].as_str().is_some_and(|reason| reason.contains("end of the export")));
+    let serving = event("serving a drive").unwrap();
+    assert_eq!(serving["drive"].as_str(), drive.path().to_str());
+    assert!(serving["uris"].as_str().is_some_and(|uris| uris.starts_with("nbd+unix:///?socket=")));
+    // An unread reply would make the end of the stream an error.
+    client.read_exact(&mut [0; 16]).unwrap();
+    drop(client);
+    wait_until("the client is gone", || {
+        event("client closed its connection without DISC").is_some()
+    });
     server.stop();
 }
 

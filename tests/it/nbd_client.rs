@@ -290,6 +290,6 @@ fn a_server_that_is_killed_fails_what_waits_for_it() {
         server.kill();
         let error = waiting.await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Medium, "{error:?}");
-        assert!(error.to_string().contains("no connection with"), "{error}");
+        assert!(error.to_string().contains("no connection to"), "{error}");
     });
 }

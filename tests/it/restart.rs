@@ -39,10 +39,10 @@ fn fio_verifies_what_it_wrote_through_restarts() {
         .args(["--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0", "--do_verify=1"])
         .arg(format!("--uri={}", server.uri()));
     restart_until_the_end(&server, Talker::start(&mut job));
-    assert!(server.stderr().contains("restarted with 1 clients"), "{}", server.stderr());
+    assert!(server.stderr().contains("restarted clients=1"), "{}", server.stderr());
     let socket = server.socket().to_owned();
     server.stop();
-    assert!(!socket.exists(), "the last of the servers leaves the socket behind");
+    assert!(!socket.exists(), "the last of the servers does not remove the socket");
     drive.assert_checks();
 }
 
@@ -123,7 +123,7 @@ fn the_port_stays_the_same() {
     }
     let drive = Drive::create("64M", &[]);
     let server = drive.serve_with(&["--listen", "127.0.0.1:0"]);
-    let uri_of = |line: &str| line.split(" and ").nth(1).map(str::to_owned);
+    let uri_of = |line: &str| line.split_once(" nbd://").map(|(_, uri)| format!("nbd://{uri}"));
     let uris = || server.stderr().lines().filter_map(uri_of).collect::<Vec<_>>();
     let files = format!("/proc/{}/fd", server.id());
     let descriptors = || fs::read_dir(&files).expect("a process").count();

@@ -59,7 +59,7 @@ fn a_signal_ends_the_command_and_leaves_no_socket() {
     assert_eq!(line, "ready\n");
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
-    assert!(!socket.exists(), "the socket was left behind");
+    assert!(!socket.exists(), "the socket was not removed");
     drive.assert_checks();
 }
 
@@ -77,18 +77,18 @@ fn the_control_socket_goes_with_its_server_and_a_dead_ones_is_replaced() {
     let server = drive.serve();
     wait_until("the control socket answers", answers);
     server.stop();
-    assert_eq!(drive.control_sockets().len(), 0, "left behind by an orderly end");
+    assert_eq!(drive.control_sockets().len(), 0, "not removed by an orderly end");
     let server = drive.serve();
     wait_until("the control socket answers", answers);
     server.kill();
     // The kernel may still be ending the operations of the dead.
     wait_until("the dead server's socket does not answer", || !answers());
-    assert_eq!(drive.control_sockets().len(), 1, "nobody removes it");
+    assert_eq!(drive.control_sockets().len(), 1, "no process removes it");
     let server = drive.serve();
     wait_until("the next server answers", answers);
     assert_eq!(counter(&drive.info(), "size_bytes"), 64 << 20);
     server.stop();
-    assert_eq!(drive.control_sockets().len(), 0, "left behind after a replacement");
+    assert_eq!(drive.control_sockets().len(), 0, "not removed after a replacement");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn two_read_only_servers_leave_each_other_s_control_socket_alone() {
     let sockets = drive.control_sockets();
     assert!(UnixStream::connect(&sockets[0]).is_ok(), "the second server took it away");
     first.stop();
-    assert_eq!(drive.control_sockets().len(), 0, "left behind by an orderly end");
+    assert_eq!(drive.control_sockets().len(), 0, "not removed by an orderly end");
 }
 
 /// Runs what the README shows, except for its load, with a server that is slow to start: nothing
@@ -145,9 +145,9 @@ fn tcp_and_threads_serve_as_well() {
     );
     let io = format!("echo \"$uri\"; {io}");
     let ways = [
-        (&["--listen", "127.0.0.1:0"][..], "nbd://127.0.0.1:", " I/O"),
-        (&["--io", "threads"], "nbd+unix:///", "threads I/O"),
-        (&["--io", "uring"], "nbd+unix:///", "io_uring I/O"),
+        (&["--listen", "127.0.0.1:0"][..], "nbd://127.0.0.1:", "io="),
+        (&["--io", "threads"], "nbd+unix:///", "io=\"threads\""),
+        (&["--io", "uring"], "nbd+unix:///", "io=\"io_uring\""),
     ];
     for (extra, uri, log) in ways {
         let mut args = vec!["serve", drive.path().to_str().expect("a plain path"), "--run", &io];

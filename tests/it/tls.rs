@@ -43,7 +43,7 @@ impl Authority {
     }
 
     /// A directory with a certificate of this authority for `role` (server or client), made by
-    /// `change`; whoever it is for trusts `trusted`.
+    /// `change`; its owner trusts `trusted`.
     fn issue(
         &self,
         name: &str,
@@ -133,7 +133,7 @@ fn clients_with_a_certificate_come_in_and_others_do_not() {
     assert_eq!(list_over_tls(&server, &known).unwrap(), SERVER);
     let plain = info(server.uri());
     assert_ne!(plain.code, Some(0), "in the clear");
-    // Nobody was disturbed.
+    // No other client was disturbed.
     assert_eq!(info(uri(&server, &known)).stdout.trim(), "67108864");
     server.stop();
     drive.assert_checks();
@@ -236,7 +236,7 @@ fn before_tls_a_server_that_requires_it_tells_nothing() {
     server.stop();
 }
 
-/// Guards against the flaw of CVE-2021-3716: a request put behind STARTTLS by somebody between is
+/// Guards against the flaw of CVE-2021-3716: a request that an attacker adds after STARTTLS is
 /// answered as if it had come encrypted.
 #[test]
 fn words_behind_starttls_end_the_connection() {
@@ -263,7 +263,7 @@ impl Authority {
 }
 
 /// Guards against the other half of CVE-2021-3716: what was agreed on in the clear, by whomever,
-/// still counts behind it.
+/// still counts after it.
 #[test]
 fn what_was_agreed_on_in_the_clear_is_forgotten() {
     if stand_in().is_some() {
@@ -323,15 +323,17 @@ fn flags_that_would_let_anybody_in_are_refused() {
     let drive = Drive::create("64M", &[]);
     let path = drive.path().to_str().unwrap();
     for (args, why) in [
-        (&["--listen", "0.0.0.0:0"][..], "say --insecure"),
+        (&["--listen", "0.0.0.0:0"][..], "or --insecure"),
         (
             &["--listen", "0.0.0.0:0", "--tls", "allow", "--tls-certificates", certificates],
-            "say --insecure",
+            "or --insecure",
         ),
         (&["--tls", "require"], "--tls-certificates DIR"),
-        (&["--tls", "off", "--tls-certificates", certificates], "takes no --tls-certificates"),
+        (
+            &["--tls", "off", "--tls-certificates", certificates],
+            "--tls off conflicts with --tls-certificates",
+        ),
         (&["--tls-verify-peer"], "--tls-certificates"),
-        (&["--tls-psk", "keys"], "pre-shared keys"),
         (&["--tls-certificates", empty.to_str().unwrap()], "server-cert.pem"),
         (&["--unix-mode", "0660"], "--unix"),
     ] {
@@ -380,6 +382,6 @@ fn a_restart_closes_encrypted_connections_and_no_others() {
     server.restart();
     assert_eq!(clients.next_line(), "closed");
     clients.finish();
-    assert!(server.stderr().contains("restarted with 1 clients"), "{}", server.stderr());
+    assert!(server.stderr().contains("restarted clients=1"), "{}", server.stderr());
     server.stop();
 }

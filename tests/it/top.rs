@@ -34,7 +34,7 @@ fn it_draws_and_ends() {
     server.stop();
 }
 
-/// A terminal that is closed must not leave a process behind that reads its end for ever.
+/// A terminal that is closed must not leave a process that reads its end forever.
 #[test]
 fn it_ends_with_its_terminal() {
     let Some(python) = tool("python3") else { return };
@@ -83,7 +83,7 @@ fn a_sample_is_printed_without_a_terminal() {
     server.stop();
     let refused = run(&mut args(&["--once"]), COMMAND_LIMIT);
     assert_eq!(refused.code, Some(2));
-    assert!(refused.stderr.contains("nobody serves"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("is not served"), "{}", refused.stderr);
 }
 
 /// The server's own HTTP, on loopback and as other machines meet it; and HTTP that is not ours.
@@ -110,9 +110,9 @@ fn a_server_is_watched_over_http() {
 
     for (args, words) in [
         (&["https://127.0.0.1:1"][..], "tunnel to the server"),
-        (&["http://127.0.0.1:1"], "nobody answers at http://127.0.0.1:1: start `pumice serve"),
-        (&[&format!("http://{address}/deeper")], "is no `pumice serve --http`"),
-        (&["gone", "--token-file", "x"], "--token-file is for servers at a URL"),
+        (&["http://127.0.0.1:1"], "no answer from http://127.0.0.1:1: start `pumice serve"),
+        (&[&format!("http://{address}/deeper")], "is not a `pumice serve --http`"),
+        (&["gone", "--token-file", "x"], "--token-file needs a server URL"),
     ] {
         let refused = top(&[args, &["--once"]].concat());
         assert_eq!(refused.code, Some(2), "{args:?}: {}", refused.stdout);
@@ -122,7 +122,7 @@ fn a_server_is_watched_over_http() {
     server.stop();
     let refused = top(&[&url, "--once"]);
     assert_eq!(refused.code, Some(2));
-    assert!(refused.stderr.contains("nobody answers"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("no answer from"), "{}", refused.stderr);
 }
 
 #[cfg(feature = "http")]
@@ -140,7 +140,7 @@ fn a_server_s_token_is_asked_for_and_given() {
     let mut port = None;
     crate::harness::wait_until("the server says where it is", || {
         let said = server.stderr();
-        let rest = said.split_once("watch at http://0.0.0.0:").map(|(_, rest)| rest);
+        let rest = said.split_once("url=http://0.0.0.0:").map(|(_, rest)| rest);
         port = rest.and_then(|rest| Some(rest.split_once('/')?.0.to_owned()));
         port.is_some()
     });
@@ -149,10 +149,10 @@ fn a_server_s_token_is_asked_for_and_given() {
         |args: &[&str]| pumice(&[&["top", "--interval", "0.1", "--once", &url], args].concat());
     let refused = top(&[]);
     assert_eq!(refused.code, Some(2));
-    assert!(refused.stderr.contains("wants its token: give the file"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("requires a token: use --token-file"), "{}", refused.stderr);
     let refused = top(&["--token-file", &wrong]);
     assert_eq!(refused.code, Some(2));
-    assert!(refused.stderr.contains("has another token"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("refuses the token"), "{}", refused.stderr);
     let shown = top(&["--token-file", &right]);
     assert_eq!(shown.code, Some(0), "{}", shown.stderr);
     assert!(shown.stdout.contains("healthy"), "{}", shown.stdout);

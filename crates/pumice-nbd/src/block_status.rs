@@ -1,4 +1,4 @@
-//! A block status: what the contexts that were agreed on say of a range.
+//! Replies to BLOCK_STATUS: the status of a range in each metadata context that was negotiated.
 
 use super::chunks::Descriptor;
 use super::contexts::{Context, STATE_HOLE, STATE_ZERO, STORED_WHOLE};
@@ -8,14 +8,14 @@ use crate::Disk;
 use crate::disk::{Content, Extent};
 use pumice_drive::base::Result;
 
-/// Extents in one answer of one context: a reply of at most 32 KiB. Clients ask on from where it
-/// ends.
+/// Extents per context in one reply, so that a reply has at most 32 KiB. Clients continue from the
+/// end of the last extent.
 const EXTENTS_MAX: usize = 2048;
 
-/// Extents of the disk looked at for one request: a few milliseconds.
+/// Extents of the disk examined for one request: a few milliseconds.
 const VISITS_MAX: usize = 1 << 16;
 
-/// What one context says, extent after extent.
+/// The extents that one context reports.
 struct Answer {
     context: Context,
     descriptors: Vec<Descriptor>,
@@ -23,13 +23,13 @@ struct Answer {
 }
 
 impl Answer {
-    /// Takes the next extent; false if there is no room for it, or for any after it.
+    /// Adds the next extent. Returns false if there is no room for it, nor for any extent after it.
     fn take(&mut self, extent: Extent) -> bool {
         let status = match (self.context, extent.content) {
             (Context::Allocation, Content::Hole) => STATE_HOLE | STATE_ZERO,
             (Context::Allocation, Content::Zeroes) => STATE_ZERO,
             (Context::Allocation, Content::Data) => 0,
-            // To the nearest; a frame is so short that nothing overflows.
+            // Rounded to the nearest; a frame is too short to overflow.
             (Context::Stored, _) => {
                 (extent.stored_bytes * STORED_WHOLE + extent.bytes / 2) / extent.bytes
             }
@@ -38,7 +38,7 @@ impl Answer {
         match self.descriptors.last_mut() {
             Some((bytes, last)) if *last == status => *bytes += extent.bytes,
             _ if is_full => {
-                // What comes later must not be joined to what is here.
+                // Later extents must not be joined to the last one.
                 self.descriptors_max = 0;
                 return false;
             }
@@ -52,7 +52,7 @@ impl Answer {
     }
 }
 
-/// Answers a block status of at least one byte.
+/// Replies to a BLOCK_STATUS of at least one byte.
 pub(super) async fn block_status<D: Disk>(session: &Session<D>, command: Command, is_one: bool) {
     let descriptors_max = if is_one { 1 } else { EXTENTS_MAX };
     let new = |context| Answer { context, descriptors: Vec::new(), descriptors_max };
@@ -68,7 +68,7 @@ pub(super) async fn block_status<D: Disk>(session: &Session<D>, command: Command
         let id = answer.context.id();
         session.replies.append_with(|out| to.append_status(out, id, &answer.descriptors, is_last));
     }
-    session.count(&command, &result);
+    session.log_failure(&command, &result);
 }
 
 async fn ask<D: Disk>(disk: &D, command: &Command, answers: &mut [Answer]) -> Result<()> {

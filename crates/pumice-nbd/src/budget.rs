@@ -1,28 +1,33 @@
-//! The memory that payloads may take: one budget for a server, a share of it for each connection.
+//! The memory for payloads: one budget for a server, a share of it for each connection.
 //!
-//! Buffers are powers of two, kept for reuse, and counted whether in use or kept, so that the
-//! budget bounds memory and not only use. Running out means waiting, never failing. Two rules keep
-//! one connection from stopping the others, whatever its client does:
+//! Buffers are powers of two, kept for reuse, and counted whether they are in use or kept, so that
+//! the budget bounds memory and not only use. A connection that finds the budget spent waits; it
+//! never fails. Two rules keep one connection from blocking the others, whatever its client does:
 //!
 //! * a connection may hold at most half of the budget;
 //! * when the budget is spent, a connection that holds no *extra* buffer gets one, of up to
-//!   [`EXTRA_BYTES_MAX`]. Every request can be carried out with that one, and it comes back without
-//!   anything from another connection: there is no deadlock.
+//!   [`EXTRA_BYTES_MAX`]. Every request can be carried out with that buffer, and its release
+//!   depends on no other connection: there is no deadlock.
 //!
-//! So payloads take at most the budget plus one extra buffer for each connection.
+//! Payloads therefore take at most the budget plus one extra buffer for each connection.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a class is below CLASSES: no payload is longer than 32 MiB"
+)]
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use pumice_drive::base::wait::WaitQueue;
 
-/// Room in front of the data for a reply's header, so that both leave in one send.
+/// Room before the data for the header of a reply, so that both are sent at once.
 pub(super) use super::chunks::HEAD_BYTES;
 
 /// Largest extra buffer: one piece of a streamed request.
 pub(super) const EXTRA_BYTES_MAX: usize = super::PIECE_BYTES;
 
-/// Smallest buffer; most requests of a file system are this long.
+/// Smallest buffer, in bytes; most requests of a file system have this length.
 const BUFFER_BYTES_MIN: usize = 4096;
 
 /// Powers of two from [`BUFFER_BYTES_MIN`] to the longest payload, 32 MiB.
@@ -32,13 +37,13 @@ const CLASSES: usize = 14;
 #[derive(Debug)]
 pub(super) struct Budget {
     limit_bytes: usize,
-    /// Bytes in use or kept, extra buffers apart.
+    /// Bytes in use or kept, without extra buffers.
     allocated_bytes: Cell<usize>,
     kept: RefCell<[Vec<Vec<u8>>; CLASSES]>,
     returned: WaitQueue,
 }
 
-/// What one connection holds of the budget.
+/// The part of the budget that one connection holds.
 #[derive(Debug)]
 pub(super) struct Share {
     budget: Rc<Budget>,
@@ -46,12 +51,12 @@ pub(super) struct Share {
     has_extra: Cell<bool>,
 }
 
-/// A buffer with room for a reply's header and for at least the data it was asked for.
+/// A buffer with room for the header of a reply and for at least the requested length of data.
 ///
 /// Returns to the budget when dropped.
 #[derive(Debug)]
 pub(super) struct Payload {
-    /// [`HEAD_BYTES`], then the data. Whoever moves it out for an operation puts it back.
+    /// [`HEAD_BYTES`], then the data. An operation that takes the buffer out must put it back.
     pub(super) buffer: Vec<u8>,
     class: usize,
     is_extra: bool,
@@ -59,7 +64,7 @@ pub(super) struct Payload {
 }
 
 impl Budget {
-    /// A budget of `limit_bytes`.
+    /// Returns a budget of `limit_bytes`.
     pub(super) fn new(limit_bytes: usize) -> Rc<Self> {
         Rc::new(Self {
             limit_bytes,
@@ -69,8 +74,8 @@ impl Budget {
         })
     }
 
-    /// A buffer of `class` that is kept, or a new one if the limit allows it after letting go of
-    /// kept ones of other classes.
+    /// Returns a kept buffer of `class`, or a new one if the limit allows it once kept buffers of
+    /// other classes are freed.
     fn take(&self, class: usize) -> Option<Vec<u8>> {
         let mut kept = self.kept.borrow_mut();
         if let Some(buffer) = kept[class].pop() {
@@ -93,12 +98,12 @@ impl Budget {
 }
 
 impl Share {
-    /// The share of a new connection.
+    /// Returns the share of a new connection.
     pub(super) fn new(budget: Rc<Budget>) -> Rc<Self> {
         Rc::new(Self { budget, held_bytes: Cell::new(0), has_extra: Cell::new(false) })
     }
 
-    /// A buffer for `length` bytes of data, at most [`EXTRA_BYTES_MAX`]; waits for one.
+    /// Waits for a buffer for `length` bytes of data, at most [`EXTRA_BYTES_MAX`].
     pub(super) async fn acquire(self: &Rc<Self>, length: usize) -> Payload {
         debug_assert!(length <= EXTRA_BYTES_MAX);
         if let Some(payload) = self.acquire_now(length) {
@@ -108,7 +113,7 @@ impl Share {
         self.budget.returned.wait_for(|| self.acquire_now(length).or_else(extra)).await
     }
 
-    /// A buffer for `length` bytes of data, at most 32 MiB, if the budget has one now.
+    /// Returns a buffer for `length` bytes of data, at most 32 MiB, if the budget has one now.
     pub(super) fn acquire_now(self: &Rc<Self>, length: usize) -> Option<Payload> {
         let class = class_for(length);
         let held_bytes = self.held_bytes.get() + class_bytes(class);
@@ -134,7 +139,7 @@ impl Drop for Payload {
             self.share.has_extra.set(false);
         } else {
             self.share.held_bytes.update(|held| held - bytes);
-            // An operation that was abandoned has taken the buffer with it.
+            // An abandoned operation has taken the buffer with it.
             if self.buffer.is_empty() {
                 budget.allocated_bytes.update(|allocated| allocated - bytes);
             } else {

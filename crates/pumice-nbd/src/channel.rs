@@ -1,7 +1,8 @@
-//! A connection's bytes, both ways: as they are, or encrypted from some moment on.
+//! The bytes of a connection in both directions, in the clear or encrypted.
 //!
-//! A channel begins in the clear and may become encrypted once, by [`Channel::encrypt`]; there is
-//! no way back. One receive and one send may be under way at a time. Knows no message.
+//! A channel starts in the clear and can become encrypted once, by [`Channel::encrypt`]; it never
+//! returns to clear text. One receive and one send may be in flight at a time. Does not interpret
+//! messages.
 
 use std::cell::OnceCell;
 use std::io;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use super::tls::{Identity, Tls};
 use pumice_drive::runtime::{Runtime, shutdown_socket};
 
-/// A socket, and what its bytes go through.
+/// A socket, with or without TLS.
 pub(super) struct Channel {
     runtime: Runtime,
     socket: Arc<OwnedFd>,
@@ -21,13 +22,13 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// A channel in the clear.
+    /// Returns a channel in the clear.
     pub(super) fn new(runtime: Runtime, socket: Arc<OwnedFd>) -> Rc<Self> {
         Rc::new(Self { runtime, socket, tls: OnceCell::new() })
     }
 
-    /// Receives at least one byte into `buffer[range]`, or 0 at the end of the stream; gives the
-    /// buffer back.
+    /// Receives at least one byte into `buffer[range]`, or 0 at the end of the stream; returns the
+    /// buffer.
     pub(super) async fn receive(
         &self,
         buffer: Vec<u8>,
@@ -39,7 +40,7 @@ impl Channel {
         }
     }
 
-    /// Sends bytes from the start of `buffer[range]` on; gives the buffer back, and how many.
+    /// Sends a prefix of `buffer[range]`; returns the buffer, and the length of the prefix.
     pub(super) async fn send(
         &self,
         buffer: Vec<u8>,
@@ -51,28 +52,28 @@ impl Channel {
         }
     }
 
-    /// Shakes hands as a TLS server; every later byte is encrypted.
+    /// Performs a TLS handshake as the server; every later byte is encrypted.
     ///
     /// # Errors
-    /// The stream ended, or the client is not one that `identity` accepts. Nothing can be said on
-    /// the channel any more.
+    /// The stream ended, or `identity` does not accept the client. The channel cannot be used
+    /// afterwards.
     pub(super) async fn encrypt(&self, identity: &Identity) -> io::Result<()> {
         let tls = Tls::accept(identity, &self.runtime, &self.socket).await?;
         assert!(self.tls.set(tls).is_ok(), "a channel is encrypted once");
         Ok(())
     }
 
-    /// Whether it is.
+    /// Whether the channel is encrypted.
     pub(super) fn is_encrypted(&self) -> bool {
         self.tls.get().is_some()
     }
 
-    /// The socket.
+    /// Returns the socket.
     pub(super) fn socket(&self) -> &Arc<OwnedFd> {
         &self.socket
     }
 
-    /// Ends all traffic, politely if the channel is encrypted.
+    /// Ends all traffic; announces it if the channel is encrypted.
     pub(super) async fn close(&self) {
         if let Some(tls) = self.tls.get() {
             tls.close(&self.runtime, &self.socket).await;
@@ -80,7 +81,8 @@ impl Channel {
         self.cut();
     }
 
-    /// Ends all traffic at once: what waits to receive or send gets an error or the end.
+    /// Ends all traffic at once: pending receives and sends return an error or the end of the
+    /// stream.
     pub(super) fn cut(&self) {
         shutdown_socket(&self.socket);
     }

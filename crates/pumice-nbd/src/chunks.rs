@@ -1,7 +1,7 @@
-//! Replies as bytes, in the three forms that a handshake can agree on.
+//! Encodes replies, in the three forms that a handshake can negotiate.
 //!
-//! Everything is big-endian. No I/O here, and no policy: how a reply is cut into chunks is decided
-//! by `execute`.
+//! Everything is big-endian. Does no I/O and sets no policy: `read_reply` and `block_status` decide
+//! how a reply is cut into chunks.
 //!
 //! Source: NetworkBlockDevice/nbd, doc/proto.md, "Structured reply chunk message"; its branch
 //! extension-ext-header, "Extended reply chunk message".
@@ -18,6 +18,15 @@
 //!             ERROR         error u32 | length u16 | message
 //!             ERROR_OFFSET  error u32 | length u16 | message | offset u64
 //! ```
+
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "messages, extents and data of a reply are limited far below 4 GiB"
+)]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a head is as long as the longest header with an offset"
+)]
 
 use serde::{Deserialize, Serialize};
 
@@ -40,10 +49,10 @@ mod kind {
     pub(super) const ERROR_OFFSET: u16 = (1 << 15) + 2;
 }
 
-/// Longest message in an error chunk, in bytes: what the protocol allows any string.
+/// Longest message in an error chunk, in bytes: the limit of the protocol for any string.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
-/// What stands before a payload of data at most: an extended header and the data's offset.
+/// Longest header before a payload of data: an extended header and the offset of the data.
 pub(super) const HEAD_BYTES: usize = 40;
 
 /// The form of requests and replies.
@@ -59,7 +68,7 @@ pub(super) enum Headers {
 }
 
 impl Headers {
-    /// Length of a request's header, in bytes.
+    /// Returns the length of a request header, in bytes.
     pub(super) fn request_bytes(self) -> usize {
         match self {
             Self::Simple | Self::Structured => wire::REQUEST_BYTES,
@@ -67,26 +76,26 @@ impl Headers {
         }
     }
 
-    /// Whether a reply may come in chunks: what metadata contexts and fragments of reads need.
+    /// Whether a reply may come in chunks, which metadata contexts and partial reads need.
     pub(super) fn have_chunks(self) -> bool {
         self != Self::Simple
     }
 }
 
-/// One extent of a block status: its length in bytes and what the context says of it.
+/// One extent of a block status: its length in bytes, and its status in the context.
 pub(super) type Descriptor = (u64, u64);
 
-/// The request that is answered, as far as its reply repeats it.
+/// The fields of a request that its reply repeats.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReplyTo {
     pub(super) headers: Headers,
     pub(super) cookie: u64,
-    /// The request's offset.
+    /// Offset of the request.
     pub(super) offset: u64,
 }
 
 impl ReplyTo {
-    /// Appends the answer to a request that succeeded, without data.
+    /// Appends the reply to a request that succeeded, without data.
     pub(super) fn append_done(self, out: &mut Vec<u8>) {
         match self.headers {
             Headers::Simple => {
@@ -96,9 +105,9 @@ impl ReplyTo {
         }
     }
 
-    /// Appends the answer to a request that failed; with `at`, at that byte of the export. The
-    /// message is for a person, and cut off where the protocol's limit is. A simple reply has
-    /// neither.
+    /// Appends the reply to a request that failed; `at` is the byte of the export that failed, if
+    /// known. The message is for a person, and is cut off at the limit of the protocol. A simple
+    /// reply carries neither.
     pub(super) fn append_error(
         self,
         out: &mut Vec<u8>,
@@ -121,14 +130,14 @@ impl ReplyTo {
         self.append_chunk(out, kind, true, &[&error, &length, message.as_bytes(), place]);
     }
 
-    /// Appends the part of a read's answer that says: these bytes are zeroes. Not for simple
-    /// replies.
+    /// Appends the chunk of a read that reports zeroes. Not for simple replies.
     pub(super) fn append_hole(self, out: &mut Vec<u8>, offset: u64, length: u32, is_last: bool) {
         let parts: [&[u8]; 2] = [&offset.to_be_bytes(), &length.to_be_bytes()];
         self.append_chunk(out, kind::OFFSET_HOLE, is_last, &parts);
     }
 
-    /// Appends what one context says, from the request's offset on. Not for simple replies.
+    /// Appends the chunk of one context; the extents start at the offset of the request. Not for
+    /// simple replies.
     pub(super) fn append_status(
         self,
         out: &mut Vec<u8>,
@@ -155,8 +164,9 @@ impl ReplyTo {
         self.append_chunk(out, kind::BLOCK_STATUS, is_last, &[&context, &bytes]);
     }
 
-    /// Writes what stands before `length` bytes of data that were read at `offset` to the end of
-    /// `head`; gives where it begins. A simple reply has all data of its request behind one head.
+    /// Writes the header of `length` bytes of data that were read at `offset` to the end of `head`;
+    /// returns the start of the header. In a simple reply all data of the request follows one
+    /// header.
     pub(super) fn write_data_head(
         self,
         head: &mut [u8; HEAD_BYTES],
@@ -211,7 +221,7 @@ impl ReplyTo {
     }
 }
 
-/// Magic, flags and type.
+/// Returns magic, flags and type.
 fn first_word(magic: u32, kind: u16, is_last: bool) -> [u8; 8] {
     let flags = if is_last { FLAG_DONE } else { 0 };
     (u64::from(magic) << 32 | u64::from(flags) << 16 | u64::from(kind)).to_be_bytes()

@@ -1,12 +1,14 @@
-//! The life of one connection, in one task: handshake, transmission, draining, end.
+//! One connection, in one task: handshake, transmission, draining, end.
 //!
-//! The task polls three things, in this order: the reader, the slots that can go on, the sender.
-//! Replies appear only in the first two, so the sender needs no waking, and everything one turn of
-//! the task produced leaves in one send. At depth 1 a request is therefore one receive, one turn of
-//! one task, one send.
+//! The task polls in this order: the receiver of requests, the slots that can continue, the sender.
+//! Only the first two produce replies, so the sender needs no wake-up, and everything that one turn
+//! of the task produced leaves in one send. At depth 1 a request therefore costs one receive, one
+//! turn of one task, and one send.
 //!
-//! A future of the disk is never dropped half-way: however a connection ends, its requests run to
-//! their end, and only their replies are lost.
+//! A future of the disk is never dropped before it completes: however a connection ends, its
+//! requests complete, and only their replies are lost.
+
+#![expect(clippy::indexing_slicing, reason = "the handshake returns the position of an export")]
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -20,13 +22,13 @@ use super::export::{Export, Offer};
 use super::handover::Parked;
 use super::handshake::{self, Outcome, Security, Terms};
 use super::incoming::Incoming;
-use super::reader::{End, read_requests};
+use super::receive::{End, read_requests};
 use super::replies::Replies;
 use super::session::{Link, Session, Shared, Stage};
 use super::slots::Slots;
 use crate::Disk;
 
-/// Serves one client until it is gone, or parked.
+/// Serves one client until it disconnects or is parked.
 pub(super) async fn serve<D: Disk + 'static>(
     shared: Rc<Shared<D>>,
     link: Rc<Link>,
@@ -41,18 +43,22 @@ pub(super) async fn serve<D: Disk + 'static>(
             link.is_haggling.set(false);
             shared.changed.wake_all();
             let export = shared.exports[index].clone();
-            let session = Session::new(shared.clone(), export, dialect, replies);
+            let client = link.client.clone();
+            tracing::debug!(export = %export.name, %client, "client connected");
+            let session = Session::new(shared.clone(), export, client, dialect, replies);
             parked = transmit(&Rc::new(session), incoming, &link).await;
         }
-        Some(Ok(Outcome::Violation(what))) => tracing::debug!("handshake refused: {what}"),
+        Some(Ok(Outcome::Violation(reason))) => {
+            tracing::debug!(client = %link.client, reason, "handshake refused");
+        }
         Some(Ok(Outcome::Aborted | Outcome::StartTls)) => {}
-        Some(Err(error)) => tracing::debug!("handshake broken off: {error}"),
-        None => tracing::debug!("handshake refused: it took too long"),
+        Some(Err(error)) => tracing::debug!(client = %link.client, %error, "handshake failed"),
+        None => tracing::debug!(client = %link.client, reason = "time limit", "handshake refused"),
     }
     end(&shared, &link, parked).await
 }
 
-/// Goes on with a client that was parked, here or by another server.
+/// Continues a client that was parked, by this server or another one.
 pub(super) async fn resume<D: Disk + 'static>(
     shared: Rc<Shared<D>>,
     export: Rc<Export<D>>,
@@ -61,7 +67,8 @@ pub(super) async fn resume<D: Disk + 'static>(
 ) -> Option<Parked> {
     let incoming = Incoming::with_unread(link.channel.clone(), &parked.unread);
     let replies = Replies::new(link.channel.clone());
-    let session = Rc::new(Session::new(shared.clone(), export, parked.dialect, replies));
+    let (client, dialect) = (link.client.clone(), parked.dialect);
+    let session = Rc::new(Session::new(shared.clone(), export, client, dialect, replies));
     let parked = transmit(&session, incoming, &link).await;
     end(&shared, &link, parked).await
 }
@@ -71,13 +78,14 @@ async fn end<D>(shared: &Shared<D>, link: &Link, parked: Option<Parked>) -> Opti
     if parked.is_some() {
         return parked;
     }
-    // A client that does not listen is not waited for.
+    // The server does not wait for a client that does not read.
     let _ = shared.runtime.timeout(shared.options.grace_ns, link.channel.close()).await;
     link.channel.cut();
     None
 }
 
-/// From the greeting to the transmission, through TLS if it is asked for.
+/// Performs the handshake, from the greeting to the transmission phase, with TLS if the client asks
+/// for it.
 async fn shake_hands<D: Disk>(
     shared: &Shared<D>,
     link: &Link,
@@ -107,7 +115,7 @@ async fn shake_hands<D: Disk>(
             return Ok(outcome);
         }
         if let Err(error) = link.channel.encrypt(identity).await {
-            tracing::info!("a client was refused: {error}");
+            tracing::info!(client = %link.client, %error, "TLS handshake failed");
             return Err(error);
         }
         security = Security::Encrypted;
@@ -138,20 +146,21 @@ async fn transmit<D: Disk + 'static>(
         })
         .await
     };
-    log_end(&end);
+    log_end(session, &end);
     let mut drained = |context: &mut Context<'_>| match poll_rest(context) {
         true => Poll::Ready(()),
         false => Poll::Pending,
     };
     let Shared { runtime, options, .. } = &*session.shared;
     if matches!(end, End::Parked) {
-        // The server sees to clients that are late.
+        // The server closes the connections of clients that are late.
         poll_fn(&mut drained).await;
     } else if runtime.timeout(options.grace_ns, poll_fn(&mut drained)).await.is_none() {
         session.replies.fail();
         poll_fn(&mut drained).await;
     }
-    // What is encrypted cannot go on elsewhere, because its keys do not leave this process.
+    // An encrypted connection cannot continue in another process, because its keys stay in this
+    // one.
     let may_park = matches!(end, End::Parked) && !session.replies.has_failed();
     (may_park && !link.channel.is_encrypted()).then(|| Parked {
         socket: link.channel.socket().clone(),
@@ -161,8 +170,8 @@ async fn transmit<D: Disk + 'static>(
     })
 }
 
-/// Whether nothing is under way; tells the server, which waits for that when it shuts down, and
-/// whom this waits for.
+/// Returns whether nothing is in flight. Reports it to the server, which waits for it during
+/// shutdown, and records whether the connection waits for its client.
 fn note_quiet<D: Disk>(session: &Session<D>, slots: &Slots<Job>, link: &Link) -> bool {
     let waits_to_receive = session.is_accepting.get() && slots.count() == 0;
     link.waits_for_client.set(waits_to_receive || !session.replies.is_empty());
@@ -175,13 +184,18 @@ fn note_quiet<D: Disk>(session: &Session<D>, slots: &Slots<Job>, link: &Link) ->
     is_quiet
 }
 
-fn log_end(end: &End) {
+fn log_end<D>(session: &Session<D>, end: &End) {
+    let (export, client) = (&session.export.name, &session.client);
     match end {
-        End::Disconnect | End::Parked => {}
+        End::Disconnect | End::Parked => tracing::debug!(%export, %client, "client disconnected"),
         End::Stream(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            tracing::debug!("the client left without saying so");
+            tracing::debug!(%export, %client, "client closed its connection without DISC");
         }
-        End::Stream(error) => tracing::debug!("cannot receive requests: {error}"),
-        End::Violation(what) => tracing::debug!("connection closed: {what}"),
+        End::Stream(error) => {
+            tracing::debug!(%export, %client, %error, "cannot receive requests");
+        }
+        End::Violation(reason) => {
+            tracing::debug!(%export, %client, reason, "connection closed: protocol violation");
+        }
     }
 }

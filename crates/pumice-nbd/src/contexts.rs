@@ -1,18 +1,21 @@
-//! Metadata contexts: what a client may ask of a range besides its bytes.
+//! Metadata contexts: what a client can query about a range besides its bytes.
 //!
 //! | context | status of an extent |
 //! |---|---|
 //! | `base:allocation` | bit 0: not mapped; bit 1: reads as zeroes |
 //! | `x-pumice:stored` | what the extent takes in the log, in 65536ths of its length |
 //!
-//! A share, and not bytes, because clients join extents of one status: a range takes its length
-//! times its status over 65536, headers included; 65536 is what a range takes that is stored as it
-//! is, and a little more with its header. A frame of which only a part is still mapped stands for
-//! that part of its bytes.
-//! A thin drive that is full refuses writes also where `base:allocation` says that blocks are
-//! mapped, because a log has nothing to write over.
+//! The status is a share, not a number of bytes, because clients join extents of equal status: a
+//! range takes its length times its status over 65536 in the log, headers included. Data stored
+//! uncompressed takes 65536 and a little more for its header. If only a part of a frame is still
+//! mapped, the range counts that part of its bytes.
 //!
-//! Names and bits only; the map is asked by `execute`.
+//! A thin drive that is full also refuses writes where `base:allocation` reports mapped blocks,
+//! because a log cannot overwrite in place.
+//!
+//! Names and bits only; `block_status` queries the map.
+
+#![expect(clippy::indexing_slicing, reason = "contexts are numbered from 0 in the arrays' order")]
 
 use serde::{Deserialize, Serialize};
 
@@ -21,11 +24,11 @@ use super::wire::Fields;
 /// Bits of `base:allocation`.
 pub(super) const STATE_HOLE: u64 = 1 << 0;
 pub(super) const STATE_ZERO: u64 = 1 << 1;
-/// `x-pumice:stored` of what takes as much as it is long.
+/// `x-pumice:stored` of an extent that takes as many bytes as it is long.
 pub(super) const STORED_WHOLE: u64 = 1 << 16;
 
-/// The contexts, by their position; an identifier is the position plus one, because clients have
-/// taken 0 for none.
+/// The contexts by position. An identifier is the position plus one, because some clients take 0
+/// for "no context".
 const NAMES: [&str; 2] = ["base:allocation", "x-pumice:stored"];
 
 /// One context.
@@ -42,7 +45,7 @@ impl Context {
         NAMES[self as usize]
     }
 
-    /// The identifier in replies.
+    /// Returns the identifier used in replies.
     pub(super) fn id(self) -> u32 {
         self as u32 + 1
     }
@@ -68,14 +71,14 @@ impl Contexts {
 /// The data of `LIST_META_CONTEXT` and `SET_META_CONTEXT`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ContextRequest<'a> {
-    /// Name of the export; empty for the default one.
+    /// Name of the export; empty for the default export.
     pub(super) name: &'a [u8],
     queries: Vec<&'a [u8]>,
 }
 
 impl<'a> ContextRequest<'a> {
-    /// Reads an option's data; `None` if the lengths inside do not add up. Takes memory for as
-    /// many queries as there are, which is less than the data itself has bytes.
+    /// Decodes the data of an option; `None` if the lengths in it do not add up. Allocates one
+    /// entry per query, fewer than the data has bytes.
     pub(super) fn decode(data: &'a [u8]) -> Option<Self> {
         let mut fields = Fields(data);
         let name = fields.string()?;
@@ -87,8 +90,8 @@ impl<'a> ContextRequest<'a> {
         fields.is_empty().then_some(Self { name, queries })
     }
 
-    /// The contexts to list: all if nothing is asked for, else those whose name, or whose name
-    /// space with its colon, is.
+    /// Returns the contexts to list: all if there is no query, else those whose name, or whose
+    /// namespace with its colon, is queried.
     pub(super) fn listed(&self) -> Contexts {
         if self.queries.is_empty() {
             return Contexts::ALL;
@@ -99,7 +102,7 @@ impl<'a> ContextRequest<'a> {
         })
     }
 
-    /// The contexts to select: those whose name is asked for.
+    /// Returns the contexts to select: those whose name is queried.
     pub(super) fn selected(&self) -> Contexts {
         self.matching(|query, name| query == name.as_bytes())
     }
@@ -159,7 +162,7 @@ mod tests {
             assert_eq!(ContextRequest::decode(&bytes[..length]), None, "{length} bytes");
         }
         assert_eq!(ContextRequest::decode(&[&bytes[..], &[0]].concat()), None);
-        // A count that no data stands behind.
+        // A count without data.
         assert_eq!(ContextRequest::decode(b"\0\0\0\0\xff\xff\xff\xff"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What a host protocol needs of a drive: the seam between `serve` and what is served.
+//! What a host protocol needs of a drive: the interface between a server and what it serves.
 
 use pumice_drive::base::{Clock, Result};
 use pumice_drive::controller::Drive;
@@ -7,15 +7,17 @@ use pumice_drive::media::Medium;
 
 /// A disk as a host sees it: a range of bytes that can be read, written, flushed and trimmed.
 ///
-/// Offsets and lengths are bytes and need no alignment; every request lies within
-/// [`Disk::size_bytes`] (the server checks the host's numbers first). All methods may be called
-/// while others are under way.
+/// Offsets and lengths are bytes and need no alignment. Every request lies within
+/// [`Disk::size_bytes`]: the server checks the numbers of the host first. Any number of requests
+/// may be in flight at once.
 ///
-/// **Order.** A write becomes visible to reads, and takes its place in the order of writes, before
-/// its future completes. **Durability.** When [`Disk::flush`] returns, or a request with `fua`,
-/// that request and every one that completed before it was called survive power loss.
+/// **Order.** A write becomes visible to reads, and its position in the order of writes is fixed,
+/// before its future completes.
+///
+/// **Durability.** When [`Disk::flush`] or a request with `fua` returns, then that request, and
+/// every request that completed before it was called, survives power loss.
 pub trait Disk {
-    /// Size in bytes.
+    /// Returns the size in bytes.
     fn size_bytes(&self) -> u64;
 
     /// Whether writes, trims and write-zeroes are refused.
@@ -24,8 +26,8 @@ pub trait Disk {
     /// Fills `out` with the bytes at `offset`.
     fn read(&self, offset: u64, out: &mut [u8]) -> impl Future<Output = Result<()>>;
 
-    /// Whether a write of `len` bytes at `offset` would complete without waiting for the medium
-    /// now.
+    /// Whether a write of `len` bytes at `offset` would complete now without waiting for the
+    /// medium.
     fn write_is_ready(&self, offset: u64, len: usize) -> bool;
 
     /// Writes `data` at `offset`.
@@ -34,8 +36,8 @@ pub trait Disk {
     /// Makes every completed request durable.
     fn flush(&self) -> impl Future<Output = Result<()>>;
 
-    /// Drops the content of the 4 KiB blocks that lie wholly in a range; they then read as zeroes.
-    /// Blocks covered in part keep theirs.
+    /// Discards the 4 KiB blocks that lie entirely in a range; they then read as zeroes. Blocks
+    /// that are partly in the range keep their content.
     fn trim(&self, offset: u64, len: u64, fua: bool) -> impl Future<Output = Result<()>>;
 
     /// Makes a range read as zeroes; with `keep_allocated` it stays mapped.
@@ -47,12 +49,12 @@ pub trait Disk {
         fua: bool,
     ) -> impl Future<Output = Result<()>>;
 
-    /// Brings a range nearer, as far as the disk can; best effort.
+    /// Loads a range into memory if the disk has a cache; best effort.
     fn prefetch(&self, offset: u64, len: u64) -> impl Future<Output = Result<()>>;
 
-    /// Tells `visit` what the bytes from `offset` on are, extent after extent, until it returns
-    /// false or `len` bytes are told. Extents do not reach beyond the range. A disk that does not
-    /// know says that all is data.
+    /// Calls `visit` with each extent from `offset` on, until it returns false or `len` bytes are
+    /// covered. Extents do not reach beyond the range. A disk without a map reports everything as
+    /// data.
     fn extents(
         &self,
         _offset: u64,

@@ -1,6 +1,9 @@
-//! What a slot does: carries out one request after another and appends their replies.
+//! The work of a slot: carries out one request after another and appends the replies.
 //!
-//! Knows neither how a request arrived nor how its reply leaves.
+//! Knows neither how a request arrived nor how its reply is sent.
+
+#![expect(clippy::cast_possible_truncation, reason = "`request::check` limits writes to 32 MiB")]
+#![expect(clippy::indexing_slicing, reason = "a payload has room for the data it was acquired for")]
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,16 +12,16 @@ use super::PIECE_BYTES;
 use super::block_status::block_status;
 use super::budget::Payload;
 use super::chunks::HEAD_BYTES;
-use super::reading::read;
+use super::read_reply::read;
 use super::request::{Command, Verb};
 use super::session::Session;
 use super::slots::Seat;
 use crate::Disk;
 use pumice_drive::base::{Error, Result};
 
-/// What a slot is given.
+/// A job of a slot.
 pub(super) enum Job {
-    /// Anything without a payload.
+    /// A request without a payload.
     Plain(Command),
     /// A write with its data.
     Write(Command, Payload),
@@ -35,7 +38,7 @@ pub(super) struct WriteStream {
 }
 
 impl WriteStream {
-    /// The stream of `command`.
+    /// Returns the stream of `command`.
     pub(super) fn new(command: Command) -> Rc<Self> {
         let pieces_left = Cell::new((command.length as usize).div_ceil(PIECE_BYTES));
         Rc::new(Self { command, pieces_left, failure: Cell::new(None) })
@@ -77,13 +80,13 @@ async fn answer<D: Disk>(session: &Session<D>, command: Command, result: Result<
     session.answer(&command, result);
 }
 
-/// A request whose reply is a status, and whose request was only a header.
+/// Carries out a request without data in the request or in the reply.
 async fn without_data<D: Disk>(disk: &D, command: Command) -> Result<()> {
     let Command { verb, fua, offset, length, .. } = command;
     match verb {
         Verb::Flush => disk.flush().await,
-        // FUA promises durability for the changes acknowledged before, even when there is nothing
-        // to change.
+        // FUA promises durability of earlier acknowledged changes, even if this request changes
+        // nothing.
         _ if length == 0 => match fua && verb.changes() {
             true => disk.flush().await,
             false => Ok(()),
@@ -99,7 +102,8 @@ async fn without_data<D: Disk>(disk: &D, command: Command) -> Result<()> {
     }
 }
 
-/// The last piece to end replies for the whole write. FUA costs one flush, not one for each piece.
+/// Ends one piece of a long write. The last piece sends the reply for the whole write; FUA costs
+/// one flush, not one for each piece.
 async fn end_piece<D: Disk>(session: &Session<D>, stream: &WriteStream, result: Result<()>) {
     if let Err(error) = result {
         let first = stream.failure.take().unwrap_or(error);

@@ -1,46 +1,52 @@
 //! What a server offers: disks under names.
 //!
-//! The default export, which has the empty name, is the only one of a server that has one; a
+//! The default export has the empty name. A server of one export offers it as the default, too; a
 //! server of several has no default.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use super::request::Shape;
-use super::stats::{Counters, Stats};
 use crate::Disk;
 
 /// A disk that clients can choose by its name.
 #[derive(Debug)]
 pub struct Export<D> {
-    /// Its name, at most 4096 bytes by the protocol. The first of several with one name is the one
-    /// that clients get.
+    /// Name, at most 4096 bytes by the protocol. If several exports have one name, clients get the
+    /// first.
     pub name: String,
-    /// What it is, for a person; at most 4096 bytes by the protocol.
+    /// Description for a person; at most 4096 bytes by the protocol.
     pub description: String,
     /// The disk.
     pub disk: Rc<D>,
-    pub(super) counters: Counters,
+    refused: Cell<u64>,
 }
 
 impl<D: Disk> Export<D> {
-    /// An export that has done nothing yet.
+    /// Returns an export of `disk`.
     pub fn new(name: impl Into<String>, description: impl Into<String>, disk: Rc<D>) -> Self {
         let (name, description) = (name.into(), description.into());
-        Self { name, description, disk, counters: Counters::default() }
+        Self { name, description, disk, refused: Cell::new(0) }
     }
 
-    /// What has been done for its clients since the server started.
-    pub fn stats(&self) -> Stats {
-        self.counters.get()
+    /// Returns how many requests were refused before they reached the disk: malformed ones, and
+    /// those that arrived during shutdown.
+    pub fn refused_requests(&self) -> u64 {
+        self.refused.get()
     }
 
-    /// What the checks of a request need to know; the size changes when the disk is resized.
+    /// Counts a request that was refused.
+    pub(super) fn count_refused(&self) {
+        self.refused.update(|refused| refused + 1);
+    }
+
+    /// Returns what the checks of a request need; the size changes when the disk is resized.
     pub(super) fn shape(&self) -> Shape {
         Shape { size_bytes: self.disk.size_bytes(), is_read_only: self.disk.is_read_only() }
     }
 }
 
-/// An export as a handshake tells of it.
+/// An export as a handshake describes it.
 pub(super) struct Offer<'a> {
     pub(super) name: &'a str,
     pub(super) description: &'a str,

@@ -1,5 +1,5 @@
-//! Clients and listening sockets on their way from one server to the next, which may run in another
-//! process: in its own room of memory, and in another version of the program.
+//! Moves clients and listening sockets from one server to the next, which may run in another
+//! process and be another version of the program.
 //!
 //! ```text
 //! memory file   manifest as a line of JSON, then the unread bytes of all clients
@@ -7,9 +7,9 @@
 //!               each DESCRIPTORS_MAX of them
 //! ```
 //!
-//! Nothing is lost on the way: a client was parked between two of its requests, with every reply
-//! sent, and what it sent since waits in its socket. Does not know why a server is followed by
-//! another, nor how the next process comes by its end of the socket.
+//! Nothing is lost on the way: a client is parked between two of its requests, with every reply
+//! sent, and what it sends afterwards waits in its socket. Does not know why another server
+//! follows, nor how the next process obtained its end of the socket.
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut, Read, Seek, Write};
@@ -28,39 +28,39 @@ use serde::{Deserialize, Serialize};
 use super::incoming::BUFFER_BYTES;
 use super::request::Dialect;
 use crate::Listener;
-use crate::listen::Place;
+use crate::listen::BoundAddress;
 use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// Of the manifest: a program that reads another one begins without clients.
+/// Version of the manifest. A program that reads another version starts without clients.
 const VERSION: u32 = 1;
 
-/// Descriptors that go with one byte: Linux takes 253 (`SCM_MAX_FD`).
+/// Descriptors sent with one byte: Linux allows 253 (`SCM_MAX_FD`).
 const DESCRIPTORS_MAX: usize = 250;
 
 /// What one server leaves to the next.
 #[derive(Debug, Default)]
 pub struct Handover {
-    /// They still listen; clients that come meanwhile wait in their queues.
+    /// Still listening; new clients wait in their backlogs.
     pub listeners: Vec<Listener>,
     /// For [`Server::resume`](super::Server::resume).
     pub clients: Vec<Parked>,
 }
 
-/// A client between two of its requests.
+/// A client between two requests.
 #[derive(Debug)]
 pub struct Parked {
     pub(super) socket: Arc<OwnedFd>,
     /// The name of its export.
     pub(super) export: String,
     pub(super) dialect: Dialect,
-    /// What it has sent and nobody looked at, at most [`BUFFER_BYTES`]: begins with a request.
+    /// Bytes received and not yet processed, at most [`BUFFER_BYTES`]; they start with a request.
     pub(super) unread: Vec<u8>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Manifest {
     version: u32,
-    listeners: Vec<Place>,
+    listeners: Vec<BoundAddress>,
     clients: Vec<Client>,
 }
 
@@ -72,14 +72,14 @@ struct Client {
 }
 
 impl Handover {
-    /// Puts everything into a socket, from which [`Self::receive`] takes it, in whichever process;
-    /// `self` may be dropped before. Nothing is closed and nothing is removed here.
+    /// Writes everything into a socket, from which [`Self::receive`] reads it, in this process or
+    /// another one; `self` may be dropped before. Closes and removes nothing.
     ///
     /// # Errors
-    /// What cannot be said in the manifest (a path that is no UTF-8), and the operating system's.
+    /// A listener's path is not UTF-8; those of the operating system.
     pub fn send(&self, through: &UnixStream) -> Result<()> {
         let cannot = |error| Error::os("cannot hand connections over", error);
-        let place = |listener: &Listener| listener.place().clone();
+        let address = |listener: &Listener| listener.address().clone();
         let client = |parked: &Parked| Client {
             export: parked.export.clone(),
             dialect: parked.dialect,
@@ -87,7 +87,7 @@ impl Handover {
         };
         let manifest = Manifest {
             version: VERSION,
-            listeners: self.listeners.iter().map(place).collect(),
+            listeners: self.listeners.iter().map(address).collect(),
             clients: self.clients.iter().map(client).collect(),
         };
         let manifest = serde_json::to_string(&manifest).map_err(|error| cannot(error.into()))?;
@@ -104,32 +104,33 @@ impl Handover {
             .map_err(|error| cannot(error.into()))
     }
 
-    /// Takes what [`Self::send`] put into the other end of the socket.
+    /// Reads what [`Self::send`] wrote into the other end of the socket.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if another version speaks, [`ErrorKind::Corrupt`] if it makes no
-    /// sense, the operating system's; what was handed over is closed then.
+    /// [`ErrorKind::Unsupported`] if the manifest has another version, [`ErrorKind::Corrupt`] if it
+    /// is malformed, those of the operating system; all connections handed over are closed then.
     pub fn receive(through: &UnixStream) -> Result<Self> {
         let cannot = |error| Error::os("cannot take connections over", error);
         let nonsense = |what: &str| Error::new(ErrorKind::Corrupt, format!("handover: {what}"));
         let mut descriptors = receive_descriptors(through).map_err(cannot)?.into_iter();
-        let memory = descriptors.next().ok_or_else(|| nonsense("nothing came"))?;
+        let memory = descriptors.next().ok_or_else(|| nonsense("no data"))?;
         let mut memory = File::from(memory);
         let mut bytes = Vec::new();
         memory.rewind().and_then(|()| memory.read_to_end(&mut bytes)).map_err(cannot)?;
-        let end = bytes.iter().position(|&byte| byte == b'\n');
-        let (line, mut unread) = bytes.split_at(end.ok_or_else(|| nonsense("no manifest"))?);
-        unread = &unread[1..];
+        let mut parts = bytes.splitn(2, |&byte| byte == b'\n');
+        let (Some(line), Some(mut unread)) = (parts.next(), parts.next()) else {
+            return Err(nonsense("no manifest"));
+        };
         let manifest: Manifest =
             serde_json::from_slice(line).map_err(|error| nonsense(&error.to_string()))?;
         if manifest.version != VERSION {
-            let what = format!("a handover of version {} is not known here", manifest.version);
+            let what = format!("handover version {} is not supported", manifest.version);
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         let mut handover = Self::default();
         let mut next = || descriptors.next().ok_or_else(|| nonsense("a descriptor is missing"));
-        for place in manifest.listeners {
-            handover.listeners.push(Listener::at(place, next()?));
+        for address in manifest.listeners {
+            handover.listeners.push(Listener::at(address, next()?));
         }
         for Client { export, dialect, unread_bytes } in manifest.clients {
             let fits = unread_bytes <= unread.len().min(BUFFER_BYTES);
@@ -149,7 +150,7 @@ fn memory_file() -> std::io::Result<File> {
     Ok(memfd_create("pumice-handover", MemfdFlags::CLOEXEC)?.into())
 }
 
-/// Sends this instead of a manifest.
+/// Sends `text` in place of a manifest.
 #[cfg(test)]
 pub(super) fn send_text(through: &UnixStream, text: &str) {
     let mut memory = memory_file().unwrap();
@@ -164,13 +165,13 @@ fn send_descriptors(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let fits = ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
-    assert!(fits, "there is room for as many");
-    // Not blocking: nobody reads before all is sent.
+    assert!(fits, "the buffer has room for DESCRIPTORS_MAX");
+    // Does not block: the reader starts only when everything has been sent.
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     sendmsg(through, &[IoSlice::new(&[0])], &mut ancillary, flags).map(drop)
 }
 
-/// All descriptors that are in the socket now.
+/// Returns all descriptors that are in the socket now.
 fn receive_descriptors(through: &UnixStream) -> std::io::Result<Vec<OwnedFd>> {
     let mut descriptors = Vec::new();
     loop {

@@ -1,4 +1,5 @@
-//! The fixed newstyle handshake: from the greeting to the transmission phase, or to the end.
+//! The server's side of the fixed newstyle handshake: from the greeting to the transmission phase,
+//! or to the end.
 //!
 //! ```text
 //! greeting -> haggling -+-> transmission, in the dialect and on the export agreed on
@@ -7,11 +8,20 @@
 //!               +- TLS <+ STARTTLS       (everything agreed on before is forgotten)
 //! ```
 //!
-//! The state of a haggling lives in [`Haggling`], which is made anew after STARTTLS: nothing that
-//! was said in the clear, by the client or by somebody between, counts afterwards. Where TLS is
-//! required, nothing is told about exports before.
+//! The state of option haggling lives in [`Haggling`], which is created anew after STARTTLS:
+//! nothing negotiated in the clear, by the client or by an attacker between the two, counts
+//! afterwards. Where TLS is required, the server reveals nothing about its exports before.
 //!
-//! Bounded in every direction: data of an option, number of options, and (by the caller) time.
+//! Bounded: the data of an option, the number of options, and (by the caller) the time.
+
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "names and messages have at most 4096 bytes, and a block 4 KiB"
+)]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "`find` returns a valid position, and `fill` has received what is sliced"
+)]
 
 use std::io;
 
@@ -24,30 +34,30 @@ use super::request::{Dialect, PAYLOAD_BYTES_MAX};
 use super::wire::{self, InfoRequest, OptionHeader, info, option, reply, transmission};
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Longest data of an option in bytes; a longer one ends the connection. What fits the receive
-/// buffer costs nothing to allow.
+/// Longest data of an option in bytes; a longer one ends the connection. As long as the receive
+/// buffer, so that allowing it costs nothing.
 const OPTION_BYTES_MAX: usize = BUFFER_BYTES;
 
 /// Longest name of an export in bytes, by the protocol ("Conventions").
 const NAME_BYTES_MAX: usize = 4096;
 
-/// Options in one haggling. Clients ask about ten; one that walks a list may ask a few more for
-/// each export.
+/// Options in one haggling phase. Clients send about ten; one that walks a list may send a few more
+/// for each export.
 const OPTIONS_MAX: usize = 1024;
 
-/// Smallest block announced, in bytes: a disk sector. Smaller requests work all the same.
+/// Smallest block size announced, in bytes: a disk sector. Smaller requests work, too.
 const BLOCK_BYTES_MIN: u32 = 512;
 
-/// How a haggling ended.
+/// The result of option haggling.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The client chose the export of this position; its requests follow.
+    /// The client chose the export at this position; requests follow.
     Transmission(usize, Dialect),
-    /// The client begins with TLS now, and then haggles again.
+    /// The client starts TLS now, and option haggling starts again.
     StartTls,
-    /// The client left politely.
+    /// The client sent ABORT.
     Aborted,
-    /// The client broke the protocol or asked for what cannot be refused politely.
+    /// The client violated the protocol, or sent an option that has no error reply.
     Violation(&'static str),
 }
 
@@ -57,14 +67,14 @@ pub(super) struct Terms<'a> {
     pub(super) security: Security,
 }
 
-/// Where a connection stands with TLS.
+/// The state of TLS on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Security {
-    /// In the clear, and the server has no TLS.
+    /// In the clear; the server has no TLS.
     Clear,
-    /// In the clear; TLS may be asked for.
+    /// In the clear; the client may start TLS.
     Offered,
-    /// In the clear; nothing but TLS may be asked for.
+    /// In the clear; the client must start TLS.
     Required,
     /// Encrypted.
     Encrypted,
@@ -72,10 +82,10 @@ pub(super) enum Security {
 
 /// Greets the client: the start of every connection.
 ///
-/// Gives whether the client wants zeroes behind the answer to `EXPORT_NAME`, or why it is refused.
+/// Returns whether the client wants zeroes after the answer to `EXPORT_NAME`, or why it is refused.
 ///
 /// # Errors
-/// The stream ended or broke.
+/// The stream ended or failed.
 pub(super) async fn greet(
     incoming: &mut Incoming,
     replies: &Replies,
@@ -89,10 +99,10 @@ pub(super) async fn greet(
     Ok(Ok(flags & u32::from(wire::FLAG_NO_ZEROES) == 0))
 }
 
-/// Answers options until one ends the haggling; `is_shutting_down` is asked before each.
+/// Answers options until one ends the haggling; calls `is_shutting_down` before each.
 ///
 /// # Errors
-/// The stream ended or broke.
+/// The stream ended or failed.
 pub(super) async fn haggle(
     incoming: &mut Incoming,
     replies: &Replies,
@@ -105,11 +115,11 @@ pub(super) async fn haggle(
     let mut out = Vec::new();
     for _ in 0..OPTIONS_MAX {
         let Some(header) = OptionHeader::decode(&incoming.peek().await?) else {
-            return Ok(Outcome::Violation("an option without its magic"));
+            return Ok(Outcome::Violation("wrong magic in an option"));
         };
         let length = header.length as usize;
         if length > OPTION_BYTES_MAX {
-            return Ok(Outcome::Violation("an option above the size limit"));
+            return Ok(Outcome::Violation("option exceeds the size limit"));
         }
         incoming.consume(wire::OPTION_BYTES);
         incoming.fill(length).await?;
@@ -123,9 +133,10 @@ pub(super) async fn haggle(
             haggling.answer(header.option, data, &mut out)
         };
         incoming.consume(length);
-        // Said in the clear, to be heard as if it had been encrypted: somebody is between.
+        // Clear text that would be processed as if it had been encrypted: an attacker may have
+        // added it.
         if outcome == Some(Outcome::StartTls) && !incoming.unread().is_empty() {
-            return Ok(Outcome::Violation("words in the clear behind STARTTLS"));
+            return Ok(Outcome::Violation("clear text after STARTTLS"));
         }
         send(replies, &out).await;
         if let Some(outcome) = outcome {
@@ -140,20 +151,20 @@ async fn send(replies: &Replies, message: &[u8]) {
     drop(replies.turn().await);
 }
 
-/// A refusal of an option: type of the reply, and words for a person.
+/// Refusal of an option: type of the reply, and a message for a person.
 type Refusal = (u32, String);
 
-/// What has been agreed on so far.
+/// What has been negotiated so far.
 struct Haggling<'a> {
     terms: &'a Terms<'a>,
     wants_zeroes: bool,
     headers: Headers,
-    /// The contexts last selected, and for which export.
+    /// The contexts selected last, and the position of their export.
     selected: Option<(usize, Contexts)>,
 }
 
 impl Haggling<'_> {
-    /// Appends the answer to one option; an outcome if the haggling ends with it.
+    /// Appends the answer to one option; returns an outcome if it ends the haggling.
     fn answer(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Option<Outcome> {
         let acknowledge =
             |out: &mut Vec<u8>| wire::append_option_reply(out, option, reply::ACK, &[]);
@@ -171,7 +182,7 @@ impl Haggling<'_> {
             },
             option::EXPORT_NAME => return Some(self.export_name(data, out)),
             _ if self.terms.security == Security::Required => {
-                Err((reply::ERR_TLS_REQD, "this server talks about nothing before TLS".into()))
+                Err((reply::ERR_TLS_REQD, "TLS is required: send STARTTLS first".into()))
             }
             option::LIST => self.list(data, out),
             option::STRUCTURED_REPLY | option::EXTENDED_HEADERS => self.agree(option, data),
@@ -184,7 +195,7 @@ impl Haggling<'_> {
                 }
                 result => result.map(|_| ()),
             },
-            _ => Err((reply::ERR_UNSUP, "this server does not support that option".into())),
+            _ => Err((reply::ERR_UNSUP, "option not supported".into())),
         };
         match answered {
             Ok(()) => acknowledge(out),
@@ -201,21 +212,21 @@ impl Haggling<'_> {
             Security::Clear => {
                 Err((reply::ERR_POLICY, "this server was started without TLS".into()))
             }
-            Security::Encrypted => Err(invalid("this connection is encrypted already")),
+            Security::Encrypted => Err(invalid("the connection is already encrypted")),
             Security::Offered | Security::Required => Ok(()),
         }
     }
 
-    /// The one option that cannot be refused politely.
+    /// Answers EXPORT_NAME, for which the protocol has no error reply.
     fn export_name(&self, name: &[u8], out: &mut Vec<u8>) -> Outcome {
         if self.terms.security == Security::Required {
-            return Outcome::Violation("an export asked for without TLS");
+            return Outcome::Violation("EXPORT_NAME before TLS");
         }
         if self.headers == Headers::Extended {
             return Outcome::Violation("EXPORT_NAME with extended headers");
         }
         let Ok(index) = self.find(name) else {
-            return Outcome::Violation("an unknown export name");
+            return Outcome::Violation("unknown export name");
         };
         out.extend_from_slice(&self.terms.offers[index].shape.size_bytes.to_be_bytes());
         out.extend_from_slice(&self.transmission_flags(index).to_be_bytes());
@@ -243,7 +254,7 @@ impl Haggling<'_> {
         self.headers = match (option, self.headers) {
             (option::EXTENDED_HEADERS, _) => Headers::Extended,
             (_, Headers::Extended) => {
-                let message = "extended headers are agreed on already";
+                let message = "extended headers are already negotiated";
                 return Err((reply::ERR_EXT_HEADER_REQD, message.into()));
             }
             _ => Headers::Structured,
@@ -258,7 +269,7 @@ impl Haggling<'_> {
     }
 
     fn select_contexts(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
-        // What was selected before is forgotten, also if this fails.
+        // An earlier selection is dropped, also if this one fails.
         self.selected = None;
         let (index, request) = self.context_request(data)?;
         let contexts = request.selected();
@@ -277,7 +288,7 @@ impl Haggling<'_> {
         Ok((self.find(request.name)?, request))
     }
 
-    /// Appends what is asked for about an export; its dialect if the client goes on with it.
+    /// Appends what is asked about an export; returns the outcome if the client proceeds with it.
     fn inform(&self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Outcome, Refusal> {
         let request = InfoRequest::decode(data);
         let request = request.ok_or(invalid("the lengths in the option do not add up"))?;
@@ -304,10 +315,10 @@ impl Haggling<'_> {
         Ok(Outcome::Transmission(index, self.dialect(index)))
     }
 
-    /// The position of the export with this name.
+    /// Returns the position of the export with this name.
     fn find(&self, name: &[u8]) -> Result<usize, Refusal> {
         if name.len() > NAME_BYTES_MAX {
-            let message = format!("a name of {} bytes: 4096 are allowed", name.len());
+            let message = format!("export name of {} bytes: the limit is 4096", name.len());
             return Err((reply::ERR_TOO_BIG, message));
         }
         let offers = self.terms.offers;
@@ -318,7 +329,7 @@ impl Haggling<'_> {
         found.ok_or_else(|| (reply::ERR_UNKNOWN, unknown(offers)))
     }
 
-    /// How the transmission goes on this export.
+    /// Returns the dialect of the transmission phase on this export.
     fn dialect(&self, index: usize) -> Dialect {
         let contexts = match self.selected {
             Some((selected, contexts)) if selected == index => contexts,
@@ -327,7 +338,8 @@ impl Haggling<'_> {
         Dialect { headers: self.headers, contexts }
     }
 
-    /// All connections see one disk and one flush covers them all: clients may use several.
+    /// Returns the transmission flags. All connections see one disk and one flush covers them all,
+    /// so that clients may use several.
     fn transmission_flags(&self, index: usize) -> u16 {
         let mut flags = transmission::HAS_FLAGS
             | transmission::SEND_FLUSH
@@ -351,7 +363,7 @@ fn invalid(message: &str) -> Refusal {
     (reply::ERR_INVALID, message.into())
 }
 
-/// Says which names there are: as many as a person reads, in a string the protocol allows.
+/// Lists the available names: a readable number of them, in a string that the protocol allows.
 fn unknown(offers: &[Offer<'_>]) -> String {
     const NAMES: usize = 8;
     let mut names: Vec<_> =
@@ -359,7 +371,7 @@ fn unknown(offers: &[Offer<'_>]) -> String {
     if offers.len() > NAMES {
         names.push("more".into());
     }
-    format!("no such export: there is {}", names.join(", "))
+    format!("no such export: available are {}", names.join(", "))
 }
 
 fn append_contexts(out: &mut Vec<u8>, option: u32, contexts: Contexts, with_ids: bool) {

@@ -1,8 +1,13 @@
-//! The receiving half of a connection: a channel and the bytes that came in and are not used yet.
+//! The receiving half of a connection: a channel, and the bytes received and not yet used.
 //!
-//! One receive asks for as much as the buffer holds, so that a client that keeps many requests
-//! under way has a dozen of them delivered at once. Large payloads go past the buffer, directly to
-//! where they belong. Knows no message: it hands out byte counts.
+//! One receive asks for as much as the buffer holds, so that a client with many requests in flight
+//! has a dozen of them delivered at once. Large payloads bypass the buffer and go directly to their
+//! destination. Does not interpret messages: it deals in byte counts.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "`unread` always lies within the buffer, and callers ask for no more than they filled"
+)]
 
 use std::io;
 use std::ops::Range;
@@ -10,8 +15,8 @@ use std::rc::Rc;
 
 use super::channel::Channel;
 
-/// Size of the buffer: fifteen 4 KiB writes with their headers, so that the cost of a receive is
-/// spread thin. Small enough to stay in a core's cache until it is used; beyond that arbitrary.
+/// Size of the buffer: fifteen 4 KiB writes with their headers, so that they share the cost of a
+/// receive. Small enough to stay in the cache of a core until it is used; otherwise arbitrary.
 pub(super) const BUFFER_BYTES: usize = 64 << 10;
 
 /// A channel's unread bytes.
@@ -24,13 +29,13 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// The receiving half of `channel`.
+    /// Returns the receiving half of `channel`.
     pub(super) fn new(channel: Rc<Channel>) -> Self {
         Self { channel, buffer: vec![0; BUFFER_BYTES], unread: 0..0 }
     }
 
-    /// The receiving half of `channel`, on which these bytes, at most [`BUFFER_BYTES`], have come
-    /// already.
+    /// Returns the receiving half of `channel`, with these bytes, at most [`BUFFER_BYTES`], already
+    /// received.
     pub(super) fn with_unread(channel: Rc<Channel>, unread: &[u8]) -> Self {
         let mut incoming = Self::new(channel);
         incoming.buffer[..unread.len()].copy_from_slice(unread);
@@ -38,12 +43,12 @@ impl Incoming {
         incoming
     }
 
-    /// The bytes received and not consumed.
+    /// Returns the bytes received and not consumed.
     pub(super) fn unread(&self) -> &[u8] {
         &self.buffer[self.unread.clone()]
     }
 
-    /// The first `N` unread bytes; receives until there are as many.
+    /// Returns the first `N` unread bytes; receives until there are `N`.
     ///
     /// # Errors
     /// See [`Self::fill`].
@@ -55,8 +60,8 @@ impl Incoming {
     /// Receives until at least `length` bytes, at most [`BUFFER_BYTES`], are unread.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the peer closes first, with the bytes so far left unread; what the
-    /// socket says.
+    /// `UnexpectedEof` if the peer closes first, with the bytes so far left unread; those of the
+    /// socket.
     pub(super) async fn fill(&mut self, length: usize) -> io::Result<()> {
         assert!(length <= BUFFER_BYTES, "a message longer than the receive buffer");
         while self.unread.len() < length {
@@ -65,14 +70,14 @@ impl Incoming {
         Ok(())
     }
 
-    /// Receives once, behind what is unread, of which there must be less than [`BUFFER_BYTES`]. An
-    /// interruption is no error, and no progress.
+    /// Receives once, after the unread bytes; there must be fewer than [`BUFFER_BYTES`] of them. An
+    /// interruption is neither an error nor progress.
     ///
     /// # Errors
     /// See [`Self::fill`].
     pub(super) async fn receive(&mut self) -> io::Result<()> {
-        // The unused part moves to the front; it is a fragment of one request, because
-        // everything before it was consumed without receiving again.
+        // The unread bytes move to the start. They are a fragment of one request, because every
+        // complete request was consumed without receiving again.
         if self.unread.start > 0 {
             self.buffer.copy_within(self.unread.clone(), 0);
             self.unread = 0..self.unread.len();
@@ -85,20 +90,20 @@ impl Incoming {
         Ok(())
     }
 
-    /// Forgets the first `length` unread bytes; there must be as many.
+    /// Drops the first `length` unread bytes, which must exist.
     pub(super) fn consume(&mut self, length: usize) {
         assert!(length <= self.unread.len());
         self.unread.start += length;
     }
 
-    /// Takes the first `length` unread bytes; there must be as many.
+    /// Consumes and returns the first `length` unread bytes, which must exist.
     pub(super) fn take(&mut self, length: usize) -> &[u8] {
         let start = self.unread.start;
         self.consume(length);
         &self.buffer[start..start + length]
     }
 
-    /// Receives and forgets `length` bytes.
+    /// Receives and drops `length` bytes.
     ///
     /// # Errors
     /// See [`Self::fill`].
@@ -112,8 +117,8 @@ impl Incoming {
         Ok(())
     }
 
-    /// Fills `range` of `target`, with what is unread first and then directly from the socket.
-    /// Takes no byte beyond the range.
+    /// Fills `range` of `target`, first with unread bytes and then directly from the socket.
+    /// Consumes no byte beyond the range.
     ///
     /// # Errors
     /// See [`Self::fill`].
@@ -136,7 +141,7 @@ impl Incoming {
     }
 }
 
-/// The length of a receive, with the end of the stream as an error and an interruption as no
+/// Returns the length of a receive. The end of the stream is an error; an interruption is no
 /// progress.
 fn some_bytes(result: io::Result<usize>) -> io::Result<usize> {
     match result {

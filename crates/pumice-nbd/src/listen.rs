@@ -1,8 +1,8 @@
-//! Where a server listens: a Unix socket or a TCP address.
+//! Listening sockets: Unix or TCP.
 //!
-//! Invariants: a Unix socket's file is removed when its [`Listener`] is dropped, unless another
-//! server has replaced it by then; of several servers that find a dead one's socket, one gets it.
-//! Does not accept anything and knows no protocol.
+//! Invariants: the file of a Unix socket is removed when its [`Listener`] is dropped, unless
+//! another server has replaced it by then; if several servers find the socket of a dead one,
+//! exactly one replaces it. Does not accept connections and knows no protocol.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -23,12 +24,13 @@ use serde::{Deserialize, Serialize};
 
 use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// How long to wait for the lock of a socket's directory: other servers hold it for the few system
-/// calls of a bind, but it is anybody's to hold.
+/// Time to wait for the lock of a socket's directory: other servers hold it for the few system
+/// calls of a bind, but any process could hold it.
 const LOCK_LIMIT: Duration = Duration::from_secs(5);
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Listen {
     /// A socket file; its path is at most 107 bytes.
     Unix(PathBuf),
@@ -36,10 +38,10 @@ pub enum Listen {
     Tcp(SocketAddr),
 }
 
-/// Who may connect to a Unix socket; `None` leaves it as the system makes it.
+/// Permissions and owner of a Unix socket; `None` keeps what the operating system sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Permissions, at most 0o777; to connect is to write.
+    /// Permissions, at most 0o777; connecting needs write permission.
     pub mode: Option<u32>,
     /// User and group.
     pub owner: Option<(Option<u32>, Option<u32>)>,
@@ -49,13 +51,13 @@ pub struct Access {
 #[derive(Debug)]
 pub struct Listener {
     socket: Arc<OwnedFd>,
-    place: Place,
+    address: BoundAddress,
 }
 
-/// Where a [`Listener`] is.
+/// Address of a [`Listener`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Place {
-    /// The file, with its device and inode if it is ours to remove.
+pub(super) enum BoundAddress {
+    /// Path of the socket, with device and inode if the file is ours to remove.
     Unix {
         path: PathBuf,
         file: Option<(u64, u64)>,
@@ -64,13 +66,13 @@ pub(super) enum Place {
 }
 
 impl Listener {
-    /// Binds and listens; `access` is for a Unix socket. The socket file a dead server left behind
-    /// is replaced. Nobody connects before the access is set.
+    /// Binds and listens; `access` applies to a Unix socket. The socket file of a dead server is
+    /// replaced. No client can connect before the access is set.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] if a live server listens there, [`ErrorKind::InvalidInput`] if the path
     /// is too long for a socket, [`ErrorKind::AlreadyExists`] if it is a file of another kind, and
-    /// whatever the operating system says.
+    /// those of the operating system.
     pub fn bind(listen: &Listen, access: Access) -> Result<Self> {
         match listen {
             Listen::Unix(path) => Self::bind_unix(path, access),
@@ -78,15 +80,15 @@ impl Listener {
         }
     }
 
-    /// The listening sockets that this process was given when it was started, as systemd does it
+    /// Returns the listening sockets passed to this process at its start, as systemd does
     /// (`LISTEN_FDS`, `LISTEN_PID`); their files stay when they are dropped.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] if one is no listening stream socket.
+    /// [`ErrorKind::InvalidInput`] if one of them is not a listening stream socket.
     pub fn passed() -> Result<Vec<Self>> {
         let mut passed = listenfd::ListenFd::from_env();
         let cannot = |index: usize, error| {
-            let what = format!("the socket passed as number {index} cannot be listened on");
+            let what = format!("passed socket {index} is not a listening stream socket");
             Error::new(ErrorKind::InvalidInput, what).caused_by(error)
         };
         let mut listeners = Vec::new();
@@ -95,25 +97,27 @@ impl Listener {
                 Ok(listener) => listener.map(|listener| {
                     let path = listener.local_addr().ok();
                     let path = path.as_ref().and_then(|address| address.as_pathname());
-                    let place =
-                        Place::Unix { path: path.unwrap_or(Path::new("")).into(), file: None };
-                    (OwnedFd::from(listener), place)
+                    let address = BoundAddress::Unix {
+                        path: path.unwrap_or(Path::new("")).into(),
+                        file: None,
+                    };
+                    (OwnedFd::from(listener), address)
                 }),
                 Err(_) => {
                     let tcp = passed.take_tcp_listener(index);
                     let tcp = tcp.map_err(|error| cannot(index, error))?;
-                    let place = |listener: TcpListener| {
+                    let with_address = |listener: TcpListener| {
                         let address =
                             listener.local_addr().map_err(|error| cannot(index, error))?;
-                        Ok::<_, Error>((OwnedFd::from(listener), Place::Tcp(address)))
+                        Ok::<_, Error>((OwnedFd::from(listener), BoundAddress::Tcp(address)))
                     };
-                    tcp.map(place).transpose()?
+                    tcp.map(with_address).transpose()?
                 }
             };
-            if let Some((socket, place)) = listener {
+            if let Some((socket, address)) = listener {
                 let is_blocking = rustix::io::ioctl_fionbio(&socket, false);
                 is_blocking.map_err(|error| cannot(index, error.into()))?;
-                listeners.push(Self { socket: Arc::new(socket), place });
+                listeners.push(Self { socket: Arc::new(socket), address });
             }
         }
         Ok(listeners)
@@ -124,11 +128,11 @@ impl Listener {
             Error::os(format!("cannot use {} as a socket", path.display()), error)
         })?;
         let address = SocketAddrUnix::new(&path).map_err(|error| {
-            let what = format!("{} is too long for a socket: use a shorter path", path.display());
+            let what = format!("socket path {} is too long: use a shorter one", path.display());
             Error::new(ErrorKind::InvalidInput, what).caused_by(io::Error::from(error))
         })?;
-        // Between bind and listen a new socket refuses connections like a dead one, and between
-        // the look at a dead one and its removal it may have been replaced: one server at a time.
+        // Between bind and listen a new socket refuses connections like a dead one, and a dead one
+        // may be replaced between the check and its removal: the lock admits one server at a time.
         let _lock = lock_directory(&path)?;
         let mut bound = access.bind(&path);
         if matches!(&bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse) {
@@ -137,11 +141,11 @@ impl Listener {
         }
         let listener = bound.map_err(|error| bind_error(&path.display().to_string(), error))?;
         let metadata = fs::symlink_metadata(&path)
-            .map_err(|error| Error::os(format!("cannot look at {}", path.display()), error))?;
+            .map_err(|error| Error::os(format!("cannot stat {}", path.display()), error))?;
         let file = Some((metadata.dev(), metadata.ino()));
-        // From here on the file goes if something fails.
-        let place = Place::Unix { path: path.clone(), file };
-        let listener = Self { socket: Arc::new(listener.into()), place };
+        // From here on the file is removed if a step fails.
+        let address = BoundAddress::Unix { path: path.clone(), file };
+        let listener = Self { socket: Arc::new(listener.into()), address };
         access.set(&path)?;
         Ok(listener)
     }
@@ -150,55 +154,47 @@ impl Listener {
         let failed = |error| bind_error(&address.to_string(), error);
         let listener = TcpListener::bind(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Self { socket: Arc::new(listener.into()), place: Place::Tcp(address) })
+        Ok(Self { socket: Arc::new(listener.into()), address: BoundAddress::Tcp(address) })
     }
 
-    /// The NBD URI of the export with this name here: `nbd+unix:///NAME?socket=PATH` or
-    /// `nbd://HOST:PORT/NAME`, with `nbds` if clients must use TLS.
+    /// Returns the NBD URI of an export: `nbd+unix:///NAME?socket=PATH` or `nbd://HOST:PORT/NAME`,
+    /// with `nbds` if clients must use TLS.
     pub fn uri(&self, export: &str, needs_tls: bool) -> String {
         let scheme = if needs_tls { "nbds" } else { "nbd" };
-        let name = percent_encode(export.as_bytes());
-        match &self.place {
-            Place::Unix { path, .. } => {
+        let name = percent_encode(export.as_bytes()).to_string();
+        match &self.address {
+            BoundAddress::Unix { path, .. } => {
                 let socket = percent_encode(path.as_os_str().as_bytes());
                 format!("{scheme}+unix:///{name}?socket={socket}")
             }
-            Place::Tcp(address) if name.is_empty() => format!("{scheme}://{address}"),
-            Place::Tcp(address) => format!("{scheme}://{address}/{name}"),
+            BoundAddress::Tcp(address) if name.is_empty() => format!("{scheme}://{address}"),
+            BoundAddress::Tcp(address) => format!("{scheme}://{address}/{name}"),
         }
     }
 
-    /// Whether only programs on this machine reach it.
-    pub fn is_local(&self) -> bool {
-        match &self.place {
-            Place::Unix { .. } => true,
-            Place::Tcp(address) => address.ip().is_loopback(),
-        }
+    /// Returns a listener of a socket that listens already.
+    pub(super) fn at(address: BoundAddress, socket: OwnedFd) -> Self {
+        Self { socket: Arc::new(socket), address }
     }
 
-    /// A socket that listens there already, and the place with it.
-    pub(super) fn at(place: Place, socket: OwnedFd) -> Self {
-        Self { socket: Arc::new(socket), place }
+    pub(super) fn address(&self) -> &BoundAddress {
+        &self.address
     }
 
-    pub(super) fn place(&self) -> &Place {
-        &self.place
-    }
-
-    /// The listening socket.
+    /// Returns the listening socket.
     pub(super) fn socket(&self) -> &Arc<OwnedFd> {
         &self.socket
     }
 
-    /// Sets an accepted socket up for requests and replies.
+    /// Sets the options of an accepted socket.
     ///
-    /// On TCP: no delay, because a reply must not wait for the next one, and keep-alive, because a
-    /// host that vanished would otherwise hold its connection for ever.
+    /// TCP_NODELAY, because a reply must not wait for the next one, and keep-alive, because a host
+    /// that vanished would otherwise hold its connection forever.
     ///
     /// # Errors
     /// The peer may be gone already.
     pub(super) fn prepare(&self, accepted: &OwnedFd) -> io::Result<()> {
-        if let Place::Tcp(_) = self.place {
+        if let BoundAddress::Tcp(_) = self.address {
             net::sockopt::set_tcp_nodelay(accepted, true)?;
             net::sockopt::set_socket_keepalive(accepted, true)?;
         }
@@ -207,7 +203,8 @@ impl Listener {
 }
 
 impl Access {
-    /// Binds so that only this process's user can connect, if others are to be let in later.
+    /// Binds. If permissions or owner are to be set, only the user of this process can connect
+    /// until then.
     fn bind(self, path: &Path) -> io::Result<UnixListener> {
         if self == Self::default() {
             return UnixListener::bind(path);
@@ -235,21 +232,22 @@ impl Access {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let Place::Unix { path, file: Some(file) } = &self.place else { return };
+        let BoundAddress::Unix { path, file: Some(file) } = &self.address else { return };
         let is_ours = fs::symlink_metadata(path)
             .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == *file);
         if is_ours && let Err(error) = fs::remove_file(path) {
-            tracing::warn!("cannot remove the socket {}: {error}", path.display());
+            tracing::warn!(path = %path.display(), %error, "cannot remove the socket");
         }
     }
 }
 
-fn bind_error(place: &str, error: io::Error) -> Error {
+fn bind_error(address: &str, error: io::Error) -> Error {
     if error.kind() == io::ErrorKind::AddrInUse {
-        let what = format!("cannot listen on {place}: address in use; stop the other server first");
+        let what =
+            format!("cannot listen on {address}: address in use; stop the other server first");
         return Error::new(ErrorKind::Busy, what).caused_by(error);
     }
-    Error::os(format!("cannot listen on {place}"), error)
+    Error::os(format!("cannot listen on {address}"), error)
 }
 
 /// Locks the directory of `path` until the file is dropped.
@@ -258,10 +256,10 @@ fn lock_directory(path: &Path) -> Result<File> {
     let failed = |error| Error::os(format!("cannot lock {}", directory.display()), error);
     let file = File::open(directory).map_err(failed)?;
     let (sender, receiver) = channel();
-    // There is no lock that waits for a limited time, so it is a thread that waits.
+    // The system has no lock with a time limit, so a thread waits for it.
     std::thread::spawn(move || {
         let locked = file.lock().map(|()| file);
-        // After the limit nobody takes it, and it is dropped and unlocked here.
+        // After the limit the receiver is gone; the file is dropped, and unlocked, here.
         let _ = sender.send(locked);
     });
     match receiver.recv_timeout(LOCK_LIMIT) {
@@ -288,7 +286,7 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<()> {
         let what = format!("{} exists and is not a socket: choose another path", path.display());
         return Err(Error::new(ErrorKind::AlreadyExists, what));
     }
-    // Not blocking: a live server with a full backlog answers EAGAIN instead of making us wait.
+    // Does not block: if the backlog of a live server is full, connect returns EAGAIN.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let probe = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
         .map_err(|error| failed(error.into()))?;
@@ -303,17 +301,14 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<()> {
     }
 }
 
-/// Escapes every byte that a URI's query cannot hold as it is.
-pub(super) fn percent_encode(bytes: &[u8]) -> String {
-    let mut out = String::with_capacity(bytes.len());
-    for &byte in bytes {
-        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
+/// Bytes that stay as they are in a URI's path and query: the unreserved ones of RFC 3986, and the
+/// slash, so that paths stay readable.
+const UNESCAPED: AsciiSet =
+    NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+
+/// Returns `bytes` percent-encoded for a URI.
+pub(super) fn percent_encode(bytes: &[u8]) -> PercentEncode<'_> {
+    percent_encoding::percent_encode(bytes, &UNESCAPED)
 }
 
 #[cfg(test)]
@@ -363,7 +358,7 @@ mod tests {
     }
 
     /// Guards against a server that looks at a dead socket, and removes the live one that another
-    /// server has put there meanwhile.
+    /// server has created in between.
     #[test]
     fn of_servers_that_find_a_stale_socket_one_gets_it() {
         const SERVERS: usize = 4;

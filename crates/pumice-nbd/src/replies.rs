@@ -1,15 +1,16 @@
 //! The sending half of a connection.
 //!
-//! Replies are appended to one buffer. The sender takes the whole buffer and sends it; what is
-//! appended meanwhile leaves together with the next send. So the number of sends falls as the load
-//! rises: one for each request at depth 1, one for a dozen at depth 32.
+//! Replies are appended to one buffer. The sender takes the whole buffer and sends it; replies
+//! appended during that time are sent together by the next send. So the number of sends falls as
+//! the load rises: one for each request at depth 1, one for a dozen at depth 32.
 //!
-//! Invariants: one send is under way at a time, whoever holds the turn; bytes leave in the order
-//! in which they were appended, and a payload sent from its own buffer comes after everything
-//! appended before its turn. After a failed send the channel is cut and replies vanish.
+//! Invariants: one send is in flight at a time, by the holder of the turn; bytes are sent in the
+//! order in which they were appended, and a payload sent from its own buffer comes after everything
+//! appended before its turn. After a failed send the channel is cut and replies are dropped.
 //!
-//! The sender registers no waker for new replies: it lives in the connection's task, is polled
-//! after everything that appends (see `connection`), and so looks again whenever there may be work.
+//! The sender registers no waker for new replies: it lives in the task of the connection, is polled
+//! after everything that appends (see `connection`), and so checks again whenever there may be
+//! work.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -21,27 +22,28 @@ use std::task::Poll;
 use super::channel::Channel;
 use pumice_drive::base::wait::WaitQueue;
 
-/// Replies that may accumulate before requests wait, in bytes: four times the largest reply that
-/// is appended, and thousands of those without data. A client that does not read is stopped here.
+/// Replies that may accumulate before requests wait, in bytes: four times the largest reply that is
+/// appended, and thousands of replies without data. A client that does not read its replies is
+/// stopped by this limit.
 const PENDING_BYTES_MAX: usize = 256 << 10;
 
-/// A channel's unsent replies.
+/// The unsent replies of a channel.
 pub(super) struct Replies {
     channel: Rc<Channel>,
     pending: RefCell<Vec<u8>>,
-    /// The buffer that is not filled now, for its allocation.
+    /// The buffer that is not being filled, kept for its allocation.
     spare: Cell<Vec<u8>>,
     is_sending: Cell<bool>,
     has_failed: Cell<bool>,
-    /// Room in `pending`, or the turn to send.
+    /// Wakes waiters for room in `pending`, and for the turn to send.
     changed: WaitQueue,
 }
 
-/// The turn to send; nobody else sends until it is dropped.
+/// The turn to send: exclusive until dropped.
 pub(super) struct Turn<'a>(&'a Replies);
 
 impl Replies {
-    /// The sending half of `channel`.
+    /// Returns the sending half of `channel`.
     pub(super) fn new(channel: Rc<Channel>) -> Self {
         Self {
             channel,
@@ -71,19 +73,19 @@ impl Replies {
         self.append_with(|pending| pending.extend_from_slice(reply));
     }
 
-    /// Has `append` append whole replies or chunks.
+    /// Lets `append` append whole replies or chunks.
     pub(super) fn append_with(&self, append: impl FnOnce(&mut Vec<u8>)) {
         if !self.has_failed.get() {
             append(&mut self.pending.borrow_mut());
         }
     }
 
-    /// Whether every reply has been handed to the channel, or cannot be.
+    /// Whether every reply has been passed to the channel, or never can be.
     pub(super) fn is_empty(&self) -> bool {
         !self.is_sending.get() && (self.pending.borrow().is_empty() || self.has_failed.get())
     }
 
-    /// Sends what is appended, for ever.
+    /// Sends what is appended, forever.
     pub(super) async fn send_appended(&self) {
         loop {
             poll_fn(|_| match self.is_sending.get() || self.pending.borrow().is_empty() {
@@ -96,7 +98,7 @@ impl Replies {
         }
     }
 
-    /// Waits for the turn to send, then sends what was appended before.
+    /// Waits for the turn to send, then sends everything appended before.
     pub(super) async fn turn(&self) -> Turn<'_> {
         let turn =
             self.changed.wait_for(|| (!self.is_sending.get()).then(|| self.turn_now())).await;
@@ -104,7 +106,7 @@ impl Replies {
         turn
     }
 
-    /// Whether a send failed, so that replies vanish.
+    /// Whether a send failed, so that replies are dropped.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed.get()
     }
@@ -116,7 +118,7 @@ impl Replies {
     }
 
     fn turn_now(&self) -> Turn<'_> {
-        assert!(!self.is_sending.replace(true), "two senders");
+        assert!(!self.is_sending.replace(true), "two senders at once");
         Turn(self)
     }
 }
@@ -133,7 +135,7 @@ impl Turn<'_> {
                 Ok(sent) => range.start += sent,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    tracing::debug!("cannot send replies: {error}");
+                    tracing::debug!(%error, "cannot send replies");
                     self.0.fail();
                 }
             }

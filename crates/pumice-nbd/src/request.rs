@@ -1,7 +1,8 @@
-//! Which requests are accepted, and the error value of those that are not.
+//! Which requests are accepted, and the error value of those that are refused.
 //!
-//! Pure: the header of a request and the shape of the export in, a command or an error value out.
-//! What it lets through lies within the export, so that nothing after it checks a range again.
+//! Pure functions from the header of a request and the shape of the export to a command or an error
+//! value. An accepted request lies within the export, so that later code does not check ranges
+//! again.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,8 +10,8 @@ use super::chunks::Headers;
 use super::contexts::Contexts;
 use super::wire::{self, Errno, Request, command};
 
-/// Longest read, and longest write payload, in bytes: what the protocol asks every server to take
-/// ("Size constraints", 2^25), and what `INFO_BLOCK_SIZE` announces.
+/// Longest read, and longest payload of a write, in bytes: what the protocol asks every server to
+/// accept ("Size constraints", 2^25), and what `INFO_BLOCK_SIZE` announces.
 pub(super) const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
 /// What a request asks for.
@@ -34,7 +35,20 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    /// Whether it changes what the disk holds, so that FUA means something.
+    /// Returns the name of the command, as metrics and logs spell it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Read { .. } => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+            Self::Trim => "trim",
+            Self::WriteZeroes { .. } => "write_zeroes",
+            Self::Cache => "cache",
+            Self::BlockStatus { .. } => "block_status",
+        }
+    }
+
+    /// Whether the command changes the disk, so that FUA has a meaning.
     pub(super) fn changes(self) -> bool {
         matches!(self, Self::Write | Self::Trim | Self::WriteZeroes { .. })
     }
@@ -47,18 +61,18 @@ pub(super) struct Command {
     pub(super) fua: bool,
     pub(super) cookie: u64,
     pub(super) offset: u64,
-    /// Of a read or write at most [`PAYLOAD_BYTES_MAX`].
+    /// At most [`PAYLOAD_BYTES_MAX`] for a read or write.
     pub(super) length: u64,
 }
 
-/// What the checks need to know of the export.
+/// The properties of an export that the checks need.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) size_bytes: u64,
     pub(super) is_read_only: bool,
 }
 
-/// What a handshake agreed on: how the two sides talk from then on.
+/// What a handshake negotiated for the transmission phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Dialect {
     pub(super) headers: Headers,
@@ -66,7 +80,7 @@ pub(super) struct Dialect {
 }
 
 impl Dialect {
-    /// Reads a request header of [`Headers::request_bytes`]; `None` if the magic is wrong.
+    /// Decodes a request header of [`Headers::request_bytes`]; `None` if the magic is wrong.
     pub(super) fn decode(self, bytes: &[u8]) -> Option<Request> {
         match self.headers {
             Headers::Extended => Request::decode_extended(bytes.first_chunk()?),
@@ -74,7 +88,7 @@ impl Dialect {
         }
     }
 
-    /// Bytes that follow a request's header.
+    /// Returns the length of the payload after the header of a request, in bytes.
     pub(super) fn payload_bytes(self, request: &Request) -> u64 {
         let has_payload = match self.headers {
             Headers::Extended => request.flags & wire::COMMAND_FLAG_PAYLOAD_LEN != 0,
@@ -84,38 +98,38 @@ impl Dialect {
     }
 }
 
-/// Why a request is refused: its error value, and words for a person.
+/// Why a request is refused: its error value, and a message for a person.
 pub(super) type Refusal = (Errno, &'static str);
 
-/// Accepts a request or says why it is refused.
+/// Accepts a request, or returns why it is refused.
 ///
-/// `DISC` is not a command: it has no reply, and the reader handles it before.
+/// `DISC` is not a command: it has no reply, and `receive` handles it first.
 ///
 /// # Errors
-/// EINVAL for an unknown command or flag, one that the dialect does not have, a read or write above
-/// [`PAYLOAD_BYTES_MAX`], a flush with a range, a block status of nothing, and a read, trim, cache
-/// or block status past the end; ENOSPC for a write or write-zeroes past the end; EPERM for a
+/// EINVAL for an unknown command or flag, a command that the dialect lacks, a read or write above
+/// [`PAYLOAD_BYTES_MAX`], a flush with a range, a block status of zero bytes, and a read, trim,
+/// cache or block status past the end; ENOSPC for a write or write-zeroes past the end; EPERM for a
 /// change of a read-only export.
 ///
 /// Source: doc/proto.md, "Error values" and "Request types".
 pub(super) fn check(request: &Request, shape: Shape, dialect: Dialect) -> Result<Command, Refusal> {
-    let verb = verb(request, dialect).ok_or((Errno::INVAL, "an unknown command or flag"))?;
+    let verb = verb(request, dialect).ok_or((Errno::INVAL, "unknown command or flag"))?;
     if verb.changes() && shape.is_read_only {
         return Err((Errno::PERM, "the export is read-only"));
     }
     let end = request.offset.checked_add(request.length);
     let is_past_the_end = end.is_none_or(|end| end > shape.size_bytes);
     let is_too_long = request.length > u64::from(PAYLOAD_BYTES_MAX);
-    let past_the_end = "the range goes past the end of the export";
+    let past_the_end = "range exceeds the end of the export";
     match verb {
         Verb::Flush if request.offset != 0 || request.length != 0 => {
-            return Err((Errno::INVAL, "a flush has no range"));
+            return Err((Errno::INVAL, "flush with a range"));
         }
         Verb::BlockStatus { .. } if request.length == 0 => {
-            return Err((Errno::INVAL, "the status of no bytes"));
+            return Err((Errno::INVAL, "block status of zero bytes"));
         }
         Verb::Read { .. } | Verb::Write if is_too_long => {
-            return Err((Errno::INVAL, "more than 32 MiB at once"));
+            return Err((Errno::INVAL, "length exceeds 32 MiB"));
         }
         Verb::Write | Verb::WriteZeroes { .. } if is_past_the_end => {
             return Err((Errno::NOSPC, past_the_end));
@@ -132,8 +146,8 @@ pub(super) fn check(request: &Request, shape: Shape, dialect: Dialect) -> Result
     })
 }
 
-/// The verb of a request, if the dialect has the command, with no flag it does not allow and with
-/// a payload if it needs one.
+/// Returns the verb of a request, if the dialect has the command, all flags are allowed, and a
+/// payload is present if it is needed.
 fn verb(request: &Request, dialect: Dialect) -> Option<Verb> {
     let has = |flag| request.flags & flag != 0;
     let is_extended = dialect.headers == Headers::Extended;
@@ -150,7 +164,7 @@ fn verb(request: &Request, dialect: Dialect) -> Option<Verb> {
         command::TRIM => (Verb::Trim, 0),
         command::WRITE_ZEROES => {
             let keep_allocated = has(wire::COMMAND_FLAG_NO_HOLE);
-            // A trim or a fill, which is always faster than a write.
+            // Carried out as a trim or a fill, which is always faster than a write.
             let flags = wire::COMMAND_FLAG_NO_HOLE | wire::COMMAND_FLAG_FAST_ZERO;
             (Verb::WriteZeroes { keep_allocated }, flags)
         }

@@ -1,8 +1,9 @@
-//! Accepting connections, and the end of all of them.
+//! Accepts connections, and ends them all.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::rc::Rc;
@@ -21,25 +22,26 @@ use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Result};
 use pumice_drive::runtime::{Runtime, shutdown_socket};
 
-/// How long to wait after a failed accept: running out of file descriptors fails it at once, again
-/// and again, until a connection ends.
+/// Pause after a failed accept: while the process is out of file descriptors, accept fails at once,
+/// again and again, until a connection ends.
 const ACCEPT_RETRY_NS: u64 = 100_000_000;
 
-/// How a server presents itself, and its limits.
+/// Security and limits of a server.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Options {
     /// Whether clients may or must use TLS.
     pub security: Security,
     /// Time a client has for the handshake, in nanoseconds.
     pub handshake_ns: u64,
-    /// Time in nanoseconds that running requests and unsent replies have once the client has sent
-    /// its last request, or the server shuts down.
+    /// Time for requests in flight and unsent replies once the client has sent its last request, or
+    /// the server shuts down, in nanoseconds.
     pub grace_ns: u64,
-    /// Connections at once. Beyond it a new client takes the place of the one that has been in its
-    /// handshake longest, and waits if there is none.
+    /// Concurrent connections. Beyond this number a new client replaces the one that has been in
+    /// its handshake longest, or waits if there is none.
     pub connections_max: usize,
-    /// Memory for payloads of all connections in bytes. On top of it each connection may take
-    /// 1 MiB, so that none can stop another.
+    /// Memory for the payloads of all connections, in bytes. Each connection may take 1 MiB in
+    /// addition, so that no connection can block another.
     pub payload_bytes: usize,
 }
 
@@ -49,9 +51,9 @@ impl Default for Options {
             security: Security::Clear,
             // A client on the other side of the world needs a second.
             handshake_ns: 10_000_000_000,
-            // Long enough for any client that reads, and the end for one that does not.
+            // Long enough for a client that reads its replies, and a limit for one that does not.
             grace_ns: 5_000_000_000,
-            // Clients open 1 to 16; one that has many requests under way costs up to 1.7 MiB.
+            // Clients open 1 to 16; one with many requests in flight costs up to 1.7 MiB.
             connections_max: 256,
             // Two of the longest reads, or 64 long writes.
             payload_bytes: 64 << 20,
@@ -59,14 +61,15 @@ impl Default for Options {
     }
 }
 
-/// What a server asks of its clients, and tells them about itself.
+/// Whether clients may or must use TLS.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Security {
     /// No TLS.
     Clear,
-    /// TLS for the clients that ask for it.
+    /// TLS for clients that ask for it.
     Allow(Identity),
-    /// TLS for all; before it clients are told nothing.
+    /// TLS for all clients; nothing is revealed before.
     Require(Identity),
 }
 
@@ -76,17 +79,17 @@ pub struct Server<D: Disk> {
     links: RefCell<Vec<Rc<Link>>>,
     accepted: Cell<u64>,
     listeners: RefCell<Vec<Arc<OwnedFd>>>,
-    /// What [`Self::hand_over`] has so far.
+    /// What [`Self::hand_over`] has collected so far.
     handover: RefCell<Handover>,
 }
 
 impl<D: Disk + 'static> Server<D> {
-    /// A server of `exports` that does not listen yet.
+    /// Returns a server of `exports` that does not listen yet.
     ///
     /// # Panics
     /// If there are no exports.
     pub fn new(runtime: Runtime, exports: Vec<Rc<Export<D>>>, options: Options) -> Rc<Self> {
-        assert!(!exports.is_empty(), "a server of nothing");
+        assert!(!exports.is_empty(), "a server needs at least one export");
         let budget = Budget::new(options.payload_bytes);
         let shared = Rc::new(Shared {
             runtime,
@@ -105,8 +108,8 @@ impl<D: Disk + 'static> Server<D> {
         })
     }
 
-    /// Accepts clients on `listener` until [`Self::shutdown`] or [`Self::hand_over`]. May run for
-    /// several listeners.
+    /// Accepts clients on `listener` until [`Self::shutdown`] or [`Self::hand_over`]. May be called
+    /// for several listeners.
     pub async fn serve(self: Rc<Self>, listener: Listener) {
         let socket = listener.socket().clone();
         self.listeners.borrow_mut().push(socket.clone());
@@ -133,39 +136,43 @@ impl<D: Disk + 'static> Server<D> {
                         }
                         self.start(socket);
                     }
-                    Err(error) => tracing::debug!("a client left at once: {error}"),
+                    Err(error) => tracing::debug!(%error, "client disconnected at once"),
                 },
                 Some(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                 Some(Err(error)) => {
-                    tracing::warn!("cannot accept a client: {error}");
+                    tracing::warn!(%error, "cannot accept a connection: retrying");
                     runtime.sleep_ns(ACCEPT_RETRY_NS).await;
                 }
             }
         }
     }
 
-    /// Whether one more client can be served, perhaps in place of one that has not said yet what it
-    /// wants: those that open connections and say nothing must not keep others out.
+    /// Whether another client can be served, if necessary in place of one that has not chosen an
+    /// export yet: clients that connect and stay silent must not keep others out.
     fn make_room(&self) -> bool {
         let links = self.links.borrow();
         if links.len() < self.shared.options.connections_max {
             return true;
         }
         let Some(longest) = links.iter().find(|link| link.is_haggling.get()) else {
-            tracing::warn!("{} connections: further clients wait", links.len());
+            tracing::warn!(connections = links.len(), "connection limit reached: new clients wait");
             return false;
         };
-        tracing::warn!("{} connections: one in its handshake makes room", links.len());
-        // Once; it ends at its next turn.
+        tracing::warn!(
+            connections = links.len(),
+            client = %longest.client,
+            "connection limit reached: closing the oldest connection still in its handshake"
+        );
+        // Only once; the connection ends at its next turn.
         longest.is_haggling.set(false);
         longest.channel.cut();
         true
     }
 
-    /// The next client; `None` once no more are let in.
+    /// Returns the next client; `None` once no more are accepted.
     ///
-    /// Shutting the listening socket down does not wake an accept everywhere (a Unix socket that
-    /// does not block goes on saying EAGAIN), so the accept is abandoned instead.
+    /// Shutting down the listening socket does not wake every accept (a non-blocking Unix socket
+    /// keeps returning EAGAIN), so the accept is abandoned instead.
     async fn accept(&self, listener: &Listener) -> Option<io::Result<OwnedFd>> {
         let Shared { runtime, changed, stage, .. } = &*self.shared;
         if stage.get() != Stage::Open {
@@ -188,12 +195,13 @@ impl<D: Disk + 'static> Server<D> {
         self.follow(link.clone(), connection::serve(self.shared.clone(), link));
     }
 
-    /// Goes on with a client that another server has handed over, in a task. One whose export is
-    /// not served any more is closed.
+    /// Continues a client that another server has handed over, in a task. The connection is closed
+    /// if its export is no longer served.
     pub fn resume(self: &Rc<Self>, parked: Parked) {
         let export = self.exports().iter().find(|export| export.name == parked.export);
         let Some(export) = export.cloned() else {
-            tracing::warn!("a client is cut off: '{}' is not served any more", parked.export);
+            let export = &parked.export;
+            tracing::warn!(%export, "closing a connection: its export is no longer served");
             return;
         };
         let link = self.link(parked.socket.clone(), false);
@@ -201,10 +209,11 @@ impl<D: Disk + 'static> Server<D> {
     }
 
     fn link(&self, socket: Arc<OwnedFd>, is_haggling: bool) -> Rc<Link> {
+        let client = client_address(&socket);
         let channel = Channel::new(self.shared.runtime.clone(), socket);
         let (is_quiet, is_haggling) = (Cell::new(true), Cell::new(is_haggling));
         let waits_for_client = Cell::new(false);
-        let link = Rc::new(Link { channel, is_quiet, is_haggling, waits_for_client });
+        let link = Rc::new(Link { channel, client, is_quiet, is_haggling, waits_for_client });
         self.links.borrow_mut().push(link.clone());
         link
     }
@@ -224,18 +233,18 @@ impl<D: Disk + 'static> Server<D> {
         });
     }
 
-    /// Stops accepting and reading, lets running requests end, flushes the disks, and gives what
-    /// the next server goes on with: its clients notice nothing but a pause. What they were told
-    /// to be done is durable then.
+    /// Stops accepting and reading, completes the requests in flight, flushes the disks, and
+    /// returns what the next server needs to continue: its clients notice nothing but a pause.
+    /// Everything that was acknowledged to them is durable then.
     ///
-    /// Clients in their handshake have [`Options::grace_ns`] to choose an export, while the others
-    /// are served as ever; then all have as long to send the rest of a request and take replies.
-    /// Who is late is cut off, and so is who is encrypted, because keys do not leave this process.
-    /// The disks have all the time that they take.
+    /// Clients in their handshake have [`Options::grace_ns`] to choose an export, while the other
+    /// clients are served normally; then every client has the same time to complete a request and
+    /// take its replies. A client that takes longer is disconnected, and so is an encrypted one,
+    /// because its keys stay in this process. The flushes have no time limit.
     ///
     /// # Errors
-    /// As for [`Self::shutdown`]: the first flush that failed. All clients are cut off then, so
-    /// that they know.
+    /// As for [`Self::shutdown`]: the first flush that failed. All clients are then disconnected,
+    /// so that they notice.
     pub async fn hand_over(&self) -> Result<Handover> {
         let Shared { runtime, options, changed, stage, .. } = &*self.shared;
         stage.set(Stage::Closed);
@@ -247,7 +256,7 @@ impl<D: Disk + 'static> Server<D> {
         let is_closed = || self.listeners.borrow().is_empty() && !is_haggling();
         let closed = changed.wait_for(|| is_closed().then_some(()));
         if runtime.timeout(options.grace_ns, closed).await.is_none() {
-            tracing::warn!("a client that has not chosen an export is cut off");
+            tracing::warn!("closing connections that are still in their handshake");
         }
         stage.set(Stage::Parking);
         for link in self.links.borrow().iter() {
@@ -261,7 +270,7 @@ impl<D: Disk + 'static> Server<D> {
         self.flush_all().await.map(|()| handover)
     }
 
-    /// Waits until no connection is left; cuts off those that wait for their client at two looks in
+    /// Waits until no connection is left; closes those that wait for their client at two checks in
     /// a row.
     async fn parked(&self) {
         let Shared { runtime, options, changed, .. } = &*self.shared;
@@ -273,7 +282,10 @@ impl<D: Disk + 'static> Server<D> {
             waiting.retain(|link| link.waits_for_client.get());
             for link in &waiting {
                 if late.iter().any(|other| Rc::ptr_eq(other, link)) {
-                    tracing::warn!("a client is cut off that does not go on with its requests");
+                    tracing::warn!(
+                        client = %link.client,
+                        "closing a connection: its client did not complete a request in time"
+                    );
                     link.channel.cut();
                 }
             }
@@ -281,17 +293,17 @@ impl<D: Disk + 'static> Server<D> {
         }
     }
 
-    /// Stops accepting, answers new requests with ESHUTDOWN, lets running ones end for at most
-    /// [`Options::grace_ns`], flushes the disks and closes the connections and listeners.
+    /// Stops accepting, answers new requests with ESHUTDOWN, lets requests in flight complete for
+    /// at most [`Options::grace_ns`], flushes the disks, and closes the connections and listeners.
     ///
-    /// Hosts are waited for twice [`Options::grace_ns`] at most: for running requests, and for
-    /// connections to close. The flush in between takes as long as the disk takes, without a limit:
-    /// a device behind a full write cache needs minutes, and to give up would lose what it is about
-    /// to make durable. Whoever cannot wait ends the process, which loses just that.
+    /// The server waits for hosts for at most twice [`Options::grace_ns`]: for requests in flight,
+    /// and for connections to close. The flush in between has no limit: a device with a full write
+    /// cache needs minutes, and giving up would lose what is about to become durable. To stop
+    /// earlier, end the process, which loses just that.
     ///
     /// # Errors
-    /// The first flush that failed, which the log names with its export: what was
-    /// acknowledged since the last good one may be lost there. The others are flushed all the same.
+    /// The first flush that failed; the log names its export. What was acknowledged since the last
+    /// good flush of that export may be lost. The other disks are flushed anyway.
     pub async fn shutdown(&self) -> Result<()> {
         let Shared { runtime, options, changed, stage, .. } = &*self.shared;
         stage.set(Stage::ShuttingDown);
@@ -302,7 +314,7 @@ impl<D: Disk + 'static> Server<D> {
         let is_quiet = || self.links.borrow().iter().all(|link| link.is_quiet.get());
         let quiet = changed.wait_for(|| is_quiet().then_some(()));
         if runtime.timeout(options.grace_ns, quiet).await.is_none() {
-            tracing::warn!("shutting down with requests under way");
+            tracing::warn!("shutting down with requests in flight");
         }
         let flushed = self.flush_all().await;
         for link in self.links.borrow().iter() {
@@ -311,7 +323,8 @@ impl<D: Disk + 'static> Server<D> {
         let is_over = || self.links.borrow().is_empty() && self.listeners.borrow().is_empty();
         let gone = changed.wait_for(|| is_over().then_some(()));
         if runtime.timeout(options.grace_ns, gone).await.is_none() {
-            tracing::warn!("{} connections wait for the disk", self.connections());
+            let connections = self.connections();
+            tracing::warn!(connections, "connections still wait for the disk");
         }
         flushed
     }
@@ -323,25 +336,39 @@ impl<D: Disk + 'static> Server<D> {
                 continue;
             }
             if let Err(error) = export.disk.flush().await {
-                tracing::error!("'{}' was not flushed: {}", export.name, error.chain());
+                let (kind, chain) = (error.kind(), error.chain());
+                tracing::error!(export = %export.name, ?kind, error = %chain, "flush failed");
                 flushed = flushed.and(Err(error));
             }
         }
         flushed
     }
 
-    /// Clients connected now, those in their handshake included.
+    /// Returns the number of clients connected now, including those in their handshake.
     pub fn connections(&self) -> usize {
         self.links.borrow().len()
     }
 
-    /// What it serves.
+    /// Returns the exports.
     pub fn exports(&self) -> &[Rc<Export<D>>] {
         &self.shared.exports
     }
 
-    /// Clients since the server started.
+    /// Returns the number of clients accepted since the server started.
     pub fn accepted(&self) -> u64 {
         self.accepted.get()
+    }
+}
+
+/// Returns the address of the peer for the log: `IP:PORT`, or the process at the other end of a
+/// Unix socket.
+fn client_address(socket: &OwnedFd) -> String {
+    let peer = rustix::net::getpeername(socket).ok().flatten();
+    match peer.and_then(|address| SocketAddr::try_from(address).ok()) {
+        Some(address) => address.to_string(),
+        None => match rustix::net::sockopt::socket_peercred(socket) {
+            Ok(credentials) => format!("unix:pid={}", credentials.pid),
+            Err(_) => "unix".to_owned(),
+        },
     }
 }

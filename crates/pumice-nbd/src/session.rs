@@ -1,5 +1,5 @@
-//! The state behind a connection: what all connections of a server share, and what the parts of
-//! one connection share. Data, and the end of a request; the order of steps is in `connection`.
+//! The state of connections: what all connections of a server share, and what the parts of one
+//! connection share. Also ends requests; the order of steps is in `connection`.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -24,16 +24,17 @@ pub(super) struct Shared<D> {
     pub(super) options: Options,
     pub(super) budget: Rc<Budget>,
     pub(super) stage: Cell<Stage>,
-    /// A connection ended or chose its export, or went quiet during shutdown, or the stage changed.
+    /// Wakes waiters when a connection ended, chose its export, or became quiet during shutdown,
+    /// and when the stage changed.
     pub(super) changed: WaitQueue,
 }
 
-/// What a server does about its clients.
+/// How a server treats its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Serves old and new ones.
+    /// Serves existing and new clients.
     Open,
-    /// Lets no new ones in; those in their handshake go on.
+    /// Accepts no new clients; those in their handshake continue.
     Closed,
     /// Stops reading between two requests: the connections are handed over.
     Parking,
@@ -41,49 +42,55 @@ pub(super) enum Stage {
     ShuttingDown,
 }
 
-/// What the server knows of one connection.
+/// What the server knows about a connection.
 pub(super) struct Link {
     pub(super) channel: Rc<Channel>,
-    /// Nothing under way: no request, no reply that is not sent.
+    /// Address of the client, for the log.
+    pub(super) client: String,
+    /// Nothing is in flight: no request, no unsent reply.
     pub(super) is_quiet: Cell<bool>,
     /// The client has not chosen an export yet.
     pub(super) is_haggling: Cell<bool>,
-    /// It is the client's turn: to send the rest of a request, or to take replies.
+    /// The connection waits for its client: for the rest of a request, or for room to send replies.
     pub(super) waits_for_client: Cell<bool>,
 }
 
-/// What the reader, the slots and the sender of one connection share.
+/// What the receiver, the slots and the sender of one connection share.
 pub(super) struct Session<D> {
     pub(super) shared: Rc<Shared<D>>,
     pub(super) export: Rc<Export<D>>,
+    /// Address of the client, for the log.
+    pub(super) client: String,
     pub(super) dialect: Dialect,
     pub(super) share: Rc<Share>,
     pub(super) replies: Replies,
-    /// The reader is in the middle of a request that was accepted.
+    /// The receiver is in the middle of a request that was accepted.
     pub(super) is_accepting: Cell<bool>,
 }
 
 impl<D: Disk> Session<D> {
-    /// The transmission phase of a client that chose `export`.
+    /// Returns the transmission phase of a client that chose `export`.
     pub(super) fn new(
         shared: Rc<Shared<D>>,
         export: Rc<Export<D>>,
+        client: String,
         dialect: Dialect,
         replies: Replies,
     ) -> Self {
         let share = Share::new(shared.budget.clone());
-        Self { shared, export, dialect, share, replies, is_accepting: Cell::new(false) }
+        let is_accepting = Cell::new(false);
+        Self { shared, export, client, dialect, share, replies, is_accepting }
     }
 
-    /// Where a command's reply goes.
+    /// Returns the fields of a command that its reply repeats.
     pub(super) fn reply_to(&self, command: &Command) -> ReplyTo {
         let Command { cookie, offset, .. } = *command;
         ReplyTo { headers: self.dialect.headers, cookie, offset }
     }
 
-    /// Counts a command that ended, and appends its reply, which has no data.
+    /// Logs a command that failed, and appends its reply, which has no data.
     pub(super) fn answer(&self, command: &Command, result: Result<()>) {
-        self.count(command, &result);
+        self.log_failure(command, &result);
         match &result {
             Ok(()) => {
                 let to = self.reply_to(command);
@@ -95,13 +102,23 @@ impl<D: Disk> Session<D> {
 
     /// Counts and refuses a request.
     pub(super) fn refuse(&self, request: &Request, (error, message): Refusal) {
-        self.export.counters.count_refused();
+        self.export.count_refused();
         let Request { cookie, offset, .. } = *request;
+        tracing::debug!(
+            export = %self.export.name,
+            client = %self.client,
+            command = request.command,
+            offset,
+            length = request.length,
+            reason = message,
+            "request refused"
+        );
         let to = ReplyTo { headers: self.dialect.headers, cookie, offset };
         self.replies.append_with(|out| to.append_error(out, error, message, None));
     }
 
-    /// Appends the reply to a command that the disk failed; with `at`, at that byte of the export.
+    /// Appends the reply to a command that the disk failed; `at` is the byte of the export that
+    /// failed, if known.
     pub(super) fn append_failure(&self, command: &Command, error: &Error, at: Option<u64>) {
         let to = self.reply_to(command);
         let value = Errno::from(error.kind());
@@ -109,16 +126,29 @@ impl<D: Disk> Session<D> {
         self.replies.append_with(|out| to.append_error(out, value, &message, at));
     }
 
-    /// Counts a command's outcome and logs a failure.
-    pub(super) fn count(&self, command: &Command, result: &Result<()>) {
-        let verb = command.verb;
-        self.export.counters.count(verb, command.length, result.is_err());
+    /// Logs a command that the disk failed: as a warning if the drive is damaged or can no longer
+    /// store data.
+    pub(super) fn log_failure(&self, command: &Command, result: &Result<()>) {
         let Err(error) = result else { return };
-        match error.kind() {
-            ErrorKind::Corrupt | ErrorKind::Medium | ErrorKind::Poisoned => {
-                tracing::warn!("{verb:?} failed: {}", error.chain());
-            }
-            _ => tracing::debug!("{verb:?} refused by the disk: {}", error.chain()),
+        let Command { verb, offset, length, .. } = *command;
+        let (kind, error, command) = (error.kind(), error.chain(), verb.name());
+        macro_rules! failed {
+            ($level:ident) => {
+                tracing::$level!(
+                    export = %self.export.name,
+                    client = %self.client,
+                    command,
+                    offset,
+                    length,
+                    ?kind,
+                    %error,
+                    "request failed"
+                )
+            };
+        }
+        match kind {
+            ErrorKind::Corrupt | ErrorKind::Medium | ErrorKind::Poisoned => failed!(warn),
+            _ => failed!(debug),
         }
     }
 }

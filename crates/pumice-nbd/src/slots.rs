@@ -1,14 +1,19 @@
-//! The requests under way on a connection: up to 64 futures that live in the connection's task.
+//! The requests in flight on a connection: up to 64 futures that live in the connection's task.
 //!
-//! A slot is a future that waits for a job, carries it out and waits for the next one: it is
-//! allocated once, when the connection first has that many requests under way. Starting a job polls
-//! its slot on the spot, so a request that need not wait is done when [`Slots::start`] returns.
-//! Each slot has its own waker, a bit in one word, so that a connection with 64 requests waiting
-//! polls only those that can go on.
+//! A slot is a future that waits for a job, carries it out, and waits for the next one. It is
+//! allocated once, when the connection first has that number of requests in flight. Starting a job
+//! polls its slot at once, so a request that need not wait is done when [`Slots::start`] returns.
+//! Each slot has its own waker, a bit in one word, so that a connection with 64 waiting requests
+//! polls only those that can continue.
 //!
-//! Slots rather than tasks of the runtime: no trip through the run queue at depth 1, and a
-//! connection ends as a whole. Knows no protocol: what a job is, and what is done with it, is the
-//! owner's business.
+//! Slots are used in place of tasks of the runtime because they need no trip through the run queue
+//! at depth 1, and because a connection then ends as a whole. Knows no protocol: the owner defines
+//! what a job is.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a slot's index is below SLOTS_MAX and below the number of slots"
+)]
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -20,8 +25,8 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use pumice_drive::base::wait::WaitQueue;
 
-/// Requests under way at once on a connection: the bits of a word. Few clients keep more
-/// (qemu 16, nbdcopy 64 by default); what exceeds it waits in the socket.
+/// Requests in flight at once on a connection: the bits of a word. Few clients keep more (qemu 16,
+/// nbdcopy 64 by default); further requests wait in the socket.
 pub(super) const SLOTS_MAX: usize = u64::BITS as usize;
 
 type SlotFuture = Pin<Box<dyn Future<Output = ()>>>;
@@ -41,7 +46,7 @@ struct Slot {
 
 /// What the slots and their owner share.
 struct Inbox<J> {
-    /// The job that a slot has been given and has not yet taken, by slot.
+    /// The job of each slot that was assigned and not yet taken.
     jobs: [Cell<Option<J>>; SLOTS_MAX],
     free: RefCell<Vec<usize>>,
     freed: WaitQueue,
@@ -53,7 +58,7 @@ pub(super) struct Seat<J> {
     index: usize,
 }
 
-/// Which slots can go on, and the task to wake for it.
+/// Which slots can continue, and the task to wake for them.
 struct Ready {
     bits: AtomicU64,
     task: Mutex<Waker>,
@@ -65,7 +70,8 @@ struct SlotWaker {
 }
 
 impl<J: 'static> Slots<J> {
-    /// No slots yet; `make` makes the future of one, which takes job after job from its seat.
+    /// Returns an empty set of slots; `make` returns the future of one, which takes job after job
+    /// from its seat.
     pub(super) fn new<F>(make: impl Fn(Seat<J>) -> F + 'static) -> Self
     where
         F: Future<Output = ()> + 'static,
@@ -93,12 +99,12 @@ impl<J: 'static> Slots<J> {
         }
     }
 
-    /// Jobs under way.
+    /// Returns the number of jobs in flight.
     pub(super) fn count(&self) -> usize {
         self.slots.borrow().len() - self.inbox.free.borrow().len()
     }
 
-    /// Starts a job and goes as far with it as is possible without waiting. There must be room.
+    /// Starts a job and polls it once. There must be room.
     pub(super) fn start(&self, job: J) {
         let index = match self.inbox.free.borrow_mut().pop() {
             Some(index) => index,
@@ -108,10 +114,11 @@ impl<J: 'static> Slots<J> {
         self.poll_slot(index);
     }
 
-    /// Goes on with the jobs that can, and has the task of `context` woken when others can.
+    /// Polls the jobs that can continue; the task of `context` is woken when others can.
     pub(super) fn poll(&self, context: &Context<'_>) {
         self.ready.register(context.waker());
-        // Taken once: a slot that wakes itself gets its next turn after the connection's others.
+        // Taken once: a slot that wakes itself is polled again after the other parts of the
+        // connection.
         let mut bits = self.ready.bits.swap(0, Ordering::AcqRel);
         while bits != 0 {
             self.poll_slot(bits.trailing_zeros() as usize);
@@ -137,7 +144,7 @@ impl<J: 'static> Slots<J> {
 }
 
 impl<J> Seat<J> {
-    /// The next job of this slot.
+    /// Waits for the next job of this slot.
     ///
     /// Registers no waker: [`Slots::start`] polls the slot itself.
     pub(super) async fn job(&self) -> J {
@@ -148,7 +155,7 @@ impl<J> Seat<J> {
         .await
     }
 
-    /// Says that the job is done.
+    /// Marks the job as done.
     pub(super) fn release(&self) {
         self.inbox.free.borrow_mut().push(self.index);
         self.inbox.freed.wake_all();
@@ -170,7 +177,7 @@ impl Wake for SlotWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // With another bit set the task has been woken and has not looked yet.
+        // If another bit was set, the task has already been woken and has not run yet.
         if self.ready.bits.fetch_or(self.bit, Ordering::AcqRel) == 0 {
             self.ready.task.lock().unwrap_or_else(PoisonError::into_inner).wake_by_ref();
         }

@@ -1,15 +1,20 @@
-//! TLS for the server's side of a connection: who the server is, which clients it takes, and the
-//! translation of bytes.
+//! TLS on the server's side of a connection: the server's identity, the clients it accepts, and
+//! encryption.
 //!
-//! The files are those that qemu and libnbd use, in one directory: `server-cert.pem` (the
-//! certificate, and those between it and the authority), `server-key.pem`, and, to tell clients
-//! apart, `ca-cert.pem` and perhaps `ca-crl.pem`. TLS 1.2 and 1.3 with the library's defaults;
-//! no pre-shared keys, which the library does not have for others than itself.
+//! The files have the names that qemu and libnbd use, in one directory: `server-cert.pem` (the
+//! certificate, followed by intermediate ones), `server-key.pem`, and, to verify clients,
+//! `ca-cert.pem` and optionally `ca-crl.pem`. TLS 1.2 and 1.3 with the defaults of the library; no
+//! pre-shared keys, which the library does not offer.
 //!
 //! ```text
 //! socket -> sealed -> connection -> the caller's buffer
 //! socket <- opened <- connection <- the caller's buffer
 //! ```
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "ranges are the caller's own, or lie within the bytes received"
+)]
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
@@ -29,22 +34,22 @@ use pumice_drive::runtime::Runtime;
 /// Bytes received at once: the longest record and its header.
 const SEALED_BYTES: usize = 16 << 10 | 0x400;
 
-/// Plain bytes taken at once. As much as a send of a long read brings in one piece costs memory
+/// Clear bytes taken at once. Taking as much as a whole send of a long read would need that memory
 /// twice; this is four of the longest records.
 const PLAIN_BYTES_MAX: usize = 64 << 10;
 
-/// Who a server is to its clients, and which of them it takes.
+/// The identity of a server, and which clients it accepts.
 #[derive(Clone, Debug)]
 pub struct Identity(Arc<ServerConfig>);
 
 impl Identity {
-    /// Reads the files of a directory; see the module's header. With `verifies_clients` only
-    /// clients are taken whose certificate the authority in `ca-cert.pem` has signed, and
-    /// `ca-crl.pem`, if there is one, does not revoke.
+    /// Reads the files of a directory; see the header of the module. With `verifies_clients`, a
+    /// client needs a certificate that the authority in `ca-cert.pem` has signed and that
+    /// `ca-crl.pem`, if it exists, does not revoke.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] and the like for a file; [`ErrorKind::InvalidInput`] if one is not
-    /// what its name says, or key and certificate are not of one another.
+    /// [`ErrorKind::NotFound`] and the like for a file; [`ErrorKind::InvalidInput`] if the content
+    /// of a file is invalid, or if key and certificate do not belong together.
     pub fn load(directory: &Path, verifies_clients: bool) -> Result<Self> {
         let unusable = |name: &str, error: &dyn std::error::Error| {
             let what = format!("cannot use {}: {error}", directory.join(name).display());
@@ -114,14 +119,14 @@ pub(super) struct Tls {
     connection: RefCell<ServerConnection>,
     /// Always [`SEALED_BYTES`] long, except while an operation has it.
     sealed: Cell<Vec<u8>>,
-    /// What was received and not yet given to the connection.
+    /// The range of bytes received and not yet passed to the connection.
     unopened: Cell<(usize, usize)>,
-    /// For what is sent, for its allocation.
+    /// Buffer for sending, kept for its allocation.
     opened: Cell<Vec<u8>>,
 }
 
 impl Tls {
-    /// Shakes hands with the client on `socket`.
+    /// Performs a TLS handshake with the client on `socket`.
     ///
     /// # Errors
     /// See [`super::channel::Channel::encrypt`].
@@ -144,7 +149,7 @@ impl Tls {
                 return Ok(tls);
             }
             if let Err(error) = tls.advance(runtime, socket).await {
-                // What the client is told about it is waiting.
+                // An alert for the client is waiting to be sent.
                 let _may_be_gone = tls.flush(runtime, socket).await;
                 return Err(error);
             }
@@ -188,17 +193,17 @@ impl Tls {
         (buffer, result)
     }
 
-    /// Says that nothing more will come.
+    /// Announces the end of the stream.
     pub(super) async fn close(&self, runtime: &Runtime, socket: &Arc<OwnedFd>) {
         self.connection.borrow_mut().send_close_notify();
-        // Who does not hear it any more has left.
+        // A client that cannot receive it has left.
         let _may_be_gone = self.flush(runtime, socket).await;
     }
 
-    /// Gives the connection more of what was received; receives if there is none.
+    /// Passes received bytes to the connection; receives if there are none.
     async fn advance(&self, runtime: &Runtime, socket: &Arc<OwnedFd>) -> io::Result<()> {
         let mut sealed = self.sealed.take();
-        // An abandoned receive has kept it.
+        // An abandoned receive has kept the buffer.
         sealed.resize(SEALED_BYTES, 0);
         let (mut start, mut end) = self.unopened.get();
         if start == end {
@@ -226,7 +231,7 @@ impl Tls {
         }
     }
 
-    /// Sends all that the connection wants to say.
+    /// Sends all that the connection has to send.
     async fn flush(&self, runtime: &Runtime, socket: &Arc<OwnedFd>) -> io::Result<()> {
         let mut bytes = self.opened.take();
         bytes.clear();

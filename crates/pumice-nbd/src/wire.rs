@@ -1,9 +1,9 @@
-//! The NBD protocol's bytes: magic numbers, flags, options, requests, replies, error values.
+//! The bytes of the NBD protocol: magic numbers, flags, options, requests, replies, error values.
 //!
-//! Everything is big-endian. Decoders take exactly the bytes they are given and answer `None` on
-//! anything that is too short, too long or inconsistent: they never panic and never allocate.
-//! No I/O here, and no policy: which option is honoured and which request is refused is decided by
-//! `handshake` and `request`.
+//! Everything is big-endian. Decoders take exactly the bytes they are given and return `None` for
+//! anything that is too short, too long or inconsistent: they never panic and never allocate. Does
+//! no I/O and sets no policy: `handshake` decides which option is honoured, `request` which request
+//! is refused.
 //!
 //! Source: NetworkBlockDevice/nbd, doc/proto.md, section "Values".
 //!
@@ -14,6 +14,11 @@
 //! option        IHAVEOPT u64 | option u32 | length u32 | data
 //! option reply  magic u64 | option u32 | type u32 | length u32 | data
 //! ```
+
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "callers send lengths of 32 bits only, and option replies of at most 64 KiB"
+)]
 
 use pumice_drive::base::ErrorKind;
 
@@ -28,10 +33,10 @@ const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 
 /// Handshake flags of the server, and the same bits in the client's answer.
 pub(super) const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
-/// No 124 zero bytes after the answer to `EXPORT_NAME`.
+/// Omits the 124 zero bytes after the answer to `EXPORT_NAME`.
 pub(super) const FLAG_NO_ZEROES: u16 = 1 << 1;
 
-/// What the export can do, in the answers to `EXPORT_NAME`, `INFO` and `GO`.
+/// Properties of an export, in the answers to `EXPORT_NAME`, `INFO` and `GO`.
 pub(super) mod transmission {
     pub(in super::super) const HAS_FLAGS: u16 = 1 << 0;
     pub(in super::super) const READ_ONLY: u16 = 1 << 1;
@@ -45,7 +50,7 @@ pub(super) mod transmission {
     pub(in super::super) const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
-/// Options a client can ask for.
+/// Options that a client can send.
 pub(super) mod option {
     pub(in super::super) const EXPORT_NAME: u32 = 1;
     pub(in super::super) const ABORT: u32 = 2;
@@ -104,7 +109,7 @@ pub(super) const COMMAND_FLAG_NO_HOLE: u16 = 1 << 1;
 pub(super) const COMMAND_FLAG_DF: u16 = 1 << 2;
 /// Command flag of `BLOCK_STATUS`: one extent for each context.
 pub(super) const COMMAND_FLAG_REQ_ONE: u16 = 1 << 3;
-/// Command flag of `WRITE_ZEROES`: fail rather than be as slow as a write.
+/// Command flag of `WRITE_ZEROES`: fail if it would be as slow as a write.
 pub(super) const COMMAND_FLAG_FAST_ZERO: u16 = 1 << 4;
 /// Command flag with extended headers: the length is that of a payload that follows.
 pub(super) const COMMAND_FLAG_PAYLOAD_LEN: u16 = 1 << 5;
@@ -116,32 +121,32 @@ pub(super) struct Errno(u32);
 impl Errno {
     /// No error.
     pub(super) const OK: Self = Self(0);
-    /// A change was asked of a read-only export.
+    /// Change of a read-only export.
     pub(super) const PERM: Self = Self(1);
     /// The disk failed.
     pub(super) const IO: Self = Self(5);
-    /// The request is wrong.
+    /// The request is invalid.
     pub(super) const INVAL: Self = Self(22);
     /// No room, or a write past the end of the export.
     pub(super) const NOSPC: Self = Self(28);
     /// The server is shutting down.
     pub(super) const SHUTDOWN: Self = Self(108);
 
-    /// As it came over the wire; any value.
+    /// Returns the error of a value received; any value is possible.
     pub(super) const fn from_wire(value: u32) -> Self {
         Self(value)
     }
 
-    /// The value on the wire.
+    /// Returns the value on the wire.
     pub(super) const fn to_wire(self) -> u32 {
         self.0
     }
 }
 
 impl From<ErrorKind> for Errno {
-    /// The one table from our kinds to NBD's values. The protocol has no EBUSY and no ENOENT, and
-    /// reserves ENOTSUP for another use: what has no value of its own is EIO, or EINVAL if asking
-    /// differently could help.
+    /// The one table from error kinds to NBD's values. The protocol has neither EBUSY nor ENOENT,
+    /// and reserves ENOTSUP for another use: a kind without a value of its own becomes EIO, or
+    /// EINVAL if a different request could succeed.
     fn from(kind: ErrorKind) -> Self {
         match kind {
             ErrorKind::InvalidInput | ErrorKind::NotADrive | ErrorKind::Unsupported => Self::INVAL,
@@ -158,15 +163,15 @@ impl From<ErrorKind> for Errno {
 }
 
 impl Errno {
-    /// What a client can do about this error of its server, and the same value as one of Linux,
-    /// whose numbers the protocol uses. `None` for a value that the protocol does not know; a
-    /// client must take that for EINVAL.
+    /// Returns the kind of a server's error. The protocol uses Linux's numbers. `None` for a value
+    /// that the protocol does not define; a client must treat that as EINVAL.
     ///
     /// Source: doc/proto.md, "Error values".
     pub(super) fn known(self) -> Option<ErrorKind> {
         Some(match self.0 {
             1 => ErrorKind::ReadOnly,
-            // The disk failed, no memory, shutting down: asking again elsewhere or later may help.
+            // The disk failed, no memory, shutting down: a later request, or another server, may
+            // succeed.
             5 | 12 | 108 => ErrorKind::Medium,
             22 | 75 => ErrorKind::InvalidInput,
             28 => ErrorKind::NoSpace,
@@ -178,7 +183,7 @@ impl Errno {
 
 /// Length of a [`Request`] on the wire, without a write's payload.
 pub(super) const REQUEST_BYTES: usize = 28;
-/// The same with extended headers.
+/// Length of a [`Request`] with extended headers.
 pub(super) const EXTENDED_REQUEST_BYTES: usize = 32;
 /// Length of a simple reply on the wire, without a read's payload.
 pub(super) const REPLY_BYTES: usize = 16;
@@ -194,7 +199,7 @@ pub(super) struct Request {
     pub(super) flags: u16,
     /// A value of [`command`], or anything else.
     pub(super) command: u16,
-    /// Names the request in its reply.
+    /// Identifies the request in its reply.
     pub(super) cookie: u64,
     /// First byte of the range.
     pub(super) offset: u64,
@@ -203,22 +208,22 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// Reads a request header; `None` if the magic is wrong: the stream is out of step and nothing
-    /// after it can be trusted.
+    /// Decodes a request header; `None` if the magic is wrong: the stream is then out of step and
+    /// cannot be trusted any more.
     pub(super) fn decode(bytes: &[u8; REQUEST_BYTES]) -> Option<Self> {
         let mut fields = Fields(bytes);
         let request = Self::decode_start(&mut fields, REQUEST_MAGIC)?;
         Some(Self { length: fields.u32()?.into(), ..request })
     }
 
-    /// Reads an extended request header; `None` if the magic is wrong.
+    /// Decodes an extended request header; `None` if the magic is wrong.
     pub(super) fn decode_extended(bytes: &[u8; EXTENDED_REQUEST_BYTES]) -> Option<Self> {
         let mut fields = Fields(bytes);
         let request = Self::decode_start(&mut fields, EXTENDED_REQUEST_MAGIC)?;
         Some(Self { length: fields.u64()?, ..request })
     }
 
-    /// All but the length.
+    /// Decodes all fields except for the length.
     fn decode_start(fields: &mut Fields<'_>, magic: u32) -> Option<Self> {
         if fields.u32()? != magic {
             return None;
@@ -232,7 +237,7 @@ impl Request {
         })
     }
 
-    /// The header as a client sends it; the length must fit 32 bits.
+    /// Encodes the header as a client sends it; the length must fit 32 bits.
     pub(super) fn encode(&self) -> [u8; REQUEST_BYTES] {
         let mut bytes = [0; REQUEST_BYTES];
         bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
@@ -246,7 +251,7 @@ impl Request {
     }
 }
 
-/// The header of a simple reply; a successful read's data follows it.
+/// Encodes the header of a simple reply; the data of a successful read follows it.
 pub(super) fn encode_reply(cookie: u64, error: Errno) -> [u8; REPLY_BYTES] {
     let mut bytes = [0; REPLY_BYTES];
     bytes[..4].copy_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());
@@ -255,7 +260,7 @@ pub(super) fn encode_reply(cookie: u64, error: Errno) -> [u8; REPLY_BYTES] {
     bytes
 }
 
-/// Reads a simple reply's header: cookie and error value; `None` if the magic is wrong.
+/// Decodes the header of a simple reply: cookie and error value; `None` if the magic is wrong.
 pub(super) fn decode_reply(bytes: &[u8; REPLY_BYTES]) -> Option<(u64, Errno)> {
     let mut fields = Fields(bytes);
     if fields.u32()? != SIMPLE_REPLY_MAGIC {
@@ -268,7 +273,7 @@ pub(super) fn decode_reply(bytes: &[u8; REPLY_BYTES]) -> Option<(u64, Errno)> {
 /// Length of the server's greeting.
 pub(super) const GREETING_BYTES: usize = 18;
 
-/// The server's greeting.
+/// Encodes the server's greeting.
 pub(super) fn encode_greeting() -> [u8; GREETING_BYTES] {
     let mut bytes = [0; GREETING_BYTES];
     bytes[..8].copy_from_slice(&INIT_MAGIC.to_be_bytes());
@@ -277,7 +282,7 @@ pub(super) fn encode_greeting() -> [u8; GREETING_BYTES] {
     bytes
 }
 
-/// Reads a server's greeting: its handshake flags, or `None` if it is no newstyle server.
+/// Decodes a server's greeting: its handshake flags, or `None` if it is not a newstyle server.
 pub(super) fn decode_greeting(bytes: &[u8; GREETING_BYTES]) -> Option<u16> {
     let mut fields = Fields(bytes);
     if fields.u64()? != INIT_MAGIC || fields.u64()? != OPTION_MAGIC {
@@ -296,7 +301,7 @@ pub(super) struct OptionHeader {
 }
 
 impl OptionHeader {
-    /// Reads an option's header; `None` if the magic is wrong.
+    /// Decodes the header of an option; `None` if the magic is wrong.
     pub(super) fn decode(bytes: &[u8; OPTION_BYTES]) -> Option<Self> {
         let mut fields = Fields(bytes);
         if fields.u64()? != OPTION_MAGIC {
@@ -305,7 +310,7 @@ impl OptionHeader {
         Some(Self { option: fields.u32()?, length: fields.u32()? })
     }
 
-    /// The header as a client sends it.
+    /// Encodes the header as a client sends it.
     pub(super) fn encode(&self) -> [u8; OPTION_BYTES] {
         let mut bytes = [0; OPTION_BYTES];
         bytes[..8].copy_from_slice(&OPTION_MAGIC.to_be_bytes());
@@ -321,7 +326,7 @@ pub(super) const OPTION_REPLY_BYTES: usize = 20;
 /// Header of a reply to an option; `length` bytes of data follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OptionReply {
-    /// The option that is answered.
+    /// The option that this reply answers.
     pub(super) option: u32,
     /// A value of [`reply`], or anything else.
     pub(super) kind: u32,
@@ -330,7 +335,7 @@ pub(super) struct OptionReply {
 }
 
 impl OptionReply {
-    /// Reads the header; `None` if the magic is wrong.
+    /// Decodes the header; `None` if the magic is wrong.
     pub(super) fn decode(bytes: &[u8; OPTION_REPLY_BYTES]) -> Option<Self> {
         let mut fields = Fields(bytes);
         if fields.u64()? != OPTION_REPLY_MAGIC {
@@ -352,7 +357,7 @@ pub(super) enum Information {
 }
 
 impl Information {
-    /// Reads the data of an answer; `None` if its length does not fit its kind.
+    /// Decodes the data of an answer; `None` if its length does not fit its kind.
     pub(super) fn decode(data: &[u8]) -> Option<Self> {
         let mut fields = Fields(data);
         let information = match fields.u16()? {
@@ -370,13 +375,13 @@ impl Information {
 /// Length of the answer to `EXPORT_NAME`, without the zeroes.
 pub(super) const EXPORT_BYTES: usize = 10;
 
-/// Reads the answer to `EXPORT_NAME`: size of the export in bytes, and [`transmission`] flags.
+/// Decodes the answer to `EXPORT_NAME`: size of the export in bytes, and [`transmission`] flags.
 pub(super) fn decode_export(bytes: &[u8; EXPORT_BYTES]) -> Option<(u64, u16)> {
     let mut fields = Fields(bytes);
     Some((fields.u64()?, fields.u16()?))
 }
 
-/// Zero bytes after the answer to `EXPORT_NAME`, for clients that did not ask to be spared.
+/// Zero bytes after the answer to `EXPORT_NAME`, for clients that did not negotiate their omission.
 pub(super) const EXPORT_NAME_ZEROES: usize = 124;
 
 /// Appends a reply to `option`; `data` is its parts in order.
@@ -385,29 +390,29 @@ pub(super) fn append_option_reply(out: &mut Vec<u8>, option: u32, kind: u32, dat
     out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
     out.extend_from_slice(&option.to_be_bytes());
     out.extend_from_slice(&kind.to_be_bytes());
-    // Bounded by the option limit and by our own names: far below 4 GiB.
+    // Far below 4 GiB: limited by the length of options and by the names of exports.
     out.extend_from_slice(&(length as u32).to_be_bytes());
     for part in data {
         out.extend_from_slice(part);
     }
 }
 
-/// The data of `INFO` and `GO`: an export's name and what the client wants to know of it.
+/// The data of `INFO` and `GO`: the name of an export and the kinds of information requested.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct InfoRequest<'a> {
-    /// Name of the export; empty for the default one.
+    /// Name of the export; empty for the default export.
     pub(super) name: &'a [u8],
-    /// Whether the canonical name is asked for.
+    /// The canonical name is requested.
     pub(super) wants_name: bool,
-    /// Whether the description is asked for.
+    /// The description is requested.
     pub(super) wants_description: bool,
-    /// Whether the size constraints are asked for.
+    /// The size constraints are requested.
     pub(super) wants_block_size: bool,
 }
 
 impl<'a> InfoRequest<'a> {
-    /// Reads an option's data; `None` if the lengths inside do not add up. Kinds of information
-    /// that are unknown are ignored, repeated ones answered once.
+    /// Decodes the data of an option; `None` if the lengths in it do not add up. Unknown kinds of
+    /// information are ignored, repeated ones answered once.
     pub(super) fn decode(data: &'a [u8]) -> Option<Self> {
         let mut fields = Fields(data);
         let name = fields.string()?;
@@ -426,11 +431,11 @@ impl<'a> InfoRequest<'a> {
     }
 }
 
-/// Takes integers and byte strings off the front of a slice.
+/// Takes integers and byte strings off the start of a slice.
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {
-    /// Bytes behind their length.
+    /// Returns a byte string that follows its length.
     pub(super) fn string(&mut self) -> Option<&'a [u8]> {
         let length = self.u32()? as usize;
         self.take(length)

@@ -1,8 +1,9 @@
-//! The control socket: how other commands reach a drive that a server holds locked.
+//! The control socket: how other commands reach a drive that a server has locked.
 //!
-//! One Unix socket a served drive, named after the file's device and inode so that any path to it
-//! finds it, in a directory of the user's own. Whoever connects sends one request and is sent one
-//! answer or several: see `protocol`. `session` serves, `client` asks.
+//! There is one Unix socket for each served drive, named after the device and inode of the drive's
+//! file, so that any path to the drive leads to it, in a private directory of the user. A client
+//! sends one request and receives one or several answers: see `protocol`. `session` is the server's
+//! side, `client` the other.
 
 mod client;
 mod protocol;
@@ -25,7 +26,7 @@ use pumice_drive::controller::Drive;
 use pumice_drive::media::Medium;
 use pumice_drive::runtime::Runtime;
 
-/// The listening control socket of one drive; its file goes when this is dropped.
+/// The listening control socket of one drive; its file is removed on drop.
 pub(crate) struct ControlSocket {
     socket: Arc<OwnedFd>,
     path: PathBuf,
@@ -34,18 +35,18 @@ pub(crate) struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Listens for questions about the drive at `drive`, which the caller holds locked: a socket
-    /// that does not answer was left by a server that died.
+    /// Listens for requests about the drive at `drive`, which the caller has locked. A socket that
+    /// does not answer was left by a server that died, and is replaced.
     ///
     /// # Errors
-    /// `Busy` if another server answers, which both can only serve read-only; the directory or the
-    /// socket cannot be made.
+    /// `Busy` if another server answers, which is possible only if both serve the drive read-only;
+    /// the directory or the socket cannot be created.
     pub(crate) fn bind(drive: &Path) -> Result<Self> {
         let path = socket_path(drive)?;
-        let cannot = |error| Error::os(format!("cannot listen at {}", path.display()), error);
+        let cannot = |error| Error::os(format!("cannot listen on {}", path.display()), error);
         private_directory()?;
         if UnixStream::connect(&path).is_ok() {
-            let what = "another server of the drive answers already";
+            let what = "another server of the drive is running";
             return Err(Error::new(ErrorKind::Busy, what));
         }
         match fs::remove_file(&path) {
@@ -61,8 +62,8 @@ impl ControlSocket {
         Ok(Self { socket: Arc::new(listener.into()), path, file })
     }
 
-    /// Serves requests about `drive`, which has that number in `watch`, for ever. The socket's file
-    /// does not wait for this to end.
+    /// Serves requests about `drive`, which has that number in `watch`, forever. The socket's file
+    /// may be removed before this ends.
     pub(crate) fn serve<M: Medium + 'static>(
         &self,
         runtime: Runtime,
@@ -75,7 +76,7 @@ impl ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        // Another read-only server that was started at the same moment may have taken the place.
+        // Another read-only server, started at the same moment, may have replaced the file.
         let is_own = |metadata: fs::Metadata| (metadata.dev(), metadata.ino()) == self.file;
         if fs::symlink_metadata(&self.path).is_ok_and(is_own) {
             let _ = fs::remove_file(&self.path);
@@ -83,13 +84,13 @@ impl Drop for ControlSocket {
     }
 }
 
-/// Where the control socket of a drive is.
+/// Returns the path of the control socket of a drive.
 fn socket_path(drive: &Path) -> Result<PathBuf> {
     place(drive, "sock")
 }
 
-/// The place of something that belongs to a drive, in the directory of [`private_directory`]: any
-/// path to the drive leads to it.
+/// Returns a path in the directory of [`private_directory`] for something that belongs to a drive;
+/// every path to the drive leads to the same one.
 ///
 /// # Errors
 /// `NotFound` if there is nothing at `drive`.
@@ -104,11 +105,11 @@ pub(crate) fn place(drive: &Path, suffix: &str) -> Result<PathBuf> {
     Ok(directory().join(name))
 }
 
-/// The directory of sockets and of what else belongs to running drives; made if it is not there,
-/// and the user's alone.
+/// Returns the directory for sockets and records of running drives. It is created if it does not
+/// exist, and accessible only to the user.
 ///
 /// # Errors
-/// It cannot be made, or others could enter it.
+/// It cannot be created, or other users could enter it.
 pub(crate) fn private_directory() -> Result<PathBuf> {
     let directory = directory();
     make_private(&directory)?;
@@ -124,7 +125,7 @@ fn directory() -> PathBuf {
     }
 }
 
-/// Makes a directory that only its owner can enter, or checks that it is one.
+/// Creates a directory that only its owner can enter, or checks that it is one.
 fn make_private(directory: &Path) -> Result<()> {
     let cannot = |error| Error::os(format!("cannot use {}", directory.display()), error);
     match DirBuilder::new().mode(0o700).create(directory) {
@@ -136,7 +137,7 @@ fn make_private(directory: &Path) -> Result<()> {
     let metadata = fs::symlink_metadata(directory).map_err(cannot)?;
     let user = rustix::process::geteuid().as_raw();
     if !metadata.is_dir() || metadata.uid() != user || metadata.mode() & 0o077 != 0 {
-        let what = format!("{} is not a directory of this user alone", directory.display());
+        let what = format!("{} is not a private directory of this user", directory.display());
         return Err(Error::new(ErrorKind::PermissionDenied, what));
     }
     Ok(())

@@ -65,7 +65,7 @@ pub use extract::{Extract, Extracted};
 pub use framing::{Span, spans};
 pub use info::{Info, Memory, Operations};
 pub use joining::COLD_FRAME_BLOCKS_DEFAULT;
-pub use overview::{CellState, MapCell, Overview, SegmentMap, Trouble, TroubleKind};
+pub use overview::{Alert, AlertKind, CellState, MapCell, Overview, SegmentMap};
 pub use rebuild::{Finder, Identity, Parts, Way, Wreck, copy_into};
 use recovery::Limits;
 pub use resize::{Resize, Resized};

@@ -29,24 +29,24 @@ pub struct Overview {
     /// Segments that garbage collection has to free until it rests; 0 while it need not work.
     pub gc_debt_segments: u32,
     /// What is wrong, the worst first; empty for a drive in good health.
-    pub troubles: Vec<Trouble>,
+    pub alerts: Vec<Alert>,
 }
 
 /// One thing that is wrong with a drive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Trouble {
+pub struct Alert {
     /// What it is, for programs.
-    pub kind: TroubleKind,
+    pub kind: AlertKind,
     /// Whether the drive refuses writes because of it.
     pub refuses_writes: bool,
     /// What it is and what to do, for people.
     pub what: String,
 }
 
-/// Kinds of trouble, from the worst to the mildest.
+/// Kinds of alert, from the worst to the mildest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum TroubleKind {
+pub enum AlertKind {
     /// The medium failed: nothing can become durable until the drive is reopened.
     Poisoned,
     /// There is no room for data, and none to be gained.
@@ -117,7 +117,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             free_bytes: u64::from(free - reserve) * segment_bytes + unfilled,
             reserve_bytes: u64::from(reserve) * segment_bytes,
             gc_debt_segments: self.gc_target_segments().saturating_sub(free),
-            troubles: self.troubles(),
+            alerts: self.alerts(),
         }
     }
 
@@ -138,19 +138,19 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     /// What is wrong, the worst first.
-    fn troubles(&self) -> Vec<Trouble> {
-        let mut troubles = Vec::new();
+    fn alerts(&self) -> Vec<Alert> {
+        let mut alerts = Vec::new();
         let mut say = |kind, refuses_writes, what| {
-            troubles.push(Trouble { kind, refuses_writes, what });
+            alerts.push(Alert { kind, refuses_writes, what });
         };
         let is_consistent = self.space.borrow().check();
         if let Err(error) = self.log.check_poison().and(is_consistent) {
-            say(TroubleKind::Poisoned, true, error.chain());
+            say(AlertKind::Poisoned, true, error.chain());
         }
         if self.is_full() {
             let what = "the drive is full, writes are refused: trim what is not needed, or give \
                         it more with `pumice resize --capacity`";
-            say(TroubleKind::Full, true, what.to_owned());
+            say(AlertKind::Full, true, what.to_owned());
         }
         let (reads, scrub) = (self.stats.corrupt_reads.get(), self.scrubs.progress());
         if reads > 0 || scrub.scrub_problems > 0 {
@@ -159,7 +159,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                  damaged",
                 scrub.scrub_problems
             );
-            say(TroubleKind::Damage, false, what);
+            say(AlertKind::Damage, false, what);
         }
         if let Some(threshold) = self.warnings().last() {
             let used_percent = self.used_percent();
@@ -167,9 +167,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 "{used_percent:.1} % of the capacity is in use, above the {threshold} % to warn \
                  at: trim, or `pumice resize --capacity`"
             );
-            say(TroubleKind::Space, false, what);
+            say(AlertKind::Space, false, what);
         }
-        troubles
+        alerts
     }
 
     /// Whether the next write of a block would be refused for space, as far as is known without

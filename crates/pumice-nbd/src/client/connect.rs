@@ -1,9 +1,9 @@
 //! From an address to a connected socket.
 //!
-//! Resolving a name and connecting block, for as long as the other side pleases: a name server that
-//! is silent, a Unix socket whose backlog is full. They run on a thread of their own, so that the
-//! runtime goes on and the caller's time limit holds; a thread that was given up ends when the
-//! system lets it, and closes what it got.
+//! Resolving a name and connecting block for as long as the other side takes: a silent name server,
+//! a Unix socket with a full backlog. They run on a thread of their own, so that the runtime
+//! continues and the caller's time limit holds. A thread that was abandoned ends when the system
+//! lets it, and closes its socket.
 
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -13,20 +13,20 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 
-use super::uri::Place;
+use super::uri::ServerAddress;
 
 /// Time for each address of a host; the caller's limit for everything may be shorter.
 const ADDRESS_LIMIT: Duration = Duration::from_secs(10);
 
-/// Connects; a TCP socket is set up for requests and replies.
+/// Connects, and sets the options of a TCP socket.
 ///
 /// # Errors
-/// Those of the system, of the last address if a host has several.
-pub(super) async fn connect(place: &Place) -> io::Result<OwnedFd> {
-    let place = place.clone();
-    blocking::unblock(move || match place {
-        Place::Unix(path) => UnixStream::connect(path).map(OwnedFd::from),
-        Place::Tcp { host, port } => connect_tcp(&host, port),
+/// Those of the operating system; of the last address if a host has several.
+pub(super) async fn connect(server: &ServerAddress) -> io::Result<OwnedFd> {
+    let server = server.clone();
+    blocking::unblock(move || match server {
+        ServerAddress::Unix(path) => UnixStream::connect(path).map(OwnedFd::from),
+        ServerAddress::Tcp { host, port } => connect_tcp(&host, port),
     })
     .await
 }
@@ -36,8 +36,8 @@ fn connect_tcp(host: &str, port: u16) -> io::Result<OwnedFd> {
     for address in (host, port).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, ADDRESS_LIMIT) {
             Ok(stream) => {
-                // A request must not wait for the next one, and a server that vanished must not
-                // be waited for for ever.
+                // A request must not wait for the next one, and the client must notice a server
+                // that vanished.
                 stream.set_nodelay(true)?;
                 sockopt::set_socket_keepalive(&stream, true)?;
                 return Ok(stream.into());

@@ -1,10 +1,9 @@
-//! One connection in its transmission phase: how a request goes out, how its answer is waited for,
-//! and how all of it ends.
+//! One connection in its transmission phase: sends requests, waits for their answers, and ends.
 //!
-//! Three kinds of tasks meet here: the callers', which append requests and wait; one sender; one
-//! receiver (`receiver`). Invariants: whoever ends the connection first says why, and everybody
-//! hears the same; after that the socket is shut down, so that sender and receiver end by
-//! themselves; the receiver is the last, and nobody waits any longer once it has ended.
+//! Three kinds of tasks meet here: those of the callers, which append requests and wait; one
+//! sender; one receiver (`receiver`). Invariants: the first task that ends the connection sets the
+//! reason, which all callers receive; the socket is then shut down, so that sender and receiver
+//! end; the receiver ends last, and no caller waits once it has ended.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
@@ -22,20 +21,20 @@ use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::runtime::{Runtime, shutdown_socket};
 
-/// How long a polite end may take: requests under way are answered first, and a slow disk under a
-/// full write cache takes seconds for that.
+/// Time limit of an orderly disconnect: requests in flight are answered first, and a slow disk with
+/// a full write cache takes seconds for that.
 const DISCONNECT_NS: u64 = 30_000_000_000;
 
 /// Why a connection takes no more requests.
 #[derive(Debug)]
 pub(super) struct End {
-    /// The client wanted it so, and nothing was under way.
+    /// The client disconnected, and nothing was in flight.
     pub(super) is_orderly: bool,
     pub(super) what: String,
 }
 
 impl End {
-    /// An end that nobody wanted.
+    /// Returns an unexpected end.
     pub(super) fn lost(what: impl Into<String>) -> Self {
         Self { is_orderly: false, what: what.into() }
     }
@@ -64,7 +63,7 @@ impl Call {
     }
 }
 
-/// What a command is called in an error.
+/// Returns the name of a command for an error.
 pub(super) fn verb(command: u16) -> &'static str {
     match command {
         command::READ => "read",
@@ -81,28 +80,28 @@ pub(super) struct Connection {
     pub(super) runtime: Runtime,
     pub(super) socket: Arc<OwnedFd>,
     /// The URI, for errors.
-    pub(super) place: String,
+    pub(super) uri: String,
     pub(super) export: Export,
     pub(super) table: RefCell<Table>,
     outgoing: Outgoing,
     end: OnceCell<End>,
     is_leaving: Cell<bool>,
-    /// Room for requests, or their number; the end.
+    /// Wakes waiters for room, for a change of the number of requests, and for the end.
     pub(super) changed: WaitQueue,
 }
 
 impl Connection {
-    /// A connection after its handshake; sender and receiver are still to be started.
+    /// Returns a connection after its handshake; the caller starts sender and receiver.
     pub(super) fn new(
         runtime: Runtime,
         socket: Arc<OwnedFd>,
-        place: String,
+        uri: String,
         export: Export,
     ) -> Rc<Self> {
         Rc::new(Self {
             runtime,
             socket,
-            place,
+            uri,
             export,
             table: RefCell::default(),
             outgoing: Outgoing::default(),
@@ -112,11 +111,11 @@ impl Connection {
         })
     }
 
-    /// Makes a request, waiting for room first, and waits for its answer. A read's target comes
-    /// back, whatever happens.
+    /// Sends a request, waiting for room first, and waits for its answer. Always returns the target
+    /// of a read.
     ///
     /// # Errors
-    /// The server's, with its error value as the cause; `Medium` if the connection ended.
+    /// Those of the server, with the error value as the cause; `Medium` if the connection ended.
     pub(super) async fn call(
         &self,
         call: Call,
@@ -148,24 +147,24 @@ impl Connection {
         self.table.borrow().has_room() && self.outgoing.has_room()
     }
 
-    /// Why nothing more can be asked.
+    /// Returns why no more requests are possible.
     fn refusal(&self, call: &Call) -> Option<Error> {
         if self.end.get().is_some() {
             return Some(self.lost(call));
         }
-        self.is_leaving.get().then(|| call.failed(ErrorKind::Medium, "this client disconnects"))
+        self.is_leaving.get().then(|| call.failed(ErrorKind::Medium, "the client is disconnecting"))
     }
 
-    /// The server's error, with its value as the cause.
+    /// Returns the error of a server, with its value as the cause.
     fn refused(&self, call: &Call, error: Errno) -> Error {
         let value = error.to_wire();
         match error.known() {
-            // The protocol's values are Linux's.
+            // The values of the protocol are those of Linux.
             Some(kind) => call
                 .failed(kind, "the server reports an error")
                 .caused_by(io::Error::from_raw_os_error(value as i32)),
             None => {
-                let what = format!("the server reports error {value}, which NBD does not know");
+                let what = format!("the server reports error {value}, which NBD does not define");
                 call.failed(ErrorKind::InvalidInput, &what)
             }
         }
@@ -173,7 +172,7 @@ impl Connection {
 
     fn lost(&self, call: &Call) -> Error {
         let why = self.end.get().map_or("it ended", |end| &end.what);
-        let what = format!("no connection with {}: {why}", self.place);
+        let what = format!("no connection to {}: {why}", self.uri);
         call.failed(ErrorKind::Medium, &what)
     }
 
@@ -192,24 +191,24 @@ impl Connection {
         }
     }
 
-    /// Ends the connection; the first to say why is heard.
+    /// Ends the connection; the first reason counts.
     pub(super) fn end(&self, end: End) {
-        // Only the first end counts.
+        // Fails if the connection has ended before.
         let _ = self.end.set(end);
         shutdown_socket(&self.socket);
         self.outgoing.wake_sender();
         self.changed.wake_all();
     }
 
-    /// Whether the end of the stream is what was asked for.
+    /// Whether the end of the stream was requested.
     pub(super) fn is_left(&self) -> bool {
         self.is_leaving.get() && self.table.borrow().count() == 0
     }
 
-    /// Takes no more requests, waits for the answers of those under way, and ends politely.
+    /// Takes no more requests, waits for the answers of those in flight, and disconnects.
     ///
     /// # Errors
-    /// `Medium` if the connection was lost before, or if it took too long.
+    /// `Medium` if the connection was lost before, or on timeout.
     pub(super) async fn disconnect(&self) -> Result<()> {
         let is_first = !self.is_leaving.replace(true);
         self.changed.wake_all();
@@ -229,7 +228,7 @@ impl Connection {
         }
         match self.end.get() {
             Some(end) if !end.is_orderly => {
-                let what = format!("the connection with {} is lost: {}", self.place, end.what);
+                let what = format!("the connection to {} is lost: {}", self.uri, end.what);
                 Err(Error::new(ErrorKind::Medium, what))
             }
             _ => Ok(()),
@@ -237,10 +236,10 @@ impl Connection {
     }
 }
 
-/// Waits for the end of one request; gives it up when dropped.
+/// Waits for the end of one request; abandons it when dropped.
 struct Answer<'a> {
     connection: &'a Connection,
-    /// Absent once the end was seen.
+    /// Absent once the request has ended.
     key: Option<Key>,
 }
 

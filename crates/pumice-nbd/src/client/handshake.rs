@@ -6,10 +6,15 @@
 //!                        +-> ERR_UNSUP, or no fixed newstyle -> EXPORT_NAME       -> transmission
 //! ```
 //!
-//! Asks for neither TLS nor structured replies nor metadata contexts, so that all replies of the
-//! transmission phase are simple ones. Nothing the server says is trusted: the number of answers
-//! and their lengths are bounded, sizes that cannot be are refused, and its words are made harmless
-//! before they become part of an error. Time is bounded by the caller.
+//! Negotiates neither TLS nor structured replies nor metadata contexts, so that all replies of the
+//! transmission phase are simple ones. Trusts nothing that the server sends: the number of answers
+//! and their lengths are bounded, invalid sizes are refused, and messages are escaped before they
+//! become part of an error. The caller limits the time.
+
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "a name has at most 4096 bytes and a block 4 KiB"
+)]
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,37 +29,38 @@ use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::runtime::Runtime;
 
-/// Answers to one option. Servers send one for each kind of information they know, of which the
-/// protocol has four.
+/// Answers to one option. Servers send one for each of the protocol's four kinds of information.
 const ANSWERS_MAX: usize = 64;
 
-/// Characters of the server's own words in an error.
+/// Characters of a server's message in an error.
 const MESSAGE_CHARS_MAX: usize = 200;
 
-/// Largest minimum block in bytes, by the protocol ("Size constraints").
+/// Largest minimum block size in bytes, by the protocol ("Size constraints").
 const BLOCK_BYTES_MIN_MAX: u32 = 64 << 10;
 
-/// What an export can do, and which requests it takes.
+/// What an export supports, and its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Capabilities {
     /// Changes are refused.
     pub is_read_only: bool,
-    /// Takes FLUSH.
+    /// Supports FLUSH.
     pub has_flush: bool,
-    /// Takes FUA.
+    /// Supports FUA.
     pub has_fua: bool,
-    /// Takes TRIM.
+    /// Supports TRIM.
     pub has_trim: bool,
-    /// Takes WRITE_ZEROES.
+    /// Supports WRITE_ZEROES.
     pub has_write_zeroes: bool,
-    /// A flush on one connection covers what others wrote: a client may use several.
+    /// A flush on one connection covers the writes of others: a client may use several.
     pub has_multi_conn: bool,
-    /// Offsets and lengths are multiples of it: a power of two, 1 if the server does not say.
+    /// Offsets and lengths must be multiples of it: a power of two, 1 if the server does not
+    /// announce it.
     pub block_bytes_min: u32,
-    /// Multiples of it are fast: a power of two, 4096 if the server does not say.
+    /// Multiples of it are fast: a power of two, 4096 if the server does not announce it.
     pub block_bytes_preferred: u32,
-    /// Longest payload of one request: a multiple of the minimum, at most 32 MiB, which it is too
-    /// if the server does not say.
+    /// Longest payload of one request: a multiple of the minimum block size, at most 32 MiB, and 32
+    /// MiB if the server does not announce it.
     pub payload_bytes_max: u32,
 }
 
@@ -69,9 +75,9 @@ pub(super) struct Export {
 impl Export {
     fn new(size_bytes: u64, flags: u16) -> Result<Self> {
         if i64::try_from(size_bytes).is_err() {
-            return Err(violation(format!("an export of {size_bytes} bytes")));
+            return Err(violation(format!("export size of {size_bytes} bytes")));
         }
-        // Without HAS_FLAGS the others mean nothing.
+        // Without HAS_FLAGS the other flags are undefined.
         let has = |flag| flags & transmission::HAS_FLAGS != 0 && flags & flag != 0;
         let capabilities = Capabilities {
             is_read_only: has(transmission::READ_ONLY),
@@ -94,7 +100,7 @@ impl Export {
             && preferred >= min
             && payload_max >= min;
         if !is_sane {
-            let what = format!("blocks of {min}, {preferred} and {payload_max} bytes");
+            let what = format!("block sizes of {min}, {preferred} and {payload_max} bytes");
             return Err(violation(what));
         }
         let capabilities = &mut self.capabilities;
@@ -105,16 +111,16 @@ impl Export {
     }
 }
 
-/// The server does not follow the protocol: `what` it sent.
+/// Returns the error of a server that violates the protocol.
 fn violation(what: impl Into<String>) -> Error {
-    let what = format!("the server does not follow the protocol: {}", what.into());
+    let what = format!("the server violates the protocol: {}", what.into());
     Error::new(ErrorKind::Unsupported, what)
 }
 
 fn broken(error: io::Error) -> Error {
     let what = match error.kind() {
         io::ErrorKind::UnexpectedEof => "the server closed the connection during the handshake",
-        _ => "the handshake broke off",
+        _ => "the handshake failed",
     };
     Error::new(ErrorKind::Medium, what).caused_by(error)
 }
@@ -124,7 +130,7 @@ pub(super) struct Handshake<'a> {
     pub(super) runtime: &'a Runtime,
     pub(super) socket: &'a Arc<OwnedFd>,
     pub(super) incoming: &'a mut Incoming,
-    /// Name of the export that is wanted.
+    /// Name of the requested export.
     pub(super) export: &'a str,
 }
 
@@ -133,12 +139,12 @@ impl Handshake<'_> {
     ///
     /// # Errors
     /// `NotFound` if there is no such export, `PermissionDenied` if the server refuses it,
-    /// `Unsupported` if it wants TLS or does not follow the protocol, `Medium` if the connection
-    /// ends.
+    /// `Unsupported` if it requires TLS or violates the protocol, `Medium` if the connection ends.
     pub(super) async fn negotiate(mut self) -> Result<Export> {
         let greeting = self.take::<{ wire::GREETING_BYTES }>().await?;
         let offered = wire::decode_greeting(&greeting).ok_or_else(|| {
-            let what = "the other side is no NBD server, or one from before the newstyle handshake";
+            let what =
+                "the other side is not an NBD server, or supports only the oldstyle handshake";
             Error::new(ErrorKind::Unsupported, what)
         })?;
         let flags = offered & (wire::FLAG_FIXED_NEWSTYLE | wire::FLAG_NO_ZEROES);
@@ -151,7 +157,7 @@ impl Handshake<'_> {
         self.export_name(flags & wire::FLAG_NO_ZEROES == 0).await
     }
 
-    /// Asks with GO; `None` if the server does not know it.
+    /// Sends GO; returns `None` if the server does not know it.
     async fn go(&mut self) -> Result<Option<Export>> {
         let wanted_name = self.export;
         let name = wanted_name.as_bytes();
@@ -163,7 +169,7 @@ impl Handshake<'_> {
             let (kind, data) = self.answer(option::GO).await?;
             match kind {
                 reply::INFO => match Information::decode(data) {
-                    None => return Err(violation("information of a wrong length")),
+                    None => return Err(violation("information with a wrong length")),
                     Some(Information::Export { size_bytes, flags }) => {
                         export = Some(Export::new(size_bytes, flags)?);
                     }
@@ -173,8 +179,7 @@ impl Handshake<'_> {
                     Some(Information::Other) => {}
                 },
                 reply::ACK => {
-                    let mut export =
-                        export.ok_or_else(|| violation("an export without its size"))?;
+                    let mut export = export.ok_or_else(|| violation("no export size"))?;
                     if let Some((min, preferred, payload_max)) = constraints {
                         export.constrain(min, preferred, payload_max)?;
                     }
@@ -183,43 +188,43 @@ impl Handshake<'_> {
                 reply::ERR_UNSUP => return Ok(None),
                 kind => {
                     let refused = refusal(kind, wanted_name, data);
-                    // Politely; but the server may be gone, and its answer is nothing new.
+                    // An orderly end; the server may be gone, and its answer adds nothing.
                     let _ = self.send_option(option::ABORT, &[]).await;
                     return Err(refused);
                 }
             }
         }
-        Err(violation("answers without end"))
+        Err(violation("too many answers"))
     }
 
-    /// Asks with EXPORT_NAME, to which a server has no way to say no but to hang up.
+    /// Sends EXPORT_NAME, which a server can only refuse by closing the connection.
     async fn export_name(&mut self, expects_zeroes: bool) -> Result<Export> {
         self.send_option(option::EXPORT_NAME, self.export.as_bytes()).await?;
         let answer = self.take::<{ wire::EXPORT_BYTES }>().await.map_err(|error| {
             let what = format!("the server may have no export '{}'", self.export);
             Error::new(ErrorKind::NotFound, what).caused_by(error)
         })?;
-        let (size_bytes, flags) =
-            wire::decode_export(&answer).ok_or_else(|| violation("a wrong answer"))?;
+        let (size_bytes, flags) = wire::decode_export(&answer)
+            .ok_or_else(|| violation("malformed answer to EXPORT_NAME"))?;
         if expects_zeroes {
             self.incoming.skip(wire::EXPORT_NAME_ZEROES).await.map_err(broken)?;
         }
         Export::new(size_bytes, flags)
     }
 
-    /// The next answer to `option`: its type and data.
+    /// Returns the next answer to `option`: its type and data.
     async fn answer(&mut self, option: u32) -> Result<(u32, &[u8])> {
         let header = self.take::<{ wire::OPTION_REPLY_BYTES }>().await?;
         let Some(OptionReply { option: answered, kind, length }) = OptionReply::decode(&header)
         else {
-            return Err(violation("an answer without its magic"));
+            return Err(violation("wrong magic in an answer"));
         };
         if answered != option {
             return Err(violation(format!("an answer to option {answered}, not {option}")));
         }
         let length = length as usize;
         if length > BUFFER_BYTES {
-            return Err(violation(format!("an answer of {length} bytes")));
+            return Err(violation(format!("answer of {length} bytes")));
         }
         self.incoming.fill(length).await.map_err(broken)?;
         Ok((kind, self.incoming.take(length)))
@@ -250,16 +255,17 @@ impl Handshake<'_> {
     }
 }
 
-/// Why the server does not give the export.
+/// Returns why the server refuses the export.
 fn refusal(kind: u32, export: &str, data: &[u8]) -> Error {
     let said = String::from_utf8_lossy(data);
     let said: String = said.chars().take(MESSAGE_CHARS_MAX).collect();
     let (kind, what) = match kind {
         reply::ERR_UNKNOWN => (ErrorKind::NotFound, "the server has no such export".to_owned()),
-        reply::ERR_POLICY => (ErrorKind::PermissionDenied, "the server refuses it".to_owned()),
-        reply::ERR_TLS_REQD => {
-            (ErrorKind::Unsupported, "the server wants TLS, which is not supported yet".to_owned())
-        }
+        reply::ERR_POLICY => (ErrorKind::PermissionDenied, "the server refuses access".to_owned()),
+        reply::ERR_TLS_REQD => (
+            ErrorKind::Unsupported,
+            "the server requires TLS, which is not supported yet".to_owned(),
+        ),
         reply::ERR_SHUTDOWN => (ErrorKind::Medium, "the server is shutting down".to_owned()),
         other => (ErrorKind::Medium, format!("the server answers with option error {other:#x}")),
     };

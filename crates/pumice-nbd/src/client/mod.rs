@@ -6,21 +6,21 @@
 //! caller's task --+      table (slot and generation = cookie)  +--> caller's task
 //! ```
 //!
-//! Everything runs on the runtime's one thread. Requests that the tasks of one turn make leave
-//! together; replies that came together are given out together. Offers no TLS, no structured
-//! replies, no metadata contexts, no second try after a connection was lost. Nothing that a server
-//! sends is trusted: no byte of it can panic or allocate more than a fixed buffer.
+//! Everything runs on the one thread of the runtime. Requests that tasks make in one turn are sent
+//! together; replies received together are delivered together. Offers no TLS, no structured
+//! replies, no metadata contexts, and does not reconnect. Trusts nothing that a server sends: no
+//! input panics or allocates more than a fixed buffer.
 //!
-//! | file | noun |
+//! | file | contents |
 //! |---|---|
-//! | `uri` | where an export is |
+//! | `uri` | address of an export |
 //! | `connect` | from an address to a socket |
 //! | `handshake` | from a socket to an export |
-//! | `table` | requests under way |
-//! | `outgoing` | what is to be sent |
-//! | `connection` | one request's way, the sender, the end |
+//! | `table` | requests in flight |
+//! | `outgoing` | unsent requests |
+//! | `connection` | one request from start to end, the sender, the end |
 //! | `receiver` | replies |
-//! | `verbs` | the client: what can be asked |
+//! | `verbs` | the client: the requests it offers |
 
 mod connect;
 mod connection;

@@ -1,4 +1,4 @@
-//! What is to be sent: requests of all tasks, in the order in which they were made.
+//! Unsent requests of all tasks, in the order in which they were made.
 //!
 //! ```text
 //! append  ->  bytes     | header | header data | header      | header |
@@ -6,12 +6,14 @@
 //! send    ->  header header data header | shared payload | header
 //! ```
 //!
-//! Requests and short payloads are copied into one buffer, so that all that the tasks of one turn
-//! ask for leaves with one send. Long payloads that are shared are sent from where they are, in
-//! between. While one batch is on its way the next one is filled; the two take turns, so that
-//! nothing is allocated after warm-up.
+//! Requests and short payloads are copied into one buffer, so that all requests of one turn leave
+//! with one send. Long shared payloads are sent from their own buffers, in between. While one batch
+//! is being sent the next one is filled; the two batches alternate, so that nothing is allocated
+//! after warm-up.
 //!
-//! Invariant: what was appended is sent whole, whatever becomes of the task that appended it.
+//! Invariant: what was appended is sent completely, even if the task that appended it is dropped.
+
+#![expect(clippy::indexing_slicing, reason = "`verbs` cuts payloads out of their own buffer")]
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -24,26 +26,27 @@ use pumice_drive::base::AlignedBuffer;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::runtime::Runtime;
 
-/// Bytes that may wait before requests wait, in bytes: a full queue of 32 with 4 KiB each, twice,
-/// and then what a Unix socket holds is long exceeded.
+/// Unsent bytes before new requests wait: twice a full queue of 32 requests of 4 KiB, and far more
+/// than a Unix socket holds.
 const PENDING_BYTES_MAX: usize = 256 << 10;
 
-/// Shared payloads up to this length are copied: an own send costs about as much as copying them.
+/// Shared payloads up to this length are copied: a separate send costs about as much as copying
+/// them.
 const COPIED_BYTES_MAX: usize = 32 << 10;
 
-/// Data that goes with a request.
+/// The data of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Payload<'a> {
     None,
-    /// Is copied.
+    /// Always copied.
     Copied(&'a [u8]),
-    /// The range of a buffer; copied if that is cheaper.
+    /// A range of a buffer; copied if that is cheaper.
     Shared(&'a Arc<AlignedBuffer>, usize, usize),
 }
 
 #[derive(Debug)]
 struct Inserted {
-    /// In `bytes`, where it goes before.
+    /// The position in `bytes` before which it is sent.
     position: usize,
     buffer: Arc<AlignedBuffer>,
     range: Range<usize>,
@@ -55,13 +58,13 @@ struct Batch {
     inserted: Vec<Inserted>,
 }
 
-/// A connection's unsent requests.
+/// The unsent requests of a connection.
 #[derive(Default)]
 pub(super) struct Outgoing {
     pending: RefCell<Batch>,
-    /// What is not filled now, for its allocation.
+    /// The batch that is not being filled, kept for its allocation.
     spare: Cell<Option<Batch>>,
-    /// Something was appended; only the sender waits for it.
+    /// Wakes the sender when something was appended.
     appended: WaitQueue,
 }
 
@@ -90,13 +93,13 @@ impl Outgoing {
         self.appended.wake_all();
     }
 
-    /// Has the sender look whether it should end.
+    /// Wakes the sender, so that it checks whether to end.
     pub(super) fn wake_sender(&self) {
         self.appended.wake_all();
     }
 
-    /// Waits until there is something to send, and sends all there is then; says before the first
-    /// byte that there is room again. False if `has_ended` said so instead.
+    /// Waits until there is something to send, then sends everything. Calls `made_room` before the
+    /// first byte. Returns false if `has_ended` returned true instead.
     ///
     /// # Errors
     /// Those of `send`.
@@ -158,7 +161,7 @@ async fn send_shared(
     Ok(())
 }
 
-/// The length of a send, with a socket that takes nothing as an error and a signal as no progress.
+/// Returns the length of a send. A socket that takes nothing is an error; a signal is no progress.
 fn some_bytes(result: io::Result<usize>) -> io::Result<usize> {
     match result {
         Ok(0) => Err(io::ErrorKind::WriteZero.into()),

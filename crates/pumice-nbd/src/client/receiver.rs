@@ -1,11 +1,13 @@
-//! The receiving task of a connection: replies as they come, each to the request it names.
+//! The receiving task of a connection: assigns each reply to its request.
 //!
 //! One receive asks for as much as the buffer of `incoming` holds, so that many short replies come
-//! with one system call; a payload is copied from there to where it belongs. What is left of a long
-//! payload is received straight into its buffer. When the buffer is used up the callers go first:
-//! their next requests are then on their way before the next receive.
+//! with one system call; payloads are copied from there. The rest of a long payload is received
+//! directly into its buffer. When the buffer is used up the callers run first, so that their next
+//! requests are sent before the next receive.
 //!
-//! A reply of a request that nobody waits for any more is read like every other one.
+//! The reply to an abandoned request is read like any other.
+
+#![expect(clippy::indexing_slicing, reason = "the range of a target lies within its buffer")]
 
 use std::io;
 use std::rc::Rc;
@@ -16,11 +18,11 @@ use super::connection::{Connection, End};
 use super::table::{Outcome, Target};
 use pumice_drive::base::AlignedBuffer;
 
-/// What is left of a payload is received without going through the buffer if it is this long: an
-/// own receive costs about as much as copying so much.
+/// The rest of a payload is received directly if it has at least this length: a separate receive
+/// costs about as much as copying 32 KiB.
 const DIRECT_BYTES_MIN: usize = 32 << 10;
 
-/// Receives replies until the connection ends; then nobody waits any longer.
+/// Receives replies until the connection ends; afterwards no request waits.
 pub(super) async fn receive(connection: Rc<Connection>, mut incoming: Incoming) {
     let end = loop {
         if let Err(end) = receive_reply(&connection, &mut incoming).await {
@@ -47,12 +49,12 @@ async fn receive_reply(connection: &Connection, incoming: &mut Incoming) -> Resu
         Err(error) => return Err(end_of_stream(connection, incoming, &error)),
     };
     let Some((cookie, error)) = wire::decode_reply(&header) else {
-        return Err(End::lost("the server sent something that is no simple reply"));
+        return Err(End::lost("the server sent an invalid reply header"));
     };
     incoming.consume(REPLY_BYTES);
     let answered = connection.table.borrow_mut().answered(cookie);
     let Some((key, mut target)) = answered else {
-        let what = format!("the server answered a request that nobody made (cookie {cookie:#x})");
+        let what = format!("the server sent a reply to an unknown request (cookie {cookie:#x})");
         return Err(End::lost(what));
     };
     let mut result = Ok(());
@@ -63,7 +65,7 @@ async fn receive_reply(connection: &Connection, incoming: &mut Incoming) -> Resu
     }
     let outcome = if result.is_ok() { Outcome::Answered(error) } else { Outcome::Lost };
     if let Err(error) = &result {
-        // Said before the request hears of it.
+        // The reason must be set before the request is woken.
         connection.end(End::lost(format!("in the middle of a reply: {error}")));
     }
     let waker = connection.table.borrow_mut().complete(key, outcome, target);
@@ -72,7 +74,7 @@ async fn receive_reply(connection: &Connection, incoming: &mut Incoming) -> Resu
     result.map_err(|error| End::lost(error.to_string()))
 }
 
-/// Fills what the target still wants, with what came already and then from the socket.
+/// Fills the rest of the target, first with unread bytes and then from the socket.
 async fn receive_payload(
     connection: &Connection,
     incoming: &mut Incoming,
@@ -107,7 +109,7 @@ fn end_of_stream(connection: &Connection, incoming: &Incoming, error: &io::Error
     match error.kind() {
         // A server that closes with something of ours unread resets the connection.
         _ if connection.is_left() => {
-            End { is_orderly: true, what: "this client has disconnected".into() }
+            End { is_orderly: true, what: "the client has disconnected".into() }
         }
         _ if is_clean => End::lost("the server closed it"),
         io::ErrorKind::UnexpectedEof => End::lost("the server closed it in the middle of a reply"),

@@ -1,4 +1,4 @@
-//! The requests under way on a connection, and whose they are.
+//! The requests in flight on a connection.
 //!
 //! ```text
 //!         begin            answered              complete            poll
@@ -8,13 +8,20 @@
 //! ```
 //!
 //! Invariants:
-//! * A slot's buffer is the slot's from `begin` to its end, except while the receiver has it; a
-//!   future that is dropped leaves it there, and the slot is free once its reply came.
-//! * A cookie is a slot *and* its generation, which changes whenever the slot becomes free: what a
-//!   server sends twice, late, or makes up fits no waiting request.
+//! * A slot holds the buffer of its request from `begin` to the end, except while the receiver uses
+//!   it. A dropped future leaves the buffer there, and the slot becomes free once the reply has
+//!   come.
+//! * A cookie is a slot *and* its generation, which changes whenever the slot becomes free: a
+//!   cookie that a server repeats, delays, or makes up matches no waiting request.
 //! * After warm-up nothing is allocated.
 //!
-//! Knows neither sockets nor bytes; who waits for a free slot is its owner's business.
+//! Knows neither sockets nor bytes; the owner waits for free slots.
+
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "a cookie is two halves of 32 bits, and a table has at most 1024 slots"
+)]
+#![expect(clippy::indexing_slicing, reason = "a key comes from this table, which never shrinks")]
 
 use std::mem;
 use std::ops::Range;
@@ -23,11 +30,11 @@ use std::task::{Context, Poll, Waker};
 use super::super::wire::Errno;
 use pumice_drive::base::AlignedBuffer;
 
-/// Requests under way at once on a connection; more wait. Four times what a deep queue of a host's
-/// driver has (256), arbitrary beyond that.
+/// Requests in flight at once on a connection; further ones wait. Four times the depth of a deep
+/// queue of a host's driver (256); otherwise arbitrary.
 pub(super) const REQUESTS_MAX: usize = 1024;
 
-/// Where a read's payload goes.
+/// The destination of a read's payload.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) buffer: AlignedBuffer,
@@ -55,13 +62,13 @@ enum Phase {
 struct Slot {
     generation: u32,
     phase: Phase,
-    /// Nobody waits for it any more.
+    /// The caller no longer waits for it.
     is_abandoned: bool,
     target: Option<Target>,
     waker: Waker,
 }
 
-/// Names a request that was begun, until its end was seen.
+/// Identifies a request from its start until its end was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     index: u32,
@@ -69,7 +76,7 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// The request's name on the wire.
+    /// Returns the identifier of the request on the wire.
     pub(super) fn cookie(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
@@ -92,12 +99,12 @@ impl Table {
         self.count() < REQUESTS_MAX
     }
 
-    /// Requests begun whose end nobody has seen.
+    /// Returns the number of requests whose end was not seen yet.
     pub(super) fn count(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Begins a request; a read has a target. There must be room.
+    /// Starts a request; a read has a target. There must be room.
     pub(super) fn begin(&mut self, target: Option<Target>) -> Key {
         assert!(self.has_room(), "a request without room");
         let index = self.free.pop().unwrap_or_else(|| {
@@ -116,8 +123,8 @@ impl Table {
         Key { index, generation: slot.generation }
     }
 
-    /// Takes the request that a reply names, and its target, to be completed; `None` if no request
-    /// waits under that name.
+    /// Returns the request that a reply names, with its target; `None` if no waiting request has
+    /// this cookie.
     pub(super) fn answered(&mut self, cookie: u64) -> Option<(Key, Option<Target>)> {
         let key = Key::of(cookie);
         let slot = self.slots.get_mut(key.index as usize)?;
@@ -128,7 +135,7 @@ impl Table {
         Some((key, slot.target.take()))
     }
 
-    /// Ends a request that was answered; gives whom to wake.
+    /// Ends a request that was answered; returns the waker of its caller.
     pub(super) fn complete(&mut self, key: Key, outcome: Outcome, target: Option<Target>) -> Waker {
         let slot = self.slot(key);
         assert_eq!(slot.phase, Phase::Receiving, "a request completed out of order");
@@ -136,15 +143,15 @@ impl Table {
         self.end(key, outcome)
     }
 
-    /// Ends one request that waits for an answer that will not come, and gives whom to wake; `None`
-    /// if there is none.
+    /// Ends one request that still waits for an answer, and returns the waker of its caller; `None`
+    /// if no request waits.
     pub(super) fn lose_one(&mut self) -> Option<Waker> {
         let index = self.slots.iter().position(|slot| slot.phase == Phase::Waiting)?;
         let generation = self.slots[index].generation;
         Some(self.end(Key { index: index as u32, generation }, Outcome::Lost))
     }
 
-    /// Asks for the end of a request; gives its target back, and frees the slot, once it has ended.
+    /// Polls for the end of a request; then returns its target and frees the slot.
     pub(super) fn poll(
         &mut self,
         key: Key,
@@ -158,7 +165,7 @@ impl Table {
         Poll::Ready((outcome, self.release(key)))
     }
 
-    /// Gives a request up whose end nobody waits for any more.
+    /// Abandons a request whose caller no longer waits.
     pub(super) fn abandon(&mut self, key: Key) {
         let slot = self.slot(key);
         match slot.phase {

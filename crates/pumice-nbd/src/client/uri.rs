@@ -1,13 +1,12 @@
-//! Where an export is: the NBD URI.
+//! The address of an export: the NBD URI.
 //!
 //! ```text
 //! nbd://HOST[:PORT][/EXPORT]              TCP; port 10809 unless said otherwise
 //! nbd+unix:///[EXPORT]?socket=PATH        Unix socket
 //! ```
 //!
-//! What is not understood is an error, never ignored: a parameter that was meant to change
-//! something must not change nothing. Deliberately knows no TLS (`nbds`), no abstract sockets and
-//! no other transports, and says so.
+//! Anything not understood is an error and never ignored: an unknown parameter was meant to change
+//! something. Supports neither TLS (`nbds`) nor abstract sockets nor other transports, and says so.
 //!
 //! Source: NetworkBlockDevice/nbd, doc/uri.md; RFC 3986.
 
@@ -19,22 +18,22 @@ use std::path::{Path, PathBuf};
 use crate::listen::percent_encode;
 use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// The port that is NBD's by IANA.
+/// NBD's port, assigned by IANA.
 const PORT: u16 = 10809;
 
 /// Longest name of an export in bytes, by the protocol.
 const EXPORT_NAME_BYTES_MAX: usize = 4096;
 
-/// An export of a server, and the way there.
+/// An export of a server, and the server's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uri {
-    pub(super) place: Place,
+    pub(super) server: ServerAddress,
     pub(super) export: String,
 }
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ServerAddress {
     /// A socket file.
     Unix(PathBuf),
     /// A host name or an address, without brackets.
@@ -42,30 +41,30 @@ pub(super) enum Place {
 }
 
 impl Uri {
-    /// Reads `nbd://host[:port]/export` or `nbd+unix:///export?socket=PATH`. Everything may be
-    /// percent-encoded; an IPv6 address stands in brackets; a missing export is the default one.
+    /// Parses `nbd://host[:port]/export` or `nbd+unix:///export?socket=PATH`. Any part may be
+    /// percent-encoded; an IPv6 address is in brackets; without an export it is the default one.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for TLS and for transports other than these two,
-    /// [`ErrorKind::InvalidInput`] for everything that is no such URI; both say what is wrong.
+    /// [`ErrorKind::Unsupported`] for TLS and for other transports, [`ErrorKind::InvalidInput`] for
+    /// anything that is not such a URI; both with the reason.
     pub fn parse(text: &str) -> Result<Uri> {
         let parsed = text
             .split_once("://")
-            .ok_or_else(|| wrong("it does not begin with nbd:// or nbd+unix://"))
+            .ok_or_else(|| wrong("it must start with nbd:// or nbd+unix://"))
             .and_then(|(scheme, rest)| parse_rest(&scheme.to_ascii_lowercase(), rest));
         parsed.map_err(|error| {
-            let what = format!("'{}' cannot be used as an NBD URI", text.escape_debug());
+            let what = format!("invalid NBD URI '{}'", text.escape_debug());
             Error::new(error.kind(), what).caused_by(error)
         })
     }
 
-    /// An export behind a Unix socket. The name must be one the protocol allows: at most 4096
-    /// bytes, no NUL.
+    /// Returns the URI of an export of a server on a Unix socket. The name must be one that the
+    /// protocol allows: at most 4096 bytes, no NUL.
     pub fn unix(socket: &Path, export: &str) -> Uri {
-        Uri { place: Place::Unix(socket.to_owned()), export: export.to_owned() }
+        Uri { server: ServerAddress::Unix(socket.to_owned()), export: export.to_owned() }
     }
 
-    /// Name of the export; empty for the server's default one.
+    /// Returns the name of the export; empty for the default export.
     pub fn export(&self) -> &str {
         &self.export
     }
@@ -74,18 +73,18 @@ impl Uri {
 impl fmt::Display for Uri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let export = percent_encode(self.export.as_bytes());
-        match &self.place {
-            Place::Unix(path) => {
+        match &self.server {
+            ServerAddress::Unix(path) => {
                 write!(
                     f,
                     "nbd+unix:///{export}?socket={}",
                     percent_encode(path.as_os_str().as_bytes())
                 )
             }
-            Place::Tcp { host, port } if host.contains(':') => {
+            ServerAddress::Tcp { host, port } if host.contains(':') => {
                 write!(f, "nbd://[{host}]:{port}/{export}")
             }
-            Place::Tcp { host, port } => write!(f, "nbd://{host}:{port}/{export}"),
+            ServerAddress::Tcp { host, port } => write!(f, "nbd://{host}:{port}/{export}"),
         }
     }
 }
@@ -96,37 +95,37 @@ fn wrong(what: impl Into<String>) -> Error {
 
 fn parse_rest(scheme: &str, rest: &str) -> Result<Uri> {
     if rest.contains('#') {
-        return Err(wrong("a fragment (#) means nothing here; encode it as %23"));
+        return Err(wrong("a fragment (#) is not supported: write %23 for a literal #"));
     }
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     let export = String::from_utf8(percent_decode(path)?)
         .map_err(|_| wrong("the name of the export is not UTF-8"))?;
     if export.len() > EXPORT_NAME_BYTES_MAX || export.contains('\0') {
-        return Err(wrong("the name of an export has at most 4096 bytes, none of them NUL"));
+        return Err(wrong("an export name has at most 4096 bytes and no NUL"));
     }
     let socket = socket_of(query)?;
-    let place = match (scheme, socket) {
+    let server = match (scheme, socket) {
         ("nbds" | "nbds+unix", _) => {
             let what = "TLS is not supported yet: use nbd:// or nbd+unix://";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         ("nbd", None) => parse_authority(authority)?,
-        ("nbd", Some(_)) => return Err(wrong("a socket belongs to nbd+unix://")),
-        ("nbd+unix", Some(path)) if authority.is_empty() => Place::Unix(path),
+        ("nbd", Some(_)) => return Err(wrong("?socket= needs nbd+unix://")),
+        ("nbd+unix", Some(path)) if authority.is_empty() => ServerAddress::Unix(path),
         ("nbd+unix", Some(_)) => {
             return Err(wrong("a Unix socket has no host: write nbd+unix:/// with three slashes"));
         }
-        ("nbd+unix", None) => return Err(wrong("it does not say where: add ?socket=PATH")),
+        ("nbd+unix", None) => return Err(wrong("the socket is missing: add ?socket=PATH")),
         (other, _) => {
             let what = format!("'{}' is not supported", other.escape_debug());
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
     };
-    Ok(Uri { place, export })
+    Ok(Uri { server, export })
 }
 
-/// The path of the one parameter there is.
+/// Returns the path in the only known parameter, `socket`.
 fn socket_of(query: &str) -> Result<Option<PathBuf>> {
     let mut socket = None;
     for parameter in query.split(['&', ';']).filter(|parameter| !parameter.is_empty()) {
@@ -140,27 +139,27 @@ fn socket_of(query: &str) -> Result<Option<PathBuf>> {
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         if path.is_empty() || path.contains(&0) {
-            return Err(wrong("the path of the socket is empty or has a NUL in it"));
+            return Err(wrong("the path of the socket is empty or contains NUL"));
         }
         if socket.replace(PathBuf::from(OsString::from_vec(path))).is_some() {
-            return Err(wrong("it names two sockets"));
+            return Err(wrong("two sockets are given"));
         }
     }
     Ok(socket)
 }
 
-fn parse_authority(authority: &str) -> Result<Place> {
+fn parse_authority(authority: &str) -> Result<ServerAddress> {
     if authority.contains('@') {
-        return Err(wrong("a user name (@) is of use with TLS only"));
+        return Err(wrong("a user name (@) has a meaning only with TLS"));
     }
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) =
-                rest.split_once(']').ok_or_else(|| wrong("the bracket of the address is open"))?;
+                rest.split_once(']').ok_or_else(|| wrong("missing ']' after the IPv6 address"))?;
             host.parse::<std::net::Ipv6Addr>()
-                .map_err(|_| wrong("what stands in brackets is no IPv6 address"))?;
+                .map_err(|_| wrong("the text in brackets is not an IPv6 address"))?;
             let port = match rest.strip_prefix(':') {
-                None if !rest.is_empty() => return Err(wrong("a port follows a colon")),
+                None if !rest.is_empty() => return Err(wrong("expected ':' and a port after ']'")),
                 port => port,
             };
             (host.to_owned(), port)
@@ -171,46 +170,40 @@ fn parse_authority(authority: &str) -> Result<Place> {
                 None => (authority, None),
             };
             let host = String::from_utf8(percent_decode(host)?).ok();
-            // NUL and blanks would only be found out by the resolver, which speaks of other things.
+            // The resolver would refuse NUL and blanks with an unrelated error.
             let host = host.filter(|host| {
                 host.chars().all(|c| c.is_alphanumeric() || c == '.' || c == '-' || c == '_')
             });
-            (host.ok_or_else(|| wrong("that is no host name; IPv6 stands in brackets"))?, port)
+            (
+                host.ok_or_else(|| wrong("invalid host name; write an IPv6 address in brackets"))?,
+                port,
+            )
         }
     };
     if host.is_empty() {
-        return Err(wrong("it names no host"));
+        return Err(wrong("the host is missing"));
     }
     let port = match port {
         None | Some("") => PORT,
         Some(digits) => {
             let port = digits.parse().ok().filter(|port| *port > 0);
             let only_digits = digits.bytes().all(|byte| byte.is_ascii_digit());
-            port.filter(|_| only_digits)
-                .ok_or_else(|| wrong("the port is not one of 1 to 65535"))?
+            port.filter(|_| only_digits).ok_or_else(|| wrong("expected a port from 1 to 65535"))?
         }
     };
-    Ok(Place::Tcp { host, port })
+    Ok(ServerAddress::Tcp { host, port })
 }
 
-/// Takes `%XX` apart; the result may be any bytes.
+/// Decodes `%XX`; the result may be any bytes. The library leaves a malformed `%` as it is; here it
+/// is an error.
 fn percent_decode(text: &str) -> Result<Vec<u8>> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, behind)) = rest.split_first() {
-        rest = behind;
-        if byte != b'%' {
-            out.push(byte);
-            continue;
-        }
-        let digit = |byte: u8| char::from(byte).to_digit(16);
-        let decoded = rest.split_first_chunk().and_then(|(&[high, low], behind)| {
-            rest = behind;
-            Some((digit(high)? << 4 | digit(low)?) as u8)
-        });
-        out.push(decoded.ok_or_else(|| wrong("% is not followed by two hexadecimal digits"))?);
+    let is_escape = |rest: &str| {
+        rest.get(..2).is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    };
+    if !text.split('%').skip(1).all(is_escape) {
+        return Err(wrong("% is not followed by two hexadecimal digits"));
     }
-    Ok(out)
+    Ok(percent_encoding::percent_decode_str(text).collect())
 }
 
 #[cfg(test)]
@@ -220,12 +213,12 @@ mod tests {
     use super::*;
 
     fn tcp(host: &str, port: u16, export: &str) -> Uri {
-        Uri { place: Place::Tcp { host: host.into(), port }, export: export.into() }
+        Uri { server: ServerAddress::Tcp { host: host.into(), port }, export: export.into() }
     }
 
     fn unix(path: &[u8], export: &str) -> Uri {
         let path = OsString::from_vec(path.to_vec());
-        Uri { place: Place::Unix(path.into()), export: export.into() }
+        Uri { server: ServerAddress::Unix(path.into()), export: export.into() }
     }
 
     #[test]

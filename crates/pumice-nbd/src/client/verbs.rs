@@ -1,9 +1,18 @@
-//! The client itself: connecting, and what can be asked of an export.
+//! The client itself: connects, and sends requests to an export.
 //!
-//! Everything that can be known here is refused here, before anything is sent: ranges outside the
-//! export, offsets and lengths that are no multiples of its smallest block, changes of a read-only
-//! export, and commands that the server did not offer. Requests above the server's limits go out in
-//! pieces, one behind the other.
+//! Refuses requests that cannot succeed before sending anything: ranges outside of the export,
+//! offsets and lengths that are not multiples of its smallest block, changes of a read-only export,
+//! and commands that the server did not offer. Requests above the limits of the server are sent in
+//! pieces, one after the other.
+
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "a piece is at most 1 GiB, and a payload at most 32 MiB"
+)]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "pieces are cut at offsets below the length of the data"
+)]
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -23,52 +32,52 @@ use super::uri::Uri;
 use pumice_drive::base::{AlignedBuffer, Error, ErrorKind, Result};
 use pumice_drive::runtime::{Runtime, shutdown_socket};
 
-/// Time for connecting and the handshake together.
+/// Time limit for connecting and the handshake together.
 const CONNECT_NS: u64 = 10_000_000_000;
 
-/// Longest piece of a write whose data is copied, in bytes: it bounds the memory for what is
-/// unsent. A power of two, so that it is a multiple of every smallest block.
+/// Longest piece of a write whose data is copied, in bytes: bounds the memory for unsent data. A
+/// power of two, so that it is a multiple of every smallest block.
 const COPIED_PIECE_BYTES: u32 = 1 << 20;
 
 /// Longest range of one trim or write-zeroes in bytes. The protocol's field ends below 4 GiB; a
 /// power of two is a multiple of every smallest block.
 const RANGE_PIECE_BYTES: u32 = 1 << 30;
 
-/// A connection with one export of an NBD server; clones are the same connection.
+/// A connection to one export of an NBD server; clones share the connection.
 ///
-/// Used by any number of tasks of its runtime at once: their requests are under way together, up to
-/// 1024, and may be carried out and answered in any order. Only a request that is made after the
-/// answer of another one sees its effect. The connection has no time limit for answers; a caller
-/// that wants one uses [`Runtime::timeout`].
+/// Any number of tasks of its runtime may use it at once: up to 1024 requests are in flight
+/// together, and the server may carry out and answer them in any order. Only a request made after
+/// the answer to another one sees its effect. The connection has no time limit for answers; use
+/// [`Runtime::timeout`].
 ///
-/// **A dropped future** leaves its request under way: a write may still happen, a read's buffer is
-/// freed when its reply has come.
+/// **A dropped future** leaves its request in flight: a write may still happen; the buffer of a
+/// read is freed when its reply has come.
 ///
-/// **A connection that ends**, for whatever reason, fails all requests that wait and all later ones
-/// with [`ErrorKind::Medium`] and the reason. It is not opened again.
+/// **When the connection ends**, for whatever reason, all waiting and all later requests fail with
+/// [`ErrorKind::Medium`] and the reason. It does not reconnect.
 ///
-/// When the last clone is dropped the connection is closed at once; [`Client::disconnect`] does so
-/// politely. Its tasks end while the runtime runs.
+/// When the last clone is dropped the connection is closed at once; [`Client::disconnect`] closes
+/// it in an orderly way. Its tasks end while the runtime runs.
 #[derive(Clone)]
 pub struct Client(Rc<Handle>);
 
-/// What all clones share; the connection's own tasks do not hold it.
+/// What all clones share; the tasks of the connection do not hold it.
 struct Handle(Rc<Connection>);
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.0.end(End { is_orderly: true, what: "this client is gone".into() });
+        self.0.end(End { is_orderly: true, what: "the client was dropped".into() });
     }
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Client({})", self.connection().place)
+        write!(f, "Client({})", self.connection().uri)
     }
 }
 
-/// A socket that is closed, also for the other side and at once, unless it becomes a connection: a
-/// receive that was given up keeps its descriptor open until the runtime next runs.
+/// A socket that is shut down at once unless it becomes a connection: an abandoned receive keeps
+/// its descriptor open until the runtime runs next.
 struct Unfinished(Option<Arc<OwnedFd>>);
 
 impl Unfinished {
@@ -100,7 +109,7 @@ impl Data<'_> {
         }
     }
 
-    /// Longest payload of one request, if the server takes up to `payload_bytes_max`.
+    /// Returns the longest payload of one request to a server that takes up to `payload_bytes_max`.
     fn piece_bytes(&self, payload_bytes_max: u32) -> u32 {
         match self {
             Data::Copied(_) => payload_bytes_max.min(COPIED_PIECE_BYTES),
@@ -117,12 +126,12 @@ impl Data<'_> {
 }
 
 impl Client {
-    /// Connects and negotiates, within ten seconds. Called in a task of `runtime`, which must do
-    /// real I/O.
+    /// Connects and negotiates, within ten seconds. Must be called in a task of `runtime`, which
+    /// must do real I/O.
     ///
     /// # Errors
-    /// `NotFound` if there is no such socket, host or export; `Unsupported` if the server wants TLS
-    /// or does not follow the protocol; `Busy` if it takes too long; the system's.
+    /// `NotFound` if there is no such socket, host or export; `Unsupported` if the server requires
+    /// TLS or violates the protocol; `Busy` on timeout; those of the operating system.
     pub async fn connect(runtime: &Runtime, uri: &Uri) -> Result<Client> {
         Self::connect_within(runtime, uri, CONNECT_NS).await
     }
@@ -132,31 +141,31 @@ impl Client {
     /// # Errors
     /// Those of [`Client::connect`].
     pub async fn connect_within(runtime: &Runtime, uri: &Uri, limit_ns: u64) -> Result<Client> {
-        let place = uri.to_string();
-        match runtime.timeout(limit_ns, Self::open(runtime, uri, &place)).await {
+        let name = uri.to_string();
+        match runtime.timeout(limit_ns, Self::open(runtime, uri, &name)).await {
             Some(Ok(client)) => Ok(client),
             Some(Err(error)) => {
-                let what = format!("cannot connect with {place}");
+                let what = format!("cannot connect to {name}");
                 Err(Error::new(error.kind(), what).caused_by(error))
             }
             None => {
                 let seconds = limit_ns as f64 / 1e9;
-                let what = format!("cannot connect with {place}: no answer within {seconds} s");
+                let what = format!("cannot connect to {name}: no answer within {seconds} s");
                 Err(Error::new(ErrorKind::Busy, what))
             }
         }
     }
 
-    async fn open(runtime: &Runtime, uri: &Uri, place: &str) -> Result<Client> {
-        let socket = connect(&uri.place).await;
-        let socket = Arc::new(socket.map_err(|error| Error::os("no connection", error))?);
+    async fn open(runtime: &Runtime, uri: &Uri, name: &str) -> Result<Client> {
+        let socket = connect(&uri.server).await;
+        let socket = Arc::new(socket.map_err(|error| Error::os("cannot connect", error))?);
         let unfinished = Unfinished(Some(socket.clone()));
         let mut incoming = Incoming::new(Channel::new(runtime.clone(), socket.clone()));
         let handshake =
             Handshake { runtime, socket: &socket, incoming: &mut incoming, export: &uri.export };
         let export = handshake.negotiate().await?;
         unfinished.keep();
-        let connection = Connection::new(runtime.clone(), socket, place.to_owned(), export);
+        let connection = Connection::new(runtime.clone(), socket, name.to_owned(), export);
         runtime.spawn(connection.clone().send());
         runtime.spawn(receiver::receive(connection.clone(), incoming));
         Ok(Client(Rc::new(Handle(connection))))
@@ -166,7 +175,7 @@ impl Client {
         &self.0.0
     }
 
-    /// Size of the export in bytes, as it was when the connection was made; at most `i64::MAX`.
+    /// Returns the size of the export in bytes at the time of the connection; at most `i64::MAX`.
     pub fn size_bytes(&self) -> u64 {
         self.connection().export.size_bytes
     }
@@ -176,17 +185,18 @@ impl Client {
         self.capabilities().is_read_only
     }
 
-    /// What the export can do, and which requests it takes.
+    /// Returns what the export supports, and its limits.
     pub fn capabilities(&self) -> Capabilities {
         self.connection().export.capabilities
     }
 
-    /// Fills the buffer from byte `offset`, and gives it back. Longer than the server's largest
-    /// payload is read in pieces, which need not be of one moment. After an error the buffer holds
-    /// anything.
+    /// Fills the buffer with the bytes at `offset`, and returns it. A range longer than the
+    /// server's largest payload is read in pieces, which need not be of the same moment. After an
+    /// error the content of the buffer is undefined.
     ///
     /// # Errors
-    /// `InvalidInput` if the range is not in the export or not on its blocks; the server's.
+    /// `InvalidInput` if the range is outside of the export or not aligned to its blocks; those of
+    /// the server.
     pub async fn read(
         &self,
         offset: u64,
@@ -212,19 +222,19 @@ impl Client {
         (buffer, Ok(()))
     }
 
-    /// Writes `data` at byte `offset`; with `fua` it is durable when this ends. The data is copied
-    /// when it is sent; longer than 1 MiB, or than the server's largest payload, is written in
-    /// pieces, one behind the other, and an error may come after some of them.
+    /// Writes `data` at byte `offset`; with `fua` it is durable on return. The data is copied for
+    /// sending. Data longer than 1 MiB, or than the server's largest payload, is written in pieces,
+    /// one after the other, and an error may come after some of them.
     ///
     /// # Errors
-    /// `ReadOnly`; `InvalidInput` if the range is not in the export or not on its blocks;
-    /// `Unsupported` if the server has no FUA; the server's.
+    /// `ReadOnly`; `InvalidInput` if the range is outside of the export or not aligned to its
+    /// blocks; `Unsupported` if the server has no FUA; those of the server.
     pub async fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<()> {
         self.write_data(offset, Data::Copied(data), fua).await
     }
 
-    /// As [`Client::write`], of a whole buffer that others may read meanwhile. Above 32 KiB it is
-    /// sent from where it is; only the server's largest payload limits a piece.
+    /// As [`Client::write`], for a whole buffer that others may read at the same time. Above 32 KiB
+    /// it is sent without a copy; only the server's largest payload limits a piece.
     ///
     /// # Errors
     /// Those of [`Client::write`].
@@ -252,18 +262,18 @@ impl Client {
         Ok(())
     }
 
-    /// Makes everything durable whose answer had come when this was called.
+    /// Makes every request durable that was answered before this call.
     ///
     /// # Errors
-    /// `Unsupported` if the server has no FLUSH; the server's.
+    /// `Unsupported` if the server has no FLUSH; those of the server.
     pub async fn flush(&self) -> Result<()> {
         self.need(command::FLUSH, self.capabilities().has_flush)?;
         let call = Call { command: command::FLUSH, flags: 0, offset: 0, length: 0 };
         self.connection().call(call, Payload::None, None).await.1
     }
 
-    /// Says that `len` bytes at `offset` are not needed any more; they then read as anything, until
-    /// they are written. Above 1 GiB in pieces.
+    /// Trims `len` bytes at `offset`; their content is undefined until they are written. A range
+    /// above 1 GiB is trimmed in pieces.
     ///
     /// # Errors
     /// Those of [`Client::write`]; `Unsupported` if the server has no TRIM.
@@ -274,8 +284,8 @@ impl Client {
         self.change_range(command::TRIM, flags, offset, len).await
     }
 
-    /// Makes `len` bytes at `offset` read as zeroes; with `keep_allocated` the server shall not
-    /// give their space back. Above 1 GiB in pieces.
+    /// Makes `len` bytes at `offset` read as zeroes; with `keep_allocated` the server should not
+    /// free their space. A range above 1 GiB is zeroed in pieces.
     ///
     /// # Errors
     /// Those of [`Client::write`]; `Unsupported` if the server has no WRITE_ZEROES.
@@ -293,7 +303,7 @@ impl Client {
         self.change_range(command::WRITE_ZEROES, flags, offset, len).await
     }
 
-    /// Goes over a range that was checked.
+    /// Sends a request for each piece of a range that was checked.
     async fn change_range(&self, command: u16, flags: u16, offset: u64, len: u64) -> Result<()> {
         let mut start = 0;
         while start < len {
@@ -305,16 +315,17 @@ impl Client {
         Ok(())
     }
 
-    /// Takes no more requests, waits until those under way are answered, and closes the connection
-    /// as the protocol wants it, within thirty seconds. Flushes nothing. Clones are of no more use.
+    /// Takes no more requests, waits until those in flight are answered, and closes the connection
+    /// as the protocol specifies, within thirty seconds. Does not flush. Clones cannot be used
+    /// afterwards.
     ///
     /// # Errors
-    /// `Medium` if the connection was lost before, or if it took too long.
+    /// `Medium` if the connection was lost before, or on timeout.
     pub async fn disconnect(&self) -> Result<()> {
         self.connection().disconnect().await
     }
 
-    /// Whether a range may be asked for at all.
+    /// Checks the range of a request.
     fn check(&self, command: u16, offset: u64, length: u64) -> Result<()> {
         let (size, capabilities) = (self.size_bytes(), self.capabilities());
         let refused = |kind, what: String| {

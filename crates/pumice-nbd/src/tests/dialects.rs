@@ -120,8 +120,8 @@ fn descriptors(chunk: &Chunk) -> (u32, Vec<(u32, u32)>) {
 }
 
 /// A disk of zeroes but for the blocks of these numbers.
-fn disk_with_data(blocks: &[usize]) -> TestDisk {
-    let disk = TestDisk::default();
+fn disk_with_data(blocks: &[usize]) -> MemoryDisk {
+    let disk = MemoryDisk::default();
     for &block in blocks {
         disk.bytes.borrow_mut()[block * 4096..][..4096].fill(block as u8 | 1);
     }
@@ -130,7 +130,8 @@ fn disk_with_data(blocks: &[usize]) -> TestDisk {
 
 #[test]
 fn structured_replies_say_more() {
-    let disk = TestDisk { failure: Some((1 << 20, ErrorKind::Corrupt)), ..disk_with_data(&[1, 2]) };
+    let disk =
+        MemoryDisk { failure: Some((1 << 20, ErrorKind::Corrupt)), ..disk_with_data(&[1, 2]) };
     serve(disk, Options::default(), |door| {
         let mut client = structured(&door);
         client.request(command::READ, 0, 5, 4096, 512);
@@ -149,7 +150,7 @@ fn structured_replies_say_more() {
         client.request(command::READ, 0, 8, SIZE, 512);
         let chunk = client.chunk();
         assert_eq!((chunk.kind, &chunk.payload[..4]), (ERROR, &[0, 0, 0, 22][..]));
-        assert!(chunk.payload.ends_with(b"past the end of the export"));
+        assert!(chunk.payload.ends_with(b"exceeds the end of the export"));
         client.request(command::WRITE, 0, 9, 8192, 4);
         client.send(b"true");
         assert_eq!((client.chunk().kind, client.0.take_error().unwrap().is_none()), (NONE, true));
@@ -184,7 +185,7 @@ fn long_reads_come_in_parts_with_holes() {
 
 #[test]
 fn a_failure_in_the_middle_of_a_long_read_names_its_place() {
-    let disk = TestDisk { failure: Some((3 << 20, ErrorKind::Medium)), ..TestDisk::default() };
+    let disk = MemoryDisk { failure: Some((3 << 20, ErrorKind::Medium)), ..MemoryDisk::default() };
     disk.bytes.borrow_mut().fill(9);
     // So little memory that the read comes in pieces of 1 MiB.
     let options = Options { payload_bytes: 4 << 20, ..Options::default() };
@@ -235,7 +236,7 @@ fn block_status_tells_what_was_selected() {
 
 #[test]
 fn long_answers_end_and_clients_ask_on() {
-    let disk = TestDisk::default();
+    let disk = MemoryDisk::default();
     for block in (0..SIZE as usize / 4096).step_by(2) {
         disk.bytes.borrow_mut()[block * 4096] = 1;
     }
@@ -299,7 +300,7 @@ fn extended_headers_take_long_ranges() {
 
 #[test]
 fn flags_follow_what_was_agreed_on() {
-    serve(TestDisk::default(), Options::default(), |door| {
+    serve(MemoryDisk::default(), Options::default(), |door| {
         let df = 1 << 7;
         let mut simple = door.connect();
         simple.greet(3);
@@ -317,7 +318,7 @@ fn flags_follow_what_was_agreed_on() {
 
 #[test]
 fn contexts_are_listed_and_need_chunks() {
-    serve(TestDisk::default(), Options::default(), |door| {
+    serve(MemoryDisk::default(), Options::default(), |door| {
         let mut client = door.connect();
         client.greet(3);
         for option in [option::LIST_META_CONTEXT, option::SET_META_CONTEXT] {
@@ -349,7 +350,7 @@ fn contexts_are_listed_and_need_chunks() {
 #[test]
 fn names_choose_among_several_exports() {
     let runtime = Runtime::new(Backend::Auto).unwrap();
-    let disks = [1, 2].map(|_| Rc::new(TestDisk::default()));
+    let disks = [1, 2].map(|_| Rc::new(MemoryDisk::default()));
     let exports = disks
         .iter()
         .zip(["one", "two"])
@@ -366,7 +367,7 @@ fn names_choose_among_several_exports() {
         client.option(option::GO, b"\0\0\0\0\0\0");
         let (kind, message) = client.option_reply(option::GO);
         assert_eq!(kind, reply::ERR_UNKNOWN);
-        assert_eq!(message, b"no such export: there is 'one', 'two'");
+        assert_eq!(message, b"no such export: available are 'one', 'two'");
         // What was selected for one is not selected for the other.
         client.agree(option::STRUCTURED_REPLY);
         client.select("one", &["base:allocation"]);
@@ -381,14 +382,12 @@ fn names_choose_among_several_exports() {
     });
     let written = disks.map(|disk| disk.bytes.borrow()[..3].to_vec());
     assert_eq!(written, [b"\0\0\0".to_vec(), b"two".to_vec()]);
-    assert_eq!(server.exports()[1].stats().write.requests, 1);
-    assert_eq!(server.exports()[0].stats().write.requests, 0);
 }
 
 #[test]
 fn those_who_say_nothing_make_room() {
     let options = Options { connections_max: 8, ..Options::default() };
-    serve(TestDisk::default(), options, |door| {
+    serve(MemoryDisk::default(), options, |door| {
         let mut witness = door.enter();
         let mut silent: Vec<_> = (0..40).map(|_| door.connect()).collect();
         // One that knows what it wants gets in at once, though there are more than may be.
@@ -402,7 +401,7 @@ fn those_who_say_nothing_make_room() {
 
 #[test]
 fn tls_is_not_talked_into_a_server_without_it() {
-    serve(TestDisk::default(), Options::default(), |door| {
+    serve(MemoryDisk::default(), Options::default(), |door| {
         let mut client = door.connect();
         client.greet(3);
         client.option(option::STARTTLS, b"");

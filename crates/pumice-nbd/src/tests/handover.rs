@@ -7,7 +7,7 @@ use super::super::{Handover, Parked};
 use super::*;
 use pumice_drive::base::Clock;
 
-fn server(runtime: &Runtime, disk: &Rc<TestDisk>, grace_ns: u64) -> Rc<Server<TestDisk>> {
+fn server(runtime: &Runtime, disk: &Rc<MemoryDisk>, grace_ns: u64) -> Rc<Server<MemoryDisk>> {
     let export = Rc::new(Export::new("disk", "", disk.clone()));
     let options = Options { grace_ns, ..Options::default() };
     Server::new(runtime.clone(), vec![export], options)
@@ -15,7 +15,7 @@ fn server(runtime: &Runtime, disk: &Rc<TestDisk>, grace_ns: u64) -> Rc<Server<Te
 
 /// Runs `client` against a server of `disk`, which the first signal hands over to another one. Its
 /// gate opens a little later. Gives the number of clients that were handed over.
-fn hand_over(disk: TestDisk, grace_ns: u64, client: impl FnOnce(Door) + Send + 'static) -> usize {
+fn hand_over(disk: MemoryDisk, grace_ns: u64, client: impl FnOnce(Door) + Send + 'static) -> usize {
     let runtime = Runtime::new(Backend::Auto).unwrap();
     let disk = Rc::new(disk);
     let first = server(&runtime, &disk, grace_ns);
@@ -73,11 +73,11 @@ const GATE_NS: u64 = 200_000_000;
 
 #[test]
 fn requests_under_way_end_and_half_a_request_goes_on() {
-    let disk = TestDisk { gated_offset: Some(0), ..TestDisk::default() };
+    let disk = MemoryDisk { gated_offset: Some(0), ..MemoryDisk::default() };
     let handed = hand_over(disk, 5_000_000_000, |mut door| {
         let mut client = door.enter();
         client.request(command::READ, 0, 1, 0, 16);
-        // Ends at the gate, with half a header behind it.
+        // Ends at the gate, with half a header after it.
         let request =
             Request { flags: 0, command: command::READ, cookie: 2, offset: 8192, length: 4 };
         client.expect_alive();
@@ -95,7 +95,7 @@ fn requests_under_way_end_and_half_a_request_goes_on() {
 
 #[test]
 fn what_waits_to_be_read_is_answered_by_the_next_server() {
-    let handed = hand_over(TestDisk::default(), 5_000_000_000, |mut door| {
+    let handed = hand_over(MemoryDisk::default(), 5_000_000_000, |mut door| {
         let mut client = door.enter();
         client.expect_alive();
         door.signal(GO_ON);
@@ -114,7 +114,7 @@ fn what_waits_to_be_read_is_answered_by_the_next_server() {
 
 #[test]
 fn a_client_in_its_handshake_may_end_it_first() {
-    let handed = hand_over(TestDisk::default(), 5_000_000_000, |mut door| {
+    let handed = hand_over(MemoryDisk::default(), 5_000_000_000, |mut door| {
         let mut client = door.connect();
         client.greet(3);
         client.option(option::LIST, b"");
@@ -129,7 +129,7 @@ fn a_client_in_its_handshake_may_end_it_first() {
         client.option_reply(option::GO);
         assert_eq!(client.option_reply(option::GO), (reply::ACK, vec![]));
         client.expect_alive();
-        // Whoever comes now is let in by the second server.
+        // New clients are accepted by the second server.
         door.enter().expect_alive();
     });
     assert_eq!(handed, 1);
@@ -137,7 +137,7 @@ fn a_client_in_its_handshake_may_end_it_first() {
 
 #[test]
 fn who_says_nothing_or_half_a_payload_is_cut_off() {
-    let handed = hand_over(TestDisk::default(), 50_000_000, |mut door| {
+    let handed = hand_over(MemoryDisk::default(), 50_000_000, |mut door| {
         let mut silent = door.connect();
         let mut half = door.enter();
         let mut whole = door.enter();
@@ -157,7 +157,7 @@ fn who_says_nothing_or_half_a_payload_is_cut_off() {
 /// A disk may take longer than any client has.
 #[test]
 fn a_slow_disk_is_waited_for() {
-    let disk = TestDisk { gated_offset: Some(0), ..TestDisk::default() };
+    let disk = MemoryDisk { gated_offset: Some(0), ..MemoryDisk::default() };
     let handed = hand_over(disk, GATE_NS / 10, |mut door| {
         let mut client = door.enter();
         client.request(command::READ, 0, 1, 0, 16);
@@ -172,7 +172,7 @@ fn a_slow_disk_is_waited_for() {
 
 #[test]
 fn who_does_not_take_replies_is_cut_off() {
-    let handed = hand_over(TestDisk::default(), 50_000_000, |mut door| {
+    let handed = hand_over(MemoryDisk::default(), 50_000_000, |mut door| {
         let mut deaf = door.enter();
         let mut other = door.enter();
         deaf.request(command::READ, 0, 1, 0, 32 << 20);
@@ -187,7 +187,7 @@ fn who_does_not_take_replies_is_cut_off() {
 #[test]
 fn a_failed_flush_hands_nobody_over() {
     let runtime = Runtime::new(Backend::Auto).unwrap();
-    let disk = Rc::new(TestDisk { fails_flush: true, ..TestDisk::default() });
+    let disk = Rc::new(MemoryDisk { fails_flush: true, ..MemoryDisk::default() });
     let server = server(&runtime, &disk, 5_000_000_000);
     let (near, far) = UnixStream::pair().unwrap();
     far.set_read_timeout(Some(TIME_LIMIT)).unwrap();

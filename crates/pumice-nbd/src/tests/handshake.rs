@@ -8,7 +8,7 @@ use super::*;
 const FLAGS: u16 = 0b1101_0110_1101;
 
 fn run(client: impl FnOnce(&mut Door) + Send + 'static) {
-    serve(TestDisk::default(), Options::default(), |mut door| client(&mut door));
+    serve(MemoryDisk::default(), Options::default(), |mut door| client(&mut door));
 }
 
 /// The data of `GO` and `INFO`.
@@ -40,7 +40,7 @@ fn go_enters_transmission_under_both_names() {
 
 #[test]
 fn a_read_only_disk_says_so() {
-    let disk = TestDisk { is_read_only: true, ..TestDisk::default() };
+    let disk = MemoryDisk { is_read_only: true, ..MemoryDisk::default() };
     serve(disk, Options::default(), |door| {
         let mut client = door.connect();
         client.greet(3);
@@ -114,7 +114,7 @@ fn what_is_not_offered_is_refused_and_skipped() {
     run(|door| {
         let mut client = door.connect();
         client.greet(3);
-        // PEEK_EXPORT, and others that nobody has defined.
+        // PEEK_EXPORT, and undefined options.
         for unsupported in [4, 12, 0, u32::MAX] {
             for length in [0, 1, 4096, 65536] {
                 client.option(unsupported, &vec![0x49; length]);
@@ -183,7 +183,7 @@ fn requests_may_follow_go_without_waiting_for_its_answer() {
 #[test]
 fn a_slow_handshake_is_cut_off_and_a_finished_one_is_not() {
     let options = Options { handshake_ns: 200_000_000, ..Options::default() };
-    serve(TestDisk::default(), options, |door| {
+    serve(MemoryDisk::default(), options, |door| {
         let mut witness = door.enter();
         let mut halfway = door.connect();
         halfway.greet(3);
@@ -199,7 +199,7 @@ fn a_slow_handshake_is_cut_off_and_a_finished_one_is_not() {
 #[test]
 fn clients_above_the_limit_wait_for_their_turn() {
     let options = Options { connections_max: 2, ..Options::default() };
-    serve(TestDisk::default(), options, |door| {
+    serve(MemoryDisk::default(), options, |door| {
         let first = door.enter();
         let mut second = door.enter();
         let mut third = door.connect();

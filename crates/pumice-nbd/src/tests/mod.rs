@@ -23,8 +23,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::wire::{self, Request, command};
-use super::{Export, Options, Server, Stats};
-use crate::test_disk::{SIZE, TestDisk};
+use super::{Export, Options, Server};
+use crate::memory_disk::{MemoryDisk, SIZE};
 use crate::{Access, Listen, Listener};
 use pumice_drive::base::ErrorKind;
 use pumice_drive::runtime::{Backend, Runtime};
@@ -163,8 +163,8 @@ impl Client {
 
 /// What is left when a test's client has gone and the server was shut down.
 struct Left {
-    disk: Rc<TestDisk>,
-    stats: Stats,
+    disk: Rc<MemoryDisk>,
+    refused: u64,
     connections: usize,
 }
 
@@ -175,20 +175,20 @@ impl Left {
 }
 
 /// Runs `client` against a server of `disk`.
-fn serve(disk: TestDisk, options: Options, client: impl FnOnce(Door) + Send + 'static) -> Left {
+fn serve(disk: MemoryDisk, options: Options, client: impl FnOnce(Door) + Send + 'static) -> Left {
     let runtime = Runtime::new(Backend::Auto).unwrap();
     let disk = Rc::new(disk);
     let export = Rc::new(Export::new("disk", "a test disk", disk.clone()));
     let server = Server::new(runtime.clone(), vec![export.clone()], options);
     serve_with(&runtime, &server, &disk, client);
-    Left { disk, stats: export.stats(), connections: server.connections() }
+    Left { disk, refused: export.refused_requests(), connections: server.connections() }
 }
 
 /// Runs `client` against `server`; its signals are for `disk`.
 fn serve_with(
     runtime: &Runtime,
-    server: &Rc<Server<TestDisk>>,
-    disk: &TestDisk,
+    server: &Rc<Server<MemoryDisk>>,
+    disk: &MemoryDisk,
     client: impl FnOnce(Door) + Send + 'static,
 ) {
     visit(client, |listener, near| {
@@ -213,15 +213,15 @@ fn visit<T>(
     if let Err(panic) = client.join() {
         std::panic::resume_unwind(panic);
     }
-    assert!(!path.exists(), "the socket file is left behind");
+    assert!(!path.exists(), "the socket file was not removed");
     result
 }
 
 /// Does what the client's signals say; shuts the server down when there are no more.
 async fn obey(
     runtime: &Runtime,
-    server: &Rc<Server<TestDisk>>,
-    disk: &TestDisk,
+    server: &Rc<Server<MemoryDisk>>,
+    disk: &MemoryDisk,
     near: &Arc<OwnedFd>,
 ) {
     let mut shutdown = Box::pin(server.shutdown());

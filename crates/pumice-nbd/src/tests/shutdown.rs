@@ -5,8 +5,8 @@ use super::super::wire::{option, reply};
 use super::*;
 use pumice_drive::base::Clock;
 
-fn gated() -> TestDisk {
-    TestDisk { gated_offset: Some(0), ..TestDisk::default() }
+fn gated() -> MemoryDisk {
+    MemoryDisk { gated_offset: Some(0), ..MemoryDisk::default() }
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn running_requests_end_and_new_ones_are_refused() {
         haggler.expect_end();
     });
     assert_eq!(left.calls(), ["write 8192 10 false", "flush"]);
-    assert_eq!((left.stats.refused, left.connections), (2, 0));
+    assert_eq!((left.refused, left.connections), (2, 0));
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_disk_that_does_not_answer_is_not_waited_for() {
 #[test]
 fn a_client_that_does_not_read_is_not_waited_for() {
     let options = Options { grace_ns: 50_000_000, ..Options::default() };
-    let left = serve(TestDisk::default(), options, |mut door| {
+    let left = serve(MemoryDisk::default(), options, |mut door| {
         let mut client = door.enter();
         client.request(command::READ, 0, 1, 0, 32 << 20);
         assert_eq!(client.reply(), (1, 0));
@@ -69,7 +69,7 @@ fn a_client_that_does_not_read_is_not_waited_for() {
 #[test]
 fn a_slow_flush_is_waited_for() {
     let runtime = Runtime::simulated();
-    let disk = Rc::new(TestDisk { gates_flush: true, ..TestDisk::default() });
+    let disk = Rc::new(MemoryDisk { gates_flush: true, ..MemoryDisk::default() });
     let server = Server::new(
         runtime.clone(),
         vec![Rc::new(Export::new("disk", "", disk.clone()))],

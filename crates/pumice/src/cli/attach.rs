@@ -1,5 +1,5 @@
 //! `pumice attach`: a drive as a block device of the kernel, by a file of a FUSE file system and a
-//! loop device on it.
+//! loop device on that file.
 //!
 //! ```text
 //! attach ----> the same program, --foreground --in-background
@@ -9,8 +9,8 @@
 //!  exit 0         serves until `pumice detach` or a signal has taken the device down
 //! ```
 //!
-//! The process in the background is a new one rather than a fork, which threads would not survive.
-//! Nothing of a failed attempt stays; what a killed process leaves goes with the next attempt.
+//! The background process is a new process and not a fork, because threads do not survive a fork. A
+//! failed attempt leaves nothing; what a killed process left is removed by the next attempt.
 
 mod attachment;
 mod holders;
@@ -31,24 +31,24 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use clap::ValueEnum;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 pub(crate) use self::attachment::Attachment;
 use self::set_up::Wanted;
 pub(crate) use self::take_down::take_down;
 use super::open::{self, FileDrive, Opening, while_busy};
 use super::serve::name_of;
-use super::{Outcome, print, print_json};
+use super::{Outcome, print, print_json, signals};
 use crate::control::ControlSocket;
 use crate::fuse::{FILE_NAME, FuseMount};
 use crate::watch::{Connections, Measured, Watch};
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::runtime::{Backend, Runtime};
 
-/// Make a drive a block device of this machine, and mount it (root)
+/// Attach a drive as a block device, and mount it (root)
 ///
 /// Prints the device, /dev/loopN, once it is ready, and serves it in the background until `pumice
-/// detach`. With a mount point, what is on the drive is mounted there. fstrim gives space back.
+/// detach`. With a mount point, mounts the file system on the drive. fstrim returns unused space to
+/// the drive.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -60,26 +60,26 @@ pub(crate) struct Args {
     /// File or block device of the drive
     path: PathBuf,
 
-    /// Empty directory at which to mount the file system that is on the drive
+    /// Empty directory to mount the drive's file system on
     mountpoint: Option<PathBuf>,
 
-    /// Make a file system on the drive first
+    /// Create a file system on the drive first
     #[arg(long, value_enum, value_name = "KIND", conflicts_with = "read_only")]
     mkfs: Option<FileSystem>,
 
-    /// Make it although the drive carries something already, which is lost
+    /// Create it even if the drive already contains data, which is lost
     #[arg(long, requires = "mkfs")]
     force: bool,
 
     #[command(flatten)]
     opening: Opening,
 
-    /// Smallest unit that the device reads and writes, in bytes; 512 for what was made on a device
-    /// of 512, like partition tables and XFS, at a price for small writes
+    /// Sector size of the device, in bytes; use 512 for partition tables or XFS created on a
+    /// 512-byte device, at a cost for small writes
     #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = sector_bytes)]
     sector_size: u16,
 
-    /// Stay in the foreground; a signal detaches, unless the device is in use
+    /// Stay in the foreground; a signal detaches the device, unless it is in use
     #[arg(long)]
     foreground: bool,
 
@@ -87,12 +87,12 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Leave the terminal once the device is ready: how the process in the background is started
+    /// Leave the terminal once the device is ready; starts the background process
     #[arg(long, hide = true, requires = "foreground")]
     in_background: bool,
 }
 
-/// What `--mkfs` makes.
+/// File system that `--mkfs` creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FileSystem {
     /// ext4, by mkfs.ext4
@@ -125,11 +125,12 @@ impl Args {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The machine, the drive or the mount point is not fit for it, or a step fails; nothing is left.
+/// A requirement on the machine, the drive or the mount point is not met, or a step fails; nothing
+/// is left.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let wanted = args.wanted();
     wanted.check_machine()?;
-    // If something is, what is mounted there may be what is left of the drive itself.
+    // Otherwise the mount found there may be left from this drive.
     if Attachment::of(&args.path)?.is_none() {
         wanted.check_mountpoint()?;
     }
@@ -142,14 +143,14 @@ fn refuse_attached(path: &Path, attachment: &Attachment) -> Result<()> {
     }
     let devices = attachment.devices();
     let devices: Vec<_> = devices.iter().map(|device| device.display().to_string()).collect();
-    let what = format!("{} is attached already: {}", path.display(), devices.join(", "));
+    let what = format!("{} is already attached: {}", path.display(), devices.join(", "));
     Err(Error::new(ErrorKind::Busy, what))
 }
 
-/// Starts the process that stays and passes on what it prints. Its words go to the same stderr
-/// until the device is ready.
+/// Starts the background process and prints its output. Its errors go to the same stderr until the
+/// device is ready.
 fn start_in_background() -> Result<Outcome> {
-    let cannot = |error| Error::os("cannot start the process in the background", error);
+    let cannot = |error| Error::os("cannot start the background process", error);
     let program = std::env::current_exe().map_err(cannot)?;
     let mut command = Command::new(program);
     command.args(std::env::args_os().skip(1)).args(["--foreground", "--in-background"]);
@@ -163,16 +164,16 @@ fn start_in_background() -> Result<Outcome> {
         print(&result)?;
         return Ok(Outcome::Good);
     }
-    // It has said why.
+    // The process has printed the reason.
     let status = child.wait().map_err(cannot)?;
     Ok(Outcome::Code(status.code().unwrap_or(2) as u8))
 }
 
-/// Attaches the drive and serves it to the end.
+/// Attaches the drive and serves it until it is detached.
 fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
-    let signals = Arc::new(signal_socket()?);
+    let signal_socket = Arc::new(signals::socket()?);
     let later = wanted.clone();
-    // Started before this process is protected, so that mkfs and its like are as others start them.
+    // Started before this process is protected, so that mkfs and other programs run unprotected.
     let (file, set_up) = Beside::new(move |file: PathBuf| later.set_up(&file))?;
     let lacks = protect::against_reclaim();
     let runtime = Runtime::new(Backend::Auto)?;
@@ -183,13 +184,13 @@ fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
         }
         _ => Err(error),
     })?;
-    let steps = Steps { file, set_up, lacks, signals };
+    let steps = Steps { file, set_up, lacks, signals: signal_socket };
     let served = serve_opened(args, &wanted, &runtime, &drive, steps);
     let closed = runtime.block_on(drive.close());
     runtime.drop_tasks();
     let attachment = served?;
     if let Err(error) = closed {
-        // The directory stays, by which `pumice detach` knows, and the log in it.
+        // The directory with the log stays, so that `pumice detach` can report the failure.
         super::say_error(&super::at_path(&args.path, error).chain());
         return Ok(Outcome::Problem);
     }
@@ -197,9 +198,9 @@ fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// What is prepared before the drive is opened.
+/// Prepared before the drive is opened.
 struct Steps {
-    /// Takes the drive's file, with which setting up begins.
+    /// Receives the drive's file, which starts the setup.
     file: Sender<PathBuf>,
     set_up: Beside<Result<PathBuf>>,
     lacks: protect::Lacks,
@@ -214,13 +215,13 @@ fn serve_opened(
     drive: &Rc<FileDrive>,
     steps: Steps,
 ) -> Result<Attachment> {
-    // The drive is locked: whoever attached it before has been killed and is gone within a moment,
-    // or both only read.
+    // The drive is locked, so an earlier process that attached it was killed and is gone within a
+    // moment, or both only read.
     if let Some(left) = Attachment::of(&args.path)? {
         while_busy(runtime, || refuse_attached(&args.path, &left))?;
         take_down(&left)?;
         left.remove()?;
-        tracing::warn!("removed what a process that was killed had left");
+        tracing::warn!(drive = %args.path.display(), "removed what a killed process had left");
     }
     wanted.check_mountpoint()?;
     let attachment = Attachment::begin(&args.path, args.mountpoint.as_deref())?;
@@ -228,14 +229,15 @@ fn serve_opened(
     let mount = FuseMount::mount(runtime, measured.clone(), &attachment.fuse_directory());
     let mount = mount.inspect_err(|_| clean(&attachment))?;
     let control = ControlSocket::bind(&args.path).inspect_err(|error| {
-        tracing::warn!("no other command will reach the drive: {}", error.chain());
+        let (path, error) = (args.path.display(), error.chain());
+        tracing::warn!(drive = %path, %error, "no control socket: other commands cannot reach the drive");
     });
     if let Ok(control) = &control {
         let watch = Watch::new(runtime.clone(), Connections::default);
         let number = watch.add(name_of(&args.path), drive.clone(), measured, None);
         runtime.spawn(control.serve(runtime.clone(), drive.clone(), (watch, number)));
     }
-    // Fails only if the thread has ended, which its result tells.
+    // Fails only if the thread has ended, which its result reports.
     let _ = steps.file.send(attachment.fuse_directory().join(FILE_NAME));
     let ready = runtime.block_on(steps.set_up.end(runtime)).and_then(|device| {
         protect::against_killing(steps.lacks);
@@ -252,12 +254,13 @@ fn serve_opened(
     mount.unmount().map(|()| attachment)
 }
 
-/// Removes what a failed attempt has made. The error that counts is the one that was first.
+/// Removes what a failed attempt has created. The first error is the one to report.
 fn clean(attachment: &Attachment) {
     let _ = attachment.remove();
 }
 
-/// Prints the device; in the background, leaves the terminal, which tells who started this.
+/// Prints the device; in the background, also leaves the terminal, which lets the starting process
+/// exit.
 fn announce(args: &Args, attachment: &Attachment, device: &Path) -> Result<()> {
     if args.json {
         print_json(&serde_json::json!({
@@ -280,18 +283,20 @@ fn announce(args: &Args, attachment: &Attachment, device: &Path) -> Result<()> {
     left.map_err(|error| Error::os("cannot leave the terminal", error))
 }
 
-/// Waits for signals, one of which finds the device unused or taken down already.
+/// Waits for signals until one of them finds the device unused, or already detached.
 async fn until_taken_down(runtime: &Runtime, attachment: &Attachment, signals: &Arc<OwnedFd>) {
     loop {
         runtime.receive(signals, vec![0; 1], 0..1).await.1.ok();
         match beside(runtime, attachment).await {
             Ok(()) => return,
-            Err(error) => tracing::warn!("goes on: {}", error.chain()),
+            Err(error) => {
+                tracing::warn!(error = %error.chain(), "cannot detach yet, still serving")
+            }
         }
     }
 }
 
-/// Takes the device down while this thread serves what that needs.
+/// Detaches the device while this thread serves it.
 async fn beside(runtime: &Runtime, attachment: &Attachment) -> Result<()> {
     let attachment = attachment.clone();
     let (start, taking) = Beside::new(move |()| take_down(&attachment))?;
@@ -299,15 +304,15 @@ async fn beside(runtime: &Runtime, attachment: &Attachment) -> Result<()> {
     taking.end(runtime).await
 }
 
-/// Work on a thread beside the runtime's, which serves meanwhile what the work needs.
+/// Work on a second thread, while the thread of the runtime serves the file that the work accesses.
 struct Beside<T> {
     thread: JoinHandle<Option<T>>,
-    /// Closed by the thread's end.
+    /// Closed when the thread ends.
     ended: Arc<OwnedFd>,
 }
 
 impl<T: Send + 'static> Beside<T> {
-    /// A thread that waits for what it needs to begin; it ends if nobody can send that any more.
+    /// Starts a thread that waits for its input; it ends if the sender is dropped.
     fn new<S: Send + 'static>(
         work: impl FnOnce(S) -> T + Send + 'static,
     ) -> Result<(Sender<S>, Self)> {
@@ -324,29 +329,18 @@ impl<T: Send + 'static> Beside<T> {
 }
 
 impl<T> Beside<Result<T>> {
-    /// What the work gives.
+    /// Waits for the result of the work.
     async fn end(self, runtime: &Runtime) -> Result<T> {
         runtime.receive(&self.ended, vec![0; 1], 0..1).await.1.ok();
-        let result = self.thread.join().expect("a thread that cannot panic");
+        let result = self.thread.join().expect("the thread does not panic");
         result.expect("it was started")
     }
-}
-
-/// A socket that gets a byte at each SIGINT, SIGTERM and SIGHUP.
-fn signal_socket() -> Result<OwnedFd> {
-    let cannot = |error| Error::os("cannot catch signals", error);
-    let (receiver, sender) = UnixStream::pair().map_err(cannot)?;
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        let sender = sender.try_clone().map_err(cannot)?;
-        signal_hook::low_level::pipe::register(signal, sender).map_err(cannot)?;
-    }
-    Ok(receiver.into())
 }
 
 fn sector_bytes(text: &str) -> Result<u16, String> {
     match text {
         "512" => Ok(512),
         "4096" => Ok(4096),
-        _ => Err("a sector has 512 or 4096 bytes".into()),
+        _ => Err("expected 512 or 4096".into()),
     }
 }

@@ -1,4 +1,4 @@
-//! `pumice detach`: the end of what `pumice attach` began.
+//! `pumice detach`: reverses `pumice attach`.
 
 use std::path::PathBuf;
 
@@ -9,16 +9,16 @@ use super::Outcome;
 use super::attach::{Attachment, take_down};
 use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// How long a process may take to close its drive: a checkpoint, on a slow medium.
+/// Time limit for a process to close its drive, with a checkpoint on a slow medium.
 const CLOSE_SECONDS_MAX: i64 = 120;
 
 /// Unmount and detach an attached drive, and close it (root)
 ///
-/// Refuses, and says by whom, if the file system or the device is in use. Ends when everything is
-/// on the medium. Also removes what a process that was killed has left.
+/// Refuses if the file system or the device is in use, and names the users. Returns when everything
+/// is on the medium. Also removes what a killed process has left.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The drive's path, its device, or where it is mounted
+    /// Path of the drive, its device, or its mount point
     target: PathBuf,
 }
 
@@ -28,11 +28,11 @@ pub(crate) struct Args {
 /// Nothing of that name is attached, or it is in use.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if !rustix::process::geteuid().is_root() {
-        let what = "detaching a drive removes a block device, which only root may: try sudo";
+        let what = "detaching a drive removes a block device and needs root: try sudo";
         return Err(Error::new(ErrorKind::PermissionDenied, what));
     }
     let attachment = Attachment::find(&args.target)?;
-    // Taken first: the number means this process as long as this is open.
+    // Opened first: the descriptor refers to this process even if the number is reused.
     let process = attachment.process().and_then(Pid::from_raw);
     let process = process.and_then(|process| pidfd_open(process, PidfdFlags::empty()).ok());
     take_down(&attachment)?;
@@ -55,6 +55,6 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     }
     let Some(words) = attachment.last_words() else { return Ok(Outcome::Good) };
     let log = attachment.log_file();
-    super::say_error(&format!("the drive was not closed well: {words} (see {})", log.display()));
+    super::say_error(&format!("the drive was not closed cleanly: {words} (see {})", log.display()));
     Ok(Outcome::Problem)
 }

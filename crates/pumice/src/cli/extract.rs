@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::interrupt::Interrupt;
 use super::output::open_output;
+use super::signals::Interrupt;
 use super::{Outcome, print, print_json};
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
 use pumice_drive::controller::{Extract, Extracted, OpenOptions, Problem};

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::documents::{Documents, JSON_AND_STDOUT};
-use super::interrupt::Interrupt;
+use super::signals::Interrupt;
 use super::values::{gigabytes, percent, up_to, whole_number, word};
 use super::{Outcome, print, size};
 use pumice_bench::forecast::{

@@ -2,7 +2,7 @@
 //!
 //! * One file or folder for each subcommand, with its flags and its `run`.
 //! * `commands`: the subcommands in groups; `config`: a file of flags; `values`: parsers of flags.
-//! * `open`: a drive for a subcommand; `interrupt`: Ctrl-C; `watch`: flags of `serve` for metrics.
+//! * `open`: a drive for a subcommand; `signals`: Ctrl-C and the like; `watch`: metrics of `serve`.
 //! * `output`: results and messages; `documents`: reports in several formats.
 //!
 //! Results go to stdout, progress and logs to stderr. The exit code is 0 for success, 1 if the
@@ -33,7 +33,6 @@ mod extract;
 #[cfg(feature = "bench")]
 mod forecast;
 mod info;
-mod interrupt;
 mod manual;
 mod open;
 mod output;
@@ -49,6 +48,7 @@ mod resize;
 mod scan;
 mod scrub;
 mod serve;
+mod signals;
 #[cfg(feature = "top")]
 mod top;
 mod values;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
-use super::interrupt::Interrupt;
 use super::output::open_output;
+use super::signals::Interrupt;
 use super::values::whole_number;
 use super::{Outcome, print, print_json, size};
 use pumice_bench::payload::{

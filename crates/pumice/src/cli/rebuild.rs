@@ -12,8 +12,8 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::extract::progress;
-use super::interrupt::Interrupt;
 use super::open::FileDrive;
+use super::signals::Interrupt;
 use super::{Outcome, print, print_json, size};
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};

@@ -5,7 +5,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::documents::{Documents, JSON_AND_STDOUT};
-use super::interrupt::Interrupt;
+use super::signals::Interrupt;
 use super::{Outcome, print, print_json};
 use pumice_bench::reproduce::{
     Experiment, Group, Reproduced, document, groups, reproduce, summary, table,

@@ -12,8 +12,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::documents::{Documents, JSON_AND_STDOUT, Opened};
-use super::interrupt::Interrupt;
 use super::output::open_output;
+use super::signals::Interrupt;
 use super::values::{gigabytes, percent, whole_number};
 use super::{Outcome, print, print_json, size};
 use pumice_bench::forecast;

@@ -1,9 +1,8 @@
-//! `pumice serve`: drives as NBD exports, until a signal or a command ends it.
+//! `pumice serve`: serves drives as NBD exports until a signal or a command ends it.
 
 mod exports;
 mod network;
 mod restart;
-mod signals;
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -19,8 +18,8 @@ use rustix::process::{Pid, Signal, kill_process};
 pub(crate) use self::exports::name_of;
 use self::exports::{Names, Served};
 use self::network::Network;
-use self::signals::Signals;
 use super::open::Opening;
+use super::signals::{self, Signals};
 use super::{Outcome, print_json, thresholds};
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::{OpenOptions, WARN_THRESHOLDS_MAX};
@@ -30,13 +29,12 @@ use pumice_nbd::{Listen, Listener};
 
 /// Serve drives over NBD until SIGINT or SIGTERM
 ///
-/// Each drive is an export under its file's name; a single one is the default export, too. Without
-/// --unix, --listen or --run it listens on 127.0.0.1:10809, or on the sockets that systemd passes.
-/// At the end everything is flushed; a second signal does not wait for that. SIGHUP restarts the
-/// server, perhaps as a newer version, with the same arguments and without its clients noticing
-/// more than a pause; it reads its configuration again then, and keeps the sockets that it has. On
-/// a terminal, or with --run, SIGHUP ends it. The log goes to stderr; `pumice --log debug serve`
-/// makes it longer.
+/// Each drive is an export named after its file; a single drive is also the default export. Without
+/// --unix, --listen or --run, the server listens on 127.0.0.1:10809, or on the sockets passed by
+/// systemd. On shutdown it flushes all drives; a second signal ends it at once. SIGHUP restarts the
+/// server, possibly as a newer version, with the same arguments; clients notice only a pause. The
+/// restarted server rereads its configuration and keeps its sockets. On a terminal, or with --run,
+/// SIGHUP shuts the server down. The log goes to stderr; `pumice --log debug serve` logs more.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -45,16 +43,16 @@ Examples:
   pumice serve drive.pumice --listen 0.0.0.0:10809 --tls-certificates /etc/pumice --tls-verify-peer
   pumice serve drive.pumice --run 'qemu-img convert -n -O raw disk.img \"$uri\"'")]
 pub(crate) struct Args {
-    /// Files, block devices, or directories whose files *.pumice are served
+    /// Files, block devices, or directories, of which all *.pumice files are served
     #[arg(required_unless_present = "config", value_name = "PATH")]
     paths: Vec<PathBuf>,
 
-    /// Read flags from a TOML file: each long flag is a key (unix = "...", read-only = true), the
-    /// drives are paths = ["..."]; flags given here and the environment win
+    /// Read options from a TOML file: each long option is a key (unix = "...", read-only = true),
+    /// drives are paths = ["..."]; the command line and the environment take precedence
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Say whether flags, configuration and certificates are right, and end; no drive is opened
+    /// Validate options, configuration and certificates, then exit; opens no drive
     #[arg(long)]
     check: bool,
 
@@ -67,32 +65,32 @@ pub(crate) struct Args {
     #[command(flatten)]
     opening: Opening,
 
-    /// Run a shell command with $uri set, then end with its exit code
+    /// Run a shell command with $uri set, then exit with its exit code
     #[arg(long, value_name = "COMMAND")]
     run: Option<String>,
 
-    /// Shares of the capacity in use at which to warn, up to four, in per cent; or none [default:
-    /// those that the drive was created with]
+    /// Used capacity at which to warn, up to four percentages; or none [default: as set when the
+    /// drive was created]
     #[arg(long, value_parser = thresholds, value_name = "PERCENT,...")]
     warn: Option<[u8; WARN_THRESHOLDS_MAX]>,
 
     #[command(flatten)]
     watch: super::watch::Args,
 
-    /// How the operating system is asked for I/O
+    /// I/O backend
     #[arg(long, value_enum, default_value_t = Io::Auto)]
     io: Io,
 
-    /// Print the URIs as JSON once the drive is served
+    /// Print the URIs as JSON once the drives are served
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Io {
-    /// io_uring if the kernel allows it, else threads
+    /// io_uring if the kernel allows it, otherwise threads
     Auto,
-    /// io_uring or nothing
+    /// io_uring only
     Uring,
     /// System calls on helper threads
     Threads,
@@ -111,7 +109,7 @@ impl Args {
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if let ([], Some(file)) = (&args.paths[..], &args.config) {
         let file = file.display();
-        let what = format!("{file} names no drive: add paths = [\"...\"], or give the PATH");
+        let what = format!("{file} names no drive: add paths = [\"...\"], or a PATH argument");
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
     let security = args.network.security()?;
@@ -127,7 +125,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let signals = Signals::catch(args.run.is_none() && !signals::is_on_a_terminal())?;
     let inherited = inherited();
     let is_restarted = inherited.is_some();
-    // Before the drives: a socket in use must change nothing on them.
+    // Bind before opening the drives: if a socket is in use, the drives stay unchanged.
     let (Handover { listeners, clients }, _private) = match inherited {
         Some(handover) => (handover, None),
         None => listen(args, &runtime, &security)?,
@@ -135,10 +133,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let http = args.watch.bind()?;
     let mut served = exports::open_all(&runtime, &paths, &args.names, args.options())?;
     let uris = uris(&listeners, &served, matches!(security, Security::Require(_)));
-    say(&runtime, &served, &uris);
+    log_drives(&runtime, &served, &uris);
     let exports = served.iter().map(|drive| drive.export.clone()).collect();
-    let connections_max = args.network.connections_max();
-    let options = Options { security, connections_max, ..Options::default() };
+    let mut options = Options::default();
+    options.security = security;
+    options.connections_max = args.network.connections_max();
     let server = Server::new(runtime.clone(), exports, options);
     for listener in listeners {
         runtime.spawn(server.clone().serve(listener));
@@ -159,7 +158,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     };
     let closed = exports::close_all(&runtime, &served);
     drop(served);
-    // The tasks hold the runtime; without them the listeners' files go, too.
+    // The tasks hold the runtime; dropping them also removes the files of the listeners.
     runtime.drop_tasks();
     let problem = match (left.and_then(|left| closed.map(|()| left)), end?) {
         (Ok(left), End::Restart(program)) => restart(&program, &left, &signals),
@@ -174,36 +173,36 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 
 /// Why the server ends.
 enum End {
-    /// It was told to.
+    /// A signal asked for shutdown.
     Signal,
-    /// The command has ended, with this code.
+    /// The command has ended, with this exit code.
     Command(u8),
-    /// This program goes on in its place.
+    /// The server restarts as this program.
     Restart(PathBuf),
 }
 
-/// What the server before this one left, if there was one and it can be used.
+/// Returns what the previous server handed over, if there was one and it is usable.
 fn inherited() -> Option<Handover> {
     let inherited = restart::inherited().unwrap_or_else(|error| {
-        tracing::error!("restarted without the clients: {}", error.chain());
+        tracing::error!(error = %error.chain(), "restarted without the clients");
         None
     });
     if let Some(handover) = &inherited {
-        tracing::info!("restarted with {} clients", handover.clients.len());
+        tracing::info!(clients = handover.clients.len(), "restarted");
     }
     inherited
 }
 
-/// Goes on as `program`. Returns only if it need not or cannot: an error, or nothing if it was told
-/// to end meanwhile.
+/// Restarts as `program`. Returns an error if that fails, or nothing if a signal has asked for
+/// shutdown.
 fn restart(program: &Path, left: &Handover, signals: &Signals) -> Option<Error> {
-    if let Err(error) = signals::hold() {
+    if let Err(error) = signals::block() {
         return Some(error);
     }
     if signals.is_ending() {
         return None;
     }
-    tracing::info!("restarting {} with {} clients", program.display(), left.clients.len());
+    tracing::info!(program = %program.display(), clients = left.clients.len(), "restarting");
     Some(restart::become_program(program, left))
 }
 
@@ -215,12 +214,14 @@ fn wait_for_a_signal(runtime: &Runtime, signals: &Signals) -> End {
         }
         match restart::program() {
             Ok(program) => return End::Restart(program),
-            Err(error) => tracing::error!("not restarted, serving on: {}", error.chain()),
+            Err(error) => {
+                tracing::error!(error = %error.chain(), "not restarted: the server continues")
+            }
         }
     }
 }
 
-/// Where each drive is to be had: one URI for each listener.
+/// Returns the URIs of each drive: one for each listener.
 fn uris(listeners: &[Listener], served: &[Served], needs_tls: bool) -> Vec<Vec<String>> {
     // A single drive is the default export.
     let name = |drive: &Served| match served.len() {
@@ -234,20 +235,20 @@ fn uris(listeners: &[Listener], served: &[Served], needs_tls: bool) -> Vec<Vec<S
     served.iter().map(of).collect()
 }
 
-fn say(runtime: &Runtime, served: &[Served], uris: &[Vec<String>]) {
+fn log_drives(runtime: &Runtime, served: &[Served], uris: &[Vec<String>]) {
     for (drive, uris) in served.iter().zip(uris) {
         let is_direct = drive.drive.medium().is_direct();
         tracing::info!(
-            "serving {} ({}, {} I/O) at {}",
-            drive.path.display(),
-            if is_direct { "direct" } else { "buffered" },
-            runtime.backend_name(),
-            uris.join(" and ")
+            drive = %drive.path.display(),
+            caching = if is_direct { "direct" } else { "buffered" },
+            io = runtime.backend_name(),
+            uris = %uris.join(" "),
+            "serving a drive"
         );
     }
 }
 
-/// Says as JSON where the drives are.
+/// Prints the URIs as JSON.
 fn print_uris(served: &[Served], uris: &[Vec<String>]) -> Result<()> {
     let drive = |(drive, uris): (&Served, _)| {
         let (path, name) = (&drive.path, &drive.export.name);
@@ -257,7 +258,8 @@ fn print_uris(served: &[Served], uris: &[Vec<String>]) -> Result<()> {
     print_json(&serde_json::json!({ "drives": drives }))
 }
 
-/// The sockets passed by systemd, else those asked for, and the directory of a private one.
+/// Returns the sockets passed by systemd, else those of the options, and the directory of a private
+/// socket.
 fn listen(
     args: &Args,
     runtime: &Runtime,
@@ -265,13 +267,13 @@ fn listen(
 ) -> Result<(Handover, Option<tempfile::TempDir>)> {
     let clients = Vec::new();
     let passed = Listener::passed()?;
-    if !passed.is_empty() && !args.network.has_place() {
+    if !passed.is_empty() && !args.network.has_address() {
         return Ok((Handover { listeners: passed, clients }, None));
     }
     let mut private = None;
     let otherwise = if args.run.is_some() {
         let directory = tempfile::Builder::new().prefix("pumice").tempdir();
-        let directory = directory.map_err(|error| Error::os("cannot make a socket", error))?;
+        let directory = directory.map_err(|error| Error::os("cannot create a socket", error))?;
         let socket = directory.path().join("socket");
         private = Some(directory);
         Listen::Unix(socket)
@@ -283,7 +285,7 @@ fn listen(
     Ok((Handover { listeners, clients }, private))
 }
 
-/// Runs a shell command to its end, which a signal hastens; gives its exit code.
+/// Runs a shell command, which a signal terminates; returns its exit code.
 fn run_command(command: &str, runtime: &Runtime, signals: &Signals, uri: &str) -> Result<u8> {
     let cannot = |error| Error::os("cannot run /bin/sh", error);
     let (receiver, sender) = UnixStream::pair().map_err(cannot)?;
@@ -294,7 +296,7 @@ fn run_command(command: &str, runtime: &Runtime, signals: &Signals, uri: &str) -
     let (passer, signals) = (runtime.clone(), signals.clone());
     runtime.spawn(async move {
         signals.next(&passer).await;
-        // From a terminal the command has it already.
+        // A terminal sends the signal to the command as well.
         pid.map(|pid| kill_process(pid, Signal::TERM));
     });
     let ended = Arc::new(receiver.into());
@@ -302,12 +304,12 @@ fn run_command(command: &str, runtime: &Runtime, signals: &Signals, uri: &str) -
     Ok(if received.is_ok_and(|count| count == 1) { code[0] } else { 1 })
 }
 
-/// Waits for a command's end and sends its exit code.
+/// Waits for the end of a command and sends its exit code.
 fn wait_for(mut child: Child, mut sender: UnixStream) {
     let code = child.wait().map_or(1, |status| {
-        // As shells do: 128 and the signal.
+        // As in shells: 128 plus the signal.
         status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
     });
-    // The other side is gone only when the process ends.
+    // The other side is closed only when the process ends.
     let _ = sender.write_all(&[code as u8]);
 }

@@ -1,16 +1,14 @@
-//! `pumice top`: what served drives do, in the terminal, once a second.
+//! `pumice top`: shows the activity of served drives in the terminal.
 //!
-//! Asks servers on this machine through their control sockets, as `pumice info` does: they need no
-//! HTTP. Others are asked over theirs. The terminal is put back as it was however this ends, by a
-//! panic too.
+//! Queries servers on this machine through their control sockets, as `pumice info` does, so that
+//! they need no HTTP; other servers over HTTP. Restores the terminal on every exit, even a panic.
 
-mod place;
+mod source;
 mod view;
 
 use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -19,9 +17,8 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use self::place::{Asker, Place};
+use self::source::{Asker, Source};
 use super::{Outcome, print, print_json};
 use crate::watch::{Rates, Snapshot};
 use pumice_drive::base::{Clock, Error, ErrorKind, Result};
@@ -30,13 +27,13 @@ use pumice_drive::runtime::{Backend, Runtime};
 /// Rates kept for the graphs: more than a terminal is wide.
 const HISTORY: usize = 512;
 
-/// How long to wait for a key before signals are looked at.
+/// Longest wait for a key before signals are checked.
 const KEY_MAX: Duration = Duration::from_millis(200);
 
-/// How long the rest of a key may take that has begun to arrive.
+/// Time limit for the rest of a key sequence that has begun to arrive.
 const KEY_REST: Duration = Duration::from_millis(10);
 
-/// What there is to read from the terminal.
+/// Input from the terminal.
 enum Input {
     None,
     Some,
@@ -44,10 +41,10 @@ enum Input {
     Gone,
 }
 
-/// Watch served drives in the terminal
+/// Monitor served drives in the terminal
 ///
-/// Shows what hosts write against what the medium gets, how well data compresses, latencies, space
-/// and garbage collection. Keys: up and down choose a drive, q ends.
+/// Shows host writes against media writes, compression, latencies, space and garbage collection.
+/// Keys: up and down select a drive, q quits.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -56,102 +53,100 @@ Examples:
   pumice top http://127.0.0.1:9110
   pumice top drive.pumice --once --json")]
 pub(crate) struct Args {
-    /// Drives that are served on this machine, or http://ADDR:PORT of a server with --http, for all
-    /// of its drives
+    /// Drives served on this machine, or http://ADDR:PORT of a server with --http, for all of its
+    /// drives
     #[arg(required = true, value_name = "PATH|URL")]
-    places: Vec<Place>,
+    sources: Vec<Source>,
 
-    /// File with the token that servers at a URL want
+    /// File with the token for servers at a URL
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
-    /// Seconds between looks, from 0.1 to 3600
+    /// Seconds between samples, from 0.1 to 3600
     #[arg(long, default_value = "1", value_parser = interval, value_name = "SECONDS")]
     interval: Duration,
 
-    /// Print one sample as text and end
+    /// Print one sample as text and exit
     #[arg(long)]
     once: bool,
 
-    /// Print one sample as JSON and end
+    /// Print one sample as JSON and exit
     #[arg(long)]
     json: bool,
 }
 
-/// Reads an interval for clap.
+/// Parses an interval for clap.
 fn interval(text: &str) -> std::result::Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
-    let seconds = seconds.ok_or(format!("'{text}' is no number of seconds from 0.1 to 3600"))?;
+    let seconds = seconds.ok_or("expected a number of seconds from 0.1 to 3600")?;
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// Drives that are watched, and where to ask for them.
+/// Watched drives, and their sources.
 struct Watching {
     asker: Asker,
-    places: Vec<Place>,
+    sources: Vec<Source>,
     drives: Vec<Watched>,
 }
 
-/// A drive that is watched.
+/// A watched drive.
 pub(super) struct Watched {
-    /// Which of the places answers for it.
-    place: usize,
-    /// As it was named, or as its server names it.
+    /// Index of its source.
+    source: usize,
+    /// Its path, or its name on the server.
     name: String,
-    /// The newest snapshot, of this drive alone; none while nobody answers.
+    /// The latest snapshot, of this drive alone; none while its source does not answer.
     now: Option<Snapshot>,
     /// Rates from one snapshot to the next, the newest last.
     rates: VecDeque<Rates>,
 }
 
 impl Watching {
-    /// Looks for the first time, when all must answer.
+    /// Takes the first samples; every source must answer.
     ///
     /// # Errors
     /// Those of [`Asker::ask`].
-    fn start(asker: Asker, places: &[Place]) -> Result<Self> {
-        let mut watching = Self { asker, places: places.to_vec(), drives: Vec::new() };
-        for (index, place) in places.iter().enumerate() {
-            let first = watching.asker.ask(place)?;
+    fn start(asker: Asker, sources: &[Source]) -> Result<Self> {
+        let mut watching = Self { asker, sources: sources.to_vec(), drives: Vec::new() };
+        for (index, source) in sources.iter().enumerate() {
+            let first = watching.asker.ask(source)?;
             watching.take(index, Some(first));
         }
         Ok(watching)
     }
 
-    /// Asks everywhere for a snapshot. A server that ends or is busy just now may answer the next
-    /// time.
+    /// Takes a sample from every source. A server that is ending or busy may answer the next time.
     fn look(&mut self) {
-        for index in 0..self.places.len() {
-            let answer = self.asker.ask(&self.places[index]).ok();
+        for index in 0..self.sources.len() {
+            let answer = self.asker.ask(&self.sources[index]).ok();
             self.take(index, answer);
         }
     }
 
-    /// Gives each drive its part of what a place answered; drives that are new there are watched
-    /// from now on.
-    fn take(&mut self, place: usize, answer: Option<Snapshot>) {
+    /// Assigns the answer of a source to its drives; new drives are watched from now on.
+    fn take(&mut self, source: usize, answer: Option<Snapshot>) {
         let mut parts: Vec<(String, Snapshot)> = Vec::new();
         for drive in answer.iter().flat_map(|answer| &answer.drives) {
-            let answer = answer.as_ref().expect("it has drives");
-            let name = match &self.places[place] {
-                Place::Drive(path) => path.display().to_string(),
-                Place::Server(_) if self.places.len() == 1 => drive.name.clone(),
-                Place::Server(url) => format!("{} at {url}", drive.name),
+            let answer = answer.as_ref().expect("an answer with drives");
+            let name = match &self.sources[source] {
+                Source::Drive(path) => path.display().to_string(),
+                Source::Server(_) if self.sources.len() == 1 => drive.name.clone(),
+                Source::Server(url) => format!("{} at {url}", drive.name),
             };
             parts.push((name, Snapshot { drives: vec![drive.clone()], ..answer.clone() }));
         }
-        for drive in self.drives.iter_mut().filter(|drive| drive.place == place) {
+        for drive in self.drives.iter_mut().filter(|drive| drive.source == source) {
             let part = parts.iter().position(|(name, _)| *name == drive.name);
             drive.update(part.map(|index| parts.swap_remove(index).1));
         }
         for (name, now) in parts {
-            self.drives.push(Watched { place, name, now: Some(now), rates: VecDeque::new() });
+            self.drives.push(Watched { source, name, now: Some(now), rates: VecDeque::new() });
         }
     }
 }
 
 impl Watched {
-    /// Goes on to a newer snapshot.
+    /// Advances to a later snapshot.
     fn update(&mut self, later: Option<Snapshot>) {
         if let (Some(earlier), Some(later)) = (&self.now, &later) {
             match later.now_ns.checked_sub(earlier.now_ns) {
@@ -160,7 +155,7 @@ impl Watched {
                     let (from, to) = (&earlier.drives[0], &later.drives[0]);
                     self.rates.push_back(Rates::between(from, to, seconds));
                 }
-                // Another server.
+                // The server was restarted.
                 _ => self.rates.clear(),
             }
             if self.rates.len() > HISTORY {
@@ -171,14 +166,14 @@ impl Watched {
     }
 }
 
-/// The token that servers want, if one is given.
+/// Returns the token for servers, if there is one.
 ///
 /// # Errors
-/// The file cannot be read, or there is no server to give the token to.
+/// The file cannot be read, or there is no server to send the token to.
 fn token(args: &Args) -> Result<Option<String>> {
     let Some(path) = &args.token_file else { return Ok(None) };
-    if !args.places.iter().any(|place| matches!(place, Place::Server(_))) {
-        let what = "--token-file is for servers at a URL: name one, or leave it out";
+    if !args.sources.iter().any(|source| matches!(source, Source::Server(_))) {
+        let what = "--token-file needs a server URL: add one, or omit the option";
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
     let token = std::fs::read_to_string(path);
@@ -186,7 +181,7 @@ fn token(args: &Args) -> Result<Option<String>> {
     let token = token.map_err(|error| Error::os(format!("cannot read {path}"), error))?;
     let token = token.trim();
     if token.is_empty() || !token.chars().all(|c| c.is_ascii_graphic()) {
-        let what = format!("{path} holds no token: give the file of `serve --http-token-file`");
+        let what = format!("{path} contains no token: use the file of `serve --http-token-file`");
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
     Ok(Some(token.to_owned()))
@@ -195,9 +190,9 @@ fn token(args: &Args) -> Result<Option<String>> {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// A drive is not served, a server does not let us look, or there is no terminal.
+/// A drive is not served, a server refuses the request, or there is no terminal.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let mut watching = Watching::start(Asker::new(token(args)?), &args.places)?;
+    let mut watching = Watching::start(Asker::new(token(args)?), &args.sources)?;
     if args.once || args.json {
         let runtime = Runtime::new(Backend::Threads)?;
         runtime.block_on(runtime.sleep_ns(args.interval.as_nanos() as u64));
@@ -205,7 +200,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         return sample(&watching, args.json).map(|()| Outcome::Good);
     }
     if !std::io::stdout().is_terminal() {
-        let what = "there is no terminal to draw on: --once and --json print a sample";
+        let what = "stdout is not a terminal: use --once or --json to print a sample";
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
     interactive(&mut watching, args.interval)?;
@@ -219,9 +214,9 @@ fn sample(watching: &Watching, as_json: bool) -> Result<()> {
     }
     let sample = |drive: &Watched| {
         let mut sample = json!({ "rates": drive.rates.back(), "snapshot": drive.now });
-        match &watching.places[drive.place] {
-            Place::Drive(path) => sample["path"] = json!(path),
-            Place::Server(url) => sample["url"] = json!(url),
+        match &watching.sources[drive.source] {
+            Source::Drive(path) => sample["path"] = json!(path),
+            Source::Server(url) => sample["url"] = json!(url),
         }
         sample
     };
@@ -229,11 +224,7 @@ fn sample(watching: &Watching, as_json: bool) -> Result<()> {
 }
 
 fn interactive(watching: &mut Watching, interval: Duration) -> Result<()> {
-    let ending = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, ending.clone())
-            .map_err(|error| Error::os("cannot catch signals", error))?;
-    }
+    let ending = super::signals::flag()?;
     // Real time, for a person.
     let clock = Runtime::new(Backend::Threads)?;
     let cannot = |error| Error::os("cannot use the terminal", error);
@@ -243,12 +234,12 @@ fn interactive(watching: &mut Watching, interval: Duration) -> Result<()> {
     shown.map_err(cannot)
 }
 
-/// Waits for something to read. The library that reads keys does not see a terminal that is closed:
-/// it would read its end for ever.
+/// Waits for input. The library that reads keys does not notice a closed terminal and would read
+/// its end forever.
 fn wait_for_input(limit: Duration) -> std::io::Result<Input> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
-        // Then keys come from the controlling terminal, and the library waits for them.
+        // Keys then come from the controlling terminal, and the library waits for them.
         return Ok(if event::poll(limit)? { Input::Some } else { Input::None });
     }
     let mut polled = [PollFd::new(&stdin, PollFlags::IN)];
@@ -261,7 +252,7 @@ fn wait_for_input(limit: Duration) -> std::io::Result<Input> {
     }
 }
 
-/// Draws and looks until somebody ends it.
+/// Draws and samples until a key or a signal ends it.
 fn show(
     terminal: &mut DefaultTerminal,
     watching: &mut Watching,
@@ -277,7 +268,7 @@ fn show(
         let has_key = match wait_for_input(wait.min(KEY_MAX))? {
             Input::Gone => return Ok(()),
             Input::None => Ok(false),
-            // What is there may be half a key, and the rest of it a moment away.
+            // The input may be half a key sequence, with the rest arriving within a moment.
             Input::Some => event::poll(KEY_REST),
         };
         match has_key {
@@ -292,7 +283,7 @@ fn show(
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
         }
-        // A resize needs nothing but the next drawing.
+        // A resize needs only the next drawing.
         let Event::Key(KeyEvent { code, modifiers, kind, .. }) = event::read()? else { continue };
         let is_control = modifiers.contains(KeyModifiers::CONTROL);
         match code {

@@ -1,4 +1,4 @@
-//! Flags of `pumice serve` for those who watch its drives, and what they turn on.
+//! Options of `pumice serve` for monitoring, and what they start.
 
 use std::rc::Rc;
 
@@ -20,42 +20,41 @@ pub(crate) type Http = std::convert::Infallible;
 #[cfg(not(feature = "http"))]
 pub(crate) type Serving = std::convert::Infallible;
 
-/// A drive and the count of what hosts do with it.
+/// A drive with counters of its requests.
 pub(crate) type MeasuredDrive = Measured<FileDrive>;
 
-/// How the drives can be watched.
+/// Monitoring options.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "Watching")]
 pub(crate) struct Args {
-    /// Show a page and answer with metrics, health and JSON over HTTP, read-only unless there is a
-    /// token
+    /// Serve a web page, metrics, health and JSON over HTTP; read-only without a token
     #[cfg(feature = "http")]
     #[arg(long, value_name = "ADDR:PORT")]
     http: Option<std::net::SocketAddr>,
 
-    /// File with a token, 16 characters or more: who sends it may flush and checkpoint; beyond
-    /// loopback nobody reads without
+    /// File with a token of 16 or more characters, which permits flush and checkpoint; required for
+    /// reading from other machines
     #[cfg(feature = "http")]
     #[arg(long, value_name = "FILE", requires = "http")]
     http_token_file: Option<std::path::PathBuf>,
 
-    /// Let anybody who reaches the address read, without a token
+    /// Allow reading from other machines without a token
     #[cfg(feature = "http")]
     #[arg(long, requires = "http")]
     http_insecure: bool,
 
-    /// Bytes that may be written to a drive's medium in its life (TBW), to show how much is left
+    /// Rated write endurance of the medium (TBW), to show how much of it is left
     #[arg(long, value_parser = size, value_name = "SIZE")]
     rated_tbw: Option<u64>,
 }
 
 impl Args {
-    /// Listens for HTTP if that is wanted.
+    /// Listens for HTTP if an address is given.
     ///
     /// # Errors
-    /// The address is open to others and there is no token; the token cannot be read; the port is
-    /// in use.
+    /// Other machines can reach the address and there is no token; the token cannot be read; the
+    /// port is in use.
     #[cfg(feature = "http")]
     pub(crate) fn bind(&self) -> Result<Option<Http>> {
         let Some(address) = self.http else { return Ok(None) };
@@ -72,7 +71,7 @@ impl Args {
         Ok(None)
     }
 
-    /// What there is to see of a drive: its number.
+    /// Adds a drive to those that are watched; returns its number.
     pub(crate) fn add(
         &self,
         watch: &Watch,
@@ -84,20 +83,20 @@ impl Args {
     }
 }
 
-/// What there is to see of a server, without drives yet.
+/// Returns the watch of a server, without drives yet.
 pub(crate) fn watch<D: Disk + 'static>(runtime: &Runtime, server: &Rc<Server<D>>) -> Rc<Watch> {
     let server = server.clone();
     Watch::new(runtime.clone(), move || Connections {
         open: server.connections() as u64,
         accepted: server.accepted(),
-        refused_requests: server.exports().iter().map(|export| export.stats().refused).sum(),
+        refused_requests: server.exports().iter().map(|export| export.refused_requests()).sum(),
     })
 }
 
-/// Serves what there is to see until the result is dropped.
+/// Serves the watch over HTTP until the result is dropped.
 ///
 /// # Errors
-/// The operating system gives no thread.
+/// The operating system cannot start a thread.
 #[cfg(feature = "http")]
 pub(crate) fn serve(
     http: Option<Http>,
@@ -105,7 +104,7 @@ pub(crate) fn serve(
     watch: &Rc<Watch>,
 ) -> Result<Option<Serving>> {
     let Some(http) = http else { return Ok(None) };
-    tracing::info!("watch at http://{}/", http.address());
+    tracing::info!(url = %format_args!("http://{}/", http.address()), "HTTP server started");
     http.serve(runtime, watch.clone()).map(Some)
 }
 

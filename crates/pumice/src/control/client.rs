@@ -1,4 +1,4 @@
-//! The client's side of a control socket: blocking, for commands that do nothing else meanwhile.
+//! The client's side of a control socket. Blocks, for commands that have nothing else to do.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,16 +11,16 @@ use crate::watch::Snapshot;
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::Info;
 
-/// How long a client waits for a server that is busy; a long request is heard of more often.
+/// Time limit for a busy server; a long request reports progress more often.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection with the server of a drive.
+/// A connection to the server of a drive.
 pub(crate) struct Client {
     stream: BufReader<UnixStream>,
     drive: PathBuf,
 }
 
-/// Connects with the server of the drive at `drive`; `None` if there is none.
+/// Connects to the server of the drive at `drive`; `None` if there is none.
 ///
 /// # Errors
 /// `NotFound` if there is nothing at `drive`.
@@ -33,8 +33,8 @@ pub(crate) fn connect(drive: &Path) -> Result<Option<Client>> {
     Ok(Some(Client { stream: BufReader::new(stream), drive: drive.to_owned() }))
 }
 
-/// Asks the server of the drive at `drive` for its info; `None` if there is none, or if it ends
-/// just now.
+/// Requests the drive's info from its server; `None` if there is no server, or if it ends before it
+/// answers.
 ///
 /// # Errors
 /// Those of [`connect`] and [`Client::ask`].
@@ -43,12 +43,12 @@ pub(crate) fn info(drive: &Path) -> Result<Option<Info>> {
     match client.ask(&Request::Info {}, |_| ())? {
         None => Ok(None),
         Some(Answer::Info(info)) => Ok(Some(*info)),
-        Some(_) => Err(senseless(drive)),
+        Some(_) => Err(malformed(drive)),
     }
 }
 
-/// Asks the server of the drive at `drive` how both are; `None` if there is none, or if it ends
-/// just now.
+/// Requests a snapshot of the drive from its server; `None` if there is no server, or if it ends
+/// before it answers.
 ///
 /// # Errors
 /// Those of [`connect`] and [`Client::ask`].
@@ -57,26 +57,26 @@ pub(crate) fn snapshot(drive: &Path) -> Result<Option<Snapshot>> {
     match client.ask(&Request::Watch {}, |_| ())? {
         None => Ok(None),
         Some(Answer::Watched(snapshot)) => Ok(Some(*snapshot)),
-        Some(_) => Err(senseless(drive)),
+        Some(_) => Err(malformed(drive)),
     }
 }
 
-fn senseless(drive: &Path) -> Error {
-    let what = format!("the server of {} gave no sensible answer", drive.display());
+fn malformed(drive: &Path) -> Error {
+    let what = format!("the server of {} sent a malformed answer", drive.display());
     Error::new(ErrorKind::Unsupported, what)
 }
 
 impl Client {
-    /// Sends a request, gives every answer before the last to `told`, and returns the last; `None`
-    /// if the server ended before it gave one.
+    /// Sends a request, calls `visit` with every answer before the last, and returns the last;
+    /// `None` if the server ended before that.
     ///
     /// # Errors
-    /// The request's, if it failed; `Busy` if the server says nothing for ten seconds;
-    /// `Unsupported` if it cannot be understood.
+    /// That of the request, if it failed; `Busy` if the server sends nothing for ten seconds;
+    /// `Unsupported` if an answer is malformed.
     pub(crate) fn ask(
         mut self,
         request: &Request,
-        mut told: impl FnMut(Answer),
+        mut visit: impl FnMut(Answer),
     ) -> Result<Option<Answer>> {
         if self.stream.get_mut().write_all(&line(request)).is_err() {
             return Ok(None);
@@ -88,7 +88,7 @@ impl Client {
             match read {
                 Ok(_) if line.last() == Some(&b'\n') => {}
                 Ok(_) if line.len() as u64 == ANSWER_BYTES_MAX => {
-                    return Err(senseless(&self.drive));
+                    return Err(malformed(&self.drive));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let drive = self.drive.display();
@@ -98,11 +98,11 @@ impl Client {
                 _ => return Ok(None),
             }
             let answer: Answer = serde_json::from_slice(&line)
-                .map_err(|error| senseless(&self.drive).caused_by(error))?;
+                .map_err(|error| malformed(&self.drive).caused_by(error))?;
             match answer {
                 Answer::Failed { kind, what } => return Err(Error::new(kind, what)),
                 answer if answer.is_last() => return Ok(Some(answer)),
-                answer => told(answer),
+                answer => visit(answer),
             }
         }
     }

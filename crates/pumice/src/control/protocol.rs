@@ -1,4 +1,4 @@
-//! What is said on a control socket: a request and its answers, each one line of JSON.
+//! The protocol of a control socket: a request and its answers, each one line of JSON.
 //!
 //! ```text
 //! client: {"request":"scrub","rate_bytes":0}
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A line has at most [`REQUEST_BYTES_MAX`] or [`ANSWER_BYTES_MAX`] bytes. The last answer is the
-//! request's result; a client that goes away before stops what it asked for. Client and server are
-//! the same program, so there are no versions: what one does not understand it refuses.
+//! result of the request; a client that disconnects earlier cancels its request. Client and server
+//! are the same program, so there are no versions: each side refuses what it does not understand.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,24 +21,24 @@ pub(super) const REQUEST_BYTES_MAX: usize = 4096;
 /// Longest answer in bytes: info has a few thousand, a problem a few hundred.
 pub(super) const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
-/// What a client may ask.
+/// Requests of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Request {
-    /// The drive's info.
+    /// Return the drive's info.
     Info {},
-    /// The server and the drive as they are now.
+    /// Return a snapshot of the server and the drive.
     Watch {},
     /// Scrub the drive.
     Scrub {
-        /// Bytes a second; 0 for no limit.
+        /// Bytes per second; 0 for no limit.
         rate_bytes: u64,
     },
     /// Resize the drive.
     Resize(Resize),
 }
 
-/// What a server answers.
+/// Answers of a server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
@@ -46,47 +46,47 @@ pub(crate) enum Answer {
     Info(Box<Info>),
     /// The server and the drive: the result.
     Watched(Box<Snapshot>),
-    /// What was asked for is under way.
+    /// The request is in progress.
     Progress(Progress),
-    /// A problem that a scrub found; they come before its result.
+    /// A problem that a scrub found; sent before the result.
     Problem(Problem),
-    /// A scrub has ended: the result, without the problems.
+    /// Result of a scrub, without the problems.
     Scrubbed(ScrubReport),
-    /// A resize has ended: the result.
+    /// Result of a resize.
     Resized(Resized),
-    /// The request failed: the result.
+    /// The request failed.
     Failed {
-        /// What the client can do about it.
+        /// Kind of the error.
         kind: ErrorKind,
-        /// What happened, with its causes.
+        /// The error with its causes.
         what: String,
     },
 }
 
-/// How far a long request is.
+/// Progress of a long request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Progress {
-    /// Segments done with.
+    /// Segments completed.
     pub done: u64,
-    /// Segments in all, as far as is known.
+    /// Segments in total, as far as known.
     pub total: u64,
     /// Bytes read.
     pub bytes: u64,
 }
 
 impl Answer {
-    /// The answer that an error is.
+    /// Returns the answer for an error.
     pub(super) fn failed(error: &Error) -> Self {
         Answer::Failed { kind: error.kind(), what: error.chain() }
     }
 
-    /// Whether no other follows.
+    /// Whether this is the last answer.
     pub(super) fn is_last(&self) -> bool {
         !matches!(self, Answer::Progress(_) | Answer::Problem(_))
     }
 }
 
-/// A line of JSON.
+/// Returns a message as a line of JSON.
 pub(super) fn line(message: &impl Serialize) -> Vec<u8> {
     let mut line = serde_json::to_vec(message).expect("messages serialize");
     line.push(b'\n');

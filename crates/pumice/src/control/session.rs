@@ -1,8 +1,8 @@
 //! The server's side of a control socket: reads one request from each client and answers it.
 //!
 //! Limits: [`CLIENTS_MAX`] clients at once, a request of [`REQUEST_BYTES_MAX`] bytes, and a time
-//! for every line in and out. While work runs that a client asked for, a progress line goes out
-//! every [`PROGRESS_NS`]; one that cannot be sent ends a scrub.
+//! limit for every line in and out. While a request runs, a progress line is sent every
+//! [`PROGRESS_NS`]; a scrub is cancelled when one cannot be sent.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
@@ -20,33 +20,35 @@ use pumice_drive::controller::{Drive, Resize, Resized};
 use pumice_drive::media::Medium;
 use pumice_drive::runtime::Runtime;
 
-/// Clients at once; more wait in the backlog. A scrub, a resize and a few that ask for info.
+/// Clients at once; others wait in the backlog. Enough for a scrub, a resize and several requests
+/// for info.
 const CLIENTS_MAX: u32 = 8;
 
-/// Time a client has to send its request or take an answer, and the pause after a failed accept.
+/// Time limit for a client to send its request or take an answer, and the pause after a failed
+/// accept.
 const CLIENT_NS: u64 = 5_000_000_000;
 
-/// How often a client is told how far its request is, and found to be gone.
+/// Interval of progress lines, which also detect that a client is gone.
 const PROGRESS_NS: u64 = 250_000_000;
 
-/// Clients at work.
+/// Number of clients being served.
 #[derive(Default)]
 struct Clients {
     count: Cell<u32>,
     left: WaitQueue,
 }
 
-/// A client at work; gone when dropped.
-struct Place(Rc<Clients>);
+/// Counts one client until it is dropped.
+struct ClientCount(Rc<Clients>);
 
-impl Drop for Place {
+impl Drop for ClientCount {
     fn drop(&mut self) {
         self.0.count.set(self.0.count.get() - 1);
         self.0.left.wake_all();
     }
 }
 
-/// Accepts clients for ever, and serves each in a task of its own.
+/// Accepts clients forever, and serves each in a task of its own.
 pub(super) async fn serve<M: Medium + 'static>(
     runtime: Runtime,
     socket: Arc<OwnedFd>,
@@ -60,23 +62,23 @@ pub(super) async fn serve<M: Medium + 'static>(
         match runtime.accept(&socket).await {
             Ok(client) => {
                 clients.count.set(clients.count.get() + 1);
-                let place = Place(clients.clone());
+                let count = ClientCount(clients.clone());
                 let link = Link { runtime: runtime.clone(), client: Arc::new(client) };
                 let (drive, watch) = (drive.clone(), watch.clone());
                 runtime.spawn(async move {
-                    let _place = place;
+                    let _count = count;
                     serve_client(&link, &drive, &watch).await;
                 });
             }
             Err(error) => {
-                tracing::warn!("the control socket failed: {error}");
+                tracing::warn!(%error, "cannot accept a control connection: retrying");
                 runtime.sleep_ns(CLIENT_NS).await;
             }
         }
     }
 }
 
-/// A connection with a client.
+/// A connection to a client.
 struct Link {
     runtime: Runtime,
     client: Arc<OwnedFd>,
@@ -106,7 +108,7 @@ async fn serve_client<M: Medium + 'static>(
     }
 }
 
-/// Scrubs the drive; none if the client has gone.
+/// Scrubs the drive; returns `None` if the client is gone.
 async fn scrub<M: Medium>(
     link: &Link,
     drive: &Drive<M, Runtime>,
@@ -132,7 +134,8 @@ async fn scrub<M: Medium>(
     Some(Answer::Scrubbed(report))
 }
 
-/// Resizes the drive; none if the client has gone, but the work goes on: it must not stop halfway.
+/// Resizes the drive. Returns `None` if the client is gone; the resize continues, because it must
+/// not stop halfway.
 async fn resize<M: Medium + 'static>(
     link: &Link,
     drive: &Rc<Drive<M, Runtime>>,
@@ -145,10 +148,10 @@ async fn resize<M: Medium + 'static>(
         let resized = worker.resize(wanted).await;
         match &resized {
             Ok(Resized { size_bytes, capacity_bytes, .. }) => {
-                tracing::info!("resized: size {size_bytes}, capacity {capacity_bytes} bytes");
+                tracing::info!(size_bytes, capacity_bytes, "resized");
             }
-            // Whoever asked for it is told, and the drive is as it was.
-            Err(error) => tracing::info!("not resized: {}", error.chain()),
+            // The client receives the error, and the drive is unchanged.
+            Err(error) => tracing::info!(error = %error.chain(), "resize failed"),
         }
         *worked.borrow_mut() = Some(resized);
         wake.wake_all();
@@ -177,8 +180,7 @@ impl Link {
             let received = received.map_err(|error| Error::os("cannot read a request", error))?;
             if let Some(len) = bytes[end..end + received].iter().position(|&byte| byte == b'\n') {
                 return serde_json::from_slice(&bytes[..end + len]).map_err(|error| {
-                    wrong("the server does not know this request: is it another version?")
-                        .caused_by(error)
+                    wrong("unknown request: is the server another version?").caused_by(error)
                 });
             }
             end += received;
@@ -188,7 +190,7 @@ impl Link {
         }
     }
 
-    /// Runs `work` and tells the client how far it is; none if the client has gone.
+    /// Runs `work` and reports its progress to the client; returns `None` if the client is gone.
     async fn run<T>(
         &self,
         work: impl Future<Output = T>,
@@ -199,9 +201,9 @@ impl Link {
             match select(work.as_mut(), pin!(self.runtime.sleep_ns(PROGRESS_NS))).await {
                 Either::Left((result, _)) => return Some(result),
                 Either::Right(_) => {
-                    let told = Answer::Progress(progress());
-                    // The work goes on while the client takes its time.
-                    match select(work.as_mut(), pin!(self.send(&told))).await {
+                    let report = Answer::Progress(progress());
+                    // The work continues while the client reads.
+                    match select(work.as_mut(), pin!(self.send(&report))).await {
                         Either::Left((result, sending)) => {
                             return sending.await.then_some(result);
                         }
@@ -213,7 +215,7 @@ impl Link {
         }
     }
 
-    /// Sends an answer; says whether the client took it.
+    /// Sends an answer; returns whether the client took it.
     async fn send(&self, answer: &Answer) -> bool {
         let mut bytes = line(answer);
         let sending = async {

@@ -1,7 +1,7 @@
-//! The file system: a directory with one file, whose bytes are the disk's.
+//! The file system: a directory with one file, whose content is that of the disk.
 //!
-//! Says what everything is and what may be asked of it. Requests beyond the end are refused here:
-//! reads end there, as of any file. Nothing can be created, truncated or opened for caching.
+//! Defines attributes and operations. Changes beyond the end are refused here; reads end there, as
+//! for any file. Files cannot be created, truncated or opened for cached I/O.
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -12,10 +12,10 @@ use super::wire::{Asked, Attributes, FileSystem, Opened, ROOT, open};
 /// The name of the only file.
 pub(crate) const FILE_NAME: &str = "disk";
 
-/// The file's number.
+/// Inode number of the file.
 const FILE: u64 = 2;
 
-/// Unit of the file: the disk's blocks. A loop device takes its discard granularity from it.
+/// Block size of the file: that of the disk. A loop device derives its discard granularity from it.
 const BLOCK_BYTES: u32 = 4096;
 
 /// Modes of fallocate: `FALLOC_FL_KEEP_SIZE`, `_PUNCH_HOLE`, `_ZERO_RANGE` of Linux's
@@ -31,10 +31,10 @@ pub(super) struct DiskFile {
 }
 
 impl DiskFile {
-    /// Answers what needs no byte of the disk.
+    /// Answers an operation that needs no data of the disk.
     ///
     /// # Errors
-    /// What the kernel is told: there is no such file, or no such operation.
+    /// The error for the kernel: no such file, or no such operation.
     pub(super) fn answer(&self, node: u64, asked: &Asked) -> Result<Vec<u8>, Errno> {
         match *asked {
             Asked::Lookup { name } if node == ROOT && name == FILE_NAME.as_bytes() => {
@@ -51,14 +51,14 @@ impl DiskFile {
                 let listed = self.attributes(FILE)?.listed(FILE_NAME, 1);
                 if listed.len() <= length as usize { Ok(listed) } else { Err(Errno::INVAL) }
             }
-            // A descriptor that is closed promises nothing.
+            // Closing a descriptor promises nothing about durability.
             Asked::ReadDirectory { .. } | Asked::End => Ok(Vec::new()),
             Asked::FileSystem => {
                 let blocks = self.size_bytes / u64::from(BLOCK_BYTES);
                 let name_bytes_max = FILE_NAME.len() as u32;
                 Ok(FileSystem::new(blocks, BLOCK_BYTES, name_bytes_max).as_bytes().to_vec())
             }
-            // Told once, the kernel does not ask again.
+            // After one such answer the kernel does not ask again.
             _ => Err(Errno::NOSYS),
         }
     }
@@ -74,15 +74,15 @@ impl DiskFile {
         Ok(Attributes::new(node, size_bytes, mode, links, BLOCK_BYTES))
     }
 
-    /// How many of `length` bytes from `offset` on there are.
+    /// Returns how many of `length` bytes at `offset` exist.
     pub(super) fn readable(&self, offset: u64, length: u32) -> usize {
         self.size_bytes.saturating_sub(offset).min(length.into()) as usize
     }
 
-    /// Looks whether a range that is to be changed lies on the disk.
+    /// Checks that a range to be changed lies on the disk.
     ///
     /// # Errors
-    /// It does not, or nothing may be changed.
+    /// It does not, or the disk is read-only.
     pub(super) fn check_change(&self, offset: u64, length: u64) -> Result<(), Errno> {
         let end = offset.checked_add(length).filter(|&end| end <= self.size_bytes);
         match (self.is_read_only, end) {
@@ -92,13 +92,13 @@ impl DiskFile {
         }
     }
 
-    /// Whether the range that an fallocate makes zeroes stays allocated.
+    /// Returns whether the range that an fallocate zeroes stays allocated.
     ///
     /// # Errors
-    /// It would do something else, or not on the disk.
+    /// Any other mode of fallocate, or a range outside of the disk.
     pub(super) fn check_zero(&self, offset: u64, length: u64, mode: u32) -> Result<bool, Errno> {
-        // A hole reads as zeroes to its last byte, so it is no trim, which keeps partly covered
-        // blocks: a loop device punches holes for both of discard and write-zeroes.
+        // A hole reads as zeroes up to its last byte. It is therefore not a trim, which keeps
+        // partly covered blocks: a loop device punches holes for both discard and write-zeroes.
         let keep_allocated = match mode & !KEEP_SIZE {
             PUNCH_HOLE => false,
             ZERO_RANGE => true,

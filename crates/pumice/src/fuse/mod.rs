@@ -1,4 +1,4 @@
-//! A disk as one file of a FUSE file system, for the kernel to make a block device of.
+//! A disk as the only file of a FUSE file system, on which the kernel puts a loop device.
 //!
 //! ```text
 //! loop device --direct I/O--> fuse --one read of /dev/fuse--> session, a task --> disk
@@ -7,19 +7,19 @@
 //! ```
 //!
 //! * `wire`: the kernel's protocol.
-//! * `file`: the file system of one file: what may be asked of it, and what it is.
-//! * `payloads`: memory for what requests carry, bounded in bytes.
-//! * `session`: the conversation with the kernel, on the drive's thread.
-//! * `mount`: its beginning and its end.
+//! * `file`: the file system: its one file and the operations on it.
+//! * `payloads`: memory for the data of requests, bounded in bytes.
+//! * `session`: reads and answers requests, on the drive's thread.
+//! * `mount`: mounts and unmounts.
 //!
-//! What 4 KiB cost beside the drive itself: one read and one write of `/dev/fuse`; one copy between
-//! user and kernel; no allocation for a write that need not wait, a task for all else. The thread
-//! is woken when a request comes while it sleeps: at depth 1 that is one wake-up a request, at
-//! depth 32 few.
+//! The cost of 4 KiB besides the drive itself: one read and one write of `/dev/fuse`; one copy
+//! between user and kernel; no allocation for a write that need not wait, a task for everything
+//! else. A request that arrives while the thread sleeps wakes it: at depth 1 that is one wake-up
+//! for each request, at depth 32 few.
 //!
-//! The protocol is spoken here rather than by a library because those that there are call back from
-//! a loop of their own: on a thread of its own, which costs two changes of context and a copy more
-//! for a request (`benches/attach.sh`).
+//! Implements the protocol without a library because the existing ones call back from a loop of
+//! their own, on a thread of its own, which costs two more context switches and one more copy for
+//! each request (`benches/attach.sh`).
 //!
 //! Absent: caching of any kind (the file is open for direct I/O only), other files, changes of the
 //! disk's size after mounting, the loop device itself.

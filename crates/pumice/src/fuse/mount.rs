@@ -1,4 +1,4 @@
-//! The file system mounted: from the first request of the kernel to the last.
+//! Mounts the file system, from the first request of the kernel to the last.
 
 use std::ffi::CString;
 use std::io;
@@ -17,24 +17,24 @@ use pumice_drive::base::{Error, Result};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::Disk;
 
-/// Bytes of requests under way at which others wait: what a loop device with its 128 requests has
-/// at 512 KiB each.
+/// Bytes of requests in flight beyond which further requests wait: as much as a loop device with
+/// its 128 requests of 512 KiB each.
 const PAYLOAD_BYTES_MAX: usize = 64 << 20;
 
-/// A mounted disk. Dropping it unmounts; what holds the file then gets errors.
+/// A mounted disk. Dropping it unmounts; processes that have the file open then get errors.
 ///
-/// Only the runtime answers what is asked of the file: whoever runs it must not touch the file.
+/// Only the runtime answers requests for the file: its thread must not access the file.
 pub(crate) struct FuseMount {
     directory: PathBuf,
     is_mounted: bool,
 }
 
 impl FuseMount {
-    /// Mounts `disk` on `directory` for its owner alone. Requests are carried out while the runtime
-    /// runs.
+    /// Mounts `disk` on `directory`, accessible only to its owner. Requests are carried out while
+    /// the runtime runs.
     ///
     /// # Errors
-    /// There is no `/dev/fuse`, its kernel is too old, or the user may not mount: only root may.
+    /// There is no `/dev/fuse`, the kernel is too old, or the user may not mount: only root may.
     pub(crate) fn mount<D: Disk + 'static>(
         runtime: &Runtime,
         disk: Rc<D>,
@@ -51,7 +51,7 @@ impl FuseMount {
         let flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC;
         mount("pumice", directory, "fuse.pumice", flags, options.as_c_str())
             .map_err(|error| cannot(error.into()))?;
-        // Unmounts if the rest fails.
+        // Unmounts if a later step fails.
         let mounted = Self { directory: directory.to_owned(), is_mounted: true };
         let device = Device(Arc::new(device));
         device.shake_hands().map_err(cannot)?;
@@ -62,11 +62,11 @@ impl FuseMount {
         Ok(mounted)
     }
 
-    /// Unmounts, after which nothing more is asked of the disk.
+    /// Unmounts; afterwards the disk receives no more requests.
     ///
     /// # Errors
-    /// `Busy` if something holds the file; the file system then stays until the process ends, and
-    /// answers nothing any more.
+    /// `Busy` if a process has the file open; the file system then stays until this process ends,
+    /// without answering requests.
     pub(crate) fn unmount(mut self) -> Result<()> {
         self.is_mounted = false;
         unmount(&self.directory, UnmountFlags::empty()).map_err(|error| {
@@ -78,7 +78,7 @@ impl FuseMount {
 impl Drop for FuseMount {
     fn drop(&mut self) {
         if self.is_mounted {
-            // Nobody is left to hear of it.
+            // There is no one left to report an error to.
             let _ = unmount(&self.directory, UnmountFlags::DETACH);
         }
     }

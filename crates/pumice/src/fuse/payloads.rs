@@ -1,7 +1,7 @@
-//! Memory for what requests carry, and the limit on it.
+//! Memory for the data of requests, and its limit.
 //!
-//! Invariant: the payloads that are lent out have less than the limit and one longest request in
-//! all, as long as nobody takes a request on without [`Payloads::have_room`].
+//! Invariant: the payloads that are lent out take less than the limit plus one longest request, as
+//! long as every request is accepted only after [`Payloads::have_room`].
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -12,24 +12,24 @@ use std::task::{Poll, Waker};
 
 use super::wire::REQUEST_HEAD_BYTES;
 
-/// Longest data in bytes: the longest request that the kernel is told to send.
+/// Longest data in bytes: the longest request that the kernel is allowed to send.
 pub(super) const REQUEST_BYTES_MAX: usize = 1 << 20;
 
-/// Data of at most this many bytes has memory of its own kind.
+/// Data of at most this length has a pool of its own.
 pub(super) const SHORT_BYTES: usize = 16 << 10;
 
-/// The memory that is not lent out, and how much is.
+/// The memory that is not lent out, and the amount that is.
 pub(super) struct Payloads {
-    /// Bytes beyond which nothing more is taken on. No more is kept of either kind.
+    /// Bytes beyond which no request is accepted. Also limits what each pool keeps.
     lent_bytes_max: usize,
     lent_bytes: Cell<usize>,
     short: RefCell<Vec<Box<[u8]>>>,
     long: RefCell<Vec<Box<[u8]>>>,
-    /// Of the task that waits for room.
+    /// Waker of the task that waits for room.
     waker: Cell<Option<Waker>>,
 }
 
-/// Memory for the data of a request; given back when dropped. What is in it is what was.
+/// Memory for the data of a request; returned to its pool on drop. Its content is undefined.
 pub(super) struct Payload {
     buffer: Box<[u8]>,
     range: Range<usize>,
@@ -37,7 +37,7 @@ pub(super) struct Payload {
 }
 
 impl Payloads {
-    /// None yet, and at most about so many bytes lent out.
+    /// Returns empty pools that lend out about `lent_bytes_max` at most.
     pub(super) fn new(lent_bytes_max: usize) -> Self {
         Self {
             lent_bytes_max,
@@ -65,12 +65,12 @@ impl Payloads {
         self.lent_bytes.get()
     }
 
-    /// Whether another request may be taken on.
+    /// Whether another request may be accepted.
     pub(super) fn have_room(&self) -> bool {
         self.lent_bytes.get() < self.lent_bytes_max
     }
 
-    /// Memory for `length` bytes, at most [`REQUEST_BYTES_MAX`].
+    /// Returns memory for `length` bytes, at most [`REQUEST_BYTES_MAX`].
     pub(super) fn lend(self: &Rc<Self>, length: usize) -> Payload {
         let buffer = if length <= SHORT_BYTES {
             self.short.borrow_mut().pop().unwrap_or_else(|| zeroed(SHORT_BYTES))
@@ -80,14 +80,14 @@ impl Payloads {
         self.lend_buffer(buffer, 0..length)
     }
 
-    /// Memory for a whole request, which does not count as lent.
+    /// Returns memory for a whole request, which does not count as lent.
     pub(super) fn long(&self) -> Box<[u8]> {
         let kept = self.long.borrow_mut().pop();
         kept.unwrap_or_else(|| zeroed(REQUEST_HEAD_BYTES + REQUEST_BYTES_MAX))
     }
 
-    /// The data at `range` of a whole request: a copy if they are few; else its memory, in whose
-    /// place comes other.
+    /// Returns the data at `range` of a request. Short data is copied; for long data the request's
+    /// memory is taken and replaced by other memory.
     pub(super) fn keep(self: &Rc<Self>, request: &mut Box<[u8]>, range: Range<usize>) -> Payload {
         if range.len() > SHORT_BYTES {
             return self.lend_buffer(mem::replace(request, self.long()), range);

@@ -1,12 +1,12 @@
-//! The conversation with the kernel: reads requests, carries them out, replies.
+//! The session with the kernel: reads requests, carries them out, replies.
 //!
-//! A write that need not wait is carried out on the spot, out of the memory that it was read into;
-//! everything else that concerns bytes is a task of its own. How many there are is bounded by the
-//! kernel, which keeps [`BACKGROUND_MAX`] under way, and by the memory for their data.
+//! A write that need not wait is carried out at once, from the memory that it was read into; every
+//! other request with data is a task of its own. Their number is bounded by the kernel, which keeps
+//! [`BACKGROUND_MAX`] in flight, and by the memory for their data.
 //!
-//! Replies to short writes leave together, after what else had come is carried out: each reply
-//! wakes its host, which would otherwise take the processor from the next write, and send one
-//! request where it could have sent several.
+//! Replies to short writes are sent together, after everything received with them is carried out.
+//! Each reply wakes its host, which would otherwise take the processor from the next write, and
+//! send one request where it could have sent several.
 
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
@@ -26,28 +26,28 @@ use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::Disk;
 
-/// Requests that are read before other tasks have their turn, and so the most replies to writes
-/// that leave together: 16 times 10 us are what the first of them waits for the last, a quarter of
-/// what a write takes at depth 32.
+/// Requests read before other tasks run, and so the most replies to writes that are sent together:
+/// the first of them waits 16 times 10 us for the last, a quarter of the latency of a write at
+/// depth 32.
 const TOGETHER_MAX: usize = 16;
 
-/// Requests under way that the kernel counts as background, which all asynchronous direct I/O is:
-/// twice the requests of a loop device. The default of 12 would be the queue depth.
+/// Requests in flight that the kernel counts as background, which includes all asynchronous direct
+/// I/O: twice the requests of a loop device. The default of 12 would limit the queue depth.
 const BACKGROUND_MAX: u16 = 256;
 
-/// An open `/dev/fuse` of a mounted file system. Reading it does not block.
+/// An open `/dev/fuse` of a mounted file system. Reads of it do not block.
 #[derive(Clone)]
 pub(super) struct Device(pub(super) Arc<OwnedFd>);
 
 impl Device {
-    /// Answers the kernel's first request, with which it says what it can do.
+    /// Answers the kernel's first request, which announces its features.
     ///
     /// # Errors
-    /// It is too old, or not to be understood.
+    /// The kernel is too old, or the request is malformed.
     pub(super) fn shake_hands(&self) -> io::Result<()> {
         let mut buffer = vec![0; REQUEST_HEAD_BYTES + REQUEST_BYTES_MAX];
         loop {
-            // It is there as soon as the file system is mounted.
+            // The request is there as soon as the file system is mounted.
             retry_on_intr(|| poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None))?;
             let length = rustix::io::read(&self.0, &mut buffer)?;
             let request = wire::decode(&buffer[..length]);
@@ -64,24 +64,24 @@ impl Device {
             }
             let init = Init::new(max_readahead, wanted, REQUEST_BYTES_MAX, BACKGROUND_MAX);
             self.reply(unique, init.as_bytes());
-            // One of another major version asks again.
+            // A kernel of another major version sends its request again.
             if version.0 == VERSION.0 {
                 return Ok(());
             }
         }
     }
 
-    fn hear(&self, buffer: &mut [u8]) -> Heard {
+    fn receive(&self, buffer: &mut [u8]) -> Received {
         loop {
             match rustix::io::read(&self.0, &mut *buffer) {
-                Ok(0) | Err(Errno::NODEV) => return Heard::End,
-                Ok(length) => return Heard::Request(length),
-                // Of the latter, whoever asked has been killed meanwhile.
+                Ok(0) | Err(Errno::NODEV) => return Received::End,
+                Ok(length) => return Received::Request(length),
+                // The latter happens if the process that made the request was killed.
                 Err(Errno::INTR | Errno::NOENT) => {}
-                Err(Errno::AGAIN) => return Heard::Nothing,
+                Err(Errno::AGAIN) => return Received::Nothing,
                 Err(error) => {
-                    tracing::error!("the kernel cannot be heard any more: {error}");
-                    return Heard::End;
+                    tracing::error!(%error, "reading /dev/fuse failed");
+                    return Received::End;
                 }
             }
         }
@@ -95,7 +95,7 @@ impl Device {
     fn reply_to_write(&self, unique: u64, length: usize, result: Result<()>) {
         match result {
             Ok(()) => self.write(&[IoSlice::new(WriteReply::new(unique, length).as_bytes())]),
-            Err(error) => self.reply_error(unique, errno("a write", &error)),
+            Err(error) => self.reply_error(unique, errno("write", &error)),
         }
     }
 
@@ -105,29 +105,29 @@ impl Device {
 
     fn write(&self, parts: &[IoSlice]) {
         if let Err(error) = retry_on_intr(|| rustix::io::writev(&self.0, parts)) {
-            // Whoever asked has been killed, or the file system is unmounted.
-            tracing::debug!("a reply was not taken: {error}");
+            // The process that made the request was killed, or the file system is unmounted.
+            tracing::debug!(%error, "cannot send a FUSE reply");
         }
     }
 }
 
-/// What there is to do.
-enum Heard {
-    /// A request of so many bytes.
+/// What reading the device returned.
+enum Received {
+    /// A request of this many bytes.
     Request(usize),
-    /// Nothing until something can be read.
+    /// Nothing until the device becomes readable.
     Nothing,
-    /// Nothing until some of what is under way has ended.
+    /// Nothing until a request in flight has ended.
     TooMuch,
-    /// Nothing any more: it is unmounted.
+    /// Nothing more: the file system is unmounted.
     End,
 }
 
 fn not_fuse() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the kernel does not begin as FUSE does")
+    io::Error::new(io::ErrorKind::InvalidData, "the kernel did not start with FUSE_INIT")
 }
 
-/// All that a request needs.
+/// Everything that a request needs.
 pub(super) struct Session<D> {
     pub(super) runtime: Runtime,
     pub(super) disk: Rc<D>,
@@ -137,36 +137,36 @@ pub(super) struct Session<D> {
 }
 
 impl<D: Disk + 'static> Session<D> {
-    /// Carries out what comes until the file system is unmounted.
+    /// Carries out requests until the file system is unmounted.
     pub(super) async fn serve(self) {
         let mut buffer = self.payloads.long();
         let mut replies = Vec::with_capacity(TOGETHER_MAX);
         loop {
-            let mut heard = Heard::Nothing;
+            let mut heard = Received::Nothing;
             for _ in 0..TOGETHER_MAX {
                 heard = if self.payloads.have_room() {
-                    self.device.hear(&mut buffer)
+                    self.device.receive(&mut buffer)
                 } else {
-                    Heard::TooMuch
+                    Received::TooMuch
                 };
-                let Heard::Request(length) = heard else { break };
+                let Received::Request(length) = heard else { break };
                 self.carry_out(&mut buffer, length, &mut replies).await;
             }
             for reply in replies.drain(..) {
                 self.device.write(&[IoSlice::new(reply.as_bytes())]);
             }
             match heard {
-                Heard::Request(_) => self.runtime.yield_now().await,
-                Heard::TooMuch => self.payloads.room().await,
-                // An error of waiting is one of reading, too.
-                Heard::Nothing => drop(self.runtime.readable(&self.device.0).await),
-                Heard::End => return,
+                Received::Request(_) => self.runtime.yield_now().await,
+                Received::TooMuch => self.payloads.room().await,
+                // An error of the wait shows up again in the next read.
+                Received::Nothing => drop(self.runtime.readable(&self.device.0).await),
+                Received::End => return,
             }
         }
     }
 
-    /// Carries out the request in the first `length` bytes, or begins to. What is to be replied to
-    /// a write that is done joins `replies`.
+    /// Carries out the request in the first `length` bytes, or starts to. The reply to a completed
+    /// write is added to `replies`.
     async fn carry_out(
         &self,
         buffer: &mut Box<[u8]>,
@@ -174,7 +174,7 @@ impl<D: Disk + 'static> Session<D> {
         replies: &mut Vec<WriteReply>,
     ) {
         let Some(Request { unique, node, asked }) = wire::decode(&buffer[..length]) else {
-            tracing::warn!("a request of {length} bytes is none of FUSE");
+            tracing::warn!(bytes = length, "malformed FUSE request");
             return;
         };
         let work = match asked {
@@ -195,7 +195,7 @@ impl<D: Disk + 'static> Session<D> {
                 Work::Write { offset, payload: self.payloads.keep(buffer, range) }
             }
             Asked::Read { offset, length } => {
-                // The kernel asks for no more than it was told it may write.
+                // The kernel writes no more than the limit it was given.
                 let length = self.file.readable(offset, length).min(REQUEST_BYTES_MAX);
                 if length == 0 {
                     return self.device.reply(unique, &[]);
@@ -222,7 +222,7 @@ impl<D: Disk + 'static> Session<D> {
     }
 }
 
-/// A request that may wait, checked against the disk's size.
+/// A request that may wait, checked against the size of the disk.
 enum Work {
     Read { offset: u64, payload: Payload },
     Write { offset: u64, payload: Payload },
@@ -232,39 +232,39 @@ enum Work {
 
 impl Work {
     async fn carry_out<D: Disk>(self, disk: &D, device: &Device, unique: u64) {
-        let (what, result) = match self {
+        let (command, result) = match self {
             Work::Read { offset, mut payload } => {
                 let result = disk.read(offset, payload.bytes_mut()).await;
                 if result.is_ok() {
                     return device.reply(unique, payload.bytes());
                 }
-                ("a read", result)
+                ("read", result)
             }
             Work::Write { offset, payload } => {
                 let result = disk.write(offset, payload.bytes(), false).await;
                 return device.reply_to_write(unique, payload.bytes().len(), result);
             }
-            Work::Flush => ("a flush", disk.flush().await),
+            Work::Flush => ("flush", disk.flush().await),
             Work::Zero { offset, length, keep_allocated } => {
-                ("a trim", disk.write_zeroes(offset, length, keep_allocated, false).await)
+                ("write_zeroes", disk.write_zeroes(offset, length, keep_allocated, false).await)
             }
         };
         match result {
             Ok(()) => device.reply(unique, &[]),
-            Err(error) => device.reply_error(unique, errno(what, &error)),
+            Err(error) => device.reply_error(unique, errno(command, &error)),
         }
     }
 }
 
-/// What the host is told, after the log.
-fn errno(what: &str, error: &Error) -> Errno {
+/// Logs an error, and returns the one for the host.
+fn errno(command: &str, error: &Error) -> Errno {
     match error.kind() {
         ErrorKind::Corrupt | ErrorKind::Medium | ErrorKind::Poisoned => {
-            tracing::warn!("{what} failed: {}", error.chain());
+            tracing::warn!(command, kind = ?error.kind(), error = %error.chain(), "request failed");
             Errno::IO
         }
         kind => {
-            tracing::debug!("{what} was refused by the disk: {}", error.chain());
+            tracing::debug!(command, ?kind, error = %error.chain(), "request failed");
             match kind {
                 ErrorKind::NoSpace => Errno::NOSPC,
                 ErrorKind::ReadOnly => Errno::ROFS,

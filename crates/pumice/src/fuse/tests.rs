@@ -19,7 +19,7 @@ use super::wire::{self, Asked};
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{ErrorKind, seed};
 use pumice_drive::runtime::{Backend, Runtime};
-use pumice_nbd::test_disk::{SIZE, TestDisk};
+use pumice_nbd::memory_disk::{MemoryDisk, SIZE};
 
 const TIME_LIMIT_NS: u64 = 20_000_000_000;
 const PAYLOAD_BYTES_MAX: usize = 2 << 20;
@@ -41,7 +41,7 @@ const OPENDIR: u32 = 27;
 const READDIR: u32 = 28;
 const FALLOCATE: u32 = 43;
 
-/// What is replied: a result, or an error.
+/// A reply: a result, or an error.
 type Reply = Result<Vec<u8>, Errno>;
 
 /// A pair of ends that do not block.
@@ -61,7 +61,7 @@ fn request(operation: u32, unique: u64, node: u64, arguments: &[u8]) -> Vec<u8> 
     bytes
 }
 
-/// Arguments of reading and, with the data behind them, of writing.
+/// Arguments of a read; for a write the data follows them.
 fn span(offset: u64, length: u32) -> Vec<u8> {
     let mut bytes = vec![0; 8];
     bytes.extend(offset.to_ne_bytes());
@@ -90,14 +90,14 @@ impl Kernel {
         assert_eq!(rustix::io::write(&self.device, bytes).unwrap(), bytes.len());
     }
 
-    /// Asks something and gives the number by which the reply is known.
+    /// Sends a request and returns its number, which its reply repeats.
     fn begin(&self, operation: u32, node: u64, arguments: &[u8]) -> u64 {
         self.asked.set(self.asked.get() + 1);
         self.send(&request(operation, self.asked.get(), node, arguments));
         self.asked.get()
     }
 
-    /// The next reply and its number.
+    /// Returns the next reply and its number.
     async fn reply(&self) -> (u64, Reply) {
         let mut bytes = vec![0; 64 << 10];
         let length = loop {
@@ -140,24 +140,24 @@ impl Kernel {
     }
 }
 
-/// What a test has beside its kernel.
-struct Place {
-    disk: Rc<TestDisk>,
+/// What a test has besides its kernel.
+struct Setup {
+    disk: Rc<MemoryDisk>,
     payloads: Rc<Payloads>,
 }
 
-/// Runs `script` against a session of `disk`, which ends when the script does.
-fn converse(disk: TestDisk, script: impl AsyncFnOnce(&Kernel, &Place)) -> Vec<String> {
+/// Runs `script` against a session of `disk`, which ends with the script.
+fn converse(disk: MemoryDisk, script: impl AsyncFnOnce(&Kernel, &Setup)) -> Vec<String> {
     let runtime = Runtime::new(Backend::Auto).unwrap();
     let (near, far) = ends();
-    let place = Place { disk: Rc::new(disk), payloads: Rc::new(Payloads::new(PAYLOAD_BYTES_MAX)) };
-    let is_read_only = place.disk.is_read_only;
+    let setup = Setup { disk: Rc::new(disk), payloads: Rc::new(Payloads::new(PAYLOAD_BYTES_MAX)) };
+    let is_read_only = setup.disk.is_read_only;
     let session = Session {
         runtime: runtime.clone(),
-        disk: place.disk.clone(),
+        disk: setup.disk.clone(),
         file: DiskFile { size_bytes: SIZE, is_read_only },
         device: Device(near),
-        payloads: place.payloads.clone(),
+        payloads: setup.payloads.clone(),
     };
     let kernel = Kernel { runtime: runtime.clone(), device: far, asked: Cell::new(0) };
     runtime.block_on(async {
@@ -169,12 +169,12 @@ fn converse(disk: TestDisk, script: impl AsyncFnOnce(&Kernel, &Place)) -> Vec<St
             sets.set(true);
             wakes.wake_all();
         });
-        script(&kernel, &place).await;
+        script(&kernel, &setup).await;
         drop(kernel);
         let end = ended.wait_for(|| has_ended.get().then_some(()));
         runtime.timeout(TIME_LIMIT_NS, end).await.expect("the session ends");
     });
-    place.disk.calls.borrow().clone()
+    setup.disk.calls.borrow().clone()
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn the_kernel_is_greeted_or_found_too_old() {
 
 #[test]
 fn the_file_system_is_a_directory_with_a_file() {
-    converse(TestDisk::default(), async |kernel, _| {
+    converse(MemoryDisk::default(), async |kernel, _| {
         let entry = kernel.ask(LOOKUP, 1, b"disk\0").await.unwrap();
         assert_eq!(entry.len(), 128);
         assert_eq!((u64_at(&entry, 0), u64_at(&entry, 40), u64_at(&entry, 48)), (2, 2, SIZE));
@@ -258,7 +258,7 @@ fn the_file_system_is_a_directory_with_a_file() {
 
 #[test]
 fn bytes_come_back_and_end_with_the_disk() {
-    converse(TestDisk::default(), async |kernel, place| {
+    converse(MemoryDisk::default(), async |kernel, setup| {
         let data: Vec<u8> = (0..40_000_u32).map(|number| (number * 7) as u8).collect();
         for length in [1, 4096, SHORT_BYTES, data.len()] {
             let written = kernel.write(4095, &data[..length]).await.unwrap();
@@ -272,9 +272,9 @@ fn bytes_come_back_and_end_with_the_disk() {
             assert_eq!(kernel.write(offset, b"x").await, Err(Errno::FBIG));
         }
         assert_eq!(kernel.write(SIZE - 3, b"more").await, Err(Errno::FBIG));
-        assert_eq!(place.disk.bytes.borrow()[SIZE as usize - 3..], *b"end");
+        assert_eq!(setup.disk.bytes.borrow()[SIZE as usize - 3..], *b"end");
     });
-    let disk = TestDisk { is_read_only: true, ..TestDisk::default() };
+    let disk = MemoryDisk { is_read_only: true, ..MemoryDisk::default() };
     let calls = converse(disk, async |kernel, _| {
         assert_eq!(u32_at(&kernel.ask(GETATTR, 2, &[0; 16]).await.unwrap(), 76), 0o100_400);
         assert_eq!(kernel.write(0, b"x").await, Err(Errno::ROFS));
@@ -285,7 +285,7 @@ fn bytes_come_back_and_end_with_the_disk() {
 
 #[test]
 fn zeroes_and_syncs_reach_the_disk() {
-    let calls = converse(TestDisk::default(), async |kernel, _| {
+    let calls = converse(MemoryDisk::default(), async |kernel, _| {
         assert_eq!(kernel.allocate(1, 5000, 0x03).await, Ok(vec![]));
         assert_eq!(kernel.allocate(0, SIZE, 0x11).await, Ok(vec![]));
         assert_eq!(kernel.ask(FSYNC, 2, &[0; 16]).await, Ok(vec![]));
@@ -311,8 +311,8 @@ fn the_host_is_told_what_went_wrong() {
         (ErrorKind::Medium, Errno::IO),
     ];
     for (kind, errno) in told {
-        for is_ready in [true, false] {
-            let disk = TestDisk { is_ready, failure: Some((100, kind)), ..TestDisk::default() };
+        for is_ready in [|_| true, |_| false] as [fn(u64) -> bool; 2] {
+            let disk = MemoryDisk { is_ready, failure: Some((100, kind)), ..MemoryDisk::default() };
             converse(disk, async |kernel, _| {
                 assert_eq!(kernel.write(96, &[1; 8]).await, Err(errno));
                 assert_eq!(kernel.read(96, 8).await, Err(errno));
@@ -321,7 +321,7 @@ fn the_host_is_told_what_went_wrong() {
             });
         }
     }
-    let disk = TestDisk { fails_flush: true, ..TestDisk::default() };
+    let disk = MemoryDisk { fails_flush: true, ..MemoryDisk::default() };
     converse(disk, async |kernel, _| {
         assert_eq!(kernel.ask(FSYNC, 2, &[0; 16]).await, Err(Errno::IO));
     });
@@ -330,22 +330,22 @@ fn the_host_is_told_what_went_wrong() {
 #[test]
 fn what_waits_holds_nobody_up_and_keeps_its_bytes() {
     for data in [&b"short"[..], &[b'l'; SHORT_BYTES + 1]] {
-        let disk = TestDisk { gated_offset: Some(8192), ..TestDisk::default() };
-        converse(disk, async |kernel, place| {
+        let disk = MemoryDisk { gated_offset: Some(8192), ..MemoryDisk::default() };
+        converse(disk, async |kernel, setup| {
             let waiting = kernel.begin(WRITE, 2, &[&span(8192, data.len() as u32), data].concat());
             // What comes next may be read into the same memory.
             kernel.write(0, &[b'x'; SHORT_BYTES]).await.unwrap();
             assert_eq!(kernel.read(0, 2).await.unwrap(), b"xx");
-            place.disk.open_gate();
+            setup.disk.open_gate();
             assert_eq!(kernel.reply().await.0, waiting);
-            assert_eq!(place.disk.bytes.borrow()[8192..][..data.len()], *data);
+            assert_eq!(setup.disk.bytes.borrow()[8192..][..data.len()], *data);
         });
     }
 }
 
 #[test]
 fn replies_to_short_writes_wait_for_what_has_come_with_them() {
-    converse(TestDisk::default(), async |kernel, _| {
+    converse(MemoryDisk::default(), async |kernel, _| {
         let write = |data: &[u8]| {
             let arguments = [&span(0, data.len() as u32), data].concat();
             kernel.begin(WRITE, 2, &arguments)
@@ -361,25 +361,25 @@ fn replies_to_short_writes_wait_for_what_has_come_with_them() {
 
 #[test]
 fn no_more_is_taken_on_than_there_is_memory_for() {
-    let disk = TestDisk { gated_offset: Some(4096), ..TestDisk::default() };
-    converse(disk, async |kernel, place| {
+    let disk = MemoryDisk { gated_offset: Some(4096), ..MemoryDisk::default() };
+    converse(disk, async |kernel, setup| {
         let length = SHORT_BYTES as u32 + 1;
         let asked: Vec<_> = (0..5).map(|_| kernel.begin(READ, 2, &span(4096, length))).collect();
         let last = kernel.begin(GETATTR, 2, &[0; 16]);
         for _ in 0..1000 {
             kernel.runtime.yield_now().await;
         }
-        let lent = place.payloads.lent_bytes();
+        let lent = setup.payloads.lent_bytes();
         let limits = PAYLOAD_BYTES_MAX..PAYLOAD_BYTES_MAX + (1 << 20);
         assert!(limits.contains(&lent), "{lent}");
-        place.disk.open_gate();
+        setup.disk.open_gate();
         let mut answered = Vec::new();
         for _ in 0..=asked.len() {
             answered.push(kernel.reply().await.0);
         }
         answered.sort_unstable();
         assert_eq!(answered, [&asked[..], &[last]].concat());
-        assert_eq!(place.payloads.lent_bytes(), 0);
+        assert_eq!(setup.payloads.lent_bytes(), 0);
     });
 }
 
@@ -398,14 +398,14 @@ fn nonsense_is_passed_over() {
     nonsense.push(request(LOOKUP, 7, 1, b"disk"));
     nonsense.push(request(WRITE, 7, 2, &[&span(0, 6), &b"bytes"[..]].concat()));
     nonsense.push(request(WRITE, 7, 2, &[&span(0, u32::MAX), &b"bytes"[..]].concat()));
-    converse(TestDisk::default(), async |kernel, place| {
+    converse(MemoryDisk::default(), async |kernel, setup| {
         for bytes in &nonsense {
             assert_eq!(wire::decode(bytes), None, "{bytes:?}");
             kernel.send(bytes);
             kernel.begin(FORGET, 2, &[0; 8]);
             assert_eq!(kernel.read(0, 1).await, Ok(vec![0]), "after {bytes:?}");
         }
-        assert!(place.disk.bytes.borrow().iter().all(|&byte| byte == 0));
+        assert!(setup.disk.bytes.borrow().iter().all(|&byte| byte == 0));
     });
     let mut random = seed::random(7);
     for _ in 0..20_000 {

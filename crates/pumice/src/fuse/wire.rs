@@ -1,8 +1,9 @@
-//! The bytes of the kernel's FUSE protocol: what one read of `/dev/fuse` gives and one write takes.
+//! The bytes of the kernel's FUSE protocol: what one read of `/dev/fuse` returns and one write
+//! takes.
 //!
-//! Numbers are the machine's own and may stand at any byte. The decoder takes any bytes: what is
-//! too short or inconsistent is `None`. No I/O here, and no policy: what is answered is decided by
-//! `file` and `session`.
+//! Numbers are in the machine's byte order and may be unaligned. The decoder takes any bytes and
+//! returns `None` for anything too short or inconsistent. Does no I/O and sets no policy: `file`
+//! and `session` decide the answers.
 //!
 //! Source: Linux, `include/uapi/linux/fuse.h`, version 7.31 of the protocol (Linux 5.4).
 
@@ -12,16 +13,16 @@ use rustix::io::Errno;
 use zerocopy::native_endian::{I32, U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// Version that is spoken; a newer kernel adapts to it.
+/// Version of the protocol; a newer kernel adapts to it.
 pub(super) const VERSION: (u32, u32) = (7, 31);
 
-/// Bytes of a write before its data, more than of any other request that is understood.
+/// Bytes of a write before its data, more than of any other supported request.
 pub(super) const REQUEST_HEAD_BYTES: usize = size_of::<RequestHead>() + size_of::<Span>();
 
-/// Number of the directory that is mounted.
+/// Inode number of the mounted directory.
 pub(super) const ROOT: u64 = 1;
 
-/// How long the kernel may believe what it was told of files: nothing ever changes.
+/// How long the kernel may cache attributes and names: nothing ever changes.
 const VALID_SECONDS: U64 = U64::new(86_400);
 
 /// Flags of [`Asked::Init`] and its answer.
@@ -30,15 +31,15 @@ pub(super) mod init {
     pub(in super::super) const BIG_WRITES: u32 = 1 << 5;
     /// Asynchronous direct I/O.
     pub(in super::super) const ASYNC_DIO: u32 = 1 << 15;
-    /// The answer says how many pages a request may have.
+    /// The answer contains the number of pages of the longest request.
     pub(in super::super) const MAX_PAGES: u32 = 1 << 22;
 }
 
 /// Flags of an opened file.
 pub(super) mod open {
-    /// Nothing of it is cached.
+    /// Nothing of the file is cached.
     pub(in super::super) const DIRECT_IO: u32 = 1 << 0;
-    /// Writes of it need not wait for each other.
+    /// Writes of the file may run in parallel.
     pub(in super::super) const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
@@ -63,7 +64,7 @@ mod operation {
     pub(super) const FALLOCATE: u32 = 43;
 }
 
-/// Defines structures of exactly so many bytes.
+/// Defines structures with a checked size.
 macro_rules! layouts {
     ($(
         $(#[$doc:meta])* $name:ident: $bytes:literal { $($field:ident: $type:ty,)* }
@@ -82,32 +83,32 @@ macro_rules! layouts {
 }
 
 layouts! {
-    /// Before the arguments of every request.
+    /// Header of every request.
     RequestHead: 40 {
         bytes: U32, operation: U32, unique: U64, node: U64,
         user: U32, group: U32, process: U32, extensions: U32,
     }
     InitArguments: 16 { major: U32, minor: U32, max_readahead: U32, flags: U32, }
-    /// Arguments of reading and writing.
+    /// Arguments of reads and writes.
     Span: 40 {
         handle: U64, offset: U64, length: U32, flags: U32,
         lock_owner: U64, open_flags: U32, padding: U32,
     }
     AllocateArguments: 32 { handle: U64, offset: U64, length: U64, mode: U32, padding: U32, }
 
-    /// Before the result of every request.
+    /// Header of every reply.
     ReplyHead: 16 { bytes: U32, status: I32, unique: U64, }
     Init: 64 {
         major: U32, minor: U32, max_readahead: U32, flags: U32,
         max_background: U16, congestion_threshold: U16, max_write: U32, time_granularity_ns: U32,
         max_pages: U16, rest: [U16; 17],
     }
-    /// What a file is. Its times are 0 and its owner is root.
+    /// Attributes of a file. Its times are 0 and its owner is root.
     Attributes: 88 {
         node: U64, size_bytes: U64, sectors: U64, times: [u8; 36],
         mode: U32, links: U32, user: U32, group: U32, device: U32, block_bytes: U32, flags: U32,
     }
-    /// A name and what it stands for.
+    /// A directory entry with its attributes.
     Entry: 128 {
         node: U64, generation: U64, entry_seconds: U64, attributes_seconds: U64, nanoseconds: U64,
         attributes: Attributes,
@@ -115,7 +116,7 @@ layouts! {
     ValidAttributes: 104 { seconds: U64, nanoseconds: U32, padding: U32, attributes: Attributes, }
     Opened: 16 { handle: U64, flags: U32, padding: U32, }
     Written: 8 { length: U32, padding: U32, }
-    /// Before a name in a directory, which zeroes fill up to eight bytes.
+    /// Header of a name in a listing; the name is padded with zeroes to eight bytes.
     DirectoryHead: 24 { node: U64, next: U64, name_bytes: U32, kind: U32, }
     FileSystem: 80 {
         blocks: U64, free: U64, available: U64, files: U64, free_files: U64,
@@ -128,14 +129,14 @@ layouts! {
 /// A request without its data.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request<'a> {
-    /// By which the reply is known.
+    /// The number that the reply repeats.
     pub(super) unique: u64,
-    /// The file that it concerns.
+    /// Inode number of its file.
     pub(super) node: u64,
     pub(super) asked: Asked<'a>,
 }
 
-/// What is asked. Offsets and lengths are bytes.
+/// The operation. Offsets and lengths are bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Asked<'a> {
     Init {
@@ -157,7 +158,7 @@ pub(super) enum Asked<'a> {
         offset: u64,
         length: u32,
     },
-    /// The data lie at `range` of the request.
+    /// The data is at `range` of the request.
     Write {
         offset: u64,
         range: Range<usize>,
@@ -169,15 +170,15 @@ pub(super) enum Asked<'a> {
         mode: u32,
     },
     FileSystem,
-    /// A descriptor or the mount is done with.
+    /// A descriptor or the mount is closed.
     End,
-    /// Takes no reply.
+    /// Needs no reply.
     Note,
-    /// Anything else.
+    /// Any other operation.
     Other,
 }
 
-/// Takes a request apart.
+/// Decodes a request; `None` if it is malformed.
 pub(super) fn decode(bytes: &[u8]) -> Option<Request<'_>> {
     let (head, arguments) = RequestHead::ref_from_prefix(bytes).ok()?;
     if head.bytes.get() as usize != bytes.len() {
@@ -225,20 +226,20 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Request<'_>> {
 }
 
 impl ReplyHead {
-    /// Before a result of `bytes` bytes.
+    /// Returns the header of a result of `bytes` bytes.
     pub(super) fn good(unique: u64, bytes: usize) -> Self {
         let bytes = U32::new((size_of::<Self>() + bytes) as u32);
         Self { bytes, status: I32::ZERO, unique: unique.into() }
     }
 
-    /// In place of a result.
+    /// Returns the header of an error.
     pub(super) fn bad(unique: u64, errno: Errno) -> Self {
         Self { status: I32::new(-errno.raw_os_error()), ..Self::good(unique, 0) }
     }
 }
 
 impl WriteReply {
-    /// To a write of `length` bytes.
+    /// Returns the reply to a write of `length` bytes.
     pub(super) fn new(unique: u64, length: usize) -> Self {
         let written = Written { length: U32::new(length as u32), padding: U32::ZERO };
         Self { head: ReplyHead::good(unique, size_of::<Written>()), written }
@@ -246,8 +247,9 @@ impl WriteReply {
 }
 
 impl Init {
-    /// Requests of at most `bytes_max` of data, whole pages, and of those that the kernel counts as
-    /// background, which all asynchronous direct I/O is, `background_max` at a time.
+    /// Returns the answer to the kernel's first request. Limits requests to `bytes_max` of data, in
+    /// whole pages, and background requests, which include all asynchronous direct I/O, to
+    /// `background_max` in flight.
     pub(super) fn new(
         max_readahead: u32,
         flags: u32,
@@ -270,7 +272,7 @@ impl Init {
 }
 
 impl Attributes {
-    /// `mode` is kind and permissions, as of `stat`.
+    /// `mode` is type and permissions, as in `stat`.
     pub(super) fn new(node: u64, size_bytes: u64, mode: u32, links: u32, block_bytes: u32) -> Self {
         Self {
             node: node.into(),
@@ -283,13 +285,13 @@ impl Attributes {
         }
     }
 
-    /// Answers [`Asked::Attributes`].
+    /// Returns the answer to [`Asked::Attributes`].
     pub(super) fn valid(self) -> ValidAttributes {
         let zeroed = ValidAttributes::new_zeroed();
         ValidAttributes { seconds: VALID_SECONDS, attributes: self, ..zeroed }
     }
 
-    /// Answers [`Asked::Lookup`].
+    /// Returns the answer to [`Asked::Lookup`].
     pub(super) fn entry(self) -> Entry {
         Entry {
             node: self.node,
@@ -300,7 +302,7 @@ impl Attributes {
         }
     }
 
-    /// Answers [`Asked::ReadDirectory`] with this one; the one after it is at `next`.
+    /// Returns the answer to [`Asked::ReadDirectory`] with this entry; the next one is at `next`.
     pub(super) fn listed(self, name: &str, next: u64) -> Vec<u8> {
         let head = DirectoryHead {
             node: self.node,
@@ -322,7 +324,7 @@ impl Opened {
 }
 
 impl FileSystem {
-    /// One file of so many blocks; nothing is free.
+    /// Returns the statistics of a file system with one file of `blocks` blocks; nothing is free.
     pub(super) fn new(blocks: u64, block_bytes: u32, name_bytes_max: u32) -> Self {
         Self {
             blocks: blocks.into(),

@@ -1,20 +1,20 @@
-//! Who may ask for what.
+//! Access rules of the HTTP server.
 //!
 //! | listening on | token | GET | POST |
 //! |---|---|---|---|
-//! | loopback | no | anybody | nobody |
-//! | loopback | yes | anybody | bearer of the token |
-//! | elsewhere | yes | with the token | bearer of the token |
-//! | elsewhere, `insecure` | no | anybody | nobody |
-//! | elsewhere | no | refused to listen | |
+//! | loopback | no | everyone | refused |
+//! | loopback | yes | everyone | with the token |
+//! | other addresses | yes | with the token | with the token |
+//! | other addresses, `insecure` | no | everyone | refused |
+//! | other addresses | no | refused to listen | |
 //!
-//! The token comes as `Authorization: Bearer TOKEN`, or for GET as the password of any user, so
-//! that a browser can ask for it. A POST takes the first form only: a browser adds the second by
-//! itself, also to forms of strangers.
+//! The token is sent as `Authorization: Bearer TOKEN`, or for GET as the password of any user, so
+//! that a browser can prompt for it. POST accepts only the first form: a browser adds the second
+//! automatically, even to forms of other sites.
 //!
-//! **DNS rebinding.** A page from elsewhere can have its own name resolved to this address, and
-//! then read what is open to anybody. So the `Host` header must not be a name, but for `localhost`,
-//! where no token is asked for.
+//! **DNS rebinding.** A page of another site can let its own name resolve to this address, and then
+//! read what is open to everyone. Where no token is required, the `Host` header must therefore be
+//! an address or `localhost`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -25,13 +25,13 @@ use base64::engine::general_purpose::STANDARD;
 
 use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// Shortest token in bytes: 16 characters of base 64 are 96 bits.
+/// Shortest token in bytes: 16 characters of base64 are 96 bits.
 const TOKEN_BYTES_MIN: usize = 16;
 
 /// Longest token in bytes; headers have a limit, too.
 const TOKEN_BYTES_MAX: usize = 1024;
 
-/// Who may ask for what.
+/// Access rules.
 #[derive(Clone)]
 pub(crate) struct Access {
     address: SocketAddr,
@@ -50,41 +50,41 @@ fn refuse<T>(status: StatusCode, what: &'static str) -> std::result::Result<T, R
 }
 
 impl Access {
-    /// The rules for a server at `address`.
+    /// Returns the rules for a server at `address`.
     ///
     /// # Errors
-    /// `InvalidInput` for an address that others can reach without token and without `insecure`,
-    /// and for a token that is too short, too long, or not printable ASCII.
+    /// `InvalidInput` for an address that other machines can reach without token and without
+    /// `insecure`, and for a token that is too short, too long, or not printable ASCII.
     pub(crate) fn new(address: SocketAddr, token: Option<String>, insecure: bool) -> Result<Self> {
         let wrong = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
         if let Some(token) = &token {
             let is_good_length = (TOKEN_BYTES_MIN..=TOKEN_BYTES_MAX).contains(&token.len());
             if !is_good_length || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
                 return wrong(format!(
-                    "a token is {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} printable characters \
-                     without blanks: make one with `openssl rand -hex 16`"
+                    "a token has {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} printable characters \
+                     without blanks: create one with `openssl rand -hex 16`"
                 ));
             }
         } else if !is_loopback(address.ip()) && !insecure {
             return wrong(format!(
-                "{address} can be reached from elsewhere: give --http-token-file, or \
-                 --http-insecure to let anybody read"
+                "other machines can reach {address}: use --http-token-file, or \
+                 --http-insecure to allow reading without a token"
             ));
         }
         Ok(Self { address, token })
     }
 
-    /// The address to listen on.
+    /// Returns the address to listen on.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The same with the port that the operating system chose.
+    /// Returns the same rules with the port that the operating system chose.
     pub(super) fn at(self, address: SocketAddr) -> Self {
         Self { address, ..self }
     }
 
-    /// Whether a request may be answered.
+    /// Checks whether a request may be answered.
     pub(super) fn check(
         &self,
         method: &Method,
@@ -93,8 +93,8 @@ impl Access {
         let is_read = matches!(*method, Method::GET | Method::HEAD);
         let asks_always = self.token.is_some() && !is_loopback(self.address.ip());
         if !asks_always && !headers.get(HOST).is_some_and(|host| self.is_known(host.as_bytes())) {
-            let what = "ask by address or as localhost: other names are refused, so that no page \
-                        from elsewhere can read this";
+            let what = "use an address or localhost: other names are refused, so that no page of \
+                        another site can read this";
             return refuse(StatusCode::MISDIRECTED_REQUEST, what);
         }
         let offered = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
@@ -117,7 +117,7 @@ impl Access {
         }
     }
 
-    /// Whether a `Host` header is no name that somebody else could have given this address.
+    /// Whether a `Host` header is not a name that an attacker could resolve to this address.
     fn is_known(&self, host: &[u8]) -> bool {
         let Ok(host) = std::str::from_utf8(host) else { return false };
         let name = match host.rsplit_once(':') {
@@ -136,7 +136,7 @@ fn is_loopback(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }
 
-/// Whether what a client offered is the token, as a bearer of it or as its user's password.
+/// Whether a client sent the token, as a bearer or as a password.
 fn is_token(offered: Option<&[u8]>, token: &str, may_be_password: bool) -> bool {
     let Some((scheme, credentials)) = offered
         .and_then(|offered| std::str::from_utf8(offered).ok())
@@ -155,7 +155,7 @@ fn is_token(offered: Option<&[u8]>, token: &str, may_be_password: bool) -> bool 
     colon.is_some_and(|colon| is_same(&decoded[colon + 1..], token.as_bytes()))
 }
 
-/// Equality in a time that does not tell where the first difference is.
+/// Compares in a time that does not reveal the position of the first difference.
 fn is_same(left: &[u8], right: &[u8]) -> bool {
     let differences = left.iter().zip(right).fold(0, |found, (left, right)| found | (left ^ right));
     left.len() == right.len() && std::hint::black_box(differences) == 0

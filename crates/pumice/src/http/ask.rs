@@ -1,8 +1,8 @@
-//! The way from the HTTP thread to the drives' thread: a channel of a few places, and an answer for
-//! each question.
+//! Questions of the HTTP thread to the drives' thread: a bounded channel, and an answer for each
+//! question.
 //!
-//! The drives' thread sleeps in its runtime until a question wakes it. A question for which there
-//! is no place is refused at once, and one that is not answered in time is given up.
+//! The drives' thread sleeps in its runtime until a question wakes it. A question is refused at
+//! once if the channel is full, and abandoned if it is not answered in time.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,24 +14,24 @@ use pumice_drive::base::Error;
 use pumice_drive::controller::SegmentMap;
 use pumice_drive::runtime::Runtime;
 
-/// Questions that may wait. More come only from more clients than a drive has who look at it.
+/// Questions that may wait. More come only if a drive has more than 16 clients watching it.
 const QUESTIONS_MAX: usize = 16;
 
-/// How long to wait for a snapshot. The drives' thread answers in well under a millisecond; if it
-/// does not in two seconds, something is wrong, and that is what is to be shown.
+/// Time limit for a snapshot. The drives' thread answers in well under a millisecond; if it takes
+/// two seconds, something is wrong, and the client should see that.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// How long to wait for an action: a flush of a slow medium.
+/// Time limit for an action: a flush of a slow medium.
 const ACTION_MAX: Duration = Duration::from_secs(30);
 
-/// A question and where its answer goes. Drives go by their names.
+/// A question with the channel for its answer. Drives are identified by name.
 enum Ask {
     Snapshot(oneshot::Sender<Snapshot>),
     Segments(String, u32, oneshot::Sender<Option<SegmentMap>>),
     Act(String, Action, oneshot::Sender<Option<Result<(), Error>>>),
 }
 
-/// The drives' thread did not answer, or does not exist any more.
+/// The drives' thread did not answer, or no longer exists.
 #[derive(Debug)]
 pub(super) struct Unanswered;
 
@@ -42,19 +42,20 @@ pub(super) struct Asker(mpsc::Sender<Ask>);
 /// The answering end.
 pub(super) struct Answerer(mpsc::Receiver<Ask>);
 
-/// Both ends.
+/// Returns both ends.
 pub(super) fn channel() -> (Asker, Answerer) {
     let (sender, receiver) = mpsc::channel(QUESTIONS_MAX);
     (Asker(sender), Answerer(receiver))
 }
 
 impl Asker {
-    /// The server and its drives now.
+    /// Returns a snapshot of the server and its drives.
     pub(super) async fn snapshot(&self) -> Result<Snapshot, Unanswered> {
         self.ask(Ask::Snapshot, ANSWER_MAX).await
     }
 
-    /// The segments of a drive in at most `cells_max` cells; none if there is no such drive.
+    /// Returns the segments of a drive in at most `cells_max` cells; none if there is no such
+    /// drive.
     pub(super) async fn segments(
         &self,
         drive: String,
@@ -63,7 +64,7 @@ impl Asker {
         self.ask(|answer| Ask::Segments(drive, cells_max, answer), ANSWER_MAX).await
     }
 
-    /// Does something to a drive; none if there is no such drive.
+    /// Carries out an action on a drive; returns `None` if there is no such drive.
     pub(super) async fn act(
         &self,
         drive: String,
@@ -87,8 +88,8 @@ impl Asker {
 }
 
 impl Answerer {
-    /// Answers on the drives' thread until the other end is gone. Who asked and went away is not
-    /// missed.
+    /// Answers on the drives' thread until the other end is closed. Drops the answer to a client
+    /// that has left.
     pub(super) async fn run(mut self, runtime: Runtime, watch: Rc<Watch>) {
         while let Some(ask) = self.0.recv().await {
             match ask {
@@ -103,7 +104,7 @@ impl Answerer {
                     None => {
                         let _ = answer.send(None);
                     }
-                    // Others are answered meanwhile.
+                    // Other questions are answered in the meantime.
                     Some(drive) => runtime.spawn(async move {
                         let _ = answer.send(Some(drive.act(action).await));
                     }),

@@ -1,27 +1,27 @@
-//! Metrics, health, facts as JSON and a page over HTTP, by a thread of its own.
+//! Metrics, health, JSON and a web page over HTTP, on a thread of its own.
 //!
 //! ```text
-//!  browser, Prometheus --> thread of this room (tokio, hyper, axum)
-//!                            |  Ask, through a channel of a few places
+//!  browser, Prometheus --> HTTP thread (tokio, hyper, axum)
+//!                            |  Ask, through a bounded channel
 //!                            v
-//!                          the drives' thread: one snapshot, between two awaits
+//!                          drives' thread: one snapshot, between two awaits
 //! ```
 //!
-//! The HTTP thread never touches a drive: what it shows are snapshots that it asked for. Nobody
-//! asks, nothing runs. Everything a client can make it hold has a limit: connections, their life,
-//! headers, bodies, the time of a request, questions under way.
+//! The HTTP thread never touches a drive: it shows snapshots that it requested. Without clients
+//! nothing runs. Everything that a client can make it hold is limited: connections and their
+//! duration, headers, bodies, the time of a request, questions in flight.
 //!
-//! | file | noun |
+//! | file | contents |
 //! |---|---|
 //! | `server` | socket, thread, connections |
-//! | `ask` | the way to the drives' thread |
-//! | `access` | who may ask for what |
-//! | `routes` | what there is to ask for |
-//! | `metrics` | a snapshot as Prometheus reads it |
-//! | `page` | files of the page, in the program |
+//! | `ask` | questions to the drives' thread |
+//! | `access` | access rules |
+//! | `routes` | paths and answers |
+//! | `metrics` | a snapshot in the format of Prometheus |
+//! | `page` | files of the page, embedded in the program |
 //!
 //! Deliberately without TLS, and without anything that a host of a drive could notice: the only
-//! changes are [`Action`]s, and those only with a token.
+//! changes are [`Action`]s, which need a token.
 //!
 //! [`Action`]: crate::watch::Action
 

@@ -1,4 +1,4 @@
-//! The page's files, which are part of the program: it asks for nothing from anywhere else.
+//! The files of the page, embedded in the program: it loads nothing from elsewhere.
 
 use axum::extract::Path;
 use axum::http::StatusCode;
@@ -23,15 +23,15 @@ fn answer((_, content_type, content): File) -> Response {
     ([(CONTENT_TYPE, content_type)], content).into_response()
 }
 
-/// The page itself.
+/// Returns the page.
 pub(super) async fn html() -> Response {
     answer(HTML)
 }
 
-/// What it is made of.
+/// Returns a file of the page.
 pub(super) async fn file(Path(name): Path<String>) -> Response {
     match FILES.into_iter().find(|file| file.0 == name) {
         Some(file) => answer(file),
-        None => failed(StatusCode::NOT_FOUND, "there is nothing at this path"),
+        None => failed(StatusCode::NOT_FOUND, "no such path"),
     }
 }

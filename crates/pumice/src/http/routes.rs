@@ -1,11 +1,11 @@
-//! What there is to ask for, and what every answer has in common.
+//! Paths, and what every answer has in common.
 //!
 //! | path | what |
 //! |---|---|
 //! | `/` | the page, with `/page.css` and its scripts |
-//! | `/metrics` | for Prometheus |
-//! | `/healthz` | 200, or 503 and why |
-//! | `/api/snapshot` | everything, as the page asks for it |
+//! | `/metrics` | metrics for Prometheus |
+//! | `/healthz` | 200, or 503 with the reason |
+//! | `/api/snapshot` | everything, as the page uses it |
 //! | `/api/drives` | the drives' names |
 //! | `/api/drives/NAME` | what `pumice info --json` prints |
 //! | `/api/drives/NAME/segments?cells=N` | the segments as a map |
@@ -17,7 +17,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header::{
-    ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue,
+    CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue,
     REFERRER_POLICY, TRANSFER_ENCODING, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{HeaderMap, StatusCode};
@@ -33,22 +33,22 @@ use super::ask::{Asker, Unanswered};
 use super::{metrics, page};
 use crate::watch::{Action, DriveSnapshot};
 
-/// Time for an answer. The longest is an action's.
+/// Time limit for an answer. Actions take longest.
 const ANSWER_MAX: Duration = Duration::from_secs(35);
 
-/// Bytes of a request's body at most: nothing here takes one.
+/// Longest body of a request in bytes: no path takes one.
 const BODY_BYTES_MAX: u64 = 4096;
 
-/// Cells of a map of segments at most, and if nothing is said.
+/// Cells of a map of segments: the maximum, and the default.
 const CELLS_MAX: u32 = 4096;
 const CELLS_DEFAULT: u32 = 1024;
 
-/// Only what comes from this server, and nothing that is written into the page.
+/// Only resources of this server, and no inline scripts or styles.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
     connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; \
     frame-ancestors 'none'";
 
-/// Everything that is served, to those who may have it.
+/// Returns all paths, with the access rules.
 pub(super) fn router(asker: Asker, access: Access) -> Router {
     Router::new()
         .route("/", get(page::html))
@@ -61,20 +61,20 @@ pub(super) fn router(asker: Asker, access: Access) -> Router {
         .route("/api/drives/{name}/segments", get(segments))
         .route("/api/drives/{name}/flush", post(flush))
         .route("/api/drives/{name}/checkpoint", post(checkpoint))
-        .fallback(async || failed(StatusCode::NOT_FOUND, "there is nothing at this path"))
+        .fallback(async || failed(StatusCode::NOT_FOUND, "no such path"))
         .method_not_allowed_fallback(async || {
-            failed(StatusCode::METHOD_NOT_ALLOWED, "this path does not take this method")
+            failed(StatusCode::METHOD_NOT_ALLOWED, "method not allowed for this path")
         })
         .layer(from_fn_with_state(Arc::new(access), guard))
         .with_state(asker)
 }
 
-/// Lets through what may pass, and says in every answer what a browser must not do with it.
+/// Applies the access rules, and adds security headers to every answer.
 async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     let mut response = match access.check(request.method(), request.headers()) {
         Err(refusal) => failed(refusal.status, refusal.what),
         Ok(()) if has_long_body(request.headers()) => {
-            failed(StatusCode::PAYLOAD_TOO_LARGE, "nothing here takes a body of that length")
+            failed(StatusCode::PAYLOAD_TOO_LARGE, "request body too long")
         }
         Ok(()) => match tokio::time::timeout(ANSWER_MAX, next.run(request)).await {
             Ok(response) => response,
@@ -104,7 +104,7 @@ fn has_long_body(headers: &HeaderMap) -> bool {
     headers.contains_key(TRANSFER_ENCODING) || length.is_some_and(|length| length > BODY_BYTES_MAX)
 }
 
-/// An answer that says what is wrong.
+/// Returns an error answer.
 pub(super) fn failed(status: StatusCode, what: &str) -> Response {
     (status, Json(json!({ "error": what }))).into_response()
 }
@@ -114,19 +114,17 @@ fn unanswered(_: Unanswered) -> Response {
 }
 
 fn no_drive(name: &str) -> Response {
-    let what = format!("no drive is called '{name}': /api/drives lists them");
+    let what = format!("no such drive: '{name}'; /api/drives lists the drives");
     failed(StatusCode::NOT_FOUND, &what)
 }
 
-async fn metrics(State(asker): State<Asker>, headers: HeaderMap) -> Response {
+async fn metrics(State(asker): State<Asker>) -> Response {
     let snapshot = match asker.snapshot().await {
         Ok(snapshot) => snapshot,
         Err(error) => return unanswered(error),
     };
-    let accepted = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let format = metrics::Format::accepted(accepted);
-    let mut response = Body::from(metrics::exposition(snapshot, format)).into_response();
-    let content_type = HeaderValue::from_static(format.content_type());
+    let mut response = Body::from(metrics::exposition(snapshot)).into_response();
+    let content_type = HeaderValue::from_static(metrics::CONTENT_TYPE);
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
 }
@@ -140,16 +138,15 @@ async fn health(State(asker): State<Asker>) -> Response {
             return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
         }
     };
-    let is_failing = |drive: &DriveSnapshot| {
-        drive.overview.troubles.iter().any(|trouble| trouble.refuses_writes)
-    };
+    let is_failing =
+        |drive: &DriveSnapshot| drive.overview.alerts.iter().any(|alert| alert.refuses_writes);
     let word = |is_failing| if is_failing { "failing" } else { "ok" };
     let drives: Vec<_> = snapshot
         .drives
         .iter()
         .map(|drive| {
-            let troubles = &drive.overview.troubles;
-            json!({ "name": drive.name, "status": word(is_failing(drive)), "troubles": troubles })
+            let alerts = &drive.overview.alerts;
+            json!({ "name": drive.name, "status": word(is_failing(drive)), "alerts": alerts })
         })
         .collect();
     let any = snapshot.drives.iter().any(is_failing);
@@ -186,7 +183,7 @@ async fn drive(State(asker): State<Asker>, Path(name): Path<String>) -> Response
     drive.map_or_else(|| no_drive(&name), |drive| Json(drive.info).into_response())
 }
 
-/// How many cells a map is to have.
+/// Number of cells of the map.
 #[derive(Deserialize)]
 struct MapQuery {
     cells: Option<u32>,
@@ -202,7 +199,7 @@ async fn segments(
         Err(_) => 0,
     };
     if !(1..=CELLS_MAX).contains(&cells) {
-        let what = format!("cells is a number from 1 to {CELLS_MAX}");
+        let what = format!("invalid value for cells: expected a number from 1 to {CELLS_MAX}");
         return failed(StatusCode::BAD_REQUEST, &what);
     }
     match asker.segments(name.clone(), cells).await {
@@ -221,7 +218,7 @@ async fn checkpoint(State(asker): State<Asker>, Path(name): Path<String>) -> Res
 }
 
 async fn act(asker: Asker, name: String, action: Action) -> Response {
-    tracing::info!("{action:?} of '{name}' asked for over HTTP");
+    tracing::info!(drive = %name, ?action, "action requested over HTTP");
     match asker.act(name.clone(), action).await {
         Ok(Some(Ok(()))) => Json(json!({ "done": action })).into_response(),
         Ok(Some(Err(error))) => failed(StatusCode::CONFLICT, &error.chain()),

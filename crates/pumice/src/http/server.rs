@@ -24,34 +24,34 @@ use crate::watch::Watch;
 use pumice_drive::base::{Error, Result};
 use pumice_drive::runtime::Runtime;
 
-/// Connections at once; more wait in the backlog. A browser opens up to six.
+/// Connections at once; others wait in the backlog. A browser opens up to six.
 const CONNECTIONS_MAX: usize = 64;
 
-/// Bytes of a request's line and headers at most, and of what is buffered of a connection.
+/// Longest request line with headers, and most bytes buffered of a connection.
 const HEADER_BYTES_MAX: usize = 16 << 10;
 
 /// Headers of a request at most: browsers send about twenty.
 const HEADERS_MAX: usize = 64;
 
-/// Time for a request's headers to arrive, and for the next request of a connection to begin.
+/// Time limit for the headers of a request, and for the next request of a connection to start.
 const HEADER_MAX: Duration = Duration::from_secs(5);
 
-/// How long a connection may live, and how long a request that then runs has to end: so that
-/// nobody who reads slowly, or sends a body that never ends, keeps a place for ever. A client that
-/// means well connects again.
+/// Longest life of a connection, and the time that a request then has to end, so that a client that
+/// reads slowly, or sends an endless body, does not hold its connection forever. Other clients
+/// reconnect.
 const CONNECTION_MAX: Duration = Duration::from_secs(60);
 const CONNECTION_GRACE: Duration = Duration::from_secs(10);
 
-/// Pause after a failed accept: out of descriptors, it would fail again at once.
+/// Pause after a failed accept: out of file descriptors, it would fail again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A socket that listens, before anything is served at it.
+/// A listening socket that is not served yet.
 pub(crate) struct Http {
     listener: TcpListener,
     access: Access,
 }
 
-/// A thread that serves; ended when dropped.
+/// The thread that serves; ended on drop.
 pub(crate) struct Serving {
     stop: Option<oneshot::Sender<Infallible>>,
     thread: Option<JoinHandle<()>>,
@@ -61,26 +61,26 @@ impl Http {
     /// Listens.
     ///
     /// # Errors
-    /// The operating system's: the port is in use, or not for this user.
+    /// Those of the operating system: the port is in use, or not permitted.
     pub(crate) fn bind(access: Access) -> Result<Self> {
         let address = access.address();
-        let cannot = |error| Error::os(format!("cannot listen at http://{address}"), error);
+        let cannot = |error| Error::os(format!("cannot listen on http://{address}"), error);
         let listener = TcpListener::bind(address).map_err(cannot)?;
         listener.set_nonblocking(true).map_err(cannot)?;
         let access = access.at(listener.local_addr().map_err(cannot)?);
         Ok(Self { listener, access })
     }
 
-    /// Where it listens.
+    /// Returns the address it listens on.
     pub(crate) fn address(&self) -> SocketAddr {
         self.access.address()
     }
 
-    /// Serves what `watch` says, whose drives live on the thread of `runtime`, until the result is
-    /// dropped.
+    /// Serves the snapshots of `watch`, whose drives live on the thread of `runtime`, until the
+    /// result is dropped.
     ///
     /// # Errors
-    /// The operating system gives no thread.
+    /// The operating system cannot start a thread.
     pub(crate) fn serve(self, runtime: &Runtime, watch: Rc<Watch>) -> Result<Serving> {
         let (asker, answerer) = ask::channel();
         let app = routes::router(asker, self.access);
@@ -96,7 +96,7 @@ impl Http {
 impl Drop for Serving {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // It waits for nothing but this; a panic there has been printed.
+        // The thread waits only for this signal; a panic there has already been printed.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -111,21 +111,21 @@ fn run(listener: TcpListener, app: Router, stopped: oneshot::Receiver<Infallible
         })
     });
     if let Err(error) = served {
-        tracing::error!("HTTP is not served: {error}");
+        tracing::error!(%error, "cannot serve HTTP");
     }
 }
 
-/// Accepts clients for ever, and serves each in a task of its own.
+/// Accepts clients forever, and serves each in a task of its own.
 async fn accept(listener: tokio::net::TcpListener, app: Router) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
-        let place = places.clone().acquire_owned().await.expect("nobody closes it");
+        let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
         match listener.accept().await {
-            Ok((socket, _)) => drop(tokio::spawn(converse(socket, app.clone(), place))),
+            Ok((socket, _)) => drop(tokio::spawn(serve_client(socket, app.clone(), permit))),
             Err(error) => {
-                // A client that left before it was accepted is no reason to wait.
+                // A client that left before it was accepted is no reason to pause.
                 if error.kind() != io::ErrorKind::ConnectionAborted {
-                    tracing::warn!("cannot accept an HTTP client: {error}");
+                    tracing::warn!(%error, "cannot accept an HTTP connection: retrying");
                     sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -133,8 +133,8 @@ async fn accept(listener: tokio::net::TcpListener, app: Router) {
     }
 }
 
-/// Serves one client until it is gone or its time is over.
-async fn converse(socket: TcpStream, app: Router, _place: OwnedSemaphorePermit) {
+/// Serves one client until it leaves or its time is over.
+async fn serve_client(socket: TcpStream, app: Router, _permit: OwnedSemaphorePermit) {
     let mut connection = http1::Builder::new();
     connection
         .timer(TokioTimer::new())
@@ -152,8 +152,8 @@ async fn converse(socket: TcpStream, app: Router, _place: OwnedSemaphorePermit) 
         }
     };
     match ended {
-        Some(Err(error)) => tracing::debug!("an HTTP client was refused or left: {error}"),
-        None => tracing::debug!("an HTTP client took too long"),
+        Some(Err(error)) => tracing::debug!(%error, "HTTP connection failed"),
+        None => tracing::debug!("HTTP connection timed out"),
         Some(Ok(())) => {}
     }
 }

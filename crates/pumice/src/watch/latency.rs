@@ -1,16 +1,16 @@
-//! A histogram of latencies with fixed buckets: 1 us, 2 us, 4 us and so on to 16 s, and one for
-//! what took longer.
+//! A histogram of latencies with fixed buckets: 1 us, 2 us, 4 us and so on up to 16 s, and one for
+//! longer latencies.
 //!
-//! The buckets are those that Prometheus is given, so nothing is computed when it asks. Powers of
-//! two make a quantile read from it right within a factor of two, and within much less where many
-//! requests share a bucket and lie evenly in it.
+//! The buckets are those that Prometheus receives, so a scrape computes nothing. With powers of
+//! two, a quantile is right within a factor of two, and much closer where many requests share a
+//! bucket evenly.
 
 use serde::{Deserialize, Serialize};
 
-/// Buckets with a limit: powers of two from 1 us to 2^24 us, about 16.8 s.
+/// Buckets with an upper bound: powers of two from 1 us to 2^24 us, about 16.8 s.
 pub(crate) const BUCKETS: usize = 25;
 
-/// The longest latency that counts into bucket `index`, in nanoseconds.
+/// Returns the upper bound of bucket `index`, in nanoseconds.
 ///
 /// # Panics
 /// If there is no such bucket.
@@ -19,10 +19,10 @@ pub(crate) const fn bucket_limit_ns(index: usize) -> u64 {
     1000 << index
 }
 
-/// How many requests took how long.
+/// A histogram of latencies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Latency {
-    /// Requests by bucket, each in one only; the last took longer than all limits.
+    /// Requests by bucket; each counts in one bucket only. The last bucket has no upper bound.
     pub counts: [u64; BUCKETS + 1],
     /// Sum of all latencies in nanoseconds.
     pub sum_ns: u64,
@@ -32,18 +32,18 @@ impl Latency {
     /// Counts a request that took `ns` nanoseconds.
     pub(crate) fn record(&mut self, ns: u64) {
         let microseconds = ns.div_ceil(1000).max(1);
-        // 2^n us is still in bucket n.
+        // 2^n us still belongs to bucket n.
         let bucket = u64::BITS - (microseconds - 1).leading_zeros();
         self.counts[(bucket as usize).min(BUCKETS)] += 1;
         self.sum_ns = self.sum_ns.saturating_add(ns);
     }
 
-    /// Requests counted.
+    /// Returns the number of requests counted.
     pub(crate) fn count(&self) -> u64 {
         self.counts.iter().fold(0, |sum, count| u64::saturating_add(sum, *count))
     }
 
-    /// What was counted since `earlier`; nothing if that is of another server.
+    /// Returns what was counted since `earlier`; nothing if that is of another server.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let mut difference = *self;
         for (count, before) in difference.counts.iter_mut().zip(earlier.counts) {
@@ -53,9 +53,9 @@ impl Latency {
         difference
     }
 
-    /// The latency in nanoseconds that `share` of the requests, in (0, 1], did not exceed, as if
-    /// the requests of a bucket lay evenly in it; `None` without requests. A request beyond the
-    /// last limit counts as if it had taken just that.
+    /// Returns the latency in nanoseconds that `share` of the requests, in (0, 1], did not exceed,
+    /// assuming that the requests of a bucket are evenly distributed; `None` without requests. A
+    /// request in the last bucket counts as if it had taken its lower bound.
     pub(crate) fn quantile_ns(&self, share: f64) -> Option<f64> {
         let rank = share * self.count() as f64;
         let mut below = 0.0;

@@ -1,10 +1,10 @@
-//! A disk that counts and times what passes through it, and changes nothing.
+//! A disk that counts and times the requests to another disk, and changes nothing.
 //!
-//! **What it costs.** The clock is read once when a request ends (37 ns), not when it begins: a
-//! request begins when the requests before it in the same turn of the runtime ended, or when the
-//! first of the turn asked. That is the moment at which the server had it in hand, so what a
-//! request waits behind those that came in with it counts as its latency. The counting
-//! itself is a few additions and has not been measured.
+//! **Cost.** The clock is read once, when a request ends (37 ns), and not when it starts: a request
+//! counts as started when the previous request of the same turn of the runtime ended, or when the
+//! first one of the turn was made. That is when the server received it, so the time that a request
+//! waits for others received with it is part of its latency. The counting itself takes a few
+//! additions and has not been measured.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,17 +15,17 @@ use pumice_drive::runtime::Runtime;
 use pumice_nbd::Disk;
 use pumice_nbd::disk::Extent;
 
-/// A disk and the count of what hosts did with it.
+/// A disk with counters of its requests.
 pub(crate) struct Measured<D> {
     disk: Rc<D>,
     runtime: Runtime,
     stats: RefCell<HostStats>,
     in_flight: Cell<u64>,
-    /// The turn of the runtime in which the clock was read last, and what it said.
+    /// The last turn of the runtime in which the clock was read, and the time then.
     last_read: Cell<(u64, u64)>,
 }
 
-/// A request under way; not any more when dropped.
+/// Counts one request in flight until it is dropped.
 struct InFlight<'a>(&'a Cell<u64>);
 
 impl Drop for InFlight<'_> {
@@ -35,7 +35,7 @@ impl Drop for InFlight<'_> {
 }
 
 impl<D: Disk> Measured<D> {
-    /// Counts what passes through to `disk`.
+    /// Counts the requests to `disk`.
     pub(crate) fn new(disk: Rc<D>, runtime: Runtime) -> Self {
         let stats = RefCell::default();
         // No turn has this number.
@@ -43,7 +43,7 @@ impl<D: Disk> Measured<D> {
         Self { disk, runtime, stats, in_flight: Cell::new(0), last_read }
     }
 
-    /// What hosts did since this was made.
+    /// Returns the counters since this disk was created.
     pub(crate) fn stats(&self) -> HostStats {
         HostStats { in_flight: self.in_flight.get(), ..self.stats.borrow().clone() }
     }
@@ -77,7 +77,7 @@ impl<D: Disk> Measured<D> {
         result
     }
 
-    /// When a request that is met now began; see the file's header.
+    /// Returns when a request that arrives now started; see the header.
     fn begin_ns(&self) -> u64 {
         match self.last_read.get() {
             (turn, read_ns) if turn == self.runtime.turns() => read_ns,
@@ -138,7 +138,7 @@ impl<D: Disk> Disk for Measured<D> {
         self.measure(|stats| &mut stats.cache, len, self.disk.prefetch(offset, len)).await
     }
 
-    /// Asked of the map, not of the medium: not timed.
+    /// Answered from the map, not from the medium; therefore not timed.
     async fn extents(
         &self,
         offset: u64,
@@ -152,7 +152,7 @@ impl<D: Disk> Disk for Measured<D> {
 #[cfg(test)]
 mod tests {
     //! Goal: every command is counted as what it is, with its time and its failure, and requests
-    //! under way are seen. Method: a disk in virtual time that takes as long as it is told to.
+    //! in flight are seen. Method: a disk in virtual time with a given latency.
     use super::*;
     use crate::watch::Latency;
     use pumice_drive::base::{Error, ErrorKind};
@@ -223,13 +223,13 @@ mod tests {
             disk.prefetch(60_000, 500).await.unwrap();
         });
         let stats = disk.stats();
-        let told: Vec<_> = stats
+        let counted: Vec<_> = stats
             .commands()
             .map(|(name, stats)| (name, stats.bytes, stats.latency))
             .into_iter()
             .collect();
         assert_eq!(
-            told,
+            counted,
             [
                 ("read", 100, latency(&[10_000])),
                 ("write", 200, latency(&[20_000, 30_000, 30_000])),
@@ -262,7 +262,7 @@ mod tests {
         // What begins in a later turn begins then.
         runtime.block_on(disk.flush()).unwrap();
         assert_eq!(disk.stats().flush.latency, latency(&[5_000; 4]));
-        // A request that is dropped half-way is not under way any more.
+        // A request that is dropped half-way is no longer in flight.
         let gone = runtime.block_on(runtime.timeout(1_000, disk.flush()));
         assert!(gone.is_none());
         assert_eq!(disk.stats().in_flight, 0);

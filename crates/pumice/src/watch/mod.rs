@@ -1,15 +1,15 @@
-//! What a server knows of the drives it serves, for whoever asks: counters of requests and their
-//! latencies, the drives' own facts, connections.
+//! What a server knows about the drives it serves: counters of requests and their latencies, the
+//! state of the drives, and connections.
 //!
-//! | file | noun |
+//! | file | contents |
 //! |---|---|
 //! | `latency` | a histogram with fixed buckets |
-//! | `measured` | a [`Disk`] that counts and times what passes through it |
+//! | `measured` | a [`Disk`] that counts and times requests |
 //! | `snapshot` | everything at one moment, as plain data |
-//! | `rates` | what happened between two of them |
-//! | `watched` | where snapshots come from |
+//! | `rates` | the change between two snapshots |
+//! | `watched` | the source of snapshots |
 //!
-//! Nothing here runs by itself: who does not ask costs nothing but the counting.
+//! Nothing here runs periodically: without a client, the only cost is the counting.
 //!
 //! [`Disk`]: pumice_nbd::Disk
 

@@ -1,34 +1,34 @@
-//! What happened to a drive between two snapshots, by second. Pure.
+//! The change of a drive between two snapshots, per second. Pure.
 
 use serde::Serialize;
 
 use super::latency::Latency;
 use super::snapshot::DriveSnapshot;
 
-/// Host bytes from which on their stored fraction and write amplification say something: a few
-/// writes leave most of a batch empty.
+/// Host bytes below which stored fraction and write amplification mean nothing: a few writes leave
+/// most of a batch empty.
 const TELLING_BYTES: u64 = 64 << 10;
 
-/// A drive's rates over some time.
+/// Rates of a drive over some time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Rates {
     /// Seconds between the snapshots.
     pub seconds: f64,
-    /// Bytes a second that the host wrote.
+    /// Bytes per second that the host wrote.
     pub host_write_bytes: f64,
-    /// Bytes a second that the host read.
+    /// Bytes per second that the host read.
     pub host_read_bytes: f64,
-    /// Bytes a second written to the medium.
+    /// Bytes per second written to the medium.
     pub media_write_bytes: f64,
-    /// Bytes a second that garbage collection moved.
+    /// Bytes per second that garbage collection moved.
     pub moved_bytes: f64,
-    /// Segments a second that garbage collection emptied.
+    /// Segments per second that garbage collection freed.
     pub victims: f64,
-    /// Requests a second, of all commands.
+    /// Requests per second, of all commands.
     pub requests: f64,
-    /// Frame bytes over host bytes; none if the host wrote too little to tell.
+    /// Frame bytes over host bytes; none if the host wrote too little.
     pub stored_fraction: Option<f64>,
-    /// Media bytes over host bytes; none if the host wrote too little to tell.
+    /// Media bytes over host bytes; none if the host wrote too little.
     pub write_amplification: Option<f64>,
     /// The commands by name.
     pub commands: Vec<CommandRates>,
@@ -39,21 +39,21 @@ pub(crate) struct Rates {
 pub(crate) struct CommandRates {
     /// Its name.
     pub command: &'static str,
-    /// Requests a second.
+    /// Requests per second.
     pub requests: f64,
-    /// Bytes a second.
+    /// Bytes per second.
     pub bytes: f64,
-    /// Latency in nanoseconds that half of the requests did not exceed, if there were any.
+    /// Median latency in nanoseconds; none without requests.
     pub p50_ns: Option<f64>,
-    /// Latency in nanoseconds that 99 % of the requests did not exceed.
+    /// 99th percentile of the latency in nanoseconds.
     pub p99_ns: Option<f64>,
     /// Failed requests since the server started.
     pub errors: u64,
 }
 
 impl Rates {
-    /// What happened between two snapshots that were taken `seconds` apart; counters that went back
-    /// count as if nothing had happened.
+    /// Returns the rates between two snapshots taken `seconds` apart. A counter that decreased
+    /// counts as unchanged.
     pub(crate) fn between(earlier: &DriveSnapshot, later: &DriveSnapshot, seconds: f64) -> Self {
         let seconds = seconds.max(f64::MIN_POSITIVE);
         let gained = |count: fn(&DriveSnapshot) -> u64| count(later).saturating_sub(count(earlier));
@@ -95,7 +95,7 @@ impl Rates {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: rates are differences over time, and shares are told only where they mean something.
+    //! Goal: rates are differences over time, and shares exist only where they mean something.
     use super::*;
     use crate::watch::tests::snapshot;
 

@@ -1,5 +1,5 @@
-//! Everything that is known of a server and its drives at one moment: plain data, which can leave
-//! the thread and the process. Rates are for whoever has two of them.
+//! The state of a server and its drives at one moment: plain data that can leave the thread and the
+//! process. Rates need two snapshots.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,14 +12,14 @@ use pumice_drive::controller::{Info, Overview};
 pub(crate) struct Snapshot {
     /// Version of the program.
     pub version: String,
-    /// Nanoseconds of the server's clock, since about its start. The same clock for all snapshots
-    /// of one process.
+    /// Nanoseconds of the server's clock, which starts about when the server does. All snapshots of
+    /// one process use the same clock.
     pub now_ns: u64,
-    /// Nanoseconds that the drives' thread spent on making this.
+    /// Nanoseconds that the drives' thread spent on this snapshot.
     pub taken_ns: u64,
-    /// Clients.
+    /// Connections of NBD clients.
     pub connections: Connections,
-    /// The drives, in the order in which they were named.
+    /// The drives, in the order of the command line.
     pub drives: Vec<DriveSnapshot>,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Connections {
     pub open: u64,
     /// Accepted since the start.
     pub accepted: u64,
-    /// Requests that never reached a drive: wrong, or during shutdown.
+    /// Requests refused before they reached a drive: malformed ones, and those during shutdown.
     pub refused_requests: u64,
 }
 
@@ -39,15 +39,15 @@ pub(crate) struct Connections {
 pub(crate) struct DriveSnapshot {
     /// Its name on the server.
     pub name: String,
-    /// What `pumice info` says.
+    /// The output of `pumice info`.
     pub info: Info,
-    /// Where the capacity is, and what is wrong.
+    /// Use of the capacity, and alerts.
     pub overview: Overview,
-    /// What hosts asked of it.
+    /// Requests of hosts.
     pub host: HostStats,
-    /// Bytes that may be written to the medium in its life, if its owner said so.
+    /// Rated write endurance of the medium in bytes, if given.
     pub rated_write_bytes: Option<u64>,
-    /// Bytes written to the medium, over the drive's life, when the server started.
+    /// Bytes written to the medium over the drive's life, at the start of the server.
     pub media_bytes_at_start: u64,
 }
 
@@ -56,17 +56,17 @@ pub(crate) struct DriveSnapshot {
 pub(crate) struct HostStats {
     /// Reads.
     pub read: CommandStats,
-    /// Writes. One longer than 1 MiB counts once for each piece of 1 MiB, as it is carried out.
+    /// Writes. A write longer than 1 MiB counts once for each piece of 1 MiB.
     pub write: CommandStats,
-    /// Flushes; those that FUA asks for count with their request.
+    /// Flushes; a flush on behalf of FUA counts with its request.
     pub flush: CommandStats,
     /// Trims.
     pub trim: CommandStats,
     /// Write-zeroes.
     pub write_zeroes: CommandStats,
-    /// Requests to bring data nearer.
+    /// Prefetches.
     pub cache: CommandStats,
-    /// Requests under way.
+    /// Requests in flight.
     pub in_flight: u64,
 }
 
@@ -75,22 +75,22 @@ pub(crate) struct HostStats {
 pub(crate) struct CommandStats {
     /// Host bytes of requests that succeeded.
     pub bytes: u64,
-    /// Failed requests by kind of failure; kinds that have not happened are left out.
+    /// Failed requests by kind of error; kinds without failures are omitted.
     pub errors: Vec<(ErrorKind, u64)>,
-    /// How long requests took, failed ones too: from when the server had the request in hand to
-    /// when its reply was ready.
+    /// Latency, of failed requests too: from when the server received the request to when its reply
+    /// was ready.
     pub latency: Latency,
 }
 
 impl CommandStats {
-    /// Failed requests of all kinds.
+    /// Returns the number of failed requests of all kinds.
     pub(crate) fn error_count(&self) -> u64 {
         self.errors.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count))
     }
 }
 
 impl HostStats {
-    /// The commands by name, in the order in which they are shown.
+    /// Returns the commands with their names, in the order in which they are shown.
     pub(crate) fn commands(&self) -> [(&'static str, &CommandStats); 6] {
         [
             ("read", &self.read),

@@ -1,6 +1,5 @@
-//! Where snapshots come from: the drives of a server and its connections, on the thread that owns
-//! them. Each question is answered in one go, between two awaits, so that its parts belong to one
-//! moment.
+//! The source of snapshots: the drives of a server and its connections, on the thread that owns
+//! them. Each question is answered between two awaits, so that its parts are of one moment.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -15,33 +14,32 @@ use pumice_drive::controller::{Drive, SegmentMap};
 use pumice_drive::media::Medium;
 use pumice_drive::runtime::Runtime;
 
-/// Something that can be done to a drive from outside, beside what hosts do: it changes nothing
-/// that a host could see.
+/// A maintenance action on a drive; it changes nothing that a host could see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Action {
-    /// Make everything acknowledged durable.
+    /// Make every acknowledged write durable.
     Flush,
     /// Write a checkpoint, so that the next opening has little to read.
     Checkpoint,
 }
 
-/// A drive that can be asked how it is.
+/// A drive that can be observed.
 pub(crate) trait Watched {
-    /// Its name on the server.
+    /// Returns its name on the server.
     fn name(&self) -> &str;
 
-    /// The drive now.
+    /// Returns a snapshot of the drive.
     fn snapshot(&self) -> DriveSnapshot;
 
-    /// Its segments in at most `cells_max` cells.
+    /// Returns its segments in at most `cells_max` cells.
     fn segment_map(&self, cells_max: u32) -> SegmentMap;
 
-    /// Does something.
+    /// Carries out an action.
     fn act(&self, action: Action) -> Pin<Box<dyn Future<Output = Result<()>>>>;
 }
 
-/// A drive, its name and what hosts do with it.
+/// A drive, its name and the counters of its requests.
 struct WatchedDrive<M> {
     name: String,
     drive: Rc<Drive<M, Runtime>>,
@@ -89,7 +87,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// A server without drives, whose connections are what `connections` says.
+    /// Returns a server without drives; `connections` returns its connections.
     pub(crate) fn new(
         runtime: Runtime,
         connections: impl Fn() -> Connections + 'static,
@@ -98,8 +96,8 @@ impl Watch {
         Rc::new(Self { runtime, connections: Box::new(connections), drives })
     }
 
-    /// Adds a drive, and gives its number. `rated_write_bytes` is what may be written to its medium
-    /// over its life.
+    /// Adds a drive, and returns its number. `rated_write_bytes` is the rated write endurance of
+    /// its medium.
     pub(crate) fn add<M: Medium + 'static>(
         &self,
         name: String,
@@ -114,12 +112,12 @@ impl Watch {
         self.drives.borrow().len() - 1
     }
 
-    /// A drive by its name.
+    /// Returns a drive by its name.
     pub(crate) fn find(&self, name: &str) -> Option<Rc<dyn Watched>> {
         self.drives.borrow().iter().find(|drive| drive.name() == name).cloned()
     }
 
-    /// The server with all its drives, or with one.
+    /// Returns a snapshot of the server with all its drives, or with one.
     pub(crate) fn snapshot(&self, only: Option<usize>) -> Snapshot {
         let now_ns = self.runtime.now_ns();
         let drives = self.drives.borrow();

@@ -16,9 +16,9 @@ fn assert_adds_up(drive: &TestDrive) -> Overview {
     overview
 }
 
-fn kinds(drive: &TestDrive) -> Vec<(TroubleKind, bool)> {
-    let troubles = drive.overview().troubles.into_iter();
-    troubles.map(|trouble| (trouble.kind, trouble.refuses_writes)).collect()
+fn kinds(drive: &TestDrive) -> Vec<(AlertKind, bool)> {
+    let alerts = drive.overview().alerts.into_iter();
+    alerts.map(|alert| (alert.kind, alert.refuses_writes)).collect()
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn the_parts_add_up_and_a_full_drive_is_in_trouble() {
     let options = OpenOptions { warn_percent, ..OpenOptions::default() };
     let drive = world.try_open(options).unwrap();
     let fresh = assert_adds_up(&drive);
-    assert_eq!((fresh.live_bytes, fresh.dead_bytes, &*fresh.troubles), (0, 0, &[][..]));
+    assert_eq!((fresh.live_bytes, fresh.dead_bytes, &*fresh.alerts), (0, 0, &[][..]));
     assert!(fresh.reserve_bytes > 0 && fresh.free_bytes > 5 * u64::from(SEGMENT_BYTES));
     let mut random = random(1);
     for len in [1 << 20, 4 << 10] {
@@ -44,7 +44,7 @@ fn the_parts_add_up_and_a_full_drive_is_in_trouble() {
     }
     let full = assert_adds_up(&drive);
     assert!(full.gc_debt_segments > 0);
-    assert_eq!(kinds(&drive), [(TroubleKind::Full, true), (TroubleKind::Space, false)]);
+    assert_eq!(kinds(&drive), [(AlertKind::Full, true), (AlertKind::Space, false)]);
     world.run(drive.trim(0, size, true)).unwrap();
     world.run(drive.audit()).unwrap();
     assert_eq!(kinds(&drive), []);
@@ -59,7 +59,7 @@ fn a_poisoned_drive_is_in_trouble() {
     drive.medium().set_plan(FaultPlan { sync_errors, ..FaultPlan::default() });
     world.write(&drive, 0, &[1; 4096]).unwrap();
     assert!(world.run(drive.flush()).is_err());
-    assert_eq!(kinds(&drive), [(TroubleKind::Poisoned, true)]);
+    assert_eq!(kinds(&drive), [(AlertKind::Poisoned, true)]);
 }
 
 #[test]

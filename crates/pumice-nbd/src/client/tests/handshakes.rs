@@ -134,18 +134,18 @@ fn a_server_that_breaks_the_protocol_is_left() {
     }
     type Answer = (&'static str, fn(&mut Script));
     let answers: [Answer; 9] = [
-        ("without its magic", |server| server.send(&[7; 20])),
+        ("wrong magic", |server| server.send(&[7; 20])),
         ("to option 6", |server| server.answer(option::INFO, reply::ACK, &[])),
         ("4294967295 bytes", |server| {
             server.send(&0x0003_e889_0455_65a9u64.to_be_bytes());
             server.send(&[0, 0, 0, 7, 0, 0, 0, 3, 255, 255, 255, 255]);
         }),
-        ("without its size", |server| server.answer(option::GO, reply::ACK, &[])),
+        ("no export size", |server| server.answer(option::GO, reply::ACK, &[])),
         ("wrong length", |server| server.answer(option::GO, reply::INFO, &[&[0, 0, 1]])),
         ("wrong length", |server| server.answer(option::GO, reply::INFO, &[&[0]])),
-        ("an export of 9223372036854775808 bytes", |server| server.inform_export(1 << 63, 1)),
-        ("an export of 18446744073709551615 bytes", |server| server.inform_export(u64::MAX, 1)),
-        ("answers without end", |server| {
+        ("export size of 9223372036854775808 bytes", |server| server.inform_export(1 << 63, 1)),
+        ("export size of 18446744073709551615 bytes", |server| server.inform_export(u64::MAX, 1)),
+        ("too many answers", |server| {
             (0..1000).for_each(|_| server.inform_export(SIZE, FLAGS));
         }),
     ];
@@ -205,7 +205,7 @@ fn a_connection_that_ends_or_falls_silent_fails_in_time() {
     let runtime = Runtime::new(Backend::Auto).unwrap();
     for (uri, kind) in [
         ("nbd+unix:///?socket=/no/such/socket", ErrorKind::NotFound),
-        // Nobody listens on a port that is nobody's.
+        // No server listens on a free port.
         ("nbd://127.0.0.1:1/", ErrorKind::Medium),
     ] {
         let uri = Uri::parse(uri).unwrap();

@@ -141,7 +141,7 @@ async fn read_error(client: &Client, offset: u64, len: usize) -> Error {
     result.unwrap_err()
 }
 
-/// Requests that have begun and whose end nobody has seen.
+/// Requests in flight.
 fn under_way(client: &Client) -> usize {
     client.connection().table.borrow().count()
 }

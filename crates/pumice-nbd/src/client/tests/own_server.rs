@@ -14,15 +14,15 @@ use rand::RngExt;
 use super::super::super::{Export, Options, Server};
 use super::super::table::REQUESTS_MAX;
 use super::*;
-use crate::test_disk::{SIZE as DISK_BYTES, TestDisk};
+use crate::memory_disk::{MemoryDisk, SIZE as DISK_BYTES};
 use crate::{Access, Listen, Listener};
 use pumice_drive::base::seed;
 
 /// Everything at hand where a test's body runs.
 struct World {
     runtime: Runtime,
-    disk: Rc<TestDisk>,
-    server: Rc<Server<TestDisk>>,
+    disk: Rc<MemoryDisk>,
+    server: Rc<Server<MemoryDisk>>,
     socket: std::path::PathBuf,
 }
 
@@ -43,7 +43,7 @@ impl World {
     }
 }
 
-fn with_server(backend: Backend, disk: TestDisk, body: impl AsyncFnOnce(&World)) {
+fn with_server(backend: Backend, disk: MemoryDisk, body: impl AsyncFnOnce(&World)) {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("socket");
     let runtime = Runtime::new(backend).unwrap();
@@ -62,7 +62,7 @@ fn with_server(backend: Backend, disk: TestDisk, body: impl AsyncFnOnce(&World))
 fn what_many_tasks_write_is_what_they_read() {
     const TASKS: u64 = 40;
     for backend in [Backend::Auto, Backend::Threads] {
-        with_server(backend, TestDisk::default(), async |world| {
+        with_server(backend, MemoryDisk::default(), async |world| {
             let client = world.connect("").await.unwrap();
             assert_eq!(client.size_bytes(), DISK_BYTES);
             let area = DISK_BYTES / TASKS;
@@ -97,7 +97,7 @@ fn what_many_tasks_write_is_what_they_read() {
 
 #[test]
 fn every_verb_reaches_the_disk_as_it_was_asked_for() {
-    let disk = TestDisk { failure: Some((1 << 20, ErrorKind::NoSpace)), ..TestDisk::default() };
+    let disk = MemoryDisk { failure: Some((1 << 20, ErrorKind::NoSpace)), ..MemoryDisk::default() };
     with_server(Backend::Auto, disk, async |world| {
         let client = world.connect("disk").await.unwrap();
         client.write(0, &[1; 4096], false).await.unwrap();
@@ -132,7 +132,7 @@ fn every_verb_reaches_the_disk_as_it_was_asked_for() {
 
 #[test]
 fn what_cannot_be_is_refused_without_asking() {
-    let disk = TestDisk { is_read_only: true, ..TestDisk::default() };
+    let disk = MemoryDisk { is_read_only: true, ..MemoryDisk::default() };
     with_server(Backend::Auto, disk, async |world| {
         let client = world.connect("").await.unwrap();
         assert!(client.is_read_only());
@@ -144,7 +144,7 @@ fn what_cannot_be_is_refused_without_asking() {
         assert_eq!(client.read(0, AlignedBuffer::zeroed(4096)).await.1.err().map(|_| ()), None);
         assert_eq!(read_error(&client, DISK_BYTES, 512).await.kind(), ErrorKind::InvalidInput);
         assert_eq!(
-            (world.calls(), world.server.exports()[0].stats().refused),
+            (world.calls(), world.server.exports()[0].refused_requests()),
             (vec!["flush".to_owned()], 0)
         );
     });
@@ -152,7 +152,7 @@ fn what_cannot_be_is_refused_without_asking() {
 
 #[test]
 fn an_unknown_export_is_not_found() {
-    with_server(Backend::Auto, TestDisk::default(), async |world| {
+    with_server(Backend::Auto, MemoryDisk::default(), async |world| {
         let error = world.connect("disc").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.chain().contains("'disc'"), "{}", error.chain());
@@ -162,7 +162,7 @@ fn an_unknown_export_is_not_found() {
 
 #[test]
 fn more_requests_than_may_be_under_way_wait() {
-    with_server(Backend::Auto, TestDisk::default(), async |world| {
+    with_server(Backend::Auto, MemoryDisk::default(), async |world| {
         let client = world.connect("").await.unwrap();
         let most = Cell::new(0);
         let writes = (0..3 * REQUESTS_MAX as u64).map(async |index| {
@@ -182,7 +182,7 @@ fn more_requests_than_may_be_under_way_wait() {
 
 #[test]
 fn a_dropped_request_leaves_the_others_alone() {
-    let disk = TestDisk { gated_offset: Some(0), ..TestDisk::default() };
+    let disk = MemoryDisk { gated_offset: Some(0), ..MemoryDisk::default() };
     with_server(Backend::Auto, disk, async |world| {
         let client = world.connect("").await.unwrap();
         for length in [512, 102_400] {
@@ -207,7 +207,7 @@ fn a_dropped_request_leaves_the_others_alone() {
 
 #[test]
 fn disconnecting_waits_for_answers_and_takes_no_more_requests() {
-    let disk = TestDisk { gated_offset: Some(0), ..TestDisk::default() };
+    let disk = MemoryDisk { gated_offset: Some(0), ..MemoryDisk::default() };
     with_server(Backend::Auto, disk, async |world| {
         let client = world.connect("").await.unwrap();
         let slow = async { client.write(0, &[1; 512], false).await };
@@ -215,7 +215,7 @@ fn disconnecting_waits_for_answers_and_takes_no_more_requests() {
         let later = async {
             // Polled after the other two have begun.
             let error = client.flush().await.unwrap_err();
-            assert!(error.to_string().contains("disconnects"), "{error}");
+            assert!(error.to_string().contains("disconnecting"), "{error}");
             world.runtime.yield_now().await;
             assert_eq!(world.server.connections(), 1);
             world.disk.open_gate();
@@ -232,7 +232,7 @@ fn disconnecting_waits_for_answers_and_takes_no_more_requests() {
 
 #[test]
 fn the_last_clone_closes_the_connection() {
-    with_server(Backend::Auto, TestDisk::default(), async |world| {
+    with_server(Backend::Auto, MemoryDisk::default(), async |world| {
         let client = world.connect("").await.unwrap();
         let clone = client.clone();
         let socket = Arc::downgrade(&client.connection().socket);
@@ -246,7 +246,7 @@ fn the_last_clone_closes_the_connection() {
 
 #[test]
 fn a_server_that_shut_down_is_noticed() {
-    with_server(Backend::Auto, TestDisk::default(), async |world| {
+    with_server(Backend::Auto, MemoryDisk::default(), async |world| {
         let client = world.connect("").await.unwrap();
         world.server.shutdown().await.unwrap();
         let error = client.flush().await.unwrap_err();
@@ -257,7 +257,7 @@ fn a_server_that_shut_down_is_noticed() {
 
 #[test]
 fn tcp_carries_the_same() {
-    with_server(Backend::Auto, TestDisk::default(), async |world| {
+    with_server(Backend::Auto, MemoryDisk::default(), async |world| {
         let any = Listen::Tcp(([127, 0, 0, 1], 0).into());
         let listener = Listener::bind(&any, Access::default()).unwrap();
         let uri = Uri::parse(&listener.uri("", false)).unwrap();

@@ -113,18 +113,18 @@ fn every_error_value_has_its_kind_and_names_the_request() {
 fn a_wrong_stream_ends_all_requests_with_one_reason() {
     type Break = fn(&mut Script, [u64; 3]);
     let breaks: [(&str, Break); 11] = [
-        ("no simple reply", |server, _| server.send(&[9; 16])),
+        ("invalid reply header", |server, _| server.send(&[9; 16])),
         // A structured reply, which was not negotiated.
-        ("no simple reply", |server, _| {
+        ("invalid reply header", |server, _| {
             server.send(&[0x66, 0x8e, 0x33, 0xef, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0])
         }),
-        ("nobody made", |server, _| server.reply(7 << 32, 0, b"")),
-        ("nobody made", |server, _| server.reply(u64::MAX, 0, b"")),
-        ("nobody made", |server, cookies| {
+        ("unknown request", |server, _| server.reply(7 << 32, 0, b"")),
+        ("unknown request", |server, _| server.reply(u64::MAX, 0, b"")),
+        ("unknown request", |server, cookies| {
             server.reply(cookies[0], 5, b"");
             server.reply(cookies[0], 5, b"");
         }),
-        ("nobody made", |server, cookies| {
+        ("unknown request", |server, cookies| {
             server.reply(cookies[1], 0, &[0; 4096]);
             server.reply(cookies[1], 0, &[0; 4096]);
         }),
@@ -146,7 +146,7 @@ fn a_wrong_stream_ends_all_requests_with_one_reason() {
                 length => client.read(0, AlignedBuffer::zeroed(length)).await.1.err(),
             }));
             let errors: Vec<Error> = requests.await.into_iter().flatten().collect();
-            let lost = |error: &&Error| error.to_string().contains("no connection with nbd+unix");
+            let lost = |error: &&Error| error.to_string().contains("no connection to nbd+unix");
             let reasons: Vec<&Error> = errors.iter().filter(lost).collect();
             assert!(reasons.len() >= 2, "{what}: {errors:?}");
             for error in reasons {

@@ -1,14 +1,14 @@
-//! What is known of an attached drive, in a directory of its own, so that `pumice detach` and an
-//! attaching after a crash find everything that belongs to it.
+//! The record of an attached drive, in a directory of its own, so that `pumice detach`, and
+//! attaching after a crash, find everything that belongs to it.
 //!
 //! ```text
 //! RUNTIME/pumice/<drive>.attached/record.json    path, process, mount point
-//!                                 log            what the process in the background says
-//!                                 fuse/disk      the drive as a file, while the process lives
+//!                                 log            log of the background process
+//!                                 fuse/disk      the drive as a file, while the process runs
 //! ```
 //!
-//! The loop device is not written down: whichever has that file as its backing is the one, which
-//! cannot be wrong.
+//! The loop device is not recorded: it is the one whose backing file is that file, which cannot be
+//! wrong.
 
 use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
@@ -35,13 +35,13 @@ pub(crate) struct Attachment {
 struct Record {
     path: PathBuf,
     process: i32,
-    /// When the process started, in ticks since the machine did: numbers are used again.
+    /// Start time of the process, in ticks since boot, because process numbers are reused.
     started_ticks: u64,
     mountpoint: Option<PathBuf>,
 }
 
 impl Attachment {
-    /// What is known of the drive at `path`, if anything is.
+    /// Returns the attachment of the drive at `path`, if there is one.
     ///
     /// # Errors
     /// `NotFound` if there is no drive.
@@ -49,7 +49,7 @@ impl Attachment {
         Ok(Self::load(&control::place(path, SUFFIX)?))
     }
 
-    /// Finds what a user names by its drive, its device or its mount point.
+    /// Finds an attachment by its drive, its device or its mount point.
     ///
     /// # Errors
     /// `NotFound` if nothing of that name is attached.
@@ -71,14 +71,15 @@ impl Attachment {
         Err(Error::new(ErrorKind::NotFound, what))
     }
 
-    /// Writes down that this process attaches the drive at `path`, of which nothing may be left.
+    /// Records that this process attaches the drive at `path`; nothing of an earlier attachment may
+    /// be left.
     ///
     /// # Errors
-    /// The directory cannot be made.
+    /// The directory cannot be created.
     pub(crate) fn begin(path: &Path, mountpoint: Option<&Path>) -> Result<Self> {
         control::private_directory()?;
         let place = control::place(path, SUFFIX)?;
-        let cannot = |error| Error::os(format!("cannot make {}", place.display()), error);
+        let cannot = |error| Error::os(format!("cannot create {}", place.display()), error);
         let mut private = DirBuilder::new();
         private.mode(0o700).create(&place).map_err(cannot)?;
         let process = rustix::process::getpid().as_raw_nonzero().get();
@@ -88,11 +89,11 @@ impl Attachment {
             started_ticks: holders::started_ticks(process).unwrap_or(0),
             mountpoint: mountpoint.map(absolute),
         };
-        // Without links, as the kernel names the file.
+        // Without symbolic links, as the kernel names the file.
         let directory = place.canonicalize().map_err(cannot)?;
         let attachment = Self { directory, record };
         let text = serde_json::to_vec(&attachment.record).expect("records serialize");
-        // Renamed, so that a record is whole or absent.
+        // Renamed, so that a record is complete or absent.
         let draft = attachment.directory.join("record.new");
         private
             .create(attachment.fuse_directory())
@@ -109,19 +110,19 @@ impl Attachment {
         let directory = directory.canonicalize().ok()?;
         let nothing =
             || Record { path: PathBuf::new(), process: 0, started_ticks: 0, mountpoint: None };
-        // One that ended before it could write is cleaned up like any other.
+        // A process that was killed before it wrote its record is cleaned up like any other.
         let text = fs::read(directory.join("record.json")).ok();
         let record = text.and_then(|text| serde_json::from_slice(&text).ok());
         Some(Self { directory, record: record.unwrap_or_else(nothing) })
     }
 
-    /// The process that serves the drive, if it lives.
+    /// Returns the process that serves the drive, if it is alive.
     pub(crate) fn process(&self) -> Option<i32> {
         let Record { process, started_ticks, .. } = self.record;
         (holders::started_ticks(process)? == started_ticks).then_some(process)
     }
 
-    /// The loop devices on the drive's file: one, unless somebody added others.
+    /// Returns the loop devices on the drive's file: one, unless others were added by hand.
     pub(crate) fn devices(&self) -> Vec<PathBuf> {
         holders::loop_devices(&self.fuse_directory().join(FILE_NAME))
     }
@@ -134,7 +135,7 @@ impl Attachment {
         self.directory.join("fuse")
     }
 
-    /// What the process in the background says.
+    /// Returns the path of the background process's log.
     pub(crate) fn log_file(&self) -> PathBuf {
         self.directory.join("log")
     }
@@ -143,39 +144,39 @@ impl Attachment {
         self.directory.join("record.json")
     }
 
-    /// The last line of the log, if the directory is still there.
+    /// Returns the last line of the log, if the directory still exists.
     pub(crate) fn last_words(&self) -> Option<String> {
         if !self.directory.exists() {
             return None;
         }
         let log = fs::read_to_string(self.log_file()).unwrap_or_default();
-        Some(log.lines().last().unwrap_or("it left no word").to_owned())
+        Some(log.lines().last().unwrap_or("its log is empty").to_owned())
     }
 
-    /// Removes the directory and, of a process that died, the mount in it.
+    /// Removes the directory and, if the process died, the mount in it.
     ///
     /// # Errors
-    /// The operating system's.
+    /// Those of the operating system.
     pub(crate) fn remove(&self) -> Result<()> {
-        // Nothing is mounted there after a proper end, which is one of the errors.
+        // After an orderly end nothing is mounted there, and this fails.
         let _ = unmount(self.fuse_directory(), UnmountFlags::DETACH);
         let cannot =
             |error| Error::os(format!("cannot remove {}", self.directory.display()), error);
-        // Not all at once: if the mount were still there, its file would be the drive.
+        // Not recursively: if the mount were still there, its file would be the drive.
         fs::remove_dir(self.fuse_directory()).map_err(cannot)?;
         fs::remove_dir_all(&self.directory).map_err(cannot)
     }
 
-    /// Opens the log to be written.
+    /// Opens the log for writing.
     ///
     /// # Errors
-    /// The operating system's.
+    /// Those of the operating system.
     pub(crate) fn open_log(&self) -> std::io::Result<File> {
         File::options().create(true).append(true).open(self.log_file())
     }
 }
 
-/// The path without links, as far as it can be looked up: a mount that died cannot.
+/// Returns the path without symbolic links, as far as it can be resolved: a dead mount cannot.
 fn absolute(path: &Path) -> PathBuf {
     let plain = || std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     path.canonicalize().unwrap_or_else(|_| plain())

@@ -1,23 +1,23 @@
-//! Who holds a device or a mount, as far as `/proc` and `/sys` tell.
+//! Finds the processes and mounts that use a device, from `/proc` and `/sys`.
 //!
-//! Reads names only, never the things that they name: a file system whose device is gone could keep
-//! whoever touches it.
+//! Reads only names, never opens the files: access to a file system whose device is gone
+//! could block forever.
 
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// When a process started, in ticks since the machine did; `None` if there is none.
+/// Returns the start time of a process in ticks since boot; `None` if there is no such process.
 pub(super) fn started_ticks(process: i32) -> Option<u64> {
     let line = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name, in parentheses, may have anything in it. Source: proc_pid_stat(5), fields 3, 22.
+    // The name, in parentheses, may contain any character. Source: proc_pid_stat(5), fields 3, 22.
     let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
-    // A zombie holds nothing any more.
+    // A zombie no longer holds anything.
     fields.next().filter(|state| *state != "Z")?;
     fields.nth(18)?.parse().ok()
 }
 
-/// The loop devices whose backing file has this name.
+/// Returns the loop devices whose backing file has this name.
 pub(super) fn loop_devices(file: &Path) -> Vec<PathBuf> {
     let Ok(blocks) = fs::read_dir("/sys/block") else { return Vec::new() };
     let names = blocks.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -31,28 +31,37 @@ pub(super) fn loop_devices(file: &Path) -> Vec<PathBuf> {
     devices
 }
 
-/// Where a block device is mounted, in this process's view.
+/// Returns where a block device is mounted, in this process's view.
 pub(super) fn mounts_of(device: &Path) -> Vec<PathBuf> {
     let name = device.file_name().unwrap_or_default().to_string_lossy();
     let Ok(number) = fs::read_to_string(format!("/sys/block/{name}/dev")) else {
         return Vec::new();
     };
     let Ok(mounts) = fs::read("/proc/self/mountinfo") else { return Vec::new() };
-    // Source: proc_pid_mountinfo(5): the third field is the device, the fifth the mount point.
-    let place = |line: &[u8]| {
-        let mut fields = line.split(|&byte| byte == b' ').skip(2);
-        let is_on_device = fields.next()? == number.trim().as_bytes();
-        fields.nth(1).filter(|_| is_on_device).map(unescaped)
-    };
-    mounts.split(|&byte| byte == b'\n').filter_map(place).collect()
+    let lines = mounts.split(|&byte| byte == b'\n');
+    lines.filter_map(|line| mount_point(line, device, number.trim())).collect()
 }
 
-/// The processes that have a file open, as `number (name)`.
+/// Returns the mount point of a line of mountinfo that is about `device`, whose number is
+/// `MAJOR:MINOR`. The mounts of btrfs have an anonymous number, so that the source counts, too.
+///
+/// Source: proc_pid_mountinfo(5): fields 3 and 5 are number and mount point; after the separator
+/// follow the type of the file system and the source.
+fn mount_point(line: &[u8], device: &Path, number: &str) -> Option<PathBuf> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let has_number = fields.nth(2)? == number.as_bytes();
+    let mount_point = unescaped(fields.nth(1)?);
+    let source = fields.skip_while(|field| *field != b"-").nth(2).map(unescaped);
+    (has_number || source.as_deref() == Some(device)).then_some(mount_point)
+}
+
+/// Returns the processes that have a file open, as `number (name)`.
 pub(super) fn openers(file: &Path) -> Vec<String> {
     processes(&["fd"], |target| target == file)
 }
 
-/// The processes with anything open, or their place, below a mount point.
+/// Returns the processes that have a file open, run, or have their working directory below a mount
+/// point.
 pub(super) fn users(mountpoint: &Path) -> Vec<String> {
     processes(&["fd", "cwd", "root", "exe"], |target| target.starts_with(mountpoint))
 }
@@ -80,7 +89,7 @@ fn processes(links: &[&str], is_wanted: impl Fn(&Path) -> bool) -> Vec<String> {
     found
 }
 
-/// A path of mountinfo, in which blanks and the like are written `\040`.
+/// Decodes a path of mountinfo, in which blanks and the like are written as `\040`.
 fn unescaped(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -110,6 +119,19 @@ mod tests {
     fn a_mount_point_with_blanks_is_read() {
         assert_eq!(unescaped(br"/mnt/a\040b\134c"), Path::new(r"/mnt/a b\c"));
         assert_eq!(unescaped(br"/mnt/\0"), Path::new(r"/mnt/\0"));
+    }
+
+    /// Guards against a device that could not be detached, because the mount of its btrfs was not
+    /// found.
+    #[test]
+    fn mounts_are_found_by_number_and_by_source() {
+        let of = |line: &[u8]| mount_point(line, Path::new("/dev/loop3"), "7:3");
+        let ext4 = b"36 1 7:3 / /mnt/a rw,relatime shared:1 master:2 - ext4 /dev/root rw";
+        assert_eq!(of(ext4), Some("/mnt/a".into()));
+        let btrfs = b"41 1 0:42 / /mnt/b\\040c rw - btrfs /dev/loop3 rw,space_cache=v2";
+        assert_eq!(of(btrfs), Some("/mnt/b c".into()));
+        let other = b"42 1 7:33 / /mnt/c rw - ext4 /dev/loop33 rw";
+        assert_eq!([of(other), of(b""), of(b"43 1 0:43 / /mnt/d rw -")], [None, None, None]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! From the drive's file to a device with a mounted file system.
+//! Sets up a loop device with a mounted file system on the drive's file.
 //!
-//! All or nothing: what was done before a step that fails is undone.
+//! All or nothing: if a step fails, the earlier ones are undone.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::{FileSystem, loop_device, tools};
 use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// What is wanted on top of the file.
+/// The requested setup.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     pub(super) sector_bytes: u16,
@@ -20,19 +20,19 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Looks whether the machine and the mount point are ready.
+    /// Checks that the machine and the mount point are ready.
     ///
     /// # Errors
-    /// No privileges, no FUSE, no loop devices or no program for a step; those of
+    /// No privileges, no FUSE, no loop devices, or a missing program; those of
     /// [`Wanted::check_mountpoint`].
     pub(super) fn check_machine(&self) -> Result<()> {
         if !rustix::process::geteuid().is_root() {
-            let what = "attaching a drive makes a block device, which only root may: try sudo";
+            let what = "attaching a drive creates a block device and needs root: try sudo";
             return Err(Error::new(ErrorKind::PermissionDenied, what));
         }
         for (file, module) in [("/dev/fuse", "fuse"), ("/dev/loop-control", "loop")] {
             if !Path::new(file).exists() {
-                let what = format!("there is no {file}: load its module with modprobe {module}");
+                let what = format!("{file} does not exist: load its module with modprobe {module}");
                 return Err(Error::new(ErrorKind::NotFound, what));
             }
         }
@@ -44,14 +44,14 @@ impl Wanted {
         Ok(())
     }
 
-    /// Looks whether there is a mount point that hides nothing.
+    /// Checks that the mount point exists and that mounting hides nothing.
     ///
     /// # Errors
-    /// It is not there, no directory, or not empty.
+    /// It does not exist, is not a directory, or is not empty.
     pub(super) fn check_mountpoint(&self) -> Result<()> {
         let Some(mountpoint) = &self.mountpoint else { return Ok(()) };
         tools::find("mount")?;
-        let cannot = |error| Error::os(format!("cannot mount at {}", mountpoint.display()), error);
+        let cannot = |error| Error::os(format!("cannot mount on {}", mountpoint.display()), error);
         if fs::read_dir(mountpoint).map_err(cannot)?.next().is_some() {
             let what = format!(
                 "{} is not empty: mounting there would hide what is in it",
@@ -62,7 +62,7 @@ impl Wanted {
         Ok(())
     }
 
-    /// Makes the device, the file system and the mount; gives the device.
+    /// Creates the device, the file system and the mount; returns the device.
     ///
     /// # Errors
     /// A step fails, or the drive has a file system that would be overwritten.
@@ -75,10 +75,10 @@ impl Wanted {
         }
         args.push(file.as_os_str());
         let device = PathBuf::from(tools::run_well("losetup", &args)?);
-        loop_device::complete_where_asked(&device);
+        loop_device::complete_on_issuer(&device);
         let ready = self.check_direct(&device).and_then(|()| self.fill(&device));
         if let Err(error) = ready {
-            // The error that counts is the one that was first.
+            // The first error is the one to report.
             let _ = loop_device::detach(&device);
             return Err(error);
         }
@@ -93,7 +93,8 @@ impl Wanted {
         if is_direct.is_ok_and(|text| text.trim() == "1") {
             return Ok(());
         }
-        let what = format!("{} does not do direct I/O: the kernel is too old", device.display());
+        let what =
+            format!("{} does not support direct I/O: the kernel is too old", device.display());
         Err(Error::new(ErrorKind::Unsupported, what))
     }
 
@@ -112,11 +113,11 @@ impl Wanted {
     fn make(&self, file_system: FileSystem, device: &Path) -> Result<()> {
         let probe = ["-p", "-o", "value", "-s", "TYPE", "-s", "PTTYPE"].map(OsStr::new);
         let probed = tools::run("blkid", &[&probe[..], &[device.as_os_str()]].concat())?;
-        // Source: blkid(8): 2 if nothing was found; 8 if several things were.
+        // Source: blkid(8): 2 if nothing was found; 8 if several signatures were found.
         if probed.status.code() != Some(2) && !self.force {
             let found = String::from_utf8_lossy(&probed.stdout);
             let what = format!(
-                "the drive already carries {}: --force overwrites it",
+                "the drive already contains {}: use --force to overwrite it",
                 found.split_whitespace().next().unwrap_or("something")
             );
             return Err(Error::new(ErrorKind::AlreadyExists, what));

@@ -1,7 +1,7 @@
-//! From a device with a mounted file system back to the drive's file: everything that could be
-//! refused comes before anything is lost.
+//! Unmounts and detaches a device. Everything that can be refused is checked before anything is
+//! lost.
 //!
-//! Also cleans up after a process that died, whose device answers nothing but errors.
+//! Also cleans up after a process that died, whose device answers only with errors.
 
 use std::fs::File;
 use std::io;
@@ -16,19 +16,20 @@ use super::attachment::Attachment;
 use super::{holders, loop_device};
 use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// How often it is looked whether a device is free, and whether it is gone: whoever looks at
-/// devices (losetup, udev) has one open for a moment, and it stays as long.
+/// Checks whether a device is free, and whether it is gone. A program that inspects devices
+/// (losetup, udev) holds one open for a moment, and the device stays that long.
 const FREE_LOOKS: u32 = 50;
 const GONE_LOOKS: u32 = 250;
 
-/// How long apart.
+/// Pause between two checks.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Unmounts the file system that was mounted when the drive was attached, flushes the device and
-/// detaches it. What is done already is fine.
+/// detaches it. Skips steps that are already done.
 ///
 /// # Errors
-/// `Busy`, and by whom, if the device is mounted elsewhere or used; it then stays, flushed or not.
+/// `Busy`, with the reason, if the device is mounted elsewhere or in use; the device then stays,
+/// flushed or not.
 pub(crate) fn take_down(attachment: &Attachment) -> Result<()> {
     for device in attachment.devices() {
         release(attachment, &device)?;
@@ -36,7 +37,7 @@ pub(crate) fn take_down(attachment: &Attachment) -> Result<()> {
         if let Some(process) = attachment.process() {
             excluding.sync_all().map_err(|error| {
                 let what = format!(
-                    "cannot flush {} (to give up what is not flushed, kill process {process} and \
+                    "cannot flush {} (to discard unflushed data, kill process {process} and \
                      detach again)",
                     device.display()
                 );
@@ -50,17 +51,17 @@ pub(crate) fn take_down(attachment: &Attachment) -> Result<()> {
     Ok(())
 }
 
-/// Ends what attaching began on the device; refuses if others began more.
+/// Unmounts the device; refuses if it has other mounts or users.
 fn release(attachment: &Attachment, device: &Path) -> Result<()> {
     let mounts = holders::mounts_of(device);
     let is_own = |place: &&Path| attachment.mountpoint() == Some(*place);
     if let Some(place) = mounts.iter().map(|place| place.as_path()).find(|place| !is_own(place)) {
         let (device, place) = (device.display(), place.display());
-        return busy(format!("{device} is mounted at {place}: unmount that first"));
+        return busy(format!("{device} is mounted on {place}: unmount it first"));
     }
     if !becomes(FREE_LOOKS, || holders::openers(device).is_empty()) {
         let openers = holders::openers(device).join(", ");
-        return busy(format!("{} is open in process {openers}", device.display()));
+        return busy(format!("{} is held open by process {openers}", device.display()));
     }
     for place in mounts {
         if let Err(error) = unmount(&place, UnmountFlags::empty()) {
@@ -74,13 +75,13 @@ fn release(attachment: &Attachment, device: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Opens the device as nobody can while a mount, a swap or another device is on it.
+/// Opens the device exclusively, which fails while a mount, a swap or another device uses it.
 fn exclusively(device: &Path) -> Result<File> {
     let mut opening = File::options();
     opening.read(true).custom_flags(OFlags::EXCL.bits() as i32);
     opening.open(device).map_err(|error| {
         let what = format!(
-            "{} is in use: by a mount out of sight, as swap, or below another device",
+            "{} is in use: by a mount in another namespace, as swap, or by another device",
             device.display()
         );
         Error::os(what, error)
@@ -92,16 +93,16 @@ fn wait_until_gone(attachment: &Attachment, device: &Path) -> Result<()> {
         return Ok(());
     }
     let openers = holders::openers(device).join(", ");
-    busy(format!("{} goes as soon as nobody has it open: {openers}", device.display()))
+    busy(format!("{} is removed once it is closed by process {openers}", device.display()))
 }
 
-/// Whether something is so, or becomes so while it is looked at so often.
+/// Whether a condition holds, or starts to hold within the given number of checks.
 fn becomes(looks: u32, is_so: impl Fn() -> bool) -> bool {
     for _ in 1..looks {
         if is_so() {
             return true;
         }
-        // Interrupted or not, the next look tells.
+        // An interruption only shortens the pause.
         let _ = poll(&mut [], Some(&PAUSE));
     }
     is_so()

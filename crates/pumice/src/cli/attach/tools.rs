@@ -1,4 +1,4 @@
-//! Other people's programs: losetup, blkid, mkfs, mount, umount.
+//! External programs: losetup, blkid, mkfs, mount, umount.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// Where a program is. Administrators' programs are not on every user's path.
+/// Returns the path of a program. Administration programs are not on every user's path.
 ///
 /// # Errors
 /// `NotFound` if it is not installed.
@@ -22,12 +22,12 @@ pub(super) fn find(name: &str) -> Result<PathBuf> {
                 "mkfs.ext4" => "e2fsprogs",
                 _ => "util-linux",
             };
-            let what = format!("{name} is not installed: it comes with the package {package}");
+            let what = format!("{name} is not installed: install the package {package}");
             Error::new(ErrorKind::NotFound, what)
         })
 }
 
-/// Runs a program to its end.
+/// Runs a program until it ends.
 ///
 /// # Errors
 /// It cannot be started.
@@ -37,10 +37,10 @@ pub(super) fn run<S: AsRef<OsStr>>(name: &str, args: &[S]) -> Result<Output> {
     command.output().map_err(|error| Error::os(format!("cannot run {name}"), error))
 }
 
-/// Runs a program that must succeed; gives what it printed.
+/// Runs a program that must succeed; returns its output.
 ///
 /// # Errors
-/// It cannot be started, or it fails: with the last line that it said.
+/// It cannot be started, or it fails: with the last line of its output.
 pub(super) fn run_well<S: AsRef<OsStr>>(name: &str, args: &[S]) -> Result<String> {
     let output = run(name, args)?;
     if output.status.success() {

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::super::interrupt::Interrupt;
+use super::super::signals::Interrupt;
 use super::super::{Outcome, print, print_json};
 use super::Args;
 use pumice_bench::detect::{Settings, detect};

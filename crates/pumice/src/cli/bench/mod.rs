@@ -14,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 
 use self::show::Shown;
-use super::interrupt::Interrupt;
+use super::signals::Interrupt;
 use super::values::{seconds, up_to, whole_number, word};
 use super::{Outcome, print, print_json, size};
 use pumice_bench::interop::fio_job;

@@ -28,7 +28,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
 
 use self::data::{CHUNK_BYTES, FileStream};
 use self::load::{Client, Measured, Request, Verb};
@@ -116,11 +115,7 @@ impl std::error::Error for Defect {}
 /// # Errors
 /// A drive cannot be created or served, or the demo was interrupted.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        let registered = signal_hook::flag::register(signal, interrupted.clone());
-        registered.context("cannot catch signals")?;
-    }
+    let interrupted = super::signals::flag()?;
     let result = compare(args, &interrupted);
     if interrupted.load(Ordering::Relaxed) {
         bail!("interrupted: the temporary drives were removed");

@@ -1,4 +1,4 @@
-//! Which drives `pumice serve` serves, and under which names.
+//! The drives that `pumice serve` serves, and their names.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use pumice_drive::controller::OpenOptions;
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::Export;
 
-/// How the file of a drive ends, for its place in a directory and for its name.
+/// Suffix of a drive's file: selects files of a directory, and is not part of the name.
 const SUFFIX: &str = ".pumice";
 
 /// A drive that is served.
@@ -21,26 +21,26 @@ pub(super) struct Served {
     pub(super) path: PathBuf,
     pub(super) drive: Rc<FileDrive>,
     pub(super) export: Rc<Export<MeasuredDrive>>,
-    /// Its way in for other commands, while this lives.
+    /// The control socket of the drive, while this lives.
     control: Option<ControlSocket>,
 }
 
-/// Whose names are asked for.
+/// Options for the name of an export.
 #[derive(Debug, clap::Args)]
 pub(super) struct Names {
-    /// Name of the export, for a single drive [default: its file's, without .pumice]
+    /// Export name, for a single drive [default: the file name without .pumice]
     #[arg(long, value_name = "NAME")]
     export_name: Option<String>,
 
-    /// What clients are told that a single drive is
+    /// Export description, for a single drive
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
 }
 
-/// The paths, with the drives of a directory in its place; sorted within it.
+/// Returns the paths, with each directory replaced by its drives in sorted order.
 ///
 /// # Errors
-/// A directory that cannot be read, or that has no drives.
+/// A directory cannot be read, or contains no drives.
 pub(super) fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in paths {
@@ -59,7 +59,7 @@ pub(super) fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
             }
         }
         if found.is_empty() {
-            let what = format!("{} has no drives: no file *{SUFFIX}", path.display());
+            let what = format!("{} contains no drives (*{SUFFIX})", path.display());
             return Err(Error::new(ErrorKind::NotFound, what));
         }
         found.sort();
@@ -68,11 +68,10 @@ pub(super) fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Opens all drives. If one cannot be opened, those before it are
-/// closed again.
+/// Opens all drives. If one of them cannot be opened, those already open are closed again.
 ///
 /// # Errors
-/// Two drives under one name; those of opening a drive.
+/// Two drives have one name; those of opening a drive.
 pub(super) fn open_all(
     runtime: &Runtime,
     paths: &[PathBuf],
@@ -91,7 +90,7 @@ pub(super) fn open_all(
                 served.push(Served { path: path.clone(), drive, export, control: None });
             }
             Err(error) => {
-                // The error that counts is the one that was first.
+                // The first error is the one to report.
                 let _ = close_all(runtime, &served);
                 return Err(error);
             }
@@ -100,7 +99,7 @@ pub(super) fn open_all(
     Ok(served)
 }
 
-/// Shows all drives to those who watch, and to other commands.
+/// Makes all drives visible to monitoring and to other commands.
 pub(super) fn show_all(
     runtime: &Runtime,
     served: &mut [Served],
@@ -114,7 +113,7 @@ pub(super) fn show_all(
     }
 }
 
-/// Closes all drives; the first error, with its path.
+/// Closes all drives; returns the first error, with its path.
 pub(super) fn close_all(runtime: &Runtime, served: &[Served]) -> Result<()> {
     let mut closed = Ok(());
     for Served { path, drive, .. } in served {
@@ -125,12 +124,12 @@ pub(super) fn close_all(runtime: &Runtime, served: &[Served]) -> Result<()> {
 }
 
 impl Names {
-    /// The names of the exports at these paths.
+    /// Returns the names of the exports at these paths.
     fn of(&self, paths: &[PathBuf]) -> Result<Vec<String>> {
         let invalid = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
         let is_asked = self.export_name.is_some() || self.description.is_some();
         if is_asked && paths.len() > 1 {
-            return invalid("--export-name and --description are for a single drive".into());
+            return invalid("--export-name and --description need a single drive".into());
         }
         if let Some(name) = &self.export_name {
             return Ok(vec![name.clone()]);
@@ -146,7 +145,7 @@ impl Names {
     }
 }
 
-/// What a drive is called: the name of its file, without the suffix.
+/// Returns the name of a drive: that of its file without the suffix.
 pub(crate) fn name_of(path: &Path) -> String {
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     name.strip_suffix(SUFFIX).unwrap_or(&name).to_owned()
@@ -157,11 +156,12 @@ fn describe(drive: &FileDrive) -> String {
     format!("a Pumice drive of {size}")
 }
 
-/// Lets other commands reach the drive. Serving works without.
+/// Lets other commands reach the drive. A drive is served without it, too.
 fn control(runtime: &Runtime, served: &Served, watch: (Rc<Watch>, usize)) -> Option<ControlSocket> {
     let path = &served.path;
     let socket = ControlSocket::bind(path).inspect_err(|error| {
-        tracing::warn!("no other command will reach {}: {}", path.display(), error.chain());
+        let (path, error) = (path.display(), error.chain());
+        tracing::warn!(drive = %path, %error, "no control socket: other commands cannot reach the drive");
     });
     let socket = socket.ok()?;
     runtime.spawn(socket.serve(runtime.clone(), served.drive.clone(), watch));

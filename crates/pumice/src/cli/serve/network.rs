@@ -1,4 +1,4 @@
-//! Where `pumice serve` listens, and whom it lets in.
+//! Where `pumice serve` listens, and which clients it accepts.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,14 +11,14 @@ use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Access, Listen, Listener};
 use pumice_nbd::{Identity, Security};
 
-/// The flags of sockets and of TLS.
+/// Options of sockets and of TLS.
 #[derive(Debug, clap::Args)]
 pub(super) struct Network {
     /// Listen on a Unix socket
     #[arg(long, value_name = "SOCKET")]
     unix: Option<PathBuf>,
 
-    /// Permissions of the Unix socket, in octal [default: as the umask says]
+    /// Permissions of the Unix socket, in octal [default: set by the umask]
     #[arg(long, value_name = "MODE", value_parser = mode, requires = "unix")]
     unix_mode: Option<u32>,
 
@@ -26,11 +26,12 @@ pub(super) struct Network {
     #[arg(long, value_name = "USER[:GROUP]", value_parser = owner, requires = "unix")]
     unix_owner: Option<(Option<u32>, Option<u32>)>,
 
-    /// Listen on a TCP address; one that other machines reach needs --tls require, or --insecure
+    /// Listen on a TCP address; one that other machines can reach needs --tls require, or
+    /// --insecure
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<SocketAddr>,
 
-    /// Let other machines reach the drives without encryption
+    /// Allow other machines to access the drives without encryption
     #[arg(long)]
     insecure: bool,
 
@@ -38,20 +39,15 @@ pub(super) struct Network {
     #[arg(long, value_enum, value_name = "WHETHER")]
     tls: Option<Tls>,
 
-    /// Directory with server-cert.pem and server-key.pem, and with ca-cert.pem for
-    /// --tls-verify-peer
+    /// Directory with server-cert.pem and server-key.pem, and ca-cert.pem for --tls-verify-peer
     #[arg(long, value_name = "DIR")]
     tls_certificates: Option<PathBuf>,
 
-    /// Let in only clients with a certificate that ca-cert.pem has signed
+    /// Accept only clients with a certificate signed by ca-cert.pem
     #[arg(long, requires = "tls_certificates")]
     tls_verify_peer: bool,
 
-    /// Refused: there are no pre-shared keys
-    #[arg(long, value_name = "FILE", hide = true)]
-    tls_psk: Option<PathBuf>,
-
-    /// Connections at once; further clients wait
+    /// Maximum number of connections; further clients wait
     #[arg(long, value_name = "NUMBER", default_value_t = 256,
         value_parser = clap::value_parser!(u32).range(1..=65536))]
     connections: u32,
@@ -63,13 +59,13 @@ enum Tls {
     Off,
     /// TLS for clients that ask for it
     Allow,
-    /// Nothing but TLS
+    /// TLS for all clients
     Require,
 }
 
 impl Network {
-    /// Whether a place to listen at is named.
-    pub(super) fn has_place(&self) -> bool {
+    /// Whether an address to listen on is given.
+    pub(super) fn has_address(&self) -> bool {
         self.unix.is_some() || self.listen.is_some()
     }
 
@@ -77,26 +73,22 @@ impl Network {
         self.connections as usize
     }
 
-    /// What clients are asked for, with the server's own certificate.
+    /// Returns the TLS settings, with the server's certificate.
     ///
     /// # Errors
-    /// Flags that contradict each other; those of [`Identity::load`].
+    /// Options that contradict each other; those of [`Identity::load`].
     pub(super) fn security(&self) -> Result<Security> {
         let invalid = |what: &str| Err(Error::new(ErrorKind::InvalidInput, what.to_owned()));
-        if self.tls_psk.is_some() {
-            let what = "TLS with pre-shared keys is not supported: use --tls-certificates";
-            return Err(Error::new(ErrorKind::Unsupported, what));
-        }
         let with_certificates = self.tls_certificates.is_some();
         let tls = self.tls.unwrap_or(if with_certificates { Tls::Require } else { Tls::Off });
         let Some(directory) = &self.tls_certificates else {
             return match tls {
                 Tls::Off => Ok(Security::Clear),
-                _ => invalid("--tls needs the server's certificate: --tls-certificates DIR"),
+                _ => invalid("--tls needs the server's certificate: add --tls-certificates DIR"),
             };
         };
         if tls == Tls::Off {
-            return invalid("--tls off takes no --tls-certificates");
+            return invalid("--tls off conflicts with --tls-certificates");
         }
         let identity = Identity::load(directory, self.tls_verify_peer)?;
         Ok(match tls {
@@ -105,10 +97,10 @@ impl Network {
         })
     }
 
-    /// The sockets asked for; `otherwise` if none is.
+    /// Returns the listening sockets; `otherwise` if no address is given.
     ///
     /// # Errors
-    /// A place that may not or cannot be listened at.
+    /// An address is not permitted, or cannot be bound.
     pub(super) fn listen(
         &self,
         runtime: &Runtime,
@@ -129,7 +121,8 @@ impl Network {
         listens.iter().map(bind).collect()
     }
 
-    /// Others than this machine's may reach only what is encrypted, unless the user says otherwise.
+    /// Checks that other machines can reach only encrypted sockets, unless the user allows
+    /// otherwise.
     fn check_reach(&self, listen: &Listen, security: &Security) -> Result<()> {
         let Listen::Tcp(address) = listen else { return Ok(()) };
         let is_encrypted = matches!(security, Security::Require(_));
@@ -137,18 +130,18 @@ impl Network {
             return Ok(());
         }
         let what = format!(
-            "other machines reach {address}, and NBD is neither encrypted nor authenticated: \
-             use --tls-certificates, or say --insecure"
+            "other machines can reach {address}, and NBD is neither encrypted nor authenticated: \
+             use --tls-certificates or --insecure"
         );
         Err(Error::new(ErrorKind::PermissionDenied, what))
     }
 }
 
 fn mode(text: &str) -> std::result::Result<u32, String> {
-    // So does a configuration write it that has no quotes around it.
+    // A TOML file may contain the number without quotes.
     match u32::from_str_radix(text.strip_prefix("0o").unwrap_or(text), 8) {
         Ok(mode) if mode <= 0o777 => Ok(mode),
-        _ => Err("permissions are an octal number like 0660".into()),
+        _ => Err("expected an octal number such as 0660".into()),
     }
 }
 
@@ -165,7 +158,7 @@ fn user_id(name: &str) -> std::result::Result<Option<u32>, String> {
     }
     match nix::unistd::User::from_name(name) {
         Ok(Some(user)) => Ok(Some(user.uid.as_raw())),
-        Ok(None) => Err(format!("there is no user '{name}'")),
+        Ok(None) => Err(format!("no such user: '{name}'")),
         Err(error) => Err(format!("cannot look up the user '{name}': {error}")),
     }
 }
@@ -176,7 +169,7 @@ fn group_id(name: &str) -> std::result::Result<Option<u32>, String> {
     }
     match nix::unistd::Group::from_name(name) {
         Ok(Some(group)) => Ok(Some(group.gid.as_raw())),
-        Ok(None) => Err(format!("there is no group '{name}'")),
+        Ok(None) => Err(format!("no such group: '{name}'")),
         Err(error) => Err(format!("cannot look up the group '{name}': {error}")),
     }
 }

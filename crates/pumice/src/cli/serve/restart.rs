@@ -1,13 +1,13 @@
-//! A server that makes way for the next one in the same process: the program is executed again,
-//! with the same arguments, and goes on with the listening sockets and the clients.
+//! Restarts a server in the same process: the program is executed again with the same arguments,
+//! and continues with the listening sockets and the clients.
 //!
-//! The file of the program may be a newer one by then. The drives are closed in between, as at any
-//! orderly end, so that nothing but sockets goes from one to the other, and a failure in between
-//! is no worse than a restart with downtime.
+//! The file of the program may be a newer version by then. The drives are closed in between, as in
+//! any orderly shutdown, so that only sockets are handed over, and a failure in between is no worse
+//! than a restart with downtime.
 //!
 //! ```text
-//! PUMICE_HANDOVER       the process that is meant
-//! LISTEN_FDS, ..        the socket that the handover is in, as systemd passes its own
+//! PUMICE_HANDOVER       the process that the handover is for
+//! LISTEN_FDS, ..        the socket that contains the handover, passed as by systemd
 //! ```
 
 use std::env;
@@ -25,7 +25,7 @@ use pumice_nbd::Handover;
 
 const PROCESS: &str = "PUMICE_HANDOVER";
 
-/// What the server before left to this process; `None` if there was none.
+/// Returns what the previous server left to this process; `None` if there was none.
 ///
 /// # Errors
 /// See [`Handover::receive`].
@@ -38,17 +38,18 @@ pub(super) fn inherited() -> Result<Option<Handover>> {
     socket.map(|socket| Handover::receive(&UnixStream::from(OwnedFd::from(socket)))).transpose()
 }
 
-/// The program to go on with: what is now where this one was started from, if it runs, and takes
-/// the arguments and what the configuration says by now.
+/// Returns the program to restart as: the file that this one was started from, if it runs and
+/// accepts the arguments and the current configuration.
 ///
 /// # Errors
 /// It does not.
 pub(super) fn program() -> Result<PathBuf> {
     let path = env::current_exe().map_err(|error| Error::os("cannot find this program", error))?;
-    // So does Linux name a file that was replaced.
+    // Linux appends this to the name of a file that was replaced.
     let text = path.to_str().and_then(|path| path.strip_suffix(" (deleted)"));
     let path = text.map_or(path.clone(), PathBuf::from);
-    // A positional after `--` must not swallow the flag, so it goes where flags may be for sure.
+    // A positional after `--` must not swallow the option, so it is inserted where options are
+    // allowed.
     let args: Vec<_> = env::args_os().skip(1).collect();
     let at = args.iter().position(|arg| arg == "serve").map_or(args.len(), |at| at + 1);
     let (before, after) = args.split_at(at);
@@ -63,8 +64,8 @@ pub(super) fn program() -> Result<PathBuf> {
     Err(Error::new(ErrorKind::InvalidInput, what.replace('\n', "; ")))
 }
 
-/// Becomes `program`, which goes on with the handover. Returns only if that fails; the clients are
-/// lost then.
+/// Executes `program`, which continues with the handover. Returns only on failure; the clients are
+/// then lost.
 pub(super) fn become_program(program: &Path, handover: &Handover) -> Error {
     let become_it = || -> Result<Error> {
         let cannot = |error| Error::os("cannot hand connections over", error);

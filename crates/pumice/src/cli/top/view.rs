@@ -1,5 +1,5 @@
-//! How `pumice top` shows what it knows: a table of the drives, and the chosen one in full. Only
-//! draws; terminals of any size, also too small ones.
+//! The display of `pumice top`: a table of the drives, and the details of the selected one. Only
+//! draws, on terminals of any size, even too small ones.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -50,7 +50,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, drives: &[Watched], chosen: usize) {
     frame.render_widget(Paragraph::new(hint).dim(), keys);
 }
 
-/// What stands in the table of drives about one.
+/// Returns the cells of a drive in the table.
 fn cells(drive: &Watched) -> [String; 10] {
     let name = || drive.name.clone();
     let Some(now) = drive.now.as_ref().map(|now| &now.drives[0]) else {
@@ -78,10 +78,10 @@ fn cells(drive: &Watched) -> [String; 10] {
 }
 
 fn state(drive: &DriveSnapshot) -> &'static str {
-    let troubles = &drive.overview.troubles;
-    match troubles.iter().any(|trouble| trouble.refuses_writes) {
+    let alerts = &drive.overview.alerts;
+    match alerts.iter().any(|alert| alert.refuses_writes) {
         true => "refuses writes",
-        false if troubles.is_empty() => "healthy",
+        false if alerts.is_empty() => "healthy",
         false => "attention",
     }
 }
@@ -116,7 +116,7 @@ fn table(frame: &mut Frame<'_>, area: Rect, drives: &[Watched], chosen: usize) {
     frame.render_widget(Table::new(rows, widths).header(head).column_spacing(1), area);
 }
 
-/// One drive in full.
+/// Draws the details of one drive.
 fn detail(frame: &mut Frame<'_>, area: Rect, drive: &Watched) {
     let Some(now) = drive.now.as_ref().map(|now| &now.drives[0]) else {
         let text = format!("{}: the server does not answer", drive.name);
@@ -131,9 +131,9 @@ fn detail(frame: &mut Frame<'_>, area: Rect, drive: &Watched) {
         format_size(info.capacity_bytes),
         info.codec
     );
-    let troubles = now.overview.troubles.len() as u16;
-    let [troubles_area, writes, medium, space_area, facts, commands] = Layout::vertical([
-        Constraint::Length(troubles),
+    let alerts = now.overview.alerts.len() as u16;
+    let [alerts_area, writes, medium, space_area, facts, commands] = Layout::vertical([
+        Constraint::Length(alerts),
         Constraint::Length(4),
         Constraint::Length(4),
         Constraint::Length(4),
@@ -142,8 +142,8 @@ fn detail(frame: &mut Frame<'_>, area: Rect, drive: &Watched) {
     ])
     .areas(area);
     let lines: Vec<Line<'_>> =
-        now.overview.troubles.iter().map(|trouble| Line::from(trouble.what.as_str())).collect();
-    frame.render_widget(Paragraph::new(lines).red(), troubles_area);
+        now.overview.alerts.iter().map(|alert| Line::from(alert.what.as_str())).collect();
+    frame.render_widget(Paragraph::new(lines).red(), alerts_area);
     graph(frame, writes, drive, &title, Color::Blue, |rates| rates.host_write_bytes);
     graph(frame, medium, drive, " medium ", Color::Red, |rates| rates.media_write_bytes);
     space(frame, space_area, now);
@@ -164,7 +164,7 @@ fn graph(
     let block = Block::new().borders(Borders::TOP).title(title.to_owned());
     let width = usize::from(area.width);
     let skipped = drive.rates.len().saturating_sub(width);
-    // Host and medium to one scale, so that they can be compared.
+    // Host and medium share one scale, so that they can be compared.
     let highest = drive
         .rates
         .iter()
@@ -179,7 +179,7 @@ fn graph(
     frame.render_widget(graph.style(Style::new().fg(colour)), area);
 }
 
-/// Where the capacity is, as bytes in the order of [`SPACE`].
+/// Returns the use of the capacity in bytes, in the order of [`SPACE`].
 fn parts(drive: &DriveSnapshot) -> [u64; 4] {
     let overview = &drive.overview;
     [overview.live_bytes, overview.dead_bytes, overview.free_bytes, overview.reserve_bytes]
@@ -194,7 +194,7 @@ fn space(frame: &mut Frame<'_>, area: Rect, drive: &DriveSnapshot) {
     let (mut sum, mut done) = (0, 0);
     for (bytes, (_, sign, colour)) in parts.into_iter().zip(SPACE) {
         sum += u128::from(bytes);
-        // What another machine says need not make sense.
+        // Values from another machine may be inconsistent.
         let end = sum.min(u128::from(total)) * u128::from(inner.width) / u128::from(total);
         let end = end as usize;
         bar.push(Span::styled(sign.repeat(end.saturating_sub(done)), Style::new().fg(colour)));
@@ -212,7 +212,7 @@ fn fact_lines(drive: &DriveSnapshot, rates: Option<&Rates>) -> Vec<Line<'static>
     let info = &drive.info;
     let moved = rates.map_or(0.0, |rates| rates.moved_bytes / 1e6);
     let debt = drive.overview.gc_debt_segments;
-    let works = if debt > 0 { format!("{debt} segments short") } else { "rests".into() };
+    let works = if debt > 0 { format!("{debt} segments to free") } else { "idle".into() };
     vec![
         Line::from(format!(
             "life: {} written, stored fraction {:.4}, write amplification {:.4}",
@@ -221,7 +221,7 @@ fn fact_lines(drive: &DriveSnapshot, rates: Option<&Rates>) -> Vec<Line<'static>
             info.write_amplification
         )),
         Line::from(format!(
-            "garbage collection {works}, {} MB/s moved, {} segments emptied, {} moved in all",
+            "garbage collection {works}, {} MB/s moved, {} segments freed, {} moved in total",
             short(moved),
             info.operations.gc_victims,
             format_size(info.moved_bytes)
@@ -236,7 +236,7 @@ fn fact_lines(drive: &DriveSnapshot, rates: Option<&Rates>) -> Vec<Line<'static>
     ]
 }
 
-/// What stands in the table of commands about each.
+/// Returns the cells of each command in its table.
 fn command_cells(rates: &Rates) -> impl Iterator<Item = [String; 6]> {
     rates.commands.iter().map(|command| {
         let time = |ns: Option<f64>| ns.map_or("-".into(), latency);
@@ -265,7 +265,7 @@ fn command_table(frame: &mut Frame<'_>, area: Rect, rates: &Rates) {
     frame.render_widget(table.block(Block::new().borders(Borders::TOP)), area);
 }
 
-/// All drives as plain text.
+/// Returns all drives as plain text.
 pub(super) fn text(drives: &[Watched]) -> String {
     let columns = |names: &[&str]| {
         let mut columns = vec![("", pumice_report::Align::Right); names.len()];
@@ -285,8 +285,8 @@ pub(super) fn text(drives: &[Watched]) -> String {
     for drive in drives {
         let Some(now) = drive.now.as_ref().map(|now| &now.drives[0]) else { continue };
         text += &format!("\n{}\n", now.name);
-        for trouble in &now.overview.troubles {
-            text += &format!("warning: {}\n", trouble.what);
+        for alert in &now.overview.alerts {
+            text += &format!("warning: {}\n", alert.what);
         }
         let parts = parts(now).into_iter().zip(SPACE);
         let parts: Vec<_> =
@@ -299,12 +299,12 @@ pub(super) fn text(drives: &[Watched]) -> String {
             text += &table(&COMMAND_COLUMNS, command_cells(rates).map(Vec::from).collect());
         }
     }
-    // Names come from servers, and the terminal obeys control characters.
+    // Names come from servers, and the terminal interprets control characters.
     text.retain(|c| c == '\n' || !c.is_control());
     text
 }
 
-/// A number with about three digits.
+/// Formats a number with about three digits.
 fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 1e6 => format!("{}M", short(value / 1e6)),
@@ -316,7 +316,7 @@ fn short(value: f64) -> String {
     }
 }
 
-/// A latency in nanoseconds with its unit.
+/// Formats a latency in nanoseconds with its unit.
 fn latency(ns: f64) -> String {
     match ns {
         ns if ns < 1e6 => format!("{} us", short(ns / 1e3)),
@@ -345,8 +345,8 @@ mod tests {
         later.host.write.latency.record(3_000);
         let rates = Rates::between(&now.drives[0], &later, 1.0);
         let rates = VecDeque::from([rates]);
-        let gone = Watched { place: 1, name: "gone".into(), now: None, rates: VecDeque::new() };
-        vec![Watched { place: 0, name: "d".into(), now: Some(now), rates }, gone]
+        let gone = Watched { source: 1, name: "gone".into(), now: None, rates: VecDeque::new() };
+        vec![Watched { source: 0, name: "d".into(), now: Some(now), rates }, gone]
     }
 
     fn drawn(width: u16, height: u16, chosen: usize) -> String {
@@ -364,7 +364,7 @@ mod tests {
         assert!(drawn(120, 40, 1).contains("the server does not answer"));
     }
 
-    /// As a server could say that is none of ours, or that means ill.
+    /// A snapshot of a foreign or malicious server.
     #[test]
     fn senseless_figures_are_drawn_and_do_not_reach_the_terminal_s_controls() {
         let mut drives = watched();

@@ -1,8 +1,8 @@
-// Drawings: lines over the last minutes as SVG, and the segments as a canvas. Know nothing of
-// drives but the numbers that they are given.
+// Charts of the last minutes as SVG, and a map of the segments on a canvas. They know only the
+// numbers that they receive.
 
 const SVG = "http://www.w3.org/2000/svg";
-/** Seconds that a chart may show: the least that holds all there is. */
+/** Time spans of a chart in seconds: the smallest that holds all samples is used. */
 const WINDOWS = [60, 120, 300];
 const LEFT = 46, RIGHT = 8, TOP = 8, BOTTOM = 20;
 
@@ -114,7 +114,7 @@ export class LineChart {
     return [at, (value) => (Math.log10(Math.max(value, at[0])) - low) / range];
   }
 
-  /** Moments at the axis: how long ago, what they are called, and which end of that is there. */
+  /** Labels of the time axis: age, text and alignment. */
   moments(count) {
     return Array.from({ length: count + 1 }, (_, at) => {
       const ago = (at * this.seconds) / count;
@@ -154,8 +154,8 @@ export class LineChart {
     const shown = this.at >= 0 ? this.at : this.times.length - 1;
     const words = this.lines.map((line) => this.format(line[shown]));
     words.forEach((word, index) => (this.values[index].textContent = word));
-    const told = this.series.map(({ name }, index) => `${name} ${words[index]}`).join(", ");
-    this.drawing.setAttribute("aria-label", `${this.title}: now ${told}`);
+    const values = this.series.map(({ name }, index) => `${name} ${words[index]}`).join(", ");
+    this.drawing.setAttribute("aria-label", `${this.title}: now ${values}`);
   }
 }
 
@@ -173,7 +173,7 @@ function path(times, values, x, y) {
   return d;
 }
 
-/** States of cells: what they are called, and their colours. */
+/** States of cells: label and colour. */
 export const STATES = {
   host: ["host data", "--c0"],
   moved: ["moved by garbage collection", "--c2"],
@@ -202,7 +202,7 @@ export class SegmentMap {
     if (this.at !== null) this.select(Math.min(this.at, map.cells.length - 1));
   }
 
-  /** How the cells lie on the canvas. */
+  /** The layout of the cells on the canvas. */
   layout() {
     const width = this.canvas.parentElement.clientWidth, count = this.map.cells.length;
     // As large as fits into about 200 pixels of height, from 7 to 22 pixels.

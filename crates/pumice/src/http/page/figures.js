@@ -1,5 +1,5 @@
-// Numbers from snapshots: rates between two of them, quantiles, and how they are written. Pure:
-// knows no page.
+// Numbers from snapshots: rates between two of them, quantiles and formatting. Pure: knows no
+// page.
 
 /** Latency buckets as the server has them: bucket n ends at 2^n microseconds; one more is open. */
 const BUCKETS = 25;
@@ -10,7 +10,7 @@ export const COMMANDS = ["read", "write", "flush", "trim", "write_zeroes", "cach
 /** Requests of a command, or of all. */
 export const count = (latency) => latency.counts.reduce((sum, one) => sum + one, 0);
 
-/** What was counted between two latencies of the same command. */
+/** The difference of two latencies of the same command. */
 export function since(later, earlier) {
   return { counts: later.counts.map((one, at) => Math.max(0, one - earlier.counts[at])) };
 }
@@ -83,7 +83,7 @@ export function short(value) {
 /** A number at an axis: round ones are short. */
 export const tick = (value) => (Math.abs(value) >= 1e4 ? short(value) : String(+value.toPrecision(3)));
 
-/** A whole number with its thousands apart. */
+/** An integer with thousands separators. */
 export const whole = (value) => Math.round(value).toLocaleString("en");
 
 /** Bytes as `pumice info` writes them. */

@@ -1,13 +1,13 @@
-// The page: asks once a second while somebody looks, keeps the last minutes, and puts the figures
-// where they belong. Asks for nothing while the page is hidden or paused.
+// The page: requests a snapshot once a second while it is visible, keeps the last minutes, and
+// updates the figures. Requests nothing while it is hidden or paused.
 
 import { html, LineChart, SegmentMap, STATES } from "./chart.js";
 import * as figures from "./figures.js";
 
 const PERIOD_MS = 1000, RETRY_MS = 2000, HISTORY = 300;
-/** Seconds over which tiles and latencies are taken together. */
+/** Seconds over which tiles and latencies are averaged. */
 const TILE_SECONDS = 5, LATENCY_SECONDS = 30;
-/** Asked for with every n-th snapshot. */
+/** Requested with every n-th snapshot. */
 const MAP_EVERY = 3;
 
 const $ = (id) => document.getElementById(id);
@@ -58,9 +58,9 @@ const map = new SegmentMap($("map"), $("cell"));
 for (const [state, [words]] of Object.entries(STATES)) {
   $("map-key").append(html("div", {}, html("dt", { class: `swatch-${state}` }, words)));
 }
-$("map-key").append(html("div", {}, html("dd", {}, "the paler, the less of it is live")));
+$("map-key").append(html("div", {}, html("dd", {}, "paler: less live data")));
 
-/** What the page knows of the chosen drive at one moment. */
+/** The snapshot of the chosen drive. */
 function sample(snapshot) {
   const names = snapshot.drives.map((drive) => drive.name);
   choices(names);
@@ -77,7 +77,7 @@ function choices(names) {
   $("drive-choice").hidden = names.length < 2;
 }
 
-/** The rates from about so many seconds ago until now. */
+/** The rates over about the last `span` seconds. */
 function over(span) {
   const now = history.at(-1);
   const then = history.find((one) => one.time >= now.time - span - 0.5);
@@ -92,7 +92,7 @@ function show() {
     `${codec}, ${info.uuid}`);
   put("version", `Pumice ${now.version}, up for ${figures.span(now.time)}, ` +
     `${now.connections.open} NBD ${now.connections.open === 1 ? "client" : "clients"}`);
-  troubles(drive.overview.troubles);
+  alerts(drive.overview.alerts);
   tiles(drive, over(TILE_SECONDS));
   lines();
   commands(drive, over(LATENCY_SECONDS));
@@ -101,21 +101,21 @@ function show() {
   attributes(now);
 }
 
-const TROUBLES = { poisoned: "Medium failed.", full: "Full.", damage: "Damage.", space: "Space." };
+const ALERTS = { poisoned: "Medium failed.", full: "Full.", damage: "Damage.", space: "Space." };
 
-function troubles(list) {
+function alerts(list) {
   const failing = list.some((one) => one.refuses_writes);
   state(failing ? "refuses writes" : list.length > 0 ? "needs attention" : "healthy",
     list.length > 0 ? "bad" : "good");
-  say(list.map(({ kind, what }) => [TROUBLES[kind] ?? kind, what]));
+  say(list.map(({ kind, what }) => [ALERTS[kind] ?? kind, what]));
 }
 
-/** Announced by screen readers, so only changed when it says something else. */
+/** Announced by screen readers, so updated only when the text changes. */
 function say(lines) {
   const text = lines.flat().join("\n");
-  if ($("troubles").dataset.text === text) return;
-  $("troubles").dataset.text = text;
-  $("troubles").replaceChildren(...lines.map(([head, words]) => {
+  if ($("alerts").dataset.text === text) return;
+  $("alerts").dataset.text = text;
+  $("alerts").replaceChildren(...lines.map(([head, words]) => {
     const sentence = words.charAt(0).toUpperCase() + words.slice(1);
     return html("li", {}, html("strong", {}, head), sentence);
   }));
@@ -135,8 +135,8 @@ function tiles({ info }, rate) {
   put("iops", rate ? figures.short(rate.requests) : "–");
   put("stored-now", figures.short(rate?.stored ?? null));
   put("wa-now", figures.short(rate?.amplification ?? null));
-  put("stored-life", info.host_bytes > 0 ? `in its life ${figures.short(info.stored_fraction)}` : "");
-  put("wa-life", info.host_bytes > 0 ? `in its life ${figures.short(info.write_amplification)}` : "");
+  put("stored-life", info.host_bytes > 0 ? `lifetime ${figures.short(info.stored_fraction)}` : "");
+  put("wa-life", info.host_bytes > 0 ? `lifetime ${figures.short(info.write_amplification)}` : "");
   const p99 = rate ? figures.quantile(rate.commands.write.latency, 0.99) : null;
   const [value, unit] = figures.latency(p99);
   put("write-p99", value);
@@ -198,15 +198,15 @@ function space({ overview, info }) {
     const text = `${figures.bytes(value)} (${share(value).toFixed(1)} %)`;
     $("space").children[at].lastChild.textContent = text;
   });
-  const told = parts.map(([name, value]) => `${name} ${share(value).toFixed(0)} %`).join(", ");
-  $("space-bar").setAttribute("aria-label", `Where the capacity is: ${told}`);
+  const words = parts.map(([name, value]) => `${name} ${share(value).toFixed(0)} %`).join(", ");
+  $("space-bar").setAttribute("aria-label", `Use of the capacity: ${words}`);
 }
 
 function collection({ info, overview }, rate) {
   const list = [
-    ["Works", overview.gc_debt_segments > 0 ? `yes, ${overview.gc_debt_segments} segments short` : "rests"],
-    ["Segments emptied", figures.whole(info.operations.gc_victims)],
-    ["Moved in all", figures.bytes(info.moved_bytes)],
+    ["State", overview.gc_debt_segments > 0 ? `active, ${overview.gc_debt_segments} segments to free` : "idle"],
+    ["Segments freed", figures.whole(info.operations.gc_victims)],
+    ["Moved in total", figures.bytes(info.moved_bytes)],
     ["Moved now", rate ? megabytes(rate.moved) : "–"],
     ["Checkpoints", figures.whole(info.operations.checkpoints)],
     ["Free segments", `${figures.whole(info.free_segments)} of ${figures.whole(info.segment_count)}`],
@@ -220,13 +220,13 @@ function collection({ info, overview }, rate) {
   });
 }
 
-/** How much of the rated writes is used up, and how long the rest lasts. */
+/** The used share of the rated endurance, and how long the rest lasts. */
 function endurance({ drive, time }) {
   const { info, rated_write_bytes: rated } = drive;
   if (!rated) {
-    const how = "Start the server with --rated-tbw to have it told.";
-    return [["Percentage used", ["not known", "r"], [how, ""]],
-      ["Life left", ["not known", "r"], ["The medium's rated writes are not known.", ""]]];
+    const how = "Start the server with --rated-tbw to set it.";
+    return [["Percentage used", ["unknown", "r"], [how, ""]],
+      ["Life left", ["unknown", "r"], ["The rated endurance of the medium is unknown.", ""]]];
   }
   const used = (100 * info.media_bytes) / rated;
   const rate = (info.media_bytes - drive.media_bytes_at_start) / Math.max(time, 1);
@@ -234,30 +234,30 @@ function endurance({ drive, time }) {
   const known = time >= 60 && rate > 0;
   return [
     ["Percentage used", [`${used.toFixed(used < 10 ? 3 : 1)} %`, "r"],
-      [`Of ${figures.bytes(rated)} that may be written to the medium; its own write amplification is not in it.`, ""]],
-    ["Life left", [known ? figures.span(left / rate) : "not known yet", "r"],
-      ["If the medium goes on being written as since the start of the server.", ""]],
+      [`Of the rated ${figures.bytes(rated)}, without the medium's own write amplification.`, ""]],
+    ["Life left", [known ? figures.span(left / rate) : "not yet known", "r"],
+      ["At the write rate since the server started.", ""]],
   ];
 }
 
 function attributes(now) {
   const { drive } = now, { info } = drive, life = "Over the drive's life.";
   const written = info.created_seconds > 0
-    ? new Date(info.created_seconds * 1000).toISOString().slice(0, 10) : "not known";
-  const scrub = info.scrub_running ? `runs, ${info.scrub_segments_done} of ${info.scrub_segments} segments`
+    ? new Date(info.created_seconds * 1000).toISOString().slice(0, 10) : "unknown";
+  const scrub = info.scrub_running ? `running, ${info.scrub_segments_done} of ${info.scrub_segments} segments`
     : info.scrub_segments > 0 ? `${info.scrub_problems} problems` : "none yet";
   rows("attributes", [
     ["Host bytes written", [figures.bytes(info.host_bytes), "r"], [life, ""]],
     ["Media bytes written", [figures.bytes(info.media_bytes), "r"], [life, ""]],
-    ["Write amplification", [figures.short(info.write_amplification), "r"], ["Media bytes over host bytes.", ""]],
-    ["Stored fraction", [figures.short(info.stored_fraction), "r"], ["Compressed bytes over host bytes.", ""]],
+    ["Write amplification", [figures.short(info.write_amplification), "r"], ["Media bytes divided by host bytes.", ""]],
+    ["Stored fraction", [figures.short(info.stored_fraction), "r"], ["Compressed bytes divided by host bytes.", ""]],
     ...endurance(now),
-    ["Space left", [`${Math.max(0, 100 - info.used_percent).toFixed(1)} %`, "r"], ["Of what data may take.", ""]],
-    ["Openings", [figures.whole(info.epoch), "r"], ["For writing.", ""]],
-    ["Last end", [info.was_clean ? "in order" : "crash", "r"], ["How the opening before this one ended.", ""]],
+    ["Space left", [`${Math.max(0, 100 - info.used_percent).toFixed(1)} %`, "r"], ["Of the capacity for data.", ""]],
+    ["Openings", [figures.whole(info.epoch), "r"], ["Times the drive was opened for writing.", ""]],
+    ["Last shutdown", [info.was_clean ? "clean" : "crash", "r"], ["How the previous opening ended.", ""]],
     ["Created", [written, "r"], ["", ""]],
-    ["Damaged reads", [figures.whole(info.operations.corrupt_reads), "r"], ["Since the start of the server.", ""]],
-    ["Last scrub", [scrub, "r"], ["Since the start of the server; `pumice scrub` runs one.", ""]],
+    ["Damaged reads", [figures.whole(info.operations.corrupt_reads), "r"], ["Since the server started.", ""]],
+    ["Last scrub", [scrub, "r"], ["Since the server started; `pumice scrub` starts one.", ""]],
   ]);
 }
 
@@ -265,7 +265,7 @@ async function ask(path) {
   const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(5000) });
   if (!answer.ok) {
     const { error } = await answer.json().catch(() => ({}));
-    throw new Error(error ?? `the server says ${answer.status}`);
+    throw new Error(error ?? `HTTP status ${answer.status}`);
   }
   return answer.json();
 }
@@ -279,7 +279,7 @@ async function step() {
   try {
     const now = sample(await ask("api/snapshot"));
     const before = history.at(-1);
-    // Another life of the server, or another drive: its clock or its counters begin anew.
+    // After a restart, or for another drive, clock or counters start again.
     if (before && (before.time >= now.time || before.drive.name !== chosen)) history = [];
     const last = history.at(-1);
     now.rate = last && now.time - last.time < 3 ? figures.rates(now, last) : null;
@@ -293,13 +293,13 @@ async function step() {
   } catch (error) {
     wait = RETRY_MS;
     state("no answer", "bad");
-    say([["No answer.", `${error.message}: figures are those of before.`]]);
+    say([["No answer.", `${error.message}: showing the last known figures.`]]);
   }
   asking = false;
   schedule(Math.max(100, wait - (performance.now() - began)));
 }
 
-/** One step later on, unless nobody looks. */
+/** Schedules the next step, unless the page is hidden or paused. */
 function schedule(wait) {
   clearTimeout(timer);
   timer = null;
@@ -310,7 +310,7 @@ document.addEventListener("visibilitychange", () => schedule(0));
 $("pause").addEventListener("click", () => {
   paused = !paused;
   $("pause").setAttribute("aria-pressed", String(paused));
-  $("pause").textContent = paused ? "Go on" : "Pause";
+  $("pause").textContent = paused ? "Resume" : "Pause";
   schedule(0);
 });
 $("drive").addEventListener("change", (event) => {

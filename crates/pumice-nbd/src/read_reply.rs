@@ -1,10 +1,16 @@
-//! A read's answer, in the form that the handshake agreed on.
+//! Replies to READ, in the form that the handshake negotiated.
 //!
-//! Short ones are copied to the other replies. From [`READ_DIRECT_BYTES`] on they leave from the
-//! buffer they were read into, and where replies come in chunks, what reads as zeroes leaves as
-//! holes, without bytes, and a failure is told at its place. In a simple reply, or a chunk that
-//! must be whole, what has begun cannot become an error: the connection then ends, as the protocol
-//! demands. That is why as much as possible is tried first.
+//! Short reads are copied into the buffer of replies. From [`READ_DIRECT_BYTES`] on, data is sent
+//! from the buffer it was read into. Where replies come in chunks, ranges of zeroes are sent as
+//! holes without data, and a failure is reported with its offset. A simple reply, or a chunk that
+//! must be whole, cannot become an error once it has begun: the connection then ends, as the
+//! protocol demands. The server therefore reads as much as possible before it starts such a reply.
+
+#![expect(clippy::cast_possible_truncation, reason = "`request::check` limits reads to 32 MiB")]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a payload has room for a head and for the data it was acquired for"
+)]
 
 use super::PIECE_BYTES;
 use super::budget::Payload;
@@ -15,19 +21,19 @@ use crate::Disk;
 use crate::disk::{Content, Extent};
 use pumice_drive::base::Result;
 
-/// Reads from this length on are sent from the buffer they were read into. Below, copying to the
-/// send buffer costs less than a send of its own (64 KiB copy in about 5 us); the exact value is
-/// arbitrary.
+/// Reads of at least this length are sent from the buffer they were read into. Below, copying to
+/// the send buffer costs less than a separate send (copying 64 KiB takes about 5 us); the exact
+/// value is arbitrary.
 const READ_DIRECT_BYTES: usize = 64 << 10;
 
-/// Shortest run of zeroes that is worth a chunk of its own, and the end of another before it: a
-/// send each. Arbitrary within a factor of four.
+/// Shortest run of zeroes sent as a hole of its own: it also ends the chunk before it, a send each.
+/// Arbitrary within a factor of four.
 const HOLE_BYTES_MIN: u64 = 32 << 10;
 
-/// Parts of a read at most; what is left then is data.
+/// Parts of a read at most; the rest is then read as data.
 const PARTS_MAX: usize = 64;
 
-/// A part of a read that is zeroes, or is to be read.
+/// A part of a read: zeroes, or data to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
     is_zero: bool,
@@ -35,7 +41,7 @@ struct Part {
     length: u64,
 }
 
-/// Answers a read of at least one byte.
+/// Replies to a read of at least one byte.
 pub(super) async fn read<D: Disk>(session: &Session<D>, command: Command) {
     let length = command.length as usize;
     let is_whole = session.dialect.headers == Headers::Simple
@@ -47,7 +53,7 @@ pub(super) async fn read<D: Disk>(session: &Session<D>, command: Command) {
         true => read_whole(session, command).await,
         false => read_parts(session, command).await,
     };
-    session.count(&command, &result);
+    session.log_failure(&command, &result);
 }
 
 async fn read_short<D: Disk>(session: &Session<D>, command: Command) {
@@ -61,11 +67,11 @@ async fn read_short<D: Disk>(session: &Session<D>, command: Command) {
     }
     let start = write_head(session, &command, reply, (command.offset, length), true);
     session.replies.append(&reply[start..]);
-    session.count(&command, &result);
+    session.log_failure(&command, &result);
 }
 
-/// One head and all bytes behind it: read as a whole if the budget has room for that, else piece by
-/// piece.
+/// Sends one header and all data after it. Reads everything at once if the budget has room for
+/// that, else piece by piece.
 async fn read_whole<D: Disk>(session: &Session<D>, command: Command) -> Result<()> {
     let length = command.length as usize;
     let mut payload = acquire(session, length).await;
@@ -99,7 +105,8 @@ async fn read_whole<D: Disk>(session: &Session<D>, command: Command) -> Result<(
     result
 }
 
-/// A chunk for each run of zeroes and each piece that was read. Others may reply in between.
+/// Sends a chunk for each run of zeroes and for each piece of data. Other replies may be sent in
+/// between.
 async fn read_parts<D: Disk>(session: &Session<D>, command: Command) -> Result<()> {
     let end = command.offset + command.length;
     for part in parts(&*session.export.disk, &command).await {
@@ -133,7 +140,7 @@ async fn read_parts<D: Disk>(session: &Session<D>, command: Command) -> Result<(
     Ok(())
 }
 
-/// A buffer for `length` bytes if the budget has one now, else for a piece.
+/// Returns a buffer for `length` bytes if the budget has one now, else waits for one for a piece.
 async fn acquire<D: Disk>(session: &Session<D>, length: usize) -> Payload {
     match session.share.acquire_now(length) {
         Some(payload) => payload,
@@ -141,8 +148,8 @@ async fn acquire<D: Disk>(session: &Session<D>, length: usize) -> Payload {
     }
 }
 
-/// Writes the head of a part of the answer, an offset and a length in bytes, in front of the data
-/// in `buffer`; gives where it begins.
+/// Writes the header of a part of the reply, an offset and a length in bytes, before the data in
+/// `buffer`; returns its start.
 fn write_head<D: Disk>(
     session: &Session<D>,
     command: &Command,
@@ -154,16 +161,16 @@ fn write_head<D: Disk>(
     session.reply_to(command).write_data_head(head, offset, length, is_last)
 }
 
-/// Cuts a read into what is zeroes and what must be read.
+/// Cuts a read into ranges of zeroes and ranges to read.
 async fn parts<D: Disk>(disk: &D, command: &Command) -> Vec<Part> {
     let mut parts = Vec::new();
-    let told = disk.extents(command.offset, command.length, |extent| {
+    let listed = disk.extents(command.offset, command.length, |extent| {
         extend(&mut parts, command, extent);
         parts.len() < PARTS_MAX
     });
-    if let Err(error) = told.await {
-        // The read says so, too, and where.
-        tracing::debug!("a read without holes: {}", error.chain());
+    if let Err(error) = listed.await {
+        // The read itself then fails at the same offset, and its error is reported.
+        tracing::debug!(error = %error.chain(), "cannot list the extents of a read");
     }
     merge(&parts, command)
 }
@@ -179,12 +186,12 @@ fn extend(parts: &mut Vec<Part>, command: &Command, extent: Extent) {
     }
 }
 
-/// Makes data of short runs of zeroes, and of what was not told.
+/// Turns short runs of zeroes, and ranges without a reported extent, into data.
 fn merge(parts: &[Part], command: &Command) -> Vec<Part> {
     let mut merged: Vec<Part> = Vec::with_capacity(parts.len() + 1);
-    let told = parts.last().map_or(command.offset, |last| last.offset + last.length);
-    let length = command.offset + command.length - told;
-    let rest = Part { is_zero: false, offset: told, length };
+    let covered_end = parts.last().map_or(command.offset, |last| last.offset + last.length);
+    let length = command.offset + command.length - covered_end;
+    let rest = Part { is_zero: false, offset: covered_end, length };
     for &part in parts.iter().chain([&rest]).filter(|part| part.length > 0) {
         let is_zero = part.is_zero && part.length >= HOLE_BYTES_MIN;
         match merged.last_mut() {

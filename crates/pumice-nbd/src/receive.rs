@@ -1,10 +1,19 @@
-//! The transmission phase as it arrives: takes requests off the stream, refuses the wrong ones,
-//! carries out on the spot what can be, and hands the rest to slots.
+//! The transmission phase: takes requests off the stream, refuses invalid ones, carries out a write
+//! at once if possible, and hands the other requests to slots.
 //!
-//! A write is carried out on the spot if its payload is in the receive buffer and the disk can take
-//! it without waiting: no copy, no allocation, no change of task. Everything else gets a slot, and
-//! with it its own buffer. Whatever waits here (a slot, memory, room for replies) stops this
+//! A write is carried out at once if its payload is in the receive buffer and the disk can take it
+//! without waiting: no copy, no allocation, no change of task. Every other request gets a slot with
+//! a buffer of its own. Waiting here (for a slot, memory, or room for replies) stops this
 //! connection's reading and nothing else: that is the back-pressure on its client.
+
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "payloads are limited to 32 MiB, and refused ones to 64 MiB"
+)]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "`fill` has received what is sliced, and a payload has room for its data"
+)]
 
 use std::io;
 
@@ -18,25 +27,26 @@ use super::slots::Slots;
 use super::wire::{Errno, Request, command};
 use crate::Disk;
 
-/// Payloads up to this length go through the receive buffer: a fragment of one is moved to its
-/// front (32 KiB, about 1 us, at most) and completed there. Half the buffer, so that every receive
-/// still asks for a good deal.
+/// Payloads up to this length go through the receive buffer: a fragment is moved to the start of
+/// the buffer (at most 32 KiB, about 1 us) and completed there. Half of the buffer, so that every
+/// receive still asks for at least the other half.
 const PAYLOAD_BUFFERED_BYTES: usize = super::incoming::BUFFER_BYTES / 2;
 
-/// Longest payload of a refused request that is skipped to stay in step; beyond it the connection
-/// is closed. Twice what is allowed, so that an honest mistake gets its error value.
+/// Longest payload of a refused request that is skipped to stay in step; a longer one ends the
+/// connection. Twice the allowed length, so that a client with an honest mistake gets its error
+/// value.
 const PAYLOAD_SKIPPED_BYTES_MAX: u64 = 2 * PAYLOAD_BYTES_MAX as u64;
 
 /// Why no more requests are read.
 #[derive(Debug)]
 pub(super) enum End {
-    /// The client said so.
+    /// The client sent DISC.
     Disconnect,
-    /// The stream ended or broke.
+    /// The stream ended or failed.
     Stream(io::Error),
-    /// The client does not follow the protocol.
+    /// The client violated the protocol.
     Violation(&'static str),
-    /// The server hands the connection over: what is unread begins with a request.
+    /// The server hands the connection over; the unread bytes start with a request.
     Parked,
 }
 
@@ -46,7 +56,7 @@ impl From<io::Error> for End {
     }
 }
 
-/// Reads requests until there are no more.
+/// Reads requests until the connection ends.
 pub(super) async fn read_requests<D: Disk>(
     session: &Session<D>,
     incoming: &mut Incoming,
@@ -77,7 +87,7 @@ async fn read_request<D: Disk>(
         incoming.receive().await?;
     }
     let request = session.dialect.decode(&incoming.unread()[..header_bytes]);
-    let request = request.ok_or(End::Violation("a request without its magic"))?;
+    let request = request.ok_or(End::Violation("wrong magic in a request"))?;
     incoming.consume(header_bytes);
     if request.command == command::DISC {
         return Err(End::Disconnect);
@@ -113,7 +123,7 @@ async fn refuse<D: Disk>(
 ) -> Result<(), End> {
     let payload_bytes = session.dialect.payload_bytes(request);
     if payload_bytes > PAYLOAD_SKIPPED_BYTES_MAX {
-        return Err(End::Violation("a payload far above the size limit"));
+        return Err(End::Violation("payload far above the size limit"));
     }
     incoming.skip(payload_bytes as usize).await?;
     session.refuse(request, refusal);
@@ -146,8 +156,8 @@ async fn write<D: Disk>(
     Ok(())
 }
 
-/// Receives a payload directly into buffers of its own. Above one piece, each piece is written as
-/// soon as it is complete, while the next one arrives.
+/// Receives a payload directly into its own buffers. A payload above one piece is written piece by
+/// piece, while the next piece arrives.
 async fn write_long<D: Disk>(
     session: &Session<D>,
     incoming: &mut Incoming,
@@ -155,7 +165,7 @@ async fn write_long<D: Disk>(
     command: Command,
 ) -> Result<(), End> {
     let length = command.length as usize;
-    // The one allocation of the data path: a counter for each write above 1 MiB.
+    // The only allocation of the data path: a counter for each write above 1 MiB.
     let stream = (length > PIECE_BYTES).then(|| WriteStream::new(command));
     let mut start = 0;
     while start < length {

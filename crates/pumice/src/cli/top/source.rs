@@ -1,8 +1,8 @@
-//! Where `pumice top` asks: the control socket of a drive on this machine, or the HTTP of a server
-//! anywhere.
+//! Sources of `pumice top`: the control socket of a drive on this machine, or the HTTP address of
+//! any server.
 //!
-//! HTTP goes to the server that is named and nowhere else: no proxy, no redirect, no encryption. A
-//! token goes with every request if there is one.
+//! HTTP requests go only to the given server: no proxy, no redirect, no encryption. The token, if
+//! there is one, is sent with every request.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -16,31 +16,31 @@ use crate::control;
 use crate::watch::Snapshot;
 use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// How long a server may take to answer: its own limit for an answer is shorter.
+/// Time limit for an answer: longer than the server's own limit.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// Bytes of an answer at most: thousands of drives.
+/// Longest answer in bytes: enough for thousands of drives.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
-/// What follows the address.
+/// Path of the request.
 const PATH: &str = "/api/snapshot";
 
-/// A drive or a server that is watched.
+/// A drive or a server to watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// A drive that is served on this machine.
+pub(super) enum Source {
+    /// A drive served on this machine.
     Drive(PathBuf),
-    /// A server, as `http://ADDRESS` without a slash at the end.
+    /// A server, as `http://ADDRESS` without a trailing slash.
     Server(String),
 }
 
-impl FromStr for Place {
+impl FromStr for Source {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         if text.starts_with("https://") {
             return Err("https:// is not supported: tunnel to the server, as in \
-                `ssh -L 9110:127.0.0.1:9110 HOST`, and name http://127.0.0.1:9110"
+                `ssh -L 9110:127.0.0.1:9110 HOST`, and use http://127.0.0.1:9110"
                 .into());
         }
         let Some(address) = text.strip_prefix("http://") else {
@@ -48,25 +48,25 @@ impl FromStr for Place {
         };
         let is_plain = |c: char| c.is_ascii_graphic() && !"@?#".contains(c);
         match address.trim_end_matches('/') {
-            "" => Err("a URL names a server: http://127.0.0.1:9110".into()),
+            "" => Err("expected a URL such as http://127.0.0.1:9110".into()),
             address if address.chars().all(is_plain) => {
                 Ok(Self::Server(format!("http://{address}")))
             }
-            _ => Err("a URL is http://HOST:PORT and nothing else; a token is given by \
-                --token-file"
+            _ => Err("expected only http://HOST:PORT; use --token-file for a \
+                token"
                 .into()),
         }
     }
 }
 
-/// Asks servers over HTTP.
+/// Queries servers.
 pub(super) struct Asker {
     agent: Agent,
     token: Option<String>,
 }
 
 impl Asker {
-    /// With the token that is sent, if there is one.
+    /// Returns an asker that sends `token`, if there is one.
     pub(super) fn new(token: Option<String>) -> Self {
         let config = Agent::config_builder()
             .timeout_global(Some(ANSWER_MAX))
@@ -77,23 +77,21 @@ impl Asker {
         Self { agent: config.into(), token }
     }
 
-    /// What there is to see at a place now.
+    /// Returns the current snapshot of a source.
     ///
     /// # Errors
-    /// Nobody serves there, or they do not let us look; with what to do about it.
-    pub(super) fn ask(&self, place: &Place) -> Result<Snapshot> {
-        match place {
-            Place::Drive(path) => {
+    /// No server answers, or it refuses the request; with advice.
+    pub(super) fn ask(&self, source: &Source) -> Result<Snapshot> {
+        match source {
+            Source::Drive(path) => {
                 let snapshot = control::snapshot(path)?;
                 snapshot.filter(|snapshot| !snapshot.drives.is_empty()).ok_or_else(|| {
                     let path = path.display();
-                    let what = format!(
-                        "nobody serves {path}: start `pumice serve {path}`, then try again"
-                    );
+                    let what = format!("{path} is not served: start `pumice serve {path}` first");
                     Error::new(ErrorKind::NotFound, what)
                 })
             }
-            Place::Server(url) => self.get(url),
+            Source::Server(url) => self.get(url),
         }
     }
 
@@ -104,15 +102,15 @@ impl Asker {
         }
         let mut answer = request.call().map_err(|error| {
             let what = format!(
-                "nobody answers at {url}: start `pumice serve DRIVE --http ADDR:PORT` there, and \
-                 name that address"
+                "no answer from {url}: start `pumice serve DRIVE --http ADDR:PORT` there, and \
+                 use that address"
             );
             Error::os(what, std::io::Error::other(error))
         })?;
         let status = answer.status();
         let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
         let body = body.map_err(|error| {
-            Error::os(format!("{url} broke off its answer"), std::io::Error::other(error))
+            Error::os(format!("the answer of {url} is incomplete"), std::io::Error::other(error))
         })?;
         if status == StatusCode::OK {
             return serde_json::from_slice(&body).map_err(|error| {
@@ -127,28 +125,28 @@ impl Asker {
     }
 }
 
-/// What to do about an answer that is none.
+/// Returns the error for an answer other than a snapshot.
 fn refused(url: &str, status: StatusCode, body: &[u8], has_token: bool) -> Error {
-    // What a server says of itself, if it is one of ours.
+    // The message of the server, if it is one of ours.
     let said: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let said = said.as_ref().and_then(|said| said["error"].as_str()).unwrap_or_default();
     let said: String = said.chars().filter(|c| !c.is_control()).take(200).collect();
     let (kind, what) = match status {
         StatusCode::UNAUTHORIZED if has_token => {
-            (ErrorKind::PermissionDenied, "has another token: check the file of --token-file")
+            (ErrorKind::PermissionDenied, "refuses the token: check the file of --token-file")
         }
         StatusCode::UNAUTHORIZED => (
             ErrorKind::PermissionDenied,
-            "wants its token: give the file that it was started with, --token-file FILE",
+            "requires a token: use --token-file with the file that it was started with",
         ),
         StatusCode::NOT_FOUND => {
-            (ErrorKind::NotFound, "is no `pumice serve --http`: name the address that its log says")
+            (ErrorKind::NotFound, "is not a `pumice serve --http`: use the address in its log")
         }
         StatusCode::MISDIRECTED_REQUEST => (
             ErrorKind::PermissionDenied,
-            "answers to no such name without a token: name it by its address, or as localhost",
+            "refuses this name without a token: use its address, or localhost",
         ),
-        StatusCode::SERVICE_UNAVAILABLE => (ErrorKind::Busy, "cannot say just now: try again"),
+        StatusCode::SERVICE_UNAVAILABLE => (ErrorKind::Busy, "is busy: try again"),
         _ => (ErrorKind::Unsupported, "does not answer as `pumice serve --http` does"),
     };
     let reason = if said.is_empty() { String::new() } else { format!(", {said}") };
@@ -159,24 +157,24 @@ fn refused(url: &str, status: StatusCode, body: &[u8], has_token: bool) -> Error
 mod tests {
     //! Goal: paths are paths, servers are servers, and nothing else is taken for either.
 
-    use super::Place;
+    use super::Source;
 
     #[test]
     fn paths_and_servers_are_told_apart() {
-        let server = |url: &str| Ok(Place::Server(url.into()));
-        assert_eq!("a/b.pumice".parse(), Ok(Place::Drive("a/b.pumice".into())));
-        assert_eq!("http:/a".parse(), Ok(Place::Drive("http:/a".into())));
+        let server = |url: &str| Ok(Source::Server(url.into()));
+        assert_eq!("a/b.pumice".parse(), Ok(Source::Drive("a/b.pumice".into())));
+        assert_eq!("http:/a".parse(), Ok(Source::Drive("http:/a".into())));
         assert_eq!("http://[::1]:9110/".parse(), server("http://[::1]:9110"));
-        assert_eq!("http://host/behind/".parse(), server("http://host/behind"));
+        assert_eq!("http://host/path/".parse(), server("http://host/path"));
         for (wrong, words) in [
             ("https://host", "ssh -L"),
-            ("http://", "names a server"),
-            ("http:///", "names a server"),
+            ("http://", "such as"),
+            ("http:///", "such as"),
             ("http://me:secret@host", "--token-file"),
-            ("http://host/?q", "nothing else"),
-            ("http://ho st", "nothing else"),
+            ("http://host/?q", "expected only"),
+            ("http://ho st", "expected only"),
         ] {
-            let refused = wrong.parse::<Place>().unwrap_err();
+            let refused = wrong.parse::<Source>().unwrap_err();
             assert!(refused.contains(words), "{wrong}: {refused}");
         }
     }

@@ -1,0 +1,230 @@
+//! A disk in memory, for examples and for tests of protocols: on request it fails, waits, or
+//! refuses to complete a write at once, and it records what it was asked.
+
+use std::cell::{Cell, RefCell};
+
+use crate::Disk;
+use crate::disk::{Content, Extent};
+use pumice_drive::base::wait::WaitQueue;
+use pumice_drive::base::{Error, ErrorKind, Result};
+
+/// Size of a [`MemoryDisk`] made by `default`, in bytes.
+pub const SIZE: u64 = 40 << 20;
+
+/// A block of zeroes.
+const ZEROES: [u8; 4096] = [0; 4096];
+
+/// Calls that are recorded.
+const CALLS_MAX: usize = 100;
+
+/// A disk in memory that fails, waits and records as a test wants it to.
+///
+/// Panics when a request lies outside of it: a server must never let one through.
+///
+/// ```
+/// use pumice_nbd::memory_disk::MemoryDisk;
+/// use pumice_nbd::Disk;
+///
+/// let disk = MemoryDisk::new(1 << 20);
+/// assert_eq!(disk.size_bytes(), 1 << 20);
+/// ```
+pub struct MemoryDisk {
+    /// The content; its length is the size of the disk.
+    pub bytes: RefCell<Vec<u8>>,
+    /// Refuses writes.
+    pub is_read_only: bool,
+    /// Whether a write at an offset completes without waiting.
+    pub is_ready: fn(u64) -> bool,
+    /// Requests that touch this byte fail.
+    pub failure: Option<(u64, ErrorKind)>,
+    /// Reads and writes at this offset wait until the gate opens.
+    pub gated_offset: Option<u64>,
+    /// Every flush fails.
+    pub fails_flush: bool,
+    /// Flushes wait until the gate opens.
+    pub gates_flush: bool,
+    /// Any other read opens the gate, too.
+    pub is_opened_by_reads: bool,
+    /// Whether the gate is open.
+    pub is_open: Cell<bool>,
+    /// Wakes the requests that wait at the gate.
+    pub opened: WaitQueue,
+    /// The first 100 calls that change or prefetch something, as text.
+    pub calls: RefCell<Vec<String>>,
+    /// Requests that succeeded, except for extents.
+    pub completed: Cell<u64>,
+    /// Requests that failed, except for extents.
+    pub failed: Cell<u64>,
+}
+
+impl Default for MemoryDisk {
+    fn default() -> Self {
+        Self::new(SIZE)
+    }
+}
+
+impl MemoryDisk {
+    /// Returns a disk of `size_bytes` zeroes that completes every request at once.
+    pub fn new(size_bytes: u64) -> Self {
+        let size = usize::try_from(size_bytes).expect("a disk that fits memory");
+        Self {
+            bytes: RefCell::new(vec![0; size]),
+            is_read_only: false,
+            is_ready: |_| true,
+            failure: None,
+            gated_offset: None,
+            fails_flush: false,
+            gates_flush: false,
+            is_opened_by_reads: false,
+            is_open: Cell::new(false),
+            opened: WaitQueue::default(),
+            calls: RefCell::default(),
+            completed: Cell::new(0),
+            failed: Cell::new(0),
+        }
+    }
+
+    /// Opens the gate permanently.
+    pub fn open_gate(&self) {
+        self.is_open.set(true);
+        self.opened.wake_all();
+    }
+
+    async fn wait_at_gate(&self) {
+        self.opened.wait_for(|| self.is_open.get().then_some(())).await;
+    }
+
+    fn note(&self, call: String) {
+        let mut calls = self.calls.borrow_mut();
+        if calls.len() < CALLS_MAX {
+            calls.push(call);
+        }
+    }
+
+    /// Returns the range of a request as indices.
+    fn range(&self, offset: u64, length: u64) -> std::ops::Range<usize> {
+        let end = offset.checked_add(length).filter(|&end| end <= self.size_bytes());
+        let end = end.expect("a server lets no request through that lies outside of its disk");
+        let index = |at| usize::try_from(at).expect("inside of the content");
+        index(offset)..index(end)
+    }
+
+    /// Counts a request; fails it if it touches the byte that fails.
+    fn touch(&self, offset: u64, length: u64) -> Result<std::ops::Range<usize>> {
+        let range = self.range(offset, length);
+        if let Err(error) = self.failure_of(offset, length) {
+            self.failed.update(|failed| failed + 1);
+            return Err(error);
+        }
+        self.completed.update(|completed| completed + 1);
+        Ok(range)
+    }
+
+    fn failure_of(&self, offset: u64, length: u64) -> Result<()> {
+        match self.failure {
+            Some((byte, kind)) if (offset..offset + length).contains(&byte) => {
+                Err(Error::new(kind, "a failure on request"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[expect(clippy::indexing_slicing, reason = "`range` has checked the request; blocks lie inside")]
+impl Disk for MemoryDisk {
+    fn size_bytes(&self) -> u64 {
+        self.bytes.borrow().len() as u64
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
+    async fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        let range = self.touch(offset, out.len() as u64)?;
+        if self.gated_offset == Some(offset) {
+            self.wait_at_gate().await;
+        } else if self.is_opened_by_reads {
+            self.open_gate();
+        }
+        out.copy_from_slice(&self.bytes.borrow()[range]);
+        Ok(())
+    }
+
+    fn write_is_ready(&self, offset: u64, _len: usize) -> bool {
+        (self.is_ready)(offset) && self.gated_offset != Some(offset)
+    }
+
+    async fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<()> {
+        self.note(format!("write {offset} {} {fua}", data.len()));
+        let range = self.touch(offset, data.len() as u64)?;
+        if self.gated_offset == Some(offset) {
+            self.wait_at_gate().await;
+        }
+        self.bytes.borrow_mut()[range].copy_from_slice(data);
+        Ok(())
+    }
+
+    async fn flush(&self) -> Result<()> {
+        self.note("flush".into());
+        if self.gates_flush {
+            self.wait_at_gate().await;
+        }
+        if self.fails_flush {
+            self.failed.update(|failed| failed + 1);
+            return Err(Error::new(ErrorKind::Medium, "a failure on request"));
+        }
+        self.completed.update(|completed| completed + 1);
+        Ok(())
+    }
+
+    async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        self.note(format!("trim {offset} {len} {fua}"));
+        let range = self.touch(offset, len)?;
+        self.bytes.borrow_mut()[range].fill(0);
+        Ok(())
+    }
+
+    async fn write_zeroes(&self, offset: u64, len: u64, keep: bool, fua: bool) -> Result<()> {
+        self.note(format!("zero {offset} {len} {keep} {fua}"));
+        let range = self.touch(offset, len)?;
+        self.bytes.borrow_mut()[range].fill(0);
+        Ok(())
+    }
+
+    async fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
+        self.note(format!("prefetch {offset} {len}"));
+        self.touch(offset, len).map(|_| ())
+    }
+
+    /// Reports 4 KiB blocks. A block of nothing but zeroes is a hole if its number is odd, and
+    /// zeroes if it is even; any other block takes as many bytes as its number.
+    async fn extents(
+        &self,
+        offset: u64,
+        len: u64,
+        mut visit: impl FnMut(Extent) -> bool,
+    ) -> Result<()> {
+        self.range(offset, len);
+        self.failure_of(offset, len)?;
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let block = at / 4096;
+            let block_end = ((block + 1) * 4096).min(self.size_bytes());
+            let bytes = block_end.min(end) - at;
+            let range = self.range(block * 4096, block_end - block * 4096);
+            let is_zero = self.bytes.borrow()[range.clone()] == ZEROES[..range.len()];
+            let content = match (is_zero, block % 2) {
+                (false, _) => Content::Data,
+                (true, 0) => Content::Zeroes,
+                (true, _) => Content::Hole,
+            };
+            let stored_bytes = if is_zero { 0 } else { block };
+            if !visit(Extent { bytes, content, stored_bytes }) {
+                break;
+            }
+            at += bytes;
+        }
+        Ok(())
+    }
+}

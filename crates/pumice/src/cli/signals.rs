@@ -1,0 +1,158 @@
+//! SIGINT, SIGTERM and SIGHUP: the only place that catches them.
+//!
+//! | command | first signal | second signal |
+//! |---|---|---|
+//! | `serve` | [`Signals`]: shut down; SIGHUP may restart | end the process as it is |
+//! | `attach` | [`socket`]: detach, unless the device is in use | the same again |
+//! | `top`, `demo` | [`flag`]: end at the next step | the same again |
+//! | other long commands | [`Interrupt`]: end at the next step | end the process as it is |
+
+use std::io::{IsTerminal, stderr, stdin};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::sys::signal::{SigSet, Signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::{flag, low_level::pipe};
+
+use pumice_drive::base::{Error, Result};
+use pumice_drive::runtime::Runtime;
+
+/// The signals that end a command.
+const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+
+/// Exit code of a command that a second signal ends.
+const INTERRUPTED: i32 = 2;
+
+fn cannot_catch(error: std::io::Error) -> Error {
+    Error::os("cannot catch signals", error)
+}
+
+/// Sets `asked` at the first `signal`, and ends the process with `exit_code` at the second.
+fn set_then_exit(signal: i32, exit_code: i32, asked: &Arc<AtomicBool>) -> Result<()> {
+    // The order counts: the first signal finds the flag unset, and sets it.
+    flag::register_conditional_shutdown(signal, exit_code, asked.clone())
+        .and_then(|_| flag::register(signal, asked.clone()))
+        .map(|_| ())
+        .map_err(cannot_catch)
+}
+
+/// Returns a flag that each signal sets.
+///
+/// # Errors
+/// Those of the operating system.
+pub(crate) fn flag() -> Result<Arc<AtomicBool>> {
+    let asked = Arc::new(AtomicBool::new(false));
+    for signal in ENDING {
+        flag::register(signal, asked.clone()).map_err(cannot_catch)?;
+    }
+    Ok(asked)
+}
+
+/// Returns a socket that receives one byte for each signal.
+///
+/// # Errors
+/// Those of the operating system.
+#[cfg(feature = "attach")]
+pub(crate) fn socket() -> Result<OwnedFd> {
+    let (receiver, sender) = UnixStream::pair().map_err(cannot_catch)?;
+    for signal in ENDING {
+        let sender = sender.try_clone().map_err(cannot_catch)?;
+        pipe::register(signal, sender).map_err(cannot_catch)?;
+    }
+    Ok(receiver.into())
+}
+
+/// Whether the process was asked to stop: at the first signal a long command ends at its next
+/// step, at the second the process ends as it is.
+pub(crate) struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// Starts to catch signals.
+    ///
+    /// # Errors
+    /// Those of the operating system.
+    pub(crate) fn catch() -> Result<Self> {
+        let asked = Arc::new(AtomicBool::new(false));
+        for signal in ENDING {
+            set_then_exit(signal, INTERRUPTED, &asked)?;
+        }
+        Ok(Self(asked))
+    }
+
+    /// Returns the flag that a signal sets.
+    #[cfg(feature = "bench")]
+    pub(crate) fn flag(&self) -> &AtomicBool {
+        &self.0
+    }
+
+    /// Whether a signal has come.
+    pub(crate) fn came(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The signals that a server waits for: shut down, or restart.
+#[derive(Clone)]
+pub(crate) struct Signals {
+    /// Receives one byte for each signal.
+    socket: Arc<OwnedFd>,
+    is_ending: Arc<AtomicBool>,
+}
+
+impl Signals {
+    /// Starts to catch SIGINT and SIGTERM, which ask for shutdown, and SIGHUP, which asks for a
+    /// restart if `may_restart`, else for shutdown. A second request for shutdown ends the process
+    /// as it is; writes that were not flushed are lost.
+    ///
+    /// # Errors
+    /// Those of the operating system.
+    pub(crate) fn catch(may_restart: bool) -> Result<Self> {
+        let (receiver, sender) = UnixStream::pair().map_err(cannot_catch)?;
+        let is_ending = Arc::new(AtomicBool::new(false));
+        for signal in ENDING {
+            let sender = sender.try_clone().map_err(cannot_catch)?;
+            if signal != SIGHUP || !may_restart {
+                set_then_exit(signal, 128 + signal, &is_ending)?;
+            }
+            pipe::register(signal, sender).map_err(cannot_catch)?;
+        }
+        // The program that executed this one may have blocked them, see `block`.
+        all().thread_unblock().map_err(|error| cannot_catch(error.into()))?;
+        Ok(Self { socket: Arc::new(receiver.into()), is_ending })
+    }
+
+    /// Waits for a signal.
+    pub(crate) async fn next(&self, runtime: &Runtime) {
+        // An error ends the wait as well; the caller then looks at the flag.
+        let _ = runtime.receive(&self.socket, vec![0; 1], 0..1).await;
+    }
+
+    /// Whether a signal has asked for shutdown.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::SeqCst)
+    }
+}
+
+/// Blocks the signals until [`Signals::catch`] in the program that this process executes next.
+/// Otherwise SIGHUP would end that program before it catches signals, because handlers do not
+/// survive an exec. A signal that comes after this call is delivered to the next program, unless
+/// another thread of this one takes it.
+///
+/// # Errors
+/// Those of the operating system.
+pub(crate) fn block() -> Result<()> {
+    let blocked = all().thread_block();
+    blocked.map_err(|error| Error::os("cannot block signals", error.into()))
+}
+
+/// Whether SIGHUP means that the terminal was closed, and so asks for shutdown, not for a restart.
+pub(crate) fn is_on_a_terminal() -> bool {
+    stdin().is_terminal() || stderr().is_terminal()
+}
+
+fn all() -> SigSet {
+    SigSet::from_iter([Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM])
+}
