@@ -360,10 +360,10 @@ fn mistakes_say_what_to_do() {
         (&["data", "--depth", "0"], "0 is not in 1..=1024"),
         (&["data", "--threads", "65"], "65 is not in 1..=64"),
         (&["data", "--seconds", "0"], "0 seconds: expected more than 0"),
-        (&["data", "--seconds", "nan"], "'nan' is no time"),
+        (&["data", "--seconds", "nan"], "expected a duration such as 0.5"),
         (&["data", "--record", "3"], "512 B to 16 MiB"),
-        (&["data", "--flush", "never"], "give one of timed, untimed, each-write"),
-        (&["data", "--cache", "cold"], "give dropped or warm"),
+        (&["data", "--flush", "never"], "expected one of timed, untimed, each-write"),
+        (&["data", "--cache", "cold"], "expected dropped or warm"),
         (
             &["data", "--runs-max", "7"],
             "a maximum of 7 runs needs a precision; without one there are 2",
@@ -415,8 +415,8 @@ fn a_dry_run_does_nothing_and_says_what_it_would() {
     // Four runs of a minute, and eight spans of 1 MiB, four of them written.
     for words in [
         "3 tests at 2 levels, 2 runs each",
-        "At least 4 min (if spans go at 500 MB/s)",
-        "4.00 MiB written",
+        "at least 4m (if whole spans run at 500 MB/s)",
+        "writes 4.00 MiB",
     ] {
         assert!(finished.stdout.contains(words), "{words}: {}", finished.stdout);
     }

@@ -195,7 +195,7 @@ fn files_are_kept_unless_told() {
     refused(&["report", &base, "--html", &page], "use --force");
     assert_eq!(fs::read_to_string(&page).expect("a file"), "precious");
     let before = fs::read(&base).expect("results");
-    refused(&["report", &base, "--html", &base, "--force"], "is read: name another file");
+    refused(&["report", &base, "--html", &base, "--force"], "is an input: name another file");
     refused(&["report", &base, "--html", &other, "--csv", &other, "--force"], "named twice");
     refused(&["report", &base, "--html", "-", "--csv", "-"], "only one");
     refused(&["report", &page, "--html", &other], "neither results of pumice bench");

@@ -1,4 +1,4 @@
-//! Goal: docs/cli.md shows exactly what `--help` prints.
+//! Goal: docs/cli.md shows exactly what `--help` prints, in the same groups.
 //!
 //! Method: the document has one fenced block for the program and one for each subcommand; the first
 //! line of a block is its command, the rest its output. `UPDATE_DOCS=1` (or `make docs`) rewrites
@@ -40,6 +40,14 @@ fn help_and_document_agree() {
         let known = blocks.iter().any(|(name, _)| name == command);
         assert!(known || !command.ends_with("--help"), "docs/cli.md: {command} is gone");
     }
+    let titles = top.lines().filter_map(|line| line.strip_suffix(':').filter(|_| is_title(line)));
+    let mut titles = titles.collect::<Vec<_>>();
+    let shown = document.lines().filter_map(|line| line.strip_prefix("## "));
+    titles.insert(0, "pumice");
+    assert_eq!(shown.collect::<Vec<_>>(), titles, "docs/cli.md: groups");
+    let position = |(command, _): &(String, String)| document.find(&format!("\n{command}\n"));
+    let positions: Vec<_> = blocks.iter().map(position).collect();
+    assert!(positions.is_sorted(), "docs/cli.md: another order than that of --help");
     if update {
         fs::write(document_path(), document).expect("write docs/cli.md");
     }
@@ -60,14 +68,18 @@ fn help(subcommand: &[&str]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The names listed under `Commands:`, without clap's own `help`.
+/// Whether a line of the help begins a group of subcommands.
+fn is_title(line: &str) -> bool {
+    line.ends_with(" commands:")
+}
+
+/// The names listed in the groups of subcommands, without clap's own `help`.
 fn subcommands(top: &str) -> Vec<&str> {
     top.lines()
-        .skip_while(|line| *line != "Commands:")
-        .skip(1)
-        .take_while(|line| line.starts_with("  "))
+        .skip_while(|line| !is_title(line))
+        .take_while(|line| is_title(line) || line.is_empty() || line.starts_with("  "))
         // A wrapped description is indented further than a name.
-        .filter(|line| !line.starts_with("   "))
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
         .filter_map(|line| line.split_whitespace().next())
         .filter(|name| *name != "help")
         .collect()
@@ -91,7 +103,7 @@ fn with_block(document: &str, command: &str, output: &str) -> String {
         }
         None => {
             let title = command.trim_start_matches("$ ").trim_end_matches(" --help");
-            format!("{}\n\n## {title}\n\n{opening}{output}{FENCE}\n", document.trim_end())
+            format!("{}\n\n### {title}\n\n{opening}{output}{FENCE}\n", document.trim_end())
         }
     }
 }
@@ -115,13 +127,16 @@ fn subcommands_are_read_from_the_help() {
     let top = "\
 Usage: pumice <COMMAND>
 
-Commands:
+Drive commands:
   create  Make a drive
           that lasts
+
+Other commands:
+  man     Write a page
   help    Print help
 
 Options:
   -h, --help  Print help
 ";
-    assert_eq!(subcommands(top), ["create"]);
+    assert_eq!(subcommands(top), ["create", "man"]);
 }

@@ -56,7 +56,7 @@ fn a_drive_is_explained_with_units_and_arithmetic() {
     let text = text(&["ocz-vertex-2-50"]);
     for line in [
         &["OCZ Vertex 2 50 GB"][..],
-        &["kind", "log,", "of", "2010"],
+        &["kind", "log,", "from", "2010"],
         &["size_bytes", "50.02", "GB", "source:"],
         &["program_ns", "940", "µs", "source:"],
         &["over_provisioning_percent", "37.38", "%"],

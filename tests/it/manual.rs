@@ -24,7 +24,7 @@ fn every_command_has_a_page() {
     assert!(serve.contains("tls\\-certificates"), "the flags of the command are in its page");
     let refused = pumice(&["man", "/proc/nowhere"]);
     assert_eq!(refused.code, Some(2));
-    assert!(refused.stderr.contains("choose another folder"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("choose another directory"), "{}", refused.stderr);
 }
 
 #[test]

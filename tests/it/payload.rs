@@ -97,7 +97,7 @@ fn mistakes_are_refused_and_leave_nothing() {
         (&["--kind", "exact"], "needs --saved"),
         (&["--kind", "random", "--saved", "5%"], "remove --saved"),
         (&["--kind", &like], "missing"),
-        (&["--size", "0"], "give a --size"),
+        (&["--size", "0"], "for --size: expected"),
         (&["--record", "700"], "powers of two"),
         (&["--duplicates", "100%"], "less than 100 %"),
         (&["--profile-of", &missing], "missing"),

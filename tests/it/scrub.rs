@@ -132,5 +132,5 @@ fn what_cannot_be_scrubbed_is_refused() {
     assert_eq!(finished.code, Some(2), "{finished:?}");
     let finished = scrub(&absent, &["--rate", "0"]);
     assert_eq!(finished.code, Some(2), "{finished:?}");
-    assert!(finished.stderr.contains("rate of 0"), "{finished:?}");
+    assert!(finished.stderr.contains("a rate above 0"), "{finished:?}");
 }

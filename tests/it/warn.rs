@@ -58,7 +58,7 @@ fn impossible_thresholds_are_refused() {
         let path = drive.path();
         let finished = pumice(&["create".as_ref(), path, args[0].as_ref(), args[1].as_ref()]);
         assert_eq!(finished.code, Some(2), "{warn}: {finished:?}");
-        assert!(finished.stderr.contains("like 80,90,95"), "{warn}: {finished:?}");
+        assert!(finished.stderr.contains("such as 80,90,95"), "{warn}: {finished:?}");
         assert!(!path.exists());
     }
 }

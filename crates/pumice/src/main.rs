@@ -1,4 +1,4 @@
-//! The `pumice` program: the command line, and what serves a drive beside NBD.
+//! The `pumice` program: the command line, and the ways to serve a drive other than NBD.
 
 mod cli;
 mod control;

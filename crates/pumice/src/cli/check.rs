@@ -2,25 +2,25 @@
 
 use std::path::PathBuf;
 
+use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{Outcome, at_path, print, print_json};
-use pumice_drive::base::Result;
+use super::{Outcome, print, print_json};
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{CheckReport, Depth, Problem, check};
 use pumice_drive::runtime::{Backend, Runtime};
 
 /// Verify every structure and checksum of a drive that is not in use
 ///
-/// Reads superblocks, checkpoint, the log behind it and the whole map, counts live bytes again,
-/// and decodes every frame that the map names. Changes nothing. Exit code 1 with a list when
-/// something is wrong.
+/// Reads the superblocks, the checkpoint, the log after it and the whole map, recomputes the live
+/// bytes of every segment, and decodes every frame that the map references. Changes nothing on the
+/// drive. If there are problems, lists them and exits with code 1.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// File or block device
     path: PathBuf,
 
-    /// Leave the frames out: whether the drive opens, and map and accounting agree
+    /// Skip the frames: check only that the drive opens and that the map and the accounting agree
     #[arg(long)]
     quick: bool,
 
@@ -32,7 +32,7 @@ pub(crate) struct Args {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// There is no drive that could be checked.
+/// The drive cannot be opened.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let runtime = Runtime::new(Backend::Auto)?;
     let medium = super::open::medium(&runtime, &args.path, true)?;
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let mut progress = |bytes| bar.set_position(bytes);
     let report = runtime.block_on(check(&medium, depth, &mut progress));
     bar.finish_and_clear();
-    let report = report.map_err(|error| at_path(&args.path, error))?;
+    let report = report.with_context(|| args.path.display().to_string())?;
     if args.json {
         print_json(&report)?;
     } else {
@@ -65,7 +65,7 @@ fn text(report: &CheckReport) -> String {
         )
 }
 
-/// The problems that are listed, a line each, and how many there are beside them.
+/// Returns a line for each listed problem, and the number of those that are not listed.
 pub(crate) fn list(problems: &[Problem], problem_count: u64) -> String {
     let mut text = String::new();
     for problem in problems {

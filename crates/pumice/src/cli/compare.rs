@@ -1,20 +1,22 @@
-//! `pumice compare`: results of benchmarks against a base.
+//! `pumice compare`: compares the results of benchmarks with a base.
 
 use std::path::{Path, PathBuf};
 
-use super::documents::Documents;
+use anyhow::{Result, bail};
+
+use super::documents::{Documents, JSON_AND_STDOUT};
+use super::values::percent;
 use super::{Outcome, print, print_json};
 use pumice_bench::compare::compare;
 use pumice_bench::{interop, report};
-use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// Compare results of the same benchmark, cell by cell, and say what may be said
+/// Compare results, with confidence intervals and significance
 ///
-/// Each cell of OTHER is told as a multiple of the one of BASE, with a 95 % interval. It is called
-/// faster or slower only where the interval leaves 1 out and the ranks of the runs, with regard to
-/// how many cells there are, could hardly be chance. Targets, machines, rounds and seeds may
-/// differ; results of other tests or other data are refused. Exit code 1 if --fail-if-slower found
-/// something, 2 if the results cannot be compared.
+/// Shows each cell of OTHER as a multiple of the same cell of BASE, with a 95 % confidence
+/// interval. A cell counts as faster or slower only if the interval excludes 1 and a rank test,
+/// corrected for the number of cells, is significant. Targets, machines, rounds and seeds may
+/// differ, but results of different tests or different data are refused. The exit code is 1 if
+/// --fail-if-slower applies to any cell, and 2 if the results cannot be compared.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -22,16 +24,17 @@ Examples:
   pumice compare before.jsonl after.jsonl --fail-if-slower 5
   pumice compare disk.jsonl other-disk.jsonl third-disk.jsonl --html disks.html")]
 pub(crate) struct Args {
-    /// Results that the others are held against: as for pumice report
+    /// Results to compare with, in any format that pumice report reads
     #[arg(value_name = "BASE")]
     base: PathBuf,
 
-    /// Results of the same tests on the same data
+    /// Results of the same tests with the same data
     #[arg(required = true, value_name = "OTHER")]
     others: Vec<PathBuf>,
 
-    /// Exit with 1 if the whole interval of any cell is slower by more than PCT per cent
-    #[arg(long, value_name = "PCT", value_parser = percent, allow_hyphen_values = true)]
+    /// Exit with code 1 if the whole interval of any cell is more than PERCENT slower
+    #[arg(long, value_name = "PERCENT", value_parser = percent(0.0..=99.99),
+        allow_hyphen_values = true)]
     fail_if_slower: Option<f64>,
 
     /// Print the comparison as JSON
@@ -42,27 +45,18 @@ pub(crate) struct Args {
     documents: Documents,
 }
 
-fn percent(text: &str) -> Result<f64, String> {
-    let number = text.strip_suffix('%').unwrap_or(text).trim().parse().ok();
-    number
-        .filter(|percent| (0.0..100.0).contains(percent))
-        .ok_or_else(|| format!("'{text}' is not a number of per cent from 0 to below 100"))
-}
-
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The results cannot be compared or read, or a file cannot be written.
+/// The results cannot be read or compared, or a file cannot be written.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let inputs: Vec<&Path> =
         std::iter::once(&args.base).chain(&args.others).map(PathBuf::as_path).collect();
     let opened = args.documents.open(&inputs)?;
     if args.json && opened.uses_stdout() {
-        let what = "--json and a file of - would both go to stdout";
-        return Err(Error::new(ErrorKind::InvalidInput, what));
+        bail!(JSON_AND_STDOUT);
     }
-    let all =
-        inputs.iter().map(|path| interop::read(path)).collect::<pumice_bench::Result<Vec<_>>>()?;
+    let all = inputs.iter().map(|path| interop::read(path)).collect::<Result<Vec<_>, _>>()?;
     let comparison = compare(&all[0], &all[1..])?;
     if args.json {
         print_json(&comparison)?;

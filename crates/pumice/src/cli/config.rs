@@ -1,70 +1,70 @@
-//! Configuration files: a file whose keys are the long flags of a subcommand, turned into arguments
-//! that stand before those of the command line.
+//! Configuration files, whose keys are the long flags of a subcommand. Their entries become
+//! arguments that are inserted into the command line before clap parses it.
 //!
-//! Knows no flag by name. A subcommand with `--config FILE` has all its flags as keys, and the
-//! program's own, because both come from clap's definition; values are checked where those of the
-//! command line are. A key says what its flag says: a relative path starts from the working
-//! directory. What the command line or the environment says wins over the file.
+//! This file knows no flag by name. All flags of a subcommand with `--config FILE`, and those of
+//! the program, are keys, because both come from clap's definition. Clap checks the values. A key
+//! means the same as its flag: relative paths start from the working directory. The command line
+//! and the environment take precedence over the file.
 //!
 //! ```text
-//! pumice serve --config FILE --listen ..      what was typed
-//! pumice --log-format=json serve --unix=.. --config FILE --listen .. PATH     what clap reads
-//!        `-------------- from the file ---------'                    `--' too
+//! pumice serve --config FILE --listen ..                                      typed
+//! pumice --log-format=json serve --unix=.. --config FILE --listen .. PATH     parsed
+//!        `-------------- from the file ---------'                    `-- from the file
 //! ```
 
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use clap::error::{ContextKind, ContextValue, ErrorKind as ErrorOf};
+use anyhow::{Context, Result, anyhow, bail};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use pumice_drive::base::near::nearest;
-use pumice_drive::base::{Error, ErrorKind, Result};
 
 /// The flag that names the file.
 const FLAG: &str = "config";
 
-/// What clap adds to every command, and what would lead from file to file.
+/// Flags that are not keys: those that clap adds to every command, and the one that would lead from
+/// file to file.
 const NO_KEYS: [&str; 3] = ["help", "version", FLAG];
 
-/// Bytes of a file at most: many times what all flags with all their words take.
+/// Maximum size of a file in bytes: many times what all flags with all their values take.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What clap is to read, and what of it a file says.
+/// The arguments for clap, and the file from which some of them came.
 pub(super) struct Arguments {
     pub(super) args: Vec<OsString>,
     file: Option<Source>,
 }
 
-/// The file, and where in it stands what it says.
+/// A configuration file and the positions of its entries.
 struct Source {
     path: PathBuf,
-    said: Vec<Said>,
+    entries: Vec<Entry>,
 }
 
-struct Said {
-    /// As clap's errors show it.
+struct Entry {
+    /// The argument as clap's errors show it.
     shown: String,
     key: String,
     line: usize,
 }
 
 impl Arguments {
-    /// The arguments `typed`, with those of the file that they name if they name one.
+    /// Returns the arguments `typed` with those of the configuration file that they name, if any.
     ///
     /// # Errors
-    /// The file cannot be read, is no TOML, or has a key or a type that is not known.
+    /// The file cannot be read, is not TOML, or has an unknown key or a value of the wrong type.
     pub(super) fn gather(program: Command, typed: Vec<OsString>) -> Result<Self> {
         let mut program = program;
         program.build();
-        // What is wrong with the arguments is said when all of them are read.
+        // Clap reports errors in the arguments when it parses all of them.
         let matches = program.clone().ignore_errors(true).try_get_matches_from(&typed);
         let found = matches.ok().and_then(|matches| {
             let (name, of_command) = matches.subcommand()?;
@@ -77,8 +77,8 @@ impl Arguments {
         let command = program.find_subcommand(&name).expect("it was matched");
         let given = matches.subcommand().expect("it was matched").1;
         let text = read(&path)?;
-        let mut reading = Reading { path: &path, text: &text, said: Vec::new() };
-        let [mut of_program, mut flags, mut values] = [(); 3].map(|()| Vec::new());
+        let mut reading = Reading { path: &path, text: &text, entries: Vec::new() };
+        let (mut of_program, mut flags, mut values) = (Vec::new(), Vec::new(), Vec::new());
         for (key, value) in reading.table()? {
             let (arg, given, flags) = match find(command, key.get_ref()) {
                 Some(arg) => (arg, given, &mut flags),
@@ -88,20 +88,26 @@ impl Arguments {
                 },
             };
             let words = reading.words(arg, &key, &value)?;
-            if !is_given(given, arg) {
-                (if arg.is_positional() { &mut values } else { flags }).extend(words);
+            if is_given(given, arg) {
+                continue;
+            }
+            if arg.is_positional() {
+                values.extend(words);
+            } else {
+                flags.extend(words);
             }
         }
-        // The first word is the program, and none of its flags takes the name of a command.
+        // The first word is the program, and none of its flags takes the name of a subcommand.
         let at = 1 + typed.iter().skip(1).position(|arg| *arg == *name).expect("it was matched");
         let (program_s, command_s) = (&typed[1..=at], &typed[at + 1..]);
         let args = [&typed[..1], &of_program, program_s, &flags, command_s, &values].concat();
-        let said = reading.said;
-        Ok(Self { args, file: Some(Source { path, said }) })
+        let entries = reading.entries;
+        Ok(Self { args, file: Some(Source { path, entries }) })
     }
 
-    /// The place in the file of what clap complains about; `None` if it is not from there.
-    pub(super) fn place_of(&self, error: &clap::Error) -> Option<String> {
+    /// Returns the position in the file of the argument that clap rejects; `None` if the argument
+    /// is not from the file.
+    pub(super) fn position_of(&self, error: &clap::Error) -> Option<String> {
         let source = self.file.as_ref()?;
         let named = match error.get(ContextKind::InvalidArg)? {
             ContextValue::String(one) => std::slice::from_ref(one),
@@ -109,11 +115,11 @@ impl Arguments {
             _ => return None,
         };
         let path = source.path.display();
-        match source.said.iter().find(|said| named.contains(&said.shown)) {
-            Some(said) => Some(format!("{path}:{}: {}", said.line, said.key)),
-            // One flag may need another, or rule it out.
+        match source.entries.iter().find(|entry| named.contains(&entry.shown)) {
+            Some(entry) => Some(format!("{path}:{}: {}", entry.line, entry.key)),
+            // An entry may require another flag or conflict with one.
             None => match error.kind() {
-                ErrorOf::MissingRequiredArgument | ErrorOf::ArgumentConflict => {
+                ErrorKind::MissingRequiredArgument | ErrorKind::ArgumentConflict => {
                     Some(format!("with {path}"))
                 }
                 _ => None,
@@ -122,27 +128,23 @@ impl Arguments {
     }
 }
 
-/// What the file says.
+/// Reads the file.
 ///
 /// # Errors
-/// It cannot be read, is not text, or is far too long.
+/// The file cannot be read, is not text, or is too long.
 fn read(path: &Path) -> Result<String> {
-    let cannot =
-        |error| Error::os(format!("cannot read the configuration {}", path.display()), error);
+    let shown = path.display();
     let mut text = String::new();
-    let file = File::open(path).map_err(cannot)?;
-    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(cannot)?;
+    File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
+        .with_context(|| format!("cannot read the configuration {shown}"))?;
     if text.len() as u64 > FILE_BYTES_MAX {
-        let what = format!(
-            "{} is longer than {FILE_BYTES_MAX} bytes: name a configuration",
-            path.display()
-        );
-        return Err(Error::new(ErrorKind::InvalidInput, what));
+        bail!("{shown} is longer than {FILE_BYTES_MAX} bytes: expected a configuration file");
     }
     Ok(text)
 }
 
-/// The name under which a file may say what `arg` says.
+/// Returns the key for `arg`, if it has one.
 fn key_of(arg: &Arg) -> Option<&str> {
     let name = arg.get_long().unwrap_or(arg.get_id().as_str());
     let is_key = arg.get_long().is_some() || arg.is_positional();
@@ -153,7 +155,7 @@ fn find<'a>(command: &'a Command, key: &str) -> Option<&'a Arg> {
     command.get_arguments().find(|arg| key_of(arg) == Some(key))
 }
 
-/// Whether the command line or the environment says it already.
+/// Whether the command line or the environment sets the argument.
 fn is_given(matches: &ArgMatches, arg: &Arg) -> bool {
     let source = matches.value_source(arg.get_id().as_str());
     matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
@@ -171,7 +173,7 @@ fn takes_several(arg: &Arg) -> bool {
 struct Reading<'a> {
     path: &'a Path,
     text: &'a str,
-    said: Vec<Said>,
+    entries: Vec<Entry>,
 }
 
 type Key<'a> = Spanned<std::borrow::Cow<'a, str>>;
@@ -179,16 +181,16 @@ type Key<'a> = Spanned<std::borrow::Cow<'a, str>>;
 impl<'a> Reading<'a> {
     fn table(&self) -> Result<Vec<(Key<'a>, Spanned<DeValue<'a>>)>> {
         let table = DeTable::parse(self.text).map_err(|error| {
-            let mut what = format!("{}: ", self.place(error.span().unwrap_or(0..0)));
-            let _ = write!(what, "{}: write KEY = VALUE, text in quotes", error.message());
-            Error::new(ErrorKind::InvalidInput, what.replace('\n', ", "))
+            let position = self.position(error.span().unwrap_or(0..0));
+            let message = error.message().replace('\n', ", ");
+            anyhow!("{position}: {message}: expected KEY = VALUE, with text in quotes")
         })?;
         let mut entries: Vec<_> = table.into_inner().into_iter().collect();
         entries.sort_by_key(|(key, _)| key.span().start);
         Ok(entries)
     }
 
-    fn place(&self, span: Range<usize>) -> String {
+    fn position(&self, span: Range<usize>) -> String {
         format!("{}:{}", self.path.display(), self.line(&span))
     }
 
@@ -196,35 +198,33 @@ impl<'a> Reading<'a> {
         1 + self.text.bytes().take(span.start).filter(|byte| *byte == b'\n').count()
     }
 
-    fn unknown(&self, key: &Key<'_>, commands: [&Command; 2]) -> Error {
+    fn unknown(&self, key: &Key<'_>, commands: [&Command; 2]) -> anyhow::Error {
         let keys = commands.into_iter().flat_map(Command::get_arguments).filter_map(key_of);
         let keys: Vec<&str> = keys.collect();
-        let near = nearest(key.get_ref(), &keys).map(|near| format!("is '{near}' meant? "));
-        let what = format!(
-            "{}: there is no key '{}': {}Keys are the long flags of `pumice {} --help`",
-            self.place(key.span()),
+        let near = nearest(key.get_ref(), &keys).map(|near| format!("did you mean '{near}'? "));
+        anyhow!(
+            "{}: unknown key '{}': {}Keys are the long flags of `pumice {} --help`",
+            self.position(key.span()),
             key.get_ref(),
             near.unwrap_or_default(),
             commands[0].get_name()
-        );
-        Error::new(ErrorKind::InvalidInput, what)
+        )
     }
 
-    /// What to put among the arguments for a key.
+    /// Returns the arguments for a key.
     fn words(
         &mut self,
         arg: &Arg,
         key: &Key<'_>,
         value: &Spanned<DeValue<'_>>,
     ) -> Result<Vec<OsString>> {
-        let wrong = |is: &str| {
-            let place = self.place(value.span());
-            let what = format!("{place}: {} is {is}, not {}", key.get_ref(), kind(value.get_ref()));
-            Error::new(ErrorKind::InvalidInput, what)
+        let wrong = |expected: &str| {
+            let (position, found) = (self.position(value.span()), kind(value.get_ref()));
+            anyhow!("{position}: {}: expected {expected}, found {found}", key.get_ref())
         };
         let word = |text: &str| match arg.get_long() {
             Some(long) => OsString::from(format!("--{long}={text}")),
-            // Not a flag, whatever it begins with.
+            // Clap must not take it for a flag.
             None if text.starts_with('-') => OsString::from(format!("./{text}")),
             None => OsString::from(text),
         };
@@ -237,22 +237,22 @@ impl<'a> Reading<'a> {
             DeValue::Array(values) if takes_several(arg) => {
                 let text = |value: &Spanned<DeValue<'_>>| plain(value.get_ref());
                 let texts: Option<Vec<String>> = values.iter().map(text).collect();
-                let texts = texts.ok_or_else(|| wrong("a list of texts or numbers"))?;
+                let texts = texts.ok_or_else(|| wrong("a list of strings or numbers"))?;
                 texts.iter().map(|text| word(text)).collect()
             }
             value => match plain(value) {
                 Some(text) => vec![word(&text)],
-                None if takes_several(arg) => return Err(wrong("a list of texts or numbers")),
-                None => return Err(wrong("a text in quotes or a number")),
+                None if takes_several(arg) => return Err(wrong("a list of strings or numbers")),
+                None => return Err(wrong("a string in quotes or a number")),
             },
         };
         let line = self.line(&value.span());
-        self.said.push(Said { shown: arg.to_string(), key: key.get_ref().to_string(), line });
+        self.entries.push(Entry { shown: arg.to_string(), key: key.get_ref().to_string(), line });
         Ok(words)
     }
 }
 
-/// What a flag would be given.
+/// Returns the text of a value as it would be typed.
 fn plain(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),
@@ -264,14 +264,14 @@ fn plain(value: &DeValue<'_>) -> Option<String> {
 
 fn kind(value: &DeValue<'_>) -> &'static str {
     match value {
-        DeValue::String(_) => "a text",
+        DeValue::String(_) => "a string",
         DeValue::Integer(_) | DeValue::Float(_) => "a number",
         DeValue::Boolean(_) => "true or false",
         DeValue::Datetime(_) => "a date",
         DeValue::Array(values) if values.iter().all(|value| plain(value.get_ref()).is_some()) => {
             "a list"
         }
-        DeValue::Array(_) => "a list of something else",
+        DeValue::Array(_) => "a list of other values",
         DeValue::Table(_) => "a table",
     }
 }

@@ -1,13 +1,13 @@
-//! `pumice create`: makes a new drive.
+//! `pumice create`: creates a drive.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::{Outcome, at_path, print, print_json, size, thresholds};
-use pumice_drive::base::units::format_size;
-use pumice_drive::base::{Error, ErrorKind, Result};
+use super::{Outcome, print, print_json, size, thresholds};
+use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::{
     OVER_PROVISIONING_PERCENT_DEFAULT, SEGMENT_BYTES_DEFAULT, Spec, WARN_THRESHOLDS_MAX, create,
@@ -15,7 +15,7 @@ use pumice_drive::controller::{
 use pumice_drive::media::file::FileMedium;
 use pumice_drive::runtime::{Backend, Runtime};
 
-/// Make a new drive on a file (created sparse) or a block device
+/// Create a drive on a file (created sparse) or a block device
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -27,16 +27,16 @@ pub(crate) struct Args {
     /// File or block device
     path: PathBuf,
 
-    /// Size of the disk that the host sees: a multiple of 4 KiB, like 64G
+    /// Size of the disk that hosts see, a multiple of 4 KiB
     #[arg(long, value_parser = size, value_name = "SIZE", allow_hyphen_values = true)]
     size: u64,
 
-    /// Bytes for the log [default: the size, its overhead when nothing compresses, and the
-    /// over-provisioning]
+    /// Size of the log on the medium [default: enough for incompressible data of the drive's size,
+    /// plus over-provisioning]
     #[arg(long, value_parser = size, value_name = "SIZE")]
     capacity: Option<u64>,
 
-    /// What the capacity has beyond size and overhead, in per cent of the size, 1 to 1000
+    /// Capacity in addition to size and overhead, in percent of the size, 1 to 1000
     #[arg(long, default_value_t = OVER_PROVISIONING_PERCENT_DEFAULT, value_name = "PERCENT")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "capacity")]
     over_provisioning: u32,
@@ -45,15 +45,15 @@ pub(crate) struct Args {
     #[arg(long, default_value = "lz4", value_name = "CODEC")]
     codec: Codec,
 
-    /// Bytes of a segment, 4M to 1G
+    /// Segment size, 4M to 1G
     #[arg(long, value_parser = size, default_value = "32M", value_name = "SIZE")]
     segment: u64,
 
-    /// Shares of the capacity in use at which to warn, up to four, in per cent; or none
+    /// Warn when this much of the capacity is in use, up to four percentages; or none
     #[arg(long, value_parser = thresholds, default_value = "80,90,95", value_name = "PERCENT,...")]
     warn: [u8; WARN_THRESHOLDS_MAX],
 
-    /// Overwrite what is there
+    /// Overwrite existing data
     #[arg(long)]
     force: bool,
 
@@ -72,7 +72,7 @@ struct Created {
     codec: String,
 }
 
-/// What is asked for, with an identity and the time: the one place that draws them.
+/// Returns the specification of the drive, with a new identity and the current time.
 #[allow(clippy::disallowed_methods, reason = "a new drive's identity and date come from outside")]
 fn spec(args: &Args, segment_bytes: u32) -> Spec {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -90,25 +90,25 @@ fn spec(args: &Args, segment_bytes: u32) -> Spec {
 fn write(path: &Path, spec: &Spec) -> Result<()> {
     let runtime = Runtime::new(Backend::Auto)?;
     let medium = super::open::medium(&runtime, path, false)?;
-    runtime.block_on(create(&medium, spec)).map_err(|error| at_path(path, error))
+    runtime.block_on(create(&medium, spec)).with_context(|| path.display().to_string())
 }
 
 /// Runs the subcommand.
 ///
 /// # Errors
-/// An impossible request, or the medium refuses; nothing is changed then.
+/// The specification is impossible, or the medium cannot be used; nothing has changed then.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let segment_bytes = u32::try_from(args.segment).map_err(|_| {
-        let what = format!("a segment must be from 4M to 1G; {SEGMENT_BYTES_DEFAULT} is usual");
-        Error::new(ErrorKind::InvalidInput, what)
+    let segment_bytes = u32::try_from(args.segment).ok().with_context(|| {
+        let usual = format_size_exact(SEGMENT_BYTES_DEFAULT.into());
+        format!("invalid segment size: expected 4M to 1G (the default is {usual})")
     })?;
     let spec = spec(args, segment_bytes);
-    let geometry = spec.geometry().map_err(|error| at_path(&args.path, error))?;
+    let geometry = spec.geometry().with_context(|| args.path.display().to_string())?;
     let existed = args.path.exists();
     FileMedium::create(&args.path, geometry.medium_bytes(), args.force)?;
     write(&args.path, &spec).inspect_err(|_| {
         if !existed {
-            // What this run made and could not finish would be in the way of the next.
+            // An unfinished file would be in the way of the next attempt.
             let _ = std::fs::remove_file(&args.path);
         }
     })?;
@@ -124,7 +124,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         print_json(&created)?;
     } else {
         print(&format!(
-            "created {}: a disk of {}, {} for its log, codec {}\n",
+            "created {}: size {}, capacity {}, codec {}\n",
             args.path.display(),
             format_size(created.size_bytes),
             format_size(created.capacity_bytes),

@@ -1,24 +1,25 @@
-//! `pumice drives`: the drives that can be modelled, and where their numbers come from.
+//! `pumice drives`: the drive profiles that can be simulated, and the sources of their numbers.
 
+use anyhow::Result;
 use serde::Serialize;
+use textwrap::{Options, WordSplitter};
 
-use super::{Outcome, print, print_json, wrapped};
-use pumice_drive::base::Result;
+use super::{Outcome, print, print_json};
 use pumice_report::{Align, Cell, Column, Document, Number, Table};
 use pumice_sim::profile::{Fact, Figures, PROFILES, Profile};
 
-/// Columns of a basis: with key and value beside it a line has at most 100.
+/// Width of the column that holds a basis: with key and value, a line has at most 100 columns.
 const BASIS_COLUMNS: usize = 62;
 
-/// List drives that can be modelled, or explain one
+/// List the drive profiles that can be simulated, or explain one
 ///
-/// Without NAME, the drives that come with the program. With it, all that is known of one: every
-/// number with its unit and where it comes from (source: somebody published it; fitted: it makes
-/// the model give published results; guess: nobody published it, and why it is likely), and what
-/// follows from them by arithmetic.
+/// Without NAME, lists the built-in profiles. With NAME, prints every number of the profile with
+/// its unit and its basis, and the figures that follow from them by arithmetic. A basis is a source
+/// (a published number), a fit (the value with which the simulation reproduces published results),
+/// or a guess (nothing is published; the reason for the value is given).
 ///
-/// NAME is one of the list, or a file: a profile of your own in TOML, in the form of those in
-/// src/model/profiles.
+/// NAME is a name from the list, or a TOML file with a profile in the format of those in
+/// crates/pumice-sim/src/profiles.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -26,7 +27,7 @@ Examples:
   pumice drives micro-center-64
   pumice drives ./my-drive.toml --json")]
 pub(crate) struct Args {
-    /// Name of a drive, or a file with a profile
+    /// Name of a built-in profile, or a profile file
     name: Option<String>,
 
     /// Print the result as JSON
@@ -34,7 +35,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A line of the list.
+/// A row of the list.
 #[derive(Serialize)]
 struct Listed<'a> {
     id: &'a str,
@@ -46,7 +47,7 @@ struct Listed<'a> {
     over_provisioning_percent: Option<f64>,
 }
 
-/// A drive, and what follows by arithmetic.
+/// A profile and the figures computed from it.
 #[derive(Serialize)]
 struct Explained<'a> {
     #[serde(flatten)]
@@ -57,7 +58,7 @@ struct Explained<'a> {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// There is no such drive or file, or the file is no profile.
+/// The profile does not exist or is not valid.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     match &args.name {
         None => list(args.json)?,
@@ -68,9 +69,10 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 
 fn list(json: bool) -> Result<()> {
     let profiles: Vec<Profile> =
-        PROFILES.iter().map(|(id, _)| Profile::find(id)).collect::<pumice_sim::Result<_>>()?;
+        PROFILES.iter().map(|(id, _)| Profile::find(id)).collect::<Result<_, _>>()?;
     if json {
-        return print_json(&profiles.iter().map(listed).collect::<Vec<_>>());
+        print_json(&profiles.iter().map(listed).collect::<Vec<_>>())?;
+        return Ok(());
     }
     let mut table = Table::with_columns(vec![
         Column::left("drive"),
@@ -89,7 +91,8 @@ fn list(json: bool) -> Result<()> {
             of.over_provisioning_percent.map(|value| Number::new(value, 1).with_unit("%")).into(),
         ]);
     }
-    print(&table.to_text())
+    print(&table.to_text())?;
+    Ok(())
 }
 
 fn listed(profile: &Profile) -> Listed<'_> {
@@ -106,9 +109,11 @@ fn listed(profile: &Profile) -> Listed<'_> {
 
 fn explain(profile: &Profile, json: bool) -> Result<()> {
     if json {
-        return print_json(&Explained { profile, computed: profile.figures() });
+        print_json(&Explained { profile, computed: profile.figures() })?;
+    } else {
+        print(&document(profile).to_text())?;
     }
-    print(&document(profile).to_text())
+    Ok(())
 }
 
 fn document(profile: &Profile) -> Document {
@@ -117,7 +122,7 @@ fn document(profile: &Profile) -> Document {
     for facts in facts.chunk_by(|one, other| one.section == other.section) {
         match facts[0].section {
             "" => {
-                let kind = format!("{}, of {}", profile.kind(), profile.year);
+                let kind = format!("{}, from {}", profile.kind(), profile.year);
                 document.section("drive").pairs([("kind", kind)]).block(table(facts))
             }
             section => document.section(section).block(table(facts)),
@@ -125,17 +130,19 @@ fn document(profile: &Profile) -> Document {
     }
     document
         .section("computed")
-        .paragraph("By arithmetic from the above, without queues and garbage collection:")
+        .paragraph("Derived from the numbers above, without queues and garbage collection:")
         .pairs(profile.figures().shown());
     document
 }
 
-/// Key, value and basis of each.
+/// Returns a table of facts with key, value and basis.
 fn table(facts: &[Fact<'_>]) -> Table {
     let mut table = Table::new(&[("", Align::Left), ("", Align::Left), ("", Align::Left)]);
+    let options =
+        Options::new(BASIS_COLUMNS).word_splitter(WordSplitter::NoHyphenation).break_words(false);
     for fact in facts {
         let basis = format!("{}: {}", fact.basis.word(), fact.basis.text());
-        let basis = wrapped(&basis, BASIS_COLUMNS).join("\n");
+        let basis = textwrap::fill(&basis, &options);
         table.push([fact.key.to_owned(), fact.shown(), basis].map(Cell::from).into());
     }
     table

@@ -1,10 +1,11 @@
-//! `pumice extract`: the disk of a drive as a raw image.
+//! `pumice extract`: writes the disk of a drive to a raw image.
 
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -12,21 +13,22 @@ use super::output::open_output;
 use super::signals::Interrupt;
 use super::{Outcome, print, print_json};
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
-use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::{Extract, Extracted, OpenOptions, Problem};
 use pumice_drive::runtime::{Backend, Runtime};
 
-/// Problems listed one by one; more are only counted.
+/// Maximum number of problems that are listed; the rest are only counted.
 const PROBLEMS_LISTED_MAX: usize = 10_000;
 
-/// Bytes written at once where the content is all the same.
+/// Context of every error while the image is written.
+const CANNOT_WRITE: &str = "cannot write the image";
+
+/// Size of a write where the content is one repeated byte.
 const FILL_BYTES: usize = 1 << 20;
 
-/// Write the disk of a drive that is not in use to a raw image
+/// Copy the contents of a drive that is not in use to a raw disk image
 ///
-/// Changes nothing on the drive; one whose process crashed needs nothing special. Holes stay holes.
-/// Blocks that cannot be read are left out: they are zeroes in the image, and listed, and the exit
-/// code is 1.
+/// Changes nothing on the drive, and also works after a crash. Unwritten ranges stay holes in the
+/// image. Blocks that cannot be read become zeroes in the image; they are listed, with exit code 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -37,7 +39,7 @@ pub(crate) struct Args {
     /// File or block device of the drive
     path: PathBuf,
 
-    /// The image, made as a sparse file; - is stdout
+    /// Image file, created sparse; - for stdout
     target: PathBuf,
 
     /// Overwrite the image if it exists
@@ -53,7 +55,7 @@ pub(crate) struct Args {
 #[derive(Debug, Default, Serialize)]
 struct Summary {
     size_bytes: u64,
-    /// Bytes of content, of fills with another byte than zero too.
+    /// Bytes of data, including fills with a byte other than zero.
     data_bytes: u64,
     lost_blocks: u64,
     lost: Vec<Problem>,
@@ -67,21 +69,21 @@ struct Summary {
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let to_stdout = args.target == Path::new("-");
     if to_stdout && args.json {
-        let what = "--json has no place on a stdout that the image goes to";
-        return Err(Error::new(ErrorKind::InvalidInput, what));
+        bail!("--json and the image would both go to stdout: write the image to a file");
     }
     let interrupt = Interrupt::catch()?;
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let drive = super::open::drive(&runtime, &args.path, options)?;
-    let mut image = match to_stdout {
-        true => Image::Stream { stdout: std::io::stdout().lock(), at: 0, is_closed: false },
-        false => Image::file(&args.target, &args.path, args.force)?,
+    let mut image = if to_stdout {
+        Image::Stream { stdout: std::io::stdout().lock(), at: 0, is_closed: false }
+    } else {
+        Image::file(&args.target, &args.path, args.force)?
     };
     let bar = progress(drive.size_bytes());
     let mut summary = Summary { size_bytes: drive.size_bytes(), ..Summary::default() };
     let mut extract = Extract::new(&*drive);
-    let ended = runtime.block_on(async {
+    let ended: Result<bool> = runtime.block_on(async {
         loop {
             if interrupt.came() {
                 return Ok(false);
@@ -94,13 +96,15 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             summary.take(part, &mut image)?;
         }
     });
-    let ended = ended.and_then(|ended| match ended {
-        true => image.end(drive.size_bytes()).map(|()| true),
-        false => Ok(false),
+    let ended = ended.and_then(|ended| {
+        if ended {
+            image.end(drive.size_bytes())?;
+        }
+        Ok(ended)
     });
     bar.finish_and_clear();
     runtime.drop_tasks();
-    if !ended.map_err(|error| super::at_path(&args.target, error))? {
+    if !ended.with_context(|| args.target.display().to_string())? {
         let target = args.target.display();
         super::say_error(&format!("interrupted: the image {target} is incomplete"));
         return Ok(Outcome::Code(2));
@@ -118,9 +122,10 @@ fn report(summary: &Summary, args: &Args, to_stdout: bool) -> Result<Outcome> {
     } else {
         let mut text = summary.lost_list();
         text += &format!(
-            "extracted a disk of {} to {}: {} of content, {} blocks lost\n",
-            format_size(summary.size_bytes),
+            "extracted {} to {}: size {}, {} of data, {} blocks lost\n",
+            args.path.display(),
             args.target.display(),
+            format_size(summary.size_bytes),
             format_size(summary.data_bytes),
             summary.lost_blocks
         );
@@ -130,7 +135,7 @@ fn report(summary: &Summary, args: &Args, to_stdout: bool) -> Result<Outcome> {
 }
 
 impl Summary {
-    /// Writes a part of the disk to the image, or notes that it is lost.
+    /// Writes a part of the disk to the image, or records that it is lost.
     fn take(&mut self, part: Extracted<'_>, image: &mut Image) -> Result<()> {
         match part {
             Extracted::Data { offset, bytes } => {
@@ -165,49 +170,45 @@ impl Summary {
     }
 }
 
-/// A bar on stderr for work that goes through a disk of `size_bytes`.
+/// Returns a progress bar on stderr for `size_bytes` of work.
 pub(crate) fn progress(size_bytes: u64) -> ProgressBar {
     let template = "{bar:30} {bytes} of {total_bytes} ({bytes_per_sec}, {eta} left)";
     let style = ProgressStyle::with_template(template).expect("a constant template");
     ProgressBar::new(size_bytes).with_style(style)
 }
 
-/// Where the image goes.
+/// The image that is being written.
 enum Image {
     File(File),
-    /// Only ever forward, with zeroes for what is left out.
+    /// Written in order, with zeroes for ranges that have no data.
     Stream {
         stdout: std::io::StdoutLock<'static>,
         at: u64,
-        /// Nobody reads it any more.
+        /// The reader has closed the pipe.
         is_closed: bool,
     },
 }
 
 impl Image {
-    /// Makes the file, or empties the one that is there if that is allowed.
+    /// Creates the file, or truncates an existing one if `force` allows it.
     fn file(path: &Path, source: &Path, force: bool) -> Result<Self> {
-        let wrong = |what: &str| {
-            Err(Error::new(ErrorKind::InvalidInput, format!("{} {what}", path.display())))
-        };
-        let place = |path| {
+        let inode = |path| {
             std::fs::metadata(path).map(|found: std::fs::Metadata| (found.dev(), found.ino())).ok()
         };
-        if place(path).is_some() && place(path) == place(source) {
-            return wrong("is the drive itself");
+        if inode(path).is_some() && inode(path) == inode(source) {
+            bail!("{} is the drive itself", path.display());
         }
         let file = open_output(path, force)?;
         if file.try_lock().is_err() {
-            return wrong("is in use by another process");
+            bail!("{} is in use by another process", path.display());
         }
-        let emptied = file.set_len(0);
-        emptied.map_err(|error| Error::os(format!("cannot write {}", path.display()), error))?;
+        file.set_len(0).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self::File(file))
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         if let Self::File(file) = self {
-            return file.write_all_at(bytes, offset).map_err(cannot_write);
+            return file.write_all_at(bytes, offset).context(CANNOT_WRITE);
         }
         self.skip_to(offset)?;
         self.append(bytes)
@@ -219,7 +220,7 @@ impl Image {
         *at += bytes.len() as u64;
         match stdout.write_all(bytes) {
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => *is_closed = true,
-            written => written.map_err(cannot_write)?,
+            written => written.context(CANNOT_WRITE)?,
         }
         Ok(())
     }
@@ -235,12 +236,12 @@ impl Image {
         Ok(())
     }
 
-    /// Whether nobody reads the stream any more; that is not an error.
+    /// Whether the reader has closed the stream, which is not an error.
     fn is_closed(&self) -> bool {
         matches!(self, Self::Stream { is_closed: true, .. })
     }
 
-    /// Ends an image of `size_bytes`; a file is durable then.
+    /// Completes an image of `size_bytes`. A file is durable when this returns.
     fn end(&mut self, size_bytes: u64) -> Result<()> {
         self.skip_to(size_bytes)?;
         let ended = match self {
@@ -248,10 +249,6 @@ impl Image {
             Self::Stream { is_closed: true, .. } => Ok(()),
             Self::Stream { stdout, .. } => stdout.flush(),
         };
-        ended.map_err(cannot_write)
+        ended.context(CANNOT_WRITE)
     }
-}
-
-fn cannot_write(error: std::io::Error) -> Error {
-    Error::os("cannot write the image", error)
 }

@@ -1,13 +1,15 @@
-//! `pumice forecast`: what a drive would do, simulated.
+//! `pumice forecast`: simulates a drive under a workload.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use anyhow::{Result, bail};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use super::documents::Documents;
+use super::documents::{Documents, JSON_AND_STDOUT};
 use super::signals::Interrupt;
-use super::{Outcome, print, size, whole_number};
+use super::values::{gigabytes, percent, up_to, whole_number, word};
+use super::{Outcome, print, size};
 use pumice_bench::forecast::{
     Asked, Case, Data, ForecastOptions, GridCell, GridSpec, SCALED_BYTES, Scenario, Source, State,
     Watch, forecast, grid, size_bytes, spec_of,
@@ -15,34 +17,34 @@ use pumice_bench::forecast::{
 use pumice_bench::payload::Saving;
 use pumice_bench::workload::Changes;
 use pumice_bench::workload::{DEPTH_MAX, Operation, Pattern, THREADS_MAX};
-use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_report::{Document, Table};
 use pumice_sim::profile::Profile;
 use pumice_sim::trace::{Format, Options as TraceOptions};
 
-/// Forecast what a drive would do, compressing and not, without a drive
+/// Simulate a drive under a workload, with and without compression
 ///
-/// Simulates the drive of a profile in virtual time, with garbage collection and wear, but without
-/// content: of each block only how much of it is stored. Says throughput, latencies, write
-/// amplification by cause, and how long the drive lasts; for the drive as it is, and for the same
-/// drive without compression. Where a formula exists, it stands beside.
+/// Simulates a drive profile in virtual time, with garbage collection and wear. Only the compressed
+/// size of each block is simulated, not its content. Reports throughput, latencies, write
+/// amplification by cause, and the lifetime of the drive, for the drive as it is and for the same
+/// drive without compression. Where an analytical formula exists, its result is shown as well.
 ///
-/// A workload that goes by the drive's size, as presets and operations do, is simulated on a drive
-/// scaled down to 4 GiB, which takes seconds and gives nearly the same; --full-size simulates all
-/// of it. Traces always have the drive's true size.
+/// Workloads that scale with the drive, such as presets and operations, run on a drive scaled down
+/// to 4 GiB, which takes seconds and gives nearly the same results; --full-size simulates the whole
+/// drive. Traces always run at the drive's true size.
 ///
-/// Block-mapped flash and hard disks do not compress; of a disk there are only speed and latency.
+/// Block-mapped flash and hard disks do not compress. For hard disks, only speed and latency are
+/// reported.
 ///
-/// WORKLOAD is a preset (pumice bench --list), an operation such as random-write, a job file of
-/// fio, or a trace: CSV of MSR Cambridge, text of MQSim or DiskSim, text of blkparse, or fio's
-/// iolog of version 2 or 3. Presets and operations go over the whole drive unless --span says less.
+/// WORKLOAD is a preset (pumice bench --list), an operation such as random-write, a fio job file,
+/// or a trace: MSR Cambridge CSV, MQSim or DiskSim text, blkparse text, or fio iolog version 2 or
+/// 3. Presets and operations use the whole drive unless --span is given.
 ///
-/// Data is given as what it saves, --saved 50%, the same of every block, or by itself with --data:
-/// a file, a folder, or a profile that pumice payload --profile-of wrote. Then it is measured in
-/// blocks of 4 KiB with the drive's codec.
+/// The data is described by --saved, the same for every block, or given by --data as a file, a
+/// folder, or a profile written by pumice payload --profile-of, and measured in blocks of 4 KiB
+/// with the drive's codec.
 ///
-/// With several of --over-provisioning or several kinds of data, one table says write amplification
-/// and throughput of each pair, for the drive as it is; reports have charts of them.
+/// With several values of --over-provisioning or several kinds of data, one table shows write
+/// amplification and throughput for each combination, for the drive as it is. Reports have charts.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -53,16 +55,16 @@ Examples:
   pumice forecast --profile micro-center-64 --workload job.fio --saved 56% --gb-per-day 20
   pumice forecast --profile corsair-force-100 --workload web_0.csv --fold --data data.json --json")]
 pub(crate) struct Args {
-    /// Name of a drive (pumice drives), or a file with a profile
+    /// Name of a drive profile (see pumice drives), or a profile file
     #[arg(long, value_name = "NAME")]
     profile: String,
 
-    /// Preset, operation, job file of fio, or trace
+    /// Preset, operation, fio job file or trace
     #[arg(long, value_name = "WORKLOAD")]
     workload: String,
 
-    /// Share of space that compression saves of every block, like 50% (never stored, never a
-    /// ratio); may be repeated, or several with commas
+    /// Compressibility of every block, as the share of space saved, such as 50%; may be repeated or
+    /// separated by commas
     #[arg(
         long,
         value_name = "SHARE",
@@ -73,76 +75,76 @@ pub(crate) struct Args {
     )]
     saved: Vec<Saving>,
 
-    /// Data to measure: a file, a folder, or a saved profile of data; may be repeated
+    /// Data to measure: a file, a folder or a saved profile; may be repeated
     #[arg(long, value_name = "PATH")]
     data: Vec<PathBuf>,
 
-    /// The same flash sold as a drive of another size: what it has beyond that, in per cent of it;
-    /// may be repeated, or several with commas [default: the profile's]
-    #[arg(long, value_name = "PERCENT", value_parser = percent, value_delimiter = ',',
+    /// Over-provisioning in percent of the drive's size, for the same amount of flash; may be
+    /// repeated or separated by commas [default: that of the profile]
+    #[arg(long, value_name = "PERCENT", value_parser = percent(0.1..=1000.0), value_delimiter = ',',
         allow_negative_numbers = true)]
     over_provisioning: Vec<f64>,
 
-    /// What the host writes a day in GB, to say how many years the drive lasts
+    /// Amount of data that the host writes per day in GB, to estimate the lifetime of the drive
     #[arg(long, value_name = "GB", value_parser = gigabytes, allow_negative_numbers = true)]
     gb_per_day: Option<f64>,
 
-    /// State of the drive: new, filled in order, or steady under the workload
+    /// Initial state of the drive: new, filled (sequentially) or steady (under the workload)
     #[arg(long, value_name = "STATE", default_value = "steady", value_parser = state)]
     state: State,
 
-    /// Simulate a smaller drive, over-provisioned alike: faster, and nearly the same [default: 4G,
-    /// but for traces and jobs with a size of their own]
+    /// Simulate a drive scaled down to this size, with the same over-provisioning [default: 4G, but
+    /// unscaled for traces and for jobs that specify a size]
     #[arg(long, value_parser = size, value_name = "SIZE", allow_hyphen_values = true)]
     scaled: Option<u64>,
 
-    /// Simulate all of the drive, which can take many minutes
+    /// Simulate the whole drive, which can take many minutes
     #[arg(long, conflicts_with = "scaled")]
     full_size: bool,
 
-    /// Bytes of the drive that are used; a scaled one uses the same part [default: all]
+    /// Part of the drive that is used; scaled like the drive [default: all]
     #[arg(long, value_parser = size, value_name = "SIZE", allow_hyphen_values = true)]
     span: Option<u64>,
 
-    /// Record size in place of the workload's own; may be repeated
+    /// Record size instead of the workload's; may be repeated
     #[arg(long = "record", value_parser = size, value_name = "SIZE", allow_hyphen_values = true)]
     records: Vec<u64>,
 
-    /// These operations of a preset only; may be repeated
+    /// Run only this operation of a preset; may be repeated
     #[arg(long = "operation", value_name = "NAME", value_parser = super::bench::operation)]
     operations: Vec<Operation>,
 
-    /// Requests in flight of each thread [default: the preset's, or 32]
-    #[arg(long, value_name = "NUMBER", value_parser = super::bench::up_to(DEPTH_MAX),
+    /// Number of requests in flight per thread [default: that of the preset, or 32]
+    #[arg(long, value_name = "NUMBER", value_parser = up_to(DEPTH_MAX),
         allow_negative_numbers = true)]
     depth: Option<u32>,
 
-    /// Threads [default: the preset's, or 1]
-    #[arg(long, value_name = "NUMBER", value_parser = super::bench::up_to(THREADS_MAX),
+    /// Number of threads [default: that of the preset, or 1]
+    #[arg(long, value_name = "NUMBER", value_parser = up_to(THREADS_MAX),
         allow_negative_numbers = true)]
     threads: Option<u32>,
 
-    /// Where random requests go: uniform, once, 80/20, zipf or zipf:EXPONENT
-    #[arg(long, value_name = "PATTERN", value_parser = super::bench::word::<Pattern>)]
+    /// Distribution of random requests: uniform, once, 80/20, zipf or zipf:EXPONENT
+    #[arg(long, value_name = "PATTERN", value_parser = word::<Pattern>)]
     pattern: Option<Pattern>,
 
-    /// Format of a trace, if it is not found out: msr, mqsim, blkparse or iolog
+    /// Format of the trace: msr, mqsim, blkparse or iolog [default: detected]
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
 
-    /// Lines of a trace that cannot be read are counted instead of an error
+    /// Skip and count malformed lines of a trace
     #[arg(long)]
     skip_bad: bool,
 
-    /// Requests of a trace beyond the drive go to a place in it instead of an error
+    /// Map requests beyond the end of the drive into the drive
     #[arg(long)]
     fold: bool,
 
-    /// Which disk of a trace [default: the first that occurs]
+    /// Disk number within a trace [default: the first that occurs]
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     disk: Option<u32>,
 
-    /// Other seeds give other addresses
+    /// Random seed of the addresses
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = whole_number,
         allow_negative_numbers = true)]
     seed: u64,
@@ -155,41 +157,28 @@ pub(crate) struct Args {
     json: bool,
 }
 
-pub(super) fn gigabytes(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|number| (0.001..=1e9).contains(number));
-    number.ok_or_else(|| format!("'{text}' is no number of GB a day: give one like 20"))
-}
-
-fn percent(text: &str) -> Result<f64, String> {
-    let number = text.trim().trim_end_matches('%').trim_end().parse().ok();
-    let number = number.filter(|number| (0.1..=1000.0).contains(number));
-    let what = "is no over-provisioning: give per cents of the drive's size like 7, 0.1 to 1000";
-    number.ok_or_else(|| format!("'{text}' {what}"))
-}
-
 fn state(text: &str) -> Result<State, String> {
     match text {
         "new" => Ok(State::New),
         "filled" => Ok(State::Filled),
         "steady" => Ok(State::Steady),
-        _ => Err(format!("'{text}' is no state: give new, filled or steady")),
+        _ => Err("expected new, filled or steady".to_owned()),
     }
 }
 
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The options, the profile and the workload do not fit together; files that cannot be read.
+/// The options, the profile and the workload do not fit together, or a file cannot be read.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let profile = Profile::find(&args.profile)?;
     let asked = args.asked();
     let (source, remarks) = Source::find(&args.workload, &asked)?;
-    args.refuse_what_has_no_place(&source)?;
+    args.refuse_unused_options(&source)?;
     let inputs = [Path::new(&args.workload), Path::new(&args.profile)];
     let opened = args.documents.open(&inputs)?;
     if args.json && opened.uses_stdout() {
-        let what = "--json and a report both want stdout: give the report a file";
-        return Err(Error::new(ErrorKind::InvalidInput, what));
+        bail!(JSON_AND_STDOUT);
     }
     let plan = Plan::new(args, &profile, &source, &asked)?;
     let interrupt = Interrupt::catch()?;
@@ -218,7 +207,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         }
     };
     let Some(answer) = answer else {
-        super::say_error("interrupted: there is no forecast");
+        super::say_error("interrupted: no forecast was made");
         return Ok(Outcome::Code(2));
     };
     let uses_stdout = opened.uses_stdout();
@@ -233,7 +222,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// What is printed and written.
+/// The result in every format.
 struct Answer {
     json: String,
     document: Document,
@@ -253,15 +242,17 @@ impl Answer {
     }
 }
 
-/// What is simulated: for each over-provisioning what is done on a drive of it.
+/// The simulations to run: the cases for each over-provisioning.
 struct Plan {
     options: ForecastOptions,
     rows: Vec<(Option<f64>, Vec<Case>)>,
 }
 
 impl Plan {
+    /// Plans the simulations.
+    ///
     /// # Errors
-    /// There is no such drive, or the workload does not fit it.
+    /// The drive is impossible, or the workload does not fit it.
     fn new(args: &Args, profile: &Profile, source: &Source, asked: &Asked) -> Result<Self> {
         let is_scaled = source.is_relative() && !args.full_size && profile.kind() == "log";
         let scaled = is_scaled.then_some(SCALED_BYTES);
@@ -278,7 +269,7 @@ impl Plan {
         };
         let row = |over_provisioning_percent| {
             let options = ForecastOptions { over_provisioning_percent, ..options.clone() };
-            // Before the data is measured, which may take long, what it is for must be possible.
+            // Impossible requests are refused before the data is measured, which may take long.
             let data = Data::none();
             let simulated_bytes = spec_of(profile, &data, &options)?.size_bytes();
             let asked = asked.scaled(size_bytes(profile, &data, &options)?, simulated_bytes)?;
@@ -294,7 +285,7 @@ impl Plan {
         (ForecastOptions { over_provisioning_percent, ..self.options.clone() }, cases)
     }
 
-    /// Every pair of a row and data.
+    /// Returns every combination of a row and data.
     fn cells(&self, data: &[Data]) -> Vec<GridCell> {
         let pairs = self.rows.iter().flat_map(|row| data.iter().map(move |data| (row, data)));
         let cell =
@@ -324,20 +315,20 @@ impl Args {
         }
     }
 
-    /// The data, measured.
+    /// Measures the data.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The data cannot be read.
     fn data(&self, profile: &Profile) -> Result<Vec<Data>> {
         if self.data.is_empty() {
             return Ok(self.saved.iter().copied().map(Data::saved).collect());
         }
-        let data = |path: &PathBuf| Ok(Data::of_path(path, profile.controller.codec())?);
-        self.data.iter().map(data).collect()
+        let codec = profile.controller.codec();
+        Ok(self.data.iter().map(|path| Data::of_path(path, codec)).collect::<Result<_, _>>()?)
     }
 
-    /// ForecastOptions that a workload of this kind would not heed.
-    fn refuse_what_has_no_place(&self, source: &Source) -> Result<()> {
+    /// Refuses options that have no effect on this kind of workload.
+    fn refuse_unused_options(&self, source: &Source) -> Result<()> {
         let changes = [
             ("--span", self.span.is_some()),
             ("--record", !self.records.is_empty()),
@@ -360,15 +351,12 @@ impl Args {
         };
         match wrong.into_iter().flatten().find(|(_, is_given)| *is_given) {
             None => Ok(()),
-            Some((option, _)) => {
-                let what = format!("{option} has no effect on {kind}: leave it out");
-                Err(Error::new(ErrorKind::InvalidInput, what))
-            }
+            Some((option, _)) => bail!("{option} has no effect on {kind}: remove it"),
         }
     }
 }
 
-/// Progress on stderr, a line for each simulation that goes at the same time.
+/// Progress on stderr, with a line for each simulation that runs at the same time.
 pub(super) struct Shown {
     bars: MultiProgress,
     of: Mutex<Vec<ProgressBar>>,
@@ -379,7 +367,7 @@ impl Shown {
         Self { bars: MultiProgress::new(), of: Mutex::default() }
     }
 
-    /// Lets `change` loose on the line of a simulation, which is made if there is none yet.
+    /// Applies `change` to the line of a simulation, which is created if necessary.
     fn with(&self, simulation: usize, change: impl FnOnce(&ProgressBar)) {
         let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
         while of.len() <= simulation {
@@ -390,7 +378,7 @@ impl Shown {
         change(&of[simulation]);
     }
 
-    /// Takes it from the screen.
+    /// Clears the lines.
     pub(super) fn finish(&self) {
         let of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
         of.iter().for_each(ProgressBar::finish_and_clear);

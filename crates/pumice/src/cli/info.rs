@@ -1,17 +1,18 @@
-//! `pumice info`: what a drive is and how it does, closed or served.
+//! `pumice info`: identity, geometry and counters of a drive, closed or served.
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Result;
+
 use super::{Outcome, print, print_json};
 use crate::control;
-use pumice_drive::base::Result;
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::Info;
 use pumice_drive::controller::OpenOptions;
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_report::{Align, Table};
 
-/// Show a drive's identity, geometry and counters, closed or while it is served
+/// Show the identity, geometry and counters of a drive, closed or served
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// File or block device
@@ -25,25 +26,25 @@ pub(crate) struct Args {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// There is no drive, or it is in use by something that does not answer.
+/// There is no drive, or it is in use by a process that does not answer.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let info = read(&args.path)?;
     if args.json {
-        print_json(&info)?
+        print_json(&info)?;
     } else {
-        print(&text(&args.path, &info))?
+        print(&text(&args.path, &info))?;
     }
     Ok(Outcome::Good)
 }
 
-/// Asks the server if the drive is served, else opens it read-only.
+/// Asks the server if the drive is served; otherwise opens the drive read-only.
 fn read(path: &Path) -> Result<Info> {
     if let Some(info) = control::info(path)? {
         return Ok(info);
     }
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    super::open::drive(&runtime, path, options).map(|drive| drive.info())
+    Ok(super::open::drive(&runtime, path, options)?.info())
 }
 
 fn text(path: &Path, info: &Info) -> String {
@@ -98,21 +99,21 @@ fn text(path: &Path, info: &Info) -> String {
     table.to_text()
 }
 
-/// The share of the capacity in use, and the highest threshold that it has reached.
+/// Returns the share of the capacity in use and the highest threshold that it has reached.
 fn used(info: &Info) -> String {
     let warning = match info.warnings.last() {
         Some(threshold) => format!(", above {threshold} %: trim, or see `pumice resize --help`"),
         None => String::new(),
     };
-    format!("{:.1} % of what data may take{warning}", info.used_percent)
+    format!("{:.1} % of the space for data{warning}", info.used_percent)
 }
 
-/// How far a scrub is, or what the last one came to.
+/// Returns the progress of a running scrub, or the result of the last one.
 fn scrub(info: &Info) -> Option<String> {
     let scrub = &info.scrub;
     let state = match (scrub.scrub_running, scrub.scrub_segments) {
         (false, 0) => return None,
-        (false, _) => "ended",
+        (false, _) => "finished",
         (true, _) => "running",
     };
     Some(format!(

@@ -1,21 +1,23 @@
-//! `pumice completions` and `pumice man`: what shells and `man` want to know of the command line,
-//! made from the definition that `--help` shows.
+//! `pumice completions` and `pumice man`: shell completions and manual pages, generated from the
+//! same definition as `--help`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use clap::CommandFactory;
+use anyhow::{Context, Result};
 use clap_complete::Shell;
+use clap_mangen::Man as Page;
 
-use super::{Cli, Outcome, print};
-use pumice_drive::base::{Error, Result};
+use super::commands::{groups, program};
+use super::{Outcome, print};
 
-/// Print the completions of a shell
-///
-/// For bash: pumice completions bash > /usr/share/bash-completion/completions/pumice
+/// Print a completion script for a shell
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pumice completions bash > /usr/share/bash-completion/completions/pumice")]
 pub(crate) struct Completions {
-    /// Shell to print them for
+    /// Shell that will read the script
     shell: Shell,
 }
 
@@ -26,17 +28,17 @@ Examples:
   pumice man /usr/local/share/man/man1
   man /usr/local/share/man/man1/pumice-serve.1")]
 pub(crate) struct Man {
-    /// Folder to write them to; it is made if need be
+    /// Directory for the pages; it is created if necessary
     directory: PathBuf,
 }
 
 /// Runs `pumice completions`.
 ///
 /// # Errors
-/// Those of printing.
+/// The script cannot be printed.
 pub(crate) fn completions(args: &Completions) -> Result<Outcome> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "pumice", &mut script);
+    clap_complete::generate(args.shell, &mut program(), "pumice", &mut script);
     print(&String::from_utf8_lossy(&script))?;
     Ok(Outcome::Good)
 }
@@ -44,14 +46,39 @@ pub(crate) fn completions(args: &Completions) -> Result<Outcome> {
 /// Runs `pumice man`.
 ///
 /// # Errors
-/// The folder cannot be made, or a page not written.
+/// The directory cannot be created, or a page cannot be written.
 pub(crate) fn man(args: &Man) -> Result<Outcome> {
-    let cannot = |path: &Path, error| {
-        let path = path.display();
-        Error::os(format!("cannot write {path}: choose another folder"), error)
-    };
-    fs::create_dir_all(&args.directory).map_err(|error| cannot(&args.directory, error))?;
-    clap_mangen::generate_to(Cli::command(), &args.directory)
-        .map_err(|error| cannot(&args.directory, error))?;
+    write_pages(&args.directory).with_context(|| {
+        format!("cannot write to {} (choose another directory)", args.directory.display())
+    })?;
     Ok(Outcome::Good)
+}
+
+fn write_pages(directory: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(directory)?;
+    clap_mangen::generate_to(program(), directory)?;
+    fs::write(directory.join("pumice.1"), overview()?)
+}
+
+/// Returns the page of the program, with the subcommands in groups, which clap_mangen cannot do.
+fn overview() -> std::io::Result<Vec<u8>> {
+    let page = Page::new(program().disable_help_subcommand(true));
+    let mut text = Vec::new();
+    page.render_title(&mut text)?;
+    page.render_name_section(&mut text)?;
+    page.render_synopsis_section(&mut text)?;
+    page.render_description_section(&mut text)?;
+    page.render_options_section(&mut text)?;
+    for group in groups() {
+        let mut section = Vec::new();
+        let command = group.command.subcommand_help_heading(group.title);
+        Page::new(command).render_subcommands_section(&mut section)?;
+        let section = String::from_utf8_lossy(&section);
+        // Headings of manual pages are in capitals.
+        let section = section.replacen(group.title, &group.title.to_uppercase(), 1);
+        text.extend_from_slice(section.as_bytes());
+    }
+    page.render_extra_section(&mut text)?;
+    page.render_version_section(&mut text)?;
+    Ok(text)
 }

@@ -1,4 +1,4 @@
-//! Opening a drive for a subcommand.
+//! Opens a drive for a subcommand.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use pumice_drive::runtime::Runtime;
 /// A drive on a file or device.
 pub(crate) type FileDrive = Drive<FileMedium, Runtime>;
 
-/// Flags of those who open a drive to use it.
+/// Flags of subcommands that open a drive for hosts.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct Opening {
@@ -21,21 +21,21 @@ pub(crate) struct Opening {
     #[arg(long)]
     pub(crate) read_only: bool,
 
-    /// Memory for the map of a drive, about; what does not fit is read from it when it is needed
+    /// Approximate memory for the map of each drive; the rest is read from the drive on demand
     #[arg(long, value_parser = size, default_value = "256M", value_name = "SIZE")]
     map_cache: u64,
 
-    /// Log between checkpoints at most: what an opening after a crash reads again
+    /// Maximum amount of log between checkpoints, all of which is read after a crash
     #[arg(long, value_parser = size, default_value = "1G", value_name = "SIZE")]
     checkpoint: u64,
 
-    /// Compress what garbage collection moves with a denser codec: zstd or zstd:LEVEL
+    /// Recompress data that garbage collection moves with a denser codec: zstd or zstd:LEVEL
     #[arg(long, value_name = "CODEC")]
     recompress: Option<Codec>,
 }
 
 impl Opening {
-    /// What the drive is told.
+    /// Returns the options for opening the drive.
     pub(crate) fn options(&self) -> OpenOptions {
         OpenOptions {
             read_only: self.read_only,
@@ -48,12 +48,12 @@ impl Opening {
     }
 }
 
-/// How often and how long apart something that is in use is tried again: a server that was killed
-/// holds its file and its sockets until the kernel has ended the operations it had in flight.
+/// Number of attempts, and the pause between them, when a file or socket is in use: a server that
+/// was killed holds its files and sockets until the kernel has completed its operations in flight.
 const BUSY_ATTEMPTS: u32 = 50;
 const BUSY_PAUSE_NS: u64 = 20_000_000;
 
-/// What `attempt` gives, tried again for a second while it is `Busy`.
+/// Repeats `attempt` for up to a second while it fails with `Busy`, and returns its result.
 pub(crate) fn while_busy<T>(runtime: &Runtime, attempt: impl Fn() -> Result<T>) -> Result<T> {
     for _ in 1..BUSY_ATTEMPTS {
         match attempt() {
@@ -66,10 +66,10 @@ pub(crate) fn while_busy<T>(runtime: &Runtime, attempt: impl Fn() -> Result<T>) 
     attempt()
 }
 
-/// Opens the medium at `path`, for writing or for looking only.
+/// Opens the medium at `path`.
 ///
 /// # Errors
-/// Those of [`FileMedium::open`]; `Busy` after a second of trying.
+/// Those of [`FileMedium::open`]; `Busy` if the medium is still in use after a second.
 pub(crate) fn medium(runtime: &Runtime, path: &Path, read_only: bool) -> Result<FileMedium> {
     let options = FileOptions::default().with_read_only(read_only).with_direct(true);
     while_busy(runtime, || FileMedium::open(runtime.clone(), path, options))

@@ -1,45 +1,99 @@
-//! A file that a result goes to.
+//! Results on stdout and in files, and messages on stderr.
 //!
-//! It is opened before the work starts, so that nothing is made for a file that cannot be written,
-//! and never emptied here: what was there stays until its successor is known to come.
+//! A file for a result is opened before the work starts, so that no work is wasted on a file that
+//! cannot be written. It is not truncated here: its old content stays until the new one is ready.
 
 use std::fs::File;
-use std::io::ErrorKind as IoErrorKind;
+use std::io::{ErrorKind as IoErrorKind, Write};
 use std::path::Path;
 
-use pumice_drive::base::{Error, ErrorKind, Result};
+use anyhow::{Context, bail};
 
-/// Opens a file for writing, one that exists only with `force`, and leaves its content as it is.
+use pumice_drive::base::{Error, Result};
+
+/// Prints one line to stderr.
+pub(crate) fn say_error(line: &str) {
+    // A closed stderr must not change how the program ends.
+    let _ = writeln!(std::io::stderr(), "pumice: {line}");
+}
+
+/// Returns an error and its causes in one line.
+///
+/// Libraries disagree on whether an error's text includes its cause; a cause that its parent
+/// already ends with is left out.
+pub(crate) fn chain(error: &anyhow::Error) -> String {
+    let mut line = error.to_string();
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        if !line.ends_with(&cause) {
+            line += &format!(": {cause}");
+        }
+    }
+    line
+}
+
+/// Prints a result to stdout. A reader that has closed it is not an error.
+pub(crate) fn print(text: &str) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != IoErrorKind::BrokenPipe => {
+            Err(Error::os("cannot write to stdout", error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints a result to stdout as indented JSON.
+pub(crate) fn print_json(value: &(impl serde::Serialize + ?Sized)) -> Result<()> {
+    let text = serde_json::to_string_pretty(value).expect("results serialize");
+    print(&(text + "\n"))
+}
+
+/// Adds a path to an error of the drive.
+pub(crate) fn at_path(path: &Path, error: Error) -> Error {
+    Error::new(error.kind(), path.display().to_string()).caused_by(error)
+}
+
+/// Opens a file for writing without truncating it. A file that exists is opened only with `force`.
 ///
 /// # Errors
-/// `AlreadyExists` without `force`; `InvalidInput` for anything but a regular file; the operating
-/// system's.
-pub(crate) fn open_output(path: &Path, force: bool) -> Result<File> {
+/// The file exists and `force` is not set; the path is not a regular file; I/O errors.
+pub(crate) fn open_output(path: &Path, force: bool) -> anyhow::Result<File> {
     let shown = path.display();
     if path.is_dir() {
-        return Err(invalid(format!("{shown} is a directory: name a file in it")));
+        bail!("{shown} is a directory: name a file in it");
     }
-    let failed = |error| Error::os(format!("cannot write {shown}"), error);
     let mut options = File::options();
     options.write(true);
-    match force {
-        false => options.create_new(true),
-        true => options.create(true).truncate(false),
-    };
-    let file = options.open(path).map_err(|error| match error.kind() {
-        IoErrorKind::AlreadyExists => {
-            let what = format!("{shown} exists: use --force to overwrite it");
-            Error::new(ErrorKind::AlreadyExists, what)
+    if force {
+        options.create(true).truncate(false);
+    } else {
+        options.create_new(true);
+    }
+    let file = match options.open(path) {
+        Err(error) if error.kind() == IoErrorKind::AlreadyExists => {
+            bail!("{shown} exists: use --force to overwrite it")
         }
-        _ => failed(error),
-    })?;
-    if !file.metadata().map_err(failed)?.is_file() {
-        let what = "is no regular file: give - and redirect stdout to write to anything else";
-        return Err(invalid(format!("{shown} {what}")));
+        opened => opened.with_context(|| format!("cannot write {shown}"))?,
+    };
+    let metadata = file.metadata().with_context(|| format!("cannot write {shown}"))?;
+    if !metadata.is_file() {
+        bail!("{shown} is not a regular file: use - and redirect stdout to write anywhere else");
     }
     Ok(file)
 }
 
-fn invalid(what: String) -> Error {
-    Error::new(ErrorKind::InvalidInput, what)
+#[cfg(test)]
+mod tests {
+    //! Goal: an error is one line that names each cause once.
+    use super::chain;
+    use anyhow::anyhow;
+
+    #[test]
+    fn a_cause_that_its_parent_repeats_is_left_out() {
+        let error = anyhow!("not found").context("cannot open a: not found").context("drive");
+        assert_eq!(chain(&error), "drive: cannot open a: not found");
+        assert_eq!(chain(&anyhow!("full")), "full");
+        assert_eq!(chain(&anyhow!("full").context("a")), "a: full");
+    }
 }

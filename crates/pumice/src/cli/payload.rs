@@ -1,46 +1,47 @@
-//! `pumice payload`: data of a given saving, and profiles of somebody's own.
+//! `pumice payload`: generates data of a given compressibility, and profiles existing data.
 
 use std::fs::File;
 use std::io::{ErrorKind as IoErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use super::output::open_output;
 use super::signals::Interrupt;
-use super::{Outcome, at_path, print, print_json, size, whole_number};
+use super::values::whole_number;
+use super::{Outcome, print, print_json, size};
 use pumice_bench::payload::{
     Finding, KindName, Payload, PayloadOptions, Profile, Saving, Survey, UNIT_BYTES,
 };
 use pumice_drive::base::units::format_size;
-use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::codec::Codec;
 use pumice_report::{Align, Table};
 
-/// Bytes made and written at once; also what is measured or not as a whole.
+/// Bytes generated and written at once. Each piece is measured as a whole or not at all.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Pieces measured at most, evenly spaced: a second's work.
+/// Maximum number of pieces that are measured, evenly spaced: about a second of work.
 const PIECES_MEASURED_MAX: u64 = 64;
 
-/// Make data that saves as much space as asked, and measure what it saves
+/// Generate data of a given compressibility, and measure it
 ///
-/// Writes data of one kind to a file or to stdout, then prints what LZ4 and zstd:1 save of it in
-/// independent chunks of 4, 16 and 64 KiB (to stderr if the data goes to stdout). Without --output
-/// it only measures. No two 4 KiB units are alike unless --duplicates asks for it; the same options
-/// of the same version give the same bytes.
+/// Writes data of one kind to a file or to stdout, then prints how much space LZ4 and zstd:1 save
+/// in independent chunks of 4, 16 and 64 KiB (on stderr if the data goes to stdout). Without
+/// --output, the data is only measured. All 4 KiB units differ unless --duplicates is given. The
+/// same options of the same version produce the same bytes.
 ///
 /// Kinds:
-///   random          nothing is saved
-///   byte:0x00       one byte repeated, any
-///   exact           every chunk saves what --saved says
-///   spread          chunks differ as in real data and save --saved on average at 4 KiB;
-///                   zstd saves more than LZ4, larger chunks more than smaller ones
-///   like:PATH       statistically like a file, folder, device or profile: savings of each chunk,
-///                   duplicates, zeroes
-///   replay:PATH     a file's own bytes, again and again
-///   iozone-3.420    as IOzone wrote with -+w P -+y P -+C P, where --saved is P; what that
-///   iozone-3.489    really saves is something else
+///   random          incompressible
+///   byte:0x00       one byte repeated, any value
+///   exact           every chunk saves the share given by --saved
+///   spread          chunks differ as in real data and save the share given by --saved on average
+///                   at 4 KiB; zstd saves more than LZ4, larger chunks more than smaller ones
+///   like:PATH       statistically like a file, folder, device or profile, in the savings of its
+///                   chunks, duplicates and zeroes
+///   replay:PATH     the bytes of a file, repeated
+///   iozone-3.420    the data of IOzone with -+w P -+y P -+C P, where P is --saved; its real
+///   iozone-3.489    compressibility is different
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 #[command(after_help = "\
@@ -50,50 +51,51 @@ Examples:
   pumice payload --profile-of /srv/data --output data.json
   pumice payload --kind like:data.json --size 10G --output data")]
 pub(crate) struct Args {
-    /// Kind of data, see above [default: exact with --saved, else random]
+    /// Kind of data, see above [default: exact with --saved, otherwise random]
     #[arg(long, value_name = "KIND")]
     kind: Option<KindName>,
 
-    /// Share of space to be saved, like 50% (never stored, never a ratio)
+    /// Compressibility of the data, as the share of space saved (not stored), such as 50%
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     saved: Option<Saving>,
 
-    /// Bytes to make
+    /// Amount of data to generate
     #[arg(long, value_parser = size, value_name = "SIZE", default_value = "64M",
         allow_hyphen_values = true)]
     size: u64,
 
-    /// File to write to, must not exist; - is stdout
+    /// Output file; - for stdout
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Overwrite the file if it exists
+    /// Overwrite the output file if it exists
     #[arg(long)]
     force: bool,
 
-    /// Other seeds give other bytes
+    /// Random seed of the data
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = whole_number,
         allow_negative_numbers = true)]
     seed: u64,
 
-    /// Other streams of a seed share no unit with this one
+    /// Number of the stream within the seed; different streams have no unit in common
     #[arg(long, value_name = "NUMBER", default_value_t = 0, value_parser = whole_number,
         allow_negative_numbers = true)]
     stream: u64,
 
-    /// Share of units that repeat earlier ones [default: none; like:PATH has its own]
+    /// Share of units that duplicate earlier units [default: none, or that of like:PATH]
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     duplicates: Option<Saving>,
 
-    /// Codec for which --saved shall be right: lz4, zstd or zstd:LEVEL
+    /// Codec to which --saved applies: lz4, zstd or zstd:LEVEL
     #[arg(long, value_name = "CODEC", default_value = "lz4")]
     codec: Codec,
 
-    /// Bytes of the records that a host will write, 512 to 4K (IOzone: to 16M) [default: 4K]
+    /// Record size that a host will write, 512 to 4K (IOzone kinds: up to 16M) [default: 4K]
     #[arg(long, value_parser = size, value_name = "SIZE")]
     record: Option<u64>,
 
-    /// Measure a file, folder or device and write its profile to --output; holds none of its bytes
+    /// Measure a file, folder or device, and write its profile to --output; a profile contains none
+    /// of the data itself
     #[arg(long, value_name = "PATH", conflicts_with_all =
         ["kind", "saved", "size", "seed", "stream", "duplicates", "codec", "record"])]
     profile_of: Option<PathBuf>,
@@ -103,7 +105,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What was made.
+/// The result for generated data.
 #[derive(Debug, Serialize)]
 struct Made {
     kind: String,
@@ -115,7 +117,7 @@ struct Made {
     measured: Vec<Finding>,
 }
 
-/// What was found in a profile's data.
+/// The result for profiled data.
 #[derive(Debug, Serialize)]
 struct Profiled {
     source_bytes: u64,
@@ -129,14 +131,14 @@ struct Profiled {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The options do not fit together, a file cannot be read or written.
+/// The options conflict, or a file cannot be read or written.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let interrupt = Interrupt::catch()?;
     if let Some(path) = &args.profile_of {
         return profile(path, args);
     }
     if args.size == 0 {
-        return Err(invalid("data of 0 bytes is none: give a --size like 64M"));
+        bail!("invalid value '0' for --size: expected a size such as 64M");
     }
     let payload = payload(args)?;
     let mut output = Output::open(args)?;
@@ -165,7 +167,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         let bytes = (args.size - made.bytes).min(PIECE_BYTES as u64) as usize;
         stream.fill(&mut piece[..bytes]);
         if !output.write(&piece[..bytes])? {
-            // Nobody reads any further, like head.
+            // The reader has seen enough, as head has.
             bar.finish_and_clear();
             return Ok(Outcome::Good);
         }
@@ -181,10 +183,6 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     made.measured = survey.findings();
     output.report(args, &made, &made.to_text())?;
     Ok(Outcome::Good)
-}
-
-fn invalid(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidInput, what.into())
 }
 
 impl Args {
@@ -250,13 +248,14 @@ impl Made {
                 format!("{:.1}", finding.deviation_points),
             ]);
         }
-        let asked = self.asked_percent.map_or(String::new(), |asked| format!(", asked {asked} %"));
+        let asked =
+            self.asked_percent.map_or(String::new(), |asked| format!(", requested {asked} %"));
         let (bytes, measured) = (format_size(self.bytes), format_size(self.measured_bytes));
         format!("{bytes}, kind {}{asked}, {measured} measured:\n{}", self.kind, table.to_text())
     }
 }
 
-/// Where the data goes.
+/// The destination of the data.
 enum Output {
     Nowhere,
     Stdout,
@@ -264,7 +263,7 @@ enum Output {
 }
 
 impl Output {
-    /// Opens before the work starts.
+    /// Opens the output file, before the work starts.
     fn open(args: &Args) -> Result<Self> {
         let Some(path) = &args.output else { return Ok(Self::Nowhere) };
         if path == Path::new("-") {
@@ -275,62 +274,63 @@ impl Output {
         Ok(Self::File { file, path: path.clone(), is_new })
     }
 
-    /// Empties a file that was there before; what is made of it has been read by now.
+    /// Truncates an existing file. If the file is also the input, it has been read by now.
     fn begin(&mut self) -> Result<()> {
         match self {
             Self::File { file, path, .. } => {
-                file.set_len(0).map_err(|error| at_path(path, Error::os("cannot write", error)))
+                file.set_len(0).with_context(|| format!("cannot write {}", path.display()))
             }
             _ => Ok(()),
         }
     }
 
-    /// Removes a file that was made for a result that there will not be.
+    /// Removes a file that was created for a result that could not be computed.
     fn abandon(&self) {
         if let Self::File { path, is_new: true, .. } = self {
-            // What went wrong before counts for more.
+            // The error that led here matters more.
             let _ = std::fs::remove_file(path);
         }
     }
 
-    /// Writes and says whether anybody listens.
+    /// Writes bytes. Returns false if the reader has closed stdout.
     fn write(&mut self, bytes: &[u8]) -> Result<bool> {
         match self {
             Self::Nowhere => Ok(true),
             Self::Stdout => match std::io::stdout().lock().write_all(bytes) {
                 Ok(()) => Ok(true),
                 Err(error) if error.kind() == IoErrorKind::BrokenPipe => Ok(false),
-                Err(error) => Err(Error::os("cannot write to stdout", error)),
+                Err(error) => Err(error).context("cannot write to stdout"),
             },
-            Self::File { file, path, .. } => match file.write_all(bytes) {
-                Ok(()) => Ok(true),
-                Err(error) => Err(at_path(path, Error::os("cannot write", error))),
-            },
+            Self::File { file, path, .. } => {
+                let written = file.write_all(bytes);
+                written.with_context(|| format!("cannot write {}", path.display()))?;
+                Ok(true)
+            }
         }
     }
 
     fn end(&mut self) -> Result<()> {
         match self {
-            Self::Stdout => std::io::stdout().flush().or_else(|error| match error.kind() {
-                IoErrorKind::BrokenPipe => Ok(()),
-                _ => Err(Error::os("cannot write to stdout", error)),
-            }),
+            Self::Stdout => match std::io::stdout().flush() {
+                Err(error) if error.kind() == IoErrorKind::BrokenPipe => Ok(()),
+                flushed => flushed.context("cannot write to stdout"),
+            },
             _ => Ok(()),
         }
     }
 
-    /// Prints the result where it is not taken for data.
+    /// Prints the result, on stderr if the data goes to stdout.
     fn report(&self, args: &Args, result: &impl Serialize, text: &str) -> Result<()> {
         match (self, args.json) {
             (Self::Stdout, json) => {
                 let json_text = || serde_json::to_string_pretty(result).expect("serializes") + "\n";
                 let text = if json { json_text() } else { text.to_owned() };
-                // Nobody may be listening; the data is what counts.
+                // A closed stderr is not an error: the data has been written.
                 let _ = std::io::stderr().write_all(text.as_bytes());
                 Ok(())
             }
-            (_, true) => print_json(result),
-            (_, false) => print(text),
+            (_, true) => Ok(print_json(result)?),
+            (_, false) => Ok(print(text)?),
         }
     }
 }

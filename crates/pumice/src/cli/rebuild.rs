@@ -1,10 +1,11 @@
-//! `pumice rebuild`: a working drive from what is left of one.
+//! `pumice rebuild`: creates a new drive from the remains of a damaged one.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use anyhow::{Context, Result, bail};
 use futures_util::future::{Either, select};
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -13,9 +14,9 @@ use uuid::Uuid;
 use super::extract::progress;
 use super::open::FileDrive;
 use super::signals::Interrupt;
-use super::{Outcome, at_path, print, print_json, size};
+use super::{Outcome, print, print_json, size};
+use pumice_drive::base::Clock;
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
-use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::{
     Extracted, Finder, Identity, OpenOptions, Problem, Spec, Way, Wreck, copy_into, create,
@@ -23,19 +24,19 @@ use pumice_drive::controller::{
 use pumice_drive::media::file::FileMedium;
 use pumice_drive::runtime::{Backend, Runtime};
 
-/// Problems listed one by one; more are only counted.
+/// Maximum number of problems that are listed; the rest are only counted.
 const PROBLEMS_LISTED_MAX: usize = 10_000;
 
-/// How often Ctrl-C is looked for.
+/// Interval at which Ctrl-C is checked.
 const INTERRUPT_NS: u64 = 100_000_000;
 
-/// Make a new drive of what is left of one that does not open any more
+/// Create a new drive from the remains of one that no longer opens
 ///
-/// Works without superblocks and without checkpoints, from the segments alone; SOURCE is only read.
-/// Blocks whose newest content is damaged are left out of TARGET, where they read as zeroes, and
-/// listed, and the exit code is 1. From segments alone it is not known what was trimmed, or filled
-/// with one byte, a while ago: such blocks may hold their old content again, how many at most is
-/// said, or read as zeroes.
+/// Works without superblocks and checkpoints, from the segments alone. SOURCE is only read. Blocks
+/// whose newest content is damaged read as zeroes on TARGET; they are listed, with exit code 1. The
+/// segments alone do not show which blocks were trimmed, or filled with one byte, some time ago:
+/// such blocks may hold their old content again, or read as zeroes. The maximum number of these
+/// blocks is reported.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -49,19 +50,19 @@ pub(crate) struct Args {
     /// File or block device for the new drive
     target: PathBuf,
 
-    /// Overwrite what is at the target
+    /// Overwrite existing data at the target
     #[arg(long)]
     force: bool,
 
-    /// Codec of the new drive [default: that of the old one, lz4 if it is not known]
+    /// Codec of the new drive [default: that of the old drive, or lz4 if it is unknown]
     #[arg(long, value_name = "CODEC")]
     codec: Option<Codec>,
 
-    /// Bytes for the log of the new drive [default: as the old one]
+    /// Size of the log of the new drive [default: that of the old drive]
     #[arg(long, value_parser = size, value_name = "SIZE")]
     capacity: Option<u64>,
 
-    /// Which drive, where segments of several are found
+    /// Drive to rebuild, if the source has segments of several drives
     #[arg(long, value_name = "UUID")]
     uuid: Option<Uuid>,
 
@@ -70,23 +71,23 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What was rebuilt, and what was not.
+/// The result.
 #[derive(Debug, Serialize)]
 struct Summary {
     source_uuid: Uuid,
     uuid: Uuid,
-    /// What it was made from: superblock, checkpoint, log, records.
+    /// The structure from which the drive was rebuilt: superblock, checkpoint, log or records.
     from: &'static str,
     size_bytes: u64,
-    /// Bytes of content, fills included.
+    /// Bytes of data, including fills.
     data_bytes: u64,
     /// Blocks that are zeroes now because their content is damaged.
     lost_blocks: u64,
-    /// Blocks that may have been trimmed or filled and hold old content again, at most.
+    /// Maximum number of blocks that were trimmed or filled and may hold old content again.
     doubtful_blocks: u64,
-    /// Whether blocks of which no record is left may have been filled with one byte.
+    /// Whether blocks without a remaining record may have been filled with one byte.
     fills_may_be_missing: bool,
-    /// Whether something that was never flushed was left out.
+    /// Whether unflushed writes were left out.
     unflushed_left_out: bool,
     problems: Vec<Problem>,
     problem_count: u64,
@@ -95,14 +96,14 @@ struct Summary {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Nothing is left to rebuild, or the new drive cannot be made or written.
+/// Nothing can be rebuilt, or the new drive cannot be created or written.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     refuse_same(&args.source, &args.target)?;
     let interrupt = Interrupt::catch()?;
     let runtime = Runtime::new(Backend::Auto)?;
     let source = super::open::medium(&runtime, &args.source, true)?;
-    let at_source = |error| at_path(&args.source, error);
-    let identity = identity(&runtime, &source, args, &interrupt).map_err(at_source)?;
+    let identity = identity(&runtime, &source, args, &interrupt)
+        .with_context(|| args.source.display().to_string())?;
     let Some(identity) = identity else { return Ok(interrupted(args)) };
     let spec = spec(&identity, args);
     let target = new_drive(&runtime, &spec, args)?;
@@ -131,7 +132,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         }),
     };
     runtime.drop_tasks();
-    report(&summary.map_err(|error| at_path(&args.target, error))?, args)
+    report(&summary.with_context(|| args.target.display().to_string())?, args)
 }
 
 fn interrupted(args: &Args) -> Outcome {
@@ -145,13 +146,13 @@ fn refuse_same(source: &Path, target: &Path) -> Result<()> {
     if let (Ok(source_id), Ok(target_id)) = (of(source), of(target))
         && source_id == target_id
     {
-        let what = format!("{} is both source and target", source.display());
-        return Err(Error::new(ErrorKind::InvalidInput, what));
+        bail!("{} is both source and target", source.display());
     }
     Ok(())
 }
 
-/// What the drive was: from its superblocks, else from its segments' headers. None if interrupted.
+/// Finds the identity of the drive in its superblocks, or in the headers of its segments. Returns
+/// `None` if interrupted.
 fn identity(
     runtime: &Runtime,
     source: &FileMedium,
@@ -163,8 +164,7 @@ fn identity(
     {
         return Ok(Some(identity));
     }
-    let failed = |error| Error::os("cannot read the source", error);
-    let file = File::open(&args.source).map_err(failed)?;
+    let file = File::open(&args.source).context("cannot read the source")?;
     let mut finder = Finder::new(args.uuid);
     let mut page = vec![0; BLOCK_BYTES];
     let mut offset = 0;
@@ -172,16 +172,16 @@ fn identity(
         if interrupt.came() {
             return Ok(None);
         }
-        // What cannot be read is no header.
+        // A page that cannot be read is treated as having no header.
         if file.read_exact_at(&mut page, offset).is_err() {
             page.fill(0);
         }
         offset = finder.look(offset, &page);
     }
-    finder.result().map(Some)
+    Ok(Some(finder.result()?))
 }
 
-/// The new drive, with an identity of its own.
+/// Returns the specification of the new drive, which has an identity of its own.
 #[allow(clippy::disallowed_methods, reason = "a new drive's identity and date come from outside")]
 fn spec(identity: &Identity, args: &Args) -> Spec {
     let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -194,13 +194,13 @@ fn spec(identity: &Identity, args: &Args) -> Spec {
 }
 
 fn new_drive(runtime: &Runtime, spec: &Spec, args: &Args) -> Result<Rc<FileDrive>> {
-    let at_target = |error| at_path(&args.target, error);
-    let geometry = spec.geometry().map_err(at_target)?;
+    let at_target = || args.target.display().to_string();
+    let geometry = spec.geometry().with_context(at_target)?;
     FileMedium::create(&args.target, geometry.medium_bytes(), args.force)?;
     let medium = super::open::medium(runtime, &args.target, false)?;
-    runtime.block_on(create(&medium, spec)).map_err(at_target)?;
+    runtime.block_on(create(&medium, spec)).with_context(at_target)?;
     drop(medium);
-    super::open::drive(runtime, &args.target, OpenOptions::default())
+    Ok(super::open::drive(runtime, &args.target, OpenOptions::default())?)
 }
 
 async fn rebuild(
@@ -262,7 +262,7 @@ impl Summary {
         }
     }
 
-    /// Whether the new drive may not be what the old one was.
+    /// Whether the new drive may differ from the old one.
     fn is_doubtful(&self) -> bool {
         self.problem_count > 0 || self.doubtful_blocks > 0 || self.fills_may_be_missing
     }
@@ -271,17 +271,17 @@ impl Summary {
         let mut text = super::check::list(&self.problems, self.problem_count);
         if self.fills_may_be_missing {
             text += &format!(
-                "no checkpoint could be used, and parts of the log are gone: of {} blocks it is \
-                 not known whether they were trimmed or filled with one byte since they were \
-                 written; blocks of which no record is left read as zeroes\n",
+                "no checkpoint could be used, and parts of the log are missing: up to {} blocks \
+                 may have been trimmed or filled with one byte after they were written; blocks \
+                 without a remaining record read as zeroes\n",
                 self.doubtful_blocks
             );
         }
         if self.unflushed_left_out {
-            text += "what was never flushed, behind a gap in the log, was left out\n";
+            text += "unflushed writes after a gap in the log were left out\n";
         }
         text + &format!(
-            "rebuilt {} from its {}: a disk of {}, {} of content, {} blocks lost\n",
+            "rebuilt {} from the {}: size {}, {} of data, {} blocks lost\n",
             target.display(),
             self.from,
             format_size(self.size_bytes),

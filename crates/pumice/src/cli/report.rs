@@ -1,20 +1,21 @@
-//! `pumice report`: results of a benchmark for people.
+//! `pumice report`: shows the results of benchmarks.
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Result;
+
 use super::documents::Documents;
-use super::{Outcome, print};
+use super::{Outcome, chain, print};
 use pumice_bench::results::Results;
 use pumice_bench::{compare, interop, report};
-use pumice_drive::base::Result;
 
-/// Show results of a benchmark, as text or as a page, workbook, table or Markdown
+/// Show benchmark results as text, HTML, a spreadsheet, CSV or Markdown
 ///
-/// A RESULT is what pumice bench wrote, what fio wrote with --output-format=json or json+, or what
-/// IOzone printed. Several outputs of fio or IOzone one behind the other in a file are repeated
-/// runs. Without any output named, a screen for each result is printed and, for several, how the
-/// others compare with the first; files hold everything: charts with error bars, intervals,
-/// latencies, the course over time, warnings, and what it was measured on.
+/// A RESULT is a file written by pumice bench or by fio (with --output-format=json or json+), or
+/// the printed output of IOzone. Several outputs of fio or IOzone in one file, one after another,
+/// count as repeated runs. Without an output file, prints a summary of each result and, if there
+/// are several, a comparison of the others with the first. Files contain everything: charts with
+/// error bars, confidence intervals, latencies, time series, warnings and the environment.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -23,7 +24,7 @@ Examples:
   pumice report before.jsonl after.jsonl --html both.html
   fio --output-format=json+ --output=fio.json job.fio; pumice report fio.json --csv -")]
 pub(crate) struct Args {
-    /// Files of results; the first is the one that others are compared with
+    /// Result files; the others are compared with the first
     #[arg(required = true, value_name = "RESULT")]
     results: Vec<PathBuf>,
 
@@ -34,12 +35,12 @@ pub(crate) struct Args {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// A file holds no results, or one cannot be written.
+/// A file contains no results, or an output cannot be written.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let inputs: Vec<&Path> = args.results.iter().map(PathBuf::as_path).collect();
     let opened = args.documents.open(&inputs)?;
     let all: Vec<Results> =
-        inputs.iter().map(|path| interop::read(path)).collect::<pumice_bench::Result<_>>()?;
+        inputs.iter().map(|path| interop::read(path)).collect::<Result<_, _>>()?;
     if opened.is_none() {
         print(&text(&all))?;
     } else {
@@ -48,7 +49,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// A screen for each, and the comparison of several.
+/// Returns a summary of each result, and a comparison if there are several.
 fn text(all: &[Results]) -> String {
     let mut parts: Vec<String> = all.iter().map(|one| report::summary(one).to_text()).collect();
     if let [base, others @ ..] = all
@@ -56,7 +57,7 @@ fn text(all: &[Results]) -> String {
     {
         parts.push(match compare::compare(base, others) {
             Ok(comparison) => comparison.summary().to_text(),
-            Err(error) => format!("Not compared: {}\n", error.chain()),
+            Err(error) => format!("Not compared: {}\n", chain(&error.into())),
         });
     }
     parts.join("\n")

@@ -1,23 +1,23 @@
-//! `pumice reproduce`: published experiments on simulated drives.
+//! `pumice reproduce`: runs published experiments on simulated drives.
 
+use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::documents::Documents;
+use super::documents::{Documents, JSON_AND_STDOUT};
 use super::signals::Interrupt;
 use super::{Outcome, print, print_json};
 use pumice_bench::reproduce::{
     Experiment, Group, Reproduced, document, groups, reproduce, summary, table,
 };
-use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// Run published experiments on simulated drives, and hold the outcomes against each other
+/// Run published experiments on simulated drives, and compare the results
 ///
-/// Prints what was published and what the simulation gives, cell by cell, with the error; and the
-/// mean absolute error of the cells that numbers of a profile were fitted to (calibrated) and of
-/// those that nothing was fitted to (predicted). Effects of the host that no model of a drive
-/// explains are named as such. Reports have a chart of each test that was done with data of
-/// different compressibility. Everything runs in virtual time: every machine prints the same.
+/// Prints the published and the simulated value of every cell, with the error. Also prints the mean
+/// absolute error of the cells to which a profile was fitted (calibrated), and of all other cells
+/// (predicted). Effects of the host, which a simulated drive cannot explain, are marked. Reports
+/// have a chart of each test that used data of different compressibility. Everything runs in
+/// virtual time, so all machines print the same results.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -26,20 +26,20 @@ Examples:
   pumice reproduce corsair-force-100 --profile ./my-drive.toml
   pumice reproduce all --html reproduced.html")]
 pub(crate) struct Args {
-    /// A drive of pumice drives that experiments are known of, or all
+    /// Drive profile with published experiments, or all
     #[arg(default_value = "all")]
     drive: String,
 
-    /// Profile to run the drive's experiments on, in place of its own: to calibrate one
+    /// Run the drive's experiments on this profile instead, to calibrate it
     #[arg(long, value_name = "FILE")]
     profile: Option<String>,
 
-    /// Runs of each test, in place of the experiments' own
+    /// Number of runs of each test [default: that of the experiment]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000),
         allow_negative_numbers = true)]
     runs: Option<u32>,
 
-    /// Print the outcome as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     documents: Documents,
 }
 
-/// All of it, for programs.
+/// The result as JSON.
 #[derive(Serialize)]
 struct Summary<'a> {
     experiments: &'a [Reproduced],
@@ -57,20 +57,18 @@ struct Summary<'a> {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// No experiment is known of the drive, or a file cannot be written.
+/// The drive has no experiments, or a file cannot be written.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let mut experiments = Experiment::of_drive(&args.drive)?;
     if let Some(profile) = &args.profile {
         if args.drive == "all" {
-            let what = "--profile stands for one drive: name the one whose experiments it runs";
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            bail!("--profile requires a drive: name the one whose experiments to run");
         }
         experiments.iter_mut().for_each(|one| one.drive.clone_from(profile));
     }
     let opened = args.documents.open(&[])?;
     if args.json && opened.uses_stdout() {
-        let what = "--json and a file of - would both go to stdout";
-        return Err(Error::new(ErrorKind::InvalidInput, what));
+        bail!(JSON_AND_STDOUT);
     }
     let interrupt = Interrupt::catch()?;
     let style = ProgressStyle::with_template("{msg} [{pos}/{len}, {eta} left]");
@@ -83,13 +81,12 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             bar.set_position(step.done);
             bar.set_message(format!("{}: {test}, {level}", experiment.drive));
         });
-        let failed = |error: pumice_bench::Error| {
-            error.context(format!("{}: {}", experiment.drive, experiment.title))
-        };
-        match outcome.map_err(failed)? {
+        let outcome =
+            outcome.with_context(|| format!("{}: {}", experiment.drive, experiment.title))?;
+        match outcome {
             Some(outcome) => all.push(outcome),
             None => {
-                super::say_error("interrupted: what is complete follows");
+                super::say_error("interrupted: the results so far follow");
                 break;
             }
         }

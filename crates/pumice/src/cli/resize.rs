@@ -1,24 +1,24 @@
-//! `pumice resize`: gives a drive another size or capacity, closed or served.
+//! `pumice resize`: changes the size or the capacity of a drive, closed or served.
 
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result, bail};
 use clap::ArgGroup;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{Outcome, at_path, print, print_json, size};
+use super::{Outcome, print, print_json, size};
 use crate::control::{self, Answer, Client, Request};
 use pumice_drive::base::units::format_size;
-use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::{OpenOptions, Resize, Resized};
 use pumice_drive::runtime::{Backend, Runtime};
 
-/// Change a drive's size or capacity, also while it is served
+/// Change the size or capacity of a drive, closed or served
 ///
-/// The size, what the host sees, can only grow; NBD clients see it when they connect anew. The
-/// capacity, what the log may take, grows and shrinks: a file is made longer or shorter, a block
-/// device must be large enough. Shrinking first moves what is stored beyond the new end, and is
-/// refused if that does not fit. Power loss leaves the old drive or the new one, with all data. On
-/// a served drive the server does it, and goes on when this command is interrupted.
+/// The size, which hosts see, can only grow; NBD clients see the new size when they reconnect. The
+/// capacity, which is the space for the log, can grow and shrink: a file is extended or truncated,
+/// a block device must be large enough. Shrinking first moves the data beyond the new end, and is
+/// refused if it does not fit. After a power loss the drive has its old or its new size, with all
+/// data. A served drive is resized by its server, which continues if this command is interrupted.
 #[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("change").args(["size", "capacity"]).required(true).multiple(true)))]
 #[command(after_help = "\
@@ -29,11 +29,11 @@ pub(crate) struct Args {
     /// File or block device
     path: PathBuf,
 
-    /// Size of the disk that the host sees: a multiple of 4 KiB, not below what it is
+    /// New size of the disk that hosts see: a multiple of 4 KiB, at least the current size
     #[arg(long, value_parser = size, value_name = "SIZE")]
     size: Option<u64>,
 
-    /// Bytes for the log
+    /// New size of the log on the medium
     #[arg(long, value_parser = size, value_name = "SIZE")]
     capacity: Option<u64>,
 
@@ -45,7 +45,7 @@ pub(crate) struct Args {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// There is no drive, it is in use, or the request is refused; the drive is what it was then.
+/// There is no drive, it is in use, or the request is refused; the drive has not changed then.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let wanted = Resize { size_bytes: args.size, capacity_bytes: args.capacity };
     let resized = match control::connect(&args.path)? {
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         print_json(&resized)?;
     } else {
         print(&format!(
-            "{}: a disk of {}, {} for its log\n",
+            "{}: size {}, capacity {}\n",
             args.path.display(),
             format_size(resized.size_bytes),
             format_size(resized.capacity_bytes)
@@ -65,9 +65,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// Has the drive's server do it.
+/// Asks the drive's server to resize it.
 fn ask(client: Client, path: &Path, wanted: Resize) -> Result<Resized> {
-    let style = ProgressStyle::with_template("{pos} segments to empty");
+    let style = ProgressStyle::with_template("{pos} segments left to empty");
     let bar = ProgressBar::no_length().with_style(style.expect("a constant template"));
     let answer = client.ask(&Request::Resize(wanted), |answer| {
         if let Answer::Progress(progress) = answer {
@@ -75,16 +75,16 @@ fn ask(client: Client, path: &Path, wanted: Resize) -> Result<Resized> {
         }
     });
     bar.finish_and_clear();
-    match answer.map_err(|error| at_path(path, error))? {
+    match answer.with_context(|| path.display().to_string())? {
         Some(Answer::Resized(resized)) => Ok(resized),
-        _ => {
-            let what = "the server ended before the drive was resized: see `pumice info`";
-            Err(at_path(path, Error::new(ErrorKind::Busy, what)))
-        }
+        _ => bail!(
+            "{}: the server stopped before the drive was resized: see `pumice info`",
+            path.display()
+        ),
     }
 }
 
-/// Does it on a drive that nobody serves.
+/// Resizes a drive that is not served.
 fn resize(path: &Path, wanted: Resize) -> Result<Resized> {
     let runtime = Runtime::new(Backend::Auto)?;
     let drive = super::open::drive(&runtime, path, OpenOptions::default())?;
@@ -92,5 +92,5 @@ fn resize(path: &Path, wanted: Resize) -> Result<Resized> {
     let closed = runtime.block_on(drive.close());
     runtime.drop_tasks();
     let resized = resized.and_then(|resized| closed.map(|()| resized));
-    resized.map_err(|error| at_path(path, error))
+    resized.with_context(|| path.display().to_string())
 }

@@ -1,4 +1,4 @@
-//! `pumice scan`: how compressible data is, and what a drive would make of it.
+//! `pumice scan`: estimates the compressibility of existing data.
 
 use std::fs;
 use std::io::Write;
@@ -7,16 +7,17 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::documents::{Documents, Opened};
+use super::documents::{Documents, JSON_AND_STDOUT, Opened};
 use super::output::open_output;
 use super::signals::Interrupt;
-use super::{Outcome, at_path, print, print_json, size, whole_number};
+use super::values::{gigabytes, percent, whole_number};
+use super::{Outcome, print, print_json, size};
 use pumice_bench::forecast;
 use pumice_drive::base::units::format_size;
-use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::FRAME_BLOCKS_DEFAULT;
 use pumice_scan::{
@@ -24,31 +25,32 @@ use pumice_scan::{
     ScanProgress, Scanned, Shard, scan, verdicts,
 };
 
-/// The chunks that are measured unless others are asked for, and with `--sweep`.
+/// The chunk sizes that are measured by default, and with `--sweep`.
 const CHUNKS: [u32; 2] = [4 << 10, FRAME_BLOCKS_DEFAULT as u32 * 4096];
 const SWEEP_CHUNKS: [u32; 6] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10];
 
-/// The codecs that are measured unless others are asked for, and with `--sweep`.
+/// The codecs that are measured by default, and with `--sweep`.
 const CODECS: [Codec; 2] = [Codec::Lz4, Codec::Zstd { level: 1 }];
 const SWEEP_CODECS: [Codec; 4] =
     [Codec::Lz4, Codec::Zstd { level: -1 }, Codec::Zstd { level: 1 }, Codec::Zstd { level: 3 }];
 
-/// Lowest priority: whoever else wants the processor comes first.
+/// The lowest CPU priority.
 const NICENESS: i32 = 19;
 
-/// The class of the scheduler of disks that is served when nobody else is: see ionice(1).
+/// The I/O scheduling class that is served only when the disk is otherwise idle: see ionice(1).
 const IDLE_CLASS: &str = "3";
 
-/// Say how compressible data is, and what a compressing drive would make of it
+/// Estimate how compressible data is, and how a compressing drive would store it
 ///
-/// Reads samples of files, folders with everything below, block devices or NBD exports, until what
-/// is saved is known as closely as asked; everything, where that is cheaper. The interval it gives
-/// holds the truth at least as often as it says, whatever the data is like. Nothing is written, and
-/// times of access stay as they are where that is allowed.
+/// Reads samples of files, folders (recursively), block devices or NBD exports until the savings
+/// are known with the requested precision, or everything, if that is cheaper. The true value is
+/// within the reported interval with at least the stated confidence, whatever the data. Nothing is
+/// written, and access times are preserved where the system allows it.
 ///
-/// Counts what a drive stores: chunks on their own, blocks of one byte as nothing but a header,
-/// what saves less than a thirty-second as it is, and a header for each chunk. The first codec with
-/// the largest chunk is the one whose error counts.
+/// The estimate counts what a drive stores: chunks are compressed independently, a block of one
+/// repeated byte takes only a header, a chunk that saves less than 1/32 is stored uncompressed, and
+/// each chunk has a header. The precision applies to the first codec with chunks of 32K, or with
+/// the largest chunk size if 32K is not measured.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "\
@@ -69,30 +71,30 @@ pub(crate) struct Args {
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
 
-    /// lz4, zstd, zstd:LEVEL or none; may be repeated [default: lz4 and zstd:1]
+    /// Codec to measure: lz4, zstd, zstd:LEVEL or none; may be repeated [default: lz4 and zstd:1]
     #[arg(long = "codec", value_name = "CODEC", conflicts_with = "sweep")]
     codecs: Vec<Codec>,
 
-    /// Bytes of a chunk, 4K to 256K; may be repeated [default: 4K and 32K]
+    /// Chunk size, 4K to 256K; may be repeated [default: 4K and 32K]
     #[arg(long = "chunk", value_name = "SIZE", value_parser = chunk, allow_hyphen_values = true,
         conflicts_with = "sweep")]
     chunks: Vec<u32>,
 
-    /// All codecs in chunks of 4K to 128K
+    /// Measure several codecs with chunk sizes from 4K to 128K
     #[arg(long)]
     sweep: bool,
 
-    /// Half-width of the interval to aim at, in percentage points
-    #[arg(long, value_name = "POINTS", default_value_t = 1.0, value_parser = points,
+    /// Target half-width of the confidence interval, in percentage points
+    #[arg(long, value_name = "POINTS", default_value_t = 1.0, value_parser = percent(0.01..=50.0),
         allow_negative_numbers = true)]
     error: f64,
 
-    /// How often the interval holds the truth at least, in per cent
-    #[arg(long, value_name = "PERCENT", default_value_t = 95.0, value_parser = confidence,
-        allow_negative_numbers = true)]
+    /// Minimum confidence of the interval, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 95.0,
+        value_parser = percent(50.0..=99.99), allow_negative_numbers = true)]
     confidence: f64,
 
-    /// Measure so many draws, whatever the error is
+    /// Number of samples to measure, regardless of the error
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=100_000),
         conflicts_with = "all", allow_negative_numbers = true)]
     samples: Option<u64>,
@@ -101,36 +103,36 @@ pub(crate) struct Args {
     #[arg(long)]
     all: bool,
 
-    /// Only this part of it, I of N; --partial says where to keep it for merge
+    /// Scan only part I of N, and write the result to --partial for pumice scan merge
     #[arg(long, value_name = "I/N", default_value_t = Shard::ALL, requires = "partial")]
     shard: Shard,
 
-    /// Keep what was measured, for merge
+    /// Write the measurements to a file, for pumice scan merge
     #[arg(long, value_name = "FILE")]
     partial: Option<PathBuf>,
 
-    /// Keep a profile, from which pumice bench and pumice payload make data like this
+    /// Write a profile, from which pumice bench and pumice payload generate similar data
     #[arg(long, value_name = "FILE", conflicts_with = "shard")]
     save: Option<PathBuf>,
 
-    /// Scan other file systems below the folders too
+    /// Descend into other file systems
     #[arg(long)]
     cross_file_systems: bool,
 
-    /// Bytes read in a second at most
+    /// Maximum read rate, per second
     #[arg(long, value_name = "SIZE", value_parser = size, allow_hyphen_values = true)]
     rate_limit: Option<u64>,
 
-    /// Keep the priorities the scan was started with; otherwise others come first
+    /// Run at normal CPU and I/O priority instead of the lowest
     #[arg(long)]
     full_speed: bool,
 
-    /// Threads that compress [default: one a processor]
+    /// Number of compression threads [default: one per processor]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1024),
         allow_negative_numbers = true)]
     threads: Option<u16>,
 
-    /// Other seeds draw other blocks
+    /// Random seed of the samples
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = whole_number,
         allow_negative_numbers = true)]
     seed: u64,
@@ -141,15 +143,15 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Put the shards of a scan together
+    /// Merge the shards of a scan
     ///
-    /// Gives what one scan would have given that measured the same draws, to the last digit.
+    /// The result is identical to that of a single scan of the same samples.
     Merge(Merge),
 }
 
 #[derive(Debug, clap::Args)]
 struct Merge {
-    /// What --partial wrote, of every shard
+    /// Files written by --partial, one for each shard
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
@@ -157,20 +159,20 @@ struct Merge {
     output: Output,
 }
 
-/// What becomes of the result.
+/// Flags for the result.
 #[derive(Debug, clap::Args)]
 struct Output {
-    /// Simulate this drive under the data (see pumice drives); may be repeated
+    /// Simulate this drive profile with the data (see pumice drives); may be repeated
     #[arg(long = "drive", value_name = "NAME")]
     drives: Vec<String>,
 
-    /// What the host writes a day in GB, to say how many years drives last
-    #[arg(long, value_name = "GB", value_parser = super::forecast::gigabytes,
+    /// Amount of data that the host writes per day in GB, to estimate the lifetime of drives
+    #[arg(long, value_name = "GB", value_parser = gigabytes,
         allow_negative_numbers = true)]
     gb_per_day: Option<f64>,
 
-    /// Say how fast a Pumice drive would be on this medium: bytes that it takes in a second, or a
-    /// folder on it, where that is measured with files of up to 1 GiB, which are removed
+    /// Estimate the speed of a Pumice drive on a medium, given by its write rate per second, or by
+    /// a folder on it, in which the rate is measured with temporary files of up to 1 GiB
     #[arg(long, value_name = "SPEED|DIR", allow_hyphen_values = true)]
     medium: Option<Medium>,
 
@@ -186,24 +188,14 @@ fn chunk(text: &str) -> Result<u32, String> {
     let bytes = size(text)?;
     match u32::try_from(bytes) {
         Ok(bytes) if bytes.is_power_of_two() && (4096..=256 << 10).contains(&bytes) => Ok(bytes),
-        _ => Err(format!("'{text}' is no chunk: give a power of two from 4K to 256K")),
+        _ => Err("expected a power of two from 4K to 256K".to_owned()),
     }
-}
-
-fn points(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|number| (0.01..=50.0).contains(number));
-    number.ok_or_else(|| format!("'{text}' is no error: give points from 0.01 to 50"))
-}
-
-fn confidence(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|number| (50.0..=99.99).contains(number));
-    number.ok_or_else(|| format!("'{text}' is no confidence: give per cents from 50 to 99.99"))
 }
 
 /// Runs the subcommand.
 ///
 /// # Errors
-/// What was named cannot be scanned, or outputs cannot be written.
+/// A path cannot be scanned, or an output cannot be written.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     match &args.command {
         Some(Command::Merge(merge)) => run_merge(merge),
@@ -218,17 +210,16 @@ fn run_merge(merge: &Merge) -> Result<Outcome> {
         .files
         .iter()
         .map(|path| {
-            let cannot = |error| at_path(path, error);
-            let bytes =
-                fs::metadata(path).map_err(|error| cannot(Error::os("cannot read", error)))?.len();
+            let shown = path.display().to_string();
+            let cannot_read = || format!("cannot read {shown}");
+            let bytes = fs::metadata(path).with_context(cannot_read)?.len();
             if bytes > PARTIAL_BYTES_MAX {
-                let what = format!("has {}: no scan writes so much", format_size(bytes));
-                return Err(cannot(Error::new(ErrorKind::InvalidInput, what)));
+                let (size, max) = (format_size(bytes), format_size(PARTIAL_BYTES_MAX));
+                bail!("{shown} has {size}, more than the {max} that a scan can write");
             }
-            let text = fs::read_to_string(path)
-                .map_err(|error| cannot(Error::os("cannot read", error)))?;
-            let part = Partial::from_json(&text).map_err(|error| cannot(error.into()))?;
-            Ok((path.display().to_string(), part))
+            let text = fs::read_to_string(path).with_context(cannot_read)?;
+            let part = Partial::from_json(&text).with_context(|| shown.clone())?;
+            Ok((shown, part))
         })
         .collect();
     let whole = Partial::merge(&parts?)?;
@@ -240,23 +231,21 @@ impl Args {
     fn run(&self) -> Result<Outcome> {
         let inputs: Vec<&Path> = self.paths.iter().map(PathBuf::as_path).collect();
         let opened = self.output.open(&inputs)?;
-        let kept = |path: &Option<PathBuf>| -> Result<Option<(PathBuf, fs::File)>> {
-            path.as_ref()
-                .map(|path| Ok::<_, Error>((path.clone(), open_output(path, self.output.force())?)))
-                .transpose()
+        let create = |path: &Option<PathBuf>| -> Result<Option<(PathBuf, fs::File)>> {
+            let Some(path) = path else { return Ok(None) };
+            Ok(Some((path.clone(), open_output(path, self.output.force())?)))
         };
-        let (partial_file, like_file): (Option<(PathBuf, fs::File)>, _) =
-            (kept(&self.partial)?, kept(&self.save)?);
+        let (partial_file, like_file) = (create(&self.partial)?, create(&self.save)?);
         let options = self.options();
         if !self.full_speed {
-            let_others_pass();
+            lower_priority();
         }
         let interrupt = Interrupt::catch()?;
         let shown = Shown::new();
         let scanned = scan(&self.paths, &options, self.save.is_some(), &shown, interrupt.flag());
         shown.bar.finish_and_clear();
         let Some(Scanned { partial, profile: like }) = scanned? else {
-            super::say_error("interrupted while files were listed: nothing was read yet");
+            super::say_error("interrupted while listing files: nothing was scanned");
             return Ok(Outcome::Code(2));
         };
         if let Some((path, file)) = partial_file {
@@ -264,27 +253,31 @@ impl Args {
         }
         if let Some((path, file)) = like_file {
             let Some(like) = like else {
-                let what = "less than 64 KiB could be read: too little for a profile";
-                return Err(at_path(&path, Error::new(ErrorKind::InvalidInput, what)));
+                bail!(
+                    "cannot write {}: a profile needs at least 64 KiB of readable data",
+                    path.display()
+                );
             };
             write_all(file, &path, &like.to_json())?;
         }
         self.output.show(&partial, opened, &interrupt)
     }
 
-    #[allow(clippy::disallowed_methods, reason = "how old files are depends on the date")]
+    #[allow(clippy::disallowed_methods, reason = "the age of files depends on the date")]
     fn options(&self) -> ScanOptions {
-        let (codecs, chunks) = match self.sweep {
-            true => (SWEEP_CODECS.to_vec(), SWEEP_CHUNKS.to_vec()),
-            false => (or(&self.codecs, &CODECS), or(&self.chunks, &CHUNKS)),
+        let (codecs, chunks) = if self.sweep {
+            (SWEEP_CODECS.to_vec(), SWEEP_CHUNKS.to_vec())
+        } else {
+            (or_default(&self.codecs, &CODECS), or_default(&self.chunks, &CHUNKS))
         };
         let configs: Vec<Config> = codecs
             .iter()
             .flat_map(|&codec| chunks.iter().map(move |&chunk_bytes| Config { codec, chunk_bytes }))
             .collect();
-        let wanted = match chunks.contains(&CHUNKS[1]) {
-            true => CHUNKS[1],
-            false => chunks.iter().copied().max().unwrap_or(CHUNKS[1]),
+        let wanted = if chunks.contains(&CHUNKS[1]) {
+            CHUNKS[1]
+        } else {
+            chunks.iter().copied().max().unwrap_or(CHUNKS[1])
         };
         let main = configs.iter().position(|config| config.chunk_bytes == wanted).unwrap_or(0);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -309,10 +302,10 @@ impl Args {
     }
 }
 
-/// What was asked for without repetitions, or what is usual.
-fn or<T: Copy + PartialEq>(asked: &[T], usual: &[T]) -> Vec<T> {
+/// Returns the requested values without repetitions, or the default if there are none.
+fn or_default<T: Copy + PartialEq>(requested: &[T], default: &[T]) -> Vec<T> {
     let mut all = Vec::new();
-    for &one in if asked.is_empty() { usual } else { asked } {
+    for &one in if requested.is_empty() { default } else { requested } {
         if !all.contains(&one) {
             all.push(one);
         }
@@ -320,11 +313,11 @@ fn or<T: Copy + PartialEq>(asked: &[T], usual: &[T]) -> Vec<T> {
     all
 }
 
-/// Puts this process behind all others, for the processor and for disks. Threads that are started
-/// later inherit both. Where it cannot be the scan is only less polite.
-fn let_others_pass() {
+/// Gives this process the lowest priority for the processor and for disks. Threads that are started
+/// later inherit both. Failures are ignored: the scan then only competes with other processes.
+fn lower_priority() {
     let _ = rustix::process::nice(NICENESS);
-    // There is no safe call for it; the tool is part of util-linux.
+    // There is no safe system call for it; the tool is part of util-linux.
     let this = std::process::id().to_string();
     let mut ionice = std::process::Command::new("ionice");
     ionice.args(["--class", IDLE_CLASS, "--pid", &this]);
@@ -333,7 +326,7 @@ fn let_others_pass() {
 
 fn write_all(mut file: fs::File, path: &Path, text: &str) -> Result<()> {
     let written = file.set_len(0).and_then(|()| file.write_all(text.as_bytes()));
-    written.map_err(|error| at_path(path, Error::os("cannot write", error)))
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The result as JSON.
@@ -350,16 +343,14 @@ impl Output {
         self.documents.force()
     }
 
-    /// Opens the reports, before anything is read for them.
+    /// Opens the reports, before the scan starts.
     fn open(&self, inputs: &[&Path]) -> Result<Opened> {
         let opened = self.documents.open(inputs)?;
         if self.json && opened.uses_stdout() {
-            let what = "--json and a report both want stdout: give the report a file";
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            bail!(JSON_AND_STDOUT);
         }
         if self.gb_per_day.is_some() && self.drives.is_empty() {
-            let what = "--gb-per-day says how long a drive lasts: name one with --drive";
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            bail!("--gb-per-day requires --drive: name the drive whose lifetime to estimate");
         }
         for drive in &self.drives {
             pumice_sim::profile::Profile::find(drive)?;
@@ -371,15 +362,11 @@ impl Output {
         let outcome = pumice_scan::Outcome::of(partial);
         let simulated = super::forecast::Shown::new();
         let bytes_per_day = self.gb_per_day.map(|gb| gb * 1e9);
-        let drives = match interrupt.came() {
-            true => None,
-            false => verdicts(
-                &outcome,
-                &self.drives,
-                bytes_per_day,
-                &simulated as &dyn forecast::Watch,
-                interrupt.flag(),
-            )?,
+        let drives = if interrupt.came() {
+            None
+        } else {
+            let watch = &simulated as &dyn forecast::Watch;
+            verdicts(&outcome, &self.drives, bytes_per_day, watch, interrupt.flag())?
         };
         simulated.finish();
         let drives = drives.unwrap_or_default();
@@ -398,7 +385,7 @@ impl Output {
         Ok(if interrupt.came() { Outcome::Code(2) } else { Outcome::Good })
     }
 
-    /// What a drive would do on the medium that was named, if one was and there is time.
+    /// Estimates a drive on the medium, if one was named and there was no interrupt.
     fn on_medium(
         &self,
         outcome: &pumice_scan::Outcome,
@@ -410,7 +397,7 @@ impl Output {
         let Some(speed) = medium.speed(interrupt.flag())? else { return Ok(None) };
         let made = OnMedium::of(outcome, speed);
         if made.is_none() {
-            super::say_error("too little was read to say how fast the codec is: no speed is given");
+            super::say_error("no speed estimate: too little was read to measure the codec");
         }
         Ok(made)
     }
@@ -439,9 +426,10 @@ impl ScanProgress for Shown {
     }
 
     fn begin(&self, reads_draws: bool, total: u64) {
-        let template = match reads_draws {
-            true => "{bar:30} {pos} of about {len} draws, {eta} left",
-            false => "{bar:30} {percent} % read, {eta} left",
+        let template = if reads_draws {
+            "{bar:30} {pos} of about {len} samples, {eta} left"
+        } else {
+            "{bar:30} {percent} % read, {eta} left"
         };
         self.bar.set_style(ProgressStyle::with_template(template).expect("a constant template"));
         self.bar.reset();
@@ -450,7 +438,7 @@ impl ScanProgress for Shown {
 
     fn advance(&self, count: u64) {
         self.bar.inc(count);
-        // A plan may turn out too small.
+        // The planned number of samples may turn out too small.
         if self.bar.length().is_some_and(|length| length < self.bar.position()) {
             self.bar.set_length(self.bar.position());
         }

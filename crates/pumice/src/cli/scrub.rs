@@ -1,23 +1,24 @@
-//! `pumice scrub`: reads all that a drive holds and says what is damaged, closed or served.
+//! `pumice scrub`: reads all data of a drive and reports damage, closed or served.
 
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::check::list;
-use super::{Outcome, at_path, print, print_json, size};
+use super::{Outcome, print, print_json, size};
 use crate::control::{self, Answer, Client, Request};
+use pumice_drive::base::Clock;
 use pumice_drive::base::units::format_size;
-use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::{OpenOptions, ScrubReport};
 use pumice_drive::runtime::{Backend, Runtime};
 
-/// Read and verify all that a drive holds, at a set rate, also while it is served
+/// Read and verify all data of a drive at a limited rate, closed or served
 ///
-/// Reads every segment in use; verifies the checksum of every frame that the map names and decodes
-/// it, and all metadata of the newest checkpoint. Changes nothing. On a served drive the server
-/// does it, beside its clients' requests, and stops when this command does. Exit code 1 with a list
-/// when something is wrong.
+/// Reads every segment in use, verifies and decodes every frame that the map references, and
+/// verifies all metadata of the newest checkpoint. Changes nothing on the drive. A served drive is
+/// scrubbed by its server, while it serves its clients; the server stops if this command is
+/// interrupted. If there are problems, lists them and exits with code 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -27,7 +28,7 @@ pub(crate) struct Args {
     /// File or block device
     path: PathBuf,
 
-    /// Bytes to read in a second at most [default: no limit]
+    /// Maximum read rate, per second [default: unlimited]
     #[arg(long, value_parser = rate, value_name = "SIZE")]
     rate: Option<u64>,
 
@@ -36,10 +37,10 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Reads a rate for clap.
+/// Parses a rate for clap.
 fn rate(text: &str) -> Result<u64, String> {
     match size(text)? {
-        0 => Err("nothing is ever read at a rate of 0: give something like 100M".into()),
+        0 => Err("expected a rate above 0, such as 100M".into()),
         bytes => Ok(bytes),
     }
 }
@@ -47,7 +48,7 @@ fn rate(text: &str) -> Result<u64, String> {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// There is no drive, it cannot be opened, or another scrub of it runs.
+/// There is no drive, it cannot be opened, or another scrub of it is running.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let rate_bytes = args.rate.unwrap_or(0);
     let report = match control::connect(&args.path)? {
@@ -60,13 +61,12 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         print(&text(&report))?;
     }
     if !report.completed {
-        let what = "the drive was closed before the scrub came to its end";
-        return Err(at_path(&args.path, Error::new(ErrorKind::Busy, what)));
+        bail!("{}: the drive was closed before the scrub finished", args.path.display());
     }
     Ok(if report.problem_count == 0 { Outcome::Good } else { Outcome::Problem })
 }
 
-/// Has the drive's server do it.
+/// Asks the drive's server to scrub it.
 fn ask(client: Client, path: &Path, rate_bytes: u64) -> Result<ScrubReport> {
     let bar = bar();
     let mut problems = Vec::new();
@@ -76,16 +76,13 @@ fn ask(client: Client, path: &Path, rate_bytes: u64) -> Result<ScrubReport> {
         _ => {}
     });
     bar.finish_and_clear();
-    match answer.map_err(|error| at_path(path, error))? {
+    match answer.with_context(|| path.display().to_string())? {
         Some(Answer::Scrubbed(report)) => Ok(ScrubReport { problems, ..report }),
-        _ => {
-            let what = "the server ended before the scrub did";
-            Err(at_path(path, Error::new(ErrorKind::Busy, what)))
-        }
+        _ => bail!("{}: the server stopped before the scrub finished", path.display()),
     }
 }
 
-/// Does it on a drive that nobody serves.
+/// Scrubs a drive that is not served.
 fn scrub(path: &Path, rate_bytes: u64) -> Result<ScrubReport> {
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
@@ -94,14 +91,14 @@ fn scrub(path: &Path, rate_bytes: u64) -> Result<ScrubReport> {
     let (shown, watched, clock) = (bar.clone(), drive.clone(), runtime.clone());
     runtime.spawn(async move {
         loop {
-            pumice_drive::base::Clock::sleep_ns(&clock, 100_000_000).await;
+            clock.sleep_ns(100_000_000).await;
             shown.set_position(watched.info().scrub.scrub_checked_bytes);
         }
     });
     let report = runtime.block_on(drive.scrub(rate_bytes));
     runtime.drop_tasks();
     bar.finish_and_clear();
-    report.map_err(|error| at_path(path, error))
+    report.with_context(|| path.display().to_string())
 }
 
 fn bar() -> ProgressBar {

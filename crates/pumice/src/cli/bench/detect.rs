@@ -1,5 +1,6 @@
-//! `pumice bench --detect-compression`.
+//! `pumice bench --detect-compression`: finds out whether a target compresses or deduplicates.
 
+use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::super::signals::Interrupt;
@@ -7,15 +8,15 @@ use super::super::{Outcome, print, print_json};
 use super::Args;
 use pumice_bench::detect::{Settings, detect};
 use pumice_bench::target::{Access, Location};
-use pumice_drive::base::Result;
 
-/// Bytes of each kind of data by default: enough for usage in large units to show it.
+/// Default amount of each kind of data in bytes: enough to show in a usage that is reported in
+/// large units.
 const SPAN_BYTES: u64 = 64 << 20;
 
-/// Looks at the target and says what it does.
+/// Runs the detection and prints the findings.
 ///
 /// # Errors
-/// The target's; a span that is too small.
+/// Those of the target; a span that is too small.
 pub(super) fn run(args: &Args, location: &Location) -> Result<Outcome> {
     let interrupt = Interrupt::catch()?;
     let style = ProgressStyle::with_template("{msg} [{percent} %]");
@@ -40,7 +41,7 @@ pub(super) fn run(args: &Args, location: &Location) -> Result<Outcome> {
         print(&found.document().to_text())?;
     }
     if found.stopped {
-        super::super::say_error("interrupted: what was found so far is above");
+        super::super::say_error("interrupted: the findings so far are above");
         return Ok(Outcome::Code(2));
     }
     Ok(Outcome::Good)

@@ -1,23 +1,27 @@
-//! What a plan would do, how long it would take, and what it would write.
+//! `pumice bench --dry-run`: what a plan would do, how long it would take, and how much it would
+//! write.
+
+use std::time::Duration;
 
 use pumice_bench::workload::Flush;
 use pumice_bench::workload::{Plan, Test};
 use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_report::{Align, Table};
 
-/// The speed at which whole spans are taken to be written and read, in bytes a second: a SATA
-/// drive's. Only for the estimate.
+/// The assumed speed at which whole spans are written and read, in bytes per second: that of a SATA
+/// drive. Only for the estimate.
 const ASSUMED_RATE: f64 = 500e6;
 
-/// As the terminal shows it.
+/// Returns the plan as text.
 pub(super) fn text(plan: &Plan, target: &str) -> String {
     let columns = ["test", "record", "depth", "threads", "span", "ends", "unit"];
     let mut table = Table::new(&columns.map(|name| (name, Align::Left)));
     for test in &plan.tests {
         let workload = &test.workload;
-        let ends = match workload.operation.is_timed() {
-            true => format!("after {} s", workload.seconds),
-            false => "with the span".into(),
+        let ends = if workload.operation.is_timed() {
+            format!("after {} s", workload.seconds)
+        } else {
+            "after the span".to_owned()
         };
         table.row(vec![
             test.name.clone(),
@@ -30,20 +34,21 @@ pub(super) fn text(plan: &Plan, target: &str) -> String {
         ]);
     }
     let levels: Vec<&str> = plan.levels.iter().map(|level| level.name.as_str()).collect();
-    let runs = match plan.runs_max > plan.runs {
-        true => format!("{} to {} runs", plan.runs, plan.runs_max),
-        false => counted(plan.runs as usize, "run"),
+    let runs = if plan.runs_max > plan.runs {
+        format!("{} to {} runs", plan.runs, plan.runs_max)
+    } else {
+        counted(plan.runs as usize, "run")
     };
-    let cache = if plan.direct { "around the page cache" } else { "through the page cache" };
+    let cache = if plan.direct { "bypassing the page cache" } else { "through the page cache" };
     let rounds = f64::from(plan.runs) * plan.levels.len() as f64;
     let (timed, moved, filled) = estimate(plan);
     let seconds = rounds * (timed + moved / ASSUMED_RATE) + filled / ASSUMED_RATE;
     let flush = plan.tests.iter().all(|test| test.workload.flush == Flush::Timed);
-    let flush = if flush { "the flush at the end is timed" } else { "see the flush of each test" };
+    let flush = if flush { "the final flush is timed" } else { "flushes differ between tests" };
     format!(
         "{target}: {} at {}, {runs} each, {cache}; {flush}\nlevels: {}\n\n{}\n\
-         At least {} (if spans go at {:.0} MB/s), {} written besides what tests that end with \
-         time write.\nNothing was done.\n",
+         Takes at least {} (if whole spans run at {:.0} MB/s) and writes {}, plus what time-based \
+         tests write.\nDry run: nothing was done.\n",
         counted(plan.tests.len(), "test"),
         counted(plan.levels.len(), "level"),
         levels.join(", "),
@@ -54,8 +59,8 @@ pub(super) fn text(plan: &Plan, target: &str) -> String {
     )
 }
 
-/// Of a round of one level: seconds of what ends with time, bytes of whole spans; and bytes of what
-/// is filled in all.
+/// Returns the seconds of time-based tests and the bytes of whole spans, both for one round of one
+/// level, and the bytes of all fills.
 fn estimate(plan: &Plan) -> (f64, f64, f64) {
     let timed = |test: &&Test| test.workload.operation.is_timed();
     let seconds = plan.tests.iter().filter(timed);
@@ -68,27 +73,24 @@ fn estimate(plan: &Plan) -> (f64, f64, f64) {
     (seconds, moved as f64, end * (per_level + f64::from(plan.precondition)))
 }
 
-/// Fills of a round of one level at least.
+/// Returns the minimum number of fills in a round of one level.
 fn fills(plan: &Plan) -> u64 {
     u64::from(plan.tests.first().is_none_or(|test| !test.workload.operation.is_new()))
 }
 
-/// Bytes of a round of one level that are known beforehand.
+/// Returns the bytes written in a round of one level, as far as they are known in advance.
 fn written(plan: &Plan) -> f64 {
     plan.tests.iter().filter_map(|test| test.workload.written_bytes()).sum::<u64>() as f64
 }
 
-/// A number of things.
+/// Returns a number with its noun.
 fn counted(count: usize, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
-/// As people say it.
-pub(super) fn duration(seconds: f64) -> String {
-    let minutes = seconds / 60.0;
-    match seconds {
-        seconds if seconds < 100.0 => format!("{seconds:.0} s"),
-        _ if minutes < 100.0 => format!("{minutes:.0} min"),
-        _ => format!("{:.1} h", minutes / 60.0),
-    }
+/// Returns a duration as text, rounded to seconds, or to minutes above 10 minutes.
+fn duration(seconds: f64) -> String {
+    let unit = if seconds < 600.0 { 1.0 } else { 60.0 };
+    let rounded = Duration::from_secs(((seconds / unit).round() * unit) as u64);
+    humantime::format_duration(rounded).to_string()
 }

@@ -1,8 +1,8 @@
-//! `pumice bench`: measures a target with data of exactly known compressibility.
+//! `pumice bench`: measures a target with data of known compressibility.
 //!
-//! * `detect`: whether the target compresses, instead of how fast it is.
-//! * `dry`: what would be done, and how long it would take.
-//! * `show`: progress, and what is printed at the end.
+//! * `detect`: finds out whether the target compresses, instead of how fast it is.
+//! * `dry`: the plan and its duration.
+//! * `show`: progress and the summary.
 
 mod detect;
 mod dry;
@@ -11,9 +11,12 @@ mod show;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use anyhow::{Context, Result};
+
 use self::show::Shown;
 use super::signals::Interrupt;
-use super::{Outcome, print, print_json, size, whole_number};
+use super::values::{seconds, up_to, whole_number, word};
+use super::{Outcome, print, print_json, size};
 use pumice_bench::interop::fio_job;
 use pumice_bench::payload::{KindName, Saving};
 use pumice_bench::runner::End;
@@ -22,22 +25,21 @@ use pumice_bench::workload::{
     Cache, Changes, DEPTH_MAX, Flush, Operation, Order, PRESETS, Pattern, Preset, THREADS_MAX,
 };
 use pumice_bench::{Benchmark, FileSink, Finished, Resumption};
-use pumice_drive::base::Result;
 use pumice_report::Document;
 
-/// Measure a target with data of exactly known compressibility
+/// Measure a target with data of known compressibility
 ///
-/// Runs the tests of a preset at every level of compressibility, round after round, and writes
-/// every run to a file of results, for `pumice report` and `pumice compare`. What the data saves is
-/// measured before the first run.
+/// Runs the tests of a preset at every level of compressibility, in several rounds, and writes
+/// every run to a result file, for `pumice report` and `pumice compare`. The compressibility of the
+/// data is measured before the first run.
 ///
-/// TARGET is a file (made, and removed at the end), a folder (a file in it), a block device,
-/// drive:PATH (a Pumice drive, opened in this process), an NBD URI, or sim:PROFILE (a drive in
-/// virtual time, see pumice drives; with conditions of a host as docs/bench.md lists them, such as
-/// sim:PROFILE?cache_bytes=1GiB for a page cache). What holds anything is refused unless
-/// --destroy-data is given; what is mounted or has partitions is refused always.
+/// TARGET is a file (created, and removed at the end), a folder (a file in it), a block device,
+/// drive:PATH (a Pumice drive, opened in this process), an NBD URI, or sim:PROFILE (a simulated
+/// drive in virtual time, see pumice drives; docs/bench.md lists options for the simulated host,
+/// such as sim:PROFILE?cache_bytes=1GiB for a page cache). A target that contains data is refused
+/// unless --destroy-data is given. A device that is mounted or has partitions is always refused.
 ///
-/// Presets (pumice bench --list says what each one does):
+/// Presets (see pumice bench --list for descriptions):
 ///   compressibility      the default: how a target reacts to the data
 ///   iozone-throughput    iozone-iops    crystaldiskmark    as-ssd    atto    iometer    copy
 ///   snia-iops            wsat
@@ -57,7 +59,7 @@ pub(crate) struct Args {
     #[arg(required_unless_present = "list")]
     target: Option<String>,
 
-    /// Name of a preset, or a file with one
+    /// Name of a preset, or a preset file
     #[arg(long, value_name = "NAME", default_value = PRESETS[0].0)]
     preset: String,
 
@@ -65,124 +67,125 @@ pub(crate) struct Args {
     #[arg(long)]
     list: bool,
 
-    /// Three runs of a second at most, over 256 MiB
+    /// Run each test at most three times, for at most one second, over 256 MiB
     #[arg(long)]
     quick: bool,
 
-    /// Runs of each test at each level
+    /// Number of runs of each test at each level
     #[arg(long, value_name = "NUMBER", value_parser = up_to(1000), allow_negative_numbers = true)]
     runs: Option<u32>,
 
-    /// Go on until the mean is known this well, half its 95 % interval in per cent of it
+    /// Repeat until the half-width of the 95 % confidence interval is below this share of the mean
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     precision: Option<Saving>,
 
-    /// Runs at most with --precision [default: three times --runs]
+    /// Maximum number of runs with --precision [default: three times --runs]
     #[arg(long, value_name = "NUMBER", value_parser = up_to(1000), allow_negative_numbers = true)]
     runs_max: Option<u32>,
 
-    /// Seconds of tests that end with time
+    /// Duration of each time-based test, in seconds or with a unit, such as 2min
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     seconds: Option<f64>,
 
-    /// Seconds that they run before they are measured
+    /// Time that each time-based test runs before it is measured, in seconds or with a unit
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     warm_up: Option<f64>,
 
-    /// Bytes of the target that are used
+    /// Size of the part of the target that is used
     #[arg(long, value_parser = size, value_name = "SIZE", allow_hyphen_values = true)]
     span: Option<u64>,
 
-    /// Where they begin: 32256 is the 63rd sector, where old partitions begin
+    /// Starting offset within the target, such as 32256 (sector 63) for old partitions
     #[arg(long, value_parser = size, value_name = "SIZE", allow_hyphen_values = true)]
     shift: Option<u64>,
 
-    /// Requests in flight of each thread
+    /// Number of requests in flight per thread
     #[arg(long, value_name = "NUMBER", value_parser = up_to(DEPTH_MAX),
         allow_negative_numbers = true)]
     depth: Option<u32>,
 
-    /// Threads
+    /// Number of threads
     #[arg(long, value_name = "NUMBER", value_parser = up_to(THREADS_MAX),
         allow_negative_numbers = true)]
     threads: Option<u32>,
 
-    /// Record size in place of the tests' own; may be repeated
+    /// Record size instead of those of the tests; may be repeated
     #[arg(long = "record", value_parser = size, value_name = "SIZE", allow_hyphen_values = true)]
     records: Vec<u64>,
 
-    /// These operations of the preset only; may be repeated
+    /// Run only this operation of the preset; may be repeated
     #[arg(long = "operation", value_name = "NAME", value_parser = operation)]
     operations: Vec<Operation>,
 
-    /// Data of which so much is saved, in place of the preset's levels; may be repeated
+    /// Compressibility of the test data, as the share of space saved, instead of the preset's
+    /// levels; may be repeated
     #[arg(long = "saved", value_name = "SHARE", allow_hyphen_values = true)]
     saved: Vec<Saving>,
 
-    /// Kind of data, as in pumice payload; may be repeated [default with --saved: exact]
+    /// Kind of test data, see pumice payload; may be repeated [default with --saved: exact]
     #[arg(long = "kind", value_name = "KIND")]
     kinds: Vec<KindName>,
 
-    /// Share of data that repeats earlier data
+    /// Share of the test data that duplicates earlier data
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     duplicates: Option<Saving>,
 
-    /// Around the page cache
+    /// Bypass the page cache (O_DIRECT)
     #[arg(long, conflicts_with = "buffered")]
     direct: bool,
 
-    /// Through the page cache
+    /// Use buffered I/O
     #[arg(long)]
     buffered: bool,
 
-    /// What the page cache holds before a run: dropped or warm
+    /// State of the page cache before each run: dropped or warm
     #[arg(long, value_name = "STATE", value_parser = word::<Cache>)]
     cache: Option<Cache>,
 
-    /// The flush at the end: timed, untimed or each-write
+    /// When to flush: timed or untimed (at the end of each test), or each-write
     #[arg(long, value_name = "WHEN", value_parser = word::<Flush>)]
     flush: Option<Flush>,
 
-    /// Where random requests go: uniform, once, 80/20, zipf or zipf:EXPONENT
+    /// Distribution of random requests: uniform, once, 80/20, zipf or zipf:EXPONENT
     #[arg(long, value_name = "PATTERN", value_parser = word::<Pattern>)]
     pattern: Option<Pattern>,
 
-    /// Order of levels in a round: shuffled or given
+    /// Order of the levels in each round: shuffled or given
     #[arg(long, value_name = "ORDER", value_parser = word::<Order>)]
     order: Option<Order>,
 
-    /// Other seeds give other data, addresses and orders
+    /// Random seed of the data, addresses and orders
     #[arg(long, value_name = "NUMBER", value_parser = whole_number, allow_negative_numbers = true)]
     seed: Option<u64>,
 
-    /// File for the results, must not exist [default: the first free of PRESET-1.jsonl, ...]
+    /// Result file, which must not exist [default: the first unused name of PRESET-1.jsonl, ...]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Go on with the benchmark of this file, which says what is done
+    /// Continue the benchmark of this result file, with the options recorded in it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["preset", "output", "dry_run",
         "fio_job", "quick", "runs", "precision", "runs_max", "seconds", "warm_up", "span", "shift",
         "depth", "threads", "records", "operations", "saved", "kinds", "duplicates", "direct",
         "buffered", "cache", "flush", "pattern", "order", "seed"])]
     resume: Option<PathBuf>,
 
-    /// Find out whether the target compresses or deduplicates, from reported usage, counters and
-    /// speed, instead of running a preset; of --span, 8M or more [default: 64M]
+    /// Detect whether the target compresses or deduplicates, from its reported usage, counters and
+    /// speed, instead of running a preset; uses --span bytes, at least 8M [default: 64M]
     #[arg(long, conflicts_with_all = ["preset", "resume", "dry_run", "fio_job", "output", "quick",
         "runs", "precision", "runs_max", "seconds", "warm_up", "shift", "depth", "threads",
         "records", "operations", "saved", "kinds", "duplicates", "cache", "flush", "pattern",
         "order"])]
     detect_compression: bool,
 
-    /// Print a job for fio that does the same, as far as fio can, and do nothing
+    /// Print an equivalent fio job, as far as fio supports it, and exit
     #[arg(long, conflicts_with = "dry_run")]
     fio_job: bool,
 
-    /// Say what would be done, how long it takes and what is written, and do nothing
+    /// Print the plan, its duration and the amount of data written, and exit
     #[arg(long)]
     dry_run: bool,
 
-    /// Whatever the target holds may be overwritten
+    /// Allow overwriting existing data on the target
     #[arg(long)]
     destroy_data: bool,
 
@@ -191,46 +194,24 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Reads a count from 1 to `most`.
-pub(super) fn up_to(most: u32) -> clap::builder::RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(1..=i64::from(most))
-}
-
-/// Reads seconds; how many make sense is the plan's to say.
-fn seconds(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|seconds| (0.0..f64::INFINITY).contains(seconds));
-    number.ok_or_else(|| format!("'{text}' is no time: give a number of seconds, like 0.5"))
-}
-
-/// Reads what serde knows by one word.
-pub(super) fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
-    use serde::de::IntoDeserializer;
-    use serde::de::value::Error as WordError;
-    T::deserialize(IntoDeserializer::<WordError>::into_deserializer(text)).map_err(|error| {
-        let text = error.to_string();
-        match text.split_once(", expected ") {
-            Some((_, known)) => format!("give {}", known.replace('`', "")),
-            None => text,
-        }
-    })
-}
-
+/// Parses the name of an operation for clap.
 pub(super) fn operation(text: &str) -> Result<Operation, String> {
     word(text).map_err(|_| {
         let names = Operation::ALL.map(Operation::name);
         let near = pumice_drive::base::near::nearest(text, &names);
         let hint = near.map_or(".".into(), |near| format!(", did you mean {near}?"));
-        format!("no operation is called {text}{hint} Operations: {}", names.join(", "))
+        format!("unknown operation{hint} Operations: {}", names.join(", "))
     })
 }
 
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The options, the preset and the target do not fit together; the target's errors.
+/// The options, the preset and the target do not fit together, or the target fails.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if args.list {
-        return print(&list()?).map(|()| Outcome::Good);
+        print(&list()?)?;
+        return Ok(Outcome::Good);
     }
     let target = args.target.as_deref().expect("required unless listed");
     let location = Location::parse(target)?;
@@ -247,18 +228,21 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         let names: Vec<_> = left_out.into_iter().map(Operation::name).collect();
         if !names.is_empty() {
             let names = names.join(", ");
-            super::say_error(&format!("left out: {names}, which need a file and the page cache"));
+            super::say_error(&format!("skipped {names}: requires a file and buffered I/O"));
         }
         plan.check()?;
     }
     if args.fio_job {
-        return print(&fio_job(&plan, target)).map(|()| Outcome::Good);
+        print(&fio_job(&plan, target))?;
+        return Ok(Outcome::Good);
     }
     if args.dry_run {
         if args.json {
-            return print_json(&plan).map(|()| Outcome::Good);
+            print_json(&plan)?;
+        } else {
+            print(&dry::text(&plan, target))?;
         }
-        return print(&dry::text(&plan, target)).map(|()| Outcome::Good);
+        return Ok(Outcome::Good);
     }
     let interrupt = Interrupt::catch()?;
     let path = args.output(&args.preset);
@@ -300,10 +284,8 @@ fn conclude(
     };
     match ended {
         Err(error) if shown.kept().is_none() => Err(error.into()),
-        Err(error) => {
-            let what = format!("{location}: the benchmark failed; {kept} in {file}");
-            Err(error.context(what).into())
-        }
+        Err(error) => Err(error)
+            .with_context(|| format!("{location}: the benchmark failed; {kept} in {file}")),
         Ok(Finished { end: End::Stopped, .. }) => {
             super::say_error(&format!(
                 "interrupted: {kept} in {file}; continue with --resume {file}"
@@ -320,11 +302,11 @@ fn conclude(
 /// Seconds since 1970.
 #[allow(clippy::disallowed_methods, reason = "results have a date")]
 pub(super) fn unix_seconds() -> u64 {
-    // A clock before 1970 is as good as none.
+    // A clock before 1970 is wrong anyway.
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Every preset and what it does.
+/// Returns the presets and their descriptions.
 fn list() -> Result<String> {
     let about = |(name, _)| Ok((name, Preset::load(name)?.about));
     let presets = PRESETS.into_iter().map(about).collect::<Result<Vec<_>>>()?;
@@ -360,7 +342,7 @@ impl Args {
         }
     }
 
-    /// Where the results go.
+    /// Returns the path of the result file.
     fn output(&self, preset: &str) -> PathBuf {
         if let Some(path) = &self.output {
             return path.clone();

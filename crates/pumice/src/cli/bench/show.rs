@@ -1,15 +1,15 @@
-//! Progress of a benchmark on stderr, and its summary on stdout.
+//! The progress of a benchmark on stderr, and its summary on stdout.
 
 use std::io::Write;
 use std::path::Path;
 
+use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::super::{print, print_json};
 use pumice_bench::results::{Header, LevelFindings, Results, RunResult};
 use pumice_bench::workload::Plan;
-use pumice_bench::{Activity, FileSink, Result, Sink, Status};
-use pumice_drive::base::Result as DriveResult;
+use pumice_bench::{Activity, FileSink, Sink, Status};
 
 /// Chunk size of the findings printed before the first run.
 const PRINTED_CHUNK_BYTES: usize = 4 << 10;
@@ -42,7 +42,7 @@ impl Shown {
 }
 
 impl Sink for Shown {
-    fn begin(&mut self, header: &Header) -> Result<()> {
+    fn begin(&mut self, header: &Header) -> pumice_bench::Result<()> {
         self.file.begin(header)?;
         if self.kept == 0 {
             payloads(&header.payloads);
@@ -64,7 +64,7 @@ impl Sink for Shown {
         self.bar.set_message(format!("round {round}, {level}: {what}"));
     }
 
-    fn keep(&mut self, run: &RunResult) -> Result<()> {
+    fn keep(&mut self, run: &RunResult) -> pumice_bench::Result<()> {
         self.file.keep(run)?;
         self.kept += 1;
         self.bar.inc(1);
@@ -79,17 +79,19 @@ fn payloads(payloads: &[LevelFindings]) {
         let at_4k = findings.iter().filter(|finding| finding.chunk_bytes == PRINTED_CHUNK_BYTES);
         let saved = at_4k.map(|finding| format!("{} {}", finding.codec, finding.saved));
         let saved: Vec<String> = saved.collect();
-        text += &format!("data '{level}', measured in chunks of 4 KiB: {}\n", saved.join("; "));
+        text += &format!("data '{level}' in chunks of 4 KiB: {}\n", saved.join("; "));
     }
     // A closed stderr is harmless: the results file contains the findings too.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 /// Prints the summary of a complete benchmark.
-pub(super) fn summary(results: &Results, path: &Path, json: bool) -> DriveResult<()> {
+pub(super) fn summary(results: &Results, path: &Path, json: bool) -> Result<()> {
     if json {
-        return print_json(&results.cells());
+        print_json(&results.cells())?;
+    } else {
+        let text = pumice_bench::report::summary(results).to_text();
+        print(&format!("{text}\nResults: {}\n", path.display()))?;
     }
-    let text = pumice_bench::report::summary(results).to_text();
-    print(&format!("{text}\nResults: {}\n", path.display()))
+    Ok(())
 }

@@ -7,7 +7,8 @@ use std::io::Write;
 use clap::{CommandFactory, Parser};
 use tempfile::NamedTempFile;
 
-use super::super::{Cli, Command as Chosen};
+use super::super::commands::{Command as Chosen, DriveCommand};
+use super::super::{Cli, chain};
 use super::*;
 
 fn file(text: &str) -> NamedTempFile {
@@ -23,7 +24,7 @@ fn gather(text: &str, typed: &[&str]) -> Result<Arguments> {
     Arguments::gather(Cli::command(), typed.collect())
 }
 
-/// The arguments that come of it, without the way to the file.
+/// Returns the resulting arguments, without the path of the file.
 fn args(text: &str, typed: &[&str]) -> Vec<String> {
     let args = gather(text, typed).unwrap_or_else(|error| panic!("{text}: {error}")).args;
     let args = args.into_iter().map(|arg| arg.into_string().unwrap());
@@ -31,7 +32,7 @@ fn args(text: &str, typed: &[&str]) -> Vec<String> {
 }
 
 fn refusal(text: &str) -> String {
-    gather(text, &["serve", "--config", "FILE"]).err().expect("refused").chain()
+    chain(&gather(text, &["serve", "--config", "FILE"]).err().expect("refused"))
 }
 
 /// A value that a flag takes.
@@ -81,7 +82,7 @@ fn every_flag_of_serve_is_a_key() {
     let all: String = keys.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
     let args = gather(&all, &["serve", "--config", "FILE"]).unwrap().args;
     let cli = Cli::try_parse_from(args).unwrap_or_else(|error| panic!("{all}\n{error}"));
-    assert!(matches!(cli.command, Chosen::Serve(_)));
+    assert!(matches!(cli.command, Chosen::Drive(DriveCommand::Serve(_))));
 }
 
 #[test]
@@ -117,17 +118,17 @@ fn without_a_file_nothing_changes() {
 #[test]
 fn a_mistake_is_named_with_its_line() {
     for (text, at, words) in [
-        ("\nreed-only = true", 2, "no key 'reed-only': is 'read-only' meant? Keys are the long"),
-        ("config = 'x'", 1, "no key 'config'"),
-        ("help = true", 1, "no key 'help'"),
-        ("[unix]\n", 1, "unix is a text in quotes or a number, not a table"),
-        ("unix = ['a']", 1, "unix is a text in quotes or a number, not a list"),
-        ("#\n\nread-only = 'yes'", 3, "read-only is true or false, not a text"),
-        ("paths = true", 1, "paths is a list of texts or numbers, not true or false"),
-        ("paths = [['a']]", 1, "paths is a list of texts or numbers, not a list of something else"),
-        ("warn = 2026-01-01", 1, "not a date"),
+        ("\nreed-only = true", 2, "unknown key 'reed-only': did you mean 'read-only'? Keys are"),
+        ("config = 'x'", 1, "unknown key 'config'"),
+        ("help = true", 1, "unknown key 'help'"),
+        ("[unix]\n", 1, "unix: expected a string in quotes or a number, found a table"),
+        ("unix = ['a']", 1, "unix: expected a string in quotes or a number, found a list"),
+        ("#\n\nread-only = 'yes'", 3, "read-only: expected true or false, found a string"),
+        ("paths = true", 1, "expected a list of strings or numbers, found true or false"),
+        ("paths = [['a']]", 1, "expected a list of strings or numbers, found a list of other"),
+        ("warn = 2026-01-01", 1, "found a date"),
         ("unix = 'a'\nunix = 'b'", 2, "duplicate key"),
-        ("unix = a", 1, "write KEY = VALUE, text in quotes"),
+        ("unix = a", 1, "expected KEY = VALUE, with text in quotes"),
     ] {
         let refusal = refusal(text);
         assert!(refusal.contains(&format!(":{at}: ")), "{text}: {refusal}");
@@ -144,12 +145,12 @@ fn what_clap_refuses_is_named_with_its_line() {
     ] {
         let arguments = gather(text, &["serve", "--config", "FILE"]).unwrap();
         let error = Cli::try_parse_from(&arguments.args).expect_err(text);
-        let place = arguments.place_of(&error).expect("a place");
-        assert!(place.contains(words), "{text}: {place}: {error}");
+        let position = arguments.position_of(&error).expect("a position");
+        assert!(position.contains(words), "{text}: {position}: {error}");
     }
     let arguments = gather("paths = ['a']", &["serve", "--config", "FILE", "--bogus"]).unwrap();
     let error = Cli::try_parse_from(&arguments.args).unwrap_err();
-    assert_eq!(arguments.place_of(&error), None, "{error}");
+    assert_eq!(arguments.position_of(&error), None, "{error}");
 }
 
 #[test]

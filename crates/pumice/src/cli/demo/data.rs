@@ -1,19 +1,19 @@
-//! What the demo writes: the files of a folder as a file system would lay them out.
+//! The data of the demo: the files of a folder as one stream, laid out as a file system would.
 
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::failed;
-use pumice_drive::base::Result;
+use anyhow::{Context, Result};
+
 use pumice_drive::base::checksum::crc64;
 use pumice_drive::base::units::BLOCK_BYTES;
 
 /// Bytes of one write of real data.
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
 
-/// The files below a folder, one behind the other, each beginning at a 4 KiB block.
+/// The files below a folder, one after another, each starting at a 4 KiB block.
 pub(super) struct FileStream {
     folders: Vec<PathBuf>,
     files: Vec<PathBuf>,
@@ -24,19 +24,19 @@ pub(super) struct FileStream {
 }
 
 impl FileStream {
-    /// Up to `bytes` bytes of the files below `folder`, in the order of their names; links are not
-    /// followed and other file systems not entered.
+    /// Returns a stream of up to `bytes` bytes of the files below `folder`, ordered by name. Links
+    /// are not followed, and other file systems are not entered.
     pub(super) fn new(folder: &Path, bytes: u64) -> Result<Self> {
-        let what = format!("cannot read {}", folder.display());
-        let device = fs::metadata(folder).map_err(failed(what.clone()))?.dev();
-        fs::read_dir(folder).map_err(failed(what))?;
+        let cannot_read = || format!("cannot read {}", folder.display());
+        let device = fs::metadata(folder).with_context(cannot_read)?.dev();
+        fs::read_dir(folder).with_context(cannot_read)?;
         let folders = vec![folder.to_owned()];
         let (files, checksums) = (Vec::new(), Vec::new());
         Ok(Self { folders, files, open: None, device, left: bytes, checksums })
     }
 
-    /// Fills `chunk` with the next bytes, zeroes behind the last file; gives whether there were
-    /// any. Remembers the chunk's checksum.
+    /// Fills `chunk` with the next bytes, and with zeroes after the last file. Stores the checksum
+    /// of the chunk. Returns false if there were no bytes left.
     pub(super) fn fill(&mut self, chunk: &mut [u8]) -> bool {
         let mut at = 0;
         while at < chunk.len() && self.left > 0 {
@@ -59,12 +59,12 @@ impl FileStream {
         at > 0
     }
 
-    /// CRC-64 of each chunk given out so far.
+    /// Returns the CRC-64 of each chunk so far.
     pub(super) fn checksums(&self) -> &[u64] {
         &self.checksums
     }
 
-    /// The file being read, or the next one that can be; one that cannot is no part of the data.
+    /// Returns the current file, or the next one. Files that cannot be opened are skipped.
     fn next_file(&mut self) -> Option<&mut File> {
         while self.open.is_none() {
             match self.files.pop() {
@@ -76,11 +76,11 @@ impl FileStream {
         self.open.as_mut()
     }
 
-    /// Lists the next folder; false if there is none.
+    /// Lists the next folder. Returns false if there is none.
     fn next_folder(&mut self) -> bool {
         let Some(folder) = self.folders.pop() else { return false };
         let mut entries: Vec<_> = fs::read_dir(folder).into_iter().flatten().flatten().collect();
-        // Taken from the end.
+        // Files are taken from the end.
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.file_name()));
         for entry in entries {
             match entry.metadata() {
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_stand_one_behind_the_other() {
+    fn files_follow_one_another() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("b")).unwrap();
         fs::write(folder.path().join("a"), vec![1; 5000]).unwrap();

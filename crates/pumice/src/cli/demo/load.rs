@@ -1,37 +1,39 @@
-//! The demo's load: a fixed number of requests in flight over the NBD client, as any host would
-//! make them, and what it measured.
+//! The load of the demo: a fixed number of requests in flight over NBD, as any host issues them.
 //!
-//! Deliberately small: one connection, one run at a time, blocking for whoever calls.
+//! One connection and one run at a time; the caller blocks. The bench's engine cannot replace it:
+//! the engine generates its data and discards what it reads, while the demo writes real files and
+//! compares the checksum of every chunk that it reads back.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use anyhow::{Context, Result, bail};
 use futures_util::future::try_join_all;
 
-use pumice_drive::base::{AlignedBuffer, Clock, Error, ErrorKind, Result};
+use pumice_drive::base::{AlignedBuffer, Clock};
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_nbd::client::{Client as NbdClient, Uri};
 
-/// How long the server may take over one reply: a slow disk under a full write cache.
+/// Time limit for one reply, in nanoseconds: long enough for a slow disk with a full write cache.
 const REPLY_NS_MAX: u64 = 30_000_000_000;
 
-/// What a run does.
+/// The operation of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Read,
     Write,
 }
 
-/// One request: where, and how many bytes.
+/// One request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) offset: u64,
     pub(super) len: usize,
 }
 
-/// What a run of requests took.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Measured {
     pub(super) requests: u64,
@@ -39,17 +41,17 @@ pub(super) struct Measured {
     pub(super) seconds: f64,
 }
 
-/// A connection, and the runtime it lives on.
+/// A connection and its runtime.
 pub(super) struct Client {
     nbd: NbdClient,
     runtime: Runtime,
     interrupted: Arc<AtomicBool>,
 }
 
-/// Gives the bytes of a write, or is shown those of a read.
+/// Fills the buffer of a write, or examines the buffer of a read.
 type OnData<'a> = dyn FnMut(Request, &mut [u8]) -> Result<()> + 'a;
 
-/// What the requests of a run share.
+/// The state that the requests of a run share.
 struct Run<'a> {
     verb: Verb,
     requests: RefCell<&'a mut dyn Iterator<Item = Request>>,
@@ -58,16 +60,15 @@ struct Run<'a> {
 }
 
 impl Client {
-    /// Connects and does the handshake. Once `interrupted` is set, runs end with an error.
+    /// Connects to the server. Once `interrupted` is set, runs fail.
     pub(super) fn connect(socket: &Path, interrupted: Arc<AtomicBool>) -> Result<Self> {
         let runtime = Runtime::new(Backend::Auto)?;
         let nbd = runtime.block_on(NbdClient::connect(&runtime, &Uri::unix(socket, "")))?;
         Ok(Self { nbd, runtime, interrupted })
     }
 
-    /// Carries out `requests` with `depth` of them in flight, then flushes after writes; the flush
-    /// is part of the time. For a write `data` gives the bytes of the n-th request, for a read it
-    /// is shown them.
+    /// Executes `requests` with `depth` of them in flight, then flushes after writes; the time
+    /// includes the flush. `data` is called before each write and after each read.
     pub(super) fn run(
         &mut self,
         verb: Verb,
@@ -85,23 +86,24 @@ impl Client {
         self.runtime.block_on(async {
             try_join_all((0..depth).map(|_| self.lane(&run))).await?;
             match verb {
-                Verb::Write => self.in_time(self.nbd.flush()).await?,
-                Verb::Read => Ok(()),
+                Verb::Write => self.in_time(self.nbd.flush()).await??,
+                Verb::Read => {}
             }
+            anyhow::Ok(())
         })?;
         let seconds = (self.runtime.now_ns() - start_ns) as f64 / 1e9;
         Ok(Measured { seconds, ..run.measured.get() })
     }
 
-    /// One request behind the other, until there are no more.
+    /// Executes one request after another, until there are no more.
     async fn lane(&self, run: &Run<'_>) -> Result<()> {
         let mut buffer = Arc::new(AlignedBuffer::zeroed(0));
         loop {
             if self.interrupted.load(Ordering::Relaxed) {
-                return Err(Error::new(ErrorKind::Interrupted, "interrupted"));
+                bail!("interrupted");
             }
             let Some(request) = run.requests.borrow_mut().next() else { return Ok(()) };
-            // Nobody else has it: a request that was answered has let it go.
+            // The buffer is unique: a completed request has released it.
             let mut bytes = Arc::try_unwrap(buffer).unwrap_or_else(|_| AlignedBuffer::zeroed(0));
             if bytes.len() != request.len {
                 bytes = AlignedBuffer::zeroed(request.len);
@@ -129,12 +131,12 @@ impl Client {
     }
 
     async fn in_time<T>(&self, reply: impl Future<Output = T>) -> Result<T> {
-        let late = || Error::new(ErrorKind::Busy, "the server gave no answer for 30 seconds");
-        self.runtime.timeout(REPLY_NS_MAX, reply).await.ok_or_else(late)
+        let reply = self.runtime.timeout(REPLY_NS_MAX, reply).await;
+        reply.context("the server did not reply for 30 seconds")
     }
 
-    /// Ends the connection in order.
+    /// Closes the connection as the protocol requires.
     pub(super) fn disconnect(self) -> Result<()> {
-        self.runtime.block_on(self.nbd.disconnect())
+        Ok(self.runtime.block_on(self.nbd.disconnect())?)
     }
 }

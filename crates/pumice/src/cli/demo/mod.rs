@@ -1,16 +1,16 @@
-//! `pumice demo`: the drive's main job in one command, with and without compression.
+//! `pumice demo`: compares a drive with and without compression, in one command.
 //!
 //! ```text
-//! two drives, lz4 and none: created in a temporary folder, each served by a child
-//!   -> real files in, all read back and compared, on one drive and then on the other
-//!   -> the bench's preset `compressibility` on both, the drives taking turns (`speed`)
+//! two drives, lz4 and none: created in a temporary folder, each served by a child process
+//!   -> write real files, read them back and compare, on one drive and then on the other
+//!   -> run the bench preset `compressibility` on both drives in turns (`speed`)
 //!   -> stop the servers -> check both drives -> remove them
 //! ```
 //!
-//! * `data`: the files as one stream; `load`: requests in flight over NBD.
+//! * `data`: the files as one stream; `load`: requests over NBD.
 //!
-//! Nothing stays behind, not after Ctrl-C either: a signal ends the run at the next request, and
-//! the folder and the server go as they do after any error.
+//! The demo removes the folder and the servers when it ends, even after Ctrl-C: a signal ends the
+//! run at the next request, and cleanup is the same as after any error.
 
 mod data;
 mod load;
@@ -25,6 +25,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -32,41 +33,41 @@ use self::data::{CHUNK_BYTES, FileStream};
 use self::load::{Client, Measured, Request, Verb};
 use super::{Outcome, print, print_json, size};
 use crate::control;
+use pumice_drive::base::ErrorKind;
 use pumice_drive::base::checksum::crc64;
 use pumice_drive::base::units::format_size;
-use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::Info;
 use pumice_report::{Align, Table};
 
-/// Bytes of the disk behind the real data, for the bench; and of the medium behind them, for what
-/// is written over and over.
+/// Space on the disk for the bench, in addition to the real data, and space on the medium for data
+/// that is overwritten, in addition to both.
 const BENCH_BYTES: u64 = 256 << 20;
 const ROOM_BYTES: u64 = 2 << 30;
 
-/// Requests in flight with real data.
+/// Number of requests in flight with real data.
 const DEPTH: usize = 8;
 
-/// Show what the drive does with real and synthetic data, beside the same without compression
+/// Compare a drive with and without compression, on real and synthetic data
 ///
-/// Makes two drives in a temporary folder, one with LZ4 and one without compression, serves both
-/// over NBD, fills each with the files of a folder, reads all back and compares, then runs the
-/// bench's preset `compressibility` on both in turns. Takes a minute or two; nothing is left behind
-/// but the page.
+/// Creates two drives in a temporary folder, one with LZ4 and one without compression, serves both
+/// over NBD, writes the files of a folder to each, reads them back and compares them, then runs the
+/// bench preset `compressibility` on both in turns. Takes a minute or two. Only the page with the
+/// results is kept.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Folder whose files are the real data
+    /// Folder with the real data
     #[arg(default_value = "/usr")]
     path: PathBuf,
 
-    /// Most bytes of real data
+    /// Maximum amount of real data
     #[arg(long, value_parser = size, default_value = "2G", value_name = "SIZE")]
     bytes: u64,
 
-    /// Folder for the drives [default: TMPDIR, else /var/tmp]
+    /// Folder for the drives [default: $TMPDIR, or /var/tmp]
     #[arg(long, value_name = "FOLDER")]
     scratch: Option<PathBuf>,
 
-    /// File for the page with all that was measured; an old one is overwritten
+    /// HTML page with all results; an existing file is overwritten
     #[cfg(feature = "bench")]
     #[arg(long, value_name = "FILE", default_value = "pumice-demo.html")]
     page: PathBuf,
@@ -76,7 +77,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Everything that was measured.
+/// The result.
 #[derive(Debug, Serialize)]
 struct Shown {
     files: [Line; 2],
@@ -84,7 +85,7 @@ struct Shown {
     bench: pumice_bench::compare::Comparison,
 }
 
-/// What the files became on one drive.
+/// The result of the real data on one drive.
 #[derive(Clone, Debug, Serialize)]
 struct Line {
     codec: &'static str,
@@ -97,15 +98,27 @@ struct Line {
     read_mb_s: f64,
 }
 
+/// A defect of the drive: the demo ran and found a problem.
+#[derive(Debug)]
+struct Defect(String);
+
+impl std::fmt::Display for Defect {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Defect {}
+
 /// Runs the subcommand.
 ///
 /// # Errors
-/// A drive cannot be made or served, or what is read is not what was written.
+/// A drive cannot be created or served, or the demo was interrupted.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let interrupted = super::signals::flag()?;
     let result = compare(args, &interrupted);
     if interrupted.load(Ordering::Relaxed) {
-        return Err(Error::new(ErrorKind::Interrupted, "interrupted; nothing is left behind"));
+        bail!("interrupted: the temporary drives were removed");
     }
     match result {
         Ok(shown) if args.json => print_json(&shown)?,
@@ -115,8 +128,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             let text = format!("{text}\n{}", speed::text(&shown.bench, &args.page));
             print(&text)?;
         }
-        Err(error) if error.kind() == ErrorKind::Corrupt => {
-            super::say_error(&error.chain());
+        Err(error) if is_defect(&error) => {
+            super::say_error(&super::chain(&error));
             return Ok(Outcome::Problem);
         }
         Err(error) => return Err(error),
@@ -124,18 +137,25 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// Everything with both drives.
+/// Whether the demo or the drive found damaged data.
+fn is_defect(error: &anyhow::Error) -> bool {
+    let drive_error = error.downcast_ref::<pumice_drive::base::Error>();
+    error.is::<Defect>() || drive_error.is_some_and(|error| error.kind() == ErrorKind::Corrupt)
+}
+
+/// Runs the whole demo.
 fn compare(args: &Args, interrupted: &Arc<AtomicBool>) -> Result<Shown> {
     let scratch = args.scratch.clone().unwrap_or_else(|| {
         std::env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from)
     });
     let folder = tempfile::Builder::new().prefix("pumice-demo-").tempdir_in(&scratch);
-    let folder = folder.map_err(failed(format!("cannot use {}", scratch.display())))?;
+    let folder =
+        folder.with_context(|| format!("cannot create a folder in {}", scratch.display()))?;
     let bytes = fitting_bytes(folder.path(), args.bytes)?;
     let bar = ProgressBar::new_spinner();
     let style = ProgressStyle::with_template("{spinner} {msg} {bytes} {bytes_per_sec}");
     bar.set_style(style.expect("a constant template"));
-    bar.set_message("reading the files once, so that both drives find them in memory");
+    bar.set_message("reading the files into memory");
     let mut stream = FileStream::new(&args.path, bytes)?;
     let mut chunk = vec![0; CHUNK_BYTES];
     while stream.fill(&mut chunk) && !interrupted.load(Ordering::Relaxed) {
@@ -161,27 +181,26 @@ fn compare(args: &Args, interrupted: &Arc<AtomicBool>) -> Result<Shown> {
     })
 }
 
-/// The most real data for which the folder's file system has room with everything else.
+/// Returns the amount of real data, at most `wanted`, for which the file system has space.
 fn fitting_bytes(folder: &Path, wanted: u64) -> Result<u64> {
-    let space =
-        rustix::fs::statvfs(folder).map_err(|error| failed("no free space")(error.into()))?;
+    let space = rustix::fs::statvfs(folder)
+        .with_context(|| format!("cannot query the free space of {}", folder.display()))?;
     let free = space.f_bavail * space.f_frsize;
-    // Both drives hold all of it, the one without compression as it is.
+    // Both drives store all of the data, one of them uncompressed.
     let room = 2 * (BENCH_BYTES + ROOM_BYTES);
     let left = free.saturating_sub(room) / 2 * 9 / 10;
     if left < 64 << 20 {
-        let what = format!(
-            "{} has {} free, the demo needs {}: name another folder with --scratch",
+        bail!(
+            "{} has {} free, but the demo needs {}: use --scratch to name another folder",
             folder.display(),
             format_size(free),
             format_size(room + (256 << 20))
         );
-        return Err(Error::new(ErrorKind::NoSpace, what));
     }
     Ok(wanted.min(left).next_multiple_of(CHUNK_BYTES as u64))
 }
 
-/// A served drive in the temporary folder.
+/// A drive in the temporary folder, and its server.
 struct DemoDrive {
     path: PathBuf,
     socket: PathBuf,
@@ -196,48 +215,52 @@ impl DemoDrive {
         let (size, capacity) = (size.to_string(), capacity.to_string());
         let mut create = pumice()?;
         create.arg("create").arg(&path).args(["--size", &size, "--capacity", &capacity]);
-        let output = create.args(["--codec", codec]).output().map_err(failed("cannot run"))?;
+        let output =
+            create.args(["--codec", codec]).output().context("cannot run pumice create")?;
         if !output.status.success() {
-            let what = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            return Err(Error::new(ErrorKind::Io, what));
+            let message = String::from_utf8_lossy(&output.stderr);
+            let message = message.trim();
+            bail!("{}", message.strip_prefix("pumice: ").unwrap_or(message));
         }
         let mut serve = pumice()?;
         serve.arg("serve").arg(&path).arg("--unix").arg(&socket).arg("--json");
         serve.env("PUMICE_LOG", "warn").stdout(Stdio::piped()).stdin(Stdio::null());
-        let mut server = serve.spawn().map_err(failed("cannot run the server"))?;
-        // It prints one line or more once it listens, and nothing if it cannot.
+        let mut server = serve.spawn().context("cannot run pumice serve")?;
+        // The server prints at least one line once it listens, and none if it cannot.
         let mut first = String::new();
         if let Some(stdout) = server.stdout.take() {
-            BufReader::new(stdout).read_line(&mut first).map_err(failed("no server"))?;
+            let read = BufReader::new(stdout).read_line(&mut first);
+            read.context("cannot read the output of pumice serve")?;
         }
         if first.is_empty() {
-            return Err(Error::new(ErrorKind::Io, "the demo's server did not start"));
+            bail!("pumice serve did not start");
         }
         Ok(Self { path, socket, server })
     }
 
     fn info(&self) -> Result<Info> {
-        let silent = || Error::new(ErrorKind::Io, "no info");
-        control::info(&self.path)?.ok_or_else(silent)
+        control::info(&self.path)?
+            .with_context(|| format!("no server answers for {}", self.path.display()))
     }
 
     /// Stops the server, checks the drive and removes it.
     fn finish(mut self) -> Result<()> {
         terminate(&self.server);
-        let status = self.server.wait().map_err(failed("the server's end"))?;
+        let status = self.server.wait().context("cannot wait for pumice serve")?;
         let check = pumice()?.arg("check").arg(&self.path).output();
-        let check = check.map_err(failed("cannot run the check"))?;
+        let check = check.context("cannot run pumice check")?;
         if !status.success() || !check.status.success() {
-            let found = String::from_utf8_lossy(&check.stdout).into_owned();
-            return Err(Error::new(ErrorKind::Corrupt, format!("the drive is wrong: {found}")));
+            let found = String::from_utf8_lossy(&check.stdout);
+            let found = found.lines().collect::<Vec<_>>().join("; ");
+            bail!(Defect(format!("pumice serve ended with {status}; pumice check: {found}")));
         }
-        fs::remove_file(&self.path).map_err(failed("cannot remove the drive"))
+        fs::remove_file(&self.path).context("cannot remove the drive")
     }
 }
 
 impl Drop for DemoDrive {
     fn drop(&mut self) {
-        // In order, so that it removes its sockets; it has nothing left to do.
+        // The server removes its sockets when it is terminated.
         terminate(&self.server);
         let _ = self.server.wait();
     }
@@ -245,16 +268,16 @@ impl Drop for DemoDrive {
 
 fn terminate(server: &Child) {
     if let Some(pid) = rustix::process::Pid::from_raw(server.id() as i32) {
-        // It may have ended already.
+        // The server may have exited already.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
     }
 }
 
-/// This program again.
+/// Returns a command that runs this program.
 fn pumice() -> Result<Command> {
-    let program = std::env::current_exe().map_err(failed("cannot find this program"))?;
+    let program = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(program);
-    // A group of its own: Ctrl-C is the demo's to handle, and its children end with it.
+    // In a separate process group, Ctrl-C reaches only the demo, which then stops its children.
     command.process_group(0);
     Ok(command)
 }
@@ -279,7 +302,7 @@ impl Side {
     }
 }
 
-/// What one round of writing and reading measured.
+/// The results of writing and reading.
 struct Round {
     written: Measured,
     read: Measured,
@@ -295,7 +318,7 @@ fn real_data(
     let one = |side: &mut Side| -> Result<Line> {
         let before = side.drive.info()?;
         let round = files(side, folder, bytes, bar)?;
-        Ok(line(side.codec, &before, &side.drive.info()?, &round))
+        anyhow::Ok(line(side.codec, &before, &side.drive.info()?, &round))
     };
     let [with, without] = sides;
     Ok([one(with)?, one(without)?])
@@ -306,7 +329,7 @@ fn files(side: &mut Side, folder: &Path, bytes: u64, bar: &ProgressBar) -> Resul
     let mut stream = FileStream::new(folder, bytes)?;
     bar.set_message(format!("{codec}: writing the files of {}", folder.display()));
     bar.reset();
-    // A chunk is read ahead of its request, so that the stream's end ends the requests.
+    // A chunk is read before its request is made, so that the requests end with the stream.
     let chunks = std::cell::RefCell::new((vec![0; CHUNK_BYTES], &mut stream));
     let mut requests = (0..bytes / CHUNK_BYTES as u64).map_while(|number| {
         let (chunk, stream) = &mut *chunks.borrow_mut();
@@ -320,7 +343,7 @@ fn files(side: &mut Side, folder: &Path, bytes: u64, bar: &ProgressBar) -> Resul
     };
     let written = client.run(Verb::Write, DEPTH, &mut requests, &mut fill)?;
     let checksums = stream.checksums();
-    bar.set_message(format!("{codec}: reading all back and comparing"));
+    bar.set_message(format!("{codec}: reading the files back and comparing"));
     bar.reset();
     let mut requests = (0..checksums.len() as u64)
         .map(|number| Request { offset: number * CHUNK_BYTES as u64, len: CHUNK_BYTES });
@@ -329,14 +352,13 @@ fn files(side: &mut Side, folder: &Path, bytes: u64, bar: &ProgressBar) -> Resul
         if crc64(buffer) == checksums[request.offset as usize / CHUNK_BYTES] {
             return Ok(());
         }
-        let what = "what was read is not what was written";
-        Err(Error::new(ErrorKind::Corrupt, what).at_offset(request.offset))
+        bail!(Defect(format!("data read at offset {} is not what was written", request.offset)))
     };
     let read = client.run(Verb::Read, DEPTH, &mut requests, &mut compare)?;
     Ok(Round { written, read })
 }
 
-/// What the files became on one drive.
+/// Computes the result of one drive from its counters before and after.
 fn line(codec: &'static str, before: &Info, after: &Info, round: &Round) -> Line {
     let host_bytes = after.host_bytes - before.host_bytes;
     let frame_bytes = after.frame_bytes - before.frame_bytes;
@@ -354,7 +376,7 @@ fn line(codec: &'static str, before: &Info, after: &Info, round: &Round) -> Line
     }
 }
 
-/// The table of the real data, and in a sentence what it shows.
+/// Returns the results of the real data as a table and a sentence.
 fn text(folder: &Path, lines: &[Line; 2]) -> String {
     let mut table = Table::new(&[
         ("codec", Align::Left),
@@ -379,18 +401,12 @@ fn text(folder: &Path, lines: &[Line; 2]) -> String {
     }
     let [with, without] = lines;
     format!(
-        "Files of {}:\n{}\nAll {} MiB read back right, and the drive wrote {:.2} bytes for each \
-         byte of theirs, where without compression it wrote {:.2}.\n",
+        "Files of {}:\n{}\nAll {} MiB were read back correctly. For each byte of data, the drive \
+         wrote {:.2} bytes with compression and {:.2} without.\n",
         folder.display(),
         table.to_text(),
         mib(with.host_bytes),
         with.write_amplification,
         without.write_amplification,
     )
-}
-
-/// An error of the operating system while doing `what`.
-fn failed(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
-    let what = what.into();
-    move |error| Error::os(what, error)
 }

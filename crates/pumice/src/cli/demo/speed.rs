@@ -1,15 +1,17 @@
-//! The demo's end: the bench's preset `compressibility` on both drives, and its page.
+//! The last part of the demo: runs the bench preset `compressibility` on both drives, and writes
+//! the page.
 //!
-//! The drives take turns, a round each: on a disk that others use too, one run beside another says
-//! nothing about the drives.
+//! The drives take turns, one round each: on a disk with other users, the results of long runs at
+//! different times cannot be compared, and runs at the same time disturb each other.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 
 use super::super::bench::unix_seconds;
-use super::{Side, failed};
+use super::Side;
 use pumice_bench::compare::{ComparedCell, Comparison, compare};
 use pumice_bench::report::document;
 use pumice_bench::results::{Header, Results, RunResult};
@@ -17,19 +19,19 @@ use pumice_bench::runner::carry_out;
 use pumice_bench::target::Location;
 use pumice_bench::workload::{Changes, Preset};
 use pumice_bench::{Sink, Status};
-use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_nbd::client::Uri;
 use pumice_report::{Align, Table};
 
 const PRESET: &str = "compressibility";
 
-/// Rounds: the fewest whose differences can be told from chance. Span and seconds: what keeps the
-/// demo short.
+/// The smallest number of rounds at which differences can be significant.
 const ROUNDS: u32 = 5;
+
+/// Span and duration of each test, chosen to keep the demo short.
 const SPAN_BYTES: u64 = 256 << 20;
 const SECONDS: f64 = 0.3;
 
-/// Keeps the runs of one side and says how it goes.
+/// Stores the runs of one drive and shows the progress.
 struct Turn<'a> {
     runs: &'a mut Vec<RunResult>,
     bar: &'a ProgressBar,
@@ -50,8 +52,8 @@ impl Sink for Turn<'_> {
     }
 }
 
-/// Runs the preset on both drives in turns, writes the page, and holds the drive that compresses
-/// against the one that does not.
+/// Runs the preset on both drives in turns, writes the page, and compares the drive that compresses
+/// with the one that does not.
 pub(super) fn measure(
     sides: &[Side; 2],
     interrupted: &AtomicBool,
@@ -87,7 +89,7 @@ pub(super) fn measure(
             bar.reset();
             carry_out(location, &until, done, interrupted, &mut turn)?;
             if interrupted.load(Ordering::Relaxed) {
-                return Err(Error::new(ErrorKind::Interrupted, "interrupted"));
+                bail!("interrupted");
             }
         }
     }
@@ -96,12 +98,11 @@ pub(super) fn measure(
     without.header.target = "a drive without compression".into();
     let results = [without, with];
     let html = document(&results).to_html();
-    let what = format!("cannot write {}", page.display());
-    std::fs::write(page, html).map_err(failed(what))?;
+    std::fs::write(page, html).with_context(|| format!("cannot write {}", page.display()))?;
     Ok(compare(&results[0], &results[1..])?)
 }
 
-/// Every cell with both speeds, and in two sentences what they show.
+/// Returns the results as a table and a few sentences.
 pub(super) fn text(comparison: &Comparison, page: &Path) -> String {
     let cells = &comparison.others[0].cells;
     let mut table = Table::new(&[
@@ -127,13 +128,15 @@ pub(super) fn text(comparison: &Comparison, page: &Path) -> String {
     let (most, least) = (of_first[0], of_first[of_first.len() - 1]);
     let interval = |cell: &ComparedCell| cell.compared.and_then(|one| one.ratio_interval);
     let verdict = match (interval(most), interval(least)) {
-        (Some(most), Some(least)) if most.low > least.high => "your data decides",
-        _ => "on this machine, in so short a run, its speed does not show which data it gets",
+        (Some(most), Some(least)) if most.low > least.high => {
+            "how much compression helps depends on the data"
+        }
+        _ => "in a run this short on this machine, the difference is not significant",
     };
     format!(
-        "The preset {PRESET}, {ROUNDS} runs each, means with 95 % intervals of the ratio:\n{}\n\
-         The speed of '{first_test}', as a multiple of that without compression, is {} with data \
-         '{}' and {} with data '{}': {verdict}.\nThe page with everything: {}\n",
+        "Preset {PRESET}, {ROUNDS} runs each, means, with 95 % intervals of the ratio:\n{}\n\
+         The speed of '{first_test}', relative to that without compression, is {} with data \
+         '{}' and {} with data '{}': {verdict}.\nAll results: {}\n",
         table.to_text(),
         most.ratio(),
         most.level,
@@ -145,7 +148,7 @@ pub(super) fn text(comparison: &Comparison, page: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: what is said of the data is what was measured with it.
+    //! Goal: the sentences about the data name the levels that were measured.
     use super::*;
     use pumice_bench::compare::Against;
     use pumice_bench::workload::Unit;
@@ -164,7 +167,7 @@ mod tests {
         let cells = levels.map(cell).to_vec();
         let others = vec![Against { other: "lz4".into(), cells, environment: Vec::new() }];
         let text = text(&Comparison { base: "none".into(), others }, Path::new("page.html"));
-        let (_, said) = text.split_once("as a multiple of that").expect("a sentence");
+        let (_, said) = text.split_once("relative to that").expect("a sentence");
         let [first, last] = ["'80 % saved'", "'random'"].map(|level| said.find(level));
         assert!(first.is_some() && first < last, "{said}");
         assert!(!said.contains("98 %") && !said.contains("50 %"), "{said}");

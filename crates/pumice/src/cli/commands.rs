@@ -1,0 +1,215 @@
+//! The subcommands, in the groups that `--help`, the manual and docs/cli.md show.
+//!
+//! Each group is an enum, so that every subcommand is in exactly one. The texts are those of the
+//! subcommands' own definitions.
+
+use clap::Subcommand;
+use textwrap::{Options, WordSplitter};
+
+use super::*;
+
+/// Columns of the help text.
+const HELP_COLUMNS: usize = 100;
+
+/// Every subcommand.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    #[command(flatten)]
+    Drive(DriveCommand),
+    #[cfg(feature = "bench")]
+    #[command(flatten)]
+    Measure(MeasureCommand),
+    #[cfg(feature = "bench")]
+    #[command(flatten)]
+    Simulate(SimulateCommand),
+    #[command(flatten)]
+    Other(OtherCommand),
+}
+
+/// Subcommands that work on a drive.
+#[derive(Debug, Subcommand)]
+pub(super) enum DriveCommand {
+    Create(create::Args),
+    Serve(Box<serve::Args>),
+    #[cfg(feature = "attach")]
+    Attach(attach::Args),
+    #[cfg(feature = "attach")]
+    Detach(detach::Args),
+    Info(info::Args),
+    Check(check::Args),
+    Scrub(scrub::Args),
+    Resize(resize::Args),
+    Extract(extract::Args),
+    Rebuild(rebuild::Args),
+    #[cfg(feature = "top")]
+    Top(top::Args),
+}
+
+/// Subcommands that measure targets and data.
+#[cfg(feature = "bench")]
+#[derive(Debug, Subcommand)]
+pub(super) enum MeasureCommand {
+    Bench(Box<bench::Args>),
+    Compare(compare::Args),
+    Report(report::Args),
+    Payload(payload::Args),
+    Scan(Box<scan::Args>),
+}
+
+/// Subcommands that simulate drives.
+#[cfg(feature = "bench")]
+#[derive(Debug, Subcommand)]
+pub(super) enum SimulateCommand {
+    Drives(drives::Args),
+    Forecast(Box<forecast::Args>),
+    Reproduce(reproduce::Args),
+}
+
+/// The demonstration, and what the shell and `man` need.
+#[derive(Debug, Subcommand)]
+pub(super) enum OtherCommand {
+    Demo(demo::Args),
+    Completions(manual::Completions),
+    Man(manual::Man),
+}
+
+impl Command {
+    /// Runs the subcommand.
+    ///
+    /// # Errors
+    /// The subcommand could not run.
+    pub(super) fn run(self) -> anyhow::Result<Outcome> {
+        match self {
+            Self::Drive(command) => command.run(),
+            #[cfg(feature = "bench")]
+            Self::Measure(command) => command.run(),
+            #[cfg(feature = "bench")]
+            Self::Simulate(command) => command.run(),
+            Self::Other(command) => command.run(),
+        }
+    }
+}
+
+impl DriveCommand {
+    fn run(self) -> anyhow::Result<Outcome> {
+        match self {
+            Self::Create(args) => create::run(&args),
+            Self::Serve(args) => Ok(serve::run(&args)?),
+            #[cfg(feature = "attach")]
+            Self::Attach(args) => Ok(attach::run(&args)?),
+            #[cfg(feature = "attach")]
+            Self::Detach(args) => Ok(detach::run(&args)?),
+            Self::Info(args) => info::run(&args),
+            Self::Check(args) => check::run(&args),
+            Self::Scrub(args) => scrub::run(&args),
+            Self::Resize(args) => resize::run(&args),
+            Self::Extract(args) => extract::run(&args),
+            Self::Rebuild(args) => rebuild::run(&args),
+            #[cfg(feature = "top")]
+            Self::Top(args) => Ok(top::run(&args)?),
+        }
+    }
+}
+
+#[cfg(feature = "bench")]
+impl MeasureCommand {
+    fn run(self) -> anyhow::Result<Outcome> {
+        match self {
+            Self::Bench(args) => bench::run(&args),
+            Self::Compare(args) => compare::run(&args),
+            Self::Report(args) => report::run(&args),
+            Self::Payload(args) => payload::run(&args),
+            Self::Scan(args) => scan::run(&args),
+        }
+    }
+}
+
+#[cfg(feature = "bench")]
+impl SimulateCommand {
+    fn run(self) -> anyhow::Result<Outcome> {
+        match self {
+            Self::Drives(args) => drives::run(&args),
+            Self::Forecast(args) => forecast::run(&args),
+            Self::Reproduce(args) => reproduce::run(&args),
+        }
+    }
+}
+
+impl OtherCommand {
+    fn run(self) -> anyhow::Result<Outcome> {
+        match self {
+            Self::Demo(args) => demo::run(&args),
+            Self::Completions(args) => manual::completions(&args),
+            Self::Man(args) => manual::man(&args),
+        }
+    }
+}
+
+/// A group of subcommands.
+pub(super) struct Group {
+    /// The heading above it.
+    pub(super) title: &'static str,
+    /// A command that has the group's subcommands and nothing else.
+    pub(super) command: clap::Command,
+}
+
+/// Returns the groups, in the order in which they are shown.
+pub(super) fn groups() -> Vec<Group> {
+    fn group<T: Subcommand>(title: &'static str) -> Group {
+        let command = T::augment_subcommands(clap::Command::new("pumice"));
+        Group { title, command: command.disable_help_subcommand(true) }
+    }
+    vec![
+        group::<DriveCommand>("Drive commands"),
+        #[cfg(feature = "bench")]
+        group::<MeasureCommand>("Measurement commands"),
+        #[cfg(feature = "bench")]
+        group::<SimulateCommand>("Simulation commands"),
+        group::<OtherCommand>("Other commands"),
+    ]
+}
+
+/// Returns the definition of the command line, whose help lists the subcommands in groups.
+pub(super) fn program() -> clap::Command {
+    let mut built = Cli::command();
+    built.build();
+    let help = built.find_subcommand("help").expect("clap adds the help command").clone();
+    let mut groups = groups();
+    if let Some(last) = groups.last_mut() {
+        last.command = last.command.clone().subcommand(help);
+    }
+    let names = groups.iter().flat_map(|group| group.command.get_subcommands());
+    let width = names.map(|command| command.get_name().len()).max().unwrap_or(0);
+    let mut template = "{before-help}{about-with-newline}\n{usage-heading} {usage}\n\n".to_owned();
+    for group in &groups {
+        template += &format!("{}:\n", group.title);
+        for command in group.command.get_subcommands() {
+            let name = format!("  {:width$}  ", command.get_name());
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            let indent = " ".repeat(name.len());
+            let options = Options::new(HELP_COLUMNS)
+                .initial_indent(&name)
+                .subsequent_indent(&indent)
+                .word_splitter(WordSplitter::NoHyphenation);
+            template += &(textwrap::fill(&about, options) + "\n");
+        }
+        template.push('\n');
+    }
+    Cli::command().help_template(template + "Options:\n{options}{after-help}")
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: the help lists every subcommand once.
+    use super::*;
+
+    #[test]
+    fn every_subcommand_is_in_the_help_once() {
+        let help = program().render_help().to_string();
+        for command in Cli::command().get_subcommands() {
+            let start = format!("  {} ", command.get_name());
+            let lines = help.lines().filter(|line| line.starts_with(&start));
+            assert_eq!(lines.count(), 1, "{start}\n{help}");
+        }
+    }
+}
