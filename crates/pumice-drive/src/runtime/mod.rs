@@ -29,6 +29,7 @@ use std::task::Poll;
 use rustix::fd::OwnedFd;
 use rustix::net::Shutdown;
 
+use crate::base::clock::{Spawn, Task};
 use crate::base::{AlignedBuffer, Clock, Error, Result};
 
 mod direct;
@@ -394,6 +395,12 @@ impl Clock for Runtime {
     /// The time counts from this call, not from the first poll.
     fn sleep_ns(&self, ns: u64) -> impl Future<Output = ()> {
         self.0.timers.sleep(ns)
+    }
+}
+
+impl Spawn for Runtime {
+    fn spawn(&self, task: Task) {
+        self.0.executor.spawn(task);
     }
 }
 

@@ -26,9 +26,12 @@ pub use find::Finder;
 use salvage::Salvage;
 use survey::Survey;
 
+use super::create::Spec;
+use super::drive::Drive;
+use super::drive::superblocks::{self, StoredSuperblock, geometry};
+use super::inspect::{Extract, Extracted, Problem};
+use super::options::OpenOptions;
 use super::recovery::Limits;
-use super::superblocks::{self, geometry};
-use super::{Drive, Extract, Extracted, OpenOptions, Problem, Spec};
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Error, ErrorKind, Result, SeqNo};
 use crate::codec::Codec;
@@ -43,8 +46,8 @@ const FILL_BYTES: usize = 1 << 20;
 pub struct Identity {
     pub(crate) uuid: Uuid,
     pub(crate) shape: DriveShape,
-    /// The superblock and its slot, if one is whole.
-    superblock: Option<(Superblock, u32)>,
+    /// The superblock, if one is whole.
+    superblock: Option<StoredSuperblock>,
 }
 
 impl Identity {
@@ -55,9 +58,9 @@ impl Identity {
     pub async fn of_superblocks<M: Medium>(medium: &M) -> Result<Option<Self>> {
         match superblocks::load(medium).await {
             Ok(loaded) => Ok(Some(Self {
-                uuid: loaded.superblock.uuid,
-                shape: loaded.superblock.shape(),
-                superblock: Some((loaded.superblock, loaded.slot)),
+                uuid: loaded.stored.superblock.uuid,
+                shape: loaded.stored.superblock.shape(),
+                superblock: Some(loaded.stored),
             })),
             Err(error) if error.kind() == ErrorKind::Unsupported => Err(error),
             Err(_) => Ok(None),
@@ -94,7 +97,8 @@ impl Identity {
     /// A new drive of the same size, geometry and, if it is known and no other is asked for, codec.
     pub fn spec(&self, uuid: Uuid, codec: Option<Codec>) -> Spec {
         let known = self.superblock.as_ref();
-        let known = known.map(|(known, _)| Codec::from_format(known.codec, known.codec_level));
+        let known = known
+            .map(|known| Codec::from_format(known.superblock.codec, known.superblock.codec_level));
         let capacity = u64::from(self.shape.segment_bytes) * u64::from(self.shape.segment_count);
         Spec {
             capacity_bytes: Some(capacity),
@@ -173,10 +177,11 @@ impl<'a, M: Medium, C: Clock + Clone> Wreck<'a, M, C> {
     pub async fn open(medium: &'a M, clock: C, identity: Identity) -> Result<Self> {
         let mut durable = SeqNo(0);
         medium.set_geometry(geometry(&identity.superblock_for(None, durable)))?;
-        let attempt = |superblock, slot| try_open(medium, clock.clone(), superblock, slot);
-        if let Some((superblock, slot)) = identity.superblock.clone() {
-            durable = superblock.watermark;
-            if let Some(drive) = attempt(superblock, slot).await {
+        let attempt = |stored| try_open(medium, clock.clone(), stored);
+        let guess = |superblock| StoredSuperblock { superblock, slot: 0 };
+        if let Some(stored) = identity.superblock.clone() {
+            durable = stored.superblock.watermark;
+            if let Some(drive) = attempt(stored).await {
                 return Ok(Self(Inside::Drive(Box::new(drive)), Way::Superblock));
             }
         }
@@ -185,13 +190,13 @@ impl<'a, M: Medium, C: Clock + Clone> Wreck<'a, M, C> {
             // A root counts only if all before it is there: its leaves are.
             let watermark = survey.watermark.max(seq);
             let superblock = identity.superblock_for(Some(root), watermark);
-            if let Some(drive) = attempt(superblock, 0).await {
+            if let Some(drive) = attempt(guess(superblock)).await {
                 return Ok(Self(Inside::Drive(Box::new(drive)), Way::Checkpoint));
             }
         }
         if survey.has_first_batch() {
             let superblock = identity.superblock_for(None, survey.watermark);
-            if let Some(drive) = attempt(superblock, 0).await {
+            if let Some(drive) = attempt(guess(superblock)).await {
                 return Ok(Self(Inside::Drive(Box::new(drive)), Way::Log));
             }
         }
@@ -271,17 +276,16 @@ impl<M: Medium, C: Clock> Parts<'_, '_, M, C> {
 async fn try_open<M: Medium, C: Clock>(
     medium: M,
     clock: C,
-    superblock: Superblock,
-    slot: u32,
+    stored: StoredSuperblock,
 ) -> Option<Drive<M, C>> {
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let limits = Limits::for_rescue();
-    let opened = Drive::open_as(medium, clock, options, limits, (superblock, slot)).await;
+    let opened = Drive::open_as(medium, clock, options, limits, stored).await;
     let drive = opened.inspect_err(say_refused).ok()?;
-    let mut next = drive.l2p.borrow().next_mapped_leaf(0);
+    let mut next = drive.core().map().next_mapped_leaf(0);
     while let Some(leaf) = next {
         drive.load_leaf(leaf).await.inspect_err(say_refused).ok()?;
-        next = drive.l2p.borrow().next_mapped_leaf(leaf + 1);
+        next = drive.core().map().next_mapped_leaf(leaf + 1);
     }
     Some(drive)
 }

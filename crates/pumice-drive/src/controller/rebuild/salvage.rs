@@ -10,10 +10,10 @@
 
 use std::collections::VecDeque;
 
-use super::super::extract::Extracted;
-use super::super::records::{Found, check_possible, records};
-use super::super::scan::Scan;
-use super::super::{Problem, check::check_frame};
+use super::super::inspect::{Extracted, Problem, check_frame};
+use super::super::log::records::{Found, check_possible, records};
+use super::super::log::segment_scan::Scan;
+use super::super::place::SegmentUse;
 use super::survey::Survey;
 use super::versions::{Content, MOVED, Run, Version, Versions};
 use super::{Identity, problem};
@@ -110,7 +110,7 @@ impl<'a, M: Medium> Salvage<'a, M> {
     async fn collect(&self, first: u64, end: u64) -> Versions {
         let mut versions = Versions::new(first, end);
         let (uuid, shape) = (self.identity.uuid, &self.identity.shape);
-        for &(segment, generation) in &self.survey.segments {
+        for &SegmentUse { segment, generation } in &self.survey.segments {
             let mut scan = Scan::new(self.medium, uuid, shape, segment, generation);
             while let Some((header, body)) = scan.next().await {
                 if !self.survey.counts(&header) {
@@ -131,8 +131,8 @@ impl<'a, M: Medium> Salvage<'a, M> {
     async fn read_frame(&mut self, run: &Run, index: u8) -> Result<()> {
         let Version { segment, offset, record_bytes, .. } = run.version;
         let segments = &self.survey.segments;
-        let known = segments.binary_search_by_key(&segment, |&(number, _)| number);
-        let generation = known.map_or(0, |at| segments[at].1);
+        let known = segments.binary_search_by_key(&segment, |used| used.segment);
+        let generation = known.map_or(0, |at| segments[at].generation);
         let place = RecordPlace { generation, segment, offset };
         let unit = self.medium.capabilities().read_unit;
         let start = offset / unit * unit;

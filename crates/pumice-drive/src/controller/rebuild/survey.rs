@@ -8,10 +8,11 @@
 
 use std::collections::BTreeMap;
 
-use super::super::Problem;
-use super::super::records::records;
-use super::super::scan::Scan;
-use super::super::window::Window;
+use super::super::inspect::Problem;
+use super::super::log::records::records;
+use super::super::log::segment_scan::Scan;
+use super::super::log::window::Window;
+use super::super::place::SegmentUse;
 use super::Identity;
 use crate::base::{SegmentId, SeqNo};
 use crate::format::{
@@ -29,8 +30,8 @@ const PROBLEMS_LISTED_MAX: usize = 10_000;
 /// What the segments of a drive hold.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
-    /// Segments in use, and their generations.
-    pub(crate) segments: Vec<(SegmentId, u64)>,
+    /// Segments in use.
+    pub(crate) segments: Vec<SegmentUse>,
     /// Roots of checkpoints with the batch each stands in, newest first.
     pub(crate) roots: Vec<(SeqNo, CheckpointPlace)>,
     /// The highest batch that is known to have been durable.
@@ -56,8 +57,9 @@ impl Survey {
             let Some(generation) = survey.generation_of(medium, identity, segment).await else {
                 continue;
             };
-            survey.segments.push((segment, generation));
-            survey.read_segment(medium, identity, (segment, generation), &mut roots).await;
+            let used = SegmentUse { segment, generation };
+            survey.segments.push(used);
+            survey.read_segment(medium, identity, used, &mut roots).await;
         }
         let mut lowest = u64::MAX;
         for first in survey.epochs.values_mut().rev() {
@@ -132,7 +134,7 @@ impl Survey {
         &mut self,
         medium: &M,
         identity: &Identity,
-        (segment, generation): (SegmentId, u64),
+        SegmentUse { segment, generation }: SegmentUse,
         roots: &mut Vec<(BatchHeader, CheckpointPlace)>,
     ) {
         let mut scan = Scan::new(medium, identity.uuid, &identity.shape, segment, generation);
