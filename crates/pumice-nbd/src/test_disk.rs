@@ -16,7 +16,7 @@ pub struct TestDisk {
     pub bytes: RefCell<Vec<u8>>,
     /// Whether it refuses writes.
     pub is_read_only: bool,
-    /// The answer of `write_is_ready`.
+    /// Whether `try_write` writes.
     pub is_ready: bool,
     /// Requests that touch this byte fail.
     pub failure: Option<(u64, ErrorKind)>,
@@ -65,6 +65,10 @@ impl TestDisk {
         self.opened.wait_for(|| self.is_open.get().then_some(())).await;
     }
 
+    fn put(&self, offset: u64, data: &[u8]) {
+        self.bytes.borrow_mut()[offset as usize..][..data.len()].copy_from_slice(data);
+    }
+
     fn note(&self, call: String) {
         let mut calls = self.calls.borrow_mut();
         if calls.len() < 100 {
@@ -104,8 +108,12 @@ impl Disk for TestDisk {
         Ok(())
     }
 
-    fn write_is_ready(&self, offset: u64, _len: usize) -> bool {
-        self.is_ready && self.gated_offset != Some(offset)
+    fn try_write(&self, offset: u64, data: &[u8]) -> Option<Result<()>> {
+        if !self.is_ready || self.gated_offset == Some(offset) {
+            return None;
+        }
+        self.note(format!("write {offset} {} false", data.len()));
+        Some(self.touch(offset, data.len() as u64).map(|()| self.put(offset, data)))
     }
 
     async fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<()> {
@@ -114,7 +122,7 @@ impl Disk for TestDisk {
         if self.gated_offset == Some(offset) {
             self.wait_at_gate().await;
         }
-        self.bytes.borrow_mut()[offset as usize..][..data.len()].copy_from_slice(data);
+        self.put(offset, data);
         Ok(())
     }
 

@@ -261,16 +261,11 @@ impl<'a> Place<'a> {
 }
 
 fn open_drive(runtime: &Runtime, path: &Path) -> Result<OpenDrive> {
-    let drive = runtime.block_on(async {
+    runtime.block_on(async {
         let options = file::OpenOptions { read_only: false, direct: true };
         let medium = FileMedium::open(runtime.clone(), path, options)?;
         Drive::open(medium, runtime.clone(), OpenOptions::default()).await
-    });
-    let drive = Rc::new(drive?);
-    for task in Drive::tasks(&drive) {
-        runtime.spawn(task);
-    }
-    Ok(drive)
+    })
 }
 
 impl Drop for Place<'_> {

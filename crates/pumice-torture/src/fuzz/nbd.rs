@@ -151,6 +151,11 @@ impl MemDisk {
         self.0.borrow_mut()[range].fill(0);
     }
 
+    fn put(&self, offset: u64, data: &[u8]) {
+        let range = Self::range(offset, data.len() as u64);
+        self.0.borrow_mut()[range].copy_from_slice(data);
+    }
+
     fn range(offset: u64, len: u64) -> std::ops::Range<usize> {
         let end = offset.checked_add(len).filter(|&end| end <= DISK_BYTES);
         offset as usize..end.expect("a request outside the disk") as usize
@@ -171,14 +176,16 @@ impl Disk for MemDisk {
         Ok(())
     }
 
-    /// Both ways of a write are gone: on the spot, and through a slot.
-    fn write_is_ready(&self, offset: u64, _len: usize) -> bool {
-        offset.is_multiple_of(2)
+    /// Both paths of a write are taken: at once, and through a slot.
+    fn try_write(&self, offset: u64, data: &[u8]) -> Option<Result<()>> {
+        offset.is_multiple_of(2).then(|| {
+            self.put(offset, data);
+            Ok(())
+        })
     }
 
     async fn write(&self, offset: u64, data: &[u8], _fua: bool) -> Result<()> {
-        let range = Self::range(offset, data.len() as u64);
-        self.0.borrow_mut()[range].copy_from_slice(data);
+        self.put(offset, data);
         Ok(())
     }
 

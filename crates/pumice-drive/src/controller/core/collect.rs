@@ -141,7 +141,7 @@ impl Core {
     }
 
     /// Makes garbage collection work, or not, as if too few segments were free.
-    pub(super) fn set_compacting(&mut self, is_compacting: bool) {
+    pub(crate) fn set_compacting(&mut self, is_compacting: bool) {
         self.collector.is_compacting = is_compacting;
     }
 

@@ -6,9 +6,9 @@
 //!       --> page places and the dropped snapshot go into the root --> durable --> end
 //! ```
 //!
-//! The map goes on changing meanwhile, and the checkpoint is of the moment it began: a pending leaf
-//! is set aside (*frozen*) before its first change, a page to be written before one of its entries
-//! changes without the checkpoint. What the checkpoint before needs stays named until `end`.
+//! The map continues to change, and the checkpoint is of the moment it began: a pending leaf is set
+//! aside (*frozen*) before its first change, a page to be written before one of its entries changes
+//! without the checkpoint. What the checkpoint before needs stays named until `end`.
 
 use std::collections::HashMap;
 
@@ -16,28 +16,28 @@ use super::directory::{Held, Page, index_of, page_of};
 use super::{DroppedRange, L2p, Leaf, Mapping};
 use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetaPlace};
 
-/// What of the map, beside leaves and pages, belongs to a checkpoint.
+/// The part of the map that belongs to a checkpoint beside leaves and pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DroppedSnapshot {
     /// The dropped ranges in order, without what of them has been taken down.
     pub(crate) ranges: Vec<DroppedRange>,
-    /// To be given to [`L2p::restore`] with the rest; not [`L2p::mapped_blocks`].
+    /// An argument of [`L2p::restore`]; not [`L2p::mapped_blocks`].
     pub(crate) leaf_mapped_blocks: u64,
 }
 
-/// What a leaf is to a checkpoint.
+/// Content of a leaf in a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeafContent {
-    /// One hole or fill, for which no record is written.
+    /// One hole or fill, which needs no record.
     Uniform(Mapping),
-    /// Runs, whose bytes are given.
+    /// Runs, whose bytes were appended.
     Runs,
 }
 
 /// A checkpoint that has begun and not ended.
 #[derive(Default)]
 pub(super) struct Running {
-    /// Leaves not yet given out, the lowest last.
+    /// Leaves not yet returned by [`L2p::next_pending`], the lowest last.
     pending: Vec<u64>,
     /// Leaves not yet checkpointed.
     unwritten: usize,
@@ -85,12 +85,12 @@ impl L2p {
         }
     }
 
-    /// The next leaf to write, each once, in order; `None` when all have been given.
+    /// Returns the next leaf to write, each once, in order; `None` at the end.
     pub(crate) fn next_pending(&mut self) -> Option<u64> {
         self.running.as_mut()?.pending.pop()
     }
 
-    /// A pending leaf as it was when the checkpoint began. Runs are appended to `target`.
+    /// Returns a pending leaf as it was when the checkpoint began. Runs are appended to `target`.
     ///
     /// # Panics
     /// If the leaf is not pending.
@@ -118,6 +118,7 @@ impl L2p {
         self.unnamed_bytes = self.unnamed_bytes.saturating_add(self.slab.slot(number).bytes());
         self.slab.mark(number, dirty, false);
         if let Some(running) = &mut self.running {
+            assert!(running.unwritten > 0, "more leaves are written than were pending");
             running.unwritten -= 1;
             if let DirectoryEntry::Leaf(place) = before {
                 running.superseded.push(place.pack());
@@ -141,13 +142,13 @@ impl L2p {
         (number, running)
     }
 
-    /// The directory pages that the running checkpoint has yet to write, in order.
+    /// Returns the directory pages that the running checkpoint has yet to write, in order.
     pub(crate) fn dirty_pages(&self) -> Vec<u32> {
         let pages = self.directory.pages().filter(|(_, page)| page.pending);
         pages.map(|(number, _)| number).collect()
     }
 
-    /// The entries of a dirty page as the running checkpoint is to write them.
+    /// Returns the entries of a dirty page as the running checkpoint must write them.
     ///
     /// # Panics
     /// If leaves are still pending, or the page does not exist.
@@ -191,13 +192,13 @@ impl L2p {
         running.frozen_pages.remove(&number);
     }
 
-    /// Every directory page on the medium and where it is, in order: for the root of a checkpoint
-    /// all of whose pages are written.
+    /// Returns every directory page on the medium and its place, in order: for the root of a
+    /// checkpoint whose pages are all written.
     pub(crate) fn page_places(&self) -> impl Iterator<Item = (u32, MetaPlace)> {
         self.directory.pages().filter_map(|(number, page)| Some((number, page.place?)))
     }
 
-    /// Ends the running checkpoint, whose root must be durable. Gives the places that only the
+    /// Ends the running checkpoint, whose root must be durable. Returns the places that only the
     /// checkpoint before it named.
     ///
     /// # Panics
@@ -211,8 +212,8 @@ impl L2p {
         running.superseded.into_iter().filter_map(MetaPlace::unpack).collect()
     }
 
-    /// Gives the running checkpoint up, if there is one: what it was to write is for the next one,
-    /// and so is what it would have made dead.
+    /// Gives up the running checkpoint, if there is one: what it would have written, and what it
+    /// would have made dead, is left to the next one.
     pub(crate) fn abandon_checkpoint(&mut self) {
         let Some(running) = self.running.take() else { return };
         self.superseded.extend(running.superseded);
@@ -226,12 +227,13 @@ impl L2p {
         }
     }
 
-    /// Places that the newest checkpoint names and the next will not, while none is running.
+    /// Returns the places that the newest checkpoint names and the next will not, while no checkpoint
+    /// is running.
     pub(crate) fn superseded_places(&self) -> impl Iterator<Item = MetaPlace> {
         self.superseded.iter().filter_map(|&packed| MetaPlace::unpack(packed))
     }
 
-    /// Bytes set aside for the running checkpoint.
+    /// Returns the bytes set aside for the running checkpoint.
     pub(crate) fn frozen_bytes(&self) -> usize {
         let running = self.running.as_ref();
         running.map_or(0, |running| {
@@ -239,19 +241,20 @@ impl L2p {
         })
     }
 
-    /// Bytes of leaves that changed since the newest checkpoint, at most: what recovery would hold
-    /// if the drive died now, those included that a checkpoint under way has written already.
+    /// Returns the bytes of leaves that changed since the newest checkpoint, at most: what recovery
+    /// would hold if the drive died now, leaves included that a checkpoint under way has written
+    /// already.
     pub(crate) fn unsaved_bytes(&self) -> usize {
         self.slab.dirty_bytes().saturating_add(self.unnamed_bytes)
     }
 
-    /// Whether the newest version of a leaf on the medium is the one at `place`. The number may
+    /// Returns whether the newest version of a leaf on the medium is the one at `place`. The number may
     /// come from the medium.
     pub(crate) fn is_current_leaf(&self, leaf: u64, place: MetaPlace) -> bool {
         leaf < self.leaf_count && self.entry(leaf) == DirectoryEntry::Leaf(place)
     }
 
-    /// Has the next checkpoint write a leaf again, or the running one if it has yet to. Says
+    /// Makes the next checkpoint write a leaf again, or the running one if it has yet to. Returns
     /// whether the leaf was in memory; if not, it must be loaded first.
     pub(crate) fn touch_leaf(&mut self, leaf: u64) -> bool {
         let Held::Slot(number) = self.directory.held(leaf) else { return false };
@@ -262,13 +265,13 @@ impl L2p {
         true
     }
 
-    /// Whether the newest version of a directory page on the medium is the one at `place`. The
+    /// Returns whether the newest version of a directory page on the medium is the one at `place`. The
     /// number may come from the medium.
     pub(crate) fn is_current_page(&self, page: u32, place: MetaPlace) -> bool {
         self.directory.page(page).is_some_and(|page| page.place == Some(place))
     }
 
-    /// Has the next checkpoint write a directory page again, or the running one if it has yet to.
+    /// Makes the next checkpoint write a directory page again, or the running one if it has yet to.
     ///
     /// # Panics
     /// If the page does not exist.

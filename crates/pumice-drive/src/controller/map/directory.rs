@@ -16,9 +16,9 @@ const RUNS_MAX: usize = 16;
 
 /// The entries of a page.
 enum Entries {
-    /// Where each run of equal entries begins, and the entry: in order, the first at 0.
+    /// The start of each run of equal entries, and the entry: in order, the first at 0.
     Runs(Vec<(u16, u64)>),
-    /// Each of them.
+    /// Every entry.
     All(Box<[u64; DIRECTORY_PAGE_LEAVES]>),
 }
 
@@ -80,15 +80,15 @@ impl Entries {
     }
 }
 
-/// The run in which an entry lies.
+/// Returns the run in which an entry lies.
 fn run_at(runs: &[(u16, u64)], index: usize) -> usize {
     runs.partition_point(|run| usize::from(run.0) <= index) - 1
 }
 
-/// 512 entries, and how they stand on the medium.
+/// 512 entries, and their state on the medium.
 pub(super) struct Page {
     entries: Entries,
-    /// Where a checkpoint wrote the page last.
+    /// The place where a checkpoint wrote the page last.
     pub(super) place: Option<MetaPlace>,
     /// Changed since the last checkpoint began.
     pub(super) dirty: bool,
@@ -130,7 +130,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// A directory of `leaf_count` holes.
+    /// Creates a directory of `leaf_count` holes.
     pub(super) fn new(leaf_count: u64) -> Self {
         let mut directory = Self { pages: Vec::new(), page_count: 0, entry_bytes: 0 };
         directory.grow(leaf_count);
@@ -143,7 +143,7 @@ impl Directory {
         self.pages.resize_with(pages.max(self.pages.len()), || None);
     }
 
-    /// What is known about a leaf of the drive.
+    /// Returns what is known about a leaf of the drive.
     #[inline]
     pub(super) fn held(&self, leaf: u64) -> Held {
         match &self.pages[page_of(leaf) as usize] {
@@ -152,7 +152,7 @@ impl Directory {
         }
     }
 
-    /// Notes what a leaf is; its page comes to be if need be.
+    /// Notes what a leaf is; creates its page if necessary.
     pub(super) fn set(&mut self, leaf: u64, held: Held) {
         let entries = &mut self.page_mut(page_of(leaf)).entries;
         let before = entries.memory_bytes();
@@ -161,19 +161,19 @@ impl Directory {
         self.entry_bytes = self.entry_bytes + after - before;
     }
 
-    /// The page, if it exists and is one of the drive's.
+    /// Returns a page, if it exists and is one of the drive's.
     pub(super) fn page(&self, page: u32) -> Option<&Page> {
         self.pages.get(page as usize)?.as_deref()
     }
 
-    /// The first page from `page` on that exists; the number of pages if there is none.
+    /// Returns the first page from `page` on that exists; the number of pages if no more exists.
     pub(super) fn absent_end(&self, page: u32) -> u64 {
         let rest = &self.pages[page as usize..];
         let absent = rest.iter().position(Option::is_some).unwrap_or(rest.len());
         u64::from(page) + absent as u64
     }
 
-    /// The page, which comes to be if need be.
+    /// Returns a page; creates it if necessary.
     pub(super) fn page_mut(&mut self, page: u32) -> &mut Page {
         let slot = &mut self.pages[page as usize];
         if slot.is_none() {
@@ -186,19 +186,19 @@ impl Directory {
         })
     }
 
-    /// Every page that exists, in order.
+    /// Returns every page that exists, in order.
     pub(super) fn pages(&self) -> impl Iterator<Item = (u32, &Page)> {
         let numbered = self.pages.iter().enumerate();
         numbered.filter_map(|(number, page)| Some((number as u32, page.as_deref()?)))
     }
 
-    /// The same, to be changed.
+    /// Returns every page that exists, in order, for changes.
     pub(super) fn pages_mut(&mut self) -> impl Iterator<Item = (u32, &mut Page)> {
         let numbered = self.pages.iter_mut().enumerate();
         numbered.filter_map(|(number, page)| Some((number as u32, page.as_deref_mut()?)))
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory held.
     pub(super) fn memory_bytes(&self) -> usize {
         self.pages.capacity() * size_of::<Option<Box<Page>>>()
             + self.page_count * size_of::<Page>()
@@ -207,18 +207,18 @@ impl Directory {
 }
 
 impl Page {
-    /// What is known about each leaf of the page.
+    /// Returns what is known about each leaf of the page.
     pub(super) fn held(&self) -> impl Iterator<Item = Held> {
         self.entries.iter().map(Held::of)
     }
 }
 
-/// The page with the entry of `leaf`.
+/// Returns the page with the entry of `leaf`.
 pub(super) fn page_of(leaf: u64) -> u32 {
     (leaf / DIRECTORY_PAGE_LEAVES as u64) as u32
 }
 
-/// Where in its page the entry of `leaf` is.
+/// Returns the index in its page of the entry of `leaf`.
 pub(super) fn index_of(leaf: u64) -> usize {
     (leaf % DIRECTORY_PAGE_LEAVES as u64) as usize
 }

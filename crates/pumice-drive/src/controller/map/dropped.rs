@@ -5,8 +5,8 @@
 //! directory pages that do not exist is *retained* instead, so that it needs no pages.
 //!
 //! Invariants: ranges do not overlap; retained ones begin and end at multiples of a directory
-//! page, none of whose leaves has an entry. So there are no more of them than pages, and unreaped
-//! ones last only until the reaper comes.
+//! page whose leaves have no entries. So there are no more of them than pages, and unreaped ranges
+//! last only until the reaper comes.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ const PAGE_LEAVES: u64 = DIRECTORY_PAGE_LEAVES as u64;
 pub(crate) struct DroppedRange {
     /// The first leaf.
     pub(crate) start: u64,
-    /// The leaf behind the last.
+    /// The leaf after the last.
     pub(crate) end: u64,
     /// What they became: a hole or a fill.
     pub(crate) mapping: Mapping,
@@ -41,7 +41,7 @@ pub(super) struct Dropped {
 }
 
 impl Dropped {
-    /// What `leaf` became, if it lies in a range.
+    /// Returns what `leaf` became, if it lies in a range.
     #[inline]
     pub(super) fn get(&self, leaf: u64) -> Option<Mapping> {
         if self.is_empty() {
@@ -50,7 +50,7 @@ impl Dropped {
         self.range_at(leaf).map(|range| range.mapping)
     }
 
-    /// The end of the range in which `leaf` lies, and what its leaves became.
+    /// Returns the range in which `leaf` lies.
     pub(super) fn range_at(&self, leaf: u64) -> Option<DroppedRange> {
         let within = |ranges: &BTreeMap<u64, Range>| {
             let (&start, &Range { end, mapping }) = ranges.range(..=leaf).next_back()?;
@@ -59,7 +59,7 @@ impl Dropped {
         within(&self.unreaped).or_else(|| within(&self.retained))
     }
 
-    /// The first leaf from `leaf` on that lies in a range.
+    /// Returns the first leaf from `leaf` on that lies in a range.
     pub(super) fn next_from(&self, leaf: u64) -> Option<u64> {
         if self.is_empty() {
             return None;
@@ -77,26 +77,26 @@ impl Dropped {
         put(&mut self.unreaped, start, end, mapping);
     }
 
-    /// Takes `leaf` out of the range it lies in; gives what it had become.
+    /// Takes `leaf` out of the range it lies in; returns what it had become.
     pub(super) fn take_out(&mut self, leaf: u64) -> Option<Mapping> {
         let mapping = self.get(leaf)?;
         self.clear(leaf, leaf + 1);
         Some(mapping)
     }
 
-    /// The lowest range with something left to take down, from its first leaf on.
+    /// Returns the lowest range with something left to take down, from its first leaf on.
     pub(super) fn next_unreaped(&self) -> Option<DroppedRange> {
         let (&start, &Range { end, mapping }) = self.unreaped.first_key_value()?;
         Some(DroppedRange { start, end, mapping })
     }
 
-    /// Every range with something left to take down.
+    /// Returns every range with something left to take down.
     pub(super) fn unreaped(&self) -> impl Iterator<Item = DroppedRange> {
         let ranges = self.unreaped.iter();
         ranges.map(|(&start, &Range { end, mapping })| DroppedRange { start, end, mapping })
     }
 
-    /// Says that all leaves below `leaf` in the range of [`Dropped::next_unreaped`] are taken down
+    /// Notes that all leaves below `leaf` in the range of [`Dropped::next_unreaped`] are taken down
     /// and have their entries.
     pub(super) fn reaped_to(&mut self, leaf: u64) {
         let Some((_, range)) = self.unreaped.pop_first() else { return };
@@ -105,22 +105,24 @@ impl Dropped {
         }
     }
 
-    /// Says the same of a directory page that does not exist, whose leaves are to stay a fill.
+    /// Notes that the leaves below `leaf` in that range, which belong to directory pages that do not
+    /// exist, stay a fill without entries.
     pub(super) fn retain_to(&mut self, leaf: u64) {
         let Some(range) = self.next_unreaped() else { return };
-        debug_assert!(range.start.is_multiple_of(PAGE_LEAVES) && leaf.is_multiple_of(PAGE_LEAVES));
+        let is_whole = range.start.is_multiple_of(PAGE_LEAVES) && leaf.is_multiple_of(PAGE_LEAVES);
+        assert!(is_whole && range.start <= leaf, "a part of a directory page is retained");
         self.reaped_to(leaf);
         self.retained_leaves += leaf - range.start;
         put(&mut self.retained, range.start, leaf, range.mapping);
     }
 
-    /// Leaves in retained ranges.
+    /// Returns the number of leaves in retained ranges.
     pub(super) fn retained_leaves(&self) -> u64 {
         self.retained_leaves
     }
 
-    /// All ranges, in order. A restored map takes them as unreaped: what is retained is found out
-    /// again.
+    /// Returns all ranges, in order. A restored map takes them as unreaped and finds out again which
+    /// to retain.
     pub(super) fn ranges(&self) -> Vec<DroppedRange> {
         let all = self.unreaped.iter().chain(&self.retained);
         let mut ranges: Vec<_> = all
@@ -130,7 +132,7 @@ impl Dropped {
         ranges
     }
 
-    /// Bytes of memory held, about: a B-tree entry is its key, its value and half a node's spare.
+    /// Returns the bytes of memory held, about: a B-tree entry is its key, its value and half a node's spare.
     pub(super) fn memory_bytes(&self) -> usize {
         let ranges = self.unreaped.len() + self.retained.len();
         ranges * 2 * (size_of::<u64>() + size_of::<Range>())
@@ -140,8 +142,8 @@ impl Dropped {
         self.unreaped.is_empty() && self.retained.is_empty()
     }
 
-    /// Takes `start..end` out of all ranges. What is left of retained pages is unreaped again:
-    /// they are about to exist.
+    /// Takes `start..end` out of all ranges. What is left of retained pages is unreaped again: the
+    /// pages are about to exist.
     fn clear(&mut self, start: u64, end: u64) {
         take(&mut self.unreaped, start, end);
         if self.retained.is_empty() {
@@ -157,7 +159,7 @@ impl Dropped {
     }
 }
 
-/// Cuts `start..end` out of `ranges` and gives what was there.
+/// Cuts `start..end` out of `ranges` and returns what was there.
 fn take(ranges: &mut BTreeMap<u64, Range>, start: u64, end: u64) -> Vec<(u64, Range)> {
     split(ranges, start);
     split(ranges, end);

@@ -10,7 +10,7 @@ use crate::base::{Result, SegmentId};
 pub(crate) use crate::format::LEAF_BLOCKS;
 use crate::format::{MapLimits, RunContent, decode_leaf, encode_run};
 
-/// What a run maps to, in 12 bytes; with `start` a run is 16.
+/// A run, in 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     /// First block of the run within the leaf.
@@ -83,14 +83,14 @@ impl Run {
         }
     }
 
-    /// The same run from `start` on, which must not lie before its own start.
+    /// Returns the same run from `start` on, which must not precede its own start.
     fn cut_to(&self, start: u16) -> Self {
         let skipped = (start - self.start) as u8;
         let index = if self.blocks == 0 { self.index } else { self.index + skipped };
         Run { start, index, ..*self }
     }
 
-    /// Whether `next` continues this run so that both can be one.
+    /// Returns whether `next` continues this run so that both can be one.
     fn joins(&self, next: &Run) -> bool {
         self.blocks == 0
             && next.blocks == 0
@@ -106,12 +106,12 @@ pub(crate) struct Leaf {
 }
 
 impl Leaf {
-    /// A leaf all of whose blocks are `mapping`, which must be a hole or a fill.
+    /// Creates a leaf whose blocks are all `mapping`, which must be a hole or a fill.
     pub(super) fn uniform(mapping: Mapping) -> Self {
         Self { runs: vec![Run::new(0, mapping)] }
     }
 
-    /// A leaf from its bytes on the medium.
+    /// Decodes a leaf from its bytes on the medium.
     ///
     /// # Errors
     /// `Corrupt` unless it is a partition into possible runs whose frames lie within `limits`.
@@ -138,12 +138,12 @@ impl Leaf {
         }
     }
 
-    /// What all blocks are, if they are one hole or fill.
+    /// Returns what all blocks are, if they are one hole or fill.
     pub(super) fn as_uniform(&self) -> Option<Mapping> {
         (self.runs.len() == 1 && self.runs[0].blocks == 0).then(|| self.runs[0].mapping())
     }
 
-    /// Number of blocks that are no holes.
+    /// Returns the number of blocks that are not holes.
     pub(super) fn mapped_blocks(&self) -> u64 {
         let mapped = self.runs().filter(|(_, _, mapping)| *mapping != Mapping::Hole);
         mapped.map(|(_, count, _)| u64::from(count)).sum()
@@ -160,14 +160,14 @@ impl Leaf {
         Some(LivePiece { start: piece.start, index: piece.index, count })
     }
 
-    /// The mapping of `block` and how many blocks from it on continue the same run.
+    /// Returns the mapping of `block` and how many blocks from it on continue the same run.
     pub(super) fn lookup(&self, block: u16) -> (Mapping, u16) {
         let at = self.run_at(block);
         (self.runs[at].cut_to(block).mapping(), self.run_end(at) - block)
     }
 
     /// Maps `count` blocks from `start` on to `mapping`, whose frame index is that of `start`, and
-    /// reports every frame piece that was mapped there before. Gives how many of the blocks were
+    /// reports every frame piece that was mapped there before. Returns how many of the blocks were
     /// holes.
     pub(super) fn replace(
         &mut self,
@@ -177,7 +177,7 @@ impl Leaf {
         released: &mut impl FnMut(Released),
     ) -> u16 {
         let end = start + count;
-        debug_assert!(count > 0 && end <= LEAF_BLOCKS);
+        assert!(count > 0 && end <= LEAF_BLOCKS, "blocks {start}..{end} are not in a leaf");
         let first = self.run_at(start);
         let new = Run::new(start, mapping);
         if self.runs[first].start == start && self.run_end(first) == end && new.blocks > 0 {
@@ -199,8 +199,8 @@ impl Leaf {
         holes
     }
 
-    /// Puts `new` (ending at `end`) over the runs `first..=last`, keeping what sticks out on
-    /// either side and joining equal holes and fills.
+    /// Puts `new` (ending at `end`) over the runs `first..=last`, keeping the parts of them outside
+    /// of it and joining equal holes and fills.
     fn splice(&mut self, first: usize, last: usize, new: Run, end: u16) {
         let (mut from, mut to) = (first, last + 1);
         let mut pieces = [new; 3];
@@ -240,7 +240,7 @@ impl Leaf {
         }
     }
 
-    /// Every run: first block, number of blocks, mapping.
+    /// Returns every run: first block, number of blocks, mapping.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (u16, u16, Mapping)> {
         self.runs
             .iter()
@@ -248,15 +248,15 @@ impl Leaf {
             .map(|(at, run)| (run.start, self.run_end(at) - run.start, run.mapping()))
     }
 
-    /// Bytes of memory the leaf's runs take.
+    /// Returns the bytes of memory that the leaf's runs take.
     pub(super) fn memory_bytes(&self) -> usize {
         self.runs.capacity() * size_of::<Run>()
     }
 
     #[inline]
     fn run_at(&self, block: u16) -> usize {
-        // Where every block is a run of its own, as random writes leave a leaf, nothing is to be
-        // searched: a search costs ten unpredictable branches.
+        // Where every block is a run of its own, as random writes leave a leaf, there is nothing to
+        // search: a search costs ten unpredictable branches.
         if self.runs.len() == usize::from(LEAF_BLOCKS) {
             return usize::from(block);
         }

@@ -7,16 +7,16 @@
 //! ```
 //!
 //! The directory is resident, leaves are *paged*: loaded when they are needed, evicted under a
-//! budget when the medium has them as they are, written by checkpoints. Whoever changes or looks up
-//! a leaf that is on the medium only must load it first ([`Lookup::Missing`], [`L2p::missing`],
-//! [`L2p::install`]); between that and the change nothing may be awaited.
+//! budget when the medium has them as they are, written by checkpoints. A leaf that is on the medium
+//! only must be loaded before it is changed or looked up ([`Lookup::Missing`], [`L2p::missing`],
+//! [`L2p::install`]); the core checks that and changes it in one call.
 //!
 //! Trimming any length takes constant work per call: whole leaves are only noted in `dropped`,
 //! which every look-up asks first, and [`L2p::reap`] takes the old leaves down in bounded steps.
-//! A leaf written to in the meantime is taken out of the range at once.
+//! A leaf that is written to before that is taken out of the range at once.
 //!
-//! Pure: does no I/O, sees no bytes of data and waits for nothing; who holds live bytes is told
-//! through [`Released`], which places of its own records are dead by the end of a checkpoint.
+//! Pure: does no I/O, sees no bytes of data and waits for nothing. It reports pieces of frames that
+//! died as [`Released`], and its own records that died at the end of a checkpoint.
 
 mod checkpoint;
 mod directory;
@@ -69,7 +69,7 @@ pub(crate) struct Released {
     pub(crate) count: u8,
 }
 
-/// What is known about a block without I/O.
+/// The mapping of a block, as far as it is known without I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
     /// Its mapping, and for how many blocks from it on (within its leaf) the same run continues:
@@ -80,7 +80,7 @@ pub(crate) enum Lookup {
 }
 
 impl Lookup {
-    /// The run, where all leaves are known to be in memory.
+    /// Returns the run; all leaves must be in memory.
     #[cfg(test)]
     pub(crate) fn resident(self) -> (Mapping, u64) {
         match self {
@@ -88,6 +88,12 @@ impl Lookup {
             Lookup::Missing(leaf) => unreachable!("leaf {leaf} of the map is not in memory"),
         }
     }
+}
+
+/// What a look-up found, and the slot of the leaf that it asked.
+struct Found {
+    lookup: Lookup,
+    slot: Option<u32>,
 }
 
 /// Blocks of a leaf that map to one frame, in order.
@@ -101,7 +107,7 @@ pub(crate) struct LivePiece {
     pub(crate) count: u8,
 }
 
-/// How far [`L2p::reap`] got.
+/// How far [`L2p::reap`] came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reap {
     /// Nothing is left to take down.
@@ -119,7 +125,7 @@ pub(crate) struct MapStats {
     pub(crate) hits: u64,
     /// Leaves loaded.
     pub(crate) misses: u64,
-    /// Leaves given up for the budget.
+    /// Leaves evicted for the budget.
     pub(crate) evictions: u64,
 }
 
@@ -130,7 +136,7 @@ pub(crate) struct L2p {
     dropped: Dropped,
     leaf_count: u64,
     budget_bytes: usize,
-    /// Blocks of leaves that are no holes; retained ranges are not counted, unreaped ones as what
+    /// Blocks of leaves that are not holes; retained ranges are not counted, unreaped ranges as what
     /// they were before.
     leaf_mapped_blocks: u64,
     /// Places that the newest checkpoint names and the next one will not; packed.
@@ -144,8 +150,8 @@ pub(crate) struct L2p {
 }
 
 impl L2p {
-    /// A map of `blocks` logical blocks, all holes, that keeps up to `budget_bytes` of clean
-    /// leaves in memory beside the dirty ones.
+    /// Creates a map of `blocks` logical blocks, all holes, that keeps up to `budget_bytes` of clean
+    /// leaves in memory beside the dirty leaves.
     pub(crate) fn new(blocks: u64, budget_bytes: usize) -> Self {
         let leaf_count = blocks.div_ceil(u64::from(LEAF_BLOCKS));
         Self {
@@ -164,7 +170,7 @@ impl L2p {
         }
     }
 
-    /// Makes the map one of `blocks` logical blocks, no fewer than before; the new ones are holes.
+    /// Grows the map to `blocks` logical blocks; the new blocks are holes.
     pub(crate) fn grow(&mut self, blocks: u64) {
         self.leaf_count = self.leaf_count.max(blocks.div_ceil(u64::from(LEAF_BLOCKS)));
         self.directory.grow(self.leaf_count);
@@ -173,53 +179,48 @@ impl L2p {
     /// Returns what `lba`, a block of the drive, maps to, and notes that its leaf was used.
     #[inline]
     pub(crate) fn lookup(&mut self, lba: Lba) -> Lookup {
-        let (leaf, block) = leaf_of(lba);
-        let rest = u64::from(LEAF_BLOCKS - block);
-        if let Some(mapping) = self.dropped.get(leaf) {
-            return Lookup::Run(mapping, rest);
+        let found = self.find(lba);
+        if let Some(slot) = found.slot {
+            self.hits += 1;
+            self.slab.reference(slot);
         }
-        match self.directory.held(leaf) {
-            Held::Slot(number) => {
-                self.hits += 1;
-                let (mapping, count) = self.slab.used(number).content.lookup(block);
-                Lookup::Run(mapping, u64::from(count))
-            }
-            Held::Entry(entry) => match uniform(entry) {
-                Some(mapping) => Lookup::Run(mapping, rest),
-                None => Lookup::Missing(leaf),
-            },
-        }
+        found.lookup
     }
 
     /// Returns what `lba` maps to, for the drive's own use: the leaf does not count as used.
     #[inline]
     pub(crate) fn peek(&self, lba: Lba) -> Lookup {
+        self.find(lba).lookup
+    }
+
+    #[inline]
+    fn find(&self, lba: Lba) -> Found {
         let (leaf, block) = leaf_of(lba);
         let rest = u64::from(LEAF_BLOCKS - block);
         if let Some(mapping) = self.dropped.get(leaf) {
-            return Lookup::Run(mapping, rest);
+            return Found { lookup: Lookup::Run(mapping, rest), slot: None };
         }
         match self.directory.held(leaf) {
             Held::Slot(number) => {
                 let (mapping, count) = self.slab.slot(number).content.lookup(block);
-                Lookup::Run(mapping, u64::from(count))
+                Found { lookup: Lookup::Run(mapping, u64::from(count)), slot: Some(number) }
             }
-            Held::Entry(entry) => match uniform(entry) {
-                Some(mapping) => Lookup::Run(mapping, rest),
-                None => Lookup::Missing(leaf),
-            },
+            Held::Entry(entry) => {
+                let run = |mapping| Lookup::Run(mapping, rest);
+                Found { lookup: uniform(entry).map_or(Lookup::Missing(leaf), run), slot: None }
+            }
         }
     }
 
-    /// The first leaf that must be loaded before the `count` blocks from `lba` on can be changed.
-    /// Asks each leaf: for ranges of a write, not of a trim.
+    /// Returns the first leaf that must be loaded before the `count` blocks from `lba` on can be
+    /// changed. Asks each leaf: for ranges of a write, not of a trim.
     pub(crate) fn missing(&self, lba: Lba, count: u64) -> Option<u64> {
         let leaf_blocks = u64::from(LEAF_BLOCKS);
         let leaves = lba.0 / leaf_blocks..(lba.0 + count).div_ceil(leaf_blocks);
         leaves.into_iter().find(|&leaf| self.is_missing(leaf))
     }
 
-    /// The first leaf that must be loaded before [`L2p::map_uniform`] of this range.
+    /// Returns the first leaf that must be loaded before [`L2p::map_uniform`] of this range.
     pub(crate) fn missing_edges(&self, lba: Lba, count: u64) -> Option<u64> {
         let leaf_blocks = u64::from(LEAF_BLOCKS);
         let end = lba.0 + count;
@@ -232,8 +233,8 @@ impl L2p {
         matches!(self.directory.held(leaf), Held::Entry(DirectoryEntry::Leaf(_)))
     }
 
-    /// What the newest checkpoint, or the running one if it has written the leaf already, says
-    /// about it: where to load it from.
+    /// Returns what the newest checkpoint, or the running one if it has written the leaf already,
+    /// says about a leaf: where to load it from.
     pub(crate) fn entry(&self, leaf: u64) -> DirectoryEntry {
         match self.directory.held(leaf) {
             Held::Slot(number) => self.slab.slot(number).place,
@@ -241,8 +242,8 @@ impl L2p {
         }
     }
 
-    /// Keeps the leaves at both ends of a range in memory, once they are there, until this is
-    /// called again; with `None` no leaves.
+    /// Keeps the leaves at both ends of a range in memory, once they are there, until the next call;
+    /// `None` releases them.
     pub(crate) fn keep(&mut self, range: Option<(Lba, u64)>) {
         let leaves = range.map(|(lba, count)| {
             let last = lba.0 + count.max(1) - 1;
@@ -252,7 +253,7 @@ impl L2p {
     }
 
     /// Takes a leaf that was loaded from `place` into memory. Does nothing if the leaf has been
-    /// loaded, moved or taken down meanwhile.
+    /// loaded, moved or taken down in the meantime.
     pub(crate) fn install(&mut self, leaf: u64, place: MetaPlace, content: Leaf) {
         let entry = DirectoryEntry::Leaf(place);
         if self.directory.held(leaf) != Held::Entry(entry) {
@@ -292,7 +293,7 @@ impl L2p {
         mapping: Mapping,
         mut released: impl FnMut(Released),
     ) {
-        debug_assert!(!matches!(mapping, Mapping::Frame { .. }));
+        assert!(!matches!(mapping, Mapping::Frame { .. }), "a range is mapped to one frame");
         let leaf_blocks = u64::from(LEAF_BLOCKS);
         let (mut at, end) = (lba.0, lba.0 + count);
         let edge_end = end.min(at.next_multiple_of(leaf_blocks));
@@ -329,10 +330,11 @@ impl L2p {
         self.replace(number, (block, (end - start) as u16), mapping, released);
     }
 
-    /// Maps those of the `count` blocks from `lba` on, which must lie in one leaf, that map to the
-    /// frame at `from` (segment, offset) to the frame `to`: the first block to its block
-    /// `to_index`, the next to the next; other blocks stay. Reports each piece of the old frame
-    /// with the block of the new one that its first block became. Gives how many blocks were moved.
+    /// Moves blocks to the frame `to`: of the `count` blocks from `lba` on, which must lie in one
+    /// leaf, each that maps to the frame at `from`. The first of the `count` blocks becomes block
+    /// `to_index` of the new frame, the next the next; other blocks stay. Reports each piece of the
+    /// old frame with the block of the new one that its first block became. Returns how many blocks
+    /// were moved.
     ///
     /// # Panics
     /// If the leaf is [`L2p::missing`].
@@ -350,7 +352,7 @@ impl L2p {
         let mut moved = 0;
         while let Some(piece) = self.next_piece(leaf, at, end, from) {
             let index = to_index + (piece.start - first) as u8;
-            debug_assert!(index + piece.count <= to.blocks);
+            assert!(index + piece.count <= to.blocks, "a block is moved beyond its new frame");
             let mut released = |released| moved_piece(released, index);
             let number = self.writable(leaf, &mut released);
             let mapping = Mapping::Frame { place: to, index };
@@ -362,9 +364,9 @@ impl L2p {
         moved
     }
 
-    /// Which blocks of a frame whose record says that it begins at `lba`, and that lies in one
-    /// leaf, map to it, in order. What a damaged map says differently from the record is left
-    /// out: other lengths, other blocks.
+    /// Returns which blocks of a frame map to it, in order. Its record says that it begins at `lba`;
+    /// it lies in one leaf. Where a damaged map disagrees with the record (other lengths, other
+    /// blocks), the blocks are left out.
     ///
     /// # Panics
     /// If the leaf is [`L2p::missing`].
@@ -427,7 +429,7 @@ impl L2p {
         }
     }
 
-    /// Goes past all pages up to the next one that exists, if their leaves need no entries.
+    /// Skips all pages up to the next one that exists, if their leaves need no entries.
     fn skip_absent_pages(&mut self, range: DroppedRange) -> bool {
         let absent_end = self.directory.absent_end(page_of(range.start)) * PAGE_LEAVES;
         if absent_end <= range.start {
@@ -462,8 +464,8 @@ impl L2p {
         self.set_uniform(leaf, mapping);
     }
 
-    /// The slot of a leaf that is about to be changed; created or taken out of a dropped range if
-    /// need be.
+    /// Returns the slot of a leaf that is about to be changed; creates it or takes it out of a
+    /// dropped range if necessary.
     fn writable(&mut self, leaf: u64, released: &mut impl FnMut(Released)) -> u32 {
         let dropped = self.dropped.take_out(leaf);
         match self.directory.held(leaf) {
@@ -511,7 +513,7 @@ impl L2p {
         }
     }
 
-    /// Makes a slot's leaf one hole or fill; what it held is reported already.
+    /// Makes a slot's leaf one hole or fill; its content is reported already.
     fn make_uniform(&mut self, number: u32, mapping: Mapping) {
         self.uncount_slot(number);
         self.leaf_mapped_blocks += whole_leaf_blocks(Some(mapping));
@@ -540,7 +542,7 @@ impl L2p {
         self.leaf_mapped_blocks = self.leaf_mapped_blocks.saturating_sub(blocks);
     }
 
-    /// Gives up clean leaves until the budget is kept, or too few clean ones are left.
+    /// Evicts clean leaves until the budget is kept, or too few of them are left.
     fn evict(&mut self) {
         while self.slab.resident_bytes() > self.budget_bytes {
             let Some(number) = self.slab.victim() else { return };
@@ -552,7 +554,7 @@ impl L2p {
     }
 }
 
-/// What all blocks of a leaf are, if its entry says it.
+/// Returns what all blocks of a leaf are, if its entry says it.
 fn uniform(entry: DirectoryEntry) -> Option<Mapping> {
     match entry {
         DirectoryEntry::Hole => Some(Mapping::Hole),
@@ -561,7 +563,7 @@ fn uniform(entry: DirectoryEntry) -> Option<Mapping> {
     }
 }
 
-/// Blocks that are no holes in a leaf that is one hole or fill.
+/// Returns the number of blocks that are not holes in a leaf that is one hole or fill.
 fn whole_leaf_blocks(mapping: Option<Mapping>) -> u64 {
     if mapping == Some(Mapping::Hole) { 0 } else { u64::from(LEAF_BLOCKS) }
 }

@@ -1,10 +1,10 @@
-//! The leaves in memory, in numbered slots, and which of them may go.
+//! The leaves in memory, in numbered slots, and which of them may be evicted.
 //!
 //! A slot is *clean* if the medium holds its content where its `place` says, *dirty* if it changed
 //! since the last checkpoint began, *pending* if the running checkpoint has yet to write it; only
-//! clean ones are evicted. Which one is for CLOCK to say: clean slots stand in a queue, and one
-//! that was used since it was queued goes to the back once more instead. One change at a time may
-//! have its leaves *kept*: they are not evicted before it lets them go.
+//! clean slots are evicted, in CLOCK order: they wait in a queue, and a slot that was used since it
+//! was queued moves to the back once more instead. One change at a time may have its leaves *kept*:
+//! they are not evicted before it releases them.
 //!
 //! Source: Corbato, "A Paging Experiment with the Multics System", 1968.
 
@@ -13,12 +13,12 @@ use std::collections::VecDeque;
 use super::leaf::Leaf;
 use crate::format::DirectoryEntry;
 
-/// Clean leaves that stay whatever the budget: more than are kept for a change, so that there
-/// always is one to evict, and enough that a change of two leaves alone on the drive does not lose
+/// Clean leaves that stay whatever the budget: more than are kept for a change, so that one can
+/// always be evicted, and enough that a change of two leaves alone on the drive does not lose
 /// the first while it loads the second. Arbitrary beyond that; 128 KiB at most.
 const CLEAN_KEPT: usize = 8;
 
-/// The number no leaf has.
+/// The number of no leaf.
 const NO_LEAF: u64 = u64::MAX;
 
 /// A leaf in memory.
@@ -31,18 +31,18 @@ pub(super) struct Slot {
     pub(super) place: DirectoryEntry,
     dirty: bool,
     pending: bool,
-    /// Whether it stands in the queue; also of a free slot.
+    /// Whether it is in the queue, in which free slots stay as well.
     queued: bool,
     referenced: bool,
 }
 
 impl Slot {
-    /// Changed since the last checkpoint began.
+    /// Returns whether it changed since the last checkpoint began.
     pub(super) fn is_dirty(&self) -> bool {
         self.dirty
     }
 
-    /// Not yet written by the running checkpoint.
+    /// Returns whether the running checkpoint has yet to write it.
     pub(super) fn is_pending(&self) -> bool {
         self.pending
     }
@@ -51,7 +51,7 @@ impl Slot {
         !self.dirty && !self.pending
     }
 
-    /// Bytes of memory it takes.
+    /// Returns the bytes of memory it takes.
     pub(super) fn bytes(&self) -> usize {
         size_of::<Self>() + self.content.memory_bytes()
     }
@@ -71,26 +71,24 @@ pub(super) struct Slab {
 }
 
 impl Slab {
-    /// Keeps two leaves from being evicted instead of those before, or none.
+    /// Keeps two leaves from being evicted, instead of the two before; `None` keeps no leaves.
     pub(super) fn keep(&mut self, leaves: Option<(u64, u64)>) {
         self.kept = leaves;
     }
 
-    /// The slot with this number.
+    /// Returns the slot with this number.
     #[inline]
     pub(super) fn slot(&self, slot: u32) -> &Slot {
         &self.slots[slot as usize]
     }
 
-    /// Returns the slot with this number, which counts as used from now on.
+    /// Notes that a leaf was used.
     #[inline]
-    pub(super) fn used(&mut self, slot: u32) -> &Slot {
-        let slot = &mut self.slots[slot as usize];
-        slot.referenced = true;
-        slot
+    pub(super) fn reference(&mut self, slot: u32) {
+        self.slots[slot as usize].referenced = true;
     }
 
-    /// Every slot in use, with its number.
+    /// Returns every slot in use, with its number.
     pub(super) fn slots(&self) -> impl Iterator<Item = (u32, &Slot)> {
         let numbered = self.slots.iter().enumerate().map(|(number, slot)| (number as u32, slot));
         numbered.filter(|(_, slot)| slot.leaf != NO_LEAF)
@@ -120,7 +118,7 @@ impl Slab {
         number
     }
 
-    /// Frees a slot; gives what the medium says about its leaf.
+    /// Frees a slot; returns what the medium says about its leaf.
     pub(super) fn remove(&mut self, number: u32) -> DirectoryEntry {
         self.mark(number, false, false);
         let slot = &mut self.slots[number as usize];
@@ -154,7 +152,7 @@ impl Slab {
     #[inline]
     pub(super) fn change<T>(&mut self, number: u32, change: impl FnOnce(&mut Leaf) -> T) -> T {
         let slot = &mut self.slots[number as usize];
-        debug_assert!(slot.dirty);
+        assert!(slot.dirty, "a leaf is changed that is not marked dirty");
         slot.referenced = true;
         let before = slot.content.memory_bytes();
         let result = change(&mut slot.content);
@@ -164,12 +162,12 @@ impl Slab {
         result
     }
 
-    /// Notes what a checkpoint says about the leaf from now on; gives what it said before.
+    /// Notes what a checkpoint says about the leaf from now on; returns what it said before.
     pub(super) fn set_place(&mut self, number: u32, place: DirectoryEntry) -> DirectoryEntry {
         std::mem::replace(&mut self.slots[number as usize].place, place)
     }
 
-    /// The slot to evict next; `None` if too few clean ones are left.
+    /// Returns the slot to evict next; `None` if too few clean slots are left.
     pub(super) fn victim(&mut self) -> Option<u32> {
         if self.clean_count <= CLEAN_KEPT {
             return None;
@@ -189,22 +187,22 @@ impl Slab {
         None
     }
 
-    /// Bytes of memory that leaves and their slots take.
+    /// Returns the bytes of memory that leaves and their slots take.
     pub(super) fn resident_bytes(&self) -> usize {
         self.resident_bytes
     }
 
-    /// Bytes of those that are not clean.
+    /// Returns the bytes of slots that are not clean.
     pub(super) fn dirty_bytes(&self) -> usize {
         self.dirty_bytes
     }
 
-    /// Leaves that are not clean.
+    /// Returns the number of leaves that are not clean.
     pub(super) fn dirty_count(&self) -> usize {
         self.slots.len() - self.free.len() - self.clean_count
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory held.
     pub(super) fn memory_bytes(&self) -> usize {
         let spare_slots = self.slots.capacity() - (self.slots.len() - self.free.len());
         let numbers = self.free.capacity() + self.queue.capacity();

@@ -193,7 +193,7 @@ fn only_blocks_that_still_map_to_a_frame_are_moved() {
     map.map_frame(Lba(1032), old, |_| {});
     map.map_frame(Lba(1032), write_place(3, 1), |_| {});
     map.map_uniform(Lba(1035), 2, Mapping::Hole, |_| {});
-    let from = (old.segment, old.offset);
+    let from = old.address();
     let pieces = |map: &L2p| map.live_pieces(Lba(1032), old).collect::<Vec<_>>();
     let expected =
         [LivePiece { start: 9, index: 1, count: 2 }, LivePiece { start: 13, index: 5, count: 3 }];
@@ -369,7 +369,7 @@ fn far_fills_take_memory_in_proportion_to_their_number() {
     let bytes = map.memory_bytes() - empty_bytes;
     assert!(bytes < FILLS as usize * 1024, "{bytes} bytes for {FILLS} fills");
     for fill in 0..FILLS {
-        let at = |lba: u64| map.lookup(Lba(lba)).resident().0;
+        let at = |lba: u64| map.peek(Lba(lba)).resident().0;
         let (start, filled) = (start(fill), Mapping::Fill(fill as u8));
         assert_eq!([at(start - 1), at(start + count)], [Mapping::Hole; 2]);
         for inside in [0, leaf, 500 * leaf, 1279 * leaf, count - 1] {

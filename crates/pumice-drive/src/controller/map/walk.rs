@@ -12,15 +12,15 @@ use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetaPlace};
 pub(crate) struct RestoredPage {
     /// Its number.
     pub(crate) page: u32,
-    /// Where it stands.
+    /// Its place.
     pub(crate) place: MetaPlace,
-    /// Its entries, as [`crate::format::decode_page`] gives them.
+    /// Its entries, as [`crate::format::decode_page`] returns them.
     pub(crate) entries: Box<[u64; DIRECTORY_PAGE_LEAVES]>,
 }
 
 impl L2p {
-    /// The map of a checkpoint: its pages, its dropped ranges, its count of mapped blocks (see
-    /// [`super::DroppedSnapshot`]). Leaves are loaded when they are needed.
+    /// Restores the map of a checkpoint from its pages, its dropped ranges and its count of mapped
+    /// blocks (see [`super::DroppedSnapshot`]). Leaves are loaded when they are needed.
     ///
     /// # Errors
     /// `Corrupt` if something lies outside the drive, or ranges overlap or are out of order.
@@ -76,8 +76,8 @@ impl L2p {
         Ok(())
     }
 
-    /// Every place that the newest version of a leaf or a directory page takes: what is live of
-    /// the metadata after [`L2p::restore`].
+    /// Returns every place that the newest version of a leaf or a directory page takes: what is live
+    /// of the metadata after [`L2p::restore`].
     pub(crate) fn meta_places(&self) -> impl Iterator<Item = MetaPlace> {
         self.directory.pages().flat_map(move |(_, page)| {
             let leaves = page.held().filter_map(move |held| match self.entry_of(held) {
@@ -88,7 +88,7 @@ impl L2p {
         })
     }
 
-    /// The first leaf from `leaf` on that may hold something else than holes.
+    /// Returns the first leaf from `leaf` on that may hold something else than holes.
     pub(crate) fn next_mapped_leaf(&self, leaf: u64) -> Option<u64> {
         let mut leaf = leaf;
         while leaf < self.leaf_count {
@@ -112,7 +112,7 @@ impl L2p {
         None
     }
 
-    /// The first leaf from `leaf` on that is no hole or fill as a whole, as far as its entry says.
+    /// Returns the first leaf from `leaf` on that is not one hole or fill, as far as its entry says.
     pub(crate) fn next_stored_leaf(&self, leaf: u64) -> Option<u64> {
         let mut leaf = leaf;
         while leaf < self.leaf_count {
@@ -131,8 +131,8 @@ impl L2p {
         None
     }
 
-    /// The mapped runs of a leaf in order: first block, number of blocks, mapping; holes are left
-    /// out. `None` if the leaf must be loaded first.
+    /// Returns the mapped runs of a leaf in order: first block, number of blocks, mapping; holes are
+    /// left out. `None` if the leaf must be loaded first.
     pub(crate) fn leaf_runs(&self, leaf: u64) -> Option<impl Iterator<Item = (Lba, u64, Mapping)>> {
         let held = self.directory.held(leaf);
         let (whole, content): (_, Option<&Leaf>) = match (self.dropped.get(leaf), held) {
@@ -149,7 +149,7 @@ impl L2p {
         }))
     }
 
-    /// Every mapped run in order of LBA, of a map all of whose leaves are in memory.
+    /// Returns every mapped run in order of LBA; all leaves must be in memory.
     #[cfg(test)]
     pub(crate) fn runs(&self) -> impl Iterator<Item = (Lba, u64, Mapping)> {
         let next = |leaf: &u64| self.next_mapped_leaf(leaf + 1);
@@ -157,9 +157,9 @@ impl L2p {
         leaves.flat_map(|leaf| self.leaf_runs(leaf).expect("the leaf is in memory"))
     }
 
-    /// Blocks that hold data or a fill. Leaves of a trim or a fill count as what they were before
-    /// as long as they are on the medium only and [`L2p::reap`] has not come to them; all other
-    /// leaves that it has not come to are walked.
+    /// Returns the number of blocks that hold data or a fill. Leaves of a trim or a fill count as
+    /// what they were before as long as they are on the medium only and [`L2p::reap`] has not come to
+    /// them; all other leaves that it has not come to are walked.
     pub(crate) fn mapped_blocks(&self) -> u64 {
         let fill = whole_leaf_blocks(Some(Mapping::Fill(0)));
         let mut now = self.leaf_mapped_blocks + self.dropped.retained_leaves() * fill;
@@ -187,22 +187,24 @@ impl L2p {
         now.saturating_sub(before)
     }
 
-    /// Bytes of leaves in memory: what the budget is for.
+    /// Returns the bytes of leaves in memory, which the budget limits.
     pub(crate) fn resident_bytes(&self) -> usize {
         self.slab.resident_bytes()
     }
 
-    /// Bytes of leaves in memory that a checkpoint must write before they can be evicted.
+    /// Returns the bytes of leaves in memory that a checkpoint must write before they can be
+    /// evicted.
     pub(crate) fn dirty_bytes(&self) -> usize {
         self.slab.dirty_bytes()
     }
 
-    /// Leaves in memory that a checkpoint must write before they can be evicted.
+    /// Returns the number of leaves in memory that a checkpoint must write before they can be
+    /// evicted.
     pub(crate) fn dirty_leaves(&self) -> usize {
         self.slab.dirty_count()
     }
 
-    /// Bytes of memory the map holds.
+    /// Returns the bytes of memory the map holds.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.directory.memory_bytes()
             + self.slab.memory_bytes()
@@ -211,7 +213,7 @@ impl L2p {
             + self.running.as_ref().map_or(0, |running| running.memory_bytes())
     }
 
-    /// Counts of the paging since the map was opened.
+    /// Returns counts of the paging since the map was opened.
     pub(crate) fn stats(&self) -> MapStats {
         MapStats { hits: self.hits, misses: self.misses, evictions: self.evictions }
     }

@@ -1,35 +1,38 @@
 //! The segment table: which segments are free, open or sealed, how many live bytes each holds, how
-//! old its data is, and who reads it.
+//! old its data is, and how many reads are under way in it.
 //!
 //! ```text
-//!   free --allocate--> open --seal--> sealed --(nothing live, nobody reads)--> free
+//!   free --allocate--> open --seal--> sealed --free (nothing live, no reader)--> free
 //! ```
 //!
 //! Live bytes are record bytes (header and payload) that the L2P or the newest checkpoint still
-//! names. Free segments are handed out lowest number first. When a sealed segment may be freed is
-//! for garbage collection to say: this table knows nothing of durability.
+//! names. Free segments are handed out lowest number first. Garbage collection decides when a sealed
+//! segment may be freed: this table knows nothing of durability.
+//!
+//! What the medium says may be wrong in ways that no checksum shows: a count of live bytes that
+//! cannot be right is noted ([`Space::check`]) and ends the writes, not the process.
 
 use super::place::FramePlace;
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{Stream, TableEntry};
 
-/// What a segment is used for now.
+/// Use of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Holds nothing.
     Free,
-    /// A stream goes on in it.
+    /// A stream is appended to it.
     Open,
     /// Full.
     Sealed,
 }
 
-/// One segment as somebody sees it who only looks.
+/// One segment, for display.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SegmentView {
-    /// What it is used for.
+    /// Its use.
     pub(crate) state: State,
-    /// Whose data it holds; of no meaning while it is free.
+    /// The stream that it holds; meaningless while it is free.
     pub(crate) stream: Stream,
     /// Record bytes that something names.
     pub(crate) live_bytes: u32,
@@ -56,7 +59,7 @@ struct Segment {
     /// The batch in which the host wrote the newest data in it.
     age: SeqNo,
     live_bytes: u32,
-    /// Bytes at its end that were too few for what came next, where this process sealed it.
+    /// Bytes at its end that were too few for what came next, if this process sealed it.
     unused_bytes: u32,
     /// Reads under way.
     readers: u32,
@@ -97,7 +100,7 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// A table of `segment_count` free segments.
+    /// Creates a table of `segment_count` free segments.
     ///
     /// # Errors
     /// `InvalidInput` if the table does not fit in memory.
@@ -117,7 +120,7 @@ impl Space {
         Ok(space)
     }
 
-    /// Adds free segments up to `segment_count`; none of them is used before [`Space::set_end`].
+    /// Adds free segments up to `segment_count`; they are handed out after [`Space::set_end`].
     ///
     /// # Errors
     /// `InvalidInput` if the table does not fit in memory.
@@ -132,7 +135,7 @@ impl Space {
         Ok(())
     }
 
-    /// Has only segments below `end` handed out from now on, of those that there are.
+    /// Hands out only existing segments below `end` from now on.
     pub(crate) fn set_end(&mut self, end: u32) {
         self.end = end.min(self.segment_count());
         let below = &self.segments[..self.end as usize];
@@ -142,23 +145,24 @@ impl Space {
         self.changes += 1;
     }
 
-    /// Segments from this one on are not handed out.
+    /// Returns the segment from which on none is handed out.
     pub(crate) fn end(&self) -> u32 {
         self.end
     }
 
-    /// Segments in use that are to be emptied because they are not handed out any more.
+    /// Returns the number of segments in use that must be emptied because they are not handed out
+    /// any more.
     pub(crate) fn beyond_end(&self) -> u32 {
         self.used_from(self.end)
     }
 
-    /// Segments in use from `first` on.
+    /// Returns the number of segments in use from `first` on.
     pub(crate) fn used_from(&self, first: u32) -> u32 {
         let from = self.segments.iter().skip(first as usize);
         from.filter(|segment| segment.state != State::Free).count() as u32
     }
 
-    /// A sealed segment to be emptied.
+    /// Returns a sealed segment that must be emptied.
     pub(crate) fn evacuee(&self) -> Option<SegmentId> {
         let beyond = self.segments.iter().enumerate().skip(self.end as usize);
         let mut wanted = beyond.filter(|(_, segment)| {
@@ -167,7 +171,8 @@ impl Space {
         wanted.next().map(|(number, _)| SegmentId(number as u32))
     }
 
-    /// The lowest end, but no lower than `end`, that leaves `free_count` free segments below it.
+    /// Returns the lowest end, but no lower than `end`, that leaves `free_count` free segments below
+    /// it.
     pub(crate) fn lowest_end(&self, end: u32, free_count: u32) -> u32 {
         let mut found = 0;
         for (number, segment) in (0..).zip(&self.segments) {
@@ -179,14 +184,14 @@ impl Space {
         self.segment_count()
     }
 
-    /// A segment to be emptied that garbage collection cannot empty.
+    /// Returns a segment that must be emptied and that garbage collection cannot empty.
     pub(crate) fn stuck_beyond_end(&self) -> Option<SegmentId> {
         let beyond = self.segments.iter().enumerate().skip(self.end as usize);
         let mut stuck = beyond.filter(|(_, segment)| segment.stuck && segment.live_bytes > 0);
         stuck.next().map(|(number, _)| SegmentId(number as u32))
     }
 
-    /// Takes away the segments from `segment_count` on.
+    /// Removes the segments from `segment_count` on.
     ///
     /// # Panics
     /// If one of them is not free.
@@ -196,27 +201,27 @@ impl Space {
         self.set_end(self.end);
     }
 
-    /// Number of free segments that are handed out.
+    /// Returns the number of free segments below the end.
     pub(crate) fn free_count(&self) -> u32 {
         self.free_count
     }
 
-    /// Number of segments.
+    /// Returns the number of segments.
     pub(crate) fn segment_count(&self) -> u32 {
         self.segments.len() as u32
     }
 
-    /// Live record bytes of the drive, metadata included.
+    /// Returns the live record bytes of the drive, metadata included.
     pub(crate) fn live_bytes(&self) -> u64 {
         self.live_bytes
     }
 
-    /// How often something died or was sealed.
+    /// Returns how often something died or was sealed.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Generation of a segment in use; 0 of a free one or one that does not exist.
+    /// Returns the generation of a segment in use; 0 for a free segment or one that does not exist.
     pub(crate) fn generation(&self, segment: SegmentId) -> u64 {
         self.segments.get(segment.0 as usize).map_or(0, |entry| entry.generation)
     }
@@ -235,16 +240,17 @@ impl Space {
         // A damaged map may name what is free, and a read of it be under way.
         let readers = entry.readers;
         *entry = Segment { generation, stream, state: State::Open, readers, ..FREE };
+        assert!(self.free_count > 0, "a segment is free, and none is counted");
         self.free_count -= 1;
         self.lowest_free = segment.0 + 1;
         Some(segment)
     }
 
     /// Marks a segment as open, as recovery finds it: it must be free or, having been freed and
-    /// used again since the checkpoint, hold nothing live any more.
+    /// used again since the checkpoint, hold nothing live.
     ///
     /// # Errors
-    /// `Corrupt` if it cannot have been begun.
+    /// `Corrupt` if it cannot have been opened.
     pub(crate) fn occupy(
         &mut self,
         segment: SegmentId,
@@ -253,14 +259,14 @@ impl Space {
     ) -> Result<()> {
         let wrong = |what: &'static str| Error::new(ErrorKind::Corrupt, what).in_segment(segment);
         let Some(entry) = self.segments.get_mut(segment.0 as usize) else {
-            return Err(wrong("the log goes on in a segment that does not exist"));
+            return Err(wrong("the log continues in a segment that does not exist"));
         };
         match entry.state {
             // The checkpoint that is being rolled forward from says so already.
             State::Open if entry.generation == generation && entry.stream == stream => Ok(()),
-            State::Open => Err(wrong("the log goes on in a segment that is in use")),
+            State::Open => Err(wrong("the log continues in a segment that is in use")),
             State::Sealed if entry.live_bytes > 0 => {
-                Err(wrong("the log goes on in a segment that holds live data"))
+                Err(wrong("the log continues in a segment that holds live data"))
             }
             State::Sealed | State::Free => {
                 self.free_count -= u32::from(entry.state == State::Free && segment.0 < self.end);
@@ -270,7 +276,7 @@ impl Space {
         }
     }
 
-    /// Takes over what a checkpoint says about a segment.
+    /// Restores a segment from a checkpoint.
     ///
     /// # Errors
     /// `Corrupt` if the segment does not exist, or was opened after the checkpoint was begun: then
@@ -307,7 +313,7 @@ impl Space {
         Ok(())
     }
 
-    /// What a checkpoint says about the segments: everything but live metadata.
+    /// Returns the table for a checkpoint: everything but live metadata.
     pub(crate) fn table(&self) -> Vec<TableEntry> {
         let entry = |segment: &Segment| TableEntry {
             in_use: segment.state != State::Free,
@@ -322,15 +328,18 @@ impl Space {
 
     /// Marks an open segment as full. What came next did not fit into the `unused_bytes` at its
     /// end: nothing is to be gained there, since moving its content leaves as much elsewhere.
+    ///
+    /// # Panics
+    /// If the segment is not open.
     pub(crate) fn seal(&mut self, segment: SegmentId, unused_bytes: u32) {
         let entry = self.entry_mut(segment);
-        debug_assert_eq!(entry.state, State::Open);
+        assert_eq!(entry.state, State::Open, "segment {segment} is sealed but was not open");
         entry.state = State::Sealed;
         entry.unused_bytes = unused_bytes;
         self.changes += 1;
     }
 
-    /// Notes that batch `seq` stands in a segment.
+    /// Notes that batch `seq` lies in a segment.
     pub(crate) fn batch_sealed(&mut self, segment: SegmentId, seq: SeqNo) {
         let entry = self.entry_mut(segment);
         entry.last_seq = seq;
@@ -345,7 +354,7 @@ impl Space {
         entry.age = entry.age.max(origin);
     }
 
-    /// Whether a stream goes on in a segment.
+    /// Returns whether a stream is appended to a segment in this generation.
     pub(crate) fn is_open(&self, segment: SegmentId, stream: Stream, generation: u64) -> bool {
         self.segments.get(segment.0 as usize).is_some_and(|entry| {
             entry.state == State::Open && (entry.stream, entry.generation) == (stream, generation)
@@ -364,9 +373,9 @@ impl Space {
         }
     }
 
-    /// Whether the live bytes added up so far. They may not after a checkpoint, or records behind
-    /// it, that were damaged in a way no checksum shows: no panic then, but no writes either, since
-    /// what is still needed would be taken for dead.
+    /// Checks that the live bytes have added up so far. They may not after a checkpoint, or records
+    /// after it, that are wrong in a way no checksum shows: no panic then, but no writes either,
+    /// since what is still needed would be taken for dead.
     ///
     /// # Errors
     /// `Corrupt`, naming a segment.
@@ -425,12 +434,12 @@ impl Space {
         self.changes += 1;
     }
 
-    /// The last batch in a segment.
+    /// Returns the last batch in a segment.
     pub(crate) fn last_seq(&self, segment: SegmentId) -> SeqNo {
         self.entry(segment).last_seq
     }
 
-    /// Live bytes of a segment.
+    /// Returns the live bytes of a segment.
     pub(crate) fn live_bytes_of(&self, segment: SegmentId) -> u32 {
         self.entry(segment).live_bytes
     }
@@ -453,35 +462,37 @@ impl Space {
         entry.readers -= 1;
     }
 
-    /// The sealed segments without live bytes and without readers whose last batch is at most
-    /// `watermark`.
-    pub(crate) fn empty(&self, watermark: SeqNo) -> Vec<SegmentId> {
+    /// Returns the sealed segments without live bytes and without readers whose last batch is not
+    /// after `checkpointed`.
+    pub(crate) fn empty(&self, checkpointed: SeqNo) -> Vec<SegmentId> {
         let empty = |segment: &Segment| {
-            segment.is_empty() && segment.readers == 0 && segment.last_seq <= watermark
+            segment.is_empty() && segment.readers == 0 && segment.last_seq <= checkpointed
         };
         self.matching(empty).collect()
     }
 
-    /// The first `count` segments that are free, or could be.
+    /// Returns the first `count` segments that are free, or could be.
     pub(crate) fn lowest_empty(&self, count: usize) -> Vec<SegmentId> {
         self.matching(|segment| segment.live_bytes == 0 && segment.state != State::Open)
             .take(count)
             .collect()
     }
 
-    /// Whether a sealed segment without live bytes waits for a checkpoint behind `watermark`.
-    pub(crate) fn has_empty_after(&self, watermark: SeqNo) -> bool {
-        self.matching(|segment| segment.is_empty() && segment.last_seq > watermark).next().is_some()
+    /// Returns whether a sealed segment without live bytes waits for a checkpoint that is newer than
+    /// `checkpointed`.
+    pub(crate) fn has_empty_after(&self, checkpointed: SeqNo) -> bool {
+        let waits = |segment: &Segment| segment.is_empty() && segment.last_seq > checkpointed;
+        self.matching(waits).next().is_some()
     }
 
-    /// Whether a read is under way in a sealed segment without live bytes.
+    /// Returns whether a read is under way in a sealed segment without live bytes.
     pub(crate) fn has_empty_in_use(&self) -> bool {
         self.matching(|segment| segment.is_empty() && segment.readers > 0).next().is_some()
     }
 
-    /// The sealed segment that garbage collection should empty next: the one with the best
-    /// [`benefit_over_cost`]. An end that no frame fits into is not dead. None with fewer than
-    /// `gain_bytes_min` dead bytes.
+    /// Returns the sealed segment that garbage collection should empty next: the one with the best
+    /// [`benefit_over_cost`] among those with `gain_bytes_min` dead bytes or more. An end that no
+    /// frame fits into is not dead.
     pub(crate) fn victim(
         &self,
         now: SeqNo,
@@ -496,8 +507,8 @@ impl Space {
             let number = SegmentId(number as u32);
             let kept = segment.live_bytes.saturating_add(segment.unused_bytes);
             let dead = segment_bytes.saturating_sub(kept);
-            // Moving metadata means writing it again with the next checkpoint; most of it dies by
-            // itself before.
+            // Moving metadata means writing it again with the next checkpoint; most of it dies
+            // before that anyway.
             let is_meta_worth_it =
                 segment.stream != Stream::Meta || segment.live_bytes < segment_bytes / 4;
             if dead < gain_bytes_min || !is_meta_worth_it {
@@ -511,23 +522,22 @@ impl Space {
         best.map(|(_, segment)| segment)
     }
 
-    /// Says that a segment cannot be emptied: it is no victim any more.
+    /// Notes that a segment cannot be emptied: it is no victim any more.
     pub(crate) fn set_stuck(&mut self, segment: SegmentId) {
         self.entry_mut(segment).stuck = true;
     }
 
-    /// Stream of a segment in use.
+    /// Returns the stream of a segment in use.
     pub(crate) fn stream(&self, segment: SegmentId) -> Stream {
         self.entry(segment).stream
     }
 
-    /// Whether a segment is free.
+    /// Returns whether a segment is free.
     pub(crate) fn is_free(&self, segment: SegmentId) -> bool {
         self.segments.get(segment.0 as usize).is_none_or(|entry| entry.state == State::Free)
     }
 
-    /// Gives an empty segment back, unless it is being read: then a damaged map names something in
-    /// it.
+    /// Frees an empty segment, unless it is being read: then a damaged map names something in it.
     ///
     /// # Panics
     /// If it is not sealed or holds live bytes.
@@ -553,7 +563,7 @@ impl Space {
         })
     }
 
-    /// All segments in order.
+    /// Returns all segments in order.
     pub(crate) fn views(&self) -> impl Iterator<Item = SegmentView> {
         self.segments.iter().map(|entry| SegmentView {
             state: entry.state,
@@ -577,9 +587,9 @@ impl Space {
     }
 }
 
-/// How worthwhile it is to empty a segment of which `dead` bytes are dead, and whose youngest data
-/// is `age` old: what is gained (dead bytes, for the longer the older the data is) over what it
-/// costs (reading it all, writing what is live).
+/// Returns how worthwhile it is to empty a segment with `dead` dead bytes, whose youngest data is
+/// `age` old: the gain (dead bytes, which last the longer the older the data is) over the cost
+/// (reading all of it, writing what is live).
 ///
 /// Source: Rosenblum and Ousterhout, "The design and implementation of a log-structured file
 /// system", 1992, section 3.6.
@@ -589,7 +599,7 @@ pub fn benefit_over_cost(dead: u32, segment_bytes: u32, age: u64) -> f64 {
 }
 
 impl Segment {
-    /// Sealed, and nothing in it is live.
+    /// Returns whether it is sealed and nothing in it is live.
     fn is_empty(&self) -> bool {
         self.state == State::Sealed && self.live_bytes == 0
     }

@@ -114,10 +114,10 @@ fn a_victim_is_emptied_of_what_is_still_on_its_way() {
             world.write(&drive, (number * (64 << 10)) as u64, data).unwrap();
         }
         let victim = SegmentId(0);
-        assert!(!drive.space.borrow().is_open(victim, Stream::Host, 1), "too little was written");
-        assert!(drive.log.written_seq() < drive.log.sealed_seq(), "nothing is on its way");
+        assert!(!drive.core().space().is_open(victim, Stream::Host, 1), "too little was written");
+        assert!(drive.core().log().written_seq() < drive.core().log().sealed_seq(), "nothing is on its way");
         world.run(drive.empty_victim(victim)).unwrap();
-        assert_eq!(drive.space.borrow().live_bytes_of(victim), 0, "seed {seed}");
+        assert_eq!(drive.core().space().live_bytes_of(victim), 0, "seed {seed}");
         assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
         world.kill(drive);
     }
@@ -136,7 +136,7 @@ fn garbage_collection_ends_when_only_ends_of_segments_are_left() {
     let victims = || drive.info().operations.gc_victims;
     for number in 0..256 {
         // Once each may be looked at; a checkpoint may have it all looked at anew.
-        let most = victims() + 2 * u64::from(drive.space.borrow().segment_count());
+        let most = victims() + 2 * u64::from(drive.core().space().segment_count());
         let place = if number % 8 == 7 { random.random_range(0..number) } else { number };
         let write = std::pin::pin!(drive.write(place * frame.len() as u64, &frame, false));
         let time = std::pin::pin!(world.runtime.sleep_ns(10_000_000_000));

@@ -32,7 +32,7 @@ fn fail(plan: FaultPlan, seed: u64, power_loss: bool) {
         for block in 0..4 {
             let at = block * BLOCK_BYTES;
             drive.write(at as u64, &new[at..at + BLOCK_BYTES], false).await.unwrap();
-            drive.seal(Stream::Host);
+            drive.with_core(|core| core.seal(Stream::Host));
         }
     });
     assert_eq!(kind(world.run(drive.flush())), Some(ErrorKind::Poisoned));
@@ -215,7 +215,7 @@ fn an_abandoned_checkpoint_harms_nobody() {
         let data = payload::noise(&mut random(moment), 64 << 10);
         world.run(drive.write(0, &data, true)).unwrap();
         world.run(drive.checkpoint()).unwrap();
-        drive.l2p.borrow_mut().touch_leaf(0);
+        drive.with_core(|core| core.map_mut().touch_leaf(0));
         let abandoned = drive.checkpoint();
         let ended = world.run(world.runtime.timeout(250_000 + moment * 500_000, abandoned));
         assert_eq!(ended.is_some(), moment >= 12, "moment {moment}");

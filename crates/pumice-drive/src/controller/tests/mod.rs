@@ -53,13 +53,20 @@ mod strangers;
 mod survival;
 mod watching;
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use super::l2p::{FramePlace, Lookup, Mapping};
+use super::core::{Attempt, BlockWrite, Core, Settings};
+use super::drive::{frame_cache, superblocks};
+use super::log::packing;
+use super::map::{Lookup, Mapping};
+use super::place::{FrameAddress, FramePlace};
 use super::*;
 use crate::base::units::BLOCK_BYTES;
-use crate::base::{AlignedBuffer, Lba, SegmentId};
+use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Lba, Result, SegmentId};
 use crate::codec::Codec;
+use crate::format::{Stream, Superblock};
+use crate::media::Medium;
 use crate::media::layer::{Count, Fault, FaultPlan};
 use crate::media::mem::MemMedium;
 use crate::runtime::Runtime;
@@ -114,12 +121,19 @@ impl World {
     }
 
     fn try_open(&self, options: OpenOptions) -> Result<Rc<TestDrive>> {
-        let drive = self.run(Drive::open(self.medium(), self.runtime.clone(), options))?;
-        let drive = Rc::new(drive);
-        for task in Drive::tasks(&drive) {
-            self.runtime.spawn(task);
-        }
-        Ok(drive)
+        self.run(Drive::open(self.medium(), self.runtime.clone(), options))
+    }
+
+    /// Opens the drive without garbage collection, checkpoints and upkeep: only writers and syncer
+    /// run.
+    fn open_without_collector(&self) -> Rc<TestDrive> {
+        let options = OpenOptions::default();
+        let opening = Drive::open_without_tasks(self.medium(), self.runtime.clone(), options);
+        let drive = Rc::new(self.run(opening).unwrap());
+        let (writer, syncer) = (drive.clone(), drive.clone());
+        self.runtime.spawn(async move { writer.run_writer().await });
+        self.runtime.spawn(async move { syncer.run_syncer().await });
+        drive
     }
 
     fn open(&self) -> Rc<TestDrive> {
@@ -201,7 +215,7 @@ impl World {
 fn reap_all(drive: &TestDrive) {
     drive.clock.block_on(async {
         drive.reap_all().await.unwrap();
-        let next = |leaf| drive.l2p.borrow().next_mapped_leaf(leaf);
+        let next = |leaf| drive.core().map().next_mapped_leaf(leaf);
         let mut leaf = next(0);
         while let Some(found) = leaf {
             drive.load_leaf(found).await.unwrap();
@@ -213,17 +227,17 @@ fn reap_all(drive: &TestDrive) {
 /// Live bytes of each segment, counted again from the map.
 fn recount(drive: &TestDrive) -> Vec<(SegmentId, u32)> {
     let mut live: Vec<_> =
-        drive.space.borrow().used().map(|(segment, _, _)| (segment, 0)).collect();
-    let mut add = |number: u32, bytes: u32| {
-        let entry = live.iter_mut().find(|(segment, _)| segment.0 == number);
+        drive.core().space().used().map(|used| (used.segment, 0)).collect();
+    let mut add = |number: SegmentId, bytes: u32| {
+        let entry = live.iter_mut().find(|(segment, _)| *segment == number);
         entry.expect("the map names a free segment").1 += bytes;
     };
-    for (_, count, mapping) in drive.l2p.borrow().runs() {
+    for (_, count, mapping) in drive.core().map().runs() {
         let Mapping::Frame { place, index } = mapping else { continue };
         add(place.segment, place.share(index, count as u8));
     }
-    for (segment, bytes) in drive.metadata() {
-        add(segment, bytes);
+    for place in drive.core().metadata() {
+        add(place.segment, place.bytes);
     }
     live
 }
@@ -232,10 +246,10 @@ fn recount(drive: &TestDrive) -> Vec<(SegmentId, u32)> {
 fn assert_accounting(drive: &TestDrive) {
     reap_all(drive);
     let live: Vec<_> =
-        drive.space.borrow().used().map(|(segment, _, live_bytes)| (segment, live_bytes)).collect();
+        drive.core().space().used().map(|used| (used.segment, used.live_bytes)).collect();
     assert_eq!(live, recount(drive));
     let sum: u64 = live.iter().map(|(_, bytes)| u64::from(*bytes)).sum();
-    assert_eq!(drive.space.borrow().live_bytes(), sum);
+    assert_eq!(drive.core().space().live_bytes(), sum);
 }
 
 /// Checks that a reopened drive has the map and the live bytes of the one before.
@@ -248,8 +262,8 @@ type Runs = Vec<(Lba, u64, Mapping)>;
 
 fn state(drive: &TestDrive) -> (Runs, u64) {
     reap_all(drive);
-    let metadata: u64 = drive.metadata().iter().map(|(_, bytes)| u64::from(*bytes)).sum();
-    (drive.l2p.borrow().runs().collect(), drive.space.borrow().live_bytes() - metadata)
+    let metadata: u64 = drive.core().metadata().iter().map(|place| u64::from(place.bytes)).sum();
+    (drive.core().map().runs().collect(), drive.core().space().live_bytes() - metadata)
 }
 
 fn kind<T>(result: Result<T>) -> Option<ErrorKind> {

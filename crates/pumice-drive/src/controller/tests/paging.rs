@@ -158,7 +158,9 @@ fn requests_that_need_two_leaves_at_once_get_on() {
 fn recover_within(world: &World, changed_bytes: usize) -> Result<recovery::Recovered> {
     let loaded = world.run(superblocks::load(&world.memory)).unwrap();
     let limits = recovery::Limits { clean_bytes: CACHE_BYTES, changed_bytes };
-    world.run(recovery::recover(&world.memory, &loaded.superblock, limits))
+    let settings =
+        Settings { is_read_only: true, map_cache_bytes: CACHE_BYTES, checkpoint_bytes: 1 << 30 };
+    world.run(recovery::recover(&world.memory, &loaded.stored.superblock, settings, limits))
 }
 
 /// Guards against a log that fills the memory with leaves of which no checkpoint can be written
@@ -175,9 +177,9 @@ fn a_log_that_changes_too_much_of_the_map_is_refused() {
         world.write(&drive, (leaf << 22) + BLOCK, &payload_of(2)).unwrap();
     }
     world.close_without_checkpoint(drive);
-    let all = recover_within(&world, usize::MAX).unwrap().l2p.dirty_bytes();
+    let all = recover_within(&world, usize::MAX).unwrap().core.map().dirty_bytes();
     assert!(all > 64 << 10, "too tame a test");
-    assert_eq!(recover_within(&world, all).unwrap().l2p.dirty_bytes(), all);
+    assert_eq!(recover_within(&world, all).unwrap().core.map().dirty_bytes(), all);
     for changed_bytes in [0, all / 2, all - 1] {
         let error = recover_within(&world, changed_bytes).map(|_| ()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
@@ -215,7 +217,7 @@ fn deaths_in_checkpoints_do_not_add_up_in_recovery() {
     let mut most = 0;
     for life in 0..8 {
         let drive = world.try_open(options).unwrap();
-        let changed = drive.l2p.borrow().dirty_bytes();
+        let changed = drive.core().map().dirty_bytes();
         assert!(changed < 2 * CACHE_BYTES + (32 << 10), "{changed} bytes in life {life}");
         most = most.max(changed);
         let (host, clock) = (drive.clone(), world.runtime.clone());
@@ -256,7 +258,7 @@ fn moving_scattered_frames_keeps_to_the_map_cache() {
         world.write(&drive, leaf << 22, &payload::noise(&mut random, BLOCK_BYTES)).unwrap();
     }
     world.run(drive.checkpoint()).unwrap();
-    let turn = world.run(drive.checkpoint_turn());
+    let turn = world.run(drive.turn());
     let is_moved = Rc::new(Cell::new(false));
     world.runtime.spawn({
         let (drive, is_moved) = (drive.clone(), is_moved.clone());
@@ -266,7 +268,7 @@ fn moving_scattered_frames_keeps_to_the_map_cache() {
         }
     });
     world.run(world.runtime.sleep_ns(60_000_000_000));
-    let bytes = drive.l2p.borrow().resident_bytes();
+    let bytes = drive.core().map().resident_bytes();
     assert!(bytes < cache_bytes + (32 << 10), "{bytes} bytes while no checkpoint can be written");
     drop(turn);
     world.run(world.runtime.sleep_ns(60_000_000_000));
@@ -287,8 +289,8 @@ fn moving_the_map_has_a_checkpoint_written_though_nobody_writes() {
         world.write(&drive, leaf << 22, &payload_of(1)).unwrap();
     }
     world.run(drive.checkpoint()).unwrap();
-    let is_meta = |segment: &SegmentId| drive.space.borrow().stream(*segment) == Stream::Meta;
-    let used: Vec<_> = drive.space.borrow().used().map(|(segment, _, _)| segment).collect();
+    let is_meta = |segment: &SegmentId| drive.core().space().stream(*segment) == Stream::Meta;
+    let used: Vec<_> = drive.core().space().used().map(|used| used.segment).collect();
     let segment = used.into_iter().find(is_meta).unwrap();
     let is_moved = Rc::new(Cell::new(false));
     world.runtime.spawn({

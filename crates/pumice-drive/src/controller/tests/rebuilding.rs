@@ -209,7 +209,7 @@ fn without_the_newest_checkpoint_an_older_one_gives_all_back() {
     history.world.run(history.drive.checkpoint()).unwrap();
     history.steps(150);
     history.world.run(history.drive.checkpoint()).unwrap();
-    let place = history.drive.superblock.borrow().checkpoint.unwrap().place;
+    let place = history.drive.core().superblock().checkpoint.unwrap().place;
     history.world.run(history.drive.flush()).unwrap();
     let History { world, drive, plain, .. } = history;
     world.kill(drive);
@@ -330,7 +330,7 @@ fn what_a_lost_life_left_behind_is_not_taken() {
     let drive = world.open();
     for (offset, byte) in [(0, 1), (8192, 2)] {
         world.write(&drive, offset, &[byte; 4096]).unwrap();
-        drive.seal(Stream::Host);
+        drive.with_core(|core| core.seal(Stream::Host));
         world.run(world.runtime.yield_now());
     }
     world.kill(drive);

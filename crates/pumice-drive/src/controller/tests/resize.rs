@@ -48,13 +48,13 @@ fn spread(seed: u64) -> (World, Vec<u8>) {
     world.write(&drive, 0, &zeroes).unwrap();
     plain[..zeroes.len()].fill(0);
     world.run(drive.flush()).unwrap();
-    assert!(drive.space.borrow().used_from(SEGMENTS_SMALL) > 3, "nothing to empty");
+    assert!(drive.core().space().used_from(SEGMENTS_SMALL) > 3, "nothing to empty");
     world.close(drive);
     (world, plain)
 }
 
 fn shape(drive: &TestDrive) -> (u64, u32) {
-    (drive.size_bytes(), drive.space.borrow().segment_count())
+    (drive.size_bytes(), drive.core().space().segment_count())
 }
 
 fn resize(world: &World, drive: &TestDrive, size: Option<u64>, segments: u32) -> Result<Resized> {
@@ -86,7 +86,7 @@ fn a_drive_grows_and_shrinks_in_use() {
     plain[SIZE as usize + 5000..][..data.len()].copy_from_slice(&data);
     assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
     world.run(drive.flush()).unwrap();
-    assert!(drive.space.borrow().used_from(SEGMENTS_SMALL) > 0, "what is new is used");
+    assert!(drive.core().space().used_from(SEGMENTS_SMALL) > 0, "what is new is used");
     // Without a checkpoint since.
     world.kill(drive);
     let drive = world.open();

@@ -51,7 +51,7 @@ fn frames_behind_a_damaged_batch_header_are_missed() {
             for _ in 0..5 {
                 world.write(&drive, 1 << 20, &payload::noise(&mut random, 1 << 20)).unwrap();
             }
-            assert_ne!(drive.log.tail(Stream::Host).unwrap().segment, SegmentId(0));
+            assert_ne!(drive.core().log().tail(Stream::Host).unwrap().segment, SegmentId(0));
         }
         world.close(drive);
         let header = batches(&world, 0).swap_remove(1);
@@ -60,7 +60,7 @@ fn frames_behind_a_damaged_batch_header_are_missed() {
         let drive = world.open();
         let Lookup::Run(Mapping::Frame { place, .. }, _) = ({
             world.run(drive.load_range(Lba(48), 1)).unwrap();
-            drive.l2p.borrow().lookup(Lba(48))
+            drive.core().map().peek(Lba(48))
         }) else {
             panic!("no frame")
         };
@@ -80,8 +80,8 @@ fn damage_in_the_map_the_lists_and_a_superblock_is_found() {
     world.run(drive.checkpoint()).unwrap();
     assert_eq!(scrub(&world, &drive).problems, []);
     let whole = scrub(&world, &drive);
-    let leaf = drive.l2p.borrow().meta_places().collect::<Vec<_>>();
-    let root = drive.superblock.borrow().checkpoint.unwrap().place;
+    let leaf = drive.core().map().meta_places().collect::<Vec<_>>();
+    let root = drive.core().superblock().checkpoint.unwrap().place;
     assert!(whole.metadata as usize > leaf.len());
     let mut found = Vec::new();
     for place in leaf.iter().map(|place| (place.segment, place.offset)) {

@@ -213,7 +213,7 @@ fn a_lost_race_near_the_end_of_a_segment_leaves_no_batch_in_the_way() {
     let drive = world.open();
     let noise = payload::noise(&mut random(5), 1 << 20);
     while drive.info().sequence == 0
-        || drive.log.fit(Stream::Host, 1 << 20, u32::MAX) != log::Fit::NewSegment
+        || drive.core().log().fit(Stream::Host, 1 << 20, u32::MAX) != log::Fit::NewSegment
     {
         world.run(drive.write(0, &noise[..200 << 10], true)).unwrap();
     }
@@ -226,14 +226,14 @@ fn a_lost_race_near_the_end_of_a_segment_leaves_no_batch_in_the_way() {
             clock.sleep_ns(1_000_000).await;
             medium.set_plan(latency(1_000_000));
             drive.write(0, &noise[..4096], false).await.unwrap();
-            drive.seal(Stream::Host);
+            drive.with_core(|core| core.seal(Stream::Host));
             clock.sleep_ns(3_500_000).await;
             assert_eq!(
-                drive.log.fit(Stream::Host, 4096, u32::MAX),
+                drive.core().log().fit(Stream::Host, 4096, u32::MAX),
                 log::Fit::Open,
                 "the batch of the write that lost"
             );
-            assert!(!drive.log.has_open_records(Stream::Host));
+            assert!(!drive.core().log().has_open_records(Stream::Host));
             drive.write(1 << 20, &noise, true).await.unwrap();
         };
         futures_util::future::join(edge, rival).await.0.unwrap();

@@ -112,7 +112,7 @@ fn torn() -> (World, BatchHeader) {
     let (world, data) = written();
     let drive = world.open();
     world.write(&drive, 0, &data[200_000..300_000]).unwrap();
-    drive.seal(Stream::Host);
+    drive.with_core(|core| core.seal(Stream::Host));
     world.run(world.runtime.yield_now());
     world.kill(drive);
     let last = batches(&world, 0).pop().unwrap();

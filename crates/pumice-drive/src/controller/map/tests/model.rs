@@ -11,14 +11,14 @@ pub(super) const BLOCKS: u64 = 1100 * 1024 + 100;
 
 const LIMITS: MapLimits = MapLimits { segment_count: 8, segment_bytes: 1 << 30 };
 
-type Live = HashMap<(u32, u32), u64>;
+type Live = HashMap<FrameAddress, u64>;
 
 /// An operation as the log would replay it.
 #[derive(Clone, Copy, Debug)]
 enum Operation {
     Frame(u64, FramePlace),
     Uniform(u64, u64, Mapping),
-    Move(u64, u16, (u32, u32), FramePlace),
+    Move(u64, u16, FrameAddress, FramePlace),
 }
 
 /// What the newest finished checkpoint left, beside the medium.
@@ -49,7 +49,7 @@ pub(super) struct Model {
 /// The place of the `number`-th frame.
 pub(super) fn write_place(number: u32, blocks: u8) -> FramePlace {
     let record_bytes = 100 + number % 97;
-    FramePlace { segment: 3, offset: number * 1000, record_bytes, blocks }
+    FramePlace { segment: SegmentId(3), offset: number * 1000, record_bytes, blocks }
 }
 
 impl Model {
@@ -86,7 +86,7 @@ impl Model {
         let Mapping::Frame { place: from, index } = self.plain[lba as usize] else { return };
         let first = lba - u64::from(index);
         let to = self.new_frame(from.blocks);
-        let key = (from.segment, from.offset);
+        let key = from.address();
         let range = first as usize..(first + u64::from(from.blocks)).min(BLOCKS) as usize;
         let live: Vec<_> = (0u8..)
             .zip(&self.plain[range.clone()])
@@ -128,7 +128,7 @@ impl Model {
         match operation {
             Operation::Frame(lba, place) => {
                 self.load_missing(lba, u64::from(place.blocks));
-                let key = (place.segment, place.offset);
+                let key = place.address();
                 self.live.insert(key, u64::from(place.record_bytes));
                 let live = &mut self.live;
                 self.map.map_frame(Lba(lba), place, |released| release(live, released));
@@ -149,14 +149,14 @@ impl Model {
                 for at in 0..count {
                     let (mapping, _) = self.map.lookup(Lba(lba + u64::from(at))).resident();
                     if let Mapping::Frame { place, .. } = mapping
-                        && (place.segment, place.offset) == from
+                        && place.address() == from
                     {
                         expected += 1;
                         moved += to.share(at as u8, 1);
                     }
                 }
                 if moved > 0 {
-                    self.live.insert((to.segment, to.offset), u64::from(moved));
+                    self.live.insert(to.address(), u64::from(moved));
                 }
                 let count =
                     self.map.move_blocks(Lba(lba), count, from, to, 0, |piece, _| dead.push(piece));
@@ -214,9 +214,9 @@ impl Model {
         if let Some(leaf) = self.map.next_pending() {
             let mut bytes = Vec::new();
             let entry = match self.map.pending_content(leaf, &mut bytes) {
-                Content::Uniform(Mapping::Fill(byte)) => DirectoryEntry::Fill(byte),
-                Content::Uniform(_) => DirectoryEntry::Hole,
-                Content::Runs => DirectoryEntry::Leaf(self.append(bytes)),
+                LeafContent::Uniform(Mapping::Fill(byte)) => DirectoryEntry::Fill(byte),
+                LeafContent::Uniform(_) => DirectoryEntry::Hole,
+                LeafContent::Runs => DirectoryEntry::Leaf(self.append(bytes)),
             };
             self.map.checkpointed(leaf, entry);
             return false;
@@ -355,7 +355,7 @@ impl Model {
         for mapping in &self.plain {
             if let Mapping::Frame { place, index } = mapping {
                 let bytes = u64::from(place.share(*index, 1));
-                *live.entry((place.segment, place.offset)).or_default() += bytes;
+                *live.entry(place.address()).or_default() += bytes;
             }
         }
         assert!(live == self.live, "live bytes are not those of the map");
@@ -378,7 +378,7 @@ fn meta_nowhere() -> MetaPlace {
 }
 
 fn release(live: &mut Live, released: Released) {
-    let key = (released.place.segment, released.place.offset);
+    let key = released.place.address();
     let bytes = u64::from(released.place.share(released.index, released.count));
     let left = live.get_mut(&key).expect("a frame was released twice");
     *left = left.checked_sub(bytes).expect("more bytes released than the frame has");
