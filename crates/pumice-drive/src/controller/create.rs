@@ -21,7 +21,7 @@ pub const SEGMENT_BYTES_DEFAULT: u32 = 32 << 20;
 /// Default blocks of a frame: see "Frame sizes" in `docs/bench.md` for the measurements.
 pub const FRAME_BLOCKS_DEFAULT: u16 = 8;
 
-/// Byte offset of segment 0: behind both superblock slots, aligned to 2 MiB.
+/// Byte offset of segment 0: after both superblock slots, aligned to 2 MiB.
 const DATA_OFFSET: u64 = 2 << 20;
 
 /// Default over-provisioning in per cent of the size. Between the 7 % and 28 % that drives are
@@ -29,7 +29,7 @@ const DATA_OFFSET: u64 = 2 << 20;
 /// (Xiang-Kurkoski), and compressible data far less.
 pub const OVER_PROVISIONING_PERCENT_DEFAULT: u32 = 12;
 
-/// What a new drive shall be.
+/// Properties of a new drive.
 #[derive(Clone, Debug)]
 pub struct Spec {
     /// Identity; drawn at random by the caller.
@@ -40,8 +40,8 @@ pub struct Spec {
     pub size_bytes: u64,
     /// Bytes for the log; `None` for the size plus over-provisioning and overhead.
     pub capacity_bytes: Option<u64>,
-    /// Where the capacity is not given: what it has beyond the disk, when nothing compresses, and
-    /// beyond its overhead, in per cent of the disk's size.
+    /// If the capacity is not given: its bytes beyond the disk, when nothing compresses, and beyond
+    /// its overhead, in per cent of the disk's size.
     pub over_provisioning_percent: u32,
     /// Bytes of a segment: a multiple of 4096 from 4 MiB to 1 GiB.
     pub segment_bytes: u32,
@@ -49,12 +49,12 @@ pub struct Spec {
     pub frame_blocks: u16,
     /// Codec for new data.
     pub codec: Codec,
-    /// Shares of the capacity in use, in per cent, at which to warn; 0 is none.
+    /// Shares of the capacity in use, in per cent, at which to warn; 0 disables a threshold.
     pub warn_percent: [u8; WARN_THRESHOLDS_MAX],
 }
 
 impl Spec {
-    /// A drive of `size_bytes` with defaults for the rest.
+    /// Returns a drive of `size_bytes` with defaults for the rest.
     pub fn new(uuid: Uuid, size_bytes: u64) -> Self {
         Self {
             uuid,
@@ -69,7 +69,7 @@ impl Spec {
         }
     }
 
-    /// How the medium will be divided.
+    /// Returns how the medium will be divided.
     ///
     /// # Errors
     /// `InvalidInput`, saying which value is impossible and what to do.
@@ -81,7 +81,7 @@ impl Spec {
         let invalid = |what: String| Error::new(ErrorKind::InvalidInput, what);
         let block = BLOCK_BYTES as u64;
         if self.size_bytes == 0 {
-            return Err(invalid("the size must not be 0: give something like 64G".into()));
+            return Err(invalid("invalid size 0: expected a size such as 64G".into()));
         }
         if self.size_bytes > SIZE_BYTES_MAX {
             return Err(invalid("the size must not be above 16 PiB".into()));
@@ -139,14 +139,14 @@ impl Spec {
         }
     }
 
-    /// Bytes of log that hold the whole disk with incompressible data, written block by block,
-    /// plus over-provisioning, in whole segments.
+    /// Returns the bytes of log that hold the whole disk with incompressible data, written block by
+    /// block, plus over-provisioning, in whole segments.
     fn full_capacity_bytes(&self) -> u64 {
         let segment_bytes = u64::from(self.segment_bytes);
         let usable = usable_segment_bytes(self.segment_bytes);
         let blocks = self.size_bytes / BLOCK_BYTES as u64;
-        // Garbage collection adds a source to every frame that it moves. The map is there twice
-        // while a checkpoint is written.
+        // Garbage collection adds a source to every frame that it moves. The map exists twice while
+        // a checkpoint is written.
         let stored = self.size_bytes + blocks * (RECORD_HEADER_BYTES + SOURCE_BYTES) as u64;
         let map_bytes = 2 * blocks * LEAF_RUN_BYTES as u64;
         let provisioned =
@@ -163,7 +163,7 @@ impl Spec {
     }
 }
 
-/// Shares of the capacity in use, in per cent, at which a drive warns unless told otherwise.
+/// Shares of the capacity in use, in per cent, at which a drive warns by default.
 const WARN_PERCENT_DEFAULT: [u8; WARN_THRESHOLDS_MAX] = [80, 90, 95, 0];
 
 /// Writes an empty drive's superblocks and makes them durable. What the medium held before is

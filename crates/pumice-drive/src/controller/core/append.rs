@@ -10,8 +10,8 @@
 
 use super::super::log::framing::{Span, spans};
 use super::super::log::packing::{MetaRecord, MovedFrame, meta_bytes_max, worst_case_bytes};
-use super::super::place::{FrameAddress, FramePlace};
 use super::super::map::{LivePiece, Lookup, Mapping};
+use super::super::place::{FrameAddress, FramePlace};
 use super::{Core, Purpose};
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Lba, Result};
@@ -163,7 +163,8 @@ impl Core {
             return Ok(Attempt::Wait);
         }
         let is_missing = self.map.missing(moved.lba, u64::from(moved.from.blocks)).is_some();
-        if is_missing || !self.map.live_pieces(moved.lba, moved.from).eq(moved.pieces.iter().copied())
+        if is_missing
+            || !self.map.live_pieces(moved.lba, moved.from).eq(moved.pieces.iter().copied())
         {
             return Ok(Attempt::Changed);
         }
@@ -274,7 +275,9 @@ impl Core {
             _ => Mapping::Hole,
         };
         let Self { map, space, .. } = self;
-        map.map_uniform(lba, count, mapping, |dead| space.release_blocks(dead.place, dead.index, dead.count));
+        map.map_uniform(lba, count, mapping, |dead| {
+            space.release_blocks(dead.place, dead.index, dead.count)
+        });
     }
 
     /// Maps the blocks of a moved frame that still map to their sources. A block that does not was

@@ -94,12 +94,7 @@ impl Checkpoints {
 
     /// Notes that a stream continues in a segment. Only metadata matters: what a checkpoint names
     /// is read before the log after it, which would say so.
-    pub(super) fn segment_opened(
-        &mut self,
-        stream: Stream,
-        segment: SegmentId,
-        generation: u64,
-    ) {
+    pub(super) fn segment_opened(&mut self, stream: Stream, segment: SegmentId, generation: u64) {
         if self.is_running && stream == Stream::Meta {
             self.opened.push((stream, segment, generation));
         }
@@ -121,8 +116,8 @@ impl Core {
         self.wake(Wakes::CHECKPOINTER);
     }
 
-    /// Returns whether so much was written since the last checkpoint, or so much of the map is
-    /// dirty, that another is due. Until recovery would take about a second, a checkpoint waits
+    /// Returns whether another checkpoint is due: enough was written since the last one, or enough
+    /// of the map is dirty. Until recovery would take about a second, a checkpoint waits
     /// until it costs no more than 2 % of what was written. What a checkpoint writes does not count:
     /// it would be the reason for the next one, on a drive that is not in use.
     pub(crate) fn checkpoint_is_due(&self) -> bool {
@@ -147,8 +142,8 @@ impl Core {
     }
 
     /// Returns whether changes must wait until a checkpoint has made leaves of the map clean, which
-    /// only then can be evicted; or until one is complete, because so many changed since the last
-    /// that recovery could not hold them.
+    /// only then can be evicted; or until one is complete, because recovery could not hold all that
+    /// changed since the last.
     pub(crate) fn must_wait_for_checkpoint(&mut self) -> bool {
         let is_over = self.has_too_many_changed_leaves();
         if is_over && !self.checkpoints.is_running {

@@ -17,8 +17,8 @@ const HEADROOM_SEGMENTS: u32 = 3;
 /// moving the rest would wear the medium for nothing.
 const GAIN_DIVISOR: u32 = 50;
 
-/// Victims in a row that gained nothing, after which the drive counts as full: frames of which only
-/// a part is live may not get smaller by being moved.
+/// Victims in a row that gained nothing, after which the drive counts as full: frames that are
+/// live only in part may not get smaller by being moved.
 const FRUITLESS_MAX: u32 = 16;
 
 /// The same, after which what must be evacuated comes first, with the room that is left.
@@ -159,8 +159,7 @@ impl Core {
 
     /// Returns whether a checkpoint would make segments free, and is the best that can be done.
     pub(crate) fn needs_checkpoint_to_free(&self, victim: Option<SegmentId>) -> bool {
-        let is_last_chance =
-            self.space.free_count() <= self.reserved_segments(Purpose::Data) + 1;
+        let is_last_chance = self.space.free_count() <= self.reserved_segments(Purpose::Data) + 1;
         (victim.is_none() || is_last_chance)
             && self.space.has_empty_after(self.checkpoints.checkpointed())
     }
@@ -210,7 +209,7 @@ impl Core {
         }
     }
 
-    /// Adds what a part of a victim earned: the bytes passed in it, without those that were moved.
+    /// Adds what a part of a victim earned: the bytes passed in it, less the bytes moved.
     pub(crate) fn earn(&mut self, passed_bytes: u32, moved_bytes: u64) {
         self.collector.earn(i64::from(passed_bytes).saturating_sub_unsigned(moved_bytes));
         self.wake(Wakes::PROGRESS);

@@ -45,9 +45,9 @@ mod reserves;
 mod resize;
 mod room;
 
-use super::place::FrameAddress;
 use super::log::{BatchToWrite, ChainEnd, Log, LogEnd, Tail, Totals};
 use super::map::{L2p, Leaf, Lookup, Mapping, Reap};
+use super::place::FrameAddress;
 use super::space::Space;
 use crate::base::{Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
 use crate::format::{DirectoryEntry, MapLimits, MetaPlace, Stream, Superblock};
@@ -207,7 +207,7 @@ impl Core {
         self.wakes.0 |= queue.0;
     }
 
-    /// Returns the superblock as it stands on the medium.
+    /// Returns the superblock as it is on the medium.
     pub(crate) fn superblock(&self) -> &Superblock {
         &self.superblock
     }

@@ -14,7 +14,7 @@ const ROOM_SEGMENTS: u32 = 1;
 pub(crate) enum Evacuation {
     /// Nothing is left in them, and none of them is handed out.
     Done,
-    /// So many segments are left.
+    /// This many segments are left.
     Left(u32),
     /// This segment cannot be emptied.
     Stuck(SegmentId),

@@ -120,7 +120,7 @@ impl Core {
         Obstacle::None(fit)
     }
 
-    /// Returns the free segments that a purpose must leave to the others.
+    /// Returns the free segments that a purpose must leave to other purposes.
     pub(crate) fn reserved_segments(&self, purpose: Purpose) -> u32 {
         match purpose {
             Purpose::Data => self.meta_segments + RESERVED_SEGMENTS,

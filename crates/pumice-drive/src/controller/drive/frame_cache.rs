@@ -1,9 +1,9 @@
 //! The last decoded frames of several blocks, so that small sequential reads do not read and
 //! decode a frame once a block.
 //!
-//! A place in the log holds one frame until its segment is given back, and then the entries of the
-//! segment are forgotten: an entry can never be stale. Frames of one block never come here: they
-//! are used whole.
+//! An address in the log holds one frame until its segment is freed, and then the entries of the
+//! segment are forgotten: an entry can never be stale. Frames of one block are not kept: they are
+//! used whole.
 
 use std::cell::{Cell, RefCell};
 
@@ -24,7 +24,7 @@ pub(crate) enum Lookup<T> {
     Hit(T),
     /// The frame is not here: the caller loads it and ends with [`FrameCache::finish`].
     Miss,
-    /// Somebody else is loading it.
+    /// Another request is loading it.
     Loading,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct FrameCache {
 }
 
 impl FrameCache {
-    /// An empty cache.
+    /// Creates an empty cache.
     pub(crate) fn new() -> Self {
         let entries = (0..ENTRIES).map(|_| Entry { bytes: Vec::new(), used: false }).collect();
         Self {
@@ -56,9 +56,13 @@ impl FrameCache {
         }
     }
 
-    /// Looks for a decoded frame and, on a hit, gives its bytes to `use_bytes`. On a miss the
-    /// frame counts as being loaded by the caller.
-    pub(crate) fn begin<T>(&self, key: FrameAddress, use_bytes: impl FnOnce(&[u8]) -> T) -> Lookup<T> {
+    /// Looks up a decoded frame and, on a hit, passes its bytes to `use_bytes`. On a miss the frame
+    /// counts as being loaded by the caller.
+    pub(crate) fn begin<T>(
+        &self,
+        key: FrameAddress,
+        use_bytes: impl FnOnce(&[u8]) -> T,
+    ) -> Lookup<T> {
         if let Some(at) = self.keys.borrow().iter().position(|found| *found == key) {
             let entry = &mut self.entries.borrow_mut()[at];
             entry.used = true;
@@ -72,15 +76,15 @@ impl FrameCache {
         Lookup::Miss
     }
 
-    /// Forgets the frames of a segment that is given back.
+    /// Forgets the frames of a segment that is freed.
     pub(crate) fn forget(&self, segment: SegmentId) {
         for key in self.keys.borrow_mut().iter_mut().filter(|key| key.segment == segment) {
             *key = NO_KEY;
         }
     }
 
-    /// Ends a load. With `fill`, `len` bytes are decoded into the cache by it and, if that
-    /// succeeds, kept; its answer is passed on.
+    /// Ends a load: `fill` decodes `len` bytes into the cache, which are kept if that succeeds.
+    /// Returns the result of `fill`.
     pub(crate) fn fill<T, E>(
         &self,
         key: FrameAddress,
@@ -99,23 +103,23 @@ impl FrameCache {
         result
     }
 
-    /// Whether somebody is loading the frame.
+    /// Returns whether a request is loading the frame.
     pub(crate) fn is_loading(&self, key: FrameAddress) -> bool {
         self.loading.borrow().contains(&key)
     }
 
-    /// Says that the load that [`FrameCache::begin`] started has ended, well or not.
+    /// Notes that the load that [`FrameCache::begin`] started has ended, well or not.
     pub(crate) fn finish(&self, key: FrameAddress) {
         self.loading.borrow_mut().retain(|loading| *loading != key);
         self.loaded.wake_all();
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory held.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.entries.borrow().iter().map(|entry| entry.bytes.capacity()).sum()
     }
 
-    /// Empties an entry not used since the hand last came by (the clock algorithm).
+    /// Empties an entry not used since the hand last passed it (the clock algorithm).
     fn evict(&self) -> usize {
         let mut entries = self.entries.borrow_mut();
         loop {
@@ -129,7 +133,7 @@ impl FrameCache {
     }
 }
 
-/// Ends a load when dropped, so that a failed or abandoned read wakes those who wait for it.
+/// Ends a load when dropped, so that a failed or cancelled read wakes the requests that wait for it.
 pub(crate) struct Load<'a> {
     cache: &'a FrameCache,
     key: FrameAddress,
@@ -180,7 +184,7 @@ mod tests {
                 cache.finish(key);
                 None
             }
-            Lookup::Loading => panic!("a load that has ended goes on"),
+            Lookup::Loading => panic!("a load that has ended is still under way"),
         }
     }
 
@@ -242,7 +246,7 @@ mod tests {
         let mut context = Context::from_waker(&waker);
         assert!(waiting.as_mut().poll(&mut context).is_pending());
         drop(load);
-        assert!(woken.0.load(Ordering::Relaxed), "nobody was woken");
+        assert!(woken.0.load(Ordering::Relaxed), "no task was woken");
         assert!(waiting.as_mut().poll(&mut context).is_ready());
     }
 

@@ -18,8 +18,8 @@
 use std::cell::{Cell, RefCell};
 
 use super::super::log::metadata::{Wanted, decode_meta, read_meta};
-use super::super::place::FrameAddress;
 use super::super::map::{LEAF_BLOCKS, Leaf, Reap};
+use super::super::place::FrameAddress;
 use super::Drive;
 use crate::base::wait::WaitQueue;
 use crate::base::{Clock, Error, Lba, Result};

@@ -33,9 +33,8 @@ pub(crate) async fn load<M: Medium>(medium: &M) -> Result<Loaded> {
         let read = medium.read_superblock(slot).await;
         match read.and_then(|bytes| Superblock::decode(&bytes)) {
             Ok(found) => {
-                let is_newer = |other: &StoredSuperblock| {
-                    found.revision > other.superblock.revision
-                };
+                let is_newer =
+                    |other: &StoredSuperblock| found.revision > other.superblock.revision;
                 if newest.as_ref().is_none_or(is_newer) {
                     newest = Some(StoredSuperblock { superblock: found, slot });
                 }
@@ -57,7 +56,7 @@ pub(crate) async fn load<M: Medium>(medium: &M) -> Result<Loaded> {
     }
 }
 
-/// Why there is no drive to open.
+/// Returns why there is no drive to open.
 fn no_superblock(problems: Vec<(u32, Error)>) -> Error {
     let kinds: Vec<ErrorKind> = problems.iter().map(|(_, error)| error.kind()).collect();
     if let Some(unreadable) = kinds.iter().position(|kind| *kind == ErrorKind::Medium) {
@@ -95,7 +94,7 @@ pub(crate) async fn store<M: Medium>(medium: &M, slot: u32, superblock: &Superbl
     medium.write_superblock(slot, bytes).await
 }
 
-/// The medium's division that a superblock describes.
+/// Returns the geometry of the medium that a superblock describes.
 pub(crate) fn geometry(superblock: &Superblock) -> Geometry {
     Geometry {
         segment_bytes: superblock.segment_bytes,

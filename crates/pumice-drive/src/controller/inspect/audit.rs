@@ -1,5 +1,5 @@
-//! What a test of the drive may look at: whether its accounts agree with its map and its metadata,
-//! and the moment at which a change takes its place in the order.
+//! What a test of the drive may ask: whether its accounts agree with its map and its metadata, and
+//! the moment at which a change takes its place in the order.
 //!
 //! Writes nothing to the medium, and is not for the data path.
 
@@ -10,11 +10,11 @@ use crate::base::{Clock, Error, ErrorKind, Result, SegmentId};
 use crate::format::Stream;
 use crate::media::Medium;
 
-/// Counts that garbage collection may spoil before the audit is given up. It rests when nobody
-/// writes, so that one of the first is good.
+/// Counts that garbage collection may spoil before the audit fails. It rests when nothing is
+/// written, so that one of the first succeeds.
 const ATTEMPTS_MAX: u32 = 10_000;
 
-/// How long to let garbage collection go on after it spoilt a count.
+/// How long to let garbage collection continue after it spoilt a count.
 const RETRY_NS: u64 = 1_000_000;
 
 /// The accounts of a drive, found to be right.
@@ -28,21 +28,20 @@ pub struct Audit {
     pub free_segments: u32,
 }
 
-/// How much a drive has taken since its creation. It moves in the very poll in which a change takes
-/// its place in the order of changes.
+/// How much a drive has accepted since its creation. It moves in the very poll in which a change
+/// takes its place in the order of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// Bytes the host wrote; not those of trims and of whole blocks of write-zeroes.
+    /// Bytes the host wrote, without trims and whole blocks of write-zeroes.
     pub host_bytes: u64,
     /// Record bytes they became; trims and write-zeroes have records too.
     pub frame_bytes: u64,
 }
 
 impl<M: Medium, C: Clock> Drive<M, C> {
-    /// Counts live bytes again from the map and the metadata, segment by segment, and holds the
-    /// segment table against the count. Takes trimmed leaves down first, since they count as live
-    /// until then, and loads every leaf. No request of a host may be under way; checkpoints wait
-    /// meanwhile.
+    /// Counts live bytes again from the map and the metadata, segment by segment, and compares the
+    /// segment table with the count. Takes trimmed leaves down first, since they count as live until
+    /// then, and loads every leaf. No request of a host may be under way; checkpoints wait.
     ///
     /// # Errors
     /// `Corrupt`, naming the account that is wrong: a bug of the drive. `Medium`, or `Corrupt` too,
@@ -62,7 +61,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         Err(Error::new(ErrorKind::Busy, "garbage collection does not come to rest"))
     }
 
-    /// Is another whenever a segment's live bytes are.
+    /// Returns a value that changes whenever a segment's live bytes do.
     fn account_version(&self) -> (u64, u64) {
         let core = self.core();
         let space = core.space();
@@ -70,7 +69,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         (space.changes(), space.live_bytes())
     }
 
-    /// Live bytes of each segment as map and metadata have them.
+    /// Returns the live bytes of each segment by map and metadata.
     async fn count_live(&self) -> Result<Vec<u64>> {
         let mut counted = vec![0u64; self.core().space().segment_count() as usize];
         let mut count = |segment: SegmentId, bytes: u32| {
@@ -94,7 +93,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         Ok(counted)
     }
 
-    /// Counts what a leaf maps; says whether it was in memory.
+    /// Counts what a leaf maps; returns whether it was in memory.
     fn count_leaf(
         &self,
         leaf: u64,
@@ -109,7 +108,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         Ok(true)
     }
 
-    /// What the drive has taken so far.
+    /// Returns what the drive has accepted so far.
     pub fn taken(&self) -> Taken {
         let totals = self.core().counters().totals();
         Taken { host_bytes: totals.host_bytes, frame_bytes: totals.frame_bytes }

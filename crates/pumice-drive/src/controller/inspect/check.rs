@@ -1,9 +1,9 @@
-//! Checking a drive without changing it: superblocks, checkpoint, the log behind it, every leaf of
-//! the map, the live bytes of every segment, and unless asked to be quick every record of every
-//! segment and every frame's checksum and decoding.
+//! Checking a drive without changing it: superblocks, checkpoint, the log after it, every leaf of
+//! the map, the live bytes of every segment, and in a full check every record of every segment and
+//! every frame's checksum and decoding.
 //!
-//! What nothing names (overwritten, trimmed, left behind by a life that was lost) may be damaged
-//! without being a problem: nobody will ever read it.
+//! What nothing names (overwritten, trimmed, left by a life that was lost) may be damaged without
+//! being a problem: it will never be read.
 
 use std::collections::BTreeMap;
 
@@ -38,21 +38,21 @@ const SETTINGS: Settings = Settings {
 pub struct CheckReport {
     /// Segments in use.
     pub segments: u64,
-    /// Batches behind the newest checkpoint, which opening the drive reads.
+    /// Batches after the newest checkpoint, which opening the drive reads.
     pub recovered_batches: u64,
     /// Leaves of the map that were read.
     pub leaves: u64,
-    /// Batches in the segments; 0 in a quick check, as the next three.
+    /// Batches in the segments; 0 in a quick check, like the next three counts.
     pub batches: u64,
     /// Records in them.
     pub records: u64,
-    /// Records that are frames the map names; each was decoded.
+    /// Frames that the map names; each was decoded.
     pub frames: u64,
     /// Bytes of batches that were read and checked.
     pub checked_bytes: u64,
-    /// What is wrong, the first ten thousand.
+    /// The first ten thousand problems.
     pub problems: Vec<Problem>,
-    /// How many problems there are.
+    /// Number of problems.
     pub problem_count: u64,
 }
 
@@ -61,16 +61,16 @@ pub struct CheckReport {
 pub enum Depth {
     /// Superblocks, checkpoint, log, map and accounting: whether the drive opens.
     Quick,
-    /// Every frame besides.
+    /// The same, and every frame.
     Full,
 }
 
-/// Checks the drive on a medium; `progress` is told the bytes checked so far.
+/// Checks the drive on a medium; `progress` is called with the bytes checked so far.
 ///
 /// # Errors
-/// Where there is nothing to check: `NotADrive`, `Unsupported`, both superblocks `Corrupt`, the
+/// If there is nothing to check: `NotADrive`, `Unsupported`, both superblocks `Corrupt`, the
 /// medium too small, `Medium` for a failed read; `InvalidInput` if the log changes more of the map
-/// than the memory is for. Damage beyond that is in the report.
+/// than recovery may hold. Other damage is in the report.
 pub async fn check<M: Medium>(
     medium: &M,
     depth: Depth,
@@ -135,7 +135,7 @@ struct Check<'a, M> {
 }
 
 impl<M: Medium> Check<'_, M> {
-    /// Brings a leaf in; notes what is wrong with it.
+    /// Loads a leaf; reports what is wrong with it. Returns whether it is in memory.
     async fn load(&mut self, leaf: u64) -> Result<bool> {
         let Some((place, generation)) = self.core.leaf_to_load(leaf) else { return Ok(true) };
         match self.reader.leaf(leaf, place, generation).await {
@@ -232,7 +232,7 @@ impl<M: Medium> Check<'_, M> {
             while let Some((header, body)) = scan.next().await {
                 self.report.batches += 1;
                 for found in records(&header, body) {
-                    // What is behind it is missed below.
+                    // What follows it is missed below.
                     let Ok(found) = found else { break };
                     self.report.records += 1;
                     let live = self.live_blocks(&found).await?;
@@ -248,7 +248,7 @@ impl<M: Medium> Check<'_, M> {
                 progress(self.report.checked_bytes);
             }
             if missing_blocks > 0 {
-                let what = format!("{missing_blocks} blocks stand behind damaged headers");
+                let what = format!("{missing_blocks} blocks follow damaged headers");
                 let error = Error::new(ErrorKind::Corrupt, what).in_segment(segment);
                 self.report.add(&error, None);
             }
@@ -256,7 +256,7 @@ impl<M: Medium> Check<'_, M> {
         Ok(())
     }
 
-    /// How many blocks of a record the map still names there.
+    /// Returns how many blocks of a record the map still names there.
     async fn live_blocks(&mut self, found: &Found<'_>) -> Result<u64> {
         let Record::Data { lba, lba_count, .. } = found.record else { return Ok(0) };
         if check_possible(found, self.superblock).is_err() {

@@ -1,14 +1,14 @@
-//! Taking a whole disk out of its drive, in order, without a host: what `pumice extract` writes
+//! Reading a whole disk out of its drive, in order, without a host: what `pumice extract` writes
 //! and `pumice rebuild` copies.
 //!
 //! ```text
 //! next mapped leaf -> its runs -> frames: read as the host reads, a mebibyte at a time
-//!                              -> fills: said in one piece
-//!                              -> what cannot be read: named, and gone past
+//!                              -> fills: reported in one piece
+//!                              -> what cannot be read: reported, and skipped
 //! ```
 //!
 //! Holes are left out. Writes nothing, needs no background task, and works on a drive that was
-//! opened read-only. Damage never ends it: what is behind is still given.
+//! opened read-only. Damage never ends it: what follows is still returned.
 
 use std::collections::VecDeque;
 
@@ -22,8 +22,8 @@ use crate::media::Medium;
 /// Bytes read at once: as many as one media read joins.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// A part of a disk. Parts come in order of their place and do not overlap; what lies between them
-/// is holes.
+/// A part of a disk. Parts come in order of their offset and do not overlap; holes lie between
+/// them.
 #[derive(Debug)]
 pub enum Extracted<'a> {
     /// Content, at most 1 MiB.
@@ -33,7 +33,7 @@ pub enum Extracted<'a> {
         /// The bytes; whole blocks.
         bytes: &'a [u8],
     },
-    /// Bytes that are all the same.
+    /// Bytes that all have one value.
     Fill {
         /// Byte offset on the host's disk.
         offset: u64,
@@ -42,21 +42,21 @@ pub enum Extracted<'a> {
         /// The byte.
         byte: u8,
     },
-    /// Blocks whose content cannot be had; which ones, and why, is in the problem.
+    /// Blocks whose content cannot be read; the problem says which, and why.
     Lost(Problem),
 }
 
-/// A disk being taken out of its drive.
+/// A disk being read out of its drive.
 pub struct Extract<'a, M, C> {
     drive: &'a Drive<M, C>,
     next_leaf: u64,
     runs: VecDeque<(Lba, u64, Mapping)>,
-    /// So many runs are read one by one, because reading them together failed.
+    /// This many runs are read one by one, because reading them together failed.
     single: usize,
     buffer: Vec<u8>,
 }
 
-/// What [`Extract::advance`] came to.
+/// Result of [`Extract::advance`].
 enum Step {
     Data { offset: u64, len: usize },
     Fill { offset: u64, len: u64, byte: u8 },
@@ -70,8 +70,8 @@ impl<'a, M: Medium, C: Clock> Extract<'a, M, C> {
         Self { drive, next_leaf: 0, runs: VecDeque::new(), single: 0, buffer }
     }
 
-    /// The next part of the disk; none at its end. What the host writes meanwhile may be in it or
-    /// not.
+    /// Returns the next part of the disk; `None` at its end. Whether it includes what the host writes
+    /// during the extraction is unspecified.
     pub async fn next(&mut self) -> Option<Extracted<'_>> {
         Some(match self.advance().await? {
             Step::Data { offset, len } => Extracted::Data { offset, bytes: &self.buffer[..len] },
@@ -80,7 +80,7 @@ impl<'a, M: Medium, C: Clock> Extract<'a, M, C> {
         })
     }
 
-    /// The byte up to which the disk has been gone through.
+    /// Returns the byte up to which the disk has been read.
     pub fn offset(&self) -> u64 {
         let leaf_start = Lba(self.next_leaf * u64::from(LEAF_BLOCKS));
         let (lba, _, _) = self.runs.front().copied().unwrap_or((leaf_start, 0, Mapping::Hole));
@@ -125,7 +125,7 @@ impl<'a, M: Medium, C: Clock> Extract<'a, M, C> {
         }
     }
 
-    /// Brings the runs of a leaf in.
+    /// Loads the runs of a leaf.
     async fn take_leaf(&mut self, leaf: u64) -> crate::base::Result<()> {
         let end = self.drive.size_bytes() / BLOCK_BYTES as u64;
         loop {
@@ -144,8 +144,8 @@ impl<'a, M: Medium, C: Clock> Extract<'a, M, C> {
         }
     }
 
-    /// How many of the runs, from the first on, are frames side by side that are read together, and
-    /// how many blocks they have.
+    /// Returns how many of the runs, from the first on, are adjacent frames that are read together,
+    /// and how many blocks they have.
     fn frames_together(&self) -> (usize, u64) {
         let (mut runs, mut blocks) = (0, 0);
         let limit = if self.single > 0 { 1 } else { self.runs.len() };

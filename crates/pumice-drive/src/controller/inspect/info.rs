@@ -1,4 +1,4 @@
-//! What a drive says about itself: identity, geometry, counters, space, memory.
+//! Facts about an open drive: identity, geometry, counters, space, memory.
 
 use serde::{Deserialize, Serialize};
 
@@ -54,7 +54,7 @@ pub struct Info {
     pub moved_bytes: u64,
     /// Record bytes that the map or the newest checkpoint names.
     pub live_bytes: u64,
-    /// Live bytes, in per cent of what data may take: the capacity without the reserves.
+    /// Live bytes, in per cent of the capacity without the reserves.
     pub used_percent: f64,
     /// The thresholds, in per cent, that this has reached; lowest first.
     pub warnings: Vec<u8>,
@@ -66,7 +66,7 @@ pub struct Info {
     pub watermark: u64,
     /// Since the opening: host reads, writes, flushes, trims and write-zeroes.
     pub operations: Operations,
-    /// How far a scrub is.
+    /// Progress of a scrub.
     #[serde(flatten)]
     pub scrub: ScrubProgress,
     /// Memory held now.
@@ -98,13 +98,13 @@ pub struct Operations {
     pub corrupt_reads: u64,
     /// Segments that garbage collection emptied.
     pub gc_victims: u64,
-    /// Frames that garbage collection put together from several.
+    /// Frames that garbage collection joined from several.
     pub joined_frames: u64,
     /// Bytes of metadata records that checkpoints wrote.
     pub meta_bytes: u64,
     /// Checkpoints written.
     pub checkpoints: u64,
-    /// Batches behind the newest checkpoint that the opening read.
+    /// Batches after the newest checkpoint that the opening read.
     pub recovered_batches: u64,
     /// Nanoseconds that the opening took for checkpoint and log.
     pub recovery_ns: u64,
@@ -112,7 +112,7 @@ pub struct Operations {
     pub map_hits: u64,
     /// Leaves of the map that had to be read.
     pub map_misses: u64,
-    /// Leaves given up for the map's budget.
+    /// Leaves evicted for the map's budget.
     pub map_evictions: u64,
     /// Batches appended to the medium.
     pub batches: u64,
@@ -136,7 +136,7 @@ pub struct Memory {
 }
 
 impl<M: Medium, C: Clock> Drive<M, C> {
-    /// A snapshot of the drive's facts.
+    /// Returns a snapshot of the drive's facts.
     pub fn info(&self) -> Info {
         let core = &*self.core();
         let superblock = core.superblock();

@@ -1,8 +1,7 @@
-//! What somebody who watches a drive wants to know beside its counters: where the capacity is, what
-//! garbage collection owes, what is wrong, and the segments as a map that one can look at.
+//! What an operator wants to know beside the counters: how the capacity is used, what garbage
+//! collection owes, what is wrong, and the segments as a map for display.
 //!
-//! Only looks. The map of segments is as long as the caller wants at most, whatever the drive's
-//! size.
+//! Changes nothing. The caller limits the length of the map of segments, whatever the drive's size.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +14,7 @@ use crate::base::units::BLOCK_BYTES;
 use crate::format::{RECORD_HEADER_BYTES, Stream};
 use crate::media::Medium;
 
-/// Where the capacity is, and how the drive is. Bytes add up to the capacity.
+/// Use of the capacity, and health of the drive. Bytes add up to the capacity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overview {
     /// Bytes that the map or the newest checkpoint names.
@@ -26,7 +25,7 @@ pub struct Overview {
     pub free_bytes: u64,
     /// Bytes of free segments that data must leave to checkpoints, garbage collection and trims.
     pub reserve_bytes: u64,
-    /// Segments that garbage collection has to free until it rests; 0 while it need not work.
+    /// Segments that garbage collection must free before it rests; 0 while it rests.
     pub gc_debt_segments: u32,
     /// What is wrong, the worst first; empty for a drive in good health.
     pub troubles: Vec<Trouble>,
@@ -94,8 +93,8 @@ pub enum CellState {
 }
 
 impl<M: Medium, C: Clock> Drive<M, C> {
-    /// Where the capacity is and how the drive is. Takes time in proportion to the number of
-    /// segments in the worst case: a few microseconds.
+    /// Returns the use of the capacity and the health of the drive. Takes time in proportion to the
+    /// number of segments in the worst case: a few microseconds.
     pub fn overview(&self) -> Overview {
         let core = self.core();
         let space = core.space();
@@ -109,7 +108,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             .map(|filled| segment_bytes.saturating_sub(u64::from(filled)))
             .sum();
         let used_bytes = u64::from(count - free) * segment_bytes;
-        // Neither can be more, but for a medium that says what is not so.
+        // Neither can be more, unless the medium holds wrong counts.
         let live_bytes = space.live_bytes().min(used_bytes);
         let unfilled = unfilled.min(used_bytes - live_bytes);
         Overview {
@@ -122,7 +121,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
     }
 
-    /// The segments in at most `cells_max` cells, or in one.
+    /// Returns the segments in at most `cells_max` cells, or in one.
     pub fn segment_map(&self, cells_max: u32) -> SegmentMap {
         let core = self.core();
         let space = core.space();
@@ -139,7 +138,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
     }
 
-    /// What is wrong, the worst first.
+    /// Returns what is wrong, the worst first.
     fn troubles(&self) -> Vec<Trouble> {
         let mut troubles = Vec::new();
         let mut say = |kind, refuses_writes, what| {
@@ -151,8 +150,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             say(TroubleKind::Poisoned, true, error.chain());
         }
         if self.is_full() {
-            let what = "the drive is full, writes are refused: trim what is not needed, or give \
-                        it more with `pumice resize --capacity`";
+            let what = "the drive is full, writes are refused: trim what is not needed, or extend \
+                        it with `pumice resize --capacity`";
             say(TroubleKind::Full, true, what.to_owned());
         }
         let (reads, scrub) = (core.counters().corrupt_reads.get(), self.scrub.get());
@@ -167,16 +166,16 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         if let Some(threshold) = self.warnings().last() {
             let used_percent = self.used_percent();
             let what = format!(
-                "{used_percent:.1} % of the capacity is in use, above the {threshold} % to warn \
-                 at: trim, or `pumice resize --capacity`"
+                "{used_percent:.1} % of the capacity is in use, above the warning threshold of \
+                 {threshold} %: trim, or `pumice resize --capacity`"
             );
             say(TroubleKind::Space, false, what);
         }
         troubles
     }
 
-    /// Whether the next write of a block would be refused for space, as far as is known without
-    /// trying: garbage collection has found that nothing is to be gained.
+    /// Returns whether the next write of a block would be refused for space, as far as is known
+    /// without trying: garbage collection has found that nothing is to be gained.
     fn is_full(&self) -> bool {
         if self.is_read_only() {
             return false;

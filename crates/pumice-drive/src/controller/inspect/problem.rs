@@ -13,7 +13,7 @@ pub(crate) const PROBLEMS_LISTED_MAX: usize = 10_000;
 pub struct Problem {
     /// What is wrong.
     pub what: String,
-    /// In which segment, if in one.
+    /// The segment, if it is in one.
     pub segment: Option<u32>,
     /// First block concerned, if known.
     pub lba: Option<u64>,
@@ -22,7 +22,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// An error, and the blocks that it concerns.
+    /// Creates a problem from an error and the blocks that it concerns.
     pub(crate) fn new(error: &Error, lbas: Option<(Lba, u64)>) -> Self {
         Self {
             what: error.chain(),

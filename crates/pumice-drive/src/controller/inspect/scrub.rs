@@ -1,17 +1,17 @@
-//! Scrubbing: reading all that a drive in use holds, at a set rate, so that damage is found while
-//! whoever has a copy still has it.
+//! Scrubbing: reading everything that a drive in use holds, at a set rate, so that damage is found
+//! while a copy of the data may still exist.
 //!
 //! ```text
 //! superblocks, root and lists of the newest checkpoint
 //! -> every segment in use: pin -> batches -> each record that the map names: checksum, decode
-//!                          -> is anything live that was not met? then it stands behind damage
-//! -> the segments that garbage collection moved data to meanwhile
+//!                          -> is anything live that was not met? then it follows damage
+//! -> the segments that garbage collection has moved data to since
 //! ```
 //!
 //! Runs beside host requests, garbage collection and checkpoints, and changes nothing. Whether a
 //! record is live is looked up in the step in which it is checked, with no await in between, so
-//! what died meanwhile is no problem. What is only in batch buffers yet is left out: a segment is
-//! read up to the last batch sealed when its turn came, once that is written.
+//! what has died since it was read is no problem. What is only in batch buffers is left out: a
+//! segment is read up to the last batch sealed when its turn came, once that is written.
 //!
 //! Deliberately repairs nothing.
 
@@ -39,18 +39,18 @@ use crate::format::{
 };
 use crate::media::Medium;
 
-/// Rounds at most: the first reads all segments, each later one those that data was moved to
-/// meanwhile. Under any load that lets garbage collection rest the second finds next to nothing;
-/// the limit is for one that does not.
+/// Rounds at most: the first reads all segments, each later one the segments that data was moved to
+/// during the one before. Under any load that lets garbage collection rest the second finds next to
+/// nothing; the limit is for a load that does not.
 const ROUNDS_MAX: u32 = 4;
 
-/// How far behind its rate a scrub may catch up in one go: about one batch at usual rates.
+/// Time by which a scrub may be late and still catch up at once: about one batch at usual rates.
 const BURST_NS: u64 = 20_000_000;
 
 /// The longest sleep, so that a scrub at a low rate notices soon that the drive closes.
 const SLEEP_NS_MAX: u64 = 100_000_000;
 
-/// What a scrub found.
+/// Result of a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubReport {
     /// Segments read.
@@ -63,24 +63,24 @@ pub struct ScrubReport {
     pub metadata: u64,
     /// Bytes of batches read and checked.
     pub checked_bytes: u64,
-    /// Whether it came to its end; if not, the drive was closed.
+    /// Whether it completed; if not, the drive was closed.
     pub completed: bool,
-    /// What is wrong, the first ten thousand.
+    /// The first ten thousand problems.
     pub problems: Vec<Problem>,
-    /// How many problems there are.
+    /// Number of problems.
     pub problem_count: u64,
 }
 
 impl ScrubReport {
     fn add(&mut self, error: &Error, lbas: Option<(Lba, u64)>) {
-        tracing::warn!("scrub: {}", error.chain());
+        tracing::warn!(error = %error.chain(), "the scrub found a problem");
         self.problem_count += 1;
         if self.problems.len() < PROBLEMS_LISTED_MAX {
             self.problems.push(Problem::new(error, lbas));
         }
     }
 
-    /// Whether a problem of a segment with this block is listed already.
+    /// Returns whether a problem of a segment with this block is listed already.
     fn lists(&self, segment: SegmentId, lba: Lba) -> bool {
         self.problems.iter().any(|problem| {
             let first = problem.lba.unwrap_or(u64::MAX);
@@ -109,15 +109,15 @@ impl<M, C> Drive<M, C> {
 
 impl<M: Medium, C: Clock> Drive<M, C> {
     /// Reads and checks everything that the map and the newest checkpoint name, at `rate_bytes` a
-    /// second (0: as fast as it goes). Ends early when the drive closes; to stop it, drop it. How
-    /// far it is stands in [`Drive::info`].
+    /// second (0: without a limit). Ends early when the drive closes; to stop it, drop it.
+    /// [`Drive::info`] has its progress.
     ///
     /// # Errors
     /// `Busy` if a scrub is running, `Poisoned`. Damage, and what cannot be read, is in the report.
     pub async fn scrub(&self, rate_bytes: u64) -> Result<ScrubReport> {
         let completed = self.scrub.get().scrubs_completed;
         if self.scrub.get().scrub_running {
-            let what = "a scrub of this drive is running: wait for its end, or stop it first";
+            let what = "a scrub of this drive is running: wait until it ends, or stop it first";
             return Err(Error::new(ErrorKind::Busy, what));
         }
         let begun = ScrubProgress {
@@ -150,20 +150,21 @@ struct Scrub<'a, M: Medium, C: Clock> {
     pace: Pace,
     decompressor: RefCell<Decompressor>,
     frame: Vec<u8>,
-    /// Segments, in which use, that need not be read again.
+    /// Segments that need not be read again.
     done: HashSet<SegmentUse>,
 }
 
-/// How much of a segment is to be read.
+/// The part of a segment to read.
 struct Extent {
-    /// The last batch that is looked at.
+    /// The last batch to check.
     last: SeqNo,
     /// Where the last of them ends, if the segment was open.
     end: Option<u32>,
 }
 
 impl<M: Medium, C: Clock> Scrub<'_, M, C> {
-    /// Superblocks, and root and lists of the newest checkpoint, while nobody changes them.
+    /// Checks superblocks, and root and lists of the newest checkpoint, in a turn that keeps them
+    /// unchanged.
     async fn check_roots(&mut self) {
         let drive = self.drive;
         let _turn = drive.turn().await;
@@ -209,20 +210,20 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
                 }
                 self.check_segment(used).await?;
                 self.drive.update_scrub(|progress| progress.scrub_segments_done += 1);
-                self.tell();
+                self.publish_progress();
             }
         }
         Ok(self.report)
     }
 
-    /// What a round has to read: all segments in use, later those that data was moved to.
+    /// Returns the segments that a round must read: all segments in use, later the segments that
+    /// data was moved to.
     fn segments(&self, round: u32) -> Vec<SegmentUse> {
         let core = self.drive.core();
         let space = core.space();
-        let used = space.used().map(|used| SegmentUse {
-            segment: used.segment,
-            generation: used.generation,
-        });
+        let used = space
+            .used()
+            .map(|used| SegmentUse { segment: used.segment, generation: used.generation });
         let wanted = |used: &SegmentUse| {
             let is_new = round == 0 || space.stream(used.segment) == Stream::Moved;
             is_new && !self.done.contains(used)
@@ -251,7 +252,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
         let mut scan = Scan::new(&drive.medium, uuid, &shape, segment, generation);
         let mut live_bytes = 0;
         self.report.segments += 1;
-        // Once all of it is dead, nobody should have to wait for the pin.
+        // Once all of it is dead, the pin should not keep it from being freed.
         while self.is_in_use(used) && !drive.core().is_ending() {
             if extent.end.is_some_and(|end| scan.offset() >= end) {
                 break;
@@ -261,13 +262,13 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
                 break;
             }
             for found in records(&header, body) {
-                // What stands behind it is missed below.
+                // What follows it is missed below.
                 let Ok(found) = found else { break };
                 live_bytes += self.check_record(&found).await;
             }
             self.report.batches += 1;
             self.report.checked_bytes += header.batch_bytes();
-            self.tell();
+            self.publish_progress();
             self.pace.spend(drive, header.batch_bytes()).await;
         }
         let is_missed = match extent.end {
@@ -281,7 +282,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
         Ok(())
     }
 
-    /// Waits until everything that is sealed is written.
+    /// Waits until everything that is sealed is written; returns what to read of a segment.
     async fn extent(&self, segment: SegmentId) -> Result<Extent> {
         let extent = {
             let core = self.drive.core();
@@ -298,7 +299,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
         Ok(extent)
     }
 
-    /// Checks a record if it is live; gives its live bytes.
+    /// Checks a record if it is live; returns its live bytes.
     async fn check_record(&mut self, found: &Found<'_>) -> u64 {
         match found.record {
             Record::Data { .. } => self.check_data(found).await,
@@ -315,7 +316,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
         }
         let record_bytes = found.record.record_bytes();
         if drive.load_range(lba, count).await.is_err() {
-            // The leaf is listed where it stands; whether this record is live nobody can tell.
+            // The leaf is listed as a problem of its own; whether this record is live is unknown.
             return u64::from(record_bytes);
         }
         let (segment, offset) = (found.place.segment, found.place.offset);
@@ -374,7 +375,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
         u64::from(record_bytes)
     }
 
-    /// Whether more of a full segment is live than was met.
+    /// Returns whether more of a full segment is live than was met.
     async fn is_missed(&mut self, segment: SegmentId, met_bytes: u64) -> bool {
         let drive = self.drive;
         // What a running checkpoint has written counts as live, and nothing names it yet.
@@ -382,19 +383,19 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
         let _turn = if is_meta { Some(drive.turn().await) } else { None };
         // What was trimmed counts as live until it is taken down.
         if let Err(error) = drive.reap_all().await {
-            tracing::warn!("scrub: {}", error.chain());
+            tracing::warn!(%segment, error = %error.chain(), "the scrub cannot recount a segment");
             return false;
         }
         let live_bytes = u64::from(drive.core().space().live_bytes_of(segment));
         live_bytes > met_bytes + drive.core().checkpoint_only_bytes(segment)
     }
 
-    /// Says that live data stands behind a damaged header, and reads it block by block: frames that
-    /// are whole can be read all the same.
+    /// Reports that live data follows a damaged header, and reads it block by block: whole frames
+    /// can be read anyway.
     async fn check_missed(&mut self, segment: SegmentId) {
         let drive = self.drive;
-        let what = "a header is damaged: what stands behind it cannot be moved, nor found again if \
-                    the map were lost; copy the drive's content to another one";
+        let what = "a header is damaged: data after it can neither be moved nor, if the map were lost, \
+                    found again; copy the drive's content to another drive";
         self.report.add(&Error::new(ErrorKind::Corrupt, what).in_segment(segment), None);
         let next_leaf = |leaf| drive.core().map().next_mapped_leaf(leaf);
         let mut next = next_leaf(0);
@@ -425,7 +426,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
         }
     }
 
-    fn tell(&self) {
+    fn publish_progress(&self) {
         let report = &self.report;
         self.drive.update_scrub(|progress| {
             progress.scrub_checked_bytes = report.checked_bytes;
@@ -446,7 +447,7 @@ impl Pace {
     async fn spend<M: Medium, C: Clock>(&mut self, drive: &Drive<M, C>, bytes: u64) {
         let clock = &drive.clock;
         if self.rate_bytes == 0 {
-            // Others have their turn.
+            // Let other tasks run.
             return clock.sleep_ns(0).await;
         }
         let cost_ns = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate_bytes);

@@ -3,7 +3,7 @@
 //! The share in use is live bytes, metadata included, of the bytes of the segments that data may
 //! take: all but the reserves. A threshold that is passed upwards is logged once, and again only
 //! after the share fell [`REARM_POINTS`] below it, so that a drive that hovers there does not fill
-//! the log. Refuses nothing: that is for `admit`.
+//! the log. Refuses nothing: `core::room` does.
 
 use std::cell::Cell;
 
@@ -38,7 +38,7 @@ fn newly_passed(
 }
 
 impl<M: Medium, C: Clock> Drive<M, C> {
-    /// The share of the capacity that is in use, in per cent; above 100 if the reserves hold data.
+    /// Returns the share of the capacity in use, in per cent; above 100 if the reserves hold data.
     pub(crate) fn used_percent(&self) -> f64 {
         let core = self.core();
         let space = core.space();
@@ -47,12 +47,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         space.live_bytes() as f64 * 100.0 / usable.max(1) as f64
     }
 
-    /// The thresholds at which this opening of the drive warns.
+    /// Returns the thresholds at which this opening of the drive warns.
     fn warn_percent(&self) -> [u8; WARN_THRESHOLDS_MAX] {
         self.options.warn_percent.unwrap_or(self.core().superblock().warn_percent)
     }
 
-    /// The thresholds that the share in use has reached, lowest first.
+    /// Returns the thresholds that the share in use has reached, lowest first.
     pub(crate) fn warnings(&self) -> Vec<u8> {
         let used_percent = self.used_percent();
         let reached = |threshold: &u8| *threshold > 0 && used_percent >= f64::from(*threshold);
@@ -66,8 +66,10 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let used_percent = self.used_percent();
         if let Some(threshold) = newly_passed(&self.warned, used_percent, self.warn_percent()) {
             tracing::warn!(
-                "{used_percent:.1} % of the capacity is in use, above the {threshold} % to warn \
-                 at: trim what is not needed, or give it more with `pumice resize --capacity`"
+                drive = %self.uuid(),
+                "{used_percent:.1} % of the capacity is in use, above the warning threshold of \
+                 {threshold} %: trim what is not needed, or extend it with \
+                 `pumice resize --capacity`"
             );
         }
     }
@@ -75,11 +77,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: each threshold is told of once, and again only after the share fell well below it.
+    //! Goal: each threshold is reported once, and again only after the share fell well below it.
     use super::*;
 
     #[test]
-    fn a_threshold_is_told_of_once_until_it_is_left() {
+    fn a_threshold_is_reported_once_until_it_is_left() {
         let warned = Cell::default();
         let thresholds = [80, 90, 95, 0];
         let shares = [
@@ -96,8 +98,8 @@ mod tests {
             (80.1, Some(80)),
             (100.0, Some(95)),
         ];
-        for (share, told) in shares {
-            assert_eq!(newly_passed(&warned, share, thresholds), told, "at {share}");
+        for (share, reported) in shares {
+            assert_eq!(newly_passed(&warned, share, thresholds), reported, "at {share}");
         }
         assert_eq!(newly_passed(&Cell::default(), 100.0, [0; 4]), None);
     }

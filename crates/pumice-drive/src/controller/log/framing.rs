@@ -29,9 +29,9 @@ pub enum Span<'a> {
     },
 }
 
-/// The spans of `bytes` (whole blocks) written at `lba`, in order.
+/// Returns the spans of `bytes` (whole blocks) written at `lba`, in order.
 pub fn spans(lba: Lba, bytes: &[u8], frame_blocks: u16) -> Spans<'_> {
-    debug_assert!(bytes.len().is_multiple_of(BLOCK_BYTES));
+    assert!(bytes.len().is_multiple_of(BLOCK_BYTES), "a write is not whole blocks");
     Spans {
         lba: lba.0,
         rest: bytes,
@@ -44,7 +44,7 @@ pub fn spans(lba: Lba, bytes: &[u8], frame_blocks: u16) -> Spans<'_> {
 pub struct Spans<'a> {
     lba: u64,
     rest: &'a [u8],
-    /// Whether the first block of `rest` is a fill: every block is asked once.
+    /// The byte of the first block of `rest`, if that is a fill: every block is tested once.
     fill: Option<u8>,
     frame_blocks: u64,
 }

@@ -106,4 +106,3 @@ pub(crate) fn decode_meta(
     decompressor.borrow_mut().decompress(encoding, encoded, &mut raw)?;
     Ok(Metadata { raw, payload_checksum })
 }
-

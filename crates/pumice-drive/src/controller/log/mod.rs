@@ -309,7 +309,7 @@ impl Log {
         let tail = self.tails[stream as usize].as_mut().expect("an open batch has a segment");
         assert!(tail.used < end, "a sealed batch ends before it begins");
         let media_bytes = u64::from(end - tail.used);
-        let segment_header = (tail.used == 0).then(|| SegmentHeader {
+        let segment_header = (tail.used == 0).then_some(SegmentHeader {
             uuid: self.uuid,
             generation: tail.generation,
             first_seq: seq,

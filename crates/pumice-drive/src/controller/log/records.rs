@@ -1,5 +1,5 @@
-//! The records of a batch that was read from a medium: one after the other, and whether they are
-//! those that the batch was sealed with.
+//! The records of a batch that was read from a medium: one after the other, and whether the batch
+//! was sealed with them.
 //!
 //! Bytes from the medium are never trusted: every length is checked before use.
 
@@ -10,7 +10,7 @@ use crate::format::{
     chain_record, check_payload,
 };
 
-/// A record, where it stands, and all its bytes.
+/// A record, its place, and all its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found<'a> {
     /// The record.
@@ -22,7 +22,7 @@ pub(crate) struct Found<'a> {
 }
 
 impl<'a> Found<'a> {
-    /// The payload as it is stored.
+    /// Returns the stored payload.
     pub(crate) fn payload(&self) -> &'a [u8] {
         &self.bytes[self.record.header_bytes() as usize..]
     }
@@ -35,7 +35,7 @@ pub(crate) struct Records<'a> {
     left: u32,
 }
 
-/// The records behind `header`; `body` is what stands behind the header.
+/// Returns the records of the batch with a header; `body` is the bytes after the header.
 pub(crate) fn records<'a>(header: &'a BatchHeader, body: &'a [u8]) -> Records<'a> {
     let rest = &body[..(header.record_bytes as usize).min(body.len())];
     Records { header, rest, left: header.record_count }
@@ -67,17 +67,17 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// What stands behind a batch header: see [`body_state`].
+/// The bytes after a batch header: see [`body_state`].
 pub(crate) enum Body {
-    /// What it was written for.
+    /// They match the header.
     Whole,
-    /// The record headers it was written for; a payload or the padding is wrong.
+    /// The record headers match; a payload or the padding is wrong.
     WrongPayload,
     /// Something else, if only in one record header: which blocks the batch held is unknown.
     Foreign,
 }
 
-/// Holds a batch's body against its header: record headers, payloads, padding.
+/// Compares a batch's body with its header: record headers, payloads, padding.
 pub(crate) fn body_state(header: &BatchHeader, body: &[u8]) -> Body {
     let Some((all, padding)) = body.split_at_checked(header.record_bytes as usize) else {
         return Body::Foreign;
@@ -94,10 +94,12 @@ pub(crate) fn body_state(header: &BatchHeader, body: &[u8]) -> Body {
         checksum = chain_record(checksum, record_header);
         used += found.bytes.len();
     }
-    match used == all.len() && checksum == header.records_checksum {
-        false => Body::Foreign,
-        true if payloads_right => Body::Whole,
-        true => Body::WrongPayload,
+    if used != all.len() || checksum != header.records_checksum {
+        Body::Foreign
+    } else if payloads_right {
+        Body::Whole
+    } else {
+        Body::WrongPayload
     }
 }
 
@@ -119,9 +121,10 @@ pub(crate) fn check_possible(found: &Found<'_>, superblock: &Superblock) -> Resu
         Record::Open { segment, .. } => segment.0 < superblock.segment_count,
         Record::Meta { .. } => true,
     };
-    match possible {
-        true => Ok(()),
-        false => Err(wrong("a record names blocks that the drive cannot have", found.place)),
+    if possible {
+        Ok(())
+    } else {
+        Err(wrong("a record names blocks that the drive cannot have", found.place))
     }
 }
 

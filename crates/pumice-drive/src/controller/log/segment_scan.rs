@@ -1,9 +1,9 @@
-//! Reading every batch of one segment, wherever in the log it stands: what garbage collection,
+//! Reading every batch of one segment, wherever in the log it belongs: what garbage collection,
 //! `check`, scrubbing and `rebuild` share.
 //!
-//! A batch is taken for what it says if its header is whole and was written for this place in this
-//! use of the segment. It may still belong to a life that was lost: whether anything in it counts
-//! is for the map to say. Behind a damaged header the next whole one is looked for.
+//! A batch counts if its header is whole and was written for this place in this use of the segment.
+//! It may still belong to a life that was lost: the map decides whether anything in it is live.
+//! After a damaged header the scan searches for the next whole one.
 //!
 //! Only reads. Bytes from the medium are never trusted.
 
@@ -22,12 +22,12 @@ pub(crate) struct Scan<'a, M> {
     generation: u64,
     segment_bytes: u32,
     offset: u32,
-    /// Bytes in which no batch was found before one was.
+    /// Bytes between batches in which no batch was found.
     pub(crate) skipped_bytes: u64,
 }
 
 impl<'a, M: Medium> Scan<'a, M> {
-    /// A scan of `segment` in its use `generation`, from the front.
+    /// Begins a scan of `segment` in its use `generation`, at the front.
     pub(crate) fn new(
         medium: &'a M,
         uuid: uuid::Uuid,
@@ -46,7 +46,7 @@ impl<'a, M: Medium> Scan<'a, M> {
         }
     }
 
-    /// The next batch: its header and what stands behind it. None at the end.
+    /// Returns the next batch: its header and the bytes after it. `None` at the end.
     pub(crate) async fn next(&mut self) -> Option<(BatchHeader, &[u8])> {
         let mut at = self.offset;
         let header = loop {
@@ -67,7 +67,7 @@ impl<'a, M: Medium> Scan<'a, M> {
         Some((header, &bytes[BATCH_HEADER_BYTES..]))
     }
 
-    /// How far the scan has got in the segment.
+    /// Returns how far the scan has come in the segment.
     pub(crate) fn offset(&self) -> u32 {
         self.offset
     }

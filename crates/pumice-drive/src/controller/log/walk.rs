@@ -1,17 +1,17 @@
 //! Walking the log from a checkpoint, or from its first batch, to its end.
 //!
 //! ```text
-//! where each stream goes on -> the one whose next batch continues the chain -> ... -> end
+//! tail of each stream -> the one whose next batch continues the chain -> ... -> end
 //! ```
 //!
-//! A stream's next batch stands behind its last one, or at the start of the segment that a record
+//! A stream's next batch follows its last one, or lies at the start of the segment that a record
 //! named as the next. So a walk reads the log and nothing else, whatever the drive's size.
 //!
 //! **Where the log ends.** At the first batch that is missing or wrong, unless that batch is known
 //! to have been durable: the superblock's watermark, or the watermark in any batch found beyond,
 //! reaches it. Then it is damage and not a torn tail. A damaged batch whose header and record
-//! headers are whole still says which blocks it held, and the walk goes on: reading those whose
-//! payload is wrong fails, nothing older is returned in their place. Otherwise the walk fails.
+//! headers are whole still says which blocks it held, and the walk continues: reading blocks whose
+//! payload is wrong fails, and nothing older is returned in their place. Otherwise the walk fails.
 //!
 //! Only reads. Bytes from the medium are never trusted: every length is checked before use.
 
@@ -25,11 +25,11 @@ use crate::format::{
 };
 use crate::media::Medium;
 
-/// Segments looked into for a proof that a missing batch was durable, beside those that the streams
-/// stand in. Three would do if no segment was given back meanwhile; arbitrary beyond that.
+/// Segments searched for a proof that a missing batch was durable, beside the segments of the
+/// streams. Three would do if no segment had been freed since; arbitrary beyond that.
 const SEGMENTS_PROBED: usize = 16;
 
-/// Where the walk ended.
+/// The end of a walk.
 #[derive(Clone, Debug)]
 pub(crate) struct WalkEnd {
     /// The end of the log.
@@ -46,17 +46,17 @@ pub(crate) struct Batch<'a> {
     pub(crate) header: BatchHeader,
     /// The header of its segment, if it is the first in it.
     pub(crate) enters: Option<SegmentHeader>,
-    /// What stands behind its header.
+    /// The bytes after its header.
     pub(crate) body: &'a [u8],
     /// What is wrong with a payload or the padding.
     pub(crate) damage: Option<Error>,
 }
 
-/// Where a stream's next batch is looked for.
+/// Where a stream's next batch is searched for.
 #[derive(Clone, Copy, Debug)]
 struct Position {
     segment: SegmentId,
-    /// None where any will do: in a drive's first segment.
+    /// `None` where any will do: in a drive's first segment.
     generation: Option<u64>,
     /// 0 if the segment is yet to be entered.
     used: u32,
@@ -92,7 +92,7 @@ pub(crate) struct Walk<'a, M> {
 }
 
 impl<'a, M: Medium> Walk<'a, M> {
-    /// A walk that begins behind a checkpoint's watermark, or at the log's beginning.
+    /// Begins a walk after a checkpoint, or at the log's beginning.
     pub(crate) fn new(medium: &'a M, superblock: &'a Superblock, root: Option<&Root>) -> Self {
         let first = Position { segment: SegmentId(0), generation: None, used: 0 };
         let windows = Stream::ALL.map(|_| Window::reading_ahead(medium, superblock.segment_bytes));
@@ -134,7 +134,7 @@ impl<'a, M: Medium> Walk<'a, M> {
     /// segments that are free or could be, by the segment table so far.
     ///
     /// # Errors
-    /// `Corrupt` when durable batches are missing or unreadable; `Medium` when it cannot be told
+    /// `Corrupt` when durable batches are missing or unreadable; `Medium` when it is unknown
     /// whether there is a next batch.
     pub(crate) async fn next(
         &mut self,
@@ -155,7 +155,7 @@ impl<'a, M: Medium> Walk<'a, M> {
             (Some(next), _) if was_durable => self.salvage(next).await.map(Some),
             // A batch that cannot be read is not one that is not there.
             (_, Some(error)) => {
-                let what = "it cannot be told where the log ends: a part of it cannot be read";
+                let what = "cannot find the end of the log: a part of it cannot be read";
                 Err(Error::new(ErrorKind::Medium, what).caused_by(error))
             }
             _ if was_durable => Err(self.missing(next_seq)),
@@ -163,9 +163,9 @@ impl<'a, M: Medium> Walk<'a, M> {
         }
     }
 
-    /// Goes on with a batch whose record headers are right, and not all of its payloads.
+    /// Continues with a batch whose record headers are right, and not all of its payloads.
     async fn salvage(&mut self, next: Next) -> Result<Batch<'_>> {
-        let what = "a batch's records are not those that its header was written for";
+        let what = "the records of a batch do not match its header";
         let error = Error::new(ErrorKind::Corrupt, what)
             .in_segment(next.header.segment)
             .at_offset(next.header.offset.into());
@@ -175,7 +175,7 @@ impl<'a, M: Medium> Walk<'a, M> {
         self.enter(next, Some(error))
     }
 
-    /// Durable batch `seq` is not where any stream goes on.
+    /// Returns the error for durable batch `seq`, which no stream continues with.
     fn missing(&self, seq: SeqNo) -> Error {
         let what = format!(
             "batch {seq} of the log was durable and is missing or damaged, so the newest content \
@@ -188,7 +188,7 @@ impl<'a, M: Medium> Walk<'a, M> {
         }
     }
 
-    /// Where the walk has got to.
+    /// Returns how far the walk has come.
     pub(crate) fn end(&self) -> WalkEnd {
         let tails = self.positions.map(|position| {
             let Position { segment, generation, used } = position?;
@@ -199,7 +199,7 @@ impl<'a, M: Medium> Walk<'a, M> {
         WalkEnd { end, epoch: self.epoch, totals: self.totals }
     }
 
-    /// Whether the batch that continues the log is a stream's next.
+    /// Returns whether a stream's next batch continues the log.
     async fn look(&mut self, stream: Stream) -> Found {
         let Some(at) = self.positions[stream as usize] else { return Found::Nothing };
         let window = &mut self.windows[stream as usize];
@@ -246,7 +246,7 @@ impl<'a, M: Medium> Walk<'a, M> {
         }
     }
 
-    /// Moves on behind a batch, which its stream's window holds, and gives it.
+    /// Moves past a batch, which its stream's window holds, and returns it.
     fn enter(&mut self, next: Next, damage: Option<Error>) -> Result<Batch<'_>> {
         let Next { stream, offset, header, checksum, enters } = next;
         let batch_bytes = header.batch_bytes() as u32;
@@ -277,9 +277,9 @@ impl<'a, M: Medium> Walk<'a, M> {
         Ok(Batch { header, enters, body, damage })
     }
 
-    /// Whether batch `seq`, which cannot be read, is known to have been durable: some batch after
-    /// it says so, in its segment or in a segment that was begun later. Which those are may be what
-    /// was lost, but streams go on in the lowest free segments.
+    /// Returns whether batch `seq`, which cannot be read, is known to have been durable: some batch
+    /// after it says so, in its segment or in a segment that was begun later. The record that names
+    /// that segment may be what was lost, but streams continue in the lowest free segments.
     async fn was_durable(
         &mut self,
         seq: SeqNo,
@@ -299,7 +299,8 @@ impl<'a, M: Medium> Walk<'a, M> {
         false
     }
 
-    /// Whether a batch at a position or after it, in its segment, says that `seq` was durable.
+    /// Returns whether a batch at a position or after it, in its segment, says that `seq` was
+    /// durable.
     async fn has_proof(&mut self, seq: SeqNo, mut at: Position) -> bool {
         let uuid = self.superblock.uuid;
         let first = SEGMENT_HEADER_BYTES as u32;

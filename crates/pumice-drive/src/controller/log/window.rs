@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   ----|======= held =======|-- chunk --|-- chunk --|-- chunk --|----> segment
-//!       from      (bytes)     (ahead: reads that run meanwhile)  ahead_end
+//!       from      (bytes)     (ahead: reads under way)           ahead_end
 //! ```
 //!
-//! What cannot be read becomes zeroes, which no checksum takes for content: one bad sector costs
-//! what stands in it and nothing else; but who decides something from the *absence* of content must
-//! ask [`Window::error`]. Only reads; knows nothing of what the bytes mean.
+//! What cannot be read becomes zeroes, which no checksum takes for content: one bad sector costs its
+//! own content and nothing else. A caller that decides something from the *absence* of content must
+//! ask [`Window::error`]. Only reads; does not know what the bytes mean.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -44,14 +44,14 @@ pub(crate) struct Window<'a, M> {
     chunks_ahead: usize,
     /// Reads under way: what follows the window, in order.
     ahead: VecDeque<MaybeDone<Chunk<'a>>>,
-    /// Where the next of them begins; none if the window cannot be continued.
+    /// Where the next of them begins; `None` if the window cannot be continued.
     ahead_end: Option<u32>,
     /// Buffers for them.
     spare: Vec<AlignedBuffer>,
 }
 
 impl<'a, M: Medium> Window<'a, M> {
-    /// A window that has read nothing yet.
+    /// Creates a window that has read nothing yet.
     pub(crate) fn new(medium: &'a M, segment_bytes: u32) -> Self {
         Self {
             medium,
@@ -66,19 +66,19 @@ impl<'a, M: Medium> Window<'a, M> {
         }
     }
 
-    /// A window for a medium that nobody writes to meanwhile: once it moves from front to back,
-    /// the next reads run while it is used.
+    /// Creates a window for a medium that is not written to while it reads: once the window moves
+    /// from front to back, the next reads run while it is used.
     pub(crate) fn reading_ahead(medium: &'a M, segment_bytes: u32) -> Self {
         let chunks_ahead = if cfg!(fuzzing) { 0 } else { CHUNKS_AHEAD };
         Self { chunks_ahead, ..Self::new(medium, segment_bytes) }
     }
 
-    /// Why some of the bytes in the window are zeroes, if they could not be read.
+    /// Returns why some of the bytes in the window are zeroes, if they could not be read.
     pub(crate) fn error(&mut self) -> Option<Error> {
         self.error.take()
     }
 
-    /// `len` bytes at `offset` of a segment; both multiples of 4096, and within the segment.
+    /// Returns `len` bytes at `offset` of a segment; both multiples of 4096, and within the segment.
     pub(crate) async fn read(&mut self, segment: SegmentId, offset: u32, len: u32) -> &[u8] {
         let from = match self.held {
             Some((held, from)) if held == segment && (from..=self.end(from)).contains(&offset) => {
@@ -99,7 +99,7 @@ impl<'a, M: Medium> Window<'a, M> {
         &self.bytes[(offset - from) as usize..][..len as usize]
     }
 
-    /// What [`Window::read`] gave last for `offset`, again.
+    /// Returns again what [`Window::read`] returned last for `offset`.
     pub(crate) fn held(&self, offset: u32, len: u32) -> &[u8] {
         let (_, from) = self.held.expect("nothing was read");
         &self.bytes[(offset - from) as usize..][..len as usize]
@@ -109,8 +109,8 @@ impl<'a, M: Medium> Window<'a, M> {
         from + self.bytes.len() as u32
     }
 
-    /// Moves the window's front to `offset`, which is in it or just behind it, and adds what was
-    /// read ahead until it holds `len` bytes; whether that was possible.
+    /// Moves the window's front to `offset`, which is in it or just after it, and adds what was read
+    /// ahead until it holds `len` bytes; returns whether that was possible.
     async fn advance(&mut self, segment: SegmentId, offset: u32, len: u32) -> bool {
         let (Some((_, from)), true) = (self.held.take(), self.chunks_ahead > 0) else {
             return false;
@@ -135,7 +135,7 @@ impl<'a, M: Medium> Window<'a, M> {
         true
     }
 
-    /// Sees that the next reads of the segment run.
+    /// Starts the next reads of the segment.
     fn start_reads(&mut self, segment: SegmentId) {
         while let Some(offset) = self.ahead_end
             && self.ahead.len() < self.chunks_ahead
@@ -154,7 +154,7 @@ impl<'a, M: Medium> Window<'a, M> {
         }
     }
 
-    /// Makes room for `len` bytes, which keeps those that are held.
+    /// Makes room for `len` bytes and keeps the bytes that are held.
     fn reserve(&mut self, len: usize) {
         if self.bytes.capacity() < len {
             let mut longer = AlignedBuffer::zeroed(len.max(WINDOW_BYTES));
@@ -191,7 +191,7 @@ impl<'a, M: Medium> Window<'a, M> {
             match result {
                 Ok(()) => target.copy_from_slice(&bytes),
                 Err(error) => {
-                    tracing::warn!("while reading the log: {}", error.chain());
+                    tracing::warn!(error = %error.chain(), "cannot read a part of the log");
                     target.fill(0);
                     self.error = Some(error);
                 }
@@ -202,8 +202,8 @@ impl<'a, M: Medium> Window<'a, M> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a window gives the segment's bytes, wherever it is moved, and zeroes for what cannot
-    //! be read and nothing more.
+    //! Goal: a window returns the segment's bytes, wherever it is moved, and zeroes only for what
+    //! cannot be read.
     //! Method: random walks, mostly forwards, over a medium that is slow and fails now and then.
 
     use rand::RngExt;
@@ -263,7 +263,7 @@ mod tests {
             }
             assert!(window.held(at, len) == bytes);
             assert!(!lost || window.error().is_some(), "seed {seed}: zeroes for nothing");
-            // Some headers are read before the batch behind them.
+            // Some headers are read before the batch that follows them.
             at += if !lost && random.random_range(0..3) == 0 { 0 } else { len };
         }
     }

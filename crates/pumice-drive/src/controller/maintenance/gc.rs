@@ -133,8 +133,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     pub(crate) async fn empty_victim(&self, segment: SegmentId) -> Result<()> {
         // A batch that is still on its way would not be found.
         let last_seq = self.core().space().last_seq(segment);
-        let is_written =
-            |core: &mut Core| (core.log().written_seq() >= last_seq || core.must_end()).then_some(());
+        let is_written = |core: &mut Core| {
+            (core.log().written_seq() >= last_seq || core.must_end()).then_some(())
+        };
         self.wait_for(&self.queues.progress, is_written).await;
         let superblock: Superblock = self.core().superblock().clone();
         let victim = self.with_core(|core| core.begin_victim(segment));

@@ -9,20 +9,20 @@
 //! Only with a codec for cold data ([`super::OpenOptions::recompress`]). A *run* is live blocks of
 //! the victim that are consecutive on the disk, within one multiple of the largest cold frame. The
 //! scan that empties the victim meets its frames in the order of the log; the last of a run's
-//! frames moves all of it, the others wait for it, so that nothing has to be sorted and no more
-//! than one run is in memory. Frames whose run changed while they waited are left over, and moved
-//! by a second pass that joins nothing.
+//! frames moves all of it, the earlier frames wait for it, so that nothing has to be sorted and no more
+//! than one run is in memory. Frames whose run changed while they waited are left, and moved by a
+//! second pass that joins nothing.
 //!
-//! A joined frame names the frames of all its blocks, and only live blocks get into one: if any
-//! part of the run died while there was being made room for it, its frames are moved alone.
+//! A joined frame names the frames of all its blocks, and has only live blocks: if any part of the
+//! run died while it waited for room, its frames are moved alone.
 
 use futures_util::stream::{StreamExt, iter};
 
 use super::super::core::{Attempt, Core};
 use super::super::log::packing::MovedFrame;
-use super::super::place::FramePlace;
 use super::super::log::records::Found;
 use super::super::map::{L2p, Lookup, Mapping};
+use super::super::place::FramePlace;
 use super::moving::{Mover, cut_sources, sources_of};
 use crate::base::checksum::crc64;
 use crate::base::units::BLOCK_BYTES;
@@ -38,8 +38,8 @@ use crate::media::Medium;
 /// later read pays for decoding more of it.
 const JOINED_DIVISOR: u32 = 16;
 
-/// Where all frames are dense already, a joined one must have this many times the blocks of the
-/// largest of them: no less ever saved enough on real files.
+/// Where all frames are dense already, a joined frame must have this many times the blocks of the
+/// largest of them: fewer never saved enough on real files.
 const DENSE_GROWTH: u8 = 4;
 
 /// Frames of a run that are read at once.
@@ -65,12 +65,12 @@ impl Run {
         self.pieces.iter().any(|piece| piece.place.offset == offset)
     }
 
-    /// Offset in the victim of the last of its frames.
+    /// Returns the offset in the victim of the last of its frames.
     fn last(&self) -> u32 {
         self.pieces.iter().map(|piece| piece.place.offset).max().unwrap_or(0)
     }
 
-    /// The frames, each once, in the order of the victim.
+    /// Returns the frames, each once, in the order of the victim.
     fn frames(&self) -> Vec<FramePlace> {
         let mut frames: Vec<_> = self.pieces.iter().map(|piece| piece.place).collect();
         frames.sort_unstable_by_key(|place| place.offset);
@@ -82,7 +82,7 @@ impl Run {
         self.pieces.iter().map(|piece| piece.count).sum()
     }
 
-    /// What the blocks take now.
+    /// Returns the bytes that the blocks take now.
     fn stored_bytes(&self) -> u32 {
         self.pieces.iter().map(|piece| piece.place.share(piece.index, piece.count)).sum()
     }
@@ -93,12 +93,12 @@ impl Run {
 pub(crate) struct Scanned<'a> {
     /// Its header.
     pub(crate) header: &'a BatchHeader,
-    /// What stands behind the header.
+    /// The bytes after the header.
     pub(crate) body: &'a [u8],
 }
 
 impl<'a> Scanned<'a> {
-    /// The bytes of a frame, if it stands in this batch.
+    /// Returns the bytes of a frame, if it lies in this batch.
     fn frame(&self, frame: &FramePlace) -> Option<&'a [u8]> {
         let from = frame.offset.checked_sub(self.header.offset + BATCH_HEADER_BYTES as u32)?;
         self.body.get(from as usize..from as usize + frame.record_bytes as usize)
@@ -110,7 +110,7 @@ struct Member {
     place: RecordPlace,
     record: Record,
     bytes: Vec<u8>,
-    /// The batch it stands in.
+    /// The batch it lies in.
     seq: SeqNo,
 }
 
@@ -168,8 +168,8 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
         self.joins.batches.push(PassedBatch { offset: header.offset, seq: header.seq });
     }
 
-    /// Moves a record of `batch`, or what is still live of it: with all runs of which it is the
-    /// last frame, and not yet if it belongs to others.
+    /// Moves a record of `batch`, or what is still live of it, with every run that it is the last
+    /// frame of; other runs wait for their last frame.
     ///
     /// # Errors
     /// As [`Mover::move_record`].
@@ -188,7 +188,7 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
                 continue;
             }
             let members = self.read_members(run, batch).await;
-            // What could not be read may be read by the second pass.
+            // The second pass may be able to read what this one could not.
             self.joins.has_waiting |= members.len() < run.frames().len();
             if !self.join(run, &members).await? {
                 for member in &members {
@@ -201,7 +201,7 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
         Ok(())
     }
 
-    /// The runs that hold a part of a frame; none if it is to be moved alone.
+    /// Returns the runs that hold a part of a frame; `None` if it must be moved alone.
     async fn runs_around(&self, found: &Found<'_>) -> Option<Vec<Run>> {
         let Record::Data { lba, lba_count, payload_checksum, .. } = found.record else {
             return None;
@@ -227,7 +227,7 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
         (!is_alone).then_some(runs)
     }
 
-    /// The frames of a run that can be read, from the batch at hand or from the medium.
+    /// Returns the frames of a run that can be read, from this batch or from the medium.
     async fn read_members(&self, run: &Run, batch: Scanned<'_>) -> Vec<Member> {
         let read = |frame: FramePlace| async move {
             let bytes = match batch.frame(&frame) {
@@ -266,7 +266,8 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
         is_it.then_some(Member { place, record, bytes, seq })
     }
 
-    /// Moves a run as one frame if that is worth it, and nothing of it has died.
+    /// Moves a run as one frame if that is worth it and nothing of it has died; returns whether it
+    /// was moved.
     async fn join(&mut self, run: &Run, members: &[Member]) -> Result<bool> {
         let Some((encoding, bytes, sources)) = self.encode_run(run, members) else {
             return Ok(false);
@@ -294,8 +295,8 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
         Ok(is_done)
     }
 
-    /// Compresses the blocks of a run together, if all of them can be read and that is worth it:
-    /// encoding, bytes in the target, sources.
+    /// Compresses the blocks of a run together, if all of them can be read and that is worth it.
+    /// Returns the encoding, the bytes in the target, the sources.
     fn encode_run(
         &mut self,
         run: &Run,
@@ -343,9 +344,10 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
         (lba.0 == start && self.decode(encoding, lba_count as u8, payload)).then_some(())
     }
 
-    /// Most blocks of a joined frame: a power of two.
+    /// Returns the most blocks of a joined frame: a power of two.
     fn cold_blocks(&self) -> u16 {
-        let wanted = self.drive.options.cold_frame_blocks.max(self.drive.core().superblock().frame_blocks);
+        let wanted =
+            self.drive.options.cold_frame_blocks.max(self.drive.core().superblock().frame_blocks);
         wanted.next_power_of_two().min(FRAME_BLOCKS_MAX)
     }
 }

@@ -15,9 +15,9 @@
 use super::super::core::{Attempt, Core, Move};
 use super::super::drive::Drive;
 use super::super::log::packing::{MovedFrame, moved_bytes_max};
-use super::super::place::FramePlace;
 use super::super::log::records::Found;
 use super::super::map::LivePiece;
+use super::super::place::FramePlace;
 use super::joining::Joins;
 use crate::base::checksum::crc64;
 use crate::base::units::BLOCK_BYTES;
@@ -42,7 +42,7 @@ pub(crate) struct Mover<'a, M, C> {
     pub(super) drive: &'a Drive<M, C>,
     /// The last frame that was decoded.
     pub(super) frame: Vec<u8>,
-    /// What was compressed anew.
+    /// Payloads that were compressed anew.
     pub(super) target: Vec<u8>,
     /// Compresses live parts of frames like new data.
     codec: Compressor,
@@ -127,8 +127,8 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         }
     }
 
-    /// Reads a payload that looks damaged again: what was wrong may have been the reading of it,
-    /// and a copy would make that last. None if it is damaged on the medium.
+    /// Reads a payload that looks damaged again: the fault may have been in the reading, and a copy
+    /// would make it permanent. Returns `None` if it is damaged on the medium.
     async fn read_again(
         &self,
         found: &Found<'_>,
@@ -224,7 +224,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         reframed.unwrap_or_else(|| vec![self.copy(frame, sources)])
     }
 
-    /// Decodes a frame of so many blocks into the buffer; returns whether that was possible.
+    /// Decodes a frame into the buffer; returns whether that was possible.
     pub(super) fn decode(&mut self, encoding: u8, blocks: u8, payload: &[u8]) -> bool {
         let Some(encoding) = Encoding::from_u8(encoding) else { return false };
         let target = &mut self.frame[..usize::from(blocks) * BLOCK_BYTES];
@@ -334,13 +334,13 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
     }
 }
 
-/// The sources that a copy of this record, of batch `seq`, names: its own place, and the age of its
-/// blocks.
+/// Returns the sources that a copy of this record, of batch `seq`, names: its own place, and the age
+/// of its blocks.
 pub(super) fn sources_of(seq: SeqNo, found: &Found<'_>) -> Vec<Source> {
     let (segment, offset) = (found.place.segment, found.place.offset);
     let mut sources: Vec<Source> = Vec::new();
     for source in found.record.sources(found.bytes) {
-        // Neighbours of one age are one source now.
+        // Adjacent blocks of one age are one source now.
         match sources.last_mut() {
             Some(last) if last.origin == source.origin => last.blocks += source.blocks,
             _ => sources.push(Source { segment, offset, ..source }),
@@ -353,8 +353,8 @@ pub(super) fn sources_of(seq: SeqNo, found: &Found<'_>) -> Vec<Source> {
     sources
 }
 
-/// The sources of a frame of which only `pieces` are live: dead blocks are older than everything,
-/// so that a copy that carries them along never passes for the newest version of them.
+/// Returns the sources of a frame whose live blocks are `pieces`: dead blocks are older than
+/// everything, so that a copy that carries them along never passes for the newest version of them.
 fn mark_dead(sources: &[Source], pieces: &[LivePiece]) -> Vec<Source> {
     let blocks = sources.iter().map(|source| source.blocks).sum();
     let place = sources[0];
@@ -373,7 +373,7 @@ fn mark_dead(sources: &[Source], pieces: &[LivePiece]) -> Vec<Source> {
     marked
 }
 
-/// The sources of `count` blocks of a frame from block `index` on.
+/// Returns the sources of `count` blocks of a frame from block `index` on.
 pub(super) fn cut_sources(sources: &[Source], index: u8, count: u8) -> Vec<Source> {
     let (from, end) = (index, index + count);
     let mut at = 0;

@@ -1,22 +1,22 @@
 //! Resizing: another size of the host's disk, another capacity, while the drive is in use.
 //!
 //! ```text
-//! grow:    medium longer, sync -> superblock, both slots -> from here on the new is used
-//! shrink:  nothing new is put behind the new end -> streams go on before it
-//!          -> garbage collection empties the segments behind it -> all of them are free
+//! grow:    medium longer, sync -> superblock, both slots -> the growth is used
+//! shrink:  nothing new is put beyond the new end -> streams continue before it
+//!          -> garbage collection empties the segments beyond it -> all of them are free
 //!          -> checkpoint with the short table -> superblock, both slots -> medium shorter
 //! ```
 //!
 //! **Power loss** at any moment leaves the old drive or the new one, with all data. *The superblock
 //! says how many segments and blocks there are; the checkpoint's root may know of fewer, never of
 //! more* (recovery holds the two against each other). Growing: until both slots are durable nothing
-//! names what is new, so that either slot is right; a root from before has a shorter table and map,
-//! and what is missing in them is free, and holes. Shrinking: the checkpoint with the short table
-//! is named by both slots before either says that there are fewer segments; nothing behind its
-//! watermark names the others, for they were free when it was begun and are not handed out. The
+//! names the growth, so that either slot is right; an earlier root has a shorter table and map,
+//! and what is missing in them is free segments and holes. Shrinking: the checkpoint with the short table
+//! is named by both slots before either says that there are fewer segments; nothing after it names
+//! the segments beyond the end, for they were free when it was begun and are not handed out. The
 //! medium is cut when no slot knows of what is cut off.
 //!
-//! A smaller size is refused: what the host has there would be lost.
+//! A smaller size is refused: the host's data at its end would be lost.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,14 +30,14 @@ use crate::base::{Clock, Error, ErrorKind, Result};
 use crate::format::{META_SEGMENTS_MAX, Stream, Superblock};
 use crate::media::Medium;
 
-/// How often to look whether segments are empty.
+/// Poll interval for empty segments.
 const LOOK_NS: u64 = 5_000_000;
 
-/// How long the number of segments to be emptied may stay the same before a shrink is given up:
-/// many times what moving the largest segment takes.
+/// How long the number of segments to be emptied may stay the same before a shrink fails: many times
+/// what moving the largest segment takes.
 const STALL_NS: u64 = 60_000_000_000;
 
-/// What a drive shall become; what is not given stays.
+/// Properties to change; what is not given stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resize {
     /// Size of the host's disk in bytes: a multiple of 4096, not below what it is.
@@ -46,7 +46,7 @@ pub struct Resize {
     pub capacity_bytes: Option<u64>,
 }
 
-/// What a drive became.
+/// Properties of a resized drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resized {
     /// Size of the host's disk in bytes.
@@ -72,15 +72,15 @@ impl<M, C> Drop for Resizing<'_, M, C> {
 }
 
 impl<M: Medium, C: Clock> Drive<M, C> {
-    /// Gives the drive another size, another capacity or both. When this returns, that is durable.
+    /// Changes the size, the capacity or both. When this returns, the change is durable.
     ///
     /// Must run to its end while the drive is open: dropped while it writes superblocks, it leaves
-    /// a drive that takes no writes before it is opened again.
+    /// a drive that takes no writes until it is reopened.
     ///
     /// # Errors
-    /// `InvalidInput` for an impossible wish, `NoSpace` if what the drive holds does not fit,
+    /// `InvalidInput` for impossible properties, `NoSpace` if what the drive holds does not fit,
     /// `Corrupt` if a segment cannot be emptied, `Busy`, `ReadOnly`, `Poisoned`, `Medium`. The
-    /// drive is then what it was, and goes on; after `Medium` or `Poisoned` it takes no writes.
+    /// drive is then unchanged and in use; after `Medium` or `Poisoned` it takes no writes.
     pub async fn resize(&self, wanted: Resize) -> Result<Resized> {
         let before = self.with_core(|core| {
             core.check_writable(0, 0)?;
@@ -102,18 +102,20 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         Ok(Resized { size_bytes, capacity_bytes, segment_count })
     }
 
-    /// Segments that a shrink under way has yet to empty, as far as it has got.
+    /// Returns the segments that a shrink under way has yet to empty, as far as it has come.
     pub fn segments_to_empty(&self) -> u32 {
         self.core().space().beyond_end()
     }
 
+    /// Checks that what the drive holds fits a target.
+    ///
     /// # Errors
     /// `NoSpace`, with the numbers.
     fn check_fits(&self, target: &Superblock) -> Result<()> {
         let live_bytes = self.core().space().live_bytes();
         let usable = usable_segment_bytes(target.segment_bytes);
         let kept = meta_segments(&target.shape(), self.options.map_cache_bytes) + RESERVED_SEGMENTS;
-        // Each stream has a segment open, and one more lets the host go on meanwhile.
+        // Each stream has a segment open, and one more lets the host continue.
         let others = u64::from(kept) + Stream::COUNT as u64 + 1;
         let needed = live_bytes.div_ceil(usable) + others;
         if needed <= u64::from(target.segment_count) {
@@ -197,7 +199,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 }
 
-/// The superblock that is wished for.
+/// Returns the superblock with other properties.
 ///
 /// # Errors
 /// `InvalidInput`.

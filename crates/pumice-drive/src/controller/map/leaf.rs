@@ -150,7 +150,12 @@ impl Leaf {
     }
 
     /// Returns the first piece of `frame` among the blocks `start..end`.
-    pub(super) fn next_piece(&self, start: u16, end: u16, frame: FrameAddress) -> Option<LivePiece> {
+    pub(super) fn next_piece(
+        &self,
+        start: u16,
+        end: u16,
+        frame: FrameAddress,
+    ) -> Option<LivePiece> {
         let first = self.run_at(start);
         let covered = self.runs.iter().enumerate().skip(first);
         let mut covered = covered.take_while(|(_, run)| run.start < end);

@@ -1,6 +1,6 @@
-//! What stands behind a range of the disk, and bringing it nearer: questions to the map, not reads.
+//! What a range of the disk holds, and loading it ahead of a read: questions to the map, not reads.
 //!
-//! Neither looks at bytes: whether a frame can be read is found out by reading it.
+//! Neither looks at bytes: only reading a frame shows whether it can be read.
 
 use super::super::core::Located;
 use super::super::drive::Drive;
@@ -9,8 +9,8 @@ use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Lba, Result};
 use crate::media::Medium;
 
-/// Frames that one [`Drive::prefetch`] decodes at most: half of those that are kept, so that it
-/// does not push out what others just brought in.
+/// Frames that one [`Drive::prefetch`] decodes at most: half of the frame cache, so that it does not
+/// evict what other requests have just loaded.
 const PREFETCH_FRAMES_MAX: usize = 32;
 
 /// Look-ups that one [`Drive::prefetch`] does at most, some of which load a leaf of the map: a
@@ -28,23 +28,23 @@ pub enum Content {
     Data,
 }
 
-/// A run of bytes with one content, which lie in one frame or in none.
+/// A run of bytes with one content, which lie in one frame or in no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Its length; never 0.
     pub bytes: u64,
     /// What it is.
     pub content: Content,
-    /// What it takes in the log, record header included: the whole of its frame, or the share of
-    /// its bytes. Those of extents of whole blocks that are all of a frame add up to the frame.
+    /// Bytes it takes in the log, record header included: its whole frame, or its share of it. The
+    /// shares of extents of whole blocks that make up a frame add up to the frame.
     pub stored_bytes: u64,
 }
 
 impl<M: Medium, C: Clock> Drive<M, C> {
-    /// Tells `visit` what the bytes from `offset` on are, extent after extent, until it returns
-    /// false or `len` bytes are told. Extents do not reach beyond the range; neighbours may be of
-    /// one content. Leaves of the map are loaded as they are needed; what is changed meanwhile is
-    /// told as it is when its turn comes.
+    /// Calls `visit` for each extent of the `len` bytes from `offset` on, in order, until it returns
+    /// false. Extents do not reach beyond the range; adjacent extents may have one content. Leaves
+    /// of the map are loaded as they are needed; a block that changes during the call is reported as
+    /// it is when its turn comes.
     ///
     /// # Errors
     /// `InvalidInput` beyond the end of the disk; `Corrupt` or `Medium` if the map cannot be read.
@@ -85,9 +85,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         Ok(())
     }
 
-    /// Brings a range nearer: the leaves of the map, and the decoded form of frames of several
-    /// blocks, from the start of the range until as much is here as is worth keeping. Frames of
-    /// one block are not kept: they are always read from the medium.
+    /// Loads a range ahead of a read: the leaves of the map, and the decoded form of frames of
+    /// several blocks, from the start of the range until as much is in memory as is worth keeping.
+    /// Frames of one block are not kept: they are always read from the medium.
     ///
     /// # Errors
     /// As [`Drive::extents`]; frames that cannot be read are left for the read that wants them.
@@ -111,7 +111,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             if matches!(mapping, Mapping::Frame { place, .. } if place.blocks > 1) {
                 frames += 1;
                 if let Err(error) = self.read_blocks(Lba(at), &mut target).await {
-                    tracing::debug!("not brought nearer: {}", error.chain());
+                    tracing::debug!(lba = at, error = %error.chain(), "cannot prefetch a frame");
                 }
             }
             at += run_blocks;

@@ -3,7 +3,7 @@
 //! ```text
 //! L2P runs -> holes and fills: no I/O
 //!          -> frames still in a batch buffer: decoded from there
-//!          -> frames on the medium: neighbours in one media read, several reads at once
+//!          -> frames on the medium: adjacent ones in one media read, several reads at once
 //!             -> checksum -> decode -> copy
 //! ```
 //!
@@ -18,8 +18,8 @@ use super::super::core::Located;
 use super::super::drive::Drive;
 use super::super::drive::frame_cache::{Load, Lookup};
 use super::super::log::buffers::COALESCED_BYTES_MAX;
-use super::super::place::FramePlace;
 use super::super::map::Mapping;
+use super::super::place::FramePlace;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Error, ErrorKind, Lba, Result};
 use crate::codec::Encoding;
@@ -58,11 +58,11 @@ impl Piece {
     }
 }
 
-/// What serves the start of a host read.
+/// The source of the start of a host read.
 enum Next {
-    /// It is served: so many bytes.
+    /// This many bytes have been served.
     Done(usize),
-    /// So many bytes come from a frame on the medium.
+    /// This many bytes come from a frame on the medium.
     Read(usize, Piece),
     /// The leaf of this number must be loaded first.
     Missing(u64),
@@ -193,7 +193,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
     }
 
-    /// Reads many pieces: neighbours in the log together, groups side by side.
+    /// Reads many pieces: adjacent ones in the log together, groups side by side.
     async fn read_pieces(&self, pieces: &[Piece], out: &mut [u8]) -> Result<()> {
         let mut groups = Vec::new();
         let (mut pieces, mut out, mut out_at) = (pieces, out, 0);
@@ -207,15 +207,15 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         iter(groups).buffer_unordered(READS_AT_ONCE).try_collect::<()>().await
     }
 
-    /// Reads pieces that stand close together in one segment, if possible with one media read.
+    /// Reads pieces that lie close together in one segment, if possible with one media read.
     /// `out` begins at the host buffer's byte `out_at`.
     ///
-    /// If the medium cannot read them together, what it cannot read may stand between them, or in
+    /// If the medium cannot read them together, the unreadable sector may lie between them, or in
     /// only one of them: each is then read alone, and the error names the one that fails.
     async fn read_group(&self, pieces: &[Piece], out_at: usize, out: &mut [u8]) -> Result<()> {
         match self.read_together(pieces, out_at, out).await {
             Err(error) if error.kind() == ErrorKind::Medium && pieces.len() > 1 => {
-                tracing::warn!("reading frame by frame: {}", error.chain());
+                tracing::warn!(error = %error.chain(), "cannot read frames together: reading them one by one");
             }
             result => return result,
         }
@@ -227,7 +227,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         Ok(())
     }
 
-    /// Reads pieces that stand close together in one segment with one media read. `out` begins at
+    /// Reads pieces that lie close together in one segment with one media read. `out` begins at
     /// the host buffer's byte `out_at`.
     async fn read_together(&self, pieces: &[Piece], out_at: usize, out: &mut [u8]) -> Result<()> {
         let (first, last) = (&pieces[0], &pieces[pieces.len() - 1]);
@@ -276,14 +276,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 }
 
-/// The payload of a frame, if header and payload are what the L2P says.
+/// Returns the payload of a frame, if header and payload are what the map says.
 fn check_frame<'a>(piece: &Piece, record: &'a [u8]) -> Result<(Encoding, &'a [u8])> {
     let Piece { generation, place: FramePlace { segment, offset, .. }, .. } = *piece;
     let place = RecordPlace { generation, segment, offset };
     let wrong = |what: &'static str| {
-        Error::new(ErrorKind::Corrupt, what)
-            .in_segment(segment)
-            .at_offset(u64::from(place.offset))
+        Error::new(ErrorKind::Corrupt, what).in_segment(segment).at_offset(u64::from(place.offset))
     };
     let header = Record::decode(record, place)?;
     let Record::Data { lba, lba_count, encoding, payload_checksum, .. } = header else {
@@ -306,7 +304,7 @@ fn check_frame<'a>(piece: &Piece, record: &'a [u8]) -> Result<(Encoding, &'a [u8
     Ok((encoding, payload))
 }
 
-/// How many of the pieces, from the first on, one media read can serve.
+/// Returns how many of the pieces, from the first on, one media read can serve.
 fn group_len(pieces: &[Piece]) -> usize {
     let first = &pieces[0].place;
     let together = |pair: &[Piece]| {

@@ -92,7 +92,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 }
 
-/// The blocks that lie wholly within a byte range.
+/// Returns the blocks that lie wholly within a byte range.
 fn whole_blocks(offset: u64, len: u64) -> (Lba, u64) {
     let block = BLOCK_BYTES as u64;
     let first = offset.div_ceil(block);

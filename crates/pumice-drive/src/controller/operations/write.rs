@@ -62,11 +62,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let write = whole_blocks(offset, &parts);
         let compressor = &mut *self.compressor.borrow_mut();
         self.with_core(|core| {
-            let attempt = core
-                .check_writable(offset, data.len() as u64)
-                .and_then(|()| core.append_write(&write, |raw, target| {
-                    compressor.compress(raw, target)
-                }));
+            let attempt = core.check_writable(offset, data.len() as u64).and_then(|()| {
+                core.append_write(&write, |raw, target| compressor.compress(raw, target))
+            });
             if matches!(attempt, Ok(Attempt::Wait | Attempt::Changed)) {
                 return None;
             }

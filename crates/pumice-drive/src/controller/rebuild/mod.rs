@@ -1,17 +1,17 @@
-//! Making a working drive of what is left of one.
+//! Making a working drive from what is left of one.
 //!
 //! ```text
 //! superblocks, else segment headers -> what the drive was
 //! its own superblock | a checkpoint found in the segments | the log from its first batch
 //!                    -> the drive as it was, opened read-only
-//! none of them works -> the newest version of each block in the records of all segments
+//! all of them fail   -> the newest version of each block in the records of all segments
 //! either             -> parts of the disk, written to a new drive as a host would
 //! ```
 //!
-//! Whatever is tried, frames are verified, and nothing older is given where the newest version of a
-//! block is known and damaged. What cannot be known from records alone is said: trims and fills
+//! In every case frames are verified, and nothing older is returned where the newest version of a
+//! block is known and damaged. What cannot be known from records alone is reported: trims and fills
 //! whose records are gone (garbage collection does not move them: the map has them), and which
-//! blocks stood behind a damaged header.
+//! blocks followed a damaged header.
 //!
 //! Never writes to the medium it reads: everything is opened read-only.
 
@@ -38,10 +38,10 @@ use crate::codec::Codec;
 use crate::format::{CheckpointPlace, DriveShape, Superblock, chain_start};
 use crate::media::Medium;
 
-/// Bytes written at once where the content is all the same.
+/// Bytes of a fill written at once.
 const FILL_BYTES: usize = 1 << 20;
 
-/// What a drive must be known to be so that its segments can be read.
+/// What must be known of a drive so that its segments can be read.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub(crate) uuid: Uuid,
@@ -51,7 +51,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The drive that a superblock of the medium describes; none if both are gone.
+    /// Returns the drive that a superblock of the medium describes; `None` if both are gone.
     ///
     /// # Errors
     /// `Unsupported` if a newer version wrote one.
@@ -67,7 +67,7 @@ impl Identity {
         }
     }
 
-    /// A drive that segment headers describe.
+    /// Returns the drive that segment headers describe.
     ///
     /// # Errors
     /// `Corrupt` if it is impossible.
@@ -79,22 +79,23 @@ impl Identity {
         }
     }
 
-    /// Whether a superblock says what the drive is.
+    /// Returns whether a superblock describes the drive.
     pub fn has_superblock(&self) -> bool {
         self.superblock.is_some()
     }
 
-    /// The drive's uuid.
+    /// Returns the drive's uuid.
     pub fn uuid(&self) -> Uuid {
         self.uuid
     }
 
-    /// Size of the host's disk in bytes.
+    /// Returns the size of the host's disk in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.shape.size_bytes
     }
 
-    /// A new drive of the same size, geometry and, if it is known and no other is asked for, codec.
+    /// Returns a new drive of the same size and geometry, with `codec` or else the same codec if it
+    /// is known.
     pub fn spec(&self, uuid: Uuid, codec: Option<Codec>) -> Spec {
         let known = self.superblock.as_ref();
         let known = known
@@ -113,7 +114,7 @@ impl Identity {
         self.shape.size_bytes / BLOCK_BYTES as u64
     }
 
-    /// A superblock that names a checkpoint, and calls everything up to `watermark` durable.
+    /// Returns a superblock that names a checkpoint, and calls everything up to `watermark` durable.
     fn superblock_for(&self, checkpoint: Option<CheckpointPlace>, watermark: SeqNo) -> Superblock {
         Superblock {
             uuid: self.uuid,
@@ -136,16 +137,16 @@ impl Identity {
     }
 }
 
-/// From what a disk is rebuilt.
+/// The source that a disk is rebuilt from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// The drive opens as it is.
     Superblock,
-    /// A checkpoint and the log behind it: the disk is as it was.
+    /// A checkpoint and the log after it: the disk is as it was.
     Checkpoint,
     /// The whole log from its first batch: the disk is as it was.
     Log,
-    /// The records of all segments: see [`Wreck::problems`] for what that cannot tell.
+    /// The records of all segments: see [`Wreck::problems`] for what they do not show.
     Records,
 }
 
@@ -169,7 +170,7 @@ pub enum Parts<'s, 'a, M, C> {
 pub struct PartsOfRecords<'s, 'a, M>(&'s mut Salvage<'a, M>);
 
 impl<'a, M: Medium, C: Clock + Clone> Wreck<'a, M, C> {
-    /// Finds the best way to what a medium holds. Reads all segments, unless the superblock is
+    /// Finds the best source of what a medium holds. Reads all segments, unless the superblock is
     /// whole and the drive opens.
     ///
     /// # Errors
@@ -204,12 +205,12 @@ impl<'a, M: Medium, C: Clock + Clone> Wreck<'a, M, C> {
         Ok(Self(Inside::Records(Box::new(salvage)), Way::Records))
     }
 
-    /// From what the disk is rebuilt.
+    /// Returns the source that the disk is rebuilt from.
     pub fn way(&self) -> Way {
         self.1
     }
 
-    /// The parts of the disk from its beginning.
+    /// Returns the parts of the disk from its beginning.
     pub fn parts(&mut self) -> Parts<'_, 'a, M, C> {
         match &mut self.0 {
             Inside::Drive(drive) => Parts::Drive(Extract::new(drive)),
@@ -217,8 +218,8 @@ impl<'a, M: Medium, C: Clock + Clone> Wreck<'a, M, C> {
         }
     }
 
-    /// Damage that may have cost more than the blocks reported as lost, and how many problems there
-    /// are in all. Known when all parts have been taken.
+    /// Returns damage that may have cost more than the blocks reported as lost, and the number of all
+    /// problems. Known when all parts have been returned.
     pub fn problems(&self) -> (&[Problem], u64) {
         match &self.0 {
             Inside::Drive(_) => (&[], 0),
@@ -226,9 +227,9 @@ impl<'a, M: Medium, C: Clock + Clone> Wreck<'a, M, C> {
         }
     }
 
-    /// Blocks that may have been trimmed, or filled with one byte, before the drive was lost, at
-    /// most: their content is older than a batch that is not there any more. Known when all parts
-    /// have been taken.
+    /// Returns the number of blocks that may have been trimmed, or filled with one byte, before the
+    /// drive was lost, at most: their content is older than a batch that is gone. Known when all
+    /// parts have been returned.
     pub fn doubtful_blocks(&self) -> u64 {
         match &self.0 {
             Inside::Drive(_) => 0,
@@ -236,8 +237,8 @@ impl<'a, M: Medium, C: Clock + Clone> Wreck<'a, M, C> {
         }
     }
 
-    /// Whether records are gone of which nothing is left: blocks without any may have been filled
-    /// with one byte.
+    /// Returns whether batches are gone without a trace: blocks without any record may have been
+    /// filled with one byte.
     pub fn has_missing_batches(&self) -> bool {
         match &self.0 {
             Inside::Drive(_) => false,
@@ -245,17 +246,18 @@ impl<'a, M: Medium, C: Clock + Clone> Wreck<'a, M, C> {
         }
     }
 
-    /// Whether batches were left out because one before them is missing: they were never flushed.
+    /// Returns whether batches were left out because one before them is missing: they were never
+    /// flushed.
     pub fn has_cut_batches(&self) -> bool {
         match &self.0 {
             Inside::Drive(_) => false,
-            Inside::Records(salvage) => salvage.survey.has_batches_behind_the_end(),
+            Inside::Records(salvage) => salvage.survey.has_batches_after_the_end(),
         }
     }
 }
 
 impl<M: Medium, C: Clock> Parts<'_, '_, M, C> {
-    /// The next part of the disk; none at its end.
+    /// Returns the next part of the disk; `None` at its end.
     pub async fn next(&mut self) -> Option<Extracted<'_>> {
         match self {
             Self::Drive(extract) => extract.next().await,
@@ -263,7 +265,7 @@ impl<M: Medium, C: Clock> Parts<'_, '_, M, C> {
         }
     }
 
-    /// The byte up to which the disk has been gone through.
+    /// Returns the byte up to which the disk has been read.
     pub fn offset(&self) -> u64 {
         match self {
             Self::Drive(extract) => extract.offset(),
@@ -291,7 +293,7 @@ async fn try_open<M: Medium, C: Clock>(
 }
 
 fn say_refused(error: &Error) {
-    tracing::warn!("a way to the drive's content is blocked: {}", error.chain());
+    tracing::warn!(error = %error.chain(), "cannot open the drive from this source: trying the next");
 }
 
 /// Writes a part of a disk to a new drive, as a host would.

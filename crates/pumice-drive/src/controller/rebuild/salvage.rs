@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The newest version counts even if it is damaged: then its blocks are lost, and nothing older is
-//! given in their place. Only reads.
+//! returned in their place. Only reads.
 
 use std::collections::VecDeque;
 
@@ -34,7 +34,7 @@ pub(super) struct Salvage<'a, M> {
     runs: VecDeque<Run>,
     decompressor: Decompressor,
     frame: Vec<u8>,
-    /// Blocks whose newest version is older than a batch that is gone, and may have held a trim or
+    /// Blocks whose newest version is older than a batch that is gone, which may have held a trim or
     /// a fill.
     pub(super) doubtful_blocks: u64,
 }
@@ -56,14 +56,14 @@ impl<'a, M: Medium> Salvage<'a, M> {
         }
     }
 
-    /// The byte up to which the disk has been gone through.
+    /// Returns the byte up to which the disk has been read.
     pub(super) fn offset(&self) -> u64 {
         let at = self.runs.front().map(|run| run.lba.0);
         let at = at.unwrap_or(self.next_leaf * u64::from(LEAF_BLOCKS));
         (at * BLOCK_BYTES as u64).min(self.identity.shape.size_bytes)
     }
 
-    /// The next part of the disk; none at its end.
+    /// Returns the next part of the disk; `None` at its end.
     pub(super) async fn next(&mut self) -> Option<Extracted<'_>> {
         while self.runs.is_empty() {
             let leaves = self.identity.blocks().div_ceil(u64::from(LEAF_BLOCKS));
@@ -147,14 +147,14 @@ impl<'a, M: Medium> Salvage<'a, M> {
             && lba.0 + u64::from(index) == run.lba.0
             && u64::from(index) + run.count <= count;
         if !is_right {
-            let what = "a frame is not the one that was there before";
+            let what = "a frame changed while it was being recovered";
             return Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment));
         }
         check_frame(&Found { record, place, bytes }, &mut self.decompressor, &mut self.frame)
     }
 }
 
-/// Takes what a record says about its blocks.
+/// Adds what a record says about its blocks.
 fn take_record(versions: &mut Versions, header: &BatchHeader, found: &Found<'_>) {
     let (lba, count) = found.record.lba_range();
     let version = |age, order, content| Version {

@@ -38,7 +38,7 @@ pub(super) struct Checkpoint {
     pub(super) lists: Vec<MetaPlace>,
 }
 
-/// Reads metadata for a drive that is not open yet.
+/// Reads metadata of a drive that is not open yet.
 pub(crate) struct Reader<'a, M> {
     medium: &'a M,
     superblock: &'a Superblock,
@@ -47,7 +47,7 @@ pub(crate) struct Reader<'a, M> {
 }
 
 impl<'a, M: Medium> Reader<'a, M> {
-    /// A reader for the drive of a superblock.
+    /// Creates a reader for the drive of a superblock.
     pub(crate) fn new(medium: &'a M, superblock: &'a Superblock) -> Self {
         let decompressor = RefCell::new(Decompressor::new());
         Self { medium, superblock, buffers: Buffers::default(), decompressor }
@@ -65,7 +65,7 @@ impl<'a, M: Medium> Reader<'a, M> {
         let is_within = wanted.place.segment.0 < self.superblock.segment_count
             && end.is_some_and(|end| end <= self.superblock.segment_bytes);
         if !is_within {
-            let what = "a checkpoint names metadata that lies beyond the drive";
+            let what = "a checkpoint names metadata beyond the end of the drive";
             return Err(Error::new(ErrorKind::Corrupt, what).in_segment(wanted.place.segment));
         }
         read_meta(self.medium, &self.buffers, &self.decompressor, wanted).await
@@ -77,8 +77,7 @@ impl<'a, M: Medium> Reader<'a, M> {
     /// `Medium`, `Corrupt`.
     pub(crate) async fn root(&self, place: &CheckpointPlace) -> Result<Root> {
         let CheckpointPlace { place: root_place, record_bytes, payload_checksum } = *place;
-        let wanted =
-            Wanted { place: root_place, record_bytes, kind: MetaKind::Root, number: 0 };
+        let wanted = Wanted { place: root_place, record_bytes, kind: MetaKind::Root, number: 0 };
         let longest = meta_bytes_max(META_RAW_BYTES_MAX);
         let unreadable = |error: Error| {
             let what = "the newest checkpoint cannot be read: see `pumice rebuild --help`";
@@ -102,7 +101,7 @@ impl<'a, M: Medium> Reader<'a, M> {
         Ok(root)
     }
 
-    /// Holds a root's counts against each other and against what the drive can have, so that they
+    /// Checks a root's counts against each other and against what the drive can have, so that they
     /// bound what is read for them.
     fn check_lists(&self, root: &Root) -> Result<()> {
         let blocks = self.superblock.size_bytes / BLOCK_BYTES as u64;
@@ -114,15 +113,15 @@ impl<'a, M: Medium> Reader<'a, M> {
             && u64::from(root.page_count) <= leaves.div_ceil(DIRECTORY_PAGE_LEAVES as u64)
             && u64::from(root.dropped_count) <= leaves;
         let is_tail = |tail: &StreamTail| {
-            let is_behind_header = tail.used == 0 || tail.used as usize >= SEGMENT_HEADER_BYTES;
-            is_behind_header
+            let is_after_header = tail.used == 0 || tail.used as usize >= SEGMENT_HEADER_BYTES;
+            is_after_header
                 && tail.used <= self.superblock.segment_bytes
                 && (tail.used as usize).is_multiple_of(BATCH_ALIGNMENT)
         };
         if is_possible && root.tails.iter().flatten().all(is_tail) {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Corrupt, "a checkpoint's root names what cannot be"))
+        Err(Error::new(ErrorKind::Corrupt, "a checkpoint's root has impossible counts"))
     }
 
     /// Reads one piece of a list that a root names.
@@ -139,7 +138,7 @@ impl<'a, M: Medium> Reader<'a, M> {
         self.read(Wanted::at(place, generation, kind, number)).await.map(|_| ())
     }
 
-    /// Reads what a root names: map and segment table, and where its lists stand.
+    /// Reads what a root names.
     pub(super) async fn checkpoint(
         &self,
         place: &CheckpointPlace,
@@ -147,7 +146,7 @@ impl<'a, M: Medium> Reader<'a, M> {
         map_cache_bytes: usize,
     ) -> Result<Checkpoint> {
         let mut space = Space::new(self.superblock.segment_count)?;
-        // What was opened behind the watermark is not in the table, but holds its pieces.
+        // Segments opened after the checkpoint was begun are not in the table, but hold its pieces.
         for &(stream, segment, generation) in &root.opened {
             space.occupy(segment, stream, generation)?;
         }
@@ -183,8 +182,8 @@ impl<'a, M: Medium> Reader<'a, M> {
         Ok(Checkpoint { map, space, lists })
     }
 
-    /// Reads the segment table. The metadata segments' generations must be known to read it, and
-    /// stand in it: those that hold pieces of it are read first.
+    /// Reads the segment table. Reading it takes the generations of the metadata segments, which are
+    /// in the table: the root has those of the segments that hold pieces of it.
     async fn restore_table(&self, root: &Root, space: &mut Space) -> Result<()> {
         let open: HashSet<SegmentId> =
             root.tails.iter().flatten().map(|tail| tail.segment).collect();
@@ -199,7 +198,7 @@ impl<'a, M: Medium> Reader<'a, M> {
             let entry = TableEntry::decode(bytes)?;
             let segment = SegmentId(number);
             if entry.live_bytes > self.superblock.segment_bytes {
-                let what = "a segment is said to hold more than it can";
+                let what = "a checkpoint counts more live bytes in a segment than it can hold";
                 return Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment));
             }
             space.restore(segment, &entry, open.contains(&segment))?;
@@ -207,7 +206,8 @@ impl<'a, M: Medium> Reader<'a, M> {
         for (stream, tail) in Stream::ALL.into_iter().zip(&root.tails) {
             let is_open = |tail: &StreamTail| space.is_open(tail.segment, stream, tail.generation);
             if let Some(tail) = tail.as_ref().filter(|tail| !is_open(tail)) {
-                let what = "a checkpoint's segment table does not know where a stream goes on";
+                let what =
+                    "a checkpoint's segment table does not have the open segment of a stream";
                 return Err(Error::new(ErrorKind::Corrupt, what).in_segment(tail.segment));
             }
         }

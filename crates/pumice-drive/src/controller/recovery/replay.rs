@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
 use super::super::core::Core;
-use super::super::place::FramePlace;
 use super::super::log::records::{Found, records};
 use super::super::log::walk::Batch;
 use super::super::map::{L2p, Reap};
+use super::super::place::FramePlace;
 use super::{READS_AT_ONCE, Reader};
 use crate::base::units::format_size;
 use crate::base::{Error, ErrorKind, Result, SegmentId};

@@ -67,7 +67,11 @@ fn no_checkpoint_follows_the_mark_of_an_orderly_end() {
         };
         let (closed, late) = world.run(join(drive.close(), late));
         closed.unwrap();
-        assert_eq!(drive.core().superblock().watermark, drive.core().log().sealed_seq(), "moment {moment}");
+        assert_eq!(
+            drive.core().superblock().watermark,
+            drive.core().log().sealed_seq(),
+            "moment {moment}"
+        );
         refused += u32::from(late.is_err());
         assert_eq!(kind(world.run(drive.checkpoint())), Some(ErrorKind::Poisoned));
         let end = drive.core().log().chain_end();

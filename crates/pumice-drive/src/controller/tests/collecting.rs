@@ -115,7 +115,10 @@ fn a_victim_is_emptied_of_what_is_still_on_its_way() {
         }
         let victim = SegmentId(0);
         assert!(!drive.core().space().is_open(victim, Stream::Host, 1), "too little was written");
-        assert!(drive.core().log().written_seq() < drive.core().log().sealed_seq(), "nothing is on its way");
+        assert!(
+            drive.core().log().written_seq() < drive.core().log().sealed_seq(),
+            "nothing is on its way"
+        );
         world.run(drive.empty_victim(victim)).unwrap();
         assert_eq!(drive.core().space().live_bytes_of(victim), 0, "seed {seed}");
         assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);

@@ -119,7 +119,9 @@ fn a_run_ends_where_a_block_lives_elsewhere() {
     world.run(drive.write(0, &disk, true)).unwrap();
     let victim = frame_of(&drive, 0).segment;
     // The rest of the segment, so that what follows goes to another one.
-    while drive.core().space().table()[victim.0 as usize].last_seq == drive.core().log().sealed_seq() {
+    while drive.core().space().table()[victim.0 as usize].last_seq
+        == drive.core().log().sealed_seq()
+    {
         world.run(drive.write(SIZE / 2, &payload::noise(&mut random(1), 1 << 20), true)).unwrap();
     }
     world.run(drive.write(3 * BLOCK, &words(99), true)).unwrap();

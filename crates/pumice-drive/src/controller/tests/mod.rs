@@ -226,8 +226,7 @@ fn reap_all(drive: &TestDrive) {
 
 /// Live bytes of each segment, counted again from the map.
 fn recount(drive: &TestDrive) -> Vec<(SegmentId, u32)> {
-    let mut live: Vec<_> =
-        drive.core().space().used().map(|used| (used.segment, 0)).collect();
+    let mut live: Vec<_> = drive.core().space().used().map(|used| (used.segment, 0)).collect();
     let mut add = |number: SegmentId, bytes: u32| {
         let entry = live.iter_mut().find(|(segment, _)| *segment == number);
         entry.expect("the map names a free segment").1 += bytes;

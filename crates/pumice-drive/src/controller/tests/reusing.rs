@@ -150,7 +150,11 @@ fn a_segment_emptied_by_a_trim_and_used_again_is_recovered() {
             drive.write(piece * MIB, &noise, true).await.unwrap();
         }
     });
-    assert_eq!(drive.core().log().tail(Stream::Host).unwrap().segment, SegmentId(0), "not used again");
+    assert_eq!(
+        drive.core().log().tail(Stream::Host).unwrap().segment,
+        SegmentId(0),
+        "not used again"
+    );
     assert_eq!(drive.core().checkpoints().completed(), 1, "too tame a test");
     let before = state(&drive);
     world.kill(drive);

@@ -8,9 +8,9 @@ use std::cell::RefCell;
 
 use rand::RngExt;
 
-use super::super::maintenance::Mover;
 use super::super::log::records::records;
 use super::super::log::segment_scan::Scan;
+use super::super::maintenance::Mover;
 use super::*;
 use crate::base::SeqNo;
 use crate::base::seed::{Random, random};
