@@ -262,9 +262,22 @@ impl Core {
     /// Maps the blocks of a frame that the host wrote.
     #[inline]
     pub(crate) fn map_frame(&mut self, lba: Lba, place: FramePlace) {
+        self.check_place(&place);
         let Self { map, space, .. } = self;
         space.add_live(place.segment, place.record_bytes);
         map.map_frame(lba, place, |dead| space.release_blocks(dead.place, dead.index, dead.count));
+    }
+
+    /// Asserts that a frame lies within its segment: it was packed there, or read from a batch
+    /// within it.
+    #[inline]
+    fn check_place(&self, place: &FramePlace) {
+        let end = u64::from(place.offset) + u64::from(place.record_bytes);
+        assert!(
+            end <= u64::from(self.superblock.segment_bytes) && place.blocks > 0,
+            "a frame of segment {} ends beyond the segment",
+            place.segment
+        );
     }
 
     /// Maps the blocks of a fill or a trim.
@@ -288,6 +301,7 @@ impl Core {
         place: FramePlace,
         sources: impl Iterator<Item = Source>,
     ) {
+        self.check_place(&place);
         let Self { map, space, .. } = self;
         let mut index = 0;
         for source in sources {

@@ -55,6 +55,13 @@ pub(crate) struct Checkpoints {
     completed: u64,
 }
 
+/// A leaf for a checkpoint to write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingLeaf {
+    leaf: u64,
+    content: LeafContent,
+}
+
 /// What a checkpoint says about the moment at which it was begun.
 pub(crate) struct Begun {
     /// The root, without the lists and the segments that are opened for the checkpoint.
@@ -211,9 +218,9 @@ impl Core {
 
     /// Returns the next leaf to write, each once, in order; `None` at the end. Its content when the
     /// checkpoint began is appended to `raw`, unless it is one hole or fill.
-    pub(crate) fn next_leaf(&mut self, raw: &mut Vec<u8>) -> Option<(u64, LeafContent)> {
+    pub(crate) fn next_leaf(&mut self, raw: &mut Vec<u8>) -> Option<PendingLeaf> {
         let leaf = self.map.next_pending()?;
-        Some((leaf, self.map.pending_content(leaf, raw)))
+        Some(PendingLeaf { leaf, content: self.map.pending_content(leaf, raw) })
     }
 
     /// Appends a leaf that [`Core::next_leaf`] returned; returns whether there was room.
@@ -222,7 +229,7 @@ impl Core {
     /// `NoSpace`, `Poisoned`.
     pub(crate) fn append_leaf(
         &mut self,
-        (leaf, content): (u64, LeafContent),
+        PendingLeaf { leaf, content }: PendingLeaf,
         raw: &[u8],
         compressor: &mut Compressor,
     ) -> Result<bool> {

@@ -166,6 +166,11 @@ impl Core {
 
     /// Frees an empty segment, whose content may be discarded already.
     pub(crate) fn free_segment(&mut self, segment: SegmentId) {
+        let last_seq = self.space.last_seq(segment);
+        assert!(
+            last_seq <= self.checkpoints.checkpointed(),
+            "segment {segment} is freed before batch {last_seq} is in a checkpoint"
+        );
         self.collector.earn_segment(segment, self.superblock.segment_bytes);
         self.space.free(segment);
         self.wake(Wakes::PROGRESS);

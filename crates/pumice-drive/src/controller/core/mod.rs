@@ -25,7 +25,7 @@
 //!
 //! **To several cores.** One thread owns the core and stays its only owner. What can leave that
 //! thread already enters and leaves the core as values:
-//! * *Compression.* [`Core::append_write`] and [`Core::move_frames`] never call a codec. The first
+//! * *Compression.* [`Core::append_write`] and [`Core::move_frame`] never call a codec. The first
 //!   takes a closure that writes the payload at its place in the batch buffer: with one thread it
 //!   compresses there directly, without a copy; with several it copies a payload that a front end
 //!   has compressed on its own thread. The second takes encoded frames.
@@ -120,6 +120,27 @@ pub(crate) enum Located {
     Missing(u64),
 }
 
+/// What recovery begins with: the newest checkpoint.
+pub(crate) struct Restored {
+    /// The map.
+    pub(crate) map: L2p,
+    /// The segment table.
+    pub(crate) space: Space,
+    /// The checkpoint itself.
+    pub(crate) newest: NewestCheckpoint,
+    /// The tail of each stream.
+    pub(crate) tails: [Option<Tail>; Stream::COUNT],
+}
+
+/// The place to load a leaf from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeafPlace {
+    /// The place.
+    pub(crate) place: MetaPlace,
+    /// Generation of its segment.
+    pub(crate) generation: u64,
+}
+
 /// All state of an open drive.
 pub(crate) struct Core {
     settings: Settings,
@@ -145,17 +166,11 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Creates the core that recovery starts with: what the newest checkpoint says, and where its
-    /// streams end. It takes no writes before [`Core::start`].
-    pub(crate) fn new(
-        superblock: Superblock,
-        settings: Settings,
-        (map, space): (L2p, Space),
-        checkpoint: NewestCheckpoint,
-        tails: [Option<Tail>; Stream::COUNT],
-    ) -> Self {
+    /// Creates the core that recovery starts with. It takes no writes before [`Core::start`].
+    pub(crate) fn new(superblock: Superblock, settings: Settings, restored: Restored) -> Self {
+        let Restored { map, space, newest, tails } = restored;
         let shape = superblock.shape();
-        let end = LogEnd { seq: checkpoint.checkpointed, checksum: 0, tails };
+        let end = LogEnd { seq: newest.checkpointed, checksum: 0, tails };
         let log = Log::new(end, shape, superblock.epoch, superblock.uuid, 0);
         Self {
             meta_segments: meta_segments(&shape, settings.map_cache_bytes),
@@ -167,7 +182,7 @@ impl Core {
             space,
             log,
             counters: Counters::default(),
-            checkpoints: Checkpoints::new(checkpoint),
+            checkpoints: Checkpoints::new(newest),
             collector: Collector::default(),
             segments_opened: 0,
             is_resizing: false,
@@ -367,11 +382,10 @@ impl Core {
         self.map.keep(range);
     }
 
-    /// Returns the place to load a leaf from, if it must be loaded, and the generation of its
-    /// segment.
-    pub(crate) fn leaf_to_load(&self, leaf: u64) -> Option<(MetaPlace, u64)> {
+    /// Returns the place to load a leaf from, if it must be loaded.
+    pub(crate) fn leaf_to_load(&self, leaf: u64) -> Option<LeafPlace> {
         let DirectoryEntry::Leaf(place) = self.map.entry(leaf) else { return None };
-        Some((place, self.space.generation(place.segment)))
+        Some(LeafPlace { place, generation: self.space.generation(place.segment) })
     }
 
     /// Makes the next checkpoint write a leaf again elsewhere, if its newest version is at `place`.

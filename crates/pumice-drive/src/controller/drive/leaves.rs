@@ -17,6 +17,7 @@
 
 use std::cell::{Cell, RefCell};
 
+use super::super::core::LeafPlace;
 use super::super::log::metadata::{Wanted, decode_meta, read_meta};
 use super::super::map::{LEAF_BLOCKS, Leaf, Reap};
 use super::super::place::FrameAddress;
@@ -110,7 +111,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             self.loads.ended.wait_for(|| (!is_loading()).then_some(())).await;
             return Ok(());
         }
-        let Some((place, generation)) = self.core().leaf_to_load(leaf) else { return Ok(()) };
+        let from = self.core().leaf_to_load(leaf);
+        let Some(LeafPlace { place, generation }) = from else { return Ok(()) };
         self.loads.loading.borrow_mut().push(leaf);
         let _load = Load { loads: &self.loads, leaf };
         let _pin = self.pin(place.segment);

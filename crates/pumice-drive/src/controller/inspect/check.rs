@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::super::core::{Core, Settings};
 use super::super::drive::superblocks;
 use super::super::log::records::{Found, check_possible, records};
-use super::super::log::segment_scan::Scan;
+use super::super::log::segment_scan::SegmentScan;
 use super::super::map::{Mapping, Reap};
 use super::super::options::MAP_CACHE_BYTES_DEFAULT;
 use super::super::place::FramePlace;
@@ -137,10 +137,10 @@ struct Check<'a, M> {
 impl<M: Medium> Check<'_, M> {
     /// Loads a leaf; reports what is wrong with it. Returns whether it is in memory.
     async fn load(&mut self, leaf: u64) -> Result<bool> {
-        let Some((place, generation)) = self.core.leaf_to_load(leaf) else { return Ok(true) };
-        match self.reader.leaf(leaf, place, generation).await {
+        let Some(from) = self.core.leaf_to_load(leaf) else { return Ok(true) };
+        match self.reader.leaf(leaf, from).await {
             Ok(content) => {
-                self.core.install_leaf(leaf, place, content);
+                self.core.install_leaf(leaf, from.place, content);
                 Ok(true)
             }
             Err(error) if error.kind() == ErrorKind::Corrupt => {
@@ -227,7 +227,7 @@ impl<M: Medium> Check<'_, M> {
         for UsedSegment { segment, generation, .. } in used {
             let shape = self.superblock.shape();
             let uuid = self.superblock.uuid;
-            let mut scan = Scan::new(self.medium, uuid, &shape, segment, generation);
+            let mut scan = SegmentScan::new(self.medium, uuid, &shape, segment, generation);
             let mut missing_blocks = counted.get(&segment).map_or(0, |named| named.blocks);
             while let Some((header, body)) = scan.next().await {
                 self.report.batches += 1;

@@ -24,7 +24,7 @@ use super::super::core::Core;
 use super::super::drive::{Drive, ScrubProgress, superblocks};
 use super::super::log::metadata::{Wanted, decode_meta};
 use super::super::log::records::{Found, check_possible, records};
-use super::super::log::segment_scan::Scan;
+use super::super::log::segment_scan::SegmentScan;
 use super::super::map::{Leaf, Mapping};
 use super::super::place::{FramePlace, SegmentUse};
 use super::super::recovery::Reader;
@@ -249,7 +249,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             self.done.insert(used);
         }
         let (uuid, shape) = (drive.uuid(), drive.core().superblock().shape());
-        let mut scan = Scan::new(&drive.medium, uuid, &shape, segment, generation);
+        let mut scan = SegmentScan::new(&drive.medium, uuid, &shape, segment, generation);
         let mut live_bytes = 0;
         self.report.segments += 1;
         // Once all of it is dead, the pin should not keep it from being freed.

@@ -15,7 +15,7 @@ use crate::format::{
 use crate::media::Medium;
 
 /// A scan of one segment.
-pub(crate) struct Scan<'a, M> {
+pub(crate) struct SegmentScan<'a, M> {
     window: Window<'a, M>,
     uuid: uuid::Uuid,
     segment: SegmentId,
@@ -26,7 +26,7 @@ pub(crate) struct Scan<'a, M> {
     pub(crate) skipped_bytes: u64,
 }
 
-impl<'a, M: Medium> Scan<'a, M> {
+impl<'a, M: Medium> SegmentScan<'a, M> {
     /// Begins a scan of `segment` in its use `generation`, at the front.
     pub(crate) fn new(
         medium: &'a M,

@@ -19,7 +19,7 @@
 use super::super::core::{Core, Victim};
 use super::super::drive::Drive;
 use super::super::log::records::{check_possible, records};
-use super::super::log::segment_scan::Scan;
+use super::super::log::segment_scan::SegmentScan;
 use super::joining::Scanned;
 use super::moving::Mover;
 use crate::base::{Clock, Result, SegmentId};
@@ -183,7 +183,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let turn_bytes = if self.options.recompress.is_some() { 1 } else { TURN_BYTES };
         let &Victim { segment, generation, .. } = victim;
         let shape = superblock.shape();
-        let mut scan = Scan::new(&self.medium, superblock.uuid, &shape, segment, generation);
+        let mut scan = SegmentScan::new(&self.medium, superblock.uuid, &shape, segment, generation);
         let moved_total = || self.core().counters().moved_bytes.get();
         loop {
             let is_over = {

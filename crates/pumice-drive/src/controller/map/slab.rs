@@ -121,7 +121,9 @@ impl Slab {
     /// Frees a slot; returns what the medium says about its leaf.
     pub(super) fn remove(&mut self, number: u32) -> DirectoryEntry {
         self.mark(number, false, false);
+        assert!(self.clean_count > 0, "a leaf is evicted, and no clean leaf is counted");
         let slot = &mut self.slots[number as usize];
+        assert_ne!(slot.leaf, NO_LEAF, "slot {number} is freed twice");
         self.resident_bytes -= slot.bytes();
         self.clean_count -= 1;
         (slot.leaf, slot.content) = (NO_LEAF, Leaf::default());

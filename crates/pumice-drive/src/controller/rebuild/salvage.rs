@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use super::super::inspect::{Extracted, Problem, check_frame};
 use super::super::log::records::{Found, check_possible, records};
-use super::super::log::segment_scan::Scan;
+use super::super::log::segment_scan::SegmentScan;
 use super::super::place::SegmentUse;
 use super::survey::Survey;
 use super::versions::{Content, MOVED, Run, Version, Versions};
@@ -111,7 +111,7 @@ impl<'a, M: Medium> Salvage<'a, M> {
         let mut versions = Versions::new(first, end);
         let (uuid, shape) = (self.identity.uuid, &self.identity.shape);
         for &SegmentUse { segment, generation } in &self.survey.segments {
-            let mut scan = Scan::new(self.medium, uuid, shape, segment, generation);
+            let mut scan = SegmentScan::new(self.medium, uuid, shape, segment, generation);
             while let Some((header, body)) = scan.next().await {
                 if !self.survey.counts(&header) {
                     continue;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use super::super::inspect::Problem;
 use super::super::log::records::records;
-use super::super::log::segment_scan::Scan;
+use super::super::log::segment_scan::SegmentScan;
 use super::super::log::window::Window;
 use super::super::place::SegmentUse;
 use super::Identity;
@@ -137,7 +137,8 @@ impl Survey {
         SegmentUse { segment, generation }: SegmentUse,
         roots: &mut Vec<(BatchHeader, CheckpointPlace)>,
     ) {
-        let mut scan = Scan::new(medium, identity.uuid, &identity.shape, segment, generation);
+        let mut scan =
+            SegmentScan::new(medium, identity.uuid, &identity.shape, segment, generation);
         while let Some((header, body)) = scan.next().await {
             self.watermark = self.watermark.max(header.watermark);
             let first = self.epochs.entry(header.epoch).or_insert(header.seq.0);

@@ -18,7 +18,7 @@
 mod reader;
 mod replay;
 
-use super::core::{Core, NewestCheckpoint, Settings};
+use super::core::{Core, NewestCheckpoint, Restored, Settings};
 use super::log::walk::{Walk, WalkEnd};
 use super::log::{CLOSING_BYTES, Tail};
 use super::map::L2p;
@@ -116,7 +116,8 @@ pub(crate) async fn recover<M: Medium>(
             (Some(root), map, space)
         }
     };
-    let core = Core::new(superblock.clone(), settings, (map, space), newest, tails);
+    let restored = Restored { map, space, newest, tails };
+    let core = Core::new(superblock.clone(), settings, restored);
     let mut replay = Replay::new(reader, core, limits.changed_bytes);
     let mut walk = Walk::new(medium, superblock, root.as_ref());
     let (mut batches, mut problems) = (0, Vec::new());

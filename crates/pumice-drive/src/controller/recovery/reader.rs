@@ -12,6 +12,7 @@ use std::collections::HashSet;
 
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
+use super::super::core::LeafPlace;
 use super::super::log::buffers::Buffers;
 use super::super::log::metadata::{LIST_BYTES, Metadata, PAGE_ENTRY_BYTES, Wanted, read_meta};
 use super::super::log::packing::meta_bytes_max;
@@ -265,8 +266,9 @@ impl<'a, M: Medium> Reader<'a, M> {
     ///
     /// # Errors
     /// `Medium`, `Corrupt`.
-    pub(crate) async fn leaf(&self, leaf: u64, place: MetaPlace, generation: u64) -> Result<Leaf> {
-        let metadata = self.read(Wanted::at(place, generation, MetaKind::Leaf, leaf)).await?;
+    pub(crate) async fn leaf(&self, leaf: u64, from: LeafPlace) -> Result<Leaf> {
+        let wanted = Wanted::at(from.place, from.generation, MetaKind::Leaf, leaf);
+        let metadata = self.read(wanted).await?;
         Leaf::decode(&metadata.raw, &self.limits())
     }
 }

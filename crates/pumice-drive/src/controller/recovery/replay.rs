@@ -92,15 +92,15 @@ impl<'a, M: Medium> Replay<'a, M> {
                 Record::Open { .. } | Record::Meta { .. } => None,
             };
             if let Some(leaf) = leaf
-                && let Some(place) = self.core.leaf_to_load(leaf)
+                && let Some(from) = self.core.leaf_to_load(leaf)
             {
-                places.insert(leaf, place);
+                places.insert(leaf, from);
             }
         }
         let reader = &self.reader;
-        let reads = places.into_iter().map(|(leaf, (place, generation))| async move {
-            let loaded = reader.leaf(leaf, place, generation).await?;
-            Ok::<_, Error>((leaf, place, loaded))
+        let reads = places.into_iter().map(|(leaf, from)| async move {
+            let loaded = reader.leaf(leaf, from).await?;
+            Ok::<_, Error>((leaf, from.place, loaded))
         });
         let mut reads = iter(reads).buffer_unordered(READS_AT_ONCE);
         while let Some((leaf, place, loaded)) = reads.try_next().await? {
@@ -175,9 +175,9 @@ impl<'a, M: Medium> Replay<'a, M> {
     }
 
     async fn load_leaf(&mut self, leaf: u64) -> Result<()> {
-        let Some((place, generation)) = self.core.leaf_to_load(leaf) else { return Ok(()) };
-        let loaded = self.reader.leaf(leaf, place, generation).await?;
-        self.core.install_leaf(leaf, place, loaded);
+        let Some(from) = self.core.leaf_to_load(leaf) else { return Ok(()) };
+        let loaded = self.reader.leaf(leaf, from).await?;
+        self.core.install_leaf(leaf, from.place, loaded);
         Ok(())
     }
 

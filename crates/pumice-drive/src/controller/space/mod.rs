@@ -427,7 +427,8 @@ impl Space {
         match entry.and_then(|entry| Some((entry.live_bytes.checked_sub(bytes)?, entry))) {
             Some((live_bytes, entry)) => {
                 entry.live_bytes = live_bytes;
-                self.live_bytes -= u64::from(bytes);
+                let sum = self.live_bytes.checked_sub(bytes.into());
+                self.live_bytes = sum.expect("a segment has more live bytes than the drive");
             }
             None => self.inconsistent = Some(segment),
         }

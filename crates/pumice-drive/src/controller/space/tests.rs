@@ -161,7 +161,7 @@ fn an_end_that_nothing_fits_into_is_no_gain() {
 fn a_table_too_large_for_memory_is_refused() {
     let mut space = Space::new(0).unwrap();
     assert!(space.grow(1000).is_ok());
-    assert_eq!(space.free_count(), 0, "nothing is used before it is told");
+    assert_eq!(space.free_count(), 0, "nothing is used before the end is set");
     space.set_end(1000);
     assert_eq!(space.free_count(), 1000);
     space.shrink(10);

@@ -1,5 +1,5 @@
 //! Goal: a checkpoint is of one moment, what it and the one before name stays until both superblock
-//! slots have moved, and one that is given up leaves nothing behind.
+//! slots have moved, and one that is given up leaves nothing.
 //! Method: a medium whose operations take a millisecond, looked at every tenth of one.
 
 use super::survival::take_free_segments;
@@ -31,7 +31,7 @@ fn checkpoint_watched(world: &World, drive: &Rc<TestDrive>, mut look: impl FnMut
 }
 
 /// The table that a checkpoint took when it began says what it then said of every segment: none of
-/// them may be given back, and used for the checkpoint's own records, before it has ended.
+/// them may be freed, and used for the checkpoint's own records, before it has ended.
 #[test]
 fn no_segment_is_given_back_while_a_checkpoint_is_written() {
     let world = World::new(small(SIZE, 4));
@@ -42,7 +42,7 @@ fn no_segment_is_given_back_while_a_checkpoint_is_written() {
     }
     world.run(drive.checkpoint()).unwrap();
     let empty = SegmentId(0);
-    assert!(!drive.core().space().is_free(empty), "given back though nobody needs it");
+    assert!(!drive.core().space().is_free(empty), "freed though no one needs it");
     assert_eq!(drive.core().space().empty(drive.core().checkpoints().checkpointed()), [empty]);
     slow_down(&drive);
     let mut is_short = false;
@@ -51,7 +51,7 @@ fn no_segment_is_given_back_while_a_checkpoint_is_written() {
             take_free_segments(&drive, 6);
             drive.with_core(Core::wake_collector);
         }
-        assert!(!drive.core().space().is_free(empty), "given back under the checkpoint");
+        assert!(!drive.core().space().is_free(empty), "freed under the checkpoint");
     });
     world.run(world.runtime.sleep_ns(100_000_000));
     assert!(drive.core().space().is_free(empty), "too tame a test");
@@ -141,7 +141,7 @@ fn what_the_checkpoint_before_named_is_live_until_both_slots_have_moved() {
     assert_accounting(&drive);
 }
 
-/// A drive on which a checkpoint has failed for lack of space behind its first list; and the
+/// A drive on which a checkpoint has failed for lack of space after its first list; and the
 /// segments that were taken away.
 fn failed_for_space() -> (World, Rc<TestDrive>, Vec<SegmentId>) {
     // A table of 16 KB: it no longer fits when leaf, page and page list do.
@@ -163,10 +163,10 @@ fn failed_for_space() -> (World, Rc<TestDrive>, Vec<SegmentId>) {
     (world, drive, taken)
 }
 
-/// What it wrote of leaves and pages is for the next one to name, its lists are for nobody, and
+/// What it wrote of leaves and pages is for the next one to name, its lists are dead, and
 /// what it would have replaced is still to be counted dead.
 #[test]
-fn a_checkpoint_that_is_given_up_behind_its_lists_is_accounted_for() {
+fn a_checkpoint_that_is_given_up_after_its_lists_is_accounted_for() {
     let (world, drive, taken) = failed_for_space();
     assert_accounting(&drive);
     for segment in taken {
@@ -184,9 +184,9 @@ fn a_checkpoint_that_is_given_up_behind_its_lists_is_accounted_for() {
     assert_eq!(world.check().problems, []);
 }
 
-/// The batch behind the watermark need not be the checkpoint's own: a host may be faster.
+/// The batch after the checkpoint need not be the checkpoint's own: a host may be faster.
 #[test]
-fn the_first_batch_behind_the_watermark_is_applied() {
+fn the_first_batch_after_the_checkpoint_is_applied() {
     let world = World::new(small(64 << 20, 8));
     let drive = world.open();
     // The checkpoints' stream has its segment.

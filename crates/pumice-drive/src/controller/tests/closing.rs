@@ -46,12 +46,12 @@ fn close_under_a_write(seal: bool) {
 }
 
 #[test]
-fn a_write_behind_the_last_flush_makes_the_end_unclean() {
+fn a_write_after_the_last_flush_makes_the_end_unclean() {
     close_under_a_write(false);
     close_under_a_write(true);
 }
 
-/// Whoever asks for a checkpoint while a drive is closed, or after, changes nothing about how it
+/// A checkpoint requested while a drive is closed, or after, changes nothing about how it
 /// was closed.
 #[test]
 fn no_checkpoint_follows_the_mark_of_an_orderly_end() {
@@ -83,7 +83,7 @@ fn no_checkpoint_follows_the_mark_of_an_orderly_end() {
     assert!((5..28).contains(&refused), "too tame a test: {refused}");
 }
 
-/// The superblock's watermark and its checksum belong to one batch, whoever wrote it last.
+/// The superblock's watermark and its checksum belong to one batch, whichever task wrote it last.
 #[test]
 fn a_superblock_names_the_checksum_of_the_batch_that_it_calls_durable() {
     let world = World::new(small(4 << 20, 4));

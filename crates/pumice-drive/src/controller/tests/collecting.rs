@@ -1,4 +1,4 @@
-//! Goal: garbage collection neither waits for whoever waits for it, nor makes a passing fault of
+//! Goal: garbage collection never waits for a task that waits for it, nor makes a passing fault of
 //! the medium last.
 //! Method: drives that hold little more than their disk, overwritten many times.
 
@@ -47,11 +47,11 @@ fn write_parts(seed: u64) -> bool {
 #[test]
 fn writes_of_parts_of_blocks_do_not_stop_garbage_collection() {
     for seed in 0..6 {
-        assert!(write_parts(seed), "seed {seed}: writes wait for ever");
+        assert!(write_parts(seed), "seed {seed}: writes wait forever");
     }
 }
 
-/// Guards against a good frame that is read with a flipped bit, copied like that, and given back.
+/// Guards against a good frame that is read with a flipped bit, copied like that, and freed.
 #[test]
 fn a_disturbed_reading_damages_nothing() {
     let mut world = World::new(Spec { capacity_bytes: None, ..small(SIZE, 0) });
@@ -100,7 +100,7 @@ fn a_host_waits_often_and_for_little() {
 }
 
 /// Guards against a victim that is looked for on the medium while its last batches are still on
-/// their way there: it would be taken for damaged, and never be given back.
+/// their way there: it would be taken for damaged, and never be freed.
 #[test]
 fn a_victim_is_emptied_of_what_is_still_on_its_way() {
     for seed in 0..4 {
@@ -126,7 +126,7 @@ fn a_victim_is_emptied_of_what_is_still_on_its_way() {
     }
 }
 
-/// Guards against content that is moved for ever, since the end of a segment that no frame fits
+/// Guards against content that is moved forever, since the end of a segment that no frame fits
 /// into looks like something to be gained.
 #[test]
 fn garbage_collection_ends_when_only_ends_of_segments_are_left() {
@@ -150,7 +150,7 @@ fn garbage_collection_ends_when_only_ends_of_segments_are_left() {
                 assert!(number >= 6 * 15 && victims() > 0, "{number}: too tame a test");
                 return;
             }
-            Either::Right(_) => panic!("{number}: a write waits for ever"),
+            Either::Right(_) => panic!("{number}: a write waits forever"),
         }
         assert!(victims() <= most, "{number}: {} victims", victims());
     }

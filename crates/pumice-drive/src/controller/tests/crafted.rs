@@ -1,6 +1,6 @@
 //! Goal: a checkpoint or a log that says what cannot be, with every checksum right, is an error and
 //! never a panic; what a drive really writes is not taken for one.
-//! Method: doors of the segment table and the map are called behind the drive's back before it
+//! Method: doors of the segment table and the map are called directly before it
 //! writes its checkpoint, so that the medium says it.
 
 use super::*;
@@ -36,7 +36,7 @@ fn a_drive_whose_live_bytes_do_not_add_up_takes_no_writes_and_reads_on() {
     world.kill(drive);
 }
 
-/// The same behind the checkpoint, where replay meets it.
+/// The same after the checkpoint, where replay meets it.
 #[test]
 fn a_log_in_which_more_dies_than_lived_is_refused() {
     let world = World::new(small(SIZE, 4));

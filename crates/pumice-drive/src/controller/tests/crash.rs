@@ -298,7 +298,7 @@ fn power_loss_while_opening_or_closing_loses_nothing() {
 }
 
 /// A process dies with batches on the medium that nothing synced, the next one opens, and power
-/// fails meanwhile: what the new superblock calls durable must be so.
+/// fails in the opening: what the new superblock calls durable must be so.
 #[test]
 fn power_loss_while_opening_after_a_kill_leaves_a_drive_that_opens() {
     let mut kept = 0;

@@ -1,5 +1,5 @@
 //! Goal: wrong bytes on the medium are never returned and never hide acknowledged data silently:
-//! reads of a damaged place fail and name it, all else goes on, and what cannot be known stops the
+//! reads of a damaged place fail and name it, all else continues, and what cannot be known stops the
 //! opening.
 //! Method: a bit is flipped in each kind of structure after the drive was closed or killed.
 
@@ -11,7 +11,7 @@ use crate::format::{
 
 pub(super) const SIZE: u64 = 4 << 20;
 
-/// A closed drive with three durable batches in segment 0, of 160 KiB each, one behind the other
+/// A closed drive with three durable batches in segment 0, of 160 KiB each, one after the other
 /// on the disk; text, so that frames are compressed.
 pub(super) fn written() -> (World, Vec<u8>) {
     let world = World::new(small(SIZE, 4));
@@ -233,7 +233,7 @@ fn change_header(world: &World, batch: usize, change: fn(&mut BatchHeader)) {
     world.run(world.memory.append(SegmentId(0), header.offset, page.into())).unwrap();
 }
 
-/// A batch is of the log only behind the very batch it was written behind.
+/// A batch belongs to the log only after the very batch it was written after.
 #[test]
 fn a_batch_that_names_another_predecessor_is_refused() {
     let (world, _) = written();
@@ -252,7 +252,7 @@ fn a_batch_of_an_earlier_epoch_than_the_one_before_it_is_refused() {
 }
 
 /// Two batches on the medium, the first torn: the next life writes one of the same size over it,
-/// and the second, which is whole, stands exactly where the log would go on.
+/// and the second, which is whole, lies exactly where the log would continue.
 #[test]
 fn what_a_lost_life_left_behind_is_never_taken_up() {
     let (world, data) = written();
@@ -278,7 +278,7 @@ fn what_a_lost_life_left_behind_is_never_taken_up() {
 }
 
 /// Guards against durable batches dropped as a torn tail: the only proof that the damaged one was
-/// durable stands behind the first batch of the next segment.
+/// durable follows the first batch of the next segment.
 #[test]
 fn damage_at_the_end_of_a_segment_is_no_torn_tail() {
     let world = World::new(small(SIZE, 4));

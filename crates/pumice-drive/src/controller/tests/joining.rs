@@ -1,5 +1,5 @@
 //! Goal: frames that are neighbours on the disk are joined while a victim is emptied, with the age
-//! of every block, and what the host changes meanwhile wins.
+//! of every block, and what the host changes during that wins.
 //! Method: victims laid out by hand and emptied on a slow medium, the host acting in between; then
 //! what the log says, what the disk reads, and both again after a kill. Random lives with the same
 //! options are in `survival`, `model` and the torture worlds.
@@ -8,7 +8,7 @@ use rand::RngExt;
 use rand::seq::SliceRandom;
 
 use super::super::log::records::records;
-use super::super::log::segment_scan::Scan;
+use super::super::log::segment_scan::SegmentScan;
 use super::*;
 use crate::base::SeqNo;
 use crate::base::seed::random;
@@ -51,7 +51,7 @@ fn moved(world: &World, drive: &TestDrive) -> Vec<(u64, Vec<crate::format::Sourc
     let segment = drive.core().log().tail(Stream::Moved).unwrap().segment;
     let shape = drive.core().superblock().shape();
     let generation = drive.core().space().generation(segment);
-    let mut scan = Scan::new(drive.medium(), drive.uuid(), &shape, segment, generation);
+    let mut scan = SegmentScan::new(drive.medium(), drive.uuid(), &shape, segment, generation);
     let mut all = Vec::new();
     world.run(async {
         while let Some((header, body)) = scan.next().await {
@@ -154,7 +154,7 @@ fn what_saves_nothing_is_not_joined() {
     assert!(world.read(&drive, 0, noise.len()).unwrap() == noise);
 }
 
-/// Writes LBA 0, enough that a window ends behind it, and LBA 1 behind that: a run of two whose
+/// Writes LBA 0, enough that a window ends after it, and LBA 1 after that: a run of two whose
 /// first frame must be read again.
 fn two_far_apart(world: &World) -> (Rc<TestDrive>, SegmentId) {
     let drive = open(world);

@@ -8,13 +8,13 @@
 //! * `closing`: an end that is not orderly.
 //! * `checkpointing`: what is live while a checkpoint is written, and when it is given up.
 //! * `filling`: batches and segments filled to the last byte.
-//! * `reusing`: segments that are given back and used again.
+//! * `reusing`: segments that are freed and used again.
 //! * `damage`: wrong bytes on the medium.
 //! * `strangers`: headers that belong to something else, where the log is looked for.
 //! * `hostile`: bytes with right checksums that no drive would have written.
 //! * `reading`: how many media reads a host read costs, and what a bad sector takes with it.
 //! * `rebuilding`: a new drive from what is left of one.
-//! * `resize`: other sizes and capacities, and power loss meanwhile.
+//! * `resize`: other sizes and capacities, and power loss during a resize.
 //! * `scrub`: finding damage in a drive in use.
 //! * `space`: drives that are full.
 //! * `joining`: frames put together while they are moved.
@@ -23,7 +23,7 @@
 //! * `failures`: a medium that reports errors.
 //! * `extents`: what the map says of a range.
 //! * `extracting`: the whole disk taken out of a drive.
-//! * `watching`: what the drive says to somebody who looks.
+//! * `watching`: what the drive reports to an operator.
 //! * `golden`: images of earlier versions of the format.
 
 mod checkpointing;
@@ -158,7 +158,7 @@ impl World {
     /// Ends the process: nothing that is in memory only gets out.
     fn kill(&self, drive: Rc<TestDrive>) {
         self.runtime.drop_tasks();
-        assert_eq!(Rc::strong_count(&drive), 1, "somebody still holds the drive");
+        assert_eq!(Rc::strong_count(&drive), 1, "the drive is still held");
     }
 
     fn reopen(&self, drive: Rc<TestDrive>) -> Rc<TestDrive> {

@@ -1,5 +1,5 @@
 //! Goal: the map's leaves stay within their budget whatever the disk's size, what was evicted is
-//! read again, and an opening reads only the log behind the newest checkpoint and keeps no more
+//! read again, and an opening reads only the log after the newest checkpoint and keeps no more
 //! leaves than it may.
 //! Method: writes scattered over a disk many times larger than the budget covers.
 
@@ -16,7 +16,7 @@ fn options() -> OpenOptions {
     OpenOptions { map_cache_bytes: CACHE_BYTES, checkpoint_bytes, ..OpenOptions::default() }
 }
 
-/// Writes blocks of the byte 1, 2, ... far apart; gives the places in order.
+/// Writes blocks of the byte 1, 2, ... far apart; returns the offsets in order.
 fn scatter(world: &World, drive: &TestDrive, count: usize) -> Vec<u64> {
     let mut random = random(1);
     let place = |_| random.random_range(0..SIZE / BLOCK) * BLOCK;
@@ -65,7 +65,7 @@ fn an_orderly_end_leaves_no_log_to_read() {
     let drive = world.try_open(options()).unwrap();
     scatter(&world, &drive, 300);
     let drive = world.reopen(drive);
-    // The checkpoint's own batches stand behind its watermark.
+    // The checkpoint's own batches follow it in the log.
     assert!(drive.info().operations.recovered_batches <= 2, "{:?}", drive.info().operations);
     world.close(drive);
 }
@@ -147,7 +147,7 @@ fn write_across_leaves(latency_ns: std::ops::RangeInclusive<u64>) {
     world.kill(drive);
 }
 
-/// Guards against requests that evict each other's leaves for ever.
+/// Guards against requests that evict each other's leaves forever.
 #[test]
 fn requests_that_need_two_leaves_at_once_get_on() {
     write_across_leaves(1_000_000..=1_000_000);
@@ -228,7 +228,7 @@ fn deaths_in_checkpoints_do_not_add_up_in_recovery() {
             }
             clock.sleep_ns(u64::MAX / 2).await;
         });
-        // Long enough for the host to go on once the checkpoint's leaves are on the medium, and
+        // Long enough for the host to continue once the checkpoint's leaves are on the medium, and
         // for what it writes then to be there, too; too short for the superblocks.
         world.run(drive.clock.sleep_ns(LATENCY_NS * 6 / 5));
         world.runtime.spawn({
@@ -272,7 +272,7 @@ fn moving_scattered_frames_keeps_to_the_map_cache() {
     assert!(bytes < cache_bytes + (32 << 10), "{bytes} bytes while no checkpoint can be written");
     drop(turn);
     world.run(world.runtime.sleep_ns(60_000_000_000));
-    assert!(is_moved.get(), "it waits for ever");
+    assert!(is_moved.get(), "it waits forever");
     assert!(drive.info().moved_bytes > 2 << 20, "too tame a test");
     world.close(drive);
     assert_eq!(world.check().problems, []);
@@ -301,7 +301,7 @@ fn moving_the_map_has_a_checkpoint_written_though_nobody_writes() {
         }
     });
     world.run(world.runtime.sleep_ns(60_000_000_000));
-    assert!(is_moved.get(), "it waits for ever");
+    assert!(is_moved.get(), "it waits forever");
     world.close(drive);
     assert_eq!(world.check().problems, []);
 }

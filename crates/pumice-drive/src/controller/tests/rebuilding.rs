@@ -201,7 +201,7 @@ fn without_superblocks_a_checkpoint_gives_all_back() {
     assert!(rebuilt.disk == plain);
 }
 
-/// The log behind the older checkpoint is still there.
+/// The log after the older checkpoint is still there.
 #[test]
 fn without_the_newest_checkpoint_an_older_one_gives_all_back() {
     let mut history = History::new(12 << 20, 24, 2);
@@ -230,12 +230,12 @@ fn without_any_metadata_the_records_give_all_back() {
     assert!(zero_metadata(&world) > 0);
     let rebuilt = rebuild(&world);
     assert_eq!((rebuilt.way, rebuilt.lost.len()), (Way::Records, 0));
-    // No segment of data was given back: no trim is forgotten.
+    // No segment of data was freed: no trim is forgotten.
     assert!(rebuilt.disk == plain);
 }
 
 /// Versions of a block stand in one batch, were moved with parts of their frames dead, and their
-/// segments were given back and used again.
+/// segments were freed and used again.
 #[test]
 fn after_garbage_collection_the_newest_versions_are_found() {
     for seed in 4..7 {

@@ -1,7 +1,7 @@
 //! Goal: a drive in use grows and shrinks, and power loss at any moment of that leaves the old
 //! drive or the new one with all data; what does not fit is refused with the number, and changes
 //! nothing.
-//! Method: noise all over a drive whose medium has room to spare, a client that goes on writing
+//! Method: noise all over a drive whose medium has room to spare, a client that keeps writing
 //! with FUA, and the power taken away at a random moment of a resize.
 
 use rand::RngExt;
@@ -152,13 +152,13 @@ fn check_stamps(found: &[u8], acknowledged: u64) {
         let stamp = u64::from_le_bytes(bytes[..8].try_into().unwrap());
         assert!(bytes.chunks(8).all(|word| word == stamp.to_le_bytes()), "a torn block");
         // The newest stamp up to the acknowledged one that falls on this block; 0 is none.
-        let behind = (acknowledged + CLIENT_BLOCKS - block) % CLIENT_BLOCKS;
-        let newest = acknowledged.saturating_sub(behind);
+        let age = (acknowledged + CLIENT_BLOCKS - block) % CLIENT_BLOCKS;
+        let newest = acknowledged.saturating_sub(age);
         assert!(stamp >= newest, "block {block} lost {newest}, has {stamp}");
     }
 }
 
-/// Power loss in a resize from the drive of [`spread`] to `target`; gives how often the old and the
+/// Power loss in a resize from the drive of [`spread`] to `target`; returns how often the old and the
 /// new drive were left.
 fn crash_in_resize(target: (u64, u32), seeds: u64) -> (u32, u32) {
     let (mut old, mut new) = (0, 0);
@@ -198,7 +198,7 @@ fn crash_in_resize(target: (u64, u32), seeds: u64) -> (u32, u32) {
                 old += u32::from(shape(&drive) == (SIZE, SEGMENTS));
                 new += u32::from(shape(&drive) == target);
             }
-            // Whatever it is, it goes on from there.
+            // Either drive continues from there.
             assert_accounting(&drive);
             resize(&world, &drive, Some(target.0), target.1).unwrap();
             assert_eq!(shape(&drive), target);

@@ -1,4 +1,4 @@
-//! Goal: a segment is used again only when nobody reads what was in it, and nothing of its earlier
+//! Goal: a segment is used again only when no read is under way in it, and nothing of its earlier
 //! use is taken for what is in it now.
 //! Method: the one order of events in which it could be, driven by hand on a slow medium.
 
@@ -14,7 +14,7 @@ fn set_latency_ns(drive: &TestDrive, ns: u64) {
     drive.medium().set_plan(FaultPlan { latency_ns: ns..=ns, ..FaultPlan::default() });
 }
 
-/// Has garbage collection give back what it can.
+/// Makes garbage collection free what it can.
 async fn give_back(drive: &TestDrive, clock: &Runtime) {
     drive.with_core(|core| core.set_compacting(true));
     drive.with_core(Core::wake_collector);
@@ -23,7 +23,7 @@ async fn give_back(drive: &TestDrive, clock: &Runtime) {
 }
 
 /// Reads `len` bytes at the front of a disk, slowly, while they are overwritten and garbage
-/// collection looks for segments to give back.
+/// collection looks for segments to free.
 fn read_under_garbage_collection(len: usize) {
     let world = World::new(small(8 * MIB, 6));
     let drive = world.open();
@@ -46,7 +46,7 @@ fn read_under_garbage_collection(len: usize) {
             assert_eq!(drive.core().space().live_bytes_of(read_from), 0);
             take_free_segments(&drive, 6);
             give_back(&drive, clock).await;
-            assert!(!is_free(), "given back under a read");
+            assert!(!is_free(), "freed under a read");
         };
         join(read, rival).await.0.unwrap();
         assert!(out == old, "another content was read than was there");
@@ -84,8 +84,8 @@ async fn fill_segment(drive: &TestDrive, data: &[u8]) {
     }
 }
 
-/// A write of parts of two blocks has read the first and waits for the second. Meanwhile the first
-/// is overwritten, its segment given back and used again, and the block overwritten once more: what
+/// A write of parts of two blocks has read the first and waits for the second. The first is
+/// overwritten by then, its segment freed and used again, and the block overwritten once more: what
 /// it maps to is the same as before, to the byte, in another use of the segment.
 #[test]
 fn a_block_that_came_back_to_its_old_place_is_merged_anew() {
@@ -116,7 +116,7 @@ fn a_block_that_came_back_to_its_old_place_is_merged_anew() {
             drive.write(MIB, &filler, true).await.unwrap();
             drive.checkpoint().await.unwrap();
             give_back(&drive, clock).await;
-            assert!(drive.core().space().is_free(place.segment), "not given back");
+            assert!(drive.core().space().is_free(place.segment), "not freed");
             fill_segment(&drive, &filler).await;
             drive.write(0, &new, true).await.unwrap();
             assert_eq!(place_of(&drive, 0), place, "too tame a test");
@@ -129,7 +129,7 @@ fn a_block_that_came_back_to_its_old_place_is_merged_anew() {
     assert!(world.read(&drive, 0, expected.len()).unwrap() == expected, "an old half came back");
 }
 
-/// Recovery meets a segment that was emptied by a trim, given back and used again, all behind the
+/// Recovery meets a segment that was emptied by a trim, freed and used again, all after the
 /// newest checkpoint: what the trim made dead is dead before the segment's new use begins.
 #[test]
 fn a_segment_emptied_by_a_trim_and_used_again_is_recovered() {
@@ -145,7 +145,7 @@ fn a_segment_emptied_by_a_trim_and_used_again_is_recovered() {
         drive.checkpoint().await.unwrap();
         drive.trim(0, 4 * MIB, true).await.unwrap();
         give_back(&drive, clock).await;
-        assert!(drive.core().space().is_free(SegmentId(0)), "not given back");
+        assert!(drive.core().space().is_free(SegmentId(0)), "not freed");
         for piece in 4..8 {
             drive.write(piece * MIB, &noise, true).await.unwrap();
         }

@@ -36,13 +36,13 @@ fn a_damaged_frame_is_listed_with_its_blocks_until_it_is_dead() {
     );
     world.write(&drive, 48 * BLOCK, &data[48 * BLOCK_BYTES..56 * BLOCK_BYTES]).unwrap();
     world.run(drive.flush()).unwrap();
-    assert_eq!(scrub(&world, &drive).problem_count, 0, "nobody will read it any more");
+    assert_eq!(scrub(&world, &drive).problem_count, 0, "it will never be read");
     world.close(drive);
 }
 
-/// The three batches were written in an open segment; with more behind them it is full.
+/// The three batches were written in an open segment; with more after them it is full.
 #[test]
-fn frames_behind_a_damaged_batch_header_are_missed() {
+fn frames_after_a_damaged_batch_header_are_missed() {
     for is_full in [false, true] {
         let (world, data) = written();
         let drive = world.open();
@@ -163,7 +163,7 @@ fn a_scrub_keeps_its_rate_and_ends_with_the_drive() {
     assert!((wanted * 0.95..wanted * 1.05).contains(&seconds), "{seconds} s, not {wanted}");
     // Two at once are refused, and one that was dropped does not count.
     world.run(world.runtime.timeout(1_000_000_000, drive.scrub(1 << 20)));
-    assert!(!drive.info().scrub.scrub_running, "a dropped scrub goes on");
+    assert!(!drive.info().scrub.scrub_running, "a dropped scrub still runs");
     let (other, clock) = (drive.clone(), world.runtime.clone());
     let running = async {
         clock.sleep_ns(500_000_000).await;

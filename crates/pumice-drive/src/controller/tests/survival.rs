@@ -1,5 +1,5 @@
 //! Goal: garbage collection and checkpoints lose nothing that is durable, whenever the process or
-//! the power dies; what they read, move, name and give back is accounted for exactly.
+//! the power dies; what they read, move, name and free is accounted for exactly.
 //! Method: lives of a drive that holds little more than its disk, with a writer that knows what
 //! each block may hold and a reader beside it; single steps are driven by hand where a random life
 //! would hardly ever meet them.
@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use rand::RngExt;
 
 use super::super::log::records::records;
-use super::super::log::segment_scan::Scan;
+use super::super::log::segment_scan::SegmentScan;
 use super::super::maintenance::Mover;
 use super::*;
 use crate::base::SeqNo;
@@ -109,7 +109,7 @@ async fn write(drive: Rc<TestDrive>, disk: Shared, mut random: Random) {
     }
 }
 
-/// Reads blocks, each of which must be what was acknowledged last if nobody is changing it.
+/// Reads blocks, each of which must be what was acknowledged last if no task is changing it.
 async fn read(drive: Rc<TestDrive>, disk: Shared, mut random: Random, failed: Rc<Cell<u32>>) {
     let mut block = vec![0; BLOCK_BYTES];
     loop {
@@ -169,7 +169,7 @@ fn flip_superblock(world: &World, slot: u32) {
     world.run(world.memory.write_superblock(slot, bytes)).unwrap();
 }
 
-/// Lives under the same garbage collection; gives how many frames it joined.
+/// Lives under the same garbage collection; returns how many frames it joined.
 fn live_and_die(options: OpenOptions) -> u64 {
     let (mut victims, mut checkpoints, mut joined_frames) = (0, 0, 0);
     for seed in 0..SEEDS {
@@ -228,7 +228,7 @@ fn deaths_under_garbage_collection_that_joins_frames_lose_nothing() {
     assert!(joined > 200, "too tame: {joined} frames joined");
 }
 
-/// Takes free segments away, so that `left` stay; gives them.
+/// Takes free segments away, so that `left` stay; returns them.
 pub(super) fn take_free_segments(drive: &TestDrive, left: u32) -> Vec<SegmentId> {
     drive.with_core(|core| {
         let space = core.space_mut();
@@ -285,10 +285,10 @@ fn the_live_pieces_of_a_moved_frame_keep_their_own_shares() {
     assert_accounting(&drive);
 }
 
-fn scan(drive: &TestDrive, segment: SegmentId) -> Scan<'_, TestMedium> {
+fn scan(drive: &TestDrive, segment: SegmentId) -> SegmentScan<'_, TestMedium> {
     let shape = drive.core().superblock().shape();
     let generation = drive.core().space().generation(segment);
-    Scan::new(drive.medium(), drive.uuid(), &shape, segment, generation)
+    SegmentScan::new(drive.medium(), drive.uuid(), &shape, segment, generation)
 }
 
 async fn move_all(drive: &TestDrive, segment: SegmentId) {
@@ -361,7 +361,7 @@ fn a_log_whose_end_cannot_be_read_does_not_end_there() {
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let open = || world.run(Drive::open(medium.clone(), world.runtime.clone(), options));
     assert_eq!(open().map(|_| ()).unwrap_err().kind(), ErrorKind::Medium);
-    // What cannot be read behind the end, where nothing was written, is nobody's loss.
+    // What cannot be read beyond the end, where nothing was written, is no loss.
     let beyond = last.offset + last.batch_bytes() as u32 + (64 << 10);
     medium.bad.replace(Some((SegmentId(0), beyond..beyond + 512)));
     let drive = open().unwrap();

@@ -199,7 +199,7 @@ impl Model {
         }
     }
 
-    /// Begins a checkpoint, or writes one leaf or page of it, or ends it. Gives whether it ended.
+    /// Begins a checkpoint, or writes one leaf or page of it, or ends it. Returns whether it ended.
     pub(super) fn checkpoint_step(&mut self) -> bool {
         let Some(running) = &mut self.running else {
             let snapshot = self.map.begin_checkpoint();
