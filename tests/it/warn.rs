@@ -31,14 +31,18 @@ fn thresholds_are_warned_of_once_each() {
     let server = drive.serve_with_control(&[]);
     assert_eq!(drive.info()["warnings"], serde_json::json!([]));
     write_noise(&drive, &server, 1, "0");
-    wait_until("the first warning", || server.stderr().contains("above the 5 % to warn at"));
+    wait_until("the first warning", || {
+        server.stderr().contains("above the warning threshold of 5 %")
+    });
     write_noise(&drive, &server, 2, "8M");
-    wait_until("the second warning", || server.stderr().contains("above the 12 % to warn at"));
+    wait_until("the second warning", || {
+        server.stderr().contains("above the warning threshold of 12 %")
+    });
     let info = drive.info();
     assert_eq!(info["warnings"], serde_json::json!([5, 12]));
     let used_percent = info["used_percent"].as_f64().expect("a number");
     assert!((12.0..20.0).contains(&used_percent), "{used_percent}");
-    assert_eq!(server.stderr().matches("to warn at").count(), 2, "{}", server.stderr());
+    assert_eq!(server.stderr().matches("warning threshold").count(), 2, "{}", server.stderr());
     server.stop();
     // Closed, and in words.
     let shown = run_ok(Command::new(PUMICE).arg("info").arg(drive.path()));

@@ -88,9 +88,7 @@ fn open(
     let medium = MemMedium::new(geometry.medium_bytes());
     runtime.block_on(create(&medium, &spec)).expect("create");
     let opening = Drive::open(medium, runtime.clone(), options);
-    let drive = Rc::new(runtime.block_on(opening).expect("open"));
-    Drive::tasks(&drive).into_iter().for_each(|task| runtime.spawn(task));
-    drive
+    runtime.block_on(opening).expect("open")
 }
 
 fn measure(data: &[u8], layout: Layout, name: &str, options: OpenOptions) {

@@ -153,11 +153,7 @@ fn open(case: &Case, size_bytes: u64, runtime: &Runtime) -> Rc<Drive<MemMedium, 
     let medium = MemMedium::new(geometry.medium_bytes());
     runtime.block_on(create(&medium, &spec)).expect("create");
     let opening = Drive::open(medium, runtime.clone(), OpenOptions::default());
-    let drive = Rc::new(runtime.block_on(opening).expect("open"));
-    for task in Drive::tasks(&drive) {
-        runtime.spawn(task);
-    }
-    drive
+    runtime.block_on(opening).expect("open")
 }
 
 fn measure(case: &Case, size_bytes: u64) {

@@ -13,7 +13,6 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -102,10 +101,7 @@ fn drive_rate(
     let spec = Spec { codec, capacity_bytes: Some(CAPACITY), ..Spec::new(uuid, DISK_BYTES) };
     runtime.block_on(create(medium, &spec)).expect("create");
     let opening = Drive::open(medium.clone(), runtime.clone(), OpenOptions::default());
-    let drive = Rc::new(runtime.block_on(opening).expect("open"));
-    for task in Drive::tasks(&drive) {
-        runtime.spawn(task);
-    }
+    let drive = runtime.block_on(opening).expect("open");
     let mut random = random(2);
     runtime.block_on(async {
         for number in 0..(DISK_BYTES as usize / BLOCK) {

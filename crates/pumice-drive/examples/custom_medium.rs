@@ -59,11 +59,9 @@ fn main() -> Result<()> {
     })
 }
 
-/// Opens the drive and starts its background tasks.
+/// Opens the drive.
 async fn open(runtime: &Runtime, medium: Rc<SlowSync>) -> Result<Rc<Drive<Rc<SlowSync>, Runtime>>> {
-    let drive = Rc::new(Drive::open(medium, runtime.clone(), OpenOptions::default()).await?);
-    Drive::tasks(&drive).into_iter().for_each(|task| runtime.spawn(task));
-    Ok(drive)
+    Drive::open(medium, runtime.clone(), OpenOptions::default()).await
 }
 
 #[test]

@@ -55,13 +55,10 @@ fn run(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Opens the drive at `path` and starts its background tasks.
+/// Opens the drive at `path`.
 fn open(runtime: &Runtime, path: &Path) -> Result<Rc<FileDrive>> {
     let medium = FileMedium::open(runtime.clone(), path, FileOptions::default().with_direct(true))?;
-    let opening = Drive::open(medium, runtime.clone(), OpenOptions::default());
-    let drive = Rc::new(runtime.block_on(opening)?);
-    Drive::tasks(&drive).into_iter().for_each(|task| runtime.spawn(task));
-    Ok(drive)
+    runtime.block_on(Drive::open(medium, runtime.clone(), OpenOptions::default()))
 }
 
 /// Closes the drive and ends its background tasks, which keep the file open.

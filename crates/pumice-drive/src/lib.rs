@@ -9,12 +9,6 @@
 //! ```
 //! use pumice_drive::{Drive, MemMedium, OpenOptions, Result, Runtime, Spec, Uuid, create};
 //!
-//! # use std::rc::Rc;
-//! # async fn open(m: &MemMedium, r: &Runtime) -> Result<Rc<Drive<MemMedium, Runtime>>> {
-//! #     let drive = Rc::new(Drive::open(m.clone(), r.clone(), OpenOptions::default()).await?);
-//! #     Drive::tasks(&drive).into_iter().for_each(|task| r.spawn(task));
-//! #     Ok(drive)
-//! # }
 //! # fn main() -> Result<()> {
 //! // A runtime in virtual time suits tests; `Runtime::new(Backend::Auto)` does real I/O.
 //! let runtime = Runtime::simulated();
@@ -24,12 +18,13 @@
 //!     let medium = MemMedium::new(spec.geometry()?.medium_bytes());
 //!     create(&medium, &spec).await?;
 //!
-//!     let drive = open(&medium, &runtime).await?;
+//!     let options = OpenOptions::default();
+//!     let drive = Drive::open(medium.clone(), runtime.clone(), options).await?;
 //!     drive.write(4096, b"hello", false).await?;
 //!     drive.flush().await?; // durable from here on
 //!     drive.close().await?;
 //!
-//!     let drive = open(&medium, &runtime).await?;
+//!     let drive = Drive::open(medium, runtime.clone(), options).await?;
 //!     let mut bytes = [0; 5];
 //!     drive.read(4096, &mut bytes).await?;
 //!     assert_eq!(&bytes, b"hello");

@@ -43,11 +43,9 @@ async fn serve(runtime: &Runtime, socket: &Path, end: impl Future<Output = ()>) 
     drive.close().await
 }
 
-/// Opens the drive and starts its background tasks.
+/// Opens the drive.
 async fn open(runtime: &Runtime, medium: MemMedium) -> Result<Rc<MemDrive>> {
-    let drive = Rc::new(Drive::open(medium, runtime.clone(), OpenOptions::default()).await?);
-    Drive::tasks(&drive).into_iter().for_each(|task| runtime.spawn(task));
-    Ok(drive)
+    Drive::open(medium, runtime.clone(), OpenOptions::default()).await
 }
 
 #[test]

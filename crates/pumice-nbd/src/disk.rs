@@ -26,9 +26,9 @@ pub trait Disk {
     /// Fills `out` with the bytes at `offset`.
     fn read(&self, offset: u64, out: &mut [u8]) -> impl Future<Output = Result<()>>;
 
-    /// Whether a write of `len` bytes at `offset` would complete now without waiting for the
-    /// medium.
-    fn write_is_ready(&self, offset: u64, len: usize) -> bool;
+    /// Writes `data` at `offset`, without FUA, if that completes without waiting for the medium.
+    /// `None` if it would have to wait; nothing has been written then.
+    fn try_write(&self, offset: u64, data: &[u8]) -> Option<Result<()>>;
 
     /// Writes `data` at `offset`.
     fn write(&self, offset: u64, data: &[u8], fua: bool) -> impl Future<Output = Result<()>>;
@@ -83,8 +83,8 @@ impl<M: Medium, C: Clock> Disk for Drive<M, C> {
         self.read(offset, out).await
     }
 
-    fn write_is_ready(&self, offset: u64, len: usize) -> bool {
-        self.write_is_ready(offset, len)
+    fn try_write(&self, offset: u64, data: &[u8]) -> Option<Result<()>> {
+        self.try_write(offset, data)
     }
 
     async fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<()> {

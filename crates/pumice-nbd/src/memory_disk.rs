@@ -151,8 +151,13 @@ impl Disk for MemoryDisk {
         Ok(())
     }
 
-    fn write_is_ready(&self, offset: u64, _len: usize) -> bool {
-        (self.is_ready)(offset) && self.gated_offset != Some(offset)
+    fn try_write(&self, offset: u64, data: &[u8]) -> Option<Result<()>> {
+        if !(self.is_ready)(offset) || self.gated_offset == Some(offset) {
+            return None;
+        }
+        self.note(format!("write {offset} {} false", data.len()));
+        let range = self.touch(offset, data.len() as u64);
+        Some(range.map(|range| self.bytes.borrow_mut()[range].copy_from_slice(data)))
     }
 
     async fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<()> {

@@ -142,8 +142,9 @@ async fn write<D: Disk>(
     }
     incoming.fill(length).await?;
     let disk = &session.export.disk;
-    if !command.fua && disk.write_is_ready(command.offset, length) {
-        let result = disk.write(command.offset, &incoming.unread()[..length], false).await;
+    if !command.fua
+        && let Some(result) = disk.try_write(command.offset, &incoming.unread()[..length])
+    {
         session.answer(&command, result);
         incoming.consume(length);
         return Ok(());

@@ -114,10 +114,6 @@ impl Log {
             create(&medium, &made).await?;
             Drive::open(Rc::clone(&medium), runtime.clone(), OpenOptions::default()).await
         })?;
-        let drive = Rc::new(drive);
-        for task in Drive::tasks(&drive) {
-            runtime.spawn(task);
-        }
         let ahead = Rc::default();
         Ok(Self { drive, medium, map, stored, ahead, page_bytes: spec.shape.page_bytes })
     }

@@ -142,8 +142,7 @@ fn begin(plan: &FullPlan, memory: &MemMedium, runtime: &Runtime) -> Result<Rc<Sh
     let faults = FaultPlan { latency_ns: LATENCY_NS, ..FaultPlan::default() };
     let layers = Layers::new(memory.clone(), runtime.clone(), plan.seed, faults);
     let opening = Drive::open(layers, runtime.clone(), plan.options);
-    let drive = Rc::new(runtime.block_on(opening)?);
-    Drive::tasks(&drive).into_iter().for_each(|task| runtime.spawn(task));
+    let drive = runtime.block_on(opening)?;
     let mut pool = vec![0; POOL_BLOCKS as usize * BLOCK_BYTES];
     random(plan.seed).fill_bytes(&mut pool);
     let blocks = (plan.size_bytes / BLOCK_BYTES as u64) as usize;

@@ -112,13 +112,10 @@ impl Life {
             }
         };
         self.layers.set_plan(FaultPlan::default());
-        let drive = Rc::new(drive);
         self.drive.replace(Some(drive.clone()));
         self.compare(&drive).await?;
         self.stage.set(Stage::Serving);
-        for task in Drive::tasks(&drive) {
-            self.scene.runtime.spawn(self.scene.crash_point.task(task));
-        }
+        self.scene.start_tasks();
         self.scene.faults.set(plan.faults);
         self.layers.set_plan(plan.serving.clone());
         self.scene.allow_requests(plan.requests);
@@ -150,9 +147,9 @@ impl Life {
         }
     }
 
-    /// Opens the drive.
-    pub(super) async fn open(&self, options: OpenOptions) -> Result<TorturedDrive> {
-        Drive::open(self.medium(), self.scene.runtime.clone(), options).await
+    /// Opens the drive; its tasks wait for [`Scene::start_tasks`].
+    pub(super) async fn open(&self, options: OpenOptions) -> Result<Rc<TorturedDrive>> {
+        Drive::open(self.medium(), self.scene.clock(), options).await
     }
 
     /// Compares the disk and the accounts of a drive that was just opened.

@@ -76,7 +76,11 @@ impl World {
                 let promised = "rot is reported as corruption".to_owned();
                 return Err(Mismatch { promised, found: error.chain() });
             }
-            Ok(drive) => runtime.block_on(self.read_rotten(&drive))?,
+            Ok(drive) => {
+                let noticed = runtime.block_on(self.read_rotten(&drive));
+                self.scene.end_tasks();
+                noticed?
+            }
         };
         let report = runtime.block_on(check(&self.memory, Depth::Full, &mut |_| ()));
         if noticed && report.is_ok_and(|report| report.problem_count == 0) {

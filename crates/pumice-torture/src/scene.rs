@@ -9,12 +9,36 @@ use super::medium::TracedMedium;
 use super::oracle::{Mismatch, Oracle};
 use super::tally::Tally;
 use super::trace::Trace;
+use pumice_drive::base::clock::{Spawn, Task};
 use pumice_drive::base::{Clock, ErrorKind, Result};
 use pumice_drive::controller::Drive;
 use pumice_drive::runtime::Runtime;
 
 /// The drive under torture.
-pub(super) type TorturedDrive = Drive<TracedMedium, Runtime>;
+pub(super) type TorturedDrive = Drive<TracedMedium, TorturedClock>;
+
+/// The clock of a drive under torture. It holds the tasks that the drive starts until
+/// [`Scene::start_tasks`], so that the disk and the accounts can be judged as they were found.
+pub(super) struct TorturedClock {
+    runtime: Runtime,
+    held: Rc<RefCell<Vec<Task>>>,
+}
+
+impl Clock for TorturedClock {
+    fn now_ns(&self) -> u64 {
+        self.runtime.now_ns()
+    }
+
+    fn sleep_ns(&self, ns: u64) -> impl Future<Output = ()> {
+        self.runtime.sleep_ns(ns)
+    }
+}
+
+impl Spawn for TorturedClock {
+    fn spawn(&self, task: Task) {
+        self.held.borrow_mut().push(task);
+    }
+}
 
 /// Number of trims that a full drive must still accept: its reserve of one segment, the smallest of
 /// which holds over a thousand batches of one trim each; half of that, to allow for batches that
@@ -62,6 +86,7 @@ pub(super) struct Scene {
     pub(super) faults: Cell<Faults>,
     /// Whether the drive may run out of space.
     pub(super) may_fill_up: bool,
+    held: Rc<RefCell<Vec<Task>>>,
     verdict: RefCell<Option<Mismatch>>,
     requests: Cell<u64>,
     requests_left: Cell<u64>,
@@ -79,11 +104,30 @@ impl Scene {
             tally: RefCell::default(),
             faults: Cell::default(),
             may_fill_up,
+            held: Rc::default(),
             verdict: RefCell::default(),
             requests: Cell::new(0),
             requests_left: Cell::new(0),
             trims_when_full: Cell::new(None),
         }
+    }
+
+    /// Returns a clock for a drive.
+    pub(super) fn clock(&self) -> TorturedClock {
+        TorturedClock { runtime: self.runtime.clone(), held: self.held.clone() }
+    }
+
+    /// Starts the tasks of the drive that was opened last; the crash point ends them.
+    pub(super) fn start_tasks(&self) {
+        for task in self.held.take() {
+            self.runtime.spawn(self.crash_point.task(task));
+        }
+    }
+
+    /// Drops all tasks, whether started or not.
+    pub(super) fn end_tasks(&self) {
+        self.runtime.drop_tasks();
+        drop(self.held.take());
     }
 
     /// Begins a life that may issue `requests` requests.

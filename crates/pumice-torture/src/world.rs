@@ -57,7 +57,7 @@ pub fn run_world(seed: u64, steps: u64) -> Result<Tally, Box<Violation>> {
     let mut world = World::new(seed, steps);
     let scene = world.scene.clone();
     let outcome = catch_unwind(AssertUnwindSafe(|| world.run()));
-    scene.runtime.drop_tasks();
+    scene.end_tasks();
     let mismatch = match outcome {
         Ok(Ok(())) => {
             let mut tally = scene.tally.take();
@@ -168,7 +168,7 @@ impl World {
         self.scene.crash_point.set(plan.crash);
         let living = self.scene.crash_point.until_crash(life.live(plan, &mut random));
         let ended = self.scene.runtime.block_on(living);
-        self.scene.runtime.drop_tasks();
+        self.scene.end_tasks();
         self.scene.count_progress();
         if let Some(drive) = life.drive.take() {
             self.scene.tally.borrow_mut().drive(&drive.info().operations);

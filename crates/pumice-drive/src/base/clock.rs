@@ -1,5 +1,7 @@
-//! Time as the controller sees it. The controller has no other access to time, so a simulated drive
-//! runs in virtual time.
+//! Time and tasks as the controller sees them. The controller has no other access to either, so a
+//! simulated drive runs in virtual time.
+
+use std::pin::Pin;
 
 /// A monotonic clock that a task can wait on.
 ///
@@ -10,4 +12,15 @@ pub trait Clock {
 
     /// Waits until at least `ns` nanoseconds have passed on this clock.
     fn sleep_ns(&self, ns: u64) -> impl Future<Output = ()>;
+}
+
+/// A background task.
+pub type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// A clock on which tasks can be started: what an open drive runs on.
+///
+/// Implemented by [`crate::runtime::Runtime`].
+pub trait Spawn: Clock {
+    /// Starts a task. It runs beside its caller, on the same thread, until it ends.
+    fn spawn(&self, task: Task);
 }

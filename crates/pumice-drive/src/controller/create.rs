@@ -2,21 +2,17 @@
 
 use uuid::Uuid;
 
-use super::superblocks::{geometry, store};
+use super::core::{SEGMENTS_MIN, WARN_THRESHOLDS_MAX, meta_segments, usable_segment_bytes};
+use super::drive::superblocks::{geometry, store};
+use super::options::MAP_CACHE_BYTES_DEFAULT;
 use crate::base::units::{BLOCK_BYTES, format_size};
 use crate::base::{Error, ErrorKind, Result, SeqNo};
 use crate::codec::Codec;
 use crate::format::{
-    BATCH_HEADER_BYTES, DriveShape, LEAF_BLOCKS, LEAF_RUN_BYTES, META_SEGMENTS_MAX,
-    RECORD_HEADER_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES,
-    SIZE_BYTES_MAX, SOURCE_BYTES, Superblock, TableEntry, chain_start,
+    DriveShape, LEAF_RUN_BYTES, META_SEGMENTS_MAX, RECORD_HEADER_BYTES, SEGMENT_BYTES_MAX,
+    SEGMENT_BYTES_MIN, SIZE_BYTES_MAX, SOURCE_BYTES, Superblock, chain_start,
 };
 use crate::media::{Geometry, Medium, SUPERBLOCK_SLOTS};
-
-use super::MAP_CACHE_BYTES_DEFAULT;
-use super::log::CLOSING_BYTES;
-use super::warn::WARN_THRESHOLDS_MAX;
-use super::write::ATOMIC_WRITE_BYTES;
 
 /// Default bytes of a segment. Large enough that a discard or an erase block is small beside it,
 /// small enough that relocating one takes a fraction of a second.
@@ -25,7 +21,7 @@ pub const SEGMENT_BYTES_DEFAULT: u32 = 32 << 20;
 /// Default blocks of a frame: see "Frame sizes" in `docs/bench.md` for the measurements.
 pub const FRAME_BLOCKS_DEFAULT: u16 = 8;
 
-/// Byte offset of segment 0: behind both superblock slots, aligned to 2 MiB.
+/// Byte offset of segment 0: after both superblock slots, aligned to 2 MiB.
 const DATA_OFFSET: u64 = 2 << 20;
 
 /// Default over-provisioning in per cent of the size. Between the 7 % and 28 % that drives are
@@ -33,7 +29,7 @@ const DATA_OFFSET: u64 = 2 << 20;
 /// (Xiang-Kurkoski), and compressible data far less.
 pub const OVER_PROVISIONING_PERCENT_DEFAULT: u32 = 12;
 
-/// What a new drive shall be.
+/// Properties of a new drive.
 #[derive(Clone, Debug)]
 pub struct Spec {
     /// Identity; drawn at random by the caller.
@@ -44,8 +40,8 @@ pub struct Spec {
     pub size_bytes: u64,
     /// Bytes for the log; `None` for the size plus over-provisioning and overhead.
     pub capacity_bytes: Option<u64>,
-    /// Where the capacity is not given: what it has beyond the disk, when nothing compresses, and
-    /// beyond its overhead, in per cent of the disk's size.
+    /// If the capacity is not given: its bytes beyond the disk, when nothing compresses, and beyond
+    /// its overhead, in per cent of the disk's size.
     pub over_provisioning_percent: u32,
     /// Bytes of a segment: a multiple of 4096 from 4 MiB to 1 GiB.
     pub segment_bytes: u32,
@@ -53,12 +49,12 @@ pub struct Spec {
     pub frame_blocks: u16,
     /// Codec for new data.
     pub codec: Codec,
-    /// Shares of the capacity in use, in per cent, at which to warn; 0 is none.
+    /// Shares of the capacity in use, in per cent, at which to warn; 0 disables a threshold.
     pub warn_percent: [u8; WARN_THRESHOLDS_MAX],
 }
 
 impl Spec {
-    /// A drive of `size_bytes` with defaults for the rest.
+    /// Returns a drive of `size_bytes` with defaults for the rest.
     pub fn new(uuid: Uuid, size_bytes: u64) -> Self {
         Self {
             uuid,
@@ -73,7 +69,7 @@ impl Spec {
         }
     }
 
-    /// How the medium will be divided.
+    /// Returns how the medium will be divided.
     ///
     /// # Errors
     /// `InvalidInput`, saying which value is impossible and what to do.
@@ -85,7 +81,7 @@ impl Spec {
         let invalid = |what: String| Error::new(ErrorKind::InvalidInput, what);
         let block = BLOCK_BYTES as u64;
         if self.size_bytes == 0 {
-            return Err(invalid("the size must not be 0: give something like 64G".into()));
+            return Err(invalid("invalid size 0: expected a size such as 64G".into()));
         }
         if self.size_bytes > SIZE_BYTES_MAX {
             return Err(invalid("the size must not be above 16 PiB".into()));
@@ -143,14 +139,14 @@ impl Spec {
         }
     }
 
-    /// Bytes of log that hold the whole disk with incompressible data, written block by block,
-    /// plus over-provisioning, in whole segments.
+    /// Returns the bytes of log that hold the whole disk with incompressible data, written block by
+    /// block, plus over-provisioning, in whole segments.
     fn full_capacity_bytes(&self) -> u64 {
         let segment_bytes = u64::from(self.segment_bytes);
         let usable = usable_segment_bytes(self.segment_bytes);
         let blocks = self.size_bytes / BLOCK_BYTES as u64;
-        // Garbage collection adds a source to every frame that it moves. The map is there twice
-        // while a checkpoint is written.
+        // Garbage collection adds a source to every frame that it moves. The map exists twice while
+        // a checkpoint is written.
         let stored = self.size_bytes + blocks * (RECORD_HEADER_BYTES + SOURCE_BYTES) as u64;
         let map_bytes = 2 * blocks * LEAF_RUN_BYTES as u64;
         let provisioned =
@@ -167,48 +163,8 @@ impl Spec {
     }
 }
 
-/// Segments a drive needs at least: one that each stream writes to, one for it to go on in, what
-/// is kept for trims, garbage collection and checkpoints, and something for data.
-pub(crate) const SEGMENTS_MIN: u32 = 10;
-
-/// Shares of the capacity in use, in per cent, at which a drive warns unless told otherwise.
+/// Shares of the capacity in use, in per cent, at which a drive warns by default.
 const WARN_PERCENT_DEFAULT: [u8; WARN_THRESHOLDS_MAX] = [80, 90, 95, 0];
-
-/// What a segment holds at worst: its end may be too short for one more atomic write.
-pub(crate) fn usable_segment_bytes(segment_bytes: u32) -> u64 {
-    let unusable =
-        SEGMENT_HEADER_BYTES + BATCH_HEADER_BYTES + CLOSING_BYTES as usize + ATOMIC_WRITE_BYTES;
-    u64::from(segment_bytes) - unusable as u64
-}
-
-/// Segments to keep for checkpoints: one to write to, and as many as the largest checkpoint takes,
-/// when half of the map's cache is dirty.
-pub(crate) fn meta_segments(shape: &DriveShape, map_cache_bytes: usize) -> u32 {
-    let (leaves, map_bytes) = map_size(shape);
-    let map_bytes = map_bytes.min(map_cache_bytes as u64 / 2);
-    let table_bytes = u64::from(shape.segment_count) * TableEntry::BYTES as u64;
-    let checkpoint_bytes = map_bytes + leaves * 8 + table_bytes;
-    let wanted = checkpoint_bytes.div_ceil(u64::from(shape.segment_bytes));
-    // A thin drive cannot keep what its whole map would take; it writes checkpoints more often.
-    1 + wanted.min(u64::from(shape.segment_count / 8).max(1)) as u32
-}
-
-/// Bytes of the map that may be dirty: as many as a checkpoint finds room for in the segments kept
-/// for it, and no more than the cache.
-pub(crate) fn dirty_bytes_max(shape: &DriveShape, map_cache_bytes: usize) -> usize {
-    let kept = u64::from(meta_segments(shape, map_cache_bytes) - 1);
-    // The rest is for the directory, the tables and the ends of segments.
-    let bytes = kept * u64::from(shape.segment_bytes / 4 * 3);
-    let (_, map_bytes) = map_size(shape);
-    // In memory a leaf takes up to twice its bytes on the medium.
-    if map_bytes <= bytes { map_cache_bytes } else { (bytes as usize).min(map_cache_bytes) }
-}
-
-/// Leaves of a drive's map, and their bytes on the medium when every block is a run of its own.
-fn map_size(shape: &DriveShape) -> (u64, u64) {
-    let leaves = shape.size_bytes.div_ceil(u64::from(LEAF_BLOCKS) * BLOCK_BYTES as u64);
-    (leaves, leaves * (u64::from(LEAF_BLOCKS) * LEAF_RUN_BYTES as u64 + 64))
-}
 
 /// Writes an empty drive's superblocks and makes them durable. What the medium held before is
 /// gone, though segments are not touched.

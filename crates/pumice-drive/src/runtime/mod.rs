@@ -31,6 +31,7 @@ use std::task::Poll;
 use rustix::fd::OwnedFd;
 use rustix::net::Shutdown;
 
+use crate::base::clock::{Spawn, Task};
 use crate::base::{AlignedBuffer, Clock, OsContext, Result};
 
 mod direct;
@@ -395,6 +396,12 @@ impl Clock for Runtime {
     /// The time counts from this call rather than from the first poll.
     fn sleep_ns(&self, ns: u64) -> impl Future<Output = ()> {
         self.0.timers.sleep(ns)
+    }
+}
+
+impl Spawn for Runtime {
+    fn spawn(&self, task: Task) {
+        self.0.executor.spawn(task);
     }
 }
 

@@ -31,10 +31,17 @@ const WRITE_BYTES: usize = BLOCK_BYTES * 3 / 2;
 /// problem.
 pub fn open(input: &[u8]) -> bool {
     let runtime = Runtime::simulated();
+    let is_whole = open_on(&runtime, input);
+    // They keep the runtime alive.
+    runtime.drop_tasks();
+    is_whole
+}
+
+fn open_on(runtime: &Runtime, input: &[u8]) -> bool {
     let image = image::write(input);
     let Some(medium) = runtime.block_on(medium(&image)) else { return false };
     let report = runtime.block_on(check(&medium, Depth::Full, &mut |_| ()));
-    let opened = open_drive(&runtime, &medium, true);
+    let opened = open_drive(runtime, &medium, true);
     match (&report, &opened) {
         (Err(checked), Ok(_)) => panic!("opens, although check reports: {}", checked.chain()),
         (Ok(CheckReport { problem_count: 0, .. }), Err(error)) => {
@@ -44,11 +51,12 @@ pub fn open(input: &[u8]) -> bool {
     }
     let Ok(drive) = opened else { return false };
     let is_whole = report.is_ok_and(|report| report.problem_count == 0);
-    let before = read(&runtime, &drive, is_whole);
+    let before = read(runtime, &drive, is_whole);
     drop(drive);
+    runtime.drop_tasks();
     match image.is_written_to {
-        true if is_whole => write(&runtime, &medium, before),
-        true => write_to_wreck(&runtime, &medium),
+        true if is_whole => write(runtime, &medium, before),
+        true => write_to_wreck(runtime, &medium),
         false => {}
     }
     is_whole
@@ -88,7 +96,7 @@ type MemDrive = Drive<MemMedium, Runtime>;
 
 fn open_drive(runtime: &Runtime, medium: &MemMedium, read_only: bool) -> Result<Rc<MemDrive>> {
     let options = OpenOptions { read_only, ..OpenOptions::default() };
-    runtime.block_on(Drive::open(medium.clone(), runtime.clone(), options)).map(Rc::new)
+    runtime.block_on(Drive::open(medium.clone(), runtime.clone(), options))
 }
 
 /// Reads the beginning of the disk, block by block; unreadable blocks become zeroes, and a drive
@@ -114,7 +122,6 @@ fn write(runtime: &Runtime, medium: &MemMedium, mut expected: Vec<u8>) {
     // Its counters may be exhausted: then the drive refuses to open for writing and stays
     // unchanged.
     let Ok(drive) = open_drive(runtime, medium, false) else { return };
-    Drive::tasks(&drive).into_iter().for_each(|task| runtime.spawn(task));
     let data = [0xa5; WRITE_BYTES];
     let start = WRITE_OFFSET as usize;
     let is_written = expected.len() >= start + data.len()
@@ -137,7 +144,6 @@ fn write(runtime: &Runtime, medium: &MemMedium, mut expected: Vec<u8>) {
 /// Writes to a drive with a problem. Any operation may fail; none may panic or run forever.
 fn write_to_wreck(runtime: &Runtime, medium: &MemMedium) {
     let Ok(drive) = open_drive(runtime, medium, false) else { return };
-    Drive::tasks(&drive).into_iter().for_each(|task| runtime.spawn(task));
     let size = drive.size_bytes();
     let wrecking = async {
         for offset in [0, WRITE_OFFSET, (size / 2).next_multiple_of(BLOCK_BYTES as u64)] {

@@ -82,10 +82,5 @@ pub(crate) fn medium(runtime: &Runtime, path: &Path, read_only: bool) -> Result<
 pub(crate) fn drive(runtime: &Runtime, path: &Path, options: OpenOptions) -> Result<Rc<FileDrive>> {
     let medium = medium(runtime, path, options.read_only)?;
     let opening = Drive::open(medium, runtime.clone(), options);
-    let drive = runtime.block_on(opening).map_err(|error| at_path(path, error))?;
-    let drive = Rc::new(drive);
-    for task in Drive::tasks(&drive) {
-        runtime.spawn(task);
-    }
-    Ok(drive)
+    runtime.block_on(opening).map_err(|error| at_path(path, error))
 }

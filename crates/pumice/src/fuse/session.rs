@@ -183,8 +183,7 @@ impl<D: Disk + 'static> Session<D> {
                     return self.device.reply_error(unique, errno);
                 }
                 let length = range.len();
-                if self.disk.write_is_ready(offset, length) {
-                    let result = self.disk.write(offset, &buffer[range], false).await;
+                if let Some(result) = self.disk.try_write(offset, &buffer[range.clone()]) {
                     return match result {
                         Ok(()) if length <= SHORT_BYTES => {
                             replies.push(WriteReply::new(unique, length))

@@ -60,11 +60,23 @@ impl<D: Disk> Measured<D> {
         let in_flight = InFlight(&self.in_flight);
         let result = work.await;
         drop(in_flight);
+        self.record(command, bytes, begun_ns, &result);
+        result
+    }
+
+    /// Counts a request that has ended.
+    fn record(
+        &self,
+        command: fn(&mut HostStats) -> &mut CommandStats,
+        bytes: u64,
+        begun_ns: u64,
+        result: &Result<()>,
+    ) {
         let now_ns = self.read_clock();
         let mut stats = self.stats.borrow_mut();
         let stats = command(&mut stats);
         stats.latency.record(now_ns - begun_ns);
-        match &result {
+        match result {
             Ok(()) => stats.bytes += bytes,
             Err(error) => {
                 let known = stats.errors.iter_mut().find(|(kind, _)| *kind == error.kind());
@@ -74,7 +86,6 @@ impl<D: Disk> Measured<D> {
                 }
             }
         }
-        result
     }
 
     /// Returns when a request that arrives now started; see the header.
@@ -106,8 +117,11 @@ impl<D: Disk> Disk for Measured<D> {
         self.measure(|stats| &mut stats.read, bytes, self.disk.read(offset, out)).await
     }
 
-    fn write_is_ready(&self, offset: u64, len: usize) -> bool {
-        self.disk.write_is_ready(offset, len)
+    fn try_write(&self, offset: u64, data: &[u8]) -> Option<Result<()>> {
+        let begun_ns = self.begin_ns();
+        let result = self.disk.try_write(offset, data)?;
+        self.record(|stats| &mut stats.write, data.len() as u64, begun_ns, &result);
+        Some(result)
     }
 
     async fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<()> {
@@ -180,8 +194,11 @@ mod tests {
         async fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
             self.take(offset, out.len() as u64).await
         }
-        fn write_is_ready(&self, offset: u64, _len: usize) -> bool {
-            offset == 0
+        fn try_write(&self, offset: u64, data: &[u8]) -> Option<Result<()>> {
+            (offset == 0).then(|| match data.len() {
+                13 => Err(Error::new(ErrorKind::NoSpace, "full")),
+                _ => Ok(()),
+            })
         }
         async fn write(&self, offset: u64, data: &[u8], _fua: bool) -> Result<()> {
             self.take(offset, data.len() as u64).await
@@ -211,7 +228,7 @@ mod tests {
         let runtime = Runtime::simulated();
         let disk = Measured::new(Rc::new(Slow(runtime.clone())), runtime.clone());
         assert_eq!((disk.size_bytes(), disk.is_read_only()), (1 << 40, true));
-        assert!(disk.write_is_ready(0, 1) && !disk.write_is_ready(1, 1));
+        assert!(disk.try_write(1, &[0; 1]).is_none());
         runtime.block_on(async {
             disk.read(10_000, &mut [0; 100]).await.unwrap();
             disk.write(20_000, &[0; 200], false).await.unwrap();

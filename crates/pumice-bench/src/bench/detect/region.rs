@@ -264,16 +264,11 @@ impl<'a> Region<'a> {
 }
 
 fn open_drive(runtime: &Runtime, path: &Path) -> Result<OpenDrive> {
-    let drive = runtime.block_on(async {
+    runtime.block_on(async {
         let options = FileOptions::default().with_direct(true);
         let medium = FileMedium::open(runtime.clone(), path, options)?;
-        Drive::open(medium, runtime.clone(), OpenOptions::default()).await
-    });
-    let drive = Rc::new(drive?);
-    for task in Drive::tasks(&drive) {
-        runtime.spawn(task);
-    }
-    Ok(drive)
+        Ok(Drive::open(medium, runtime.clone(), OpenOptions::default()).await?)
+    })
 }
 
 impl Drop for Region<'_> {

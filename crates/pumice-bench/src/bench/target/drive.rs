@@ -25,12 +25,7 @@ impl DriveTarget {
     pub async fn open(runtime: &Runtime, path: &Path) -> Result<Self> {
         let options = FileOptions::default().with_direct(true);
         let medium = FileMedium::open(runtime.clone(), path, options)?;
-        let drive = Drive::open(medium, runtime.clone(), OpenOptions::default()).await?;
-        let drive = Rc::new(drive);
-        for task in Drive::tasks(&drive) {
-            runtime.spawn(task);
-        }
-        Ok(Self(drive))
+        Ok(Self(Drive::open(medium, runtime.clone(), OpenOptions::default()).await?))
     }
 
     /// Returns the size of the drive's disk in bytes.

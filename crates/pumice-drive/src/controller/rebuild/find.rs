@@ -1,8 +1,8 @@
-//! Finding out what a drive was when both its superblocks are gone: every segment header says it.
+//! Identifying a drive whose superblocks are both gone: every segment header describes it.
 //!
-//! A header counts if its checksum is right and it stands where it says that it does, so that the
+//! A header counts if its checksum is right and it lies where it says that it does, so that the
 //! image of a drive, stored as data within another one, is not taken for a drive. Does no I/O: it
-//! says where to look, and is given what stands there.
+//! says where to look, and gets the bytes.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result};
 use crate::format::{DriveShape, SegmentHeader};
 
-/// Drives remembered at most: a device that was used by more in turn is asked for by `--uuid`.
+/// Drives remembered at most: on a device that more drives have used in turn, `--uuid` selects one.
 const DRIVES_MAX: usize = 64;
 
 /// A search for segment headers.
 #[derive(Debug, Default)]
 pub struct Finder {
     wanted: Option<Uuid>,
-    /// Each drive's newest header, and how many there are.
+    /// Each drive's newest header, and the number of its headers.
     drives: BTreeMap<Uuid, Found>,
     shape: Option<DriveShape>,
 }
@@ -33,12 +33,12 @@ struct Found {
 }
 
 impl Finder {
-    /// A search for the drive `wanted`, or for whatever there is.
+    /// Begins a search for the drive `wanted`, or for any drive.
     pub fn new(wanted: Option<Uuid>) -> Self {
         Self { wanted, ..Self::default() }
     }
 
-    /// Takes the 4096 bytes at byte `offset` of the medium; gives the next byte offset to look at.
+    /// Takes the 4096 bytes at byte `offset` of the medium; returns the next byte offset to look at.
     /// Until a header is found that is every 4 KiB, then only where segments begin.
     pub fn look(&mut self, offset: u64, page: &[u8]) -> u64 {
         let header = SegmentHeader::found_in(page).filter(|header| {
@@ -73,10 +73,10 @@ impl Finder {
         }
     }
 
-    /// The drive that was found.
+    /// Returns the drive that was found.
     ///
     /// # Errors
-    /// `NotADrive` if there is none, `InvalidInput` if there are several.
+    /// `NotADrive` if no drive was found, `InvalidInput` if several were.
     pub fn result(&self) -> Result<Identity> {
         let mut drives = self.drives.iter();
         match (drives.next(), drives.next()) {

@@ -1,17 +1,17 @@
-//! Making a working drive of what is left of one.
+//! Making a working drive from what is left of one.
 //!
 //! ```text
 //! superblocks, else segment headers -> what the drive was
 //! its own superblock | a checkpoint found in the segments | the log from its first batch
 //!                    -> the drive as it was, opened read-only
-//! none of them works -> the newest version of each block in the records of all segments
+//! all of them fail   -> the newest version of each block in the records of all segments
 //! either             -> parts of the disk, written to a new drive as a host would
 //! ```
 //!
-//! Whatever is tried, frames are verified, and nothing older is given where the newest version of a
-//! block is known and damaged. What cannot be known from records alone is said: trims and fills
+//! In every case frames are verified, and nothing older is returned where the newest version of a
+//! block is known and damaged. What cannot be known from records alone is reported: trims and fills
 //! whose records are gone (garbage collection does not move them: the map has them), and which
-//! blocks stood behind a damaged header.
+//! blocks followed a damaged header.
 //!
 //! Never writes to the medium it reads: everything is opened read-only.
 
@@ -26,45 +26,48 @@ pub use find::Finder;
 use salvage::Salvage;
 use survey::Survey;
 
+use super::create::Spec;
+use super::drive::Drive;
+use super::drive::superblocks::{self, StoredSuperblock, geometry};
+use super::inspect::{Extract, Extracted, Problem};
+use super::options::OpenOptions;
 use super::recovery::Limits;
-use super::superblocks::{self, geometry};
-use super::{Drive, Extract, Extracted, OpenOptions, Problem, Spec};
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Error, ErrorKind, Result, SeqNo};
 use crate::codec::Codec;
 use crate::format::{CheckpointPlace, DriveShape, Superblock, chain_start};
 use crate::media::Medium;
 
-/// Bytes written at once where the content is all the same.
+/// Bytes of a fill written at once.
 const FILL_BYTES: usize = 1 << 20;
 
-/// What a drive must be known to be so that its segments can be read.
+/// What must be known of a drive so that its segments can be read.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub(crate) uuid: Uuid,
     pub(crate) shape: DriveShape,
-    /// The superblock and its slot, if one is whole.
-    superblock: Option<(Superblock, u32)>,
+    /// The superblock, if one is whole.
+    superblock: Option<StoredSuperblock>,
 }
 
 impl Identity {
-    /// The drive that a superblock of the medium describes; none if both are gone.
+    /// Returns the drive that a superblock of the medium describes; `None` if both are gone.
     ///
     /// # Errors
     /// `Unsupported` if a newer version wrote one.
     pub async fn of_superblocks<M: Medium>(medium: &M) -> Result<Option<Self>> {
         match superblocks::load(medium).await {
             Ok(loaded) => Ok(Some(Self {
-                uuid: loaded.superblock.uuid,
-                shape: loaded.superblock.shape(),
-                superblock: Some((loaded.superblock, loaded.slot)),
+                uuid: loaded.stored.superblock.uuid,
+                shape: loaded.stored.superblock.shape(),
+                superblock: Some(loaded.stored),
             })),
             Err(error) if error.kind() == ErrorKind::Unsupported => Err(error),
             Err(_) => Ok(None),
         }
     }
 
-    /// A drive that segment headers describe.
+    /// Returns the drive that segment headers describe.
     ///
     /// # Errors
     /// `Corrupt` if it is impossible.
@@ -76,25 +79,27 @@ impl Identity {
         }
     }
 
-    /// Whether a superblock says what the drive is.
+    /// Returns whether a superblock describes the drive.
     pub fn has_superblock(&self) -> bool {
         self.superblock.is_some()
     }
 
-    /// The drive's uuid.
+    /// Returns the drive's uuid.
     pub fn uuid(&self) -> Uuid {
         self.uuid
     }
 
-    /// Size of the host's disk in bytes.
+    /// Returns the size of the host's disk in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.shape.size_bytes
     }
 
-    /// A new drive of the same size, geometry and, if it is known and no other is asked for, codec.
+    /// Returns a new drive of the same size and geometry, with `codec` or else the same codec if it
+    /// is known.
     pub fn spec(&self, uuid: Uuid, codec: Option<Codec>) -> Spec {
         let known = self.superblock.as_ref();
-        let known = known.map(|(known, _)| Codec::from_format(known.codec, known.codec_level));
+        let known = known
+            .map(|known| Codec::from_format(known.superblock.codec, known.superblock.codec_level));
         let capacity = u64::from(self.shape.segment_bytes) * u64::from(self.shape.segment_count);
         Spec {
             capacity_bytes: Some(capacity),
@@ -109,7 +114,7 @@ impl Identity {
         self.shape.size_bytes / BLOCK_BYTES as u64
     }
 
-    /// A superblock that names a checkpoint, and calls everything up to `watermark` durable.
+    /// Returns a superblock that names a checkpoint, and calls everything up to `watermark` durable.
     fn superblock_for(&self, checkpoint: Option<CheckpointPlace>, watermark: SeqNo) -> Superblock {
         Superblock {
             uuid: self.uuid,
@@ -132,16 +137,16 @@ impl Identity {
     }
 }
 
-/// From what a disk is rebuilt.
+/// The source that a disk is rebuilt from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// The drive opens as it is.
     Superblock,
-    /// A checkpoint and the log behind it: the disk is as it was.
+    /// A checkpoint and the log after it: the disk is as it was.
     Checkpoint,
     /// The whole log from its first batch: the disk is as it was.
     Log,
-    /// The records of all segments: see [`Wreck::problems`] for what that cannot tell.
+    /// The records of all segments: see [`Wreck::problems`] for what they do not show.
     Records,
 }
 
@@ -165,7 +170,7 @@ pub enum Parts<'s, 'a, M, C> {
 pub struct PartsOfRecords<'s, 'a, M>(&'s mut Salvage<'a, M>);
 
 impl<'a, M: Medium, C: Clock + Clone> Wreck<'a, M, C> {
-    /// Finds the best way to what a medium holds. Reads all segments, unless the superblock is
+    /// Finds the best source of what a medium holds. Reads all segments, unless the superblock is
     /// whole and the drive opens.
     ///
     /// # Errors
@@ -173,10 +178,11 @@ impl<'a, M: Medium, C: Clock + Clone> Wreck<'a, M, C> {
     pub async fn open(medium: &'a M, clock: C, identity: Identity) -> Result<Self> {
         let mut durable = SeqNo(0);
         medium.set_geometry(geometry(&identity.superblock_for(None, durable)))?;
-        let attempt = |superblock, slot| try_open(medium, clock.clone(), superblock, slot);
-        if let Some((superblock, slot)) = identity.superblock.clone() {
-            durable = superblock.watermark;
-            if let Some(drive) = attempt(superblock, slot).await {
+        let attempt = |stored| try_open(medium, clock.clone(), stored);
+        let guess = |superblock| StoredSuperblock { superblock, slot: 0 };
+        if let Some(stored) = identity.superblock.clone() {
+            durable = stored.superblock.watermark;
+            if let Some(drive) = attempt(stored).await {
                 return Ok(Self(Inside::Drive(Box::new(drive)), Way::Superblock));
             }
         }
@@ -185,13 +191,13 @@ impl<'a, M: Medium, C: Clock + Clone> Wreck<'a, M, C> {
             // A root counts only if all before it is there: its leaves are.
             let watermark = survey.watermark.max(seq);
             let superblock = identity.superblock_for(Some(root), watermark);
-            if let Some(drive) = attempt(superblock, 0).await {
+            if let Some(drive) = attempt(guess(superblock)).await {
                 return Ok(Self(Inside::Drive(Box::new(drive)), Way::Checkpoint));
             }
         }
         if survey.has_first_batch() {
             let superblock = identity.superblock_for(None, survey.watermark);
-            if let Some(drive) = attempt(superblock, 0).await {
+            if let Some(drive) = attempt(guess(superblock)).await {
                 return Ok(Self(Inside::Drive(Box::new(drive)), Way::Log));
             }
         }
@@ -199,12 +205,12 @@ impl<'a, M: Medium, C: Clock + Clone> Wreck<'a, M, C> {
         Ok(Self(Inside::Records(Box::new(salvage)), Way::Records))
     }
 
-    /// From what the disk is rebuilt.
+    /// Returns the source that the disk is rebuilt from.
     pub fn way(&self) -> Way {
         self.1
     }
 
-    /// The parts of the disk from its beginning.
+    /// Returns the parts of the disk from its beginning.
     pub fn parts(&mut self) -> Parts<'_, 'a, M, C> {
         match &mut self.0 {
             Inside::Drive(drive) => Parts::Drive(Extract::new(drive)),
@@ -212,8 +218,8 @@ impl<'a, M: Medium, C: Clock + Clone> Wreck<'a, M, C> {
         }
     }
 
-    /// Damage that may have cost more than the blocks reported as lost, and how many problems there
-    /// are in all. Known when all parts have been taken.
+    /// Returns damage that may have cost more than the blocks reported as lost, and the number of all
+    /// problems. Known when all parts have been returned.
     pub fn problems(&self) -> (&[Problem], u64) {
         match &self.0 {
             Inside::Drive(_) => (&[], 0),
@@ -221,9 +227,9 @@ impl<'a, M: Medium, C: Clock + Clone> Wreck<'a, M, C> {
         }
     }
 
-    /// Blocks that may have been trimmed, or filled with one byte, before the drive was lost, at
-    /// most: their content is older than a batch that is not there any more. Known when all parts
-    /// have been taken.
+    /// Returns the number of blocks that may have been trimmed, or filled with one byte, before the
+    /// drive was lost, at most: their content is older than a batch that is gone. Known when all
+    /// parts have been returned.
     pub fn doubtful_blocks(&self) -> u64 {
         match &self.0 {
             Inside::Drive(_) => 0,
@@ -231,8 +237,8 @@ impl<'a, M: Medium, C: Clock + Clone> Wreck<'a, M, C> {
         }
     }
 
-    /// Whether records are gone of which nothing is left: blocks without any may have been filled
-    /// with one byte.
+    /// Returns whether batches are gone without a trace: blocks without any record may have been
+    /// filled with one byte.
     pub fn has_missing_batches(&self) -> bool {
         match &self.0 {
             Inside::Drive(_) => false,
@@ -240,17 +246,18 @@ impl<'a, M: Medium, C: Clock + Clone> Wreck<'a, M, C> {
         }
     }
 
-    /// Whether batches were left out because one before them is missing: they were never flushed.
+    /// Returns whether batches were left out because one before them is missing: they were never
+    /// flushed.
     pub fn has_cut_batches(&self) -> bool {
         match &self.0 {
             Inside::Drive(_) => false,
-            Inside::Records(salvage) => salvage.survey.has_batches_behind_the_end(),
+            Inside::Records(salvage) => salvage.survey.has_batches_after_the_end(),
         }
     }
 }
 
 impl<M: Medium, C: Clock> Parts<'_, '_, M, C> {
-    /// The next part of the disk; none at its end.
+    /// Returns the next part of the disk; `None` at its end.
     pub async fn next(&mut self) -> Option<Extracted<'_>> {
         match self {
             Self::Drive(extract) => extract.next().await,
@@ -258,7 +265,7 @@ impl<M: Medium, C: Clock> Parts<'_, '_, M, C> {
         }
     }
 
-    /// The byte up to which the disk has been gone through.
+    /// Returns the byte up to which the disk has been read.
     pub fn offset(&self) -> u64 {
         match self {
             Self::Drive(extract) => extract.offset(),
@@ -271,23 +278,22 @@ impl<M: Medium, C: Clock> Parts<'_, '_, M, C> {
 async fn try_open<M: Medium, C: Clock>(
     medium: M,
     clock: C,
-    superblock: Superblock,
-    slot: u32,
+    stored: StoredSuperblock,
 ) -> Option<Drive<M, C>> {
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let limits = Limits::for_rescue();
-    let opened = Drive::open_as(medium, clock, options, limits, (superblock, slot)).await;
+    let opened = Drive::open_as(medium, clock, options, limits, stored).await;
     let drive = opened.inspect_err(say_refused).ok()?;
-    let mut next = drive.l2p.borrow().next_mapped_leaf(0);
+    let mut next = drive.core().map().next_mapped_leaf(0);
     while let Some(leaf) = next {
         drive.load_leaf(leaf).await.inspect_err(say_refused).ok()?;
-        next = drive.l2p.borrow().next_mapped_leaf(leaf + 1);
+        next = drive.core().map().next_mapped_leaf(leaf + 1);
     }
     Some(drive)
 }
 
 fn say_refused(error: &Error) {
-    tracing::warn!("a way to the drive's content is blocked: {}", error.chain());
+    tracing::warn!(error = %error.chain(), "cannot open the drive from this source: trying the next");
 }
 
 /// Writes a part of a disk to a new drive, as a host would.

@@ -6,14 +6,14 @@
 //! ```
 //!
 //! The newest version counts even if it is damaged: then its blocks are lost, and nothing older is
-//! given in their place. Only reads.
+//! returned in their place. Only reads.
 
 use std::collections::VecDeque;
 
-use super::super::extract::Extracted;
-use super::super::records::{Found, check_possible, records};
-use super::super::scan::Scan;
-use super::super::{Problem, check::check_frame};
+use super::super::inspect::{Extracted, Problem, check_frame};
+use super::super::log::records::{Found, check_possible, records};
+use super::super::log::segment_scan::SegmentScan;
+use super::super::place::SegmentUse;
 use super::survey::Survey;
 use super::versions::{Content, MOVED, Run, Version, Versions};
 use super::{Identity, problem};
@@ -34,7 +34,7 @@ pub(super) struct Salvage<'a, M> {
     runs: VecDeque<Run>,
     decompressor: Decompressor,
     frame: Vec<u8>,
-    /// Blocks whose newest version is older than a batch that is gone, and may have held a trim or
+    /// Blocks whose newest version is older than a batch that is gone, which may have held a trim or
     /// a fill.
     pub(super) doubtful_blocks: u64,
 }
@@ -56,14 +56,14 @@ impl<'a, M: Medium> Salvage<'a, M> {
         }
     }
 
-    /// The byte up to which the disk has been gone through.
+    /// Returns the byte up to which the disk has been read.
     pub(super) fn offset(&self) -> u64 {
         let at = self.runs.front().map(|run| run.lba.0);
         let at = at.unwrap_or(self.next_leaf * u64::from(LEAF_BLOCKS));
         (at * BLOCK_BYTES as u64).min(self.identity.shape.size_bytes)
     }
 
-    /// The next part of the disk; none at its end.
+    /// Returns the next part of the disk; `None` at its end.
     pub(super) async fn next(&mut self) -> Option<Extracted<'_>> {
         while self.runs.is_empty() {
             let leaves = self.identity.blocks().div_ceil(u64::from(LEAF_BLOCKS));
@@ -110,8 +110,8 @@ impl<'a, M: Medium> Salvage<'a, M> {
     async fn collect(&self, first: u64, end: u64) -> Versions {
         let mut versions = Versions::new(first, end);
         let (uuid, shape) = (self.identity.uuid, &self.identity.shape);
-        for &(segment, generation) in &self.survey.segments {
-            let mut scan = Scan::new(self.medium, uuid, shape, segment, generation);
+        for &SegmentUse { segment, generation } in &self.survey.segments {
+            let mut scan = SegmentScan::new(self.medium, uuid, shape, segment, generation);
             while let Some((header, body)) = scan.next().await {
                 if !self.survey.counts(&header) {
                     continue;
@@ -131,8 +131,8 @@ impl<'a, M: Medium> Salvage<'a, M> {
     async fn read_frame(&mut self, run: &Run, index: u8) -> Result<()> {
         let Version { segment, offset, record_bytes, .. } = run.version;
         let segments = &self.survey.segments;
-        let known = segments.binary_search_by_key(&segment, |&(number, _)| number);
-        let generation = known.map_or(0, |at| segments[at].1);
+        let known = segments.binary_search_by_key(&segment, |used| used.segment);
+        let generation = known.map_or(0, |at| segments[at].generation);
         let place = RecordPlace { generation, segment, offset };
         let unit = self.medium.capabilities().read_unit;
         let start = offset / unit * unit;
@@ -147,14 +147,14 @@ impl<'a, M: Medium> Salvage<'a, M> {
             && lba.0 + u64::from(index) == run.lba.0
             && u64::from(index) + run.count <= count;
         if !is_right {
-            let what = "a frame is not the one that was there before";
+            let what = "a frame changed while it was being recovered";
             return Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment));
         }
         check_frame(&Found { record, place, bytes }, &mut self.decompressor, &mut self.frame)
     }
 }
 
-/// Takes what a record says about its blocks.
+/// Adds what a record says about its blocks.
 fn take_record(versions: &mut Versions, header: &BatchHeader, found: &Found<'_>) {
     let (lba, count) = found.record.lba_range();
     let version = |age, order, content| Version {

@@ -1,17 +1,18 @@
 //! A survey of all segments of a drive: which uses of them there are, which batches belong to the
-//! drive's history, where checkpoints' roots stand, and what cannot be read.
+//! drive's history, the places of checkpoints' roots, and what cannot be read.
 //!
 //! A batch of a *lost life* (written, not durable, and written over in part by the next life) has a
-//! sequence number that a later epoch's batch reaches, too. Behind the highest batch that any other
-//! one calls durable, batches count only as far as none is missing: what stands behind a gap was
-//! never flushed.
+//! sequence number that a later epoch's batch reaches, too. Beyond the highest batch that any other
+//! batch calls durable, batches count only up to the first gap: what follows a gap was never
+//! flushed.
 
 use std::collections::BTreeMap;
 
-use super::super::Problem;
-use super::super::records::records;
-use super::super::scan::Scan;
-use super::super::window::Window;
+use super::super::inspect::Problem;
+use super::super::log::records::records;
+use super::super::log::segment_scan::SegmentScan;
+use super::super::log::window::Window;
+use super::super::place::SegmentUse;
 use super::Identity;
 use crate::base::{SegmentId, SeqNo};
 use crate::format::{
@@ -23,21 +24,21 @@ use crate::media::Medium;
 /// Checkpoints remembered: the newest.
 const ROOTS_MAX: usize = 16;
 
-/// Damaged places listed one by one; more are only counted.
+/// Problems listed one by one; more are only counted.
 const PROBLEMS_LISTED_MAX: usize = 10_000;
 
 /// What the segments of a drive hold.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
-    /// Segments in use, and their generations.
-    pub(crate) segments: Vec<(SegmentId, u64)>,
-    /// Roots of checkpoints with the batch each stands in, newest first.
+    /// Segments in use.
+    pub(crate) segments: Vec<SegmentUse>,
+    /// Roots of checkpoints with the batch each lies in, newest first.
     pub(crate) roots: Vec<(SeqNo, CheckpointPlace)>,
     /// The highest batch that is known to have been durable.
     pub(crate) watermark: SeqNo,
-    /// What is damaged, the first ten thousand.
+    /// The first ten thousand problems.
     pub(crate) problems: Vec<Problem>,
-    /// How many problems there are.
+    /// Number of problems.
     pub(crate) problem_count: u64,
     /// Lowest sequence number of each epoch; after the survey: of it and all later ones.
     epochs: BTreeMap<u32, u64>,
@@ -47,7 +48,7 @@ pub(crate) struct Survey {
 }
 
 impl Survey {
-    /// Reads every segment. What the superblock, if there is one, calls durable is.
+    /// Reads every segment. Everything up to `durable`, the superblock's watermark, is durable.
     pub(crate) async fn of<M: Medium>(medium: &M, identity: &Identity, durable: SeqNo) -> Self {
         let mut survey = Self { watermark: durable, ..Self::default() };
         let mut roots = Vec::new();
@@ -56,8 +57,9 @@ impl Survey {
             let Some(generation) = survey.generation_of(medium, identity, segment).await else {
                 continue;
             };
-            survey.segments.push((segment, generation));
-            survey.read_segment(medium, identity, (segment, generation), &mut roots).await;
+            let used = SegmentUse { segment, generation };
+            survey.segments.push(used);
+            survey.read_segment(medium, identity, used, &mut roots).await;
         }
         let mut lowest = u64::MAX;
         for first in survey.epochs.values_mut().rev() {
@@ -74,19 +76,19 @@ impl Survey {
         survey
     }
 
-    /// Whether a batch belongs to the drive's history.
+    /// Returns whether a batch belongs to the drive's history.
     pub(crate) fn counts(&self, header: &BatchHeader) -> bool {
         let later = header.epoch.checked_add(1).and_then(|next| self.epochs.range(next..).next());
         let is_lost = later.is_some_and(|(_, &first)| first <= header.seq.0);
         !is_lost && header.seq.0 <= self.end
     }
 
-    /// Whether the log can be read from its first batch on.
+    /// Returns whether the log can be read from its first batch on.
     pub(crate) fn has_first_batch(&self) -> bool {
         self.found.contains_key(&1)
     }
 
-    /// The highest batch of the drive's history that is not there any more; 0 if all are.
+    /// Returns the highest batch of the drive's history that is gone; 0 if all are found.
     pub(crate) fn last_missing(&self) -> SeqNo {
         let run = self.found.range(..=self.end).next_back();
         match run {
@@ -95,12 +97,12 @@ impl Survey {
         }
     }
 
-    /// Batches found behind a gap, which are left out.
-    pub(crate) fn has_batches_behind_the_end(&self) -> bool {
+    /// Returns whether batches were found after a gap, which are left out.
+    pub(crate) fn has_batches_after_the_end(&self) -> bool {
         self.found.last_key_value().is_some_and(|(_, &last)| last > self.end)
     }
 
-    /// In which use a segment is, if it is in use.
+    /// Returns the generation of a segment in use.
     async fn generation_of<M: Medium>(
         &mut self,
         medium: &M,
@@ -132,10 +134,11 @@ impl Survey {
         &mut self,
         medium: &M,
         identity: &Identity,
-        (segment, generation): (SegmentId, u64),
+        SegmentUse { segment, generation }: SegmentUse,
         roots: &mut Vec<(BatchHeader, CheckpointPlace)>,
     ) {
-        let mut scan = Scan::new(medium, identity.uuid, &identity.shape, segment, generation);
+        let mut scan =
+            SegmentScan::new(medium, identity.uuid, &identity.shape, segment, generation);
         while let Some((header, body)) = scan.next().await {
             self.watermark = self.watermark.max(header.watermark);
             let first = self.epochs.entry(header.epoch).or_insert(header.seq.0);
@@ -144,8 +147,8 @@ impl Survey {
             for found in records(&header, body) {
                 let Ok(found) = found else {
                     let what = format!(
-                        "a record of batch {} is damaged: which blocks it and those behind it \
-                         held is unknown, and what is recovered of them may be older",
+                        "a record of batch {} is damaged: which blocks it and the records \
+                         after it held is unknown, and what is recovered of them may be older",
                         header.seq
                     );
                     self.add_problem(segment, what);

@@ -4,8 +4,8 @@
 //! age: the batch in which the host wrote it -> of one batch: what was moved, then by place
 //! ```
 //!
-//! What was moved was live when it was: of one batch, nothing is newer. Memory is bounded: when
-//! the leaves touched become too many, the last ones are given up and left to another pass.
+//! A moved block was live when it was moved: of one batch, nothing is newer. Memory is bounded: when
+//! the leaves touched become too many, the last of them are dropped and left to another pass.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const LEAVES_MAX: usize = 8192;
 
 const LEAF: u64 = LEAF_BLOCKS as u64;
 
-/// What a version of a block is.
+/// Content of a version of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     /// Nothing.
@@ -31,7 +31,7 @@ pub(super) enum Content {
 /// A version of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Version {
-    /// The batch in which the host wrote it; 0 for none.
+    /// The batch in which the host wrote it; 0 for no version.
     pub(super) age: u64,
     /// Its order within the batch.
     pub(super) order: u32,
@@ -45,7 +45,7 @@ pub(super) struct Version {
     pub(super) content: Content,
 }
 
-/// [`Version::order`] of what was moved.
+/// [`Version::order`] of a moved block.
 pub(super) const MOVED: u32 = u32::MAX;
 
 const NONE: Version = Version {
@@ -62,7 +62,7 @@ impl Version {
         (self.age, self.order) > (other.age, other.order)
     }
 
-    /// The version of the block `count` blocks on in the same record.
+    /// Returns the version of the block that follows `count` blocks later in the same record.
     fn at(&self, count: u64) -> Self {
         match self.content {
             Content::Frame(index) => Self { content: Content::Frame(index + count as u8), ..*self },
@@ -71,7 +71,7 @@ impl Version {
     }
 }
 
-/// Blocks side by side, and the version of the first; those of the others follow from it.
+/// Adjacent blocks, and the version of the first, from which those of the rest follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) lba: Lba,
@@ -84,24 +84,24 @@ pub(super) struct Versions {
     first: u64,
     end: u64,
     leaves: BTreeMap<u64, Box<[Version]>>,
-    /// Whole leaves that are all the same: first leaf, the one behind the last, version.
+    /// Ranges of leaves with one content: first leaf, the leaf after the last, version.
     uniform: BTreeMap<u64, (u64, Version)>,
     leaves_max: usize,
 }
 
 impl Versions {
-    /// Of the leaves from `first` up to `end`, none yet.
+    /// Creates an empty collection for the leaves from `first` up to `end`.
     pub(super) fn new(first: u64, end: u64) -> Self {
         let (leaves, uniform) = (BTreeMap::new(), BTreeMap::new());
         Self { first, end, leaves, uniform, leaves_max: LEAVES_MAX }
     }
 
-    /// The leaf behind the last one whose versions are known.
+    /// Returns the leaf after the last one whose versions are known.
     pub(super) fn end(&self) -> u64 {
         self.end
     }
 
-    /// Takes a version of `count` blocks; `version` is that of the first.
+    /// Adds a version of `count` blocks; `version` is that of the first.
     pub(super) fn add(&mut self, lba: Lba, count: u64, version: Version) {
         let start = lba.0.max(self.first * LEAF);
         let end = (lba.0 + count).min(self.end * LEAF);
@@ -155,7 +155,7 @@ impl Versions {
         self.uniform.extend(gaps.into_iter().map(|(from, to)| (from, (to, version))));
     }
 
-    /// Makes no range go across the border before a leaf.
+    /// Splits the range that crosses the start of a leaf.
     fn cut(&mut self, leaf: u64) {
         let Some((_, range)) = self.uniform.range_mut(..leaf).next_back() else { return };
         let (end, version) = *range;
@@ -170,8 +170,8 @@ impl Versions {
         (end > leaf).then_some((end, version))
     }
 
-    /// The runs of the first leaf from `leaf` on that has any, and the leaf behind it, or behind
-    /// the last of equal ones; holes are left out.
+    /// Returns the runs of the first leaf from `leaf` on that has any, and the leaf after it, or after
+    /// the last of equal leaves; holes are left out.
     pub(super) fn runs_from(&self, leaf: u64) -> Option<(Vec<Run>, u64)> {
         let next = self.leaves.range(leaf..).next().map(|(&leaf, _)| leaf);
         let uniform = self.uniform_at(leaf).map(|_| leaf);

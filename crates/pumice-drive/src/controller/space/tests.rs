@@ -7,7 +7,7 @@ const BYTES: u32 = 1000;
 fn used(space: &mut Space, live_bytes: u32, age: u64) -> SegmentId {
     let segment = space.allocate(Stream::Host, 1).unwrap();
     space.batch_sealed(segment, SeqNo(age));
-    space.add_live(segment.0, live_bytes);
+    space.add_live(segment, live_bytes);
     space.seal(segment, 0);
     segment
 }
@@ -36,29 +36,30 @@ fn segments_are_handed_out_lowest_first_and_once() {
 fn live_bytes_add_up() {
     let mut space = Space::new(2).unwrap();
     space.occupy(SegmentId(0), Stream::Host, 1).unwrap();
-    space.add_live(0, 100);
-    space.release(0, 40);
+    space.add_live(SegmentId(0), 100);
+    space.release(SegmentId(0), 40);
     assert_eq!(space.live_bytes(), 60);
-    assert_eq!(space.used().collect::<Vec<_>>(), [(SegmentId(0), 1, 60)]);
+    let used = UsedSegment { segment: SegmentId(0), generation: 1, live_bytes: 60 };
+    assert_eq!(space.used().collect::<Vec<_>>(), [used]);
     assert_eq!(space.changes(), 1);
-    assert!(space.try_add_live(1, 5, BYTES).is_err(), "a free segment");
-    assert!(space.try_add_live(2, 5, BYTES).is_err(), "no segment");
-    assert!(space.try_add_live(0, BYTES - 59, BYTES).is_err(), "more than there can be");
+    assert!(space.try_add_live(SegmentId(1), 5, BYTES).is_err(), "a free segment");
+    assert!(space.try_add_live(SegmentId(2), 5, BYTES).is_err(), "no segment");
+    assert!(space.try_add_live(SegmentId(0), BYTES - 59, BYTES).is_err(), "more than there can be");
     assert_eq!(space.live_bytes(), 60);
 }
 
 #[test]
 fn what_does_not_add_up_is_noticed_and_counts_as_it_was() {
     let wrong: [fn(&mut Space); 4] = [
-        |space| space.release(0, 101),
-        |space| space.release(9, 1),
-        |space| space.add_live(0, u32::MAX),
-        |space| space.add_live(9, 1),
+        |space| space.release(SegmentId(0), 101),
+        |space| space.release(SegmentId(9), 1),
+        |space| space.add_live(SegmentId(0), u32::MAX),
+        |space| space.add_live(SegmentId(9), 1),
     ];
     for wrong in wrong {
         let mut space = Space::new(1).unwrap();
         space.occupy(SegmentId(0), Stream::Host, 1).unwrap();
-        space.add_live(0, 100);
+        space.add_live(SegmentId(0), 100);
         space.check().unwrap();
         wrong(&mut space);
         assert_eq!(space.check().unwrap_err().kind(), ErrorKind::Corrupt);
@@ -70,7 +71,7 @@ fn what_does_not_add_up_is_noticed_and_counts_as_it_was() {
 fn what_is_being_read_is_not_freed() {
     let mut space = Space::new(1).unwrap();
     let segment = used(&mut space, 0, 1);
-    space.pin(segment.0);
+    space.pin(segment);
     space.free(segment);
     assert!(!space.is_free(segment));
     assert!(space.check().is_err());
@@ -83,13 +84,13 @@ fn a_segment_is_empty_when_nothing_lives_in_it_and_nobody_reads_it() {
         (used(&mut space, 1, 1), used(&mut space, 0, 5), used(&mut space, 0, 9));
     assert_eq!(space.empty(SeqNo(9)), [old, young]);
     assert_eq!(space.empty(SeqNo(8)), [old]);
-    assert!(space.has_empty_behind(SeqNo(8)) && !space.has_empty_behind(SeqNo(9)));
-    space.pin(old.0);
+    assert!(space.has_empty_after(SeqNo(8)) && !space.has_empty_after(SeqNo(9)));
+    space.pin(old);
     assert!(space.has_empty_in_use());
     assert_eq!(space.empty(SeqNo(9)), [young]);
-    space.unpin(old.0);
+    space.unpin(old);
     assert_eq!(space.empty(SeqNo(9)), [old, young]);
-    space.release(live.0, 1);
+    space.release(live, 1);
     assert_eq!(space.empty(SeqNo(5)), [live, old]);
 }
 
@@ -98,7 +99,7 @@ fn recovery_takes_a_segment_again_only_when_nothing_in_it_lives() {
     let mut space = Space::new(2).unwrap();
     let segment = used(&mut space, 10, 1);
     assert_eq!(space.occupy(segment, Stream::Host, 9).unwrap_err().kind(), ErrorKind::Corrupt);
-    space.release(segment.0, 10);
+    space.release(segment, 10);
     space.occupy(segment, Stream::Host, 9).unwrap();
     space.occupy(segment, Stream::Host, 9).unwrap();
     assert!(space.occupy(segment, Stream::Host, 10).is_err());
@@ -112,7 +113,7 @@ fn a_table_comes_back_without_metadata() {
     let mut space = Space::new(4).unwrap();
     used(&mut space, 10, 3);
     let meta = space.allocate(Stream::Meta, 5).unwrap();
-    space.add_live(meta.0, 77);
+    space.add_live(meta, 77);
     let table = space.table();
     let mut restored = Space::new(4).unwrap();
     for (number, entry) in table.iter().enumerate() {
@@ -121,7 +122,7 @@ fn a_table_comes_back_without_metadata() {
     }
     assert_eq!(restored.live_bytes(), 10);
     assert_eq!(restored.free_count(), 2);
-    restored.add_live(meta.0, 77);
+    restored.add_live(meta, 77);
     assert_eq!(restored.table(), table);
     assert!(restored.restore(SegmentId(4), &table[0], false).is_err());
 }
@@ -150,7 +151,7 @@ fn the_victim_pays_best() {
 fn an_end_that_nothing_fits_into_is_no_gain() {
     let mut space = Space::new(1).unwrap();
     let short = space.allocate(Stream::Moved, 1).unwrap();
-    space.add_live(short.0, BYTES - 200);
+    space.add_live(short, BYTES - 200);
     space.seal(short, 190);
     assert_eq!(space.victim(SeqNo(9), BYTES, 10), Some(short));
     assert_eq!(space.victim(SeqNo(9), BYTES, 11), None);
@@ -160,7 +161,7 @@ fn an_end_that_nothing_fits_into_is_no_gain() {
 fn a_table_too_large_for_memory_is_refused() {
     let mut space = Space::new(0).unwrap();
     assert!(space.grow(1000).is_ok());
-    assert_eq!(space.free_count(), 0, "nothing is used before it is told");
+    assert_eq!(space.free_count(), 0, "nothing is used before the end is set");
     space.set_end(1000);
     assert_eq!(space.free_count(), 1000);
     space.shrink(10);

@@ -1,5 +1,5 @@
 //! Goal: a checkpoint is of one moment, what it and the one before name stays until both superblock
-//! slots have moved, and one that is given up leaves nothing behind.
+//! slots have moved, and one that is given up leaves nothing.
 //! Method: a medium whose operations take a millisecond, looked at every tenth of one.
 
 use super::survival::take_free_segments;
@@ -22,8 +22,8 @@ fn checkpoint_watched(world: &World, drive: &Rc<TestDrive>, mut look: impl FnMut
     world.runtime.spawn(async move { checkpointing.checkpoint().await.unwrap() });
     world.run(async {
         world.runtime.yield_now().await;
-        assert!(drive.checkpoints.is_running(), "no checkpoint was begun");
-        while drive.checkpoints.is_running() {
+        assert!(drive.core().checkpoints().is_running(), "no checkpoint was begun");
+        while drive.core().checkpoints().is_running() {
             look();
             world.runtime.sleep_ns(LOOK_NS).await;
         }
@@ -31,7 +31,7 @@ fn checkpoint_watched(world: &World, drive: &Rc<TestDrive>, mut look: impl FnMut
 }
 
 /// The table that a checkpoint took when it began says what it then said of every segment: none of
-/// them may be given back, and used for the checkpoint's own records, before it has ended.
+/// them may be freed, and used for the checkpoint's own records, before it has ended.
 #[test]
 fn no_segment_is_given_back_while_a_checkpoint_is_written() {
     let world = World::new(small(SIZE, 4));
@@ -42,19 +42,19 @@ fn no_segment_is_given_back_while_a_checkpoint_is_written() {
     }
     world.run(drive.checkpoint()).unwrap();
     let empty = SegmentId(0);
-    assert!(!drive.space.borrow().is_free(empty), "given back though nobody needs it");
-    assert_eq!(drive.space.borrow().empty(drive.checkpoints.watermark()), [empty]);
+    assert!(!drive.core().space().is_free(empty), "freed though no one needs it");
+    assert_eq!(drive.core().space().empty(drive.core().checkpoints().checkpointed()), [empty]);
     slow_down(&drive);
     let mut is_short = false;
     checkpoint_watched(&world, &drive, || {
         if !std::mem::replace(&mut is_short, true) {
             take_free_segments(&drive, 6);
-            drive.gc.wake();
+            drive.with_core(Core::wake_collector);
         }
-        assert!(!drive.space.borrow().is_free(empty), "given back under the checkpoint");
+        assert!(!drive.core().space().is_free(empty), "freed under the checkpoint");
     });
     world.run(world.runtime.sleep_ns(100_000_000));
-    assert!(drive.space.borrow().is_free(empty), "too tame a test");
+    assert!(drive.core().space().is_free(empty), "too tame a test");
     world.kill(drive);
     let drive = world.open();
     assert!(world.read(&drive, 0, noise.len()).unwrap() == noise);
@@ -91,13 +91,10 @@ fn each_superblock_slot_is_durable_before_the_other_is_written() {
     let mut opened = None;
     let order = superblock_order(&world, &medium, async {
         let opening = Drive::open(medium.clone(), world.runtime.clone(), OpenOptions::default());
-        opened = Some(Rc::new(opening.await.unwrap()));
+        opened = Some(opening.await.unwrap());
     });
     assert_eq!(order, "swsws", "opening");
     let drive = opened.unwrap();
-    for task in Drive::tasks(&drive) {
-        world.runtime.spawn(task);
-    }
     world.write(&drive, 0, &[1; 5000]).unwrap();
     let checkpoint = async { drive.checkpoint().await.unwrap() };
     assert_eq!(superblock_order(&world, &medium, checkpoint), "swsws", "checkpoint");
@@ -116,8 +113,8 @@ fn what_the_checkpoint_before_named_is_live_until_both_slots_have_moved() {
     let noise = payload::noise(&mut random(1), 64 << 10);
     world.write(&drive, 0, &noise).unwrap();
     world.run(drive.checkpoint()).unwrap();
-    drive.l2p.borrow_mut().touch_leaf(0);
-    let old: Vec<_> = drive.metadata();
+    drive.with_core(|core| core.map_mut().touch_leaf(0));
+    let old: Vec<_> = drive.core().metadata();
     let before = drive.info();
     let counts = drive.medium().inner().counts();
     slow_down(&drive);
@@ -128,7 +125,7 @@ fn what_the_checkpoint_before_named_is_live_until_both_slots_have_moved() {
         assert_eq!(info.live_bytes, before.live_bytes + written, "after {looks} looks");
         assert_eq!(info.mapped_bytes, before.mapped_bytes);
         assert_eq!(info.operations.checkpoints, before.operations.checkpoints);
-        assert_eq!(info.free_segments, drive.space.borrow().free_count());
+        assert_eq!(info.free_segments, drive.core().space().free_count());
         looks += 1;
     });
     let used = drive.medium().inner().counts() - counts;
@@ -139,50 +136,45 @@ fn what_the_checkpoint_before_named_is_live_until_both_slots_have_moved() {
     assert_eq!(info.operations.checkpoints, before.operations.checkpoints + 1);
     // Leaf, page and lists were all written anew.
     let written = info.operations.meta_bytes - before.operations.meta_bytes;
-    let died: u64 = old.iter().map(|(_, bytes)| u64::from(*bytes)).sum();
+    let died: u64 = old.iter().map(|place| u64::from(place.bytes)).sum();
     assert_eq!(info.live_bytes, before.live_bytes + written - died);
     assert_accounting(&drive);
 }
 
-/// A drive on which a checkpoint has failed for lack of space behind its first list; and the
+/// A drive on which a checkpoint has failed for lack of space after its first list; and the
 /// segments that were taken away.
 fn failed_for_space() -> (World, Rc<TestDrive>, Vec<SegmentId>) {
     // A table of 16 KB: it no longer fits when leaf, page and page list do.
     let world = World::new(small(SIZE, 500));
-    let clock = world.runtime.clone();
-    let drive =
-        Rc::new(world.run(Drive::open(world.medium(), clock, OpenOptions::default())).unwrap());
     // Without garbage collection, which would make room.
-    let (writer, syncer) = (drive.clone(), drive.clone());
-    world.runtime.spawn(async move { writer.run_writer().await });
-    world.runtime.spawn(async move { syncer.run_syncer().await });
+    let drive = world.open_without_collector();
     world.write(&drive, 0, &payload::noise(&mut random(1), 64 << 10)).unwrap();
     world.run(drive.checkpoint()).unwrap();
     let taken = take_free_segments(&drive, 0);
     let error = loop {
-        assert!(drive.checkpoints.completed() < 5000, "checkpoints take no room");
-        drive.l2p.borrow_mut().touch_leaf(0);
+        assert!(drive.core().checkpoints().completed() < 5000, "checkpoints take no room");
+        drive.with_core(|core| core.map_mut().touch_leaf(0));
         if let Err(error) = world.run(drive.checkpoint()) {
             break error;
         }
     };
     assert_eq!(error.kind(), ErrorKind::NoSpace);
-    assert!(drive.l2p.borrow().superseded_places().count() > 1, "no leaf and page were written");
+    assert!(drive.core().map().superseded_places().count() > 1, "no leaf and page were written");
     (world, drive, taken)
 }
 
-/// What it wrote of leaves and pages is for the next one to name, its lists are for nobody, and
+/// What it wrote of leaves and pages is for the next one to name, its lists are dead, and
 /// what it would have replaced is still to be counted dead.
 #[test]
-fn a_checkpoint_that_is_given_up_behind_its_lists_is_accounted_for() {
+fn a_checkpoint_that_is_given_up_after_its_lists_is_accounted_for() {
     let (world, drive, taken) = failed_for_space();
     assert_accounting(&drive);
     for segment in taken {
-        drive.space.borrow_mut().seal(segment, 0);
-        drive.space.borrow_mut().free(segment);
+        drive.with_core(|core| core.space_mut().seal(segment, 0));
+        drive.with_core(|core| core.space_mut().free(segment));
     }
     world.run(drive.checkpoint()).unwrap();
-    assert_eq!(drive.l2p.borrow().superseded_places().count(), 0);
+    assert_eq!(drive.core().map().superseded_places().count(), 0);
     assert_accounting(&drive);
     let before = state(&drive);
     world.kill(drive);
@@ -192,9 +184,9 @@ fn a_checkpoint_that_is_given_up_behind_its_lists_is_accounted_for() {
     assert_eq!(world.check().problems, []);
 }
 
-/// The batch behind the watermark need not be the checkpoint's own: a host may be faster.
+/// The batch after the checkpoint need not be the checkpoint's own: a host may be faster.
 #[test]
-fn the_first_batch_behind_the_watermark_is_applied() {
+fn the_first_batch_after_the_checkpoint_is_applied() {
     let world = World::new(small(64 << 20, 8));
     let drive = world.open();
     // The checkpoints' stream has its segment.
@@ -207,15 +199,15 @@ fn the_first_batch_behind_the_watermark_is_applied() {
     let checkpointing = drive.clone();
     world.runtime.spawn(async move { checkpointing.checkpoint().await.unwrap() });
     world.run(async {
-        while !drive.checkpoints.is_running() {
+        while !drive.core().checkpoints().is_running() {
             world.runtime.yield_now().await;
         }
-        let watermark = drive.log.sealed_seq();
+        let watermark = drive.core().log().sealed_seq();
         drive.write(0, &new, true).await.unwrap();
-        drive.checkpoint_turn().await;
-        assert_eq!(drive.checkpoints.watermark(), watermark, "too tame a test");
+        drive.turn().await;
+        assert_eq!(drive.core().checkpoints().checkpointed(), watermark, "too tame a test");
     });
-    let first = drive.checkpoints.watermark().0 + 1;
+    let first = drive.core().checkpoints().checkpointed().0 + 1;
     world.kill(drive);
     let streams: Vec<_> = (0..3)
         .filter(|&segment| damage::batches(&world, segment).iter().any(|b| b.seq.0 == first))
@@ -241,5 +233,5 @@ fn a_check_knows_what_the_next_checkpoint_will_not_name() {
     assert_eq!(world.check().problems, []);
     let drive = world.open();
     reap_all(&drive);
-    assert_eq!(drive.l2p.borrow().superseded_places().count(), 1, "too tame a test");
+    assert_eq!(drive.core().map().superseded_places().count(), 1, "too tame a test");
 }

@@ -1,4 +1,4 @@
-//! Goal: garbage collection neither waits for whoever waits for it, nor makes a passing fault of
+//! Goal: garbage collection never waits for a task that waits for it, nor makes a passing fault of
 //! the medium last.
 //! Method: drives that hold little more than their disk, overwritten many times.
 
@@ -47,11 +47,11 @@ fn write_parts(seed: u64) -> bool {
 #[test]
 fn writes_of_parts_of_blocks_do_not_stop_garbage_collection() {
     for seed in 0..6 {
-        assert!(write_parts(seed), "seed {seed}: writes wait for ever");
+        assert!(write_parts(seed), "seed {seed}: writes wait forever");
     }
 }
 
-/// Guards against a good frame that is read with a flipped bit, copied like that, and given back.
+/// Guards against a good frame that is read with a flipped bit, copied like that, and freed.
 #[test]
 fn a_disturbed_reading_damages_nothing() {
     let mut world = World::new(Spec { capacity_bytes: None, ..small(SIZE, 0) });
@@ -100,7 +100,7 @@ fn a_host_waits_often_and_for_little() {
 }
 
 /// Guards against a victim that is looked for on the medium while its last batches are still on
-/// their way there: it would be taken for damaged, and never be given back.
+/// their way there: it would be taken for damaged, and never be freed.
 #[test]
 fn a_victim_is_emptied_of_what_is_still_on_its_way() {
     for seed in 0..4 {
@@ -114,16 +114,19 @@ fn a_victim_is_emptied_of_what_is_still_on_its_way() {
             world.write(&drive, (number * (64 << 10)) as u64, data).unwrap();
         }
         let victim = SegmentId(0);
-        assert!(!drive.space.borrow().is_open(victim, Stream::Host, 1), "too little was written");
-        assert!(drive.log.written_seq() < drive.log.sealed_seq(), "nothing is on its way");
+        assert!(!drive.core().space().is_open(victim, Stream::Host, 1), "too little was written");
+        assert!(
+            drive.core().log().written_seq() < drive.core().log().sealed_seq(),
+            "nothing is on its way"
+        );
         world.run(drive.empty_victim(victim)).unwrap();
-        assert_eq!(drive.space.borrow().live_bytes_of(victim), 0, "seed {seed}");
+        assert_eq!(drive.core().space().live_bytes_of(victim), 0, "seed {seed}");
         assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
         world.kill(drive);
     }
 }
 
-/// Guards against content that is moved for ever, since the end of a segment that no frame fits
+/// Guards against content that is moved forever, since the end of a segment that no frame fits
 /// into looks like something to be gained.
 #[test]
 fn garbage_collection_ends_when_only_ends_of_segments_are_left() {
@@ -136,7 +139,7 @@ fn garbage_collection_ends_when_only_ends_of_segments_are_left() {
     let victims = || drive.info().operations.gc_victims;
     for number in 0..256 {
         // Once each may be looked at; a checkpoint may have it all looked at anew.
-        let most = victims() + 2 * u64::from(drive.space.borrow().segment_count());
+        let most = victims() + 2 * u64::from(drive.core().space().segment_count());
         let place = if number % 8 == 7 { random.random_range(0..number) } else { number };
         let write = std::pin::pin!(drive.write(place * frame.len() as u64, &frame, false));
         let time = std::pin::pin!(world.runtime.sleep_ns(10_000_000_000));
@@ -147,7 +150,7 @@ fn garbage_collection_ends_when_only_ends_of_segments_are_left() {
                 assert!(number >= 6 * 15 && victims() > 0, "{number}: too tame a test");
                 return;
             }
-            Either::Right(_) => panic!("{number}: a write waits for ever"),
+            Either::Right(_) => panic!("{number}: a write waits forever"),
         }
         assert!(victims() <= most, "{number}: {} victims", victims());
     }

@@ -1,6 +1,6 @@
 //! Goal: a checkpoint or a log that says what cannot be, with every checksum right, is an error and
 //! never a panic; what a drive really writes is not taken for one.
-//! Method: doors of the segment table and the map are called behind the drive's back before it
+//! Method: doors of the segment table and the map are called directly before it
 //! writes its checkpoint, so that the medium says it.
 
 use super::*;
@@ -15,7 +15,7 @@ fn checkpointed(change: impl FnOnce(&mut crate::controller::space::Space)) -> Wo
     let drive = world.open();
     let noise = payload::noise(&mut random(1), 64 << 10);
     world.write(&drive, 0, &noise).unwrap();
-    change(&mut drive.space.borrow_mut());
+    drive.with_core(|core| change(core.space_mut()));
     world.run(drive.checkpoint()).unwrap();
     world.kill(drive);
     world
@@ -24,7 +24,7 @@ fn checkpointed(change: impl FnOnce(&mut crate::controller::space::Space)) -> Wo
 /// Guards against a panic where more bytes died than a checkpoint counts as live.
 #[test]
 fn a_drive_whose_live_bytes_do_not_add_up_takes_no_writes_and_reads_on() {
-    let world = checkpointed(|space| space.release(0, 60 << 10));
+    let world = checkpointed(|space| space.release(SegmentId(0), 60 << 10));
     assert!(world.check().problem_count > 0);
     let drive = world.open();
     let before = world.read(&drive, 0, 64 << 10).unwrap();
@@ -36,16 +36,16 @@ fn a_drive_whose_live_bytes_do_not_add_up_takes_no_writes_and_reads_on() {
     world.kill(drive);
 }
 
-/// The same behind the checkpoint, where replay meets it.
+/// The same after the checkpoint, where replay meets it.
 #[test]
 fn a_log_in_which_more_dies_than_lived_is_refused() {
     let world = World::new(small(SIZE, 4));
     let drive = world.open();
     let noise = payload::noise(&mut random(1), 64 << 10);
     world.write(&drive, 0, &noise).unwrap();
-    drive.space.borrow_mut().release(0, 60 << 10);
+    drive.with_core(|core| core.space_mut().release(SegmentId(0), 60 << 10));
     world.run(drive.checkpoint()).unwrap();
-    drive.space.borrow_mut().add_live(0, 60 << 10);
+    drive.with_core(|core| core.space_mut().add_live(SegmentId(0), 60 << 10));
     world.run(drive.trim(0, 64 << 10, true)).unwrap();
     world.kill(drive);
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
@@ -58,7 +58,7 @@ fn a_table_that_does_not_know_the_tails_is_refused() {
     world.close_without_checkpoint(world.open());
     let world = checkpointed(|space| {
         let live = space.live_bytes_of(SegmentId(0));
-        space.release(0, live);
+        space.release(SegmentId(0), live);
         space.seal(SegmentId(0), 0);
         space.free(SegmentId(0));
     });
@@ -71,9 +71,9 @@ fn a_record_that_lets_a_stream_go_on_where_it_is_is_refused() {
     let world = World::new(small(SIZE, 4));
     let drive = world.open();
     world.write(&drive, 0, &payload::noise(&mut random(1), BLOCK_BYTES)).unwrap();
-    let generation = drive.space.borrow().generation(SegmentId(0));
+    let generation = drive.core().space().generation(SegmentId(0));
     let record = Record::Open { stream: Stream::Host, segment: SegmentId(0), generation };
-    drive.log.announce(Stream::Host, &record);
+    drive.with_core(|core| core.log_mut().announce(Stream::Host, &record));
     world.run(drive.flush()).unwrap();
     world.kill(drive);
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);

@@ -116,7 +116,7 @@ impl Client {
         let mut request = pin!(request);
         let mut change = Some(change);
         let mut taken = 0;
-        let taken_bytes = || self.drive.stats.frame_bytes.get();
+        let taken_bytes = || self.drive.core().counters().frame_bytes.get();
         poll_fn(|context| {
             let before = taken_bytes();
             let polled = request.as_mut().poll(context);
@@ -281,10 +281,7 @@ fn power_loss_while_opening_or_closing_loses_nothing() {
         let clock = world.runtime.clone();
         let opening = Drive::open(medium.clone(), clock.clone(), OpenOptions::default());
         let life = async {
-            let drive = Rc::new(opening.await.unwrap());
-            for task in Drive::tasks(&drive) {
-                clock.spawn(task);
-            }
+            let drive = opening.await.unwrap();
             drive.close().await.unwrap()
         };
         world.run(async {
@@ -301,7 +298,7 @@ fn power_loss_while_opening_or_closing_loses_nothing() {
 }
 
 /// A process dies with batches on the medium that nothing synced, the next one opens, and power
-/// fails meanwhile: what the new superblock calls durable must be so.
+/// fails in the opening: what the new superblock calls durable must be so.
 #[test]
 fn power_loss_while_opening_after_a_kill_leaves_a_drive_that_opens() {
     let mut kept = 0;
@@ -311,15 +308,16 @@ fn power_loss_while_opening_after_a_kill_leaves_a_drive_that_opens() {
         world.seed = seed;
         let medium = world.medium();
         let clock = world.runtime.clone();
-        let open = || Drive::open(medium.clone(), clock.clone(), OpenOptions::default());
+        let options = OpenOptions::default();
+        let open = || Drive::open_without_tasks(medium.clone(), clock.clone(), options);
         let data = unique(&mut random, 100_000);
         let drive = Rc::new(world.run(open()).unwrap());
         let writer = drive.clone();
         world.runtime.spawn(async move { writer.run_writer().await });
         world.write(&drive, 0, &data).unwrap();
-        drive.seal(Stream::Host);
+        drive.with_core(|core| core.seal(Stream::Host));
         world.run(world.runtime.yield_now());
-        assert_eq!(drive.log.written_seq().0, 1, "the batch is not on the medium");
+        assert_eq!(drive.core().log().written_seq().0, 1, "the batch is not on the medium");
         world.kill(drive);
         medium.set_plan(FaultPlan { latency_ns: 500_000..=1_000_000, ..FaultPlan::default() });
         let moment_ns = random.random_range(0..12_000_000);

@@ -1,5 +1,5 @@
 //! Goal: wrong bytes on the medium are never returned and never hide acknowledged data silently:
-//! reads of a damaged place fail and name it, all else goes on, and what cannot be known stops the
+//! reads of a damaged place fail and name it, all else continues, and what cannot be known stops the
 //! opening.
 //! Method: a bit is flipped in each kind of structure after the drive was closed or killed.
 
@@ -11,7 +11,7 @@ use crate::format::{
 
 pub(super) const SIZE: u64 = 4 << 20;
 
-/// A closed drive with three durable batches in segment 0, of 160 KiB each, one behind the other
+/// A closed drive with three durable batches in segment 0, of 160 KiB each, one after the other
 /// on the disk; text, so that frames are compressed.
 pub(super) fn written() -> (World, Vec<u8>) {
     let world = World::new(small(SIZE, 4));
@@ -34,10 +34,10 @@ pub(super) fn batches(world: &World, segment: u32) -> Vec<BatchHeader> {
 pub(super) fn record_of(world: &World, lba: u64) -> (u32, u32) {
     let drive = world.try_open(OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
     world.run(drive.load_range(Lba(lba), 1)).unwrap();
-    let (mapping, _) = drive.l2p.borrow().lookup(Lba(lba)).resident();
+    let (mapping, _) = drive.core().map().peek(Lba(lba)).resident();
     world.close(drive);
     match mapping {
-        Mapping::Frame { place, .. } => (place.segment, place.offset),
+        Mapping::Frame { place, .. } => (place.segment.0, place.offset),
         other => panic!("LBA {lba} is {other:?}"),
     }
 }
@@ -85,7 +85,7 @@ fn flushed_and_killed(filler: usize) -> (World, Vec<u8>, u32) {
     for (index, frame) in data.chunks(8 * BLOCK_BYTES).enumerate() {
         world.run(drive.write((index * frame.len()) as u64, frame, true)).unwrap();
     }
-    let segment = drive.log.tail(Stream::Host).expect("a host tail").segment;
+    let segment = drive.core().log().tail(Stream::Host).expect("a host tail").segment;
     world.kill(drive);
     (world, data, segment.0)
 }
@@ -168,7 +168,7 @@ fn a_torn_tail_loses_only_what_was_not_flushed() {
         let (world, data) = written();
         let drive = world.open();
         world.write(&drive, 0, &data[200_000..300_000]).unwrap();
-        drive.seal(Stream::Host);
+        drive.with_core(|core| core.seal(Stream::Host));
         world.run(world.runtime.yield_now());
         world.kill(drive);
         let header = batches(&world, 0).pop().unwrap();
@@ -193,11 +193,13 @@ fn a_record_of_blocks_that_the_drive_cannot_have_is_refused() {
         let (world, _) = written();
         let drive = world.open();
         world.write(&drive, 0, &noise[..BLOCK_BYTES]).unwrap();
-        drive.log.append(Stream::Host, |open| match beyond {
-            true => open.push_range(&Record::Trim { lba: Lba(end - 1), lba_count: 2 }),
-            false => {
+        drive.with_core(|core| {
+            let open = core.log_mut().open_batch(Stream::Host);
+            if beyond {
+                open.push_range(&Record::Trim { lba: Lba(end - 1), lba_count: 2 });
+            } else {
                 let compressor = &mut drive.compressor.borrow_mut();
-                open.push_frame(Lba(7), &noise, compressor);
+                open.push_frame(Lba(7), 2, |target| compressor.compress(&noise, target));
             }
         });
         world.run(drive.flush()).unwrap();
@@ -212,9 +214,9 @@ fn a_frame_of_other_blocks_than_the_map_says_is_refused() {
     let (world, _) = written();
     let drive = world.open();
     world.run(drive.load_range(Lba(0), 1)).unwrap();
-    let (mapping, _) = drive.l2p.borrow().lookup(Lba(0)).resident();
+    let (mapping, _) = drive.core().map().peek(Lba(0)).resident();
     let Mapping::Frame { place, .. } = mapping else { panic!("LBA 0 is {mapping:?}") };
-    drive.l2p.borrow_mut().map_frame(Lba(16), place, |_| ());
+    drive.with_core(|core| core.map_mut().map_frame(Lba(16), place, |_| ()));
     for len in [BLOCK_BYTES, 8 * BLOCK_BYTES] {
         let error = world.read(&drive, 16 * BLOCK, len).unwrap_err();
         assert_eq!((error.kind(), error.lba()), (ErrorKind::Corrupt, Some(Lba(16))));
@@ -231,7 +233,7 @@ fn change_header(world: &World, batch: usize, change: fn(&mut BatchHeader)) {
     world.run(world.memory.append(SegmentId(0), header.offset, page.into())).unwrap();
 }
 
-/// A batch is of the log only behind the very batch it was written behind.
+/// A batch belongs to the log only after the very batch it was written after.
 #[test]
 fn a_batch_that_names_another_predecessor_is_refused() {
     let (world, _) = written();
@@ -250,14 +252,14 @@ fn a_batch_of_an_earlier_epoch_than_the_one_before_it_is_refused() {
 }
 
 /// Two batches on the medium, the first torn: the next life writes one of the same size over it,
-/// and the second, which is whole, stands exactly where the log would go on.
+/// and the second, which is whole, lies exactly where the log would continue.
 #[test]
 fn what_a_lost_life_left_behind_is_never_taken_up() {
     let (world, data) = written();
     let drive = world.open();
     for (offset, byte) in [(0, 1), (8192, 2)] {
         world.write(&drive, offset, &[byte; 4096]).unwrap();
-        drive.seal(Stream::Host);
+        drive.with_core(|core| core.seal(Stream::Host));
         world.run(world.runtime.yield_now());
     }
     world.kill(drive);
@@ -276,7 +278,7 @@ fn what_a_lost_life_left_behind_is_never_taken_up() {
 }
 
 /// Guards against durable batches dropped as a torn tail: the only proof that the damaged one was
-/// durable stands behind the first batch of the next segment.
+/// durable follows the first batch of the next segment.
 #[test]
 fn damage_at_the_end_of_a_segment_is_no_torn_tail() {
     let world = World::new(small(SIZE, 4));
@@ -284,7 +286,7 @@ fn damage_at_the_end_of_a_segment_is_no_torn_tail() {
     let noise = payload::noise(&mut random(1), 1 << 20);
     while batches(&world, 1).is_empty() {
         world.write(&drive, 0, &noise).unwrap();
-        drive.seal(Stream::Host);
+        drive.with_core(|core| core.seal(Stream::Host));
         world.run(world.runtime.yield_now());
     }
     world.run(drive.flush()).unwrap();
@@ -324,9 +326,9 @@ fn one_superblock_is_enough_and_epochs_stay_unique() {
 fn the_newer_of_two_superblocks_counts() {
     for slot in 0..2 {
         let (world, _) = written();
-        let mut newest = world.run(superblocks::load(&world.memory)).unwrap().superblock;
+        let mut newest = world.run(superblocks::load(&world.memory)).unwrap().stored.superblock;
         world.run(superblocks::store_next(&world.memory, slot, &mut newest)).unwrap();
-        assert_eq!(world.run(superblocks::load(&world.memory)).unwrap().slot, slot);
+        assert_eq!(world.run(superblocks::load(&world.memory)).unwrap().stored.slot, slot);
     }
 }
 
@@ -360,7 +362,7 @@ fn read_only_writes_nothing() {
     let (world, data) = written();
     let drive = world.open();
     world.write(&drive, 0, &data[4096..9000]).unwrap();
-    drive.seal(Stream::Host);
+    drive.with_core(|core| core.seal(Stream::Host));
     world.run(world.runtime.yield_now());
     world.kill(drive);
     let before = world.medium_checksum();

@@ -82,14 +82,14 @@ fn what_was_brought_nearer_is_not_read_again() {
     world.run(drive.close()).unwrap();
     let drive = world.open();
     world.run(drive.prefetch(0, 64 * BLOCK)).unwrap();
-    let before = drive.stats.media_read_bytes.get();
+    let before = drive.core().counters().media_read_bytes.get();
     assert!(before > 0);
     let mut block = [0; BLOCK_BYTES];
     for at in 0..64 {
         world.run(drive.read(at * BLOCK, &mut block)).unwrap();
         assert!(block == data[(at * BLOCK) as usize..][..BLOCK_BYTES]);
     }
-    assert_eq!(drive.stats.media_read_bytes.get(), before, "read again");
+    assert_eq!(drive.core().counters().media_read_bytes.get(), before, "read again");
     // No more is brought in than is kept, and nothing beyond the end is touched.
     world.run(drive.prefetch(0, 64 << 20)).unwrap();
     let beyond = world.run(drive.prefetch(1, 64 << 20));

@@ -102,7 +102,7 @@ fn a_damaged_leaf_takes_its_blocks_and_no_others() {
     }
     world.close(drive);
     let drive = read_only(&world);
-    let crate::format::DirectoryEntry::Leaf(place) = drive.l2p.borrow().entry(1) else {
+    let crate::format::DirectoryEntry::Leaf(place) = drive.core().map().entry(1) else {
         panic!("the leaf is not on the medium")
     };
     world.flip(place.segment.0, place.offset + 40);

@@ -32,7 +32,7 @@ fn fail(plan: FaultPlan, seed: u64, power_loss: bool) {
         for block in 0..4 {
             let at = block * BLOCK_BYTES;
             drive.write(at as u64, &new[at..at + BLOCK_BYTES], false).await.unwrap();
-            drive.seal(Stream::Host);
+            drive.with_core(|core| core.seal(Stream::Host));
         }
     });
     assert_eq!(kind(world.run(drive.flush())), Some(ErrorKind::Poisoned));
@@ -129,7 +129,7 @@ fn a_read_that_fails_while_opening_costs_no_more_than_it_must() {
     let noise = payload::noise(&mut random(1), 64 << 10);
     world.run(drive.write(0, &noise, true)).unwrap();
     world.close(drive);
-    // Reads of an opening: two superblock slots; root, table, page list, page; the log behind.
+    // Reads of an opening: two superblock slots; root, table, page list, page; the log after them.
     let mut refused = 0;
     for failing in 1..=12 {
         world.plan = FaultPlan { read_errors: Trigger::Nth(failing), ..Default::default() };
@@ -182,7 +182,7 @@ fn a_flush_beside_a_failing_sync_is_not_acknowledged() {
     assert!(acknowledged > 20, "too tame a test");
 }
 
-/// A medium reports a failed sync once, and nobody waits for the flush that asked for it any more:
+/// A medium reports a failed sync once, and no task waits any more for the flush that requested it:
 /// the next one must hear of it.
 #[test]
 fn a_sync_that_fails_for_an_abandoned_flush_is_remembered() {
@@ -202,7 +202,7 @@ fn a_sync_that_fails_for_an_abandoned_flush_is_remembered() {
     assert_eq!(drive.info().watermark, 0, "called durable");
 }
 
-/// A checkpoint whose future is dropped, wherever it stands, leaves a drive that goes on, or that
+/// A checkpoint whose future is dropped, wherever it is, leaves a drive that continues, or that
 /// takes no more writes because it is not known which superblock counts.
 #[test]
 fn an_abandoned_checkpoint_harms_nobody() {
@@ -215,7 +215,7 @@ fn an_abandoned_checkpoint_harms_nobody() {
         let data = payload::noise(&mut random(moment), 64 << 10);
         world.run(drive.write(0, &data, true)).unwrap();
         world.run(drive.checkpoint()).unwrap();
-        drive.l2p.borrow_mut().touch_leaf(0);
+        drive.with_core(|core| core.map_mut().touch_leaf(0));
         let abandoned = drive.checkpoint();
         let ended = world.run(world.runtime.timeout(250_000 + moment * 500_000, abandoned));
         assert_eq!(ended.is_some(), moment >= 12, "moment {moment}");

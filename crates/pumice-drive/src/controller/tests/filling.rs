@@ -12,12 +12,12 @@ const PAGE: u32 = 4096;
 
 /// Writes fills in batches of their own until the host's segment holds `used` bytes.
 fn fill_to(world: &World, drive: &TestDrive, used: u32) {
-    let end = || drive.log.tail(Stream::Host).map_or(0, |tail| tail.used);
+    let end = || drive.core().log().tail(Stream::Host).map_or(0, |tail| tail.used);
     while end() < used {
         world.run(drive.write_zeroes(BLOCK, BLOCK, true, true)).unwrap();
     }
     assert_eq!(end(), used);
-    assert_eq!(drive.log.tail(Stream::Host).unwrap().segment, SegmentId(0));
+    assert_eq!(drive.core().log().tail(Stream::Host).unwrap().segment, SegmentId(0));
 }
 
 /// The last batch of data ends where the bytes begin that are kept for the batch that closes the
@@ -28,7 +28,7 @@ fn batches_end_exactly_at_the_end_of_their_segment() {
     let drive = world.open();
     fill_to(&world, &drive, SEGMENT_BYTES - log::CLOSING_BYTES - PAGE);
     let room = PAGE as usize - crate::format::BATCH_HEADER_BYTES;
-    let fit = |bytes| drive.log.fit(Stream::Host, bytes, u32::MAX);
+    let fit = |bytes| drive.core().log().fit(Stream::Host, bytes, u32::MAX);
     assert_eq!([fit(room), fit(room + 1)], [log::Fit::NewBatch, log::Fit::NewSegment]);
     fill_to(&world, &drive, SEGMENT_BYTES - log::CLOSING_BYTES);
     world.kill(drive);
@@ -38,7 +38,7 @@ fn batches_end_exactly_at_the_end_of_their_segment() {
     world.run(drive.write(0, &noise, true)).unwrap();
     let last = damage::batches(&world, 0).pop().unwrap();
     assert_eq!((last.offset, last.batch_bytes()), (SEGMENT_BYTES - PAGE, u64::from(PAGE)));
-    assert_eq!(drive.log.tail(Stream::Host).unwrap().segment, SegmentId(1));
+    assert_eq!(drive.core().log().tail(Stream::Host).unwrap().segment, SegmentId(1));
     let before = state(&drive);
     world.kill(drive);
     assert_eq!(world.check().problems, []);
@@ -60,7 +60,7 @@ fn the_worst_case_of_a_write_fits_the_room_it_is_given() {
         for _ in 0..blocks {
             world.write(&drive, 0, &noise[..BLOCK_BYTES]).unwrap();
         }
-        let room = |bytes| drive.log.fit(Stream::Host, bytes, u32::MAX) == log::Fit::Open;
+        let room = |bytes| drive.core().log().fit(Stream::Host, bytes, u32::MAX) == log::Fit::Open;
         // Enough for the blocks, and not for their headers.
         met += u32::from(room(noise.len()) && !room(packing::worst_case_bytes(256)));
         world.write(&drive, 0, &noise).unwrap();

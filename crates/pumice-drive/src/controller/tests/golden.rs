@@ -1,4 +1,4 @@
-//! Goal: a drive written by format version 1 stays readable for ever.
+//! Goal: a drive written by format version 1 stays readable forever.
 //! Method: images kept in the repository, never rewritten: both superblock slots and what was used
 //! of each segment. They are opened and compared with what their history left on the disk. With
 //! each codec one of [`two_lives`], where most is found through a checkpoint; and one of
@@ -16,7 +16,7 @@ use crate::base::seed::random;
 const SIZE_BYTES: u64 = 1 << 20;
 const SEGMENTS: u64 = 4;
 
-/// Does what a host did, and gives what the disk then holds.
+/// Does what a host did, and returns what the disk then holds.
 type History = fn(&World) -> Vec<u8>;
 
 /// Every kept image of version 1: its name, codec and history.

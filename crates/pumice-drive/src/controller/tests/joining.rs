@@ -1,5 +1,5 @@
 //! Goal: frames that are neighbours on the disk are joined while a victim is emptied, with the age
-//! of every block, and what the host changes meanwhile wins.
+//! of every block, and what the host changes during that wins.
 //! Method: victims laid out by hand and emptied on a slow medium, the host acting in between; then
 //! what the log says, what the disk reads, and both again after a kill. Random lives with the same
 //! options are in `survival`, `model` and the torture worlds.
@@ -7,8 +7,8 @@
 use rand::RngExt;
 use rand::seq::SliceRandom;
 
-use super::super::records::records;
-use super::super::scan::Scan;
+use super::super::log::records::records;
+use super::super::log::segment_scan::SegmentScan;
 use super::*;
 use crate::base::SeqNo;
 use crate::base::seed::random;
@@ -38,7 +38,7 @@ fn words(number: u64) -> Vec<u8> {
 }
 
 fn frame_of(drive: &TestDrive, lba: u64) -> FramePlace {
-    match drive.l2p.borrow().lookup(Lba(lba)).resident().0 {
+    match drive.core().map().peek(Lba(lba)).resident().0 {
         Mapping::Frame { place, .. } => place,
         mapping => panic!("LBA {lba} is {mapping:?}"),
     }
@@ -46,12 +46,12 @@ fn frame_of(drive: &TestDrive, lba: u64) -> FramePlace {
 
 /// What moved records say: first block, sources.
 fn moved(world: &World, drive: &TestDrive) -> Vec<(u64, Vec<crate::format::Source>)> {
-    drive.seal(Stream::Moved);
+    drive.with_core(|core| core.seal(Stream::Moved));
     world.run(drive.flush_log()).unwrap();
-    let segment = drive.log.tail(Stream::Moved).unwrap().segment;
-    let shape = drive.superblock.borrow().shape();
-    let generation = drive.space.borrow().generation(segment);
-    let mut scan = Scan::new(drive.medium(), drive.uuid(), &shape, segment, generation);
+    let segment = drive.core().log().tail(Stream::Moved).unwrap().segment;
+    let shape = drive.core().superblock().shape();
+    let generation = drive.core().space().generation(segment);
+    let mut scan = SegmentScan::new(drive.medium(), drive.uuid(), &shape, segment, generation);
     let mut all = Vec::new();
     world.run(async {
         while let Some((header, body)) = scan.next().await {
@@ -68,7 +68,7 @@ fn moved(world: &World, drive: &TestDrive) -> Vec<(u64, Vec<crate::format::Sourc
 /// Kills the drive and opens it again; the map must be the same.
 fn survive(world: &World, drive: Rc<TestDrive>) -> Rc<TestDrive> {
     for stream in Stream::ALL {
-        drive.seal(stream);
+        drive.with_core(|core| core.seal(stream));
     }
     world.run(drive.flush_log()).unwrap();
     let before = state(&drive);
@@ -89,12 +89,12 @@ fn neighbours_become_one_frame_that_names_all_of_them() {
     for &lba in &order {
         world.run(drive.write((32 + lba) * BLOCK, &words(lba), true)).unwrap();
         let place = frame_of(&drive, 32 + lba);
-        expected[lba as usize] = (drive.log.sealed_seq(), place.offset);
+        expected[lba as usize] = (drive.core().log().sealed_seq(), place.offset);
     }
     let before = frame_of(&drive, 32);
     let before_bytes = drive.info().live_bytes;
-    world.run(drive.empty_victim(SegmentId(before.segment))).unwrap();
-    assert_eq!(drive.space.borrow().live_bytes_of(SegmentId(before.segment)), 0);
+    world.run(drive.empty_victim(before.segment)).unwrap();
+    assert_eq!(drive.core().space().live_bytes_of(before.segment), 0);
     let after = frame_of(&drive, 32);
     assert_eq!((after.blocks, frame_of(&drive, 47)), (16, after));
     assert!(drive.info().live_bytes < before_bytes * 3 / 4, "{} bytes", drive.info().live_bytes);
@@ -117,16 +117,18 @@ fn a_run_ends_where_a_block_lives_elsewhere() {
     let drive = open(&world);
     let disk: Vec<u8> = (0..32).flat_map(words).collect();
     world.run(drive.write(0, &disk, true)).unwrap();
-    let victim = SegmentId(frame_of(&drive, 0).segment);
+    let victim = frame_of(&drive, 0).segment;
     // The rest of the segment, so that what follows goes to another one.
-    while drive.space.borrow().table()[victim.0 as usize].last_seq == drive.log.sealed_seq() {
+    while drive.core().space().table()[victim.0 as usize].last_seq
+        == drive.core().log().sealed_seq()
+    {
         world.run(drive.write(SIZE / 2, &payload::noise(&mut random(1), 1 << 20), true)).unwrap();
     }
     world.run(drive.write(3 * BLOCK, &words(99), true)).unwrap();
     world.run(drive.trim(20 * BLOCK, 2 * BLOCK, true)).unwrap();
     world.run(drive.trim(SIZE / 2, 1 << 20, true)).unwrap();
     world.run(drive.empty_victim(victim)).unwrap();
-    assert_eq!(drive.space.borrow().live_bytes_of(victim), 0);
+    assert_eq!(drive.core().space().live_bytes_of(victim), 0);
     let blocks = |lba| frame_of(&drive, lba).blocks;
     assert_eq!([0, 4, 16, 22].map(blocks), [3, 12, 4, 10]);
     let drive = survive(&world, drive);
@@ -146,24 +148,24 @@ fn what_saves_nothing_is_not_joined() {
         let block = &noise[lba * BLOCK_BYTES..][..BLOCK_BYTES];
         world.run(drive.write(lba as u64 * BLOCK, block, true)).unwrap();
     }
-    world.run(drive.empty_victim(SegmentId(frame_of(&drive, 0).segment))).unwrap();
+    world.run(drive.empty_victim(frame_of(&drive, 0).segment)).unwrap();
     assert_eq!(drive.info().operations.joined_frames, 0);
     assert_eq!(frame_of(&drive, 0).blocks, 1);
     assert!(world.read(&drive, 0, noise.len()).unwrap() == noise);
 }
 
-/// Writes LBA 0, enough that a window ends behind it, and LBA 1 behind that: a run of two whose
+/// Writes LBA 0, enough that a window ends after it, and LBA 1 after that: a run of two whose
 /// first frame must be read again.
 fn two_far_apart(world: &World) -> (Rc<TestDrive>, SegmentId) {
     let drive = open(world);
     world.run(drive.write(0, &words(0), true)).unwrap();
-    let victim = SegmentId(frame_of(&drive, 0).segment);
+    let victim = frame_of(&drive, 0).segment;
     let noise = payload::noise(&mut random(1), 1 << 20);
     for at in 0..2 {
         world.run(drive.write(SIZE / 2 + (at << 20), &noise, true)).unwrap();
     }
     world.run(drive.write(BLOCK, &words(1), true)).unwrap();
-    assert_eq!(frame_of(&drive, 1).segment, victim.0);
+    assert_eq!(frame_of(&drive, 1).segment, victim);
     world.run(drive.trim(SIZE / 2, 2 << 20, true)).unwrap();
     world.run(drive.reap_all()).unwrap();
     let latency_ns = 1_000_000..=1_000_000;
@@ -183,7 +185,7 @@ fn trim_during_move(steps: u64) -> usize {
         };
         futures_util::future::join(drive.empty_victim(victim), host).await.1
     });
-    assert_eq!(drive.space.borrow().live_bytes_of(victim), 0, "step {steps}");
+    assert_eq!(drive.core().space().live_bytes_of(victim), 0, "step {steps}");
     let joined = drive.info().operations.joined_frames;
     let moved = moved(&world, &drive);
     let claims_dead = |(lba, sources): &(u64, Vec<crate::format::Source>)| {

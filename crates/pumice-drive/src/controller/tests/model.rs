@@ -92,7 +92,7 @@ impl Pair {
         self.drive = self.world.try_open(self.options).unwrap();
         assert_eq!(self.drive.info().was_clean, closes);
         if self.options.recompress.is_some() {
-            // Garbage collection goes on behind the flush, and checkpoints do.
+            // Garbage collection continues after the flush, and so do checkpoints.
             return self.compare();
         }
         assert_same_state(before, &self.drive);

@@ -1,5 +1,5 @@
 //! Goal: the map's leaves stay within their budget whatever the disk's size, what was evicted is
-//! read again, and an opening reads only the log behind the newest checkpoint and keeps no more
+//! read again, and an opening reads only the log after the newest checkpoint and keeps no more
 //! leaves than it may.
 //! Method: writes scattered over a disk many times larger than the budget covers.
 
@@ -16,7 +16,7 @@ fn options() -> OpenOptions {
     OpenOptions { map_cache_bytes: CACHE_BYTES, checkpoint_bytes, ..OpenOptions::default() }
 }
 
-/// Writes blocks of the byte 1, 2, ... far apart; gives the places in order.
+/// Writes blocks of the byte 1, 2, ... far apart; returns the offsets in order.
 fn scatter(world: &World, drive: &TestDrive, count: usize) -> Vec<u64> {
     let mut random = random(1);
     let place = |_| random.random_range(0..SIZE / BLOCK) * BLOCK;
@@ -65,7 +65,7 @@ fn an_orderly_end_leaves_no_log_to_read() {
     let drive = world.try_open(options()).unwrap();
     scatter(&world, &drive, 300);
     let drive = world.reopen(drive);
-    // The checkpoint's own batches stand behind its watermark.
+    // The checkpoint's own batches follow it in the log.
     assert!(drive.info().operations.recovered_batches <= 2, "{:?}", drive.info().operations);
     world.close(drive);
 }
@@ -147,7 +147,7 @@ fn write_across_leaves(latency_ns: std::ops::RangeInclusive<u64>) {
     world.kill(drive);
 }
 
-/// Guards against requests that evict each other's leaves for ever.
+/// Guards against requests that evict each other's leaves forever.
 #[test]
 fn requests_that_need_two_leaves_at_once_get_on() {
     write_across_leaves(1_000_000..=1_000_000);
@@ -158,7 +158,9 @@ fn requests_that_need_two_leaves_at_once_get_on() {
 fn recover_within(world: &World, changed_bytes: usize) -> Result<recovery::Recovered> {
     let loaded = world.run(superblocks::load(&world.memory)).unwrap();
     let limits = recovery::Limits { clean_bytes: CACHE_BYTES, changed_bytes };
-    world.run(recovery::recover(&world.memory, &loaded.superblock, limits))
+    let settings =
+        Settings { is_read_only: true, map_cache_bytes: CACHE_BYTES, checkpoint_bytes: 1 << 30 };
+    world.run(recovery::recover(&world.memory, &loaded.stored.superblock, settings, limits))
 }
 
 /// Guards against a log that fills the memory with leaves of which no checkpoint can be written
@@ -175,9 +177,9 @@ fn a_log_that_changes_too_much_of_the_map_is_refused() {
         world.write(&drive, (leaf << 22) + BLOCK, &payload_of(2)).unwrap();
     }
     world.close_without_checkpoint(drive);
-    let all = recover_within(&world, usize::MAX).unwrap().l2p.dirty_bytes();
+    let all = recover_within(&world, usize::MAX).unwrap().core.map().dirty_bytes();
     assert!(all > 64 << 10, "too tame a test");
-    assert_eq!(recover_within(&world, all).unwrap().l2p.dirty_bytes(), all);
+    assert_eq!(recover_within(&world, all).unwrap().core.map().dirty_bytes(), all);
     for changed_bytes in [0, all / 2, all - 1] {
         let error = recover_within(&world, changed_bytes).map(|_| ()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
@@ -215,7 +217,7 @@ fn deaths_in_checkpoints_do_not_add_up_in_recovery() {
     let mut most = 0;
     for life in 0..8 {
         let drive = world.try_open(options).unwrap();
-        let changed = drive.l2p.borrow().dirty_bytes();
+        let changed = drive.core().map().dirty_bytes();
         assert!(changed < 2 * CACHE_BYTES + (32 << 10), "{changed} bytes in life {life}");
         most = most.max(changed);
         let (host, clock) = (drive.clone(), world.runtime.clone());
@@ -226,7 +228,7 @@ fn deaths_in_checkpoints_do_not_add_up_in_recovery() {
             }
             clock.sleep_ns(u64::MAX / 2).await;
         });
-        // Long enough for the host to go on once the checkpoint's leaves are on the medium, and
+        // Long enough for the host to continue once the checkpoint's leaves are on the medium, and
         // for what it writes then to be there, too; too short for the superblocks.
         world.run(drive.clock.sleep_ns(LATENCY_NS * 6 / 5));
         world.runtime.spawn({
@@ -256,7 +258,7 @@ fn moving_scattered_frames_keeps_to_the_map_cache() {
         world.write(&drive, leaf << 22, &payload::noise(&mut random, BLOCK_BYTES)).unwrap();
     }
     world.run(drive.checkpoint()).unwrap();
-    let turn = world.run(drive.checkpoint_turn());
+    let turn = world.run(drive.turn());
     let is_moved = Rc::new(Cell::new(false));
     world.runtime.spawn({
         let (drive, is_moved) = (drive.clone(), is_moved.clone());
@@ -266,11 +268,11 @@ fn moving_scattered_frames_keeps_to_the_map_cache() {
         }
     });
     world.run(world.runtime.sleep_ns(60_000_000_000));
-    let bytes = drive.l2p.borrow().resident_bytes();
+    let bytes = drive.core().map().resident_bytes();
     assert!(bytes < cache_bytes + (32 << 10), "{bytes} bytes while no checkpoint can be written");
     drop(turn);
     world.run(world.runtime.sleep_ns(60_000_000_000));
-    assert!(is_moved.get(), "it waits for ever");
+    assert!(is_moved.get(), "it waits forever");
     assert!(drive.info().moved_bytes > 2 << 20, "too tame a test");
     world.close(drive);
     assert_eq!(world.check().problems, []);
@@ -287,8 +289,8 @@ fn moving_the_map_has_a_checkpoint_written_though_nobody_writes() {
         world.write(&drive, leaf << 22, &payload_of(1)).unwrap();
     }
     world.run(drive.checkpoint()).unwrap();
-    let is_meta = |segment: &SegmentId| drive.space.borrow().stream(*segment) == Stream::Meta;
-    let used: Vec<_> = drive.space.borrow().used().map(|(segment, _, _)| segment).collect();
+    let is_meta = |segment: &SegmentId| drive.core().space().stream(*segment) == Stream::Meta;
+    let used: Vec<_> = drive.core().space().used().map(|used| used.segment).collect();
     let segment = used.into_iter().find(is_meta).unwrap();
     let is_moved = Rc::new(Cell::new(false));
     world.runtime.spawn({
@@ -299,7 +301,7 @@ fn moving_the_map_has_a_checkpoint_written_though_nobody_writes() {
         }
     });
     world.run(world.runtime.sleep_ns(60_000_000_000));
-    assert!(is_moved.get(), "it waits for ever");
+    assert!(is_moved.get(), "it waits forever");
     world.close(drive);
     assert_eq!(world.check().problems, []);
 }

@@ -100,7 +100,7 @@ fn a_bad_sector_fails_its_own_blocks_and_not_their_neighbours() {
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let drive = world.run(Drive::open(medium.clone(), world.runtime.clone(), options)).unwrap();
     world.run(drive.load_range(Lba(0), 3)).unwrap();
-    let place = |lba| match drive.l2p.borrow().lookup(Lba(lba)).resident().0 {
+    let place = |lba| match drive.core().map().peek(Lba(lba)).resident().0 {
         Mapping::Frame { place, .. } => place,
         other => panic!("LBA {lba} is {other:?}"),
     };
@@ -115,7 +115,7 @@ fn a_bad_sector_fails_its_own_blocks_and_not_their_neighbours() {
     let read_bytes = drive.info().operations.media_read_bytes - before;
     assert!(read_bytes > 3 * BLOCK, "not read together: {read_bytes} bytes");
 
-    let sector = |at: u32| Some((SegmentId(first.segment), at / 512 * 512..at / 512 * 512 + 512));
+    let sector = |at: u32| Some((first.segment, at / 512 * 512..at / 512 * 512 + 512));
     medium.bad.replace(sector(first.offset + first.record_bytes + 2048));
     assert!(read(0, 3).unwrap() == data, "only the dead frame is unreadable");
     for (bad, lba) in [(first, 0), (last, 2)] {

@@ -201,7 +201,7 @@ fn without_superblocks_a_checkpoint_gives_all_back() {
     assert!(rebuilt.disk == plain);
 }
 
-/// The log behind the older checkpoint is still there.
+/// The log after the older checkpoint is still there.
 #[test]
 fn without_the_newest_checkpoint_an_older_one_gives_all_back() {
     let mut history = History::new(12 << 20, 24, 2);
@@ -209,7 +209,7 @@ fn without_the_newest_checkpoint_an_older_one_gives_all_back() {
     history.world.run(history.drive.checkpoint()).unwrap();
     history.steps(150);
     history.world.run(history.drive.checkpoint()).unwrap();
-    let place = history.drive.superblock.borrow().checkpoint.unwrap().place;
+    let place = history.drive.core().superblock().checkpoint.unwrap().place;
     history.world.run(history.drive.flush()).unwrap();
     let History { world, drive, plain, .. } = history;
     world.kill(drive);
@@ -230,12 +230,12 @@ fn without_any_metadata_the_records_give_all_back() {
     assert!(zero_metadata(&world) > 0);
     let rebuilt = rebuild(&world);
     assert_eq!((rebuilt.way, rebuilt.lost.len()), (Way::Records, 0));
-    // No segment of data was given back: no trim is forgotten.
+    // No segment of data was freed: no trim is forgotten.
     assert!(rebuilt.disk == plain);
 }
 
 /// Versions of a block stand in one batch, were moved with parts of their frames dead, and their
-/// segments were given back and used again.
+/// segments were freed and used again.
 #[test]
 fn after_garbage_collection_the_newest_versions_are_found() {
     for seed in 4..7 {
@@ -330,7 +330,7 @@ fn what_a_lost_life_left_behind_is_not_taken() {
     let drive = world.open();
     for (offset, byte) in [(0, 1), (8192, 2)] {
         world.write(&drive, offset, &[byte; 4096]).unwrap();
-        drive.seal(Stream::Host);
+        drive.with_core(|core| core.seal(Stream::Host));
         world.run(world.runtime.yield_now());
     }
     world.kill(drive);

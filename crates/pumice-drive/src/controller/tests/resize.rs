@@ -1,7 +1,7 @@
 //! Goal: a drive in use grows and shrinks, and power loss at any moment of that leaves the old
 //! drive or the new one with all data; what does not fit is refused with the number, and changes
 //! nothing.
-//! Method: noise all over a drive whose medium has room to spare, a client that goes on writing
+//! Method: noise all over a drive whose medium has room to spare, a client that keeps writing
 //! with FUA, and the power taken away at a random moment of a resize.
 
 use rand::RngExt;
@@ -48,13 +48,13 @@ fn spread(seed: u64) -> (World, Vec<u8>) {
     world.write(&drive, 0, &zeroes).unwrap();
     plain[..zeroes.len()].fill(0);
     world.run(drive.flush()).unwrap();
-    assert!(drive.space.borrow().used_from(SEGMENTS_SMALL) > 3, "nothing to empty");
+    assert!(drive.core().space().used_from(SEGMENTS_SMALL) > 3, "nothing to empty");
     world.close(drive);
     (world, plain)
 }
 
 fn shape(drive: &TestDrive) -> (u64, u32) {
-    (drive.size_bytes(), drive.space.borrow().segment_count())
+    (drive.size_bytes(), drive.core().space().segment_count())
 }
 
 fn resize(world: &World, drive: &TestDrive, size: Option<u64>, segments: u32) -> Result<Resized> {
@@ -86,7 +86,7 @@ fn a_drive_grows_and_shrinks_in_use() {
     plain[SIZE as usize + 5000..][..data.len()].copy_from_slice(&data);
     assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
     world.run(drive.flush()).unwrap();
-    assert!(drive.space.borrow().used_from(SEGMENTS_SMALL) > 0, "what is new is used");
+    assert!(drive.core().space().used_from(SEGMENTS_SMALL) > 0, "what is new is used");
     // Without a checkpoint since.
     world.kill(drive);
     let drive = world.open();
@@ -152,13 +152,13 @@ fn check_stamps(found: &[u8], acknowledged: u64) {
         let stamp = u64::from_le_bytes(bytes[..8].try_into().unwrap());
         assert!(bytes.chunks(8).all(|word| word == stamp.to_le_bytes()), "a torn block");
         // The newest stamp up to the acknowledged one that falls on this block; 0 is none.
-        let behind = (acknowledged + CLIENT_BLOCKS - block) % CLIENT_BLOCKS;
-        let newest = acknowledged.saturating_sub(behind);
+        let age = (acknowledged + CLIENT_BLOCKS - block) % CLIENT_BLOCKS;
+        let newest = acknowledged.saturating_sub(age);
         assert!(stamp >= newest, "block {block} lost {newest}, has {stamp}");
     }
 }
 
-/// Power loss in a resize from the drive of [`spread`] to `target`; gives how often the old and the
+/// Power loss in a resize from the drive of [`spread`] to `target`; returns how often the old and the
 /// new drive were left.
 fn crash_in_resize(target: (u64, u32), seeds: u64) -> (u32, u32) {
     let (mut old, mut new) = (0, 0);
@@ -198,7 +198,7 @@ fn crash_in_resize(target: (u64, u32), seeds: u64) -> (u32, u32) {
                 old += u32::from(shape(&drive) == (SIZE, SEGMENTS));
                 new += u32::from(shape(&drive) == target);
             }
-            // Whatever it is, it goes on from there.
+            // Either drive continues from there.
             assert_accounting(&drive);
             resize(&world, &drive, Some(target.0), target.1).unwrap();
             assert_eq!(shape(&drive), target);

@@ -1,4 +1,4 @@
-//! Goal: a segment is used again only when nobody reads what was in it, and nothing of its earlier
+//! Goal: a segment is used again only when no read is under way in it, and nothing of its earlier
 //! use is taken for what is in it now.
 //! Method: the one order of events in which it could be, driven by hand on a slow medium.
 
@@ -14,16 +14,16 @@ fn set_latency_ns(drive: &TestDrive, ns: u64) {
     drive.medium().set_plan(FaultPlan { latency_ns: ns..=ns, ..FaultPlan::default() });
 }
 
-/// Has garbage collection give back what it can.
+/// Makes garbage collection free what it can.
 async fn give_back(drive: &TestDrive, clock: &Runtime) {
-    drive.gc.set_compacting(true);
-    drive.gc.wake();
+    drive.with_core(|core| core.set_compacting(true));
+    drive.with_core(Core::wake_collector);
     clock.sleep_ns(1_000_000_000).await;
-    drive.gc.set_compacting(false);
+    drive.with_core(|core| core.set_compacting(false));
 }
 
 /// Reads `len` bytes at the front of a disk, slowly, while they are overwritten and garbage
-/// collection looks for segments to give back.
+/// collection looks for segments to free.
 fn read_under_garbage_collection(len: usize) {
     let world = World::new(small(8 * MIB, 6));
     let drive = world.open();
@@ -32,7 +32,7 @@ fn read_under_garbage_collection(len: usize) {
     world.run(drive.write(0, &old, true)).unwrap();
     let mut out = vec![0; len];
     let (clock, read_from) = (&world.runtime, SegmentId(0));
-    let is_free = || drive.space.borrow().is_free(read_from);
+    let is_free = || drive.core().space().is_free(read_from);
     world.run(async {
         set_latency_ns(&drive, 10_000_000_000);
         let read = drive.read(0, &mut out);
@@ -43,10 +43,10 @@ fn read_under_garbage_collection(len: usize) {
                 drive.write(0, &new, true).await.unwrap();
             }
             drive.checkpoint().await.unwrap();
-            assert_eq!(drive.space.borrow().live_bytes_of(read_from), 0);
+            assert_eq!(drive.core().space().live_bytes_of(read_from), 0);
             take_free_segments(&drive, 6);
             give_back(&drive, clock).await;
-            assert!(!is_free(), "given back under a read");
+            assert!(!is_free(), "freed under a read");
         };
         join(read, rival).await.0.unwrap();
         assert!(out == old, "another content was read than was there");
@@ -65,8 +65,8 @@ fn a_segment_is_not_given_back_under_a_read_of_many_frames() {
     read_under_garbage_collection(256 << 10);
 }
 
-fn place_of(drive: &TestDrive, lba: u64) -> l2p::FramePlace {
-    match drive.l2p.borrow().lookup(Lba(lba)).resident().0 {
+fn place_of(drive: &TestDrive, lba: u64) -> FramePlace {
+    match drive.core().map().peek(Lba(lba)).resident().0 {
         Mapping::Frame { place, .. } => place,
         other => panic!("LBA {lba} is {other:?}"),
     }
@@ -74,18 +74,18 @@ fn place_of(drive: &TestDrive, lba: u64) -> l2p::FramePlace {
 
 /// Fills the host's segment so far that a block needs another one.
 async fn fill_segment(drive: &TestDrive, data: &[u8]) {
-    while drive.log.fit(Stream::Host, BLOCK_BYTES + 28, u32::MAX) != log::Fit::NewSegment {
+    while drive.core().log().fit(Stream::Host, BLOCK_BYTES + 28, u32::MAX) != log::Fit::NewSegment {
         let fits = |bytes: usize| {
             let room = packing::worst_case_bytes(bytes / BLOCK_BYTES);
-            drive.log.fit(Stream::Host, room, u32::MAX) != log::Fit::NewSegment
+            drive.core().log().fit(Stream::Host, room, u32::MAX) != log::Fit::NewSegment
         };
         let len = if fits(data.len()) { data.len() } else { BLOCK_BYTES };
         drive.write(MIB, &data[..len], true).await.unwrap();
     }
 }
 
-/// A write of parts of two blocks has read the first and waits for the second. Meanwhile the first
-/// is overwritten, its segment given back and used again, and the block overwritten once more: what
+/// A write of parts of two blocks has read the first and waits for the second. The first is
+/// overwritten by then, its segment freed and used again, and the block overwritten once more: what
 /// it maps to is the same as before, to the byte, in another use of the segment.
 #[test]
 fn a_block_that_came_back_to_its_old_place_is_merged_anew() {
@@ -116,7 +116,7 @@ fn a_block_that_came_back_to_its_old_place_is_merged_anew() {
             drive.write(MIB, &filler, true).await.unwrap();
             drive.checkpoint().await.unwrap();
             give_back(&drive, clock).await;
-            assert!(drive.space.borrow().is_free(SegmentId(place.segment)), "not given back");
+            assert!(drive.core().space().is_free(place.segment), "not freed");
             fill_segment(&drive, &filler).await;
             drive.write(0, &new, true).await.unwrap();
             assert_eq!(place_of(&drive, 0), place, "too tame a test");
@@ -129,7 +129,7 @@ fn a_block_that_came_back_to_its_old_place_is_merged_anew() {
     assert!(world.read(&drive, 0, expected.len()).unwrap() == expected, "an old half came back");
 }
 
-/// Recovery meets a segment that was emptied by a trim, given back and used again, all behind the
+/// Recovery meets a segment that was emptied by a trim, freed and used again, all after the
 /// newest checkpoint: what the trim made dead is dead before the segment's new use begins.
 #[test]
 fn a_segment_emptied_by_a_trim_and_used_again_is_recovered() {
@@ -145,13 +145,17 @@ fn a_segment_emptied_by_a_trim_and_used_again_is_recovered() {
         drive.checkpoint().await.unwrap();
         drive.trim(0, 4 * MIB, true).await.unwrap();
         give_back(&drive, clock).await;
-        assert!(drive.space.borrow().is_free(SegmentId(0)), "not given back");
+        assert!(drive.core().space().is_free(SegmentId(0)), "not freed");
         for piece in 4..8 {
             drive.write(piece * MIB, &noise, true).await.unwrap();
         }
     });
-    assert_eq!(drive.log.tail(Stream::Host).unwrap().segment, SegmentId(0), "not used again");
-    assert_eq!(drive.checkpoints.completed(), 1, "too tame a test");
+    assert_eq!(
+        drive.core().log().tail(Stream::Host).unwrap().segment,
+        SegmentId(0),
+        "not used again"
+    );
+    assert_eq!(drive.core().checkpoints().completed(), 1, "too tame a test");
     let before = state(&drive);
     world.kill(drive);
     let drive = world.open();

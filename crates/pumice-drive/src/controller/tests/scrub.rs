@@ -36,13 +36,13 @@ fn a_damaged_frame_is_listed_with_its_blocks_until_it_is_dead() {
     );
     world.write(&drive, 48 * BLOCK, &data[48 * BLOCK_BYTES..56 * BLOCK_BYTES]).unwrap();
     world.run(drive.flush()).unwrap();
-    assert_eq!(scrub(&world, &drive).problem_count, 0, "nobody will read it any more");
+    assert_eq!(scrub(&world, &drive).problem_count, 0, "it will never be read");
     world.close(drive);
 }
 
-/// The three batches were written in an open segment; with more behind them it is full.
+/// The three batches were written in an open segment; with more after them it is full.
 #[test]
-fn frames_behind_a_damaged_batch_header_are_missed() {
+fn frames_after_a_damaged_batch_header_are_missed() {
     for is_full in [false, true] {
         let (world, data) = written();
         let drive = world.open();
@@ -51,7 +51,7 @@ fn frames_behind_a_damaged_batch_header_are_missed() {
             for _ in 0..5 {
                 world.write(&drive, 1 << 20, &payload::noise(&mut random, 1 << 20)).unwrap();
             }
-            assert_ne!(drive.log.tail(Stream::Host).unwrap().segment, SegmentId(0));
+            assert_ne!(drive.core().log().tail(Stream::Host).unwrap().segment, SegmentId(0));
         }
         world.close(drive);
         let header = batches(&world, 0).swap_remove(1);
@@ -60,7 +60,7 @@ fn frames_behind_a_damaged_batch_header_are_missed() {
         let drive = world.open();
         let Lookup::Run(Mapping::Frame { place, .. }, _) = ({
             world.run(drive.load_range(Lba(48), 1)).unwrap();
-            drive.l2p.borrow().lookup(Lba(48))
+            drive.core().map().peek(Lba(48))
         }) else {
             panic!("no frame")
         };
@@ -80,8 +80,8 @@ fn damage_in_the_map_the_lists_and_a_superblock_is_found() {
     world.run(drive.checkpoint()).unwrap();
     assert_eq!(scrub(&world, &drive).problems, []);
     let whole = scrub(&world, &drive);
-    let leaf = drive.l2p.borrow().meta_places().collect::<Vec<_>>();
-    let root = drive.superblock.borrow().checkpoint.unwrap().place;
+    let leaf = drive.core().map().meta_places().collect::<Vec<_>>();
+    let root = drive.core().superblock().checkpoint.unwrap().place;
     assert!(whole.metadata as usize > leaf.len());
     let mut found = Vec::new();
     for place in leaf.iter().map(|place| (place.segment, place.offset)) {
@@ -163,7 +163,7 @@ fn a_scrub_keeps_its_rate_and_ends_with_the_drive() {
     assert!((wanted * 0.95..wanted * 1.05).contains(&seconds), "{seconds} s, not {wanted}");
     // Two at once are refused, and one that was dropped does not count.
     world.run(world.runtime.timeout(1_000_000_000, drive.scrub(1 << 20)));
-    assert!(!drive.info().scrub.scrub_running, "a dropped scrub goes on");
+    assert!(!drive.info().scrub.scrub_running, "a dropped scrub still runs");
     let (other, clock) = (drive.clone(), world.runtime.clone());
     let running = async {
         clock.sleep_ns(500_000_000).await;

@@ -35,7 +35,7 @@ fn run_all<F: Future<Output = ()> + 'static>(world: &World, tasks: impl Iterator
     }
     let all_ended = ended.wait_for(|| (left.get() == 0).then_some(()));
     let in_time = world.run(world.runtime.timeout(3_600_000_000_000, all_ended));
-    in_time.expect("some task waits for ever");
+    in_time.expect("some task waits forever");
 }
 
 /// When an operation ended: task, operation, virtual time, what it gave.
@@ -116,7 +116,7 @@ impl Worker {
     }
 }
 
-/// Runs all workers; gives what happened when, and the medium's fingerprint.
+/// Runs all workers; returns what happened when, and the medium's fingerprint.
 fn run_workers(seed: u64) -> (Vec<Event>, u64) {
     let world = slow_world(seed, 24);
     let drive = world.open();
@@ -205,7 +205,7 @@ fn writes_to_parts_of_one_block_all_survive() {
     assert!(drive.info().operations.merged_blocks > 64 * 8, "no race was lost: too tame a test");
 }
 
-/// Guards against a panic: a write that lost the race for its edge left an empty batch behind, near
+/// Guards against a panic: a write that lost the race for its edge left an empty batch, near
 /// the end of a segment, where the next write did not fit.
 #[test]
 fn a_lost_race_near_the_end_of_a_segment_leaves_no_batch_in_the_way() {
@@ -213,7 +213,7 @@ fn a_lost_race_near_the_end_of_a_segment_leaves_no_batch_in_the_way() {
     let drive = world.open();
     let noise = payload::noise(&mut random(5), 1 << 20);
     while drive.info().sequence == 0
-        || drive.log.fit(Stream::Host, 1 << 20, u32::MAX) != log::Fit::NewSegment
+        || drive.core().log().fit(Stream::Host, 1 << 20, u32::MAX) != log::Fit::NewSegment
     {
         world.run(drive.write(0, &noise[..200 << 10], true)).unwrap();
     }
@@ -226,14 +226,14 @@ fn a_lost_race_near_the_end_of_a_segment_leaves_no_batch_in_the_way() {
             clock.sleep_ns(1_000_000).await;
             medium.set_plan(latency(1_000_000));
             drive.write(0, &noise[..4096], false).await.unwrap();
-            drive.seal(Stream::Host);
+            drive.with_core(|core| core.seal(Stream::Host));
             clock.sleep_ns(3_500_000).await;
             assert_eq!(
-                drive.log.fit(Stream::Host, 4096, u32::MAX),
+                drive.core().log().fit(Stream::Host, 4096, u32::MAX),
                 log::Fit::Open,
                 "the batch of the write that lost"
             );
-            assert!(!drive.log.has_open_records(Stream::Host));
+            assert!(!drive.core().log().has_open_records(Stream::Host));
             drive.write(1 << 20, &noise, true).await.unwrap();
         };
         futures_util::future::join(edge, rival).await.0.unwrap();

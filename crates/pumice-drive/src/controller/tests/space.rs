@@ -1,5 +1,5 @@
 //! Goal: a thin drive refuses writes before acknowledging them, loses nothing, and takes writes
-//! again after a trim; a full drive never refuses; reads, flushes and trims always go on; a trim of
+//! again after a trim; a full drive never refuses; reads, flushes and trims always continue; a trim of
 //! any length takes no time that grows with it.
 //! Method: incompressible writes until the drive refuses them, or for many times its size, compared
 //! with an array.
@@ -46,7 +46,7 @@ fn a_full_thin_drive_refuses_writes_and_takes_them_again_after_a_trim() {
     let drive = world.reopen(drive);
     assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
     assert_eq!(kind(world.write(&drive, 4096, &[1; 4096])), Some(ErrorKind::NoSpace));
-    // Trims go on, and more of them than fit into any reserve.
+    // Trims continue, and more of them than fit into any reserve.
     for round in 0..3000 {
         let at = round * 7 % (size / BLOCK / 64) * BLOCK;
         world.run(drive.trim(at, BLOCK, true)).unwrap();

@@ -1,6 +1,6 @@
-//! Goal: what recovery meets where the log could go on, or behind its end, counts only if it was
+//! Goal: what recovery meets where the log could continue, or beyond its end, counts only if it was
 //! written for this drive, this use of this segment, and this place.
-//! Method: the last batch, or something behind it, is written anew with one value that is not what
+//! Method: the last batch, or something after it, is written anew with one value that is not what
 //! it must be, and with every checksum right; with none of them wrong it counts.
 
 use super::damage::{batches, written};
@@ -73,7 +73,7 @@ fn continued() -> World {
 
 const SIZE: u64 = 4 << 20;
 
-/// What a segment may be in which a stream is said to go on.
+/// What a segment may hold that is named as a stream's next.
 #[test]
 fn a_segment_that_was_begun_for_something_else_does_not_continue_the_log() {
     let opens = |change: fn(&mut SegmentHeader)| {
@@ -100,19 +100,19 @@ fn a_segment_that_was_begun_for_something_else_does_not_continue_the_log() {
     let mut said = Vec::new();
     for (what, change) in changes {
         let opened = opens(change);
-        let error = opened.err().unwrap_or_else(|| panic!("{what}: the log goes on"));
+        let error = opened.err().unwrap_or_else(|| panic!("{what}: the log continues"));
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}");
         said.push(error.chain());
         assert_eq!(said[0], said[said.len() - 1], "{what}");
     }
 }
 
-/// A drive of whose log the fourth batch, which nobody flushed, is torn, and its header.
+/// A drive whose fourth batch, which was not flushed, is torn, and its header.
 fn torn() -> (World, BatchHeader) {
     let (world, data) = written();
     let drive = world.open();
     world.write(&drive, 0, &data[200_000..300_000]).unwrap();
-    drive.seal(Stream::Host);
+    drive.with_core(|core| core.seal(Stream::Host));
     world.run(world.runtime.yield_now());
     world.kill(drive);
     let last = batches(&world, 0).pop().unwrap();
@@ -121,7 +121,7 @@ fn torn() -> (World, BatchHeader) {
     (world, last)
 }
 
-/// Behind a torn batch stands one which says that the torn one was durable.
+/// After a torn batch follows one which says that the torn one was durable.
 #[test]
 fn only_a_batch_of_this_log_proves_that_a_missing_one_was_durable() {
     let opens = |change: fn(&mut BatchHeader)| {

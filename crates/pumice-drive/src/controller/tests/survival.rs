@@ -1,5 +1,5 @@
 //! Goal: garbage collection and checkpoints lose nothing that is durable, whenever the process or
-//! the power dies; what they read, move, name and give back is accounted for exactly.
+//! the power dies; what they read, move, name and free is accounted for exactly.
 //! Method: lives of a drive that holds little more than its disk, with a writer that knows what
 //! each block may hold and a reader beside it; single steps are driven by hand where a random life
 //! would hardly ever meet them.
@@ -8,9 +8,9 @@ use std::cell::RefCell;
 
 use rand::RngExt;
 
-use super::super::moving::Mover;
-use super::super::records::records;
-use super::super::scan::Scan;
+use super::super::log::records::records;
+use super::super::log::segment_scan::SegmentScan;
+use super::super::maintenance::Mover;
 use super::*;
 use crate::base::SeqNo;
 use crate::base::seed::{Random, random};
@@ -109,7 +109,7 @@ async fn write(drive: Rc<TestDrive>, disk: Shared, mut random: Random) {
     }
 }
 
-/// Reads blocks, each of which must be what was acknowledged last if nobody is changing it.
+/// Reads blocks, each of which must be what was acknowledged last if no task is changing it.
 async fn read(drive: Rc<TestDrive>, disk: Shared, mut random: Random, failed: Rc<Cell<u32>>) {
     let mut block = vec![0; BLOCK_BYTES];
     loop {
@@ -169,7 +169,7 @@ fn flip_superblock(world: &World, slot: u32) {
     world.run(world.memory.write_superblock(slot, bytes)).unwrap();
 }
 
-/// Lives under the same garbage collection; gives how many frames it joined.
+/// Lives under the same garbage collection; returns how many frames it joined.
 fn live_and_die(options: OpenOptions) -> u64 {
     let (mut victims, mut checkpoints, mut joined_frames) = (0, 0, 0);
     for seed in 0..SEEDS {
@@ -228,14 +228,16 @@ fn deaths_under_garbage_collection_that_joins_frames_lose_nothing() {
     assert!(joined > 200, "too tame: {joined} frames joined");
 }
 
-/// Takes free segments away, so that `left` stay; gives them.
+/// Takes free segments away, so that `left` stay; returns them.
 pub(super) fn take_free_segments(drive: &TestDrive, left: u32) -> Vec<SegmentId> {
-    let mut space = drive.space.borrow_mut();
-    let mut taken = Vec::new();
-    while space.free_count() > left {
-        taken.push(space.allocate(Stream::Moved, 1).unwrap());
-    }
-    taken
+    drive.with_core(|core| {
+        let space = core.space_mut();
+        let mut taken = Vec::new();
+        while space.free_count() > left {
+            taken.push(space.allocate(Stream::Moved, 1).unwrap());
+        }
+        taken
+    })
 }
 
 /// The age of data is that of the host's write, however often it was moved.
@@ -244,19 +246,19 @@ fn a_frame_moved_twice_names_the_batch_in_which_the_host_wrote_it() {
     let world = World::new(small(4 << 20, 4));
     let drive = world.open();
     world.run(drive.write(0, &payload::noise(&mut random(1), 8 * BLOCK_BYTES), true)).unwrap();
-    let origin = drive.log.sealed_seq();
+    let origin = drive.core().log().sealed_seq();
     for _ in 0..2 {
-        let Mapping::Frame { place, .. } = drive.l2p.borrow().lookup(Lba(0)).resident().0 else {
+        let Mapping::Frame { place, .. } = drive.core().map().peek(Lba(0)).resident().0 else {
             panic!("LBA 0 is no frame");
         };
-        world.run(move_all(&drive, SegmentId(place.segment)));
-        drive.seal(Stream::Moved);
+        world.run(move_all(&drive, place.segment));
+        drive.with_core(|core| core.seal(Stream::Moved));
         world.run(drive.flush_log()).unwrap();
     }
-    let tail = drive.log.tail(Stream::Moved).unwrap();
+    let tail = drive.core().log().tail(Stream::Moved).unwrap();
     let origins = world.run(origins_in(&drive, tail.segment));
     assert_eq!(origins, [origin; 2]);
-    let age = drive.space.borrow().table()[tail.segment.0 as usize].age;
+    let age = drive.core().space().table()[tail.segment.0 as usize].age;
     assert_eq!(age, origin);
     assert_accounting(&drive);
 }
@@ -271,22 +273,22 @@ fn the_live_pieces_of_a_moved_frame_keep_their_own_shares() {
     world.write(&drive, 0, &noise.repeat(5)).unwrap();
     world.run(drive.write(2 * BLOCK, &noise, true)).unwrap();
     world.run(move_all(&drive, SegmentId(0)));
-    let Mapping::Frame { place, index } = drive.l2p.borrow().lookup(Lba(3)).resident().0 else {
+    let Mapping::Frame { place, index } = drive.core().map().peek(Lba(3)).resident().0 else {
         panic!("LBA 3 is no frame");
     };
-    assert!(place.segment > 0 && (place.blocks, index) == (5, 3), "{place:?} {index}");
+    assert!(place.segment > SegmentId(0) && (place.blocks, index) == (5, 3), "{place:?} {index}");
     assert_ne!(place.share(index, 2), place.share(0, 2));
-    let Mapping::Frame { place: newer, .. } = drive.l2p.borrow().lookup(Lba(2)).resident().0 else {
+    let Mapping::Frame { place: newer, .. } = drive.core().map().peek(Lba(2)).resident().0 else {
         panic!("LBA 2 is no frame");
     };
     assert_ne!(newer, place, "older content is back");
     assert_accounting(&drive);
 }
 
-fn scan(drive: &TestDrive, segment: SegmentId) -> Scan<'_, TestMedium> {
-    let shape = drive.superblock.borrow().shape();
-    let generation = drive.space.borrow().generation(segment);
-    Scan::new(drive.medium(), drive.uuid(), &shape, segment, generation)
+fn scan(drive: &TestDrive, segment: SegmentId) -> SegmentScan<'_, TestMedium> {
+    let shape = drive.core().superblock().shape();
+    let generation = drive.core().space().generation(segment);
+    SegmentScan::new(drive.medium(), drive.uuid(), &shape, segment, generation)
 }
 
 async fn move_all(drive: &TestDrive, segment: SegmentId) {
@@ -318,13 +320,8 @@ async fn origins_in(drive: &TestDrive, segment: SegmentId) -> Vec<SeqNo> {
 #[test]
 fn a_checkpoint_that_fails_leaves_the_one_before() {
     let world = World::new(small(4 << 20, 4));
-    let clock = world.runtime.clone();
-    let drive =
-        Rc::new(world.run(Drive::open(world.medium(), clock, OpenOptions::default())).unwrap());
     // Without garbage collection, which would make room.
-    let (writer, syncer) = (drive.clone(), drive.clone());
-    world.runtime.spawn(async move { writer.run_writer().await });
-    world.runtime.spawn(async move { syncer.run_syncer().await });
+    let drive = world.open_without_collector();
     let data = payload::noise(&mut random(1), 64 << 10);
     world.write(&drive, 0, &data).unwrap();
     world.run(drive.checkpoint()).unwrap();
@@ -332,15 +329,15 @@ fn a_checkpoint_that_fails_leaves_the_one_before() {
     let mut completed = 0;
     let (refused, named) = loop {
         assert!(completed < 5000, "checkpoints take no room");
-        let named = drive.metadata();
-        drive.l2p.borrow_mut().touch_leaf(0);
+        let named = drive.core().metadata();
+        drive.with_core(|core| core.map_mut().touch_leaf(0));
         match world.run(drive.checkpoint()) {
             Ok(()) => completed += 1,
             Err(error) => break (error, named),
         }
     };
     assert_eq!(refused.kind(), ErrorKind::NoSpace);
-    let still_named = drive.metadata();
+    let still_named = drive.core().metadata();
     assert!(named.iter().all(|place| still_named.contains(place)), "{named:?}, {still_named:?}");
     assert_accounting(&drive);
     world.kill(drive);
@@ -364,7 +361,7 @@ fn a_log_whose_end_cannot_be_read_does_not_end_there() {
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let open = || world.run(Drive::open(medium.clone(), world.runtime.clone(), options));
     assert_eq!(open().map(|_| ()).unwrap_err().kind(), ErrorKind::Medium);
-    // What cannot be read behind the end, where nothing was written, is nobody's loss.
+    // What cannot be read beyond the end, where nothing was written, is no loss.
     let beyond = last.offset + last.batch_bytes() as u32 + (64 << 10);
     medium.bad.replace(Some((SegmentId(0), beyond..beyond + 512)));
     let drive = open().unwrap();
@@ -410,15 +407,16 @@ fn frames_of_a_segment_that_is_given_back_are_forgotten() {
     for _ in 0..6 {
         world.run(drive.write(0, &noise, true)).unwrap();
     }
-    let place = (0, crate::format::SEGMENT_HEADER_BYTES as u32);
+    let offset = crate::format::SEGMENT_HEADER_BYTES as u32;
+    let place = FrameAddress { segment: SegmentId(0), offset };
     drive.cache.fill(place, BLOCK_BYTES, |_| Ok::<_, Error>(())).unwrap();
-    assert!(matches!(drive.cache.begin(place, |_| ()), cache::Lookup::Hit(())));
-    assert_eq!(drive.space.borrow().live_bytes_of(SegmentId(0)), 0);
+    assert!(matches!(drive.cache.begin(place, |_| ()), frame_cache::Lookup::Hit(())));
+    assert_eq!(drive.core().space().live_bytes_of(SegmentId(0)), 0);
     take_free_segments(&drive, 6);
     world.run(drive.checkpoint()).unwrap();
-    drive.gc.wake();
+    drive.with_core(Core::wake_collector);
     world.run(world.runtime.sleep_ns(1_000_000_000));
-    assert!(drive.space.borrow().is_free(SegmentId(0)), "too tame a test");
-    assert!(matches!(drive.cache.begin(place, |_| ()), cache::Lookup::Miss));
+    assert!(drive.core().space().is_free(SegmentId(0)), "too tame a test");
+    assert!(matches!(drive.cache.begin(place, |_| ()), frame_cache::Lookup::Miss));
     world.kill(drive);
 }

@@ -68,7 +68,7 @@ fn the_map_is_as_long_as_was_asked_for() {
     let drive = world.open();
     world.write(&drive, 0, &payload::noise(&mut random(1), 1 << 20)).unwrap();
     for _ in 0..3 {
-        // Moves the host's stream on and leaves dead segments behind.
+        // Moves the host's stream on and leaves dead segments.
         for at in 0..8 {
             world.write(&drive, at << 20, &payload::noise(&mut random(at), 1 << 20)).unwrap();
         }

@@ -1,0 +1,318 @@
+//! From "the room is there" to "mapped", each in one call: what the host writes and trims, what
+//! garbage collection moves, what a checkpoint writes.
+//!
+//! ```text
+//! room -> (is the map still as the caller saw it?) -> record -> map -> live bytes
+//! ```
+//!
+//! A call that returns [`Attempt::Wait`] or [`Attempt::Changed`] has appended nothing. The private
+//! doors `map_frame`, `map_range` and `map_moved` are what recovery applies a record with.
+
+use super::super::log::framing::{Span, spans};
+use super::super::log::packing::{MetaRecord, MovedFrame, meta_bytes_max, worst_case_bytes};
+use super::super::map::{LivePiece, Lookup, Mapping};
+use super::super::place::{FrameAddress, FramePlace};
+use super::{Core, Purpose};
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Lba, Result};
+use crate::codec::{Compressor, Encoding};
+use crate::format::{MetaKind, RECORD_HEADER_BYTES, Record, Source, Stream};
+
+/// What an attempt to append came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Attempt {
+    /// It is appended and mapped.
+    Done,
+    /// There is no room yet: try again after [`super::Wakes::PROGRESS`].
+    Wait,
+    /// A leaf of the map is not in memory, or something is not what the caller saw: look again.
+    Changed,
+}
+
+impl Attempt {
+    /// Returns `None` for an attempt that must wait for room.
+    pub(crate) fn unless_waiting(self) -> Option<Self> {
+        (self != Attempt::Wait).then_some(self)
+    }
+}
+
+/// What a block maps to, and in which use of its segment. While this stays the same, so does the
+/// content. A pin would do as well, but a write waits for room with this in hand, and must not keep
+/// a segment from being freed that makes the room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Version {
+    mapping: Mapping,
+    /// Generation of the frame's segment; 0 without a frame.
+    generation: u64,
+}
+
+/// A block that a write covers only in part, merged with what it held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Edge {
+    /// The block.
+    pub(crate) lba: Lba,
+    /// What it mapped to when it was read.
+    pub(crate) before: Version,
+}
+
+/// A host write of whole blocks, at most [`super::super::log::packing::ATOMIC_WRITE_BYTES`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockWrite<'a> {
+    /// The first block.
+    pub(crate) lba: Lba,
+    /// Number of blocks.
+    pub(crate) blocks: usize,
+    /// Their bytes, in order; each part is whole blocks.
+    pub(crate) parts: &'a [&'a [u8]],
+    /// Blocks that must still be what they were when they were merged.
+    pub(crate) edges: &'a [Edge],
+    /// Bytes that the host wrote.
+    pub(crate) host_bytes: usize,
+}
+
+/// Live blocks of one frame, encoded, for another place in the log.
+pub(crate) struct Move<'a> {
+    /// First block of the frame.
+    pub(crate) lba: Lba,
+    /// Where it is.
+    pub(crate) from: FramePlace,
+    /// Its live blocks when they were encoded.
+    pub(crate) pieces: &'a [LivePiece],
+    /// What they become.
+    pub(crate) frames: &'a [MovedFrame<'a>],
+    /// Bytes that must fit in the open batch.
+    pub(crate) room_bytes: usize,
+}
+
+/// Kind and number of a metadata record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MetaPosition {
+    /// Its kind.
+    pub(crate) kind: MetaKind,
+    /// Its number among the records of its kind.
+    pub(crate) number: u64,
+}
+
+impl Core {
+    /// Appends a host write and maps it. `encode` is called for each frame, in order, with the
+    /// frame's bytes and the place for its payload; see [`super`].
+    ///
+    /// # Errors
+    /// `NoSpace`, `Poisoned`; nothing is appended then.
+    #[inline]
+    pub(crate) fn append_write(
+        &mut self,
+        write: &BlockWrite<'_>,
+        mut encode: impl FnMut(&[u8], &mut [u8]) -> (Encoding, usize),
+    ) -> Result<Attempt> {
+        if !self.make_room(worst_case_bytes(write.blocks), Purpose::Data)? {
+            return Ok(Attempt::Wait);
+        }
+        let unchanged = |edge: &Edge| self.version(edge.lba) == Some(edge.before);
+        if !self.is_resident(write.lba, write.blocks as u64) || !write.edges.iter().all(unchanged) {
+            return Ok(Attempt::Changed);
+        }
+        let mut lba = write.lba;
+        for part in write.parts {
+            for span in spans(lba, part, self.superblock.frame_blocks) {
+                match span {
+                    Span::Data { lba, bytes } => {
+                        let blocks = (bytes.len() / BLOCK_BYTES) as u8;
+                        let encode = |target: &mut [u8]| encode(bytes, target);
+                        let batch = self.log.open_batch(Stream::Host);
+                        let place = batch.push_frame(lba, blocks, encode);
+                        self.counters.frame_bytes.add(u64::from(place.record_bytes));
+                        self.map_frame(lba, place);
+                    }
+                    Span::Fill { lba, count, byte } => {
+                        self.counters.fill_blocks.add(count);
+                        self.push_range(&Record::Fill { lba, lba_count: count, byte });
+                    }
+                }
+            }
+            lba.0 += (part.len() / BLOCK_BYTES) as u64;
+        }
+        assert_eq!(lba.0, write.lba.0 + write.blocks as u64, "a write has other parts than blocks");
+        self.counters.host_bytes.add(write.host_bytes as u64);
+        Ok(Attempt::Done)
+    }
+
+    /// Appends a trim or a fill of any length and maps it.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Poisoned`; nothing is appended then.
+    pub(crate) fn append_range(&mut self, record: &Record) -> Result<Attempt> {
+        if !self.make_room(RECORD_HEADER_BYTES, Purpose::Trim)? {
+            return Ok(Attempt::Wait);
+        }
+        let (lba, count) = record.lba_range();
+        if self.map.missing_edges(lba, count).is_some() {
+            return Ok(Attempt::Changed);
+        }
+        self.push_range(record);
+        Ok(Attempt::Done)
+    }
+
+    /// Appends the live blocks of a frame at another place and maps them there.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Poisoned`; nothing is appended then.
+    pub(crate) fn move_frame(&mut self, moved: &Move<'_>) -> Result<Attempt> {
+        if !self.make_room(moved.room_bytes, Purpose::Moved)? {
+            return Ok(Attempt::Wait);
+        }
+        let is_missing = self.map.missing(moved.lba, u64::from(moved.from.blocks)).is_some();
+        if is_missing
+            || !self.map.live_pieces(moved.lba, moved.from).eq(moved.pieces.iter().copied())
+        {
+            return Ok(Attempt::Changed);
+        }
+        for frame in moved.frames {
+            self.push_moved(frame);
+        }
+        Ok(Attempt::Done)
+    }
+
+    /// Appends live blocks of several frames as one frame and maps them there, if `is_current` says
+    /// that they still are where they were read from.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Poisoned`; nothing is appended then.
+    pub(crate) fn join_frames(
+        &mut self,
+        joined: &MovedFrame<'_>,
+        is_current: impl FnOnce(&Self) -> bool,
+    ) -> Result<Attempt> {
+        if !self.make_room(joined.record_bytes(), Purpose::Moved)? {
+            return Ok(Attempt::Wait);
+        }
+        if !is_current(self) {
+            return Ok(Attempt::Changed);
+        }
+        self.push_moved(joined);
+        Ok(Attempt::Done)
+    }
+
+    /// Appends a metadata record; `None` if there is no room yet.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Poisoned`; nothing is appended then.
+    pub(crate) fn append_meta(
+        &mut self,
+        position: MetaPosition,
+        raw: &[u8],
+        compressor: &mut Compressor,
+    ) -> Result<Option<MetaRecord>> {
+        if !self.make_room(meta_bytes_max(raw.len()), Purpose::Meta)? {
+            return Ok(None);
+        }
+        Ok(Some(self.push_meta(position, raw, compressor)))
+    }
+
+    /// Puts a metadata record into the open batch of its stream, which has the room.
+    pub(super) fn push_meta(
+        &mut self,
+        position: MetaPosition,
+        raw: &[u8],
+        compressor: &mut Compressor,
+    ) -> MetaRecord {
+        let MetaPosition { kind, number } = position;
+        let batch = self.log.open_batch(Stream::Meta);
+        let appended = batch.push_meta(kind, number, raw, compressor);
+        self.space.add_live(appended.place.segment, appended.place.bytes);
+        self.counters.meta_bytes.add(u64::from(appended.place.bytes));
+        appended
+    }
+
+    /// Returns what a block maps to, if its leaf is in memory.
+    pub(crate) fn version(&self, lba: Lba) -> Option<Version> {
+        let Lookup::Run(mapping, _) = self.map.peek(lba) else { return None };
+        let generation = match mapping {
+            Mapping::Frame { place, .. } => self.space.generation(place.segment),
+            Mapping::Hole | Mapping::Fill(_) => 0,
+        };
+        Some(Version { mapping, generation })
+    }
+
+    #[inline]
+    fn is_resident(&self, lba: Lba, blocks: u64) -> bool {
+        self.map.missing(lba, blocks).is_none()
+    }
+
+    /// Puts a fill or a trim into the host's open batch, which has the room, and maps it.
+    fn push_range(&mut self, record: &Record) {
+        self.log.open_batch(Stream::Host).push_range(record);
+        self.counters.frame_bytes.add(RECORD_HEADER_BYTES as u64);
+        self.map_range(record);
+    }
+
+    /// Puts a moved frame into the open batch of its stream, which has the room, and maps it.
+    fn push_moved(&mut self, moved: &MovedFrame<'_>) {
+        let place = self.log.open_batch(Stream::Moved).push_moved(moved);
+        self.counters.moved_bytes.add(moved.record_bytes() as u64);
+        let blocks: u32 = moved.sources.iter().map(|source| u32::from(source.blocks)).sum();
+        assert_eq!(blocks, u32::from(moved.blocks), "a moved frame has other sources than blocks");
+        self.map_moved(moved.lba, place, moved.sources.iter().copied());
+    }
+}
+
+/// The doors of live traffic and of recovery: a record of the log takes effect.
+impl Core {
+    /// Maps the blocks of a frame that the host wrote.
+    #[inline]
+    pub(crate) fn map_frame(&mut self, lba: Lba, place: FramePlace) {
+        self.check_place(&place);
+        let Self { map, space, .. } = self;
+        space.add_live(place.segment, place.record_bytes);
+        map.map_frame(lba, place, |dead| space.release_blocks(dead.place, dead.index, dead.count));
+    }
+
+    /// Asserts that a frame lies within its segment: it was packed there, or read from a batch
+    /// within it.
+    #[inline]
+    fn check_place(&self, place: &FramePlace) {
+        let end = u64::from(place.offset) + u64::from(place.record_bytes);
+        assert!(
+            end <= u64::from(self.superblock.segment_bytes) && place.blocks > 0,
+            "a frame of segment {} ends beyond the segment",
+            place.segment
+        );
+    }
+
+    /// Maps the blocks of a fill or a trim.
+    pub(crate) fn map_range(&mut self, record: &Record) {
+        let (lba, count) = record.lba_range();
+        let mapping = match *record {
+            Record::Fill { byte, .. } => Mapping::Fill(byte),
+            _ => Mapping::Hole,
+        };
+        let Self { map, space, .. } = self;
+        map.map_uniform(lba, count, mapping, |dead| {
+            space.release_blocks(dead.place, dead.index, dead.count)
+        });
+    }
+
+    /// Maps the blocks of a moved frame that still map to their sources. A block that does not was
+    /// written or trimmed after it was copied: the copy of it is dead.
+    pub(crate) fn map_moved(
+        &mut self,
+        lba: Lba,
+        place: FramePlace,
+        sources: impl Iterator<Item = Source>,
+    ) {
+        self.check_place(&place);
+        let Self { map, space, .. } = self;
+        let mut index = 0;
+        for source in sources {
+            space.moved_in(place.segment, source.origin);
+            let at = Lba(lba.0 + u64::from(index));
+            let from = FrameAddress::from(source);
+            map.move_blocks(at, source.blocks.into(), from, place, index, |dead, index| {
+                space.add_live(place.segment, place.share(index, dead.count));
+                space.release_blocks(dead.place, dead.index, dead.count);
+            });
+            index += source.blocks;
+        }
+    }
+}

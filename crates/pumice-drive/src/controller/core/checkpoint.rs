@@ -1,0 +1,386 @@
+//! Checkpoints, as far as they are state: when one is due, what it says, what it makes dead.
+//!
+//! ```text
+//! turn -> begin -> leaves -> pages -> lists -> root -> (flush, superblocks) -> end
+//!    \________________________ given up: abandon _______________________________/
+//! ```
+//!
+//! `maintenance::checkpoint` has the order of the steps and the I/O. Invariant: everything up to
+//! batch `checkpointed` is in the newest checkpoint; it never moves back, and never beyond the
+//! watermark.
+
+use super::super::log::packing::{MetaRecord, meta_bytes_max};
+use super::super::log::{ChainEnd, Totals};
+use super::super::map::{DroppedSnapshot, LeafContent, Mapping};
+use super::{Core, MetaPosition, Purpose, Wakes};
+use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
+use crate::codec::Compressor;
+use crate::format::{
+    DirectoryEntry, DroppedRange, MetaKind, MetaPlace, Root, Stream, StreamTail, Superblock,
+    TableEntry, encode_page,
+};
+
+/// Checkpoints may take one part in this many of the bytes written to the medium.
+const COST_DIVISOR: u64 = 50;
+
+/// Bytes of log below which a checkpoint is not worth its two syncs; read again in a tenth of a
+/// second.
+const DISTANCE_BYTES_MIN: u64 = 64 << 20;
+
+/// Leaves that may have changed since the last checkpoint: recovery reads most of them one by one,
+/// which takes a medium of 50,000 reads a second 0.7 s. Reached only by writes scattered over
+/// 128 GiB and more.
+const DIRTY_LEAVES_MAX: usize = 32 << 10;
+
+/// The newest checkpoint.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NewestCheckpoint {
+    /// The batch up to which everything is in it.
+    pub(crate) checkpointed: SeqNo,
+    /// Media bytes of the drive's life when it was begun.
+    pub(crate) begun_at_bytes: u64,
+    /// Its lists and its root.
+    pub(crate) lists: Vec<MetaPlace>,
+}
+
+/// The checkpoints of one drive.
+pub(crate) struct Checkpoints {
+    newest: NewestCheckpoint,
+    /// Media bytes of metadata sealed since it was begun: what a checkpoint itself costs.
+    own_bytes: u64,
+    /// Whether some task has the turn to change checkpoint and superblock.
+    is_running: bool,
+    /// Metadata segments opened since the running checkpoint was begun.
+    opened: Vec<(Stream, SegmentId, u64)>,
+    completed: u64,
+}
+
+/// A leaf for a checkpoint to write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingLeaf {
+    leaf: u64,
+    content: LeafContent,
+}
+
+/// What a checkpoint says about the moment at which it was begun.
+pub(crate) struct Begun {
+    /// The root, without the lists and the segments that are opened for the checkpoint.
+    pub(crate) root: Root,
+    /// The segment table.
+    pub(crate) table: Vec<TableEntry>,
+    /// The dropped ranges.
+    pub(crate) dropped: Vec<DroppedRange>,
+}
+
+impl Checkpoints {
+    pub(super) fn new(newest: NewestCheckpoint) -> Self {
+        Self { newest, own_bytes: 0, is_running: false, opened: Vec::new(), completed: 0 }
+    }
+
+    /// Returns the batch up to which everything is in the newest checkpoint.
+    pub(crate) fn checkpointed(&self) -> SeqNo {
+        self.newest.checkpointed
+    }
+
+    /// Returns the number of checkpoints completed since the opening.
+    pub(crate) fn completed(&self) -> u64 {
+        self.completed
+    }
+
+    /// Returns whether a checkpoint or a superblock is being written.
+    pub(crate) fn is_running(&self) -> bool {
+        self.is_running
+    }
+
+    /// Notes that a batch was sealed.
+    pub(super) fn batch_sealed(&mut self, stream: Stream, media_bytes: u64) {
+        if self.is_running && stream == Stream::Meta {
+            self.own_bytes = self.own_bytes.saturating_add(media_bytes);
+        }
+    }
+
+    /// Notes that a stream continues in a segment. Only metadata matters: what a checkpoint names
+    /// is read before the log after it, which would say so.
+    pub(super) fn segment_opened(&mut self, stream: Stream, segment: SegmentId, generation: u64) {
+        if self.is_running && stream == Stream::Meta {
+            self.opened.push((stream, segment, generation));
+        }
+    }
+}
+
+impl Core {
+    /// Takes the turn to change checkpoint and superblock; returns whether it was free.
+    pub(crate) fn take_turn(&mut self) -> bool {
+        !std::mem::replace(&mut self.checkpoints.is_running, true)
+    }
+
+    /// Returns the turn. A checkpoint may have become due that could not be begun.
+    pub(crate) fn return_turn(&mut self) {
+        assert!(self.checkpoints.is_running, "the turn is returned twice");
+        self.checkpoints.is_running = false;
+        self.checkpoints.opened.clear();
+        self.wake(Wakes::TURN);
+        self.wake(Wakes::CHECKPOINTER);
+    }
+
+    /// Returns whether another checkpoint is due: enough was written since the last one, or enough
+    /// of the map is dirty. Until recovery would take about a second, a checkpoint waits
+    /// until it costs no more than 2 % of what was written. What a checkpoint writes does not count:
+    /// it would be the reason for the next one, on a drive that is not in use.
+    pub(crate) fn checkpoint_is_due(&self) -> bool {
+        let checkpoints = &self.checkpoints;
+        if checkpoints.is_running {
+            return false;
+        }
+        // Requests wait for it, whatever was written: metadata being moved dirties leaves, too.
+        if self.has_too_many_changed_leaves() {
+            return true;
+        }
+        let counted = checkpoints.newest.begun_at_bytes.saturating_add(checkpoints.own_bytes);
+        let since = self.counters.media_bytes.get().saturating_sub(counted);
+        if since == 0 {
+            return false;
+        }
+        let dirty_bytes = self.map.dirty_bytes();
+        let paid_off = (dirty_bytes as u64).saturating_mul(COST_DIVISOR).max(DISTANCE_BYTES_MIN);
+        since >= self.settings.checkpoint_bytes.min(paid_off)
+            || dirty_bytes > self.dirty_bytes_max / 4 * 3
+            || self.map.dirty_leaves() > DIRTY_LEAVES_MAX
+    }
+
+    /// Returns whether changes must wait until a checkpoint has made leaves of the map clean, which
+    /// only then can be evicted; or until one is complete, because recovery could not hold all that
+    /// changed since the last.
+    pub(crate) fn must_wait_for_checkpoint(&mut self) -> bool {
+        let is_over = self.has_too_many_changed_leaves();
+        if is_over && !self.checkpoints.is_running {
+            self.wake(Wakes::CHECKPOINTER);
+        }
+        is_over
+    }
+
+    /// Twice as much may have changed since the last checkpoint as may be dirty: what one that is
+    /// under way writes, and what changes in the meantime. So an attempt that fails, or a crash in
+    /// it, and then another, leave no more than that to recovery: see [`super::super::recovery`].
+    fn has_too_many_changed_leaves(&self) -> bool {
+        let most = self.dirty_bytes_max;
+        self.map.dirty_bytes() + self.map.frozen_bytes() > most
+            || self.map.unsaved_bytes() / 2 > most
+    }
+
+    /// Begins a checkpoint of the drive as it is now: seals every stream and takes everything that
+    /// the checkpoint says about this moment. Dirty leaves become pending.
+    ///
+    /// # Panics
+    /// If the turn was not taken, or a checkpoint is running.
+    pub(crate) fn begin_checkpoint(&mut self) -> Begun {
+        assert!(self.checkpoints.is_running, "a checkpoint is begun without the turn");
+        self.seal_all();
+        self.checkpoints.opened.clear();
+        self.checkpoints.own_bytes = 0;
+        let ChainEnd { seq, checksum } = self.log.chain_end();
+        assert!(seq >= self.checkpoints.checkpointed(), "a checkpoint is older than the last");
+        let DroppedSnapshot { ranges, leaf_mapped_blocks } = self.map.begin_checkpoint();
+        let dropped = ranges.iter().map(|range| DroppedRange {
+            start: range.start,
+            end: range.end,
+            mapping: entry_of(range.mapping),
+        });
+        let Totals { host_bytes, frame_bytes, media_bytes, moved_bytes } = self.counters.totals();
+        let tails = Stream::ALL.map(|stream| {
+            self.log.tail(stream).map(|tail| StreamTail {
+                segment: tail.segment,
+                generation: tail.generation,
+                used: tail.used,
+            })
+        });
+        let root = Root {
+            epoch: self.log.epoch(),
+            segment_count: self.space.segment_count(),
+            size_bytes: self.size_bytes(),
+            watermark: seq,
+            watermark_checksum: checksum,
+            host_bytes,
+            frame_bytes,
+            media_bytes,
+            moved_bytes,
+            mapped_blocks: leaf_mapped_blocks,
+            tails,
+            opened: Vec::new(),
+            page_count: 0,
+            dropped_count: 0,
+            page_lists: Vec::new(),
+            tables: Vec::new(),
+            dropped_lists: Vec::new(),
+        };
+        Begun { root, dropped: dropped.collect(), table: self.space.table() }
+    }
+
+    /// Returns the next leaf to write, each once, in order; `None` at the end. Its content when the
+    /// checkpoint began is appended to `raw`, unless it is one hole or fill.
+    pub(crate) fn next_leaf(&mut self, raw: &mut Vec<u8>) -> Option<PendingLeaf> {
+        let leaf = self.map.next_pending()?;
+        Some(PendingLeaf { leaf, content: self.map.pending_content(leaf, raw) })
+    }
+
+    /// Appends a leaf that [`Core::next_leaf`] returned; returns whether there was room.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Poisoned`.
+    pub(crate) fn append_leaf(
+        &mut self,
+        PendingLeaf { leaf, content }: PendingLeaf,
+        raw: &[u8],
+        compressor: &mut Compressor,
+    ) -> Result<bool> {
+        let entry = match content {
+            LeafContent::Uniform(mapping) => entry_of(mapping),
+            LeafContent::Runs => {
+                let position = MetaPosition { kind: MetaKind::Leaf, number: leaf };
+                match self.append_meta(position, raw, compressor)? {
+                    Some(appended) => DirectoryEntry::Leaf(appended.place),
+                    None => return Ok(false),
+                }
+            }
+        };
+        self.map.checkpointed(leaf, entry);
+        Ok(true)
+    }
+
+    /// Appends a directory page that the leaves changed; returns whether there was room.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Poisoned`.
+    pub(crate) fn append_page(&mut self, page: u32, compressor: &mut Compressor) -> Result<bool> {
+        let raw = encode_page(&self.map.page(page));
+        let position = MetaPosition { kind: MetaKind::Page, number: u64::from(page) };
+        let Some(appended) = self.append_meta(position, &raw, compressor)? else {
+            return Ok(false);
+        };
+        self.map.set_page_place(page, appended.place);
+        Ok(true)
+    }
+
+    /// Appends the root, which names the segments opened for the checkpoint, its own included, and
+    /// seals it; `None` if there is no room yet.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Poisoned`.
+    pub(crate) fn append_root(
+        &mut self,
+        root: &mut Root,
+        compressor: &mut Compressor,
+    ) -> Result<Option<MetaRecord>> {
+        // Making room may open one more segment.
+        root.opened.clone_from(&self.checkpoints.opened);
+        root.opened.push((Stream::Meta, SegmentId(0), 0));
+        if !self.make_room(meta_bytes_max(root.encode().len()), Purpose::Meta)? {
+            return Ok(None);
+        }
+        root.opened.clone_from(&self.checkpoints.opened);
+        let position = MetaPosition { kind: MetaKind::Root, number: 0 };
+        let appended = self.push_meta(position, &root.encode(), compressor);
+        self.seal(Stream::Meta);
+        Ok(Some(appended))
+    }
+
+    /// Ends a checkpoint that both superblock slots name: what only the one before named is dead.
+    pub(crate) fn end_checkpoint(&mut self, root: &Root, lists: Vec<MetaPlace>) {
+        let checkpointed = root.watermark;
+        assert!(checkpointed >= self.checkpoints.checkpointed(), "the checkpoint moves back");
+        assert!(checkpointed <= self.log.durable_seq(), "a checkpoint is ahead of the watermark");
+        let superseded = self.map.end_checkpoint();
+        self.release_all(&superseded);
+        let newest = NewestCheckpoint { checkpointed, begun_at_bytes: root.media_bytes, lists };
+        let before = std::mem::replace(&mut self.checkpoints.newest, newest);
+        self.release_all(&before.lists);
+        self.checkpoints.completed += 1;
+    }
+
+    /// Lets continue what waited for a checkpoint, written or not.
+    pub(crate) fn checkpoint_ended(&mut self) {
+        self.wake(Wakes::PROGRESS);
+        self.wake(Wakes::COLLECTOR);
+    }
+
+    /// Gives up a checkpoint: the leaves and pages that it wrote are for the next one to name, its
+    /// `lists` are dead. Does nothing after [`Core::end_checkpoint`].
+    pub(crate) fn abandon_checkpoint(&mut self, lists: &[MetaPlace]) {
+        self.map.abandon_checkpoint();
+        self.release_all(lists);
+    }
+
+    fn release_all(&mut self, places: &[MetaPlace]) {
+        for place in places {
+            self.space.release(place.segment, place.bytes);
+        }
+    }
+
+    /// Returns the bytes of a segment that are live because the newest checkpoint names them,
+    /// though the map as it is now does not: lists, its root, and what the next checkpoint will not
+    /// name.
+    pub(crate) fn checkpoint_only_bytes(&self, segment: SegmentId) -> u64 {
+        let lists = self.checkpoints.newest.lists.iter().copied();
+        let all = lists.chain(self.map.superseded_places());
+        all.filter(|place| place.segment == segment).map(|place| u64::from(place.bytes)).sum()
+    }
+
+    /// Returns every metadata record that is live while no checkpoint is being written.
+    pub(crate) fn metadata(&self) -> Vec<MetaPlace> {
+        let map = self.map.meta_places().chain(self.map.superseded_places());
+        map.chain(self.checkpoints.newest.lists.iter().copied()).collect()
+    }
+
+    /// Returns the superblock to write next: as it is, with the watermark of now.
+    pub(crate) fn next_superblock(&self) -> Superblock {
+        let durable = self.log.durable_end();
+        assert!(durable.seq >= self.superblock.watermark, "a superblock's watermark moves back");
+        let mut superblock = self.superblock.clone();
+        superblock.watermark = durable.seq;
+        superblock.watermark_checksum = durable.checksum;
+        superblock
+    }
+
+    /// Returns the superblock slot to write next.
+    pub(crate) fn next_superblock_slot(&self) -> u32 {
+        1 - self.superblock_slot
+    }
+
+    /// Notes that the superblock in a slot is durable.
+    pub(crate) fn superblock_slot_written(&mut self, slot: u32) {
+        assert_ne!(slot, self.superblock_slot, "the only valid superblock was overwritten");
+        self.superblock_slot = slot;
+    }
+
+    /// Notes that a superblock is durable in both slots.
+    pub(crate) fn set_superblock(&mut self, superblock: Superblock) {
+        // Equal only where the counter, which is read from the medium, is worn out.
+        assert!(superblock.revision >= self.superblock.revision, "a superblock's revision is old");
+        assert!(superblock.watermark <= self.log.durable_seq(), "a superblock is ahead of the log");
+        self.superblock = superblock;
+    }
+
+    /// Checks that the log ends as a superblock that says "closed in order" would claim.
+    ///
+    /// # Errors
+    /// `Busy` if something was appended after the last flush. To call that durable would make its
+    /// loss look like damage; an unclean end is always safe.
+    pub(crate) fn check_all_is_durable(&self) -> Result<()> {
+        let has_open_records =
+            Stream::ALL.into_iter().any(|stream| self.log.has_open_records(stream));
+        if self.log.sealed_seq() == self.log.durable_seq() && !has_open_records {
+            return Ok(());
+        }
+        let what = "the drive was closed while requests were under way";
+        Err(Error::new(ErrorKind::Busy, what))
+    }
+}
+
+/// Returns the directory entry of a leaf that is one hole or fill.
+fn entry_of(mapping: Mapping) -> DirectoryEntry {
+    match mapping {
+        Mapping::Fill(byte) => DirectoryEntry::Fill(byte),
+        Mapping::Hole => DirectoryEntry::Hole,
+        Mapping::Frame { .. } => unreachable!("a leaf is not uniform"),
+    }
+}

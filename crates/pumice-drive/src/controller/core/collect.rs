@@ -1,0 +1,270 @@
+//! Garbage collection, as far as it is state: whether it should work, which segment it empties
+//! next, and the credit that sets the host's pace.
+//!
+//! **Pace.** While garbage collection works, data is let in only as fast as segments are gained, so
+//! that a write waits a little, often, and not long when the last segment is used up.
+//!
+//! `maintenance::gc` has the order of the steps and the I/O.
+
+use super::{Core, Purpose, Wakes};
+use crate::base::SegmentId;
+
+/// Garbage collection works when there are fewer free segments than data must leave and this many
+/// more: what the host fills while the first victims are emptied.
+const HEADROOM_SEGMENTS: u32 = 3;
+
+/// A segment with fewer dead bytes than this part of it is no victim: so little is gained that
+/// moving the rest would wear the medium for nothing.
+const GAIN_DIVISOR: u32 = 50;
+
+/// Victims in a row that gained nothing, after which the drive counts as full: frames that are
+/// live only in part may not get smaller by being moved.
+const FRUITLESS_MAX: u32 = 16;
+
+/// The same, after which what must be evacuated comes first, with the room that is left.
+const FRUITLESS_BEFORE_EVACUATION: u32 = 2;
+
+/// What the host may write before the first gain, and the most that it can save up of what was
+/// gained while it did not write, in bytes: about a batch. More would let it fill the rest of the
+/// free segments at once and then wait for a whole one.
+const CREDIT_BYTES: i64 = 1 << 20;
+
+/// The most that the host has to wait to be gained: a checkpoint, which has a reserve, may write
+/// far more at once than the host should wait for.
+const DEBT_BYTES: i64 = -CREDIT_BYTES;
+
+/// The state of garbage collection.
+#[derive(Debug, Default)]
+pub(crate) struct Collector {
+    /// Bytes the host may write before more is gained; meaningful while `is_moving`, which lasts
+    /// from the first victim until enough segments are free.
+    credit: i64,
+    is_moving: bool,
+    /// Victims whose gain the host was given already, and which are not freed yet.
+    credited: Vec<SegmentId>,
+    /// [`super::Space::changes`] when nothing was found to be gained.
+    exhausted_at: Option<u64>,
+    /// Victims in a row that gained nothing.
+    fruitless: u32,
+    /// Segments emptied since the opening.
+    victims: u64,
+    /// Works although enough segments are free: more are wanted.
+    is_compacting: bool,
+}
+
+impl Collector {
+    /// Returns the number of segments emptied since the opening.
+    pub(crate) fn victims(&self) -> u64 {
+        self.victims
+    }
+
+    /// Returns whether nothing was to be gained when that many changes had been counted.
+    pub(crate) fn is_exhausted(&self, changes: u64) -> bool {
+        self.exhausted_at == Some(changes)
+    }
+
+    /// Takes what was written to the medium, and not by garbage collection, off the credit.
+    pub(super) fn spend(&mut self, bytes: u64) {
+        self.credit = self.credit.saturating_sub_unsigned(bytes).max(DEBT_BYTES);
+    }
+
+    /// The host may write something before the first gain, and whenever nothing is to be gained.
+    fn begin_credit(&mut self, gains_nothing: bool) {
+        let was_moving = std::mem::replace(&mut self.is_moving, true);
+        if !was_moving || gains_nothing {
+            self.credit = CREDIT_BYTES;
+        }
+    }
+
+    /// Adds what was gained, or takes off what moving cost.
+    fn earn(&mut self, bytes: i64) {
+        self.credit = self.credit.saturating_add(bytes).min(CREDIT_BYTES);
+    }
+
+    /// Adds the worth of an empty segment, unless its emptying has earned that already.
+    fn earn_segment(&mut self, segment: SegmentId, segment_bytes: u32) {
+        match self.credited.iter().position(|&victim| victim == segment) {
+            Some(at) => drop(self.credited.swap_remove(at)),
+            None => self.earn(segment_bytes.into()),
+        }
+    }
+}
+
+/// A segment that is being emptied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Victim {
+    /// The segment.
+    pub(crate) segment: SegmentId,
+    /// Its generation.
+    pub(crate) generation: u64,
+    /// Its live bytes before.
+    pub(crate) live_bytes: u32,
+    /// [`super::Counters::moved_bytes`] before.
+    moved_bytes: u64,
+}
+
+impl Core {
+    /// Returns whether garbage collection has something to do.
+    pub(crate) fn collection_is_wanted(&self) -> bool {
+        let must_evacuate = self.space.beyond_end() > 0;
+        (self.is_short_of_segments() || must_evacuate)
+            && !self.collector.is_exhausted(self.space.changes())
+    }
+
+    /// Returns whether garbage collection could still gain something; asks it to try.
+    pub(super) fn can_gain(&mut self) -> bool {
+        let is_exhausted = self.collector.is_exhausted(self.space.changes());
+        if !is_exhausted {
+            self.wake(Wakes::COLLECTOR);
+        }
+        !is_exhausted || self.checkpoints.is_running()
+    }
+
+    /// Returns whether so few segments are free that garbage collection should work.
+    pub(crate) fn is_short_of_segments(&self) -> bool {
+        self.collector.is_compacting || self.has_few_segments()
+    }
+
+    fn has_few_segments(&self) -> bool {
+        self.space.free_count() < self.gc_target_segments()
+    }
+
+    /// Returns the free segments with which garbage collection rests.
+    pub(crate) fn gc_target_segments(&self) -> u32 {
+        self.reserved_segments(Purpose::Data) + HEADROOM_SEGMENTS
+    }
+
+    /// Returns whether data must wait for garbage collection to gain something first.
+    pub(super) fn must_wait_for_gc(&self) -> bool {
+        let host_is_ahead = self.collector.is_moving && self.collector.credit <= 0;
+        host_is_ahead && self.has_few_segments()
+    }
+
+    /// Makes garbage collection work, or not, as if too few segments were free.
+    pub(crate) fn set_compacting(&mut self, is_compacting: bool) {
+        self.collector.is_compacting = is_compacting;
+    }
+
+    /// Wakes garbage collection.
+    pub(crate) fn wake_collector(&mut self) {
+        self.wake(Wakes::COLLECTOR);
+    }
+
+    /// Returns the segments that may be freed once what made their records dead is durable: nothing
+    /// in them is live, no one reads them, and their last batch is in the newest checkpoint, so
+    /// that recovery reads no batch in them any more.
+    pub(crate) fn empty_segments(&self) -> Vec<SegmentId> {
+        self.space.empty(self.checkpoints.checkpointed())
+    }
+
+    /// Returns whether a checkpoint would make segments free, and is the best that can be done.
+    pub(crate) fn needs_checkpoint_to_free(&self, victim: Option<SegmentId>) -> bool {
+        let is_last_chance = self.space.free_count() <= self.reserved_segments(Purpose::Data) + 1;
+        (victim.is_none() || is_last_chance)
+            && self.space.has_empty_after(self.checkpoints.checkpointed())
+    }
+
+    /// Frees an empty segment, whose content may be discarded already.
+    pub(crate) fn free_segment(&mut self, segment: SegmentId) {
+        let last_seq = self.space.last_seq(segment);
+        assert!(
+            last_seq <= self.checkpoints.checkpointed(),
+            "segment {segment} is freed before batch {last_seq} is in a checkpoint"
+        );
+        self.collector.earn_segment(segment, self.superblock.segment_bytes);
+        self.space.free(segment);
+        self.wake(Wakes::PROGRESS);
+    }
+
+    /// Returns the segment to empty next. Evacuating a segment gains nothing by itself: as long as
+    /// there is little room for it, room is made first.
+    pub(crate) fn next_victim(&self) -> Option<SegmentId> {
+        let segment_bytes = self.superblock.segment_bytes;
+        let is_short = self.is_short_of_segments();
+        let gain_bytes_min = if is_short { segment_bytes / GAIN_DIVISOR } else { u32::MAX };
+        let space = &self.space;
+        let may_evacuate = |purpose| {
+            space.beyond_end() > 0 && space.free_count() > self.reserved_segments(purpose) + 1
+        };
+        let best = || space.victim(self.log.sealed_seq(), segment_bytes, gain_bytes_min);
+        let is_fruitless = self.collector.fruitless > FRUITLESS_BEFORE_EVACUATION;
+        if may_evacuate(Purpose::Data) || (is_fruitless && may_evacuate(Purpose::Moved)) {
+            return space.evacuee().or_else(best);
+        }
+        let evacuee = || space.evacuee().filter(|_| may_evacuate(Purpose::Moved));
+        best().or_else(evacuee)
+    }
+
+    /// Begins to empty a segment.
+    pub(crate) fn begin_victim(&mut self, segment: SegmentId) -> Victim {
+        self.collector.victims += 1;
+        // What must be evacuated earns nothing, and the host need not wait for it.
+        let is_evacuated = segment.0 >= self.space.end();
+        self.collector.begin_credit(is_evacuated);
+        self.victim(segment)
+    }
+
+    /// Returns what is known about a segment before it is emptied.
+    pub(crate) fn victim(&self, segment: SegmentId) -> Victim {
+        Victim {
+            segment,
+            generation: self.space.generation(segment),
+            live_bytes: self.space.live_bytes_of(segment),
+            moved_bytes: self.counters.moved_bytes.get(),
+        }
+    }
+
+    /// Adds what a part of a victim earned: the bytes passed in it, less the bytes moved.
+    pub(crate) fn earn(&mut self, passed_bytes: u32, moved_bytes: u64) {
+        self.collector.earn(i64::from(passed_bytes).saturating_sub_unsigned(moved_bytes));
+        self.wake(Wakes::PROGRESS);
+    }
+
+    /// Notes that all that can be moved out of a segment was moved, and earned.
+    pub(crate) fn victim_scanned(&mut self, segment: SegmentId) {
+        if self.space.live_bytes_of(segment) == 0 {
+            self.collector.credited.push(segment);
+        }
+    }
+
+    /// Notes that a segment cannot be emptied: it is no victim any more.
+    pub(crate) fn set_stuck(&mut self, segment: SegmentId) {
+        self.space.set_stuck(segment);
+    }
+
+    /// Notes that a segment was emptied, as it was before. Returns whether victims still gain
+    /// something.
+    pub(crate) fn end_victim(&mut self, victim: &Victim) -> bool {
+        let moved_bytes = self.counters.moved_bytes.get() - victim.moved_bytes;
+        let segment_bytes = self.superblock.segment_bytes;
+        tracing::debug!(
+            segment = %victim.segment,
+            live_bytes = victim.live_bytes,
+            moved_bytes,
+            "garbage collection emptied a segment"
+        );
+        let has_gained = u64::from(segment_bytes) > moved_bytes + u64::from(segment_bytes / 100);
+        let is_evacuated = victim.segment.0 >= self.space.end();
+        if has_gained {
+            self.collector.fruitless = 0;
+        } else {
+            self.collector.fruitless += u32::from(!is_evacuated);
+        }
+        if self.collector.fruitless > FRUITLESS_MAX {
+            self.collector.fruitless = 0;
+            return false;
+        }
+        true
+    }
+
+    /// Ends a step of garbage collection; with `gains_nothing` it rests until something dies.
+    /// Between victims the host is kept at the same pace: let go, it would fill a whole segment and
+    /// then wait for all of the next one.
+    pub(crate) fn end_collection_step(&mut self, gains_nothing: bool) {
+        if gains_nothing {
+            self.collector.exhausted_at = Some(self.space.changes());
+        }
+        self.collector.is_moving &= self.collection_is_wanted();
+        self.wake(Wakes::PROGRESS);
+    }
+}

@@ -1,0 +1,485 @@
+//! The core: all state of an open drive, in one struct that cannot wait.
+//!
+//! ```text
+//!   shell (async, `drive`, `operations`, `maintenance`):  I/O over Medium, Clock; waits; buffers
+//!      |  one call at a time, through `Drive::with_core`     ^
+//!      v                                                     | places, pins, batches, wakes
+//!   core:    room        is there room, may a request run, reserves
+//!            append      room -> record -> map -> live bytes, in one call
+//!            checkpoint  what a checkpoint says, what it makes dead
+//!            collect     which segment to empty, what that earns
+//!            |
+//!            map         block -> frame        space       live bytes of each segment
+//!            log         order of batches      counters
+//! ```
+//!
+//! The core orders and places. Its methods take `&self` or `&mut self` and return; they await
+//! nothing, do no I/O, ask no clock, and hold no lock, no cell and no waker. What happens within
+//! one call happens at once: "the room is there" and "the block is mapped" are one step because
+//! they are one method, and no other request can come between. When a change may let others
+//! continue, the core notes it in [`Wakes`]; the shell wakes their queues after the call.
+//!
+//! **Recovery** builds a core from the newest checkpoint and then calls the same private doors as
+//! live traffic for every record of the log after it: `map_frame`, `map_range`, `map_moved`,
+//! `enter_segment`, `note_batch`. So what a replay arrives at is what the drive was.
+//!
+//! **To several cores.** One thread owns the core and stays its only owner. What can leave that
+//! thread already enters and leaves the core as values:
+//! * *Compression.* [`Core::append_write`] and [`Core::move_frame`] never call a codec. The first
+//!   takes a closure that writes the payload at its place in the batch buffer: with one thread it
+//!   compresses there directly, without a copy; with several it copies a payload that a front end
+//!   has compressed on its own thread. The second takes encoded frames.
+//! * *Reading and decompression* need what [`Core::locate`] returns and no more: the place of a
+//!   frame, the generation of its segment, and a pin that keeps the segment from being freed.
+//! * *Checksums, framing, protocol* know no core.
+//!
+//! What is left per 4 KiB request in the core is the map, the live bytes, a record header and one
+//! copy of the compressed bytes. Front ends will send their calls through a queue instead of
+//! [`std::cell::RefCell`], and [`Wakes`] will be answers in the other direction.
+
+mod append;
+mod checkpoint;
+mod collect;
+mod counters;
+mod reserves;
+mod resize;
+mod room;
+
+use super::log::{BatchToWrite, ChainEnd, Log, LogEnd, Tail, Totals};
+use super::map::{L2p, Leaf, Lookup, Mapping, Reap};
+use super::place::FrameAddress;
+use super::space::Space;
+use crate::base::{Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
+use crate::format::{DirectoryEntry, MapLimits, MetaPlace, Stream, Superblock};
+
+pub(crate) use append::{Attempt, BlockWrite, Edge, MetaPosition, Move};
+pub(crate) use checkpoint::{Begun, Checkpoints, NewestCheckpoint};
+pub(crate) use collect::{Collector, Victim};
+pub(crate) use counters::Counters;
+pub(crate) use reserves::{
+    RESERVED_SEGMENTS, SEGMENTS_MIN, dirty_bytes_max, meta_segments, usable_segment_bytes,
+};
+pub(crate) use resize::Evacuation;
+pub(crate) use room::Purpose;
+
+/// Thresholds of a drive for warnings about space, in per cent; 0 disables one.
+pub const WARN_THRESHOLDS_MAX: usize = 4;
+
+/// Leaves of trimmed ranges taken down in one step: at most 64 K runs, well under a millisecond.
+const REAP_STEPS: u32 = 64;
+
+/// Queues of the shell whose waiters must look again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wakes(u8);
+
+impl Wakes {
+    /// Buffers came free, batches were written or became durable, the log was poisoned, segments
+    /// or credit were gained.
+    pub(crate) const PROGRESS: Self = Self(1);
+    /// A batch was sealed, or the log is closing.
+    pub(crate) const WRITERS: Self = Self(2);
+    /// A sync was requested, or the log is closing.
+    pub(crate) const SYNCER: Self = Self(4);
+    /// Garbage collection may have something to do.
+    pub(crate) const COLLECTOR: Self = Self(8);
+    /// A checkpoint may be due.
+    pub(crate) const CHECKPOINTER: Self = Self(16);
+    /// The turn to change checkpoint and superblock is free.
+    pub(crate) const TURN: Self = Self(32);
+
+    /// Returns whether no queue must be woken.
+    #[inline]
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Returns whether a queue must be woken.
+    pub(crate) fn has(self, queue: Self) -> bool {
+        self.0 & queue.0 != 0
+    }
+}
+
+/// What of [`super::OpenOptions`] the core decides by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// Whether writes are refused.
+    pub(crate) is_read_only: bool,
+    /// Bytes of the map's leaves to keep in memory.
+    pub(crate) map_cache_bytes: usize,
+    /// Bytes of log between checkpoints, at most.
+    pub(crate) checkpoint_bytes: u64,
+}
+
+/// What serves a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Located {
+    /// Its mapping, for how many blocks from it on the same run continues, and the generation of
+    /// the frame's segment.
+    Run { mapping: Mapping, blocks: u64, generation: u64 },
+    /// The leaf of this number must be loaded first.
+    Missing(u64),
+}
+
+/// What recovery begins with: the newest checkpoint.
+pub(crate) struct Restored {
+    /// The map.
+    pub(crate) map: L2p,
+    /// The segment table.
+    pub(crate) space: Space,
+    /// The checkpoint itself.
+    pub(crate) newest: NewestCheckpoint,
+    /// The tail of each stream.
+    pub(crate) tails: [Option<Tail>; Stream::COUNT],
+}
+
+/// The place to load a leaf from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeafPlace {
+    /// The place.
+    pub(crate) place: MetaPlace,
+    /// Generation of its segment.
+    pub(crate) generation: u64,
+}
+
+/// All state of an open drive.
+pub(crate) struct Core {
+    settings: Settings,
+    superblock: Superblock,
+    superblock_slot: u32,
+    map: L2p,
+    space: Space,
+    log: Log,
+    counters: Counters,
+    checkpoints: Checkpoints,
+    collector: Collector,
+    /// Segments opened in this epoch.
+    segments_opened: u32,
+    /// Segments reserved for checkpoints.
+    meta_segments: u32,
+    /// Bytes of the map's leaves that may wait for a checkpoint.
+    dirty_bytes_max: usize,
+    /// Whether size or capacity are being changed.
+    is_resizing: bool,
+    /// Whether [`Core::end`] was called.
+    is_ending: bool,
+    wakes: Wakes,
+}
+
+impl Core {
+    /// Creates the core that recovery starts with. It takes no writes before [`Core::start`].
+    pub(crate) fn new(superblock: Superblock, settings: Settings, restored: Restored) -> Self {
+        let Restored { map, space, newest, tails } = restored;
+        let shape = superblock.shape();
+        let end = LogEnd { seq: newest.checkpointed, checksum: 0, tails };
+        let log = Log::new(end, shape, superblock.epoch, superblock.uuid, 0);
+        Self {
+            meta_segments: meta_segments(&shape, settings.map_cache_bytes),
+            dirty_bytes_max: dirty_bytes_max(&shape, settings.map_cache_bytes),
+            settings,
+            superblock,
+            superblock_slot: 0,
+            map,
+            space,
+            log,
+            counters: Counters::default(),
+            checkpoints: Checkpoints::new(newest),
+            collector: Collector::default(),
+            segments_opened: 0,
+            is_resizing: false,
+            is_ending: false,
+            wakes: Wakes::default(),
+        }
+    }
+
+    /// Ends recovery: the log continues at `end`, everything up to which must be durable, with the
+    /// counters of its last batch and `buffers` batch buffers. The superblock, and its slot, are
+    /// those of this opening.
+    pub(crate) fn start(
+        &mut self,
+        superblock: Superblock,
+        superblock_slot: u32,
+        end: LogEnd,
+        totals: Totals,
+        buffers: usize,
+    ) {
+        assert!(end.seq >= self.checkpoints.checkpointed(), "the log ends before its checkpoint");
+        assert!(end.seq >= superblock.watermark, "the log ends before its watermark");
+        let Superblock { epoch, uuid, .. } = superblock;
+        self.log = Log::new(end, superblock.shape(), epoch, uuid, buffers);
+        (self.superblock, self.superblock_slot) = (superblock, superblock_slot);
+        self.counters = Counters::new(totals);
+    }
+
+    /// Returns which queues must be woken since the last call.
+    #[inline]
+    pub(crate) fn take_wakes(&mut self) -> Wakes {
+        std::mem::take(&mut self.wakes)
+    }
+
+    /// Notes that the waiters of a queue must look again.
+    #[inline]
+    pub(crate) fn wake(&mut self, queue: Wakes) {
+        self.wakes.0 |= queue.0;
+    }
+
+    /// Returns the superblock as it is on the medium.
+    pub(crate) fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Returns the map.
+    pub(crate) fn map(&self) -> &L2p {
+        &self.map
+    }
+
+    /// Returns the segment table.
+    pub(crate) fn space(&self) -> &Space {
+        &self.space
+    }
+
+    /// Returns the log.
+    pub(crate) fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// Returns the state of checkpoints.
+    pub(crate) fn checkpoints(&self) -> &Checkpoints {
+        &self.checkpoints
+    }
+
+    /// Returns the state of garbage collection.
+    pub(crate) fn collector(&self) -> &Collector {
+        &self.collector
+    }
+
+    /// Returns the counters.
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Returns the counters, for what the shell counts.
+    pub(crate) fn counters_mut(&mut self) -> &mut Counters {
+        &mut self.counters
+    }
+
+    /// Returns the limits within which places on this drive must lie.
+    pub(crate) fn map_limits(&self) -> MapLimits {
+        MapLimits {
+            segment_count: self.superblock.segment_count,
+            segment_bytes: self.superblock.segment_bytes,
+        }
+    }
+
+    /// Begins the end of the drive: no request may follow, and every task ends.
+    pub(crate) fn end(&mut self) {
+        self.is_ending = true;
+        for queue in [Wakes::COLLECTOR, Wakes::PROGRESS, Wakes::CHECKPOINTER] {
+            self.wake(queue);
+        }
+    }
+
+    /// Returns whether [`Core::end`] was called.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_ending
+    }
+
+    /// Returns whether background work must end: the drive is closing, or nothing can become
+    /// durable any more.
+    pub(crate) fn must_end(&self) -> bool {
+        self.is_ending || self.log.is_poisoned()
+    }
+
+    /// Returns the size of the host's disk in bytes.
+    #[inline]
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.superblock.size_bytes
+    }
+
+    /// Checks that a range lies on the disk.
+    ///
+    /// # Errors
+    /// `InvalidInput`.
+    #[inline]
+    pub(crate) fn check_range(&self, offset: u64, len: u64) -> Result<()> {
+        if offset.checked_add(len).is_some_and(|end| end <= self.size_bytes()) {
+            return Ok(());
+        }
+        let what = format!("the range {offset}+{len} lies beyond the disk's end");
+        Err(Error::new(ErrorKind::InvalidInput, what))
+    }
+
+    /// Checks that a change of a range may run.
+    ///
+    /// # Errors
+    /// `InvalidInput`, `ReadOnly` or `Poisoned`.
+    #[inline]
+    pub(crate) fn check_writable(&self, offset: u64, len: u64) -> Result<()> {
+        self.check_range(offset, len)?;
+        if self.is_ending {
+            return Err(Error::new(ErrorKind::Poisoned, "the drive is closing"));
+        }
+        if self.settings.is_read_only {
+            return Err(Error::new(ErrorKind::ReadOnly, "the drive was opened read-only"));
+        }
+        self.log.check_poison()
+    }
+
+    /// Returns what serves a block, and notes that its leaf was used.
+    #[inline]
+    pub(crate) fn locate(&mut self, lba: Lba) -> Located {
+        match self.map.lookup(lba) {
+            Lookup::Missing(leaf) => Located::Missing(leaf),
+            Lookup::Run(mapping, blocks) => {
+                let generation = match mapping {
+                    Mapping::Frame { place, .. } => self.space.generation(place.segment),
+                    Mapping::Hole | Mapping::Fill(_) => 0,
+                };
+                Located::Run { mapping, blocks, generation }
+            }
+        }
+    }
+
+    /// Returns the bytes from `address` to the end of its batch, if they are still in a buffer.
+    #[inline]
+    pub(crate) fn in_memory(&self, address: FrameAddress) -> Option<&[u8]> {
+        self.log.in_memory(address)
+    }
+
+    /// Keeps a segment from being freed until [`Core::unpin`].
+    #[inline]
+    pub(crate) fn pin(&mut self, segment: SegmentId) {
+        self.space.pin(segment);
+    }
+
+    /// Ends what [`Core::pin`] began.
+    #[inline]
+    pub(crate) fn unpin(&mut self, segment: SegmentId) {
+        self.space.unpin(segment);
+    }
+
+    /// Marks a segment as open, as recovery finds it.
+    ///
+    /// # Errors
+    /// `Corrupt` if it cannot have been opened.
+    pub(crate) fn occupy_segment(
+        &mut self,
+        stream: Stream,
+        segment: SegmentId,
+        generation: u64,
+    ) -> Result<()> {
+        self.space.occupy(segment, stream, generation)
+    }
+
+    /// Takes a leaf that was loaded from `place` into memory. Does nothing if the leaf has been
+    /// loaded, moved or taken down in the meantime.
+    pub(crate) fn install_leaf(&mut self, leaf: u64, place: MetaPlace, content: Leaf) {
+        self.map.install(leaf, place, content);
+    }
+
+    /// Keeps the leaves at both ends of a range in memory, once they are there, until the next call;
+    /// `None` releases them.
+    pub(crate) fn keep_leaves(&mut self, range: Option<(Lba, u64)>) {
+        self.map.keep(range);
+    }
+
+    /// Returns the place to load a leaf from, if it must be loaded.
+    pub(crate) fn leaf_to_load(&self, leaf: u64) -> Option<LeafPlace> {
+        let DirectoryEntry::Leaf(place) = self.map.entry(leaf) else { return None };
+        Some(LeafPlace { place, generation: self.space.generation(place.segment) })
+    }
+
+    /// Makes the next checkpoint write a leaf again elsewhere, if its newest version is at `place`.
+    /// Returns false if the leaf must be loaded first. The number may come from the medium.
+    pub(crate) fn touch_leaf(&mut self, leaf: u64, place: MetaPlace) -> bool {
+        !self.map.is_current_leaf(leaf, place) || self.map.touch_leaf(leaf)
+    }
+
+    /// Makes the next checkpoint write a directory page again elsewhere, if its newest version is
+    /// at `place`. The number may come from the medium.
+    pub(crate) fn touch_page(&mut self, page: u32, place: MetaPlace) {
+        if self.map.is_current_page(page, place) {
+            self.map.touch_page(page);
+        }
+    }
+
+    /// Takes down some leaves of trimmed ranges.
+    pub(crate) fn reap(&mut self) -> Reap {
+        self.reap_steps(REAP_STEPS)
+    }
+
+    /// Takes down all leaves of trimmed ranges that are in memory.
+    pub(crate) fn reap_resident(&mut self) -> Reap {
+        self.reap_steps(u32::MAX)
+    }
+
+    fn reap_steps(&mut self, steps: u32) -> Reap {
+        let Self { map, space, .. } = self;
+        map.reap(steps, |dead| space.release_blocks(dead.place, dead.index, dead.count))
+    }
+
+    /// Returns the next batch for a writer, which is in flight from now on.
+    pub(crate) fn next_to_write(&mut self) -> Option<BatchToWrite> {
+        self.log.next_to_write()
+    }
+
+    /// Notes that a batch is on the medium.
+    pub(crate) fn batch_written(&mut self, seq: SeqNo) {
+        self.counters.batches.add(1);
+        self.log.written(seq);
+        self.wake(Wakes::PROGRESS);
+    }
+
+    /// Requests a sync that has not begun yet; returns its number.
+    pub(crate) fn request_sync(&mut self) -> u64 {
+        self.wake(Wakes::SYNCER);
+        self.log.request_sync()
+    }
+
+    /// Begins the next sync, if one was requested; returns what it will make durable.
+    pub(crate) fn begin_sync(&mut self) -> Option<ChainEnd> {
+        self.log.begin_sync().then(|| self.log.written_end())
+    }
+
+    /// Notes that the sync that was begun last has ended well: the watermark advances to `end`.
+    pub(crate) fn sync_ended(&mut self, end: ChainEnd) {
+        self.counters.syncs.add(1);
+        self.log.set_durable(end);
+        self.log.sync_ended();
+        self.wake(Wakes::PROGRESS);
+    }
+
+    /// Ends the log for good: nothing can become durable any more. The first reason is kept.
+    pub(crate) fn poison(&mut self, error: &Error) {
+        tracing::error!(
+            drive = %self.superblock.uuid,
+            error = %error.chain(),
+            "the drive takes no more writes until it is reopened"
+        );
+        self.log.poison(error);
+        self.wake(Wakes::PROGRESS);
+        self.wake(Wakes::WRITERS);
+    }
+
+    /// Closes the log: writers and syncer end once nothing is left to write.
+    pub(crate) fn close(&mut self) {
+        self.log.close();
+        self.wake(Wakes::WRITERS);
+        self.wake(Wakes::SYNCER);
+    }
+}
+
+/// Doors for tests that make states which no caller makes.
+#[cfg(test)]
+impl Core {
+    pub(crate) fn map_mut(&mut self) -> &mut L2p {
+        &mut self.map
+    }
+
+    pub(crate) fn space_mut(&mut self) -> &mut Space {
+        &mut self.space
+    }
+
+    pub(crate) fn log_mut(&mut self) -> &mut Log {
+        &mut self.log
+    }
+}

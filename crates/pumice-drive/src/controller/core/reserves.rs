@@ -1,0 +1,81 @@
+//! How many segments are reserved for what, and how much of the map may be dirty: arithmetic on the
+//! shape of a drive.
+//!
+//! ```text
+//! free segments, from the last one up:  checkpoints | garbage collection | trims | data
+//! ```
+//!
+//! Data stops first, and what frees space continues.
+
+use crate::base::units::BLOCK_BYTES;
+use crate::format::{
+    BATCH_HEADER_BYTES, DriveShape, LEAF_BLOCKS, LEAF_RUN_BYTES, SEGMENT_HEADER_BYTES, TableEntry,
+};
+
+use super::super::log::CLOSING_BYTES;
+use super::super::log::packing::ATOMIC_WRITE_BYTES;
+
+/// Segments reserved for garbage collection: the one it writes to and the next one, so that a
+/// victim can always be emptied.
+pub(super) const GC_SEGMENTS: u32 = 2;
+
+/// Segments withheld from data so that trims and write-zeroes still find room when the log is
+/// full: while one fills, the one before, in which nothing is live, can be freed. One of 32 MiB
+/// holds over a million of their records, or 8,000 that are each flushed.
+const TRIM_SEGMENTS: u32 = 2;
+
+/// Segments withheld from data beside those for checkpoints.
+pub(crate) const RESERVED_SEGMENTS: u32 = GC_SEGMENTS + TRIM_SEGMENTS;
+
+/// Segments a drive needs at least: the one that each stream writes to, one for it to continue in,
+/// the reserves, and something for data.
+pub(crate) const SEGMENTS_MIN: u32 = 10;
+
+/// Returns the bytes that a segment holds at worst: its end may be too short for one more atomic
+/// write.
+pub(crate) fn usable_segment_bytes(segment_bytes: u32) -> u64 {
+    let unusable =
+        SEGMENT_HEADER_BYTES + BATCH_HEADER_BYTES + CLOSING_BYTES as usize + ATOMIC_WRITE_BYTES;
+    u64::from(segment_bytes) - unusable as u64
+}
+
+/// Returns the segments to reserve for checkpoints: one to write to, and as many as the largest
+/// checkpoint takes, when half of the map's cache is dirty.
+pub(crate) fn meta_segments(shape: &DriveShape, map_cache_bytes: usize) -> u32 {
+    let map = MapSize::of(shape);
+    let map_bytes = map.bytes.min(map_cache_bytes as u64 / 2);
+    let table_bytes = u64::from(shape.segment_count) * TableEntry::BYTES as u64;
+    let checkpoint_bytes = map_bytes + map.leaves * 8 + table_bytes;
+    let wanted = checkpoint_bytes.div_ceil(u64::from(shape.segment_bytes));
+    // A thin drive cannot reserve what its whole map would take; it writes checkpoints more often.
+    1 + wanted.min(u64::from(shape.segment_count / 8).max(1)) as u32
+}
+
+/// Returns the bytes of the map that may be dirty: as many as a checkpoint finds room for in the
+/// segments reserved for it, and no more than the cache.
+pub(crate) fn dirty_bytes_max(shape: &DriveShape, map_cache_bytes: usize) -> usize {
+    let reserved = u64::from(meta_segments(shape, map_cache_bytes) - 1);
+    // The rest is for the directory, the tables and the ends of segments.
+    let bytes = reserved * u64::from(shape.segment_bytes / 4 * 3);
+    // In memory a leaf takes up to twice its bytes on the medium.
+    if MapSize::of(shape).bytes <= bytes {
+        map_cache_bytes
+    } else {
+        (bytes as usize).min(map_cache_bytes)
+    }
+}
+
+/// Size of a drive's map when every block is a run of its own.
+struct MapSize {
+    leaves: u64,
+    /// Bytes of the leaves on the medium.
+    bytes: u64,
+}
+
+impl MapSize {
+    fn of(shape: &DriveShape) -> Self {
+        let leaves = shape.size_bytes.div_ceil(u64::from(LEAF_BLOCKS) * BLOCK_BYTES as u64);
+        let bytes = leaves * (u64::from(LEAF_BLOCKS) * LEAF_RUN_BYTES as u64 + 64);
+        Self { leaves, bytes }
+    }
+}

@@ -1,0 +1,107 @@
+//! Resizing, as far as it is state: which segments are handed out, and what depends on the drive's
+//! shape. `maintenance::resize` has the order of the steps and the crash argument.
+
+use super::{Core, Purpose, Wakes, dirty_bytes_max, meta_segments};
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Error, ErrorKind, Result, SegmentId};
+use crate::format::Superblock;
+
+/// Free segments, beyond the reserves, that are left to the drive while others are emptied.
+const ROOM_SEGMENTS: u32 = 1;
+
+/// How far the evacuation of segments has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Evacuation {
+    /// Nothing is left in them, and none of them is handed out.
+    Done,
+    /// This many segments are left.
+    Left(u32),
+    /// This segment cannot be emptied.
+    Stuck(SegmentId),
+}
+
+impl Core {
+    /// Begins a resize.
+    ///
+    /// # Errors
+    /// `Busy` if one is under way.
+    pub(crate) fn begin_resize(&mut self) -> Result<()> {
+        if self.is_resizing {
+            let what = "the drive is being resized: wait until that has ended";
+            return Err(Error::new(ErrorKind::Busy, what));
+        }
+        self.is_resizing = true;
+        Ok(())
+    }
+
+    /// Ends a resize, done or not. The table must not be longer than the superblock says, or a
+    /// checkpoint would be; segments up to there that were withheld are handed out again.
+    pub(crate) fn end_resize(&mut self, segment_count: u32) {
+        assert!(self.is_resizing, "no resize is under way");
+        self.is_resizing = false;
+        self.set_compacting(false);
+        if self.space.segment_count() > segment_count {
+            self.space.shrink(segment_count);
+        }
+        // Room for as many as there were was never released.
+        if self.space.grow(segment_count).is_ok() && self.space.end() != segment_count {
+            self.space.set_end(segment_count);
+        }
+    }
+
+    /// Adds segments to the table; none of them is handed out yet.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the table does not fit in memory.
+    pub(crate) fn add_segments(&mut self, segment_count: u32) -> Result<()> {
+        self.space.grow(segment_count)
+    }
+
+    /// Uses what a superblock that is durable has more than before: segments, blocks.
+    pub(crate) fn use_growth(&mut self) {
+        let Superblock { segment_count, size_bytes, .. } = self.superblock;
+        self.space.set_end(segment_count);
+        self.map.grow(size_bytes / BLOCK_BYTES as u64);
+        self.take_shape();
+    }
+
+    /// Takes the segments from `segment_count` on, which are free, out of the table.
+    pub(crate) fn remove_segments(&mut self, segment_count: u32) {
+        self.space.shrink(segment_count);
+    }
+
+    /// Takes more of the segments from `end` on out of use, step by step, so that there is always
+    /// room for what garbage collection moves out of them.
+    pub(crate) fn evacuate_step(&mut self, end: u32) {
+        let room = self.reserved_segments(Purpose::Data) + ROOM_SEGMENTS;
+        let step = self.space.lowest_end(end, room);
+        if step < self.space.end() {
+            self.space.set_end(step);
+        }
+        // Where segments hold dead bytes, taking those out makes room before the new end.
+        self.set_compacting(step > end);
+    }
+
+    /// Returns how far the segments from `end` on are emptied.
+    pub(crate) fn evacuation(&self, end: u32) -> Evacuation {
+        let left = self.space.used_from(end);
+        if left == 0 && self.space.end() == end {
+            return Evacuation::Done;
+        }
+        match self.space.stuck_beyond_end() {
+            Some(segment) => Evacuation::Stuck(segment),
+            None => Evacuation::Left(left),
+        }
+    }
+
+    /// Adapts what depends on the drive's shape to the superblock.
+    pub(crate) fn take_shape(&mut self) {
+        let shape = self.superblock.shape();
+        let map_cache_bytes = self.settings.map_cache_bytes;
+        self.log.set_shape(shape);
+        self.meta_segments = meta_segments(&shape, map_cache_bytes);
+        self.dirty_bytes_max = dirty_bytes_max(&shape, map_cache_bytes);
+        self.wake(Wakes::COLLECTOR);
+        self.wake(Wakes::PROGRESS);
+    }
+}

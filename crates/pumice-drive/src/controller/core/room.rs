@@ -1,0 +1,253 @@
+//! Room in the log: the only place of back-pressure.
+//!
+//! ```text
+//! reserve left? map not too dirty? credit left? buffer free?  no -> wait, or refuse if full
+//!    yes -> the open batch has the room | seal it, begin another | in a new segment
+//! ```
+//!
+//! A change is let through only when the log is sure to take its worst case, so that once
+//! acknowledged it cannot fail for lack of space; a refused one changed nothing. The callers in
+//! `append` use the room in the same call.
+
+use super::super::log::packing::moved_bytes_max;
+use super::super::log::{Fit, SealedBatch};
+use super::reserves::{GC_SEGMENTS, RESERVED_SEGMENTS};
+use super::{Core, Wakes};
+use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
+use crate::format::{RECORD_HEADER_BYTES, Record, Stream, generation};
+
+/// Batch buffers that only the host may take: garbage collection and checkpoints wait while there
+/// are no more, so that they cannot fill the queue to the medium.
+const HOST_BUFFERS: usize = 4;
+
+/// The purpose of a request for room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Data and fills.
+    Data,
+    /// Trims and write-zeroes.
+    Trim,
+    /// Frames that garbage collection moves.
+    Moved,
+    /// Parts of a checkpoint.
+    Meta,
+}
+
+impl Purpose {
+    fn stream(self) -> Stream {
+        match self {
+            Purpose::Data | Purpose::Trim => Stream::Host,
+            Purpose::Moved => Stream::Moved,
+            Purpose::Meta => Stream::Meta,
+        }
+    }
+
+    fn is_of_host(self) -> bool {
+        matches!(self, Purpose::Data | Purpose::Trim)
+    }
+}
+
+/// What a request for room must overcome.
+enum Obstacle {
+    /// Nothing: this is how it fits.
+    None(Fit),
+    /// Something that passes: a batch on its way to the medium, garbage collection, a checkpoint.
+    Wait,
+    /// There is no space, and nothing to be gained.
+    Full,
+}
+
+impl Core {
+    /// Makes room for `bytes` of records in the open batch of the purpose's stream. Returns whether
+    /// the room is there; if not, the caller waits for [`Wakes::PROGRESS`] and tries again.
+    ///
+    /// # Errors
+    /// `NoSpace` if the log is full, `Poisoned`.
+    pub(crate) fn make_room(&mut self, bytes: usize, purpose: Purpose) -> Result<bool> {
+        self.log.check_poison()?;
+        if let Err(error) = self.space.check() {
+            self.poison(&error);
+            return Err(error);
+        }
+        let stream = purpose.stream();
+        match self.obstacle(bytes, purpose) {
+            Obstacle::None(Fit::Open) => return Ok(true),
+            Obstacle::None(Fit::NewBatch) => self.seal(stream),
+            Obstacle::None(Fit::NewSegment) => self.open_segment(stream),
+            Obstacle::Wait => return Ok(false),
+            Obstacle::Full => {
+                return Err(Error::new(ErrorKind::NoSpace, "the drive's log is full"));
+            }
+        }
+        self.log.begin_batch(stream);
+        let room = self.log.open_batch(stream).room();
+        assert!(room >= bytes, "a new batch has {room} bytes of room, {bytes} were requested");
+        Ok(true)
+    }
+
+    fn obstacle(&mut self, bytes: usize, purpose: Purpose) -> Obstacle {
+        let fit = self.log.fit(purpose.stream(), bytes, self.space.end());
+        let free_segments = self.space.free_count();
+        if purpose.is_of_host() {
+            // Once something has begun to use the reserve, what is left of it is not for data.
+            let needed = self.reserved_segments(purpose) + u32::from(fit == Fit::NewSegment);
+            let needs_segments = purpose == Purpose::Data || fit == Fit::NewSegment;
+            if needs_segments && free_segments < needed {
+                return if self.can_gain() { Obstacle::Wait } else { Obstacle::Full };
+            }
+            if self.must_wait_for_checkpoint() {
+                return Obstacle::Wait;
+            }
+        } else if fit == Fit::NewSegment && free_segments <= self.reserved_segments(purpose) {
+            return Obstacle::Full;
+        }
+        let buffers = match (fit, purpose.is_of_host()) {
+            (Fit::Open, _) => return Obstacle::None(fit),
+            // One to close a segment with, one to name it in the host's stream, one to continue.
+            (Fit::NewSegment, true) => 2,
+            (Fit::NewBatch, true) => 1,
+            (Fit::NewSegment, false) => HOST_BUFFERS + 3,
+            (Fit::NewBatch, false) => HOST_BUFFERS + 1,
+        };
+        if self.log.free_buffers() < buffers {
+            // What is open becomes a buffer that will be free again.
+            self.seal(purpose.stream());
+            return Obstacle::Wait;
+        }
+        if purpose == Purpose::Data && self.must_wait_for_gc() {
+            return Obstacle::Wait;
+        }
+        Obstacle::None(fit)
+    }
+
+    /// Returns the free segments that a purpose must leave to other purposes.
+    pub(crate) fn reserved_segments(&self, purpose: Purpose) -> u32 {
+        match purpose {
+            Purpose::Data => self.meta_segments + RESERVED_SEGMENTS,
+            Purpose::Trim => self.meta_segments + GC_SEGMENTS,
+            Purpose::Moved => self.meta_segments,
+            Purpose::Meta => 0,
+        }
+    }
+
+    /// Moves every stream whose segment lies beyond the end of the segment table to one before it.
+    /// Returns whether that is done; if not, the caller waits for [`Wakes::PROGRESS`].
+    ///
+    /// # Errors
+    /// `NoSpace`, `Poisoned`.
+    pub(crate) fn leave_segments_beyond_end(&mut self) -> Result<bool> {
+        for purpose in [Purpose::Trim, Purpose::Moved, Purpose::Meta] {
+            let tail = self.log.tail(purpose.stream());
+            let is_beyond = tail.is_some_and(|tail| tail.segment.0 >= self.space.end());
+            if is_beyond && !self.make_room(RECORD_HEADER_BYTES, purpose)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Seals a stream's open batch; one without a record is discarded.
+    pub(crate) fn seal(&mut self, stream: Stream) {
+        let Some(sealed) = self.log.seal(stream, self.counters.totals()) else { return };
+        let SealedBatch { segment, seq, media_bytes } = sealed;
+        self.counters.media_bytes.add(media_bytes);
+        self.note_batch(segment, seq);
+        self.checkpoints.batch_sealed(stream, media_bytes);
+        if stream != Stream::Moved {
+            self.collector.spend(media_bytes);
+        }
+        self.wake(Wakes::WRITERS);
+        if self.checkpoint_is_due() {
+            self.wake(Wakes::CHECKPOINTER);
+        }
+    }
+
+    /// Seals every stream's open batch.
+    pub(crate) fn seal_all(&mut self) {
+        for stream in Stream::ALL {
+            self.seal(stream);
+        }
+    }
+
+    /// Notes that batch `seq` lies in a segment: the door of sealed and of recovered batches.
+    pub(crate) fn note_batch(&mut self, segment: SegmentId, seq: SeqNo) {
+        self.space.batch_sealed(segment, seq);
+    }
+
+    /// Continues a stream in a free segment, of which there must be one; two buffers (four if it is
+    /// the stream's first) must be free. Closes the segment before.
+    fn open_segment(&mut self, stream: Stream) {
+        if stream != Stream::Host && self.log.tail(Stream::Host).is_none() {
+            // The log begins in the lowest segment, whatever is written first.
+            self.open_segment(Stream::Host);
+        }
+        let generation = self.next_generation();
+        let segment = self.space.allocate(stream, generation);
+        let segment = segment.expect("a free segment was just counted");
+        let record = Record::Open { stream, segment, generation };
+        if self.log.tail(stream).is_some() {
+            if !self.log.is_open(stream) {
+                self.log.begin_closing_batch(stream);
+            }
+            self.log.announce(stream, &record);
+            self.seal(stream);
+        } else if stream != Stream::Host {
+            self.announce_first(&record);
+        }
+        let unused_bytes = self.unused_bytes(stream);
+        self.enter_segment(stream, segment, generation, unused_bytes);
+    }
+
+    /// Returns a generation that no segment has had: the epoch grows with each opening, the ordinal
+    /// with each segment.
+    fn next_generation(&mut self) -> u64 {
+        let ordinal = self.segments_opened;
+        self.segments_opened = ordinal.checked_add(1).expect("2^32 segments opened in one epoch");
+        generation(self.log.epoch(), ordinal)
+    }
+
+    /// Continues a stream in a segment, which is open: the door of live traffic and of recovery.
+    /// The segment before, if there is one, is full; what came next did not fit into the
+    /// `unused_bytes` at its end.
+    pub(crate) fn enter_segment(
+        &mut self,
+        stream: Stream,
+        segment: SegmentId,
+        generation: u64,
+        unused_bytes: u32,
+    ) {
+        assert!(
+            self.space.is_open(segment, stream, generation),
+            "segment {segment} is not open for stream {stream:?} in generation {generation}"
+        );
+        if let Some(full) = self.log.tail(stream) {
+            self.space.seal(full.segment, unused_bytes);
+        }
+        self.log.start_segment(stream, segment, generation);
+        self.checkpoints.segment_opened(stream, segment, generation);
+    }
+
+    /// Returns the bytes at the end of a stream's full segment in which no frame had room. A write
+    /// of the host is placed as a whole and leaves more: moved frames fit there.
+    fn unused_bytes(&self, stream: Stream) -> u32 {
+        let used = self.log.tail(stream).map_or(0, |tail| tail.used);
+        let unused = self.superblock.segment_bytes.saturating_sub(used);
+        let frame = moved_bytes_max(usize::from(self.superblock.frame_blocks)) as u32;
+        if stream == Stream::Host { unused.min(frame) } else { unused }
+    }
+
+    /// Names a stream's first segment in the host's stream.
+    fn announce_first(&mut self, record: &Record) {
+        let fit = |core: &Self| core.log.fit(Stream::Host, RECORD_HEADER_BYTES, core.space.end());
+        if fit(self) == Fit::NewSegment {
+            self.open_segment(Stream::Host);
+        }
+        if fit(self) != Fit::Open {
+            self.seal(Stream::Host);
+            self.log.begin_batch(Stream::Host);
+        }
+        self.log.announce(Stream::Host, record);
+        // What is written in the new segment must not precede this in the log.
+        self.seal(Stream::Host);
+    }
+}

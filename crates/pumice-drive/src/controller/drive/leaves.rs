@@ -1,0 +1,157 @@
+//! Loading leaves of the map from the medium.
+//!
+//! ```text
+//! place -> (batch buffer or medium) -> header, checksum -> decode -> leaf -> core
+//! ```
+//!
+//! A leaf that several requests miss is read once. A damaged leaf fails the requests that need it
+//! and no others. Knows nothing of eviction: the map keeps its own budget.
+//!
+//! **Progress.** A change may need two leaves at once, and while it reads the second, or waits for
+//! room, other requests may evict the first, as it evicts theirs. A request whose leaf was evicted
+//! takes a turn ([`Drive::keep_leaves`]) in which its leaves stay in memory once loaded. One request
+//! has the turn at a time, in the order of asking; it only needs to have each of its leaves read
+//! once, and never waits for a request that waits for the turn, so it ends. A request that needs
+//! one leaf at a time has it in the very poll in which its own reading of it ends. So some request
+//! always makes progress.
+
+use std::cell::{Cell, RefCell};
+
+use super::super::core::LeafPlace;
+use super::super::log::metadata::{Wanted, decode_meta, read_meta};
+use super::super::map::{LEAF_BLOCKS, Leaf, Reap};
+use super::super::place::FrameAddress;
+use super::Drive;
+use crate::base::wait::WaitQueue;
+use crate::base::{Clock, Error, Lba, Result};
+use crate::format::MetaKind;
+use crate::media::Medium;
+
+/// Leaves that are being read, and the requests that wait for them.
+#[derive(Debug, Default)]
+pub(crate) struct Loads {
+    loading: RefCell<Vec<u64>>,
+    ended: WaitQueue,
+    /// Whether a request has its leaves kept.
+    is_keeping: Cell<bool>,
+    kept: WaitQueue,
+}
+
+/// The turn of a change whose leaves stay in memory until this is dropped.
+pub(crate) struct Kept<'a, M, C>(&'a Drive<M, C>);
+
+impl<M, C> Drop for Kept<'_, M, C> {
+    fn drop(&mut self) {
+        self.0.with_core(|core| core.keep_leaves(None));
+        self.0.loads.is_keeping.set(false);
+        self.0.loads.kept.wake_all();
+    }
+}
+
+/// A load under way; ends when dropped.
+struct Load<'a> {
+    loads: &'a Loads,
+    leaf: u64,
+}
+
+impl Drop for Load<'_> {
+    fn drop(&mut self) {
+        self.loads.loading.borrow_mut().retain(|&leaf| leaf != self.leaf);
+        self.loads.ended.wake_all();
+    }
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Loads the leaves that looking at `count` blocks from `lba` on needs, one after the other.
+    /// The last is in memory when this returns; those before it may have been evicted since, so if
+    /// there are several, or after a later await, the caller looks again.
+    ///
+    /// # Errors
+    /// `Medium` or `Corrupt`, naming the first block of the leaf.
+    pub(in super::super) async fn load_range(&self, lba: Lba, count: u64) -> Result<()> {
+        let leaf_blocks = u64::from(LEAF_BLOCKS);
+        for leaf in lba.0 / leaf_blocks..(lba.0 + count).div_ceil(leaf_blocks) {
+            while self.core().map().missing(Lba(leaf * leaf_blocks), 1).is_some() {
+                self.load_leaf(leaf).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads the leaves at both ends of a range that becomes a hole or a fill.
+    ///
+    /// # Errors
+    /// As [`Drive::load_range`].
+    pub(in super::super) async fn load_edges(&self, lba: Lba, count: u64) -> Result<()> {
+        for edge in [lba.0, lba.0 + count] {
+            if !edge.is_multiple_of(LEAF_BLOCKS.into()) {
+                self.load_range(Lba(edge), 1).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the turn in which the leaves at both ends of a range, once they are in memory,
+    /// stay there: for a change that lost one of them while it waited. See the module's header.
+    pub(in super::super) async fn keep_leaves(&self, lba: Lba, count: u64) -> Kept<'_, M, C> {
+        let is_free = || (!self.loads.is_keeping.get()).then_some(());
+        self.loads.kept.wait_for(is_free).await;
+        self.loads.is_keeping.set(true);
+        self.with_core(|core| core.keep_leaves(Some((lba, count))));
+        Kept(self)
+    }
+
+    /// Loads a leaf, or waits until another request has tried to.
+    ///
+    /// # Errors
+    /// As [`Drive::load_range`].
+    pub(in super::super) async fn load_leaf(&self, leaf: u64) -> Result<()> {
+        let is_loading = || self.loads.loading.borrow().contains(&leaf);
+        if is_loading() {
+            self.loads.ended.wait_for(|| (!is_loading()).then_some(())).await;
+            return Ok(());
+        }
+        let from = self.core().leaf_to_load(leaf);
+        let Some(LeafPlace { place, generation }) = from else { return Ok(()) };
+        self.loads.loading.borrow_mut().push(leaf);
+        let _load = Load { loads: &self.loads, leaf };
+        let _pin = self.pin(place.segment);
+        let wanted = Wanted::at(place, generation, MetaKind::Leaf, leaf);
+        // A checkpoint may have written it a moment ago.
+        let in_memory = {
+            let core = self.core();
+            core.in_memory(FrameAddress::from(wanted.place)).map(|bytes| {
+                let record = bytes.get(..place.bytes as usize).unwrap_or_default();
+                decode_meta(record, &self.decompressor, wanted)
+            })
+        };
+        let metadata = match in_memory {
+            Some(metadata) => metadata,
+            None => read_meta(&self.medium, &self.buffers, &self.decompressor, wanted).await,
+        };
+        let limits = self.core().map_limits();
+        let loaded = metadata.and_then(|metadata| Leaf::decode(&metadata.raw, &limits));
+        let loaded = loaded.map_err(|error| {
+            let first = Lba(leaf * u64::from(LEAF_BLOCKS));
+            let what = "cannot read a leaf of the map";
+            Error::new(error.kind(), what).at_lba(first).caused_by(error)
+        })?;
+        self.with_core(|core| core.install_leaf(leaf, place, loaded));
+        Ok(())
+    }
+
+    /// Takes down every leaf of trimmed ranges: what they held is dead only then.
+    ///
+    /// # Errors
+    /// As [`Drive::load_range`].
+    pub(in super::super) async fn reap_all(&self) -> Result<()> {
+        loop {
+            let reaped = self.with_core(|core| core.reap());
+            match reaped {
+                Reap::Done => return Ok(()),
+                Reap::More => self.clock.sleep_ns(0).await,
+                Reap::Missing(leaf) => self.load_leaf(leaf).await?,
+            }
+        }
+    }
+}

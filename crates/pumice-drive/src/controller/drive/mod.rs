@@ -1,0 +1,284 @@
+//! The shell: an open drive as the host and the tasks use it. Async code over two seams,
+//! [`Medium`](crate::media::Medium) and [`Clock`](crate::base::Clock), around the core.
+//!
+//! ```text
+//!   request or task --> Drive::with_core(call) --> core
+//!         ^                      |
+//!         |   wake queues <------+  what the call changed
+//!         +-- wait, I/O
+//! ```
+//!
+//! The core is borrowed for the length of a call and never across an await. What is the shell's
+//! own, and no part of the drive's state: queues of waiting tasks, buffers, decoded frames, loads
+//! under way, codecs.
+//!
+//! * `open`: opening, the drive's tasks, closing.
+//! * `leaves`: loading leaves of the map. `frame_cache`: decoded frames.
+//! * `superblocks`: the two slots.
+
+pub(crate) mod frame_cache;
+mod leaves;
+mod open;
+pub(crate) mod superblocks;
+
+use std::cell::{Cell, Ref, RefCell};
+
+use frame_cache::FrameCache;
+use leaves::Loads;
+use serde::{Deserialize, Serialize};
+
+use super::core::{Core, WARN_THRESHOLDS_MAX, Wakes};
+use super::log::buffers::Buffers;
+use super::options::OpenOptions;
+use crate::base::wait::WaitQueue;
+use crate::base::{Error, ErrorKind, Result, SegmentId};
+use crate::codec::{Codec, Compressor, Decompressor};
+use crate::format::Superblock;
+use crate::media::Medium;
+
+/// An open drive: a disk of [`Drive::size_bytes`] bytes for a host, on a medium of segments.
+///
+/// [`Drive::open`] starts the tasks that run beside the host's requests; [`Drive::close`] ends
+/// them.
+pub struct Drive<M, C> {
+    pub(super) medium: M,
+    pub(super) clock: C,
+    pub(super) options: OpenOptions,
+    core: RefCell<Core>,
+    pub(super) queues: Queues,
+    pub(super) opened: Opened,
+    pub(super) codec: Codec,
+    pub(super) read_unit: u32,
+    pub(super) loads: Loads,
+    pub(super) cache: FrameCache,
+    pub(super) buffers: Buffers,
+    pub(super) compressor: RefCell<Compressor>,
+    pub(super) meta_compressor: RefCell<Compressor>,
+    pub(super) decompressor: RefCell<Decompressor>,
+    /// Whether the task of garbage collection runs.
+    pub(super) gc_runs: Cell<bool>,
+    pub(super) scrub: Cell<ScrubProgress>,
+    /// Thresholds of space that have been passed and logged.
+    pub(super) warned: Cell<[bool; WARN_THRESHOLDS_MAX]>,
+}
+
+/// Tasks that wait for the core; see [`Wakes`] for what wakes each queue.
+#[derive(Debug, Default)]
+pub(super) struct Queues {
+    pub(super) progress: WaitQueue,
+    pub(super) writers: WaitQueue,
+    pub(super) syncer: WaitQueue,
+    pub(super) collector: WaitQueue,
+    pub(super) checkpointer: WaitQueue,
+    pub(super) turn: WaitQueue,
+    /// Garbage collection has ended.
+    pub(super) collector_ended: WaitQueue,
+}
+
+impl Queues {
+    #[cold]
+    #[inline(never)]
+    fn wake(&self, wakes: Wakes) {
+        let queues = [
+            (Wakes::WRITERS, &self.writers),
+            (Wakes::SYNCER, &self.syncer),
+            (Wakes::COLLECTOR, &self.collector),
+            (Wakes::CHECKPOINTER, &self.checkpointer),
+            (Wakes::TURN, &self.turn),
+            (Wakes::PROGRESS, &self.progress),
+        ];
+        for (wake, queue) in queues {
+            if wakes.has(wake) {
+                queue.wake_all();
+            }
+        }
+    }
+}
+
+/// How far a scrub is, or where the last one ended; all 0 before the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ScrubProgress {
+    /// Whether one is running.
+    pub scrub_running: bool,
+    /// Segments to read, as far as is known.
+    pub scrub_segments: u64,
+    /// Segments that have been read.
+    pub scrub_segments_done: u64,
+    /// Bytes of batches read and checked.
+    pub scrub_checked_bytes: u64,
+    /// Problems found.
+    pub scrub_problems: u64,
+    /// Scrubs that completed since the opening.
+    pub scrubs_completed: u64,
+}
+
+/// Facts about the opening of a drive.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opened {
+    /// Whether the drive was closed in order before.
+    pub(super) was_clean: bool,
+    /// Batches that were rolled forward.
+    pub(super) recovered_batches: u64,
+    /// What that took.
+    pub(super) recovery_ns: u64,
+}
+
+impl<M, C> Drive<M, C> {
+    /// Calls the core, then wakes the tasks that the call lets continue.
+    #[inline]
+    pub(super) fn with_core<T>(&self, call: impl FnOnce(&mut Core) -> T) -> T {
+        let mut core = self.core.borrow_mut();
+        let result = call(&mut core);
+        let wakes = core.take_wakes();
+        drop(core);
+        if !wakes.is_empty() {
+            self.queues.wake(wakes);
+        }
+        result
+    }
+
+    /// Returns the core to look at, for the length of an expression.
+    #[inline]
+    pub(super) fn core(&self) -> Ref<'_, Core> {
+        self.core.borrow()
+    }
+
+    /// Calls the core now and whenever `queue` is woken, until it returns a value.
+    pub(super) async fn wait_for<T>(
+        &self,
+        queue: &WaitQueue,
+        mut call: impl FnMut(&mut Core) -> Option<T>,
+    ) -> T {
+        queue.wait_for(|| self.with_core(&mut call)).await
+    }
+
+    /// Waits until a call that needs room in the log has it; see [`Core::make_room`].
+    pub(super) async fn with_room<T>(
+        &self,
+        mut call: impl FnMut(&mut Core) -> Result<Option<T>>,
+    ) -> Result<T> {
+        self.wait_for(&self.queues.progress, |core| call(core).transpose()).await
+    }
+
+    /// Returns the size of the host's disk in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.core().size_bytes()
+    }
+
+    /// Returns whether writes are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.options.read_only
+    }
+
+    /// Returns the identity of the drive.
+    pub fn uuid(&self) -> uuid::Uuid {
+        self.core().superblock().uuid
+    }
+
+    /// Returns the medium.
+    pub fn medium(&self) -> &M {
+        &self.medium
+    }
+
+    /// Keeps a segment from being freed until the pin is dropped.
+    #[inline]
+    pub(super) fn pin(&self, segment: SegmentId) -> Pin<'_, M, C> {
+        self.with_core(|core| core.pin(segment));
+        Pin { drive: self, segment }
+    }
+}
+
+/// A read under way in a segment.
+pub(super) struct Pin<'a, M, C> {
+    drive: &'a Drive<M, C>,
+    segment: SegmentId,
+}
+
+impl<M, C> Drop for Pin<'_, M, C> {
+    #[inline]
+    fn drop(&mut self) {
+        self.drive.with_core(|core| core.unpin(self.segment));
+    }
+}
+
+/// The turn to change checkpoint and superblock; ends when dropped.
+pub(super) struct Turn<'a, M, C>(&'a Drive<M, C>);
+
+impl<M, C> Drop for Turn<'_, M, C> {
+    fn drop(&mut self) {
+        self.0.with_core(Core::return_turn);
+    }
+}
+
+/// Superblocks are being written; dropped before the end, that leaves it open which of them counts.
+struct Updating<'a, M, C> {
+    drive: &'a Drive<M, C>,
+    has_ended: bool,
+}
+
+impl<M, C> Drop for Updating<'_, M, C> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            let what = "writing the superblocks was cancelled before its end";
+            self.drive.with_core(|core| core.poison(&Error::new(ErrorKind::Poisoned, what)));
+        }
+    }
+}
+
+impl<M: Medium, C> Drive<M, C> {
+    /// Waits for the turn to change checkpoint and superblock.
+    pub(super) async fn turn(&self) -> Turn<'_, M, C> {
+        self.wait_for(&self.queues.turn, |core| core.take_turn().then_some(())).await;
+        Turn(self)
+    }
+
+    /// Changes the superblock: one slot, made durable, then the other. The caller has the turn.
+    ///
+    /// # Errors
+    /// `Medium` or `Poisoned`, and the drive is poisoned: which superblock counts is not known. The
+    /// same if this is dropped before its end.
+    pub(super) async fn update_superblocks(
+        &self,
+        change: impl FnOnce(&mut Superblock),
+    ) -> Result<()> {
+        let mut updating = Updating { drive: self, has_ended: false };
+        let updated = self.store_superblocks(change).await;
+        updating.has_ended = true;
+        if let Err(error) = &updated
+            && !self.core().log().is_poisoned()
+        {
+            self.with_core(|core| core.poison(error));
+        }
+        updated
+    }
+
+    async fn store_superblocks(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        let mut superblock = self.core().next_superblock();
+        change(&mut superblock);
+        for _ in 0..2 {
+            let slot = self.core().next_superblock_slot();
+            superblocks::store_next(&self.medium, slot, &mut superblock).await?;
+            self.sync().await?;
+            self.with_core(|core| core.superblock_slot_written(slot));
+        }
+        self.with_core(|core| core.set_superblock(superblock));
+        Ok(())
+    }
+
+    /// Waits for a sync of the medium that begins after this call, and covers all operations that
+    /// had completed by then.
+    ///
+    /// # Errors
+    /// `Poisoned` if it fails, or one before it has.
+    pub(super) async fn sync(&self) -> Result<()> {
+        let number = self.with_core(Core::request_sync);
+        let synced = |core: &mut Core| {
+            if core.log().has_synced(number) {
+                return Some(Ok(()));
+            }
+            core.log().check_poison().err().map(Err)
+        };
+        self.wait_for(&self.queues.progress, synced).await
+    }
+}

@@ -1,0 +1,200 @@
+//! Opening a drive, the tasks that run beside the host's requests, and closing.
+//!
+//! ```text
+//! superblock -> recovery builds the core -> sync -> both superblock slots, in a new epoch -> tasks
+//! close: tasks of the background end -> flush -> checkpoint -> superblocks, clean -> writers end
+//! ```
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use super::super::core::{Core, Settings};
+use super::super::log::BUFFER_COUNT;
+use super::super::log::buffers::Buffers;
+use super::super::operations::WRITERS;
+use super::super::options::OpenOptions;
+use super::super::recovery::{self, Limits};
+use super::frame_cache::FrameCache;
+use super::leaves::Loads;
+use super::superblocks::{self, StoredSuperblock};
+use super::{Drive, Opened, Queues};
+use crate::base::clock::{Spawn, Task};
+use crate::base::{Clock, Error, ErrorKind, Result};
+use crate::codec::{Codec, Compressor, Decompressor};
+use crate::media::Medium;
+
+impl<M: Medium + 'static, C: Spawn + 'static> Drive<M, C> {
+    /// Opens the drive on a medium: reads the superblock, replays the log, begins a new epoch
+    /// unless read-only, and starts the drive's tasks on `clock`, which also runs tasks: they write
+    /// batches to the medium and sync it, collect garbage, write checkpoints. They end after
+    /// [`Drive::close`]. A drive whose process crashed needs nothing special.
+    ///
+    /// # Errors
+    /// `NotADrive`, `Unsupported`, `Corrupt`, `Medium`; `InvalidInput` if the medium is too small,
+    /// or if the log changes more of the map than four times `map_cache_bytes`, or than 1 GiB if
+    /// that is more.
+    pub async fn open(medium: M, clock: C, options: OpenOptions) -> Result<Rc<Self>> {
+        let drive = Rc::new(Self::open_without_tasks(medium, clock, options).await?);
+        for task in Self::tasks(&drive) {
+            drive.clock.spawn(task);
+        }
+        Ok(drive)
+    }
+
+    /// Returns the tasks that run beside the host's requests.
+    fn tasks(drive: &Rc<Self>) -> Vec<Task> {
+        let mut tasks: Vec<Task> = Vec::new();
+        for _ in 0..WRITERS {
+            let drive = drive.clone();
+            tasks.push(Box::pin(async move { drive.run_writer().await }));
+        }
+        let syncer = drive.clone();
+        tasks.push(Box::pin(async move { syncer.run_syncer().await }));
+        let (gc, checkpoints, upkeep) = (drive.clone(), drive.clone(), drive.clone());
+        tasks.push(Box::pin(async move { gc.run_gc().await }));
+        tasks.push(Box::pin(async move { checkpoints.run_checkpoints().await }));
+        tasks.push(Box::pin(async move { upkeep.run_upkeep().await }));
+        tasks
+    }
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Opens the drive on a medium without its tasks.
+    pub(in super::super) async fn open_without_tasks(
+        medium: M,
+        clock: C,
+        options: OpenOptions,
+    ) -> Result<Self> {
+        let loaded = superblocks::load(&medium).await?;
+        for problem in &loaded.problems {
+            tracing::warn!(error = %problem.chain(), "a superblock slot is damaged");
+        }
+        let limits = Limits::for_map_cache(options.map_cache_bytes);
+        Self::open_as(medium, clock, options, limits, loaded.stored).await
+    }
+
+    /// Opens the drive that a superblock describes, without its tasks.
+    pub(in super::super) async fn open_as(
+        medium: M,
+        clock: C,
+        options: OpenOptions,
+        limits: Limits,
+        stored: StoredSuperblock,
+    ) -> Result<Self> {
+        let StoredSuperblock { mut superblock, mut slot } = stored;
+        medium.set_geometry(superblocks::geometry(&superblock))?;
+        let was_clean = superblock.clean;
+        let begun_ns = clock.now_ns();
+        let settings = Settings {
+            is_read_only: options.read_only,
+            map_cache_bytes: options.map_cache_bytes,
+            checkpoint_bytes: options.checkpoint_bytes,
+        };
+        let recovered = recovery::recover(&medium, &superblock, settings, limits).await?;
+        let recovery_ns = clock.now_ns() - begun_ns;
+        tracing::debug!(
+            drive = %superblock.uuid,
+            batches = recovered.batches,
+            us = recovery_ns / 1000,
+            "replayed the log"
+        );
+        let end = recovered.walk_end.end;
+        if !options.read_only {
+            // What was found must be durable before anything calls it so.
+            medium.sync().await?;
+            // If the newest superblock was lost, the log knows of a later epoch than the other.
+            superblock.epoch = next_epoch(superblock.epoch.max(recovered.walk_end.epoch))?;
+            superblock.clean = false;
+            superblock.watermark = end.seq;
+            superblock.watermark_checksum = end.checksum;
+            for _ in 0..2 {
+                slot = 1 - slot;
+                superblocks::store_next(&medium, slot, &mut superblock).await?;
+                medium.sync().await?;
+            }
+        }
+        let codec = Codec::from_format(superblock.codec, superblock.codec_level);
+        let buffers = if options.read_only { 0 } else { BUFFER_COUNT };
+        let mut core = recovered.core;
+        core.start(superblock, slot, end, recovered.walk_end.totals, buffers);
+        Ok(Self {
+            options,
+            core: RefCell::new(core),
+            queues: Queues::default(),
+            opened: Opened { was_clean, recovered_batches: recovered.batches, recovery_ns },
+            codec,
+            read_unit: medium.capabilities().read_unit,
+            loads: Loads::default(),
+            cache: FrameCache::new(),
+            buffers: Buffers::default(),
+            compressor: RefCell::new(Compressor::new(codec)),
+            meta_compressor: RefCell::new(Compressor::new(Codec::Lz4)),
+            decompressor: RefCell::new(Decompressor::new()),
+            gc_runs: Cell::new(false),
+            scrub: Cell::default(),
+            warned: Cell::default(),
+            medium,
+            clock,
+        })
+    }
+
+    /// Flushes, writes a checkpoint, marks the drive as closed in order, and ends its tasks. No
+    /// request may follow.
+    ///
+    /// # Errors
+    /// `Poisoned`, `Medium`, or `Busy` if requests were still under way: what was not flushed
+    /// before may be lost, the drive still opens.
+    pub async fn close(&self) -> Result<()> {
+        self.close_with(Ending::Checkpoint).await
+    }
+
+    /// Closes without a checkpoint, so that the next opening reads the log.
+    #[cfg(test)]
+    pub(in super::super) async fn close_without_checkpoint(&self) -> Result<()> {
+        self.close_with(Ending::Log).await
+    }
+
+    async fn close_with(&self, ending: Ending) -> Result<()> {
+        self.with_core(Core::end);
+        self.until_gc_ended().await;
+        let closed = self.close_log(ending).await;
+        self.with_core(Core::close);
+        closed
+    }
+
+    async fn close_log(&self, ending: Ending) -> Result<()> {
+        self.flush().await?;
+        if self.is_read_only() {
+            return Ok(());
+        }
+        let is_in_log = {
+            let core = self.core();
+            core.log().sealed_seq() > core.checkpoints().checkpointed()
+        };
+        if is_in_log
+            && ending == Ending::Checkpoint
+            && let Err(error) = self.checkpoint().await
+        {
+            // The next opening reads a longer log.
+            tracing::warn!(error = %error.chain(), "no checkpoint was written at the end");
+            self.core().log().check_poison()?;
+        }
+        let _turn = self.turn().await;
+        self.core().check_all_is_durable()?;
+        self.update_superblocks(|superblock| superblock.clean = true).await
+    }
+}
+
+/// What a drive that is closed leaves for the next opening.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// A checkpoint of everything.
+    Checkpoint,
+    /// The log since the newest checkpoint.
+    #[cfg(test)]
+    Log,
+}
+
+fn next_epoch(epoch: u32) -> Result<u32> {
+    epoch.checked_add(1).ok_or_else(|| Error::new(ErrorKind::Corrupt, "epoch counter overflow"))
+}

@@ -1,0 +1,152 @@
+//! What a test of the drive may ask: whether its accounts agree with its map and its metadata, and
+//! the moment at which a change takes its place in the order.
+//!
+//! Writes nothing to the medium, and is not for the data path.
+
+use super::super::core::Core;
+use super::super::drive::Drive;
+use super::super::map::Mapping;
+use crate::base::{Clock, Error, ErrorKind, Result, SegmentId};
+use crate::format::Stream;
+use crate::media::Medium;
+
+/// Counts that garbage collection may spoil before the audit fails. It rests when nothing is
+/// written, so that one of the first succeeds.
+const ATTEMPTS_MAX: u32 = 10_000;
+
+/// How long to let garbage collection continue after it spoilt a count.
+const RETRY_NS: u64 = 1_000_000;
+
+/// The accounts of a drive, found to be right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Audit {
+    /// Record bytes that the map or the newest checkpoint name.
+    pub live_bytes: u64,
+    /// Segments in use.
+    pub used_segments: u32,
+    /// Segments that may be written anew.
+    pub free_segments: u32,
+}
+
+/// How much a drive has accepted since its creation. It moves in the very poll in which a change
+/// takes its place in the order of changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Bytes the host wrote, without trims and whole blocks of write-zeroes.
+    pub host_bytes: u64,
+    /// Record bytes they became; trims and write-zeroes have records too.
+    pub frame_bytes: u64,
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Counts live bytes again from the map and the metadata, segment by segment, and compares the
+    /// segment table with the count. Takes trimmed leaves down first, since they count as live until
+    /// then, and loads every leaf. No request of a host may be under way; checkpoints wait.
+    ///
+    /// # Errors
+    /// `Corrupt`, naming the account that is wrong: a bug of the drive. `Medium`, or `Corrupt` too,
+    /// if a leaf cannot be read. `Busy` if garbage collection does not come to rest.
+    pub async fn audit(&self) -> Result<Audit> {
+        for _ in 0..ATTEMPTS_MAX {
+            let turn = self.turn().await;
+            self.reap_all().await?;
+            let before = self.account_version();
+            let counted = self.count_live().await;
+            if before == self.account_version() {
+                return compare(&self.core(), counted?);
+            }
+            drop(turn);
+            self.clock.sleep_ns(RETRY_NS).await;
+        }
+        Err(Error::new(ErrorKind::Busy, "garbage collection does not come to rest"))
+    }
+
+    /// Returns a value that changes whenever a segment's live bytes do.
+    fn account_version(&self) -> (u64, u64) {
+        let core = self.core();
+        let space = core.space();
+        // What dies is counted as a change; what comes to live makes the sum larger.
+        (space.changes(), space.live_bytes())
+    }
+
+    /// Returns the live bytes of each segment by map and metadata.
+    async fn count_live(&self) -> Result<Vec<u64>> {
+        let mut counted = vec![0u64; self.core().space().segment_count() as usize];
+        let mut count = |segment: SegmentId, bytes: u32| {
+            let what = "the map names a segment that does not exist";
+            let live = counted.get_mut(segment.0 as usize);
+            *live.ok_or_else(|| Error::new(ErrorKind::Corrupt, what))? += u64::from(bytes);
+            Ok(())
+        };
+        let mut next = 0;
+        loop {
+            let Some(leaf) = self.core().map().next_mapped_leaf(next) else { break };
+            if !self.count_leaf(leaf, &mut count)? {
+                self.load_leaf(leaf).await?;
+                continue;
+            }
+            next = leaf + 1;
+        }
+        for place in self.core().metadata() {
+            count(place.segment, place.bytes)?;
+        }
+        Ok(counted)
+    }
+
+    /// Counts what a leaf maps; returns whether it was in memory.
+    fn count_leaf(
+        &self,
+        leaf: u64,
+        count: &mut impl FnMut(SegmentId, u32) -> Result<()>,
+    ) -> Result<bool> {
+        let core = self.core();
+        let Some(runs) = core.map().leaf_runs(leaf) else { return Ok(false) };
+        for (_, blocks, mapping) in runs {
+            let Mapping::Frame { place, index } = mapping else { continue };
+            count(place.segment, place.share(index, blocks as u8))?;
+        }
+        Ok(true)
+    }
+
+    /// Returns what the drive has accepted so far.
+    pub fn taken(&self) -> Taken {
+        let totals = self.core().counters().totals();
+        Taken { host_bytes: totals.host_bytes, frame_bytes: totals.frame_bytes }
+    }
+}
+
+/// Compares the segment table with live bytes counted by segment.
+fn compare(core: &Core, mut counted: Vec<u64>) -> Result<Audit> {
+    let space = core.space();
+    let wrong = |what: String| Err(Error::new(ErrorKind::Corrupt, what));
+    let (mut used_segments, mut live_bytes) = (0, 0);
+    for used in space.used() {
+        used_segments += 1;
+        let count = std::mem::take(&mut counted[used.segment.0 as usize]);
+        live_bytes += count;
+        if count != u64::from(used.live_bytes) {
+            let (segment, live) = (used.segment, used.live_bytes);
+            return wrong(format!("segment {segment} counts {live} live bytes and has {count}"));
+        }
+    }
+    if let Some(free) = counted.iter().position(|&count| count != 0) {
+        return wrong(format!("segment {free} is free and has live records"));
+    }
+    if live_bytes != space.live_bytes() {
+        let what = format!("{} live bytes are counted, {live_bytes} exist", space.live_bytes());
+        return wrong(what);
+    }
+    let free_segments = space.free_count();
+    if used_segments + free_segments != space.segment_count() {
+        return wrong(format!(
+            "{used_segments} segments in use and {free_segments} free, of {}",
+            space.segment_count()
+        ));
+    }
+    for tail in Stream::ALL.into_iter().filter_map(|stream| core.log().tail(stream)) {
+        if space.is_free(tail.segment) {
+            return wrong(format!("segment {} is written to and counts as free", tail.segment));
+        }
+    }
+    Ok(Audit { live_bytes, used_segments, free_segments })
+}

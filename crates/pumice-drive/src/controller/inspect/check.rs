@@ -1,0 +1,295 @@
+//! Checking a drive without changing it: superblocks, checkpoint, the log after it, every leaf of
+//! the map, the live bytes of every segment, and in a full check every record of every segment and
+//! every frame's checksum and decoding.
+//!
+//! What nothing names (overwritten, trimmed, left by a life that was lost) may be damaged without
+//! being a problem: it will never be read.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::super::core::{Core, Settings};
+use super::super::drive::superblocks;
+use super::super::log::records::{Found, check_possible, records};
+use super::super::log::segment_scan::SegmentScan;
+use super::super::map::{Mapping, Reap};
+use super::super::options::MAP_CACHE_BYTES_DEFAULT;
+use super::super::place::FramePlace;
+use super::super::recovery::{Limits, Reader, Recovered, recover};
+use super::super::space::UsedSegment;
+use super::frames::check_frame;
+use super::problem::{PROBLEMS_LISTED_MAX, Problem};
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Error, ErrorKind, Lba, Result, SegmentId};
+use crate::codec::Decompressor;
+use crate::format::{FRAME_BLOCKS_MAX, Record, Superblock};
+use crate::media::Medium;
+
+/// A check writes nothing, so what the core writes by does not matter.
+const SETTINGS: Settings = Settings {
+    is_read_only: true,
+    map_cache_bytes: MAP_CACHE_BYTES_DEFAULT,
+    checkpoint_bytes: u64::MAX,
+};
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckReport {
+    /// Segments in use.
+    pub segments: u64,
+    /// Batches after the newest checkpoint, which opening the drive reads.
+    pub recovered_batches: u64,
+    /// Leaves of the map that were read.
+    pub leaves: u64,
+    /// Batches in the segments; 0 in a quick check, like the next three counts.
+    pub batches: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Frames that the map names; each was decoded.
+    pub frames: u64,
+    /// Bytes of batches that were read and checked.
+    pub checked_bytes: u64,
+    /// The first ten thousand problems.
+    pub problems: Vec<Problem>,
+    /// Number of problems.
+    pub problem_count: u64,
+}
+
+/// How much to check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Superblocks, checkpoint, log, map and accounting: whether the drive opens.
+    Quick,
+    /// The same, and every frame.
+    Full,
+}
+
+/// Checks the drive on a medium; `progress` is called with the bytes checked so far.
+///
+/// # Errors
+/// If there is nothing to check: `NotADrive`, `Unsupported`, both superblocks `Corrupt`, the
+/// medium too small, `Medium` for a failed read; `InvalidInput` if the log changes more of the map
+/// than recovery may hold. Other damage is in the report.
+pub async fn check<M: Medium>(
+    medium: &M,
+    depth: Depth,
+    progress: &mut dyn FnMut(u64),
+) -> Result<CheckReport> {
+    let loaded = superblocks::load(medium).await?;
+    let superblock = &loaded.stored.superblock;
+    medium.set_geometry(superblocks::geometry(superblock))?;
+    let mut report = CheckReport::default();
+    for problem in &loaded.problems {
+        report.add(problem, None);
+    }
+    let limits = Limits::for_map_cache(MAP_CACHE_BYTES_DEFAULT);
+    let recovered = match recover(medium, superblock, SETTINGS, limits).await {
+        Ok(recovered) => recovered,
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            report.add(&error, None);
+            return Ok(report);
+        }
+        Err(error) => return Err(error),
+    };
+    let Recovered { core, batches, problems, .. } = recovered;
+    for problem in &problems {
+        report.add(problem, None);
+    }
+    report.recovered_batches = batches;
+    let reader = Reader::new(medium, superblock);
+    let mut check = Check { medium, superblock, reader, core, report };
+    check.reap().await?;
+    let counted = check.check_map().await?;
+    check.check_accounting(&counted);
+    if depth == Depth::Full {
+        check.check_segments(&counted, progress).await?;
+    }
+    Ok(check.report)
+}
+
+impl CheckReport {
+    fn add(&mut self, error: &Error, lbas: Option<(Lba, u64)>) {
+        self.problem_count += 1;
+        if self.problems.len() < PROBLEMS_LISTED_MAX {
+            self.problems.push(Problem::new(error, lbas));
+        }
+    }
+}
+
+/// What the map and the checkpoint name in a segment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Named {
+    /// Bytes of records.
+    bytes: u64,
+    /// Blocks of the host's disk.
+    blocks: u64,
+}
+
+struct Check<'a, M> {
+    medium: &'a M,
+    superblock: &'a Superblock,
+    reader: Reader<'a, M>,
+    core: Core,
+    report: CheckReport,
+}
+
+impl<M: Medium> Check<'_, M> {
+    /// Loads a leaf; reports what is wrong with it. Returns whether it is in memory.
+    async fn load(&mut self, leaf: u64) -> Result<bool> {
+        let Some(from) = self.core.leaf_to_load(leaf) else { return Ok(true) };
+        match self.reader.leaf(leaf, from).await {
+            Ok(content) => {
+                self.core.install_leaf(leaf, from.place, content);
+                Ok(true)
+            }
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                let blocks = u64::from(crate::format::LEAF_BLOCKS);
+                self.report.add(&error, Some((Lba(leaf * blocks), blocks)));
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes trimmed leaves down, so that live bytes are exact.
+    async fn reap(&mut self) -> Result<()> {
+        loop {
+            match self.core.reap_resident() {
+                Reap::Done => return Ok(()),
+                Reap::More => {}
+                Reap::Missing(leaf) => {
+                    if !self.load(leaf).await? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads every leaf; returns the bytes that the map and the checkpoint name in each segment.
+    async fn check_map(&mut self) -> Result<BTreeMap<SegmentId, Named>> {
+        let mut counted: BTreeMap<SegmentId, Named> = BTreeMap::new();
+        let mut next = self.core.map().next_stored_leaf(0);
+        while let Some(leaf) = next {
+            next = self.core.map().next_stored_leaf(leaf + 1);
+            if self.core.map().leaf_runs(leaf).is_none() && !self.load(leaf).await? {
+                continue;
+            }
+            self.report.leaves += 1;
+            for (_, count, mapping) in self.core.map().leaf_runs(leaf).into_iter().flatten() {
+                if let Mapping::Frame { place, index } = mapping {
+                    let share = place.share(index, count as u8);
+                    let named = counted.entry(place.segment).or_default();
+                    named.bytes += u64::from(share);
+                    named.blocks += count;
+                }
+            }
+        }
+        // Leaves that were taken down since the checkpoint are live until the next one.
+        for place in self.core.metadata() {
+            counted.entry(place.segment).or_default().bytes += u64::from(place.bytes);
+        }
+        Ok(counted)
+    }
+
+    fn check_accounting(&mut self, counted: &BTreeMap<SegmentId, Named>) {
+        if let Err(error) = self.core.space().check() {
+            self.report.add(&error, None);
+        }
+        let used: Vec<_> = self.core.space().used().collect();
+        self.report.segments = used.len() as u64;
+        let is_used = |segment: &SegmentId| used.iter().any(|used| used.segment == *segment);
+        for &segment in counted.keys().filter(|segment| !is_used(segment)) {
+            let what = "the map names a segment that is free";
+            let error = Error::new(ErrorKind::Corrupt, what).in_segment(segment);
+            self.report.add(&error, None);
+        }
+        for UsedSegment { segment, live_bytes, .. } in used {
+            let named = counted.get(&segment).map_or(0, |named| named.bytes);
+            if named != u64::from(live_bytes) {
+                let what = format!("{live_bytes} bytes count as live, the map names {named}");
+                let error = Error::new(ErrorKind::Corrupt, what).in_segment(segment);
+                self.report.add(&error, None);
+            }
+        }
+    }
+
+    /// Reads every segment and checks every frame in it that the map names.
+    async fn check_segments(
+        &mut self,
+        counted: &BTreeMap<SegmentId, Named>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        let mut decompressor = Decompressor::new();
+        let mut frame = vec![0; usize::from(FRAME_BLOCKS_MAX) * BLOCK_BYTES];
+        let used: Vec<_> = self.core.space().used().collect();
+        for UsedSegment { segment, generation, .. } in used {
+            let shape = self.superblock.shape();
+            let uuid = self.superblock.uuid;
+            let mut scan = SegmentScan::new(self.medium, uuid, &shape, segment, generation);
+            let mut missing_blocks = counted.get(&segment).map_or(0, |named| named.blocks);
+            while let Some((header, body)) = scan.next().await {
+                self.report.batches += 1;
+                for found in records(&header, body) {
+                    // What follows it is missed below.
+                    let Ok(found) = found else { break };
+                    self.report.records += 1;
+                    let live = self.live_blocks(&found).await?;
+                    if live > 0 {
+                        missing_blocks -= live.min(missing_blocks);
+                        self.report.frames += 1;
+                        if let Err(error) = check_frame(&found, &mut decompressor, &mut frame) {
+                            self.report.add(&error, Some(found.record.lba_range()));
+                        }
+                    }
+                }
+                self.report.checked_bytes += header.batch_bytes();
+                progress(self.report.checked_bytes);
+            }
+            if missing_blocks > 0 {
+                let what = format!("{missing_blocks} blocks follow damaged headers");
+                let error = Error::new(ErrorKind::Corrupt, what).in_segment(segment);
+                self.report.add(&error, None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns how many blocks of a record the map still names there.
+    async fn live_blocks(&mut self, found: &Found<'_>) -> Result<u64> {
+        let Record::Data { lba, lba_count, .. } = found.record else { return Ok(0) };
+        if check_possible(found, self.superblock).is_err() {
+            return Ok(0);
+        }
+        while let Some(leaf) = self.core.map().missing(lba, u64::from(lba_count)) {
+            if !self.load(leaf).await? {
+                return Ok(0);
+            }
+        }
+        let place = FramePlace {
+            segment: found.place.segment,
+            offset: found.place.offset,
+            record_bytes: found.record.record_bytes(),
+            blocks: lba_count as u8,
+        };
+        let pieces = self.core.map().live_pieces(lba, place);
+        Ok(pieces.map(|piece| u64::from(piece.count)).sum())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: what a check remembers is bounded, however wrecked the medium is.
+    use super::*;
+
+    #[test]
+    fn lists_of_a_wrecked_medium_end() {
+        let mut report = CheckReport::default();
+        for _ in 0..PROBLEMS_LISTED_MAX + 7 {
+            report.add(&Error::new(ErrorKind::Corrupt, "a problem"), None);
+        }
+        assert_eq!(report.problems.len(), PROBLEMS_LISTED_MAX);
+        assert_eq!(report.problem_count, PROBLEMS_LISTED_MAX as u64 + 7);
+    }
+}

@@ -1,0 +1,173 @@
+//! Reading a whole disk out of its drive, in order, without a host: what `pumice extract` writes
+//! and `pumice rebuild` copies.
+//!
+//! ```text
+//! next mapped leaf -> its runs -> frames: read as the host reads, a mebibyte at a time
+//!                              -> fills: reported in one piece
+//!                              -> what cannot be read: reported, and skipped
+//! ```
+//!
+//! Holes are left out. Writes nothing, needs no background task, and works on a drive that was
+//! opened read-only. Damage never ends it: what follows is still returned.
+
+use std::collections::VecDeque;
+
+use super::super::drive::Drive;
+use super::super::map::{LEAF_BLOCKS, Mapping};
+use super::Problem;
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Clock, Error, Lba};
+use crate::media::Medium;
+
+/// Bytes read at once: as many as one media read joins.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// A part of a disk. Parts come in order of their offset and do not overlap; holes lie between
+/// them.
+#[derive(Debug)]
+pub enum Extracted<'a> {
+    /// Content, at most 1 MiB.
+    Data {
+        /// Byte offset on the host's disk.
+        offset: u64,
+        /// The bytes; whole blocks.
+        bytes: &'a [u8],
+    },
+    /// Bytes that all have one value.
+    Fill {
+        /// Byte offset on the host's disk.
+        offset: u64,
+        /// Number of bytes; whole blocks.
+        len: u64,
+        /// The byte.
+        byte: u8,
+    },
+    /// Blocks whose content cannot be read; the problem says which, and why.
+    Lost(Problem),
+}
+
+/// A disk being read out of its drive.
+pub struct Extract<'a, M, C> {
+    drive: &'a Drive<M, C>,
+    next_leaf: u64,
+    runs: VecDeque<(Lba, u64, Mapping)>,
+    /// This many runs are read one by one, because reading them together failed.
+    single: usize,
+    buffer: Vec<u8>,
+}
+
+/// Result of [`Extract::advance`].
+enum Step {
+    Data { offset: u64, len: usize },
+    Fill { offset: u64, len: u64, byte: u8 },
+    Lost(Problem),
+}
+
+impl<'a, M: Medium, C: Clock> Extract<'a, M, C> {
+    /// Begins with the first block.
+    pub fn new(drive: &'a Drive<M, C>) -> Self {
+        let buffer = vec![0; CHUNK_BYTES];
+        Self { drive, next_leaf: 0, runs: VecDeque::new(), single: 0, buffer }
+    }
+
+    /// Returns the next part of the disk; `None` at its end. Whether it includes what the host writes
+    /// during the extraction is unspecified.
+    pub async fn next(&mut self) -> Option<Extracted<'_>> {
+        Some(match self.advance().await? {
+            Step::Data { offset, len } => Extracted::Data { offset, bytes: &self.buffer[..len] },
+            Step::Fill { offset, len, byte } => Extracted::Fill { offset, len, byte },
+            Step::Lost(problem) => Extracted::Lost(problem),
+        })
+    }
+
+    /// Returns the byte up to which the disk has been read.
+    pub fn offset(&self) -> u64 {
+        let leaf_start = Lba(self.next_leaf * u64::from(LEAF_BLOCKS));
+        let (lba, _, _) = self.runs.front().copied().unwrap_or((leaf_start, 0, Mapping::Hole));
+        (lba.0 * BLOCK_BYTES as u64).min(self.drive.size_bytes())
+    }
+
+    async fn advance(&mut self) -> Option<Step> {
+        while self.runs.is_empty() {
+            let next = self.drive.core().map().next_mapped_leaf(self.next_leaf);
+            let Some(leaf) = next else {
+                let blocks = self.drive.size_bytes() / BLOCK_BYTES as u64;
+                self.next_leaf = blocks.div_ceil(u64::from(LEAF_BLOCKS));
+                return None;
+            };
+            self.next_leaf = leaf + 1;
+            if let Err(error) = self.take_leaf(leaf).await {
+                let first = Lba(leaf * u64::from(LEAF_BLOCKS));
+                return Some(Step::Lost(self.lost(first, u64::from(LEAF_BLOCKS), &error)));
+            }
+        }
+        let (lba, count, mapping) = self.runs[0];
+        let offset = lba.0 * BLOCK_BYTES as u64;
+        if let Mapping::Fill(byte) = mapping {
+            self.runs.pop_front();
+            return Some(Step::Fill { offset, len: count * BLOCK_BYTES as u64, byte });
+        }
+        let (runs, blocks) = self.frames_together();
+        let len = blocks as usize * BLOCK_BYTES;
+        match self.drive.read(offset, &mut self.buffer[..len]).await {
+            Err(_) if runs > 1 => {
+                self.single = runs;
+                Box::pin(self.advance()).await
+            }
+            read => {
+                self.runs.drain(..runs);
+                self.single = self.single.saturating_sub(runs);
+                Some(match read {
+                    Ok(()) => Step::Data { offset, len },
+                    Err(error) => Step::Lost(self.lost(lba, blocks, &error)),
+                })
+            }
+        }
+    }
+
+    /// Loads the runs of a leaf.
+    async fn take_leaf(&mut self, leaf: u64) -> crate::base::Result<()> {
+        let end = self.drive.size_bytes() / BLOCK_BYTES as u64;
+        loop {
+            {
+                let core = self.drive.core();
+                if let Some(runs) = core.map().leaf_runs(leaf) {
+                    // The disk may end within its last leaf.
+                    let within = runs.filter(|(lba, _, _)| lba.0 < end);
+                    self.runs.extend(
+                        within.map(|(lba, count, mapping)| (lba, count.min(end - lba.0), mapping)),
+                    );
+                    return Ok(());
+                }
+            }
+            self.drive.load_leaf(leaf).await?;
+        }
+    }
+
+    /// Returns how many of the runs, from the first on, are adjacent frames that are read together,
+    /// and how many blocks they have.
+    fn frames_together(&self) -> (usize, u64) {
+        let (mut runs, mut blocks) = (0, 0);
+        let limit = if self.single > 0 { 1 } else { self.runs.len() };
+        let first = self.runs[0].0;
+        for &(lba, count, mapping) in self.runs.iter().take(limit) {
+            let fits = (blocks + count) as usize * BLOCK_BYTES <= CHUNK_BYTES;
+            let is_frame = matches!(mapping, Mapping::Frame { .. });
+            if !is_frame || lba.0 != first.0 + blocks || !fits {
+                break;
+            }
+            (runs, blocks) = (runs + 1, blocks + count);
+        }
+        (runs, blocks)
+    }
+
+    fn lost(&self, lba: Lba, count: u64, error: &Error) -> Problem {
+        let end = self.drive.size_bytes() / BLOCK_BYTES as u64;
+        Problem {
+            what: error.chain(),
+            segment: error.segment().map(|segment| segment.0),
+            lba: Some(lba.0),
+            lba_count: Some(count.min(end - lba.0)),
+        }
+    }
+}

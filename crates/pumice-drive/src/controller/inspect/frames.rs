@@ -1,0 +1,28 @@
+//! Checking one frame that was read.
+
+use super::super::log::records::Found;
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Error, ErrorKind, Result};
+use crate::codec::{Decompressor, Encoding};
+use crate::format::{Record, check_payload};
+
+/// Checks a frame's payload and decodes it into `frame`, which holds the longest one.
+///
+/// # Errors
+/// `Corrupt`, naming the place.
+pub(crate) fn check_frame(
+    found: &Found<'_>,
+    decompressor: &mut Decompressor,
+    frame: &mut [u8],
+) -> Result<()> {
+    let Record::Data { lba_count, encoding, payload_checksum, .. } = found.record else {
+        return Ok(());
+    };
+    let place = found.place;
+    check_payload(found.payload(), payload_checksum, place)?;
+    let named = |error: Error| error.in_segment(place.segment).at_offset(u64::from(place.offset));
+    let encoding = Encoding::from_u8(encoding)
+        .ok_or_else(|| named(Error::new(ErrorKind::Corrupt, "a frame has an unknown encoding")))?;
+    let frame = &mut frame[..usize::from(lba_count) * BLOCK_BYTES];
+    decompressor.decompress(encoding, found.payload(), frame).map_err(named)
+}

@@ -1,0 +1,224 @@
+//! Facts about an open drive: identity, geometry, counters, space, memory.
+
+use serde::{Deserialize, Serialize};
+
+use super::super::drive::superblocks::geometry;
+use super::super::drive::{Drive, ScrubProgress};
+use super::super::log::BUFFER_COUNT;
+use super::super::log::packing::batch_buffer_bytes;
+use crate::base::Clock;
+use crate::base::units::BLOCK_BYTES;
+use crate::codec::Codec;
+use crate::media::Medium;
+
+/// A snapshot of a drive's facts. Bytes throughout; fields appear in JSON under these names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Info {
+    /// Identity.
+    pub uuid: uuid::Uuid,
+    /// Format version on the medium.
+    pub format_version: u32,
+    /// Seconds since 1970 when the drive was created; 0 if unknown.
+    pub created_seconds: u64,
+    /// Whether the drive was closed in order before this opening.
+    pub was_clean: bool,
+    /// Openings for writing so far.
+    pub epoch: u32,
+    /// Size of the host's disk.
+    pub size_bytes: u64,
+    /// Bytes of all segments.
+    pub capacity_bytes: u64,
+    /// (capacity - size) / size.
+    pub over_provisioning: f64,
+    /// Bytes of one segment.
+    pub segment_bytes: u32,
+    /// Number of segments.
+    pub segment_count: u32,
+    /// Segments that hold nothing.
+    pub free_segments: u32,
+    /// Most blocks of a frame.
+    pub frame_blocks: u16,
+    /// Codec for new data, as given to `create`.
+    pub codec: String,
+    /// Bytes the host wrote, over the drive's life.
+    pub host_bytes: u64,
+    /// Record headers and payloads they became, over the drive's life.
+    pub frame_bytes: u64,
+    /// Bytes appended to the medium, over the drive's life.
+    pub media_bytes: u64,
+    /// frame_bytes / host_bytes; 0 before the first write.
+    pub stored_fraction: f64,
+    /// media_bytes / host_bytes; 0 before the first write.
+    pub write_amplification: f64,
+    /// Bytes of records that garbage collection moved, over the drive's life.
+    pub moved_bytes: u64,
+    /// Record bytes that the map or the newest checkpoint names.
+    pub live_bytes: u64,
+    /// Live bytes, in per cent of the capacity without the reserves.
+    pub used_percent: f64,
+    /// The thresholds, in per cent, that this has reached; lowest first.
+    pub warnings: Vec<u8>,
+    /// Bytes of the host's disk that hold data or a fill.
+    pub mapped_bytes: u64,
+    /// The last batch of the log.
+    pub sequence: u64,
+    /// The last batch known to be durable.
+    pub watermark: u64,
+    /// Since the opening: host reads, writes, flushes, trims and write-zeroes.
+    pub operations: Operations,
+    /// Progress of a scrub.
+    #[serde(flatten)]
+    pub scrub: ScrubProgress,
+    /// Memory held now.
+    pub memory: Memory,
+}
+
+/// Counters since the opening.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Operations {
+    /// Host reads.
+    pub reads: u64,
+    /// Host writes.
+    pub writes: u64,
+    /// Flushes, and requests with FUA.
+    pub flushes: u64,
+    /// Trims and write-zeroes.
+    pub trims: u64,
+    /// Bytes the host read.
+    pub host_read_bytes: u64,
+    /// Bytes read from the medium for it.
+    pub media_read_bytes: u64,
+    /// Blocks written as fills, without data.
+    pub fill_blocks: u64,
+    /// Blocks written in part, read and merged.
+    pub merged_blocks: u64,
+    /// Reads served from a frame decoded for an earlier one.
+    pub frame_cache_hits: u64,
+    /// Reads that met damage.
+    pub corrupt_reads: u64,
+    /// Segments that garbage collection emptied.
+    pub gc_victims: u64,
+    /// Frames that garbage collection joined from several.
+    pub joined_frames: u64,
+    /// Bytes of metadata records that checkpoints wrote.
+    pub meta_bytes: u64,
+    /// Checkpoints written.
+    pub checkpoints: u64,
+    /// Batches after the newest checkpoint that the opening read.
+    pub recovered_batches: u64,
+    /// Nanoseconds that the opening took for checkpoint and log.
+    pub recovery_ns: u64,
+    /// Look-ups and changes of the map that found their leaf in memory.
+    pub map_hits: u64,
+    /// Leaves of the map that had to be read.
+    pub map_misses: u64,
+    /// Leaves evicted for the map's budget.
+    pub map_evictions: u64,
+    /// Batches appended to the medium.
+    pub batches: u64,
+    /// Syncs of the medium.
+    pub syncs: u64,
+}
+
+/// Bytes of memory held, by owner.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Memory {
+    /// The L2P: directory, leaves and what a checkpoint has set aside.
+    pub map_bytes: u64,
+    /// Of that, leaves; their budget is the map cache.
+    pub map_leaf_bytes: u64,
+    /// Batch buffers.
+    pub batch_bytes: u64,
+    /// Read buffers kept.
+    pub read_buffer_bytes: u64,
+    /// Decoded frames kept.
+    pub frame_cache_bytes: u64,
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Returns a snapshot of the drive's facts.
+    pub fn info(&self) -> Info {
+        let core = &*self.core();
+        let superblock = core.superblock();
+        let totals = core.counters().totals();
+        let capacity_bytes = geometry(superblock).capacity_bytes();
+        let fraction = |bytes: u64| match totals.host_bytes {
+            0 => 0.0,
+            host_bytes => bytes as f64 / host_bytes as f64,
+        };
+        let space = core.space();
+        Info {
+            uuid: superblock.uuid,
+            format_version: crate::format::FORMAT_VERSION,
+            created_seconds: superblock.created_seconds,
+            was_clean: self.opened.was_clean,
+            epoch: superblock.epoch,
+            size_bytes: superblock.size_bytes,
+            capacity_bytes,
+            over_provisioning: (capacity_bytes as f64 - superblock.size_bytes as f64)
+                / superblock.size_bytes as f64,
+            segment_bytes: superblock.segment_bytes,
+            segment_count: space.segment_count(),
+            free_segments: space.free_count(),
+            frame_blocks: superblock.frame_blocks,
+            codec: Codec::from_format(superblock.codec, superblock.codec_level).to_string(),
+            host_bytes: totals.host_bytes,
+            frame_bytes: totals.frame_bytes,
+            media_bytes: totals.media_bytes,
+            stored_fraction: fraction(totals.frame_bytes),
+            write_amplification: fraction(totals.media_bytes),
+            moved_bytes: totals.moved_bytes,
+            live_bytes: space.live_bytes(),
+            used_percent: self.used_percent(),
+            warnings: self.warnings(),
+            mapped_bytes: core.map().mapped_blocks() * BLOCK_BYTES as u64,
+            sequence: core.log().sealed_seq().0,
+            watermark: core.log().durable_seq().0,
+            operations: self.operations(),
+            scrub: self.scrub.get(),
+            memory: self.memory(),
+        }
+    }
+
+    fn operations(&self) -> Operations {
+        let core = self.core();
+        let counters = core.counters();
+        let map = core.map().stats();
+        Operations {
+            gc_victims: core.collector().victims(),
+            joined_frames: counters.joined_frames.get(),
+            meta_bytes: counters.meta_bytes.get(),
+            checkpoints: core.checkpoints().completed(),
+            recovered_batches: self.opened.recovered_batches,
+            recovery_ns: self.opened.recovery_ns,
+            map_hits: map.hits,
+            map_misses: map.misses,
+            map_evictions: map.evictions,
+            reads: counters.reads.get(),
+            writes: counters.writes.get(),
+            flushes: counters.flushes.get(),
+            trims: counters.trims.get(),
+            host_read_bytes: counters.host_read_bytes.get(),
+            media_read_bytes: counters.media_read_bytes.get(),
+            fill_blocks: counters.fill_blocks.get(),
+            merged_blocks: counters.merged_blocks.get(),
+            frame_cache_hits: counters.frame_cache_hits.get(),
+            corrupt_reads: counters.corrupt_reads.get(),
+            batches: counters.batches.get(),
+            syncs: counters.syncs.get(),
+        }
+    }
+
+    fn memory(&self) -> Memory {
+        let buffers = if self.is_read_only() { 0 } else { BUFFER_COUNT };
+        let batch_bytes = buffers * batch_buffer_bytes();
+        let core = self.core();
+        Memory {
+            map_bytes: core.map().memory_bytes() as u64,
+            map_leaf_bytes: core.map().resident_bytes() as u64,
+            batch_bytes: batch_bytes as u64,
+            read_buffer_bytes: self.buffers.memory_bytes() as u64,
+            frame_cache_bytes: self.cache.memory_bytes() as u64,
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Looking at a drive without changing it.
+//!
+//! * `info`, `overview`: what an open drive says about itself. `warn`: warnings about space.
+//! * `scrub`: reads all that an open drive holds. `extract`: takes the whole disk out.
+//! * `check`: checks a drive that is not open. `audit`: recounts the accounts of an open one.
+
+mod audit;
+mod check;
+mod extract;
+mod frames;
+mod info;
+mod overview;
+mod problem;
+mod scrub;
+mod warn;
+
+pub use audit::{Audit, Taken};
+pub use check::{CheckReport, Depth, check};
+pub use extract::{Extract, Extracted};
+pub(crate) use frames::check_frame;
+pub use info::{Info, Memory, Operations};
+pub use overview::{Alert, AlertKind, CellState, MapCell, Overview, SegmentMap};
+pub use problem::Problem;
+pub use scrub::ScrubReport;

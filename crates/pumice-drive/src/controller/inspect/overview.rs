@@ -1,0 +1,206 @@
+//! What an operator wants to know beside the counters: how the capacity is used, what garbage
+//! collection owes, what is wrong, and the segments as a map for display.
+//!
+//! Changes nothing. The caller limits the length of the map of segments, whatever the drive's size.
+
+use serde::{Deserialize, Serialize};
+
+use super::super::core::Purpose;
+use super::super::drive::Drive;
+use super::super::log::Fit;
+use super::super::space::{SegmentView, State};
+use crate::base::Clock;
+use crate::base::units::BLOCK_BYTES;
+use crate::format::{RECORD_HEADER_BYTES, Stream};
+use crate::media::Medium;
+
+/// Use of the capacity, and health of the drive. Bytes add up to the capacity.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overview {
+    /// Bytes that the map or the newest checkpoint names.
+    pub live_bytes: u64,
+    /// Bytes in segments in use that nothing names: what garbage collection can gain, and headers.
+    pub dead_bytes: u64,
+    /// Bytes that data may still take without any garbage collection.
+    pub free_bytes: u64,
+    /// Bytes of free segments that data must leave to checkpoints, garbage collection and trims.
+    pub reserve_bytes: u64,
+    /// Segments that garbage collection must free before it rests; 0 while it rests.
+    pub gc_debt_segments: u32,
+    /// What is wrong, the worst first; empty for a drive in good health.
+    pub alerts: Vec<Alert>,
+}
+
+/// One thing that is wrong with a drive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alert {
+    /// What it is, for programs.
+    pub kind: AlertKind,
+    /// Whether the drive refuses writes because of it.
+    pub refuses_writes: bool,
+    /// What it is and what to do, for people.
+    pub what: String,
+}
+
+/// Kinds of alert, from the worst to the mildest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AlertKind {
+    /// The medium failed: nothing can become durable until the drive is reopened.
+    Poisoned,
+    /// There is no room for data, and none to be gained.
+    Full,
+    /// Reads or a scrub met bytes that are not what was written.
+    Damage,
+    /// A threshold of space is passed.
+    Space,
+}
+
+/// The segments of a drive in order, several to a cell if there are more than cells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentMap {
+    /// Segments of the drive.
+    pub segment_count: u32,
+    /// Segments of a cell; the last may have fewer.
+    pub segments_per_cell: u32,
+    /// Bytes of one segment.
+    pub segment_bytes: u32,
+    /// What a cell holds.
+    pub cells: Vec<MapCell>,
+}
+
+/// What the segments of a cell hold: the state, and live bytes in per cent of the cell's bytes.
+/// In JSON an array of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapCell(pub CellState, pub u8);
+
+/// What a cell is shown as: the last of these that any of its segments is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CellState {
+    /// Holds nothing.
+    Free,
+    /// Parts of checkpoints.
+    Meta,
+    /// What garbage collection moved there.
+    Moved,
+    /// What the host wrote.
+    Host,
+    /// Being filled.
+    Open,
+    /// Holds something that cannot be read, so that it cannot be emptied.
+    Stuck,
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Returns the use of the capacity and the health of the drive. Takes time in proportion to the
+    /// number of segments in the worst case: a few microseconds.
+    pub fn overview(&self) -> Overview {
+        let core = self.core();
+        let space = core.space();
+        let segment_bytes = u64::from(core.superblock().segment_bytes);
+        let (count, free) = (space.segment_count(), space.free_count());
+        let reserve = core.reserved_segments(Purpose::Data).min(free);
+        // The rest of a segment that is being filled is as good as free.
+        let unfilled: u64 = Stream::ALL
+            .into_iter()
+            .filter_map(|stream| core.log().filled(stream))
+            .map(|filled| segment_bytes.saturating_sub(u64::from(filled)))
+            .sum();
+        let used_bytes = u64::from(count - free) * segment_bytes;
+        // Neither can be more, unless the medium holds wrong counts.
+        let live_bytes = space.live_bytes().min(used_bytes);
+        let unfilled = unfilled.min(used_bytes - live_bytes);
+        Overview {
+            live_bytes,
+            dead_bytes: used_bytes - unfilled - live_bytes,
+            free_bytes: u64::from(free - reserve) * segment_bytes + unfilled,
+            reserve_bytes: u64::from(reserve) * segment_bytes,
+            gc_debt_segments: core.gc_target_segments().saturating_sub(free),
+            alerts: self.alerts(),
+        }
+    }
+
+    /// Returns the segments in at most `cells_max` cells, or in one.
+    pub fn segment_map(&self, cells_max: u32) -> SegmentMap {
+        let core = self.core();
+        let space = core.space();
+        let segment_bytes = core.superblock().segment_bytes;
+        let segments_per_cell = space.segment_count().div_ceil(cells_max.max(1)).max(1);
+        let views: Vec<SegmentView> = space.views().collect();
+        let cells =
+            views.chunks(segments_per_cell as usize).map(|chunk| cell(chunk, segment_bytes));
+        SegmentMap {
+            segment_count: space.segment_count(),
+            segments_per_cell,
+            segment_bytes,
+            cells: cells.collect(),
+        }
+    }
+
+    /// Returns what is wrong, the worst first.
+    fn alerts(&self) -> Vec<Alert> {
+        let mut alerts = Vec::new();
+        let mut say = |kind, refuses_writes, what| {
+            alerts.push(Alert { kind, refuses_writes, what });
+        };
+        let core = self.core();
+        let is_consistent = core.space().check();
+        if let Err(error) = core.log().check_poison().and(is_consistent) {
+            say(AlertKind::Poisoned, true, error.chain());
+        }
+        if self.is_full() {
+            let what = "the drive is full, writes are refused: trim what is not needed, or extend \
+                        it with `pumice resize --capacity`";
+            say(AlertKind::Full, true, what.to_owned());
+        }
+        let (reads, scrub) = (core.counters().corrupt_reads.get(), self.scrub.get());
+        if reads > 0 || scrub.scrub_problems > 0 {
+            let what = format!(
+                "{reads} reads met damage, the last scrub found {}: `pumice scrub` lists what is \
+                 damaged",
+                scrub.scrub_problems
+            );
+            say(AlertKind::Damage, false, what);
+        }
+        if let Some(threshold) = self.warnings().last() {
+            let used_percent = self.used_percent();
+            let what = format!(
+                "{used_percent:.1} % of the capacity is in use, above the warning threshold of \
+                 {threshold} %: trim, or `pumice resize --capacity`"
+            );
+            say(AlertKind::Space, false, what);
+        }
+        alerts
+    }
+
+    /// Returns whether the next write of a block would be refused for space, as far as is known
+    /// without trying: garbage collection has found that nothing is to be gained.
+    fn is_full(&self) -> bool {
+        if self.is_read_only() {
+            return false;
+        }
+        let core = self.core();
+        let space = core.space();
+        let fit = core.log().fit(Stream::Host, BLOCK_BYTES + RECORD_HEADER_BYTES, space.end());
+        let needed = core.reserved_segments(Purpose::Data) + u32::from(fit == Fit::NewSegment);
+        let nothing_to_gain = core.collector().is_exhausted(space.changes());
+        space.free_count() < needed && nothing_to_gain && !core.checkpoints().is_running()
+    }
+}
+
+fn cell(segments: &[SegmentView], segment_bytes: u32) -> MapCell {
+    let state = |view: &SegmentView| match view {
+        SegmentView { is_stuck: true, .. } => CellState::Stuck,
+        SegmentView { state: State::Free, .. } => CellState::Free,
+        SegmentView { state: State::Open, .. } => CellState::Open,
+        SegmentView { stream: Stream::Host, .. } => CellState::Host,
+        SegmentView { stream: Stream::Moved, .. } => CellState::Moved,
+        SegmentView { stream: Stream::Meta, .. } => CellState::Meta,
+    };
+    let live: u64 = segments.iter().map(|view| u64::from(view.live_bytes)).sum();
+    let bytes = segments.len() as u64 * u64::from(segment_bytes);
+    // Rounded up: a cell with anything live is not shown as if it had nothing.
+    let percent = (live * 100).div_ceil(bytes.max(1)).min(100) as u8;
+    MapCell(segments.iter().map(state).max().unwrap_or(CellState::Free), percent)
+}

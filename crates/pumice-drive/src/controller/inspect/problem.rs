@@ -1,0 +1,34 @@
+//! Something wrong on a medium, as checks, scrubs and extracts report it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::base::{Error, Lba};
+
+/// Problems listed one by one; more are only counted, so that a wrecked medium cannot fill the
+/// memory.
+pub(crate) const PROBLEMS_LISTED_MAX: usize = 10_000;
+
+/// Something wrong on the medium.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// What is wrong.
+    pub what: String,
+    /// The segment, if it is in one.
+    pub segment: Option<u32>,
+    /// First block concerned, if known.
+    pub lba: Option<u64>,
+    /// Number of blocks concerned.
+    pub lba_count: Option<u64>,
+}
+
+impl Problem {
+    /// Creates a problem from an error and the blocks that it concerns.
+    pub(crate) fn new(error: &Error, lbas: Option<(Lba, u64)>) -> Self {
+        Self {
+            what: error.chain(),
+            segment: error.segment().map(|segment| segment.0),
+            lba: lbas.map(|(lba, _)| lba.0),
+            lba_count: lbas.map(|(_, count)| count),
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! Scrubbing: reading everything that a drive in use holds, at a set rate, so that damage is found
+//! while a copy of the data may still exist.
+//!
+//! ```text
+//! superblocks, root and lists of the newest checkpoint
+//! -> every segment in use: pin -> batches -> each record that the map names: checksum, decode
+//!                          -> is anything live that was not met? then it follows damage
+//! -> the segments that garbage collection has moved data to since
+//! ```
+//!
+//! Runs beside host requests, garbage collection and checkpoints, and changes nothing. Whether a
+//! record is live is looked up in the step in which it is checked, with no await in between, so
+//! what has died since it was read is no problem. What is only in batch buffers is left out: a
+//! segment is read up to the last batch sealed when its turn came, once that is written.
+//!
+//! Deliberately repairs nothing.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::super::core::Core;
+use super::super::drive::{Drive, ScrubProgress, superblocks};
+use super::super::log::metadata::{Wanted, decode_meta};
+use super::super::log::records::{Found, check_possible, records};
+use super::super::log::segment_scan::SegmentScan;
+use super::super::map::{Leaf, Mapping};
+use super::super::place::{FramePlace, SegmentUse};
+use super::super::recovery::Reader;
+use super::check_frame;
+use super::problem::{PROBLEMS_LISTED_MAX, Problem};
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Clock, Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
+use crate::codec::Decompressor;
+use crate::format::{
+    DIRECTORY_PAGE_LEAVES, FRAME_BLOCKS_MAX, LEAF_BLOCKS, MetaKind, MetaPlace, Record, Stream,
+    decode_page,
+};
+use crate::media::Medium;
+
+/// Rounds at most: the first reads all segments, each later one the segments that data was moved to
+/// during the one before. Under any load that lets garbage collection rest the second finds next to
+/// nothing; the limit is for a load that does not.
+const ROUNDS_MAX: u32 = 4;
+
+/// Time by which a scrub may be late and still catch up at once: about one batch at usual rates.
+const BURST_NS: u64 = 20_000_000;
+
+/// The longest sleep, so that a scrub at a low rate notices soon that the drive closes.
+const SLEEP_NS_MAX: u64 = 100_000_000;
+
+/// Result of a scrub.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubReport {
+    /// Segments read.
+    pub segments: u64,
+    /// Batches in them.
+    pub batches: u64,
+    /// Frames that the map names; each was decoded.
+    pub frames: u64,
+    /// Metadata records that the newest checkpoint names; each was decoded.
+    pub metadata: u64,
+    /// Bytes of batches read and checked.
+    pub checked_bytes: u64,
+    /// Whether it completed; if not, the drive was closed.
+    pub completed: bool,
+    /// The first ten thousand problems.
+    pub problems: Vec<Problem>,
+    /// Number of problems.
+    pub problem_count: u64,
+}
+
+impl ScrubReport {
+    fn add(&mut self, error: &Error, lbas: Option<(Lba, u64)>) {
+        tracing::warn!(error = %error.chain(), "the scrub found a problem");
+        self.problem_count += 1;
+        if self.problems.len() < PROBLEMS_LISTED_MAX {
+            self.problems.push(Problem::new(error, lbas));
+        }
+    }
+
+    /// Returns whether a problem of a segment with this block is listed already.
+    fn lists(&self, segment: SegmentId, lba: Lba) -> bool {
+        self.problems.iter().any(|problem| {
+            let first = problem.lba.unwrap_or(u64::MAX);
+            let end = first.saturating_add(problem.lba_count.unwrap_or(0));
+            problem.segment == Some(segment.0) && (first..end).contains(&lba.0)
+        })
+    }
+}
+
+/// A scrub runs as long as this lives.
+struct Running<'a, M, C>(&'a Drive<M, C>);
+
+impl<M, C> Drop for Running<'_, M, C> {
+    fn drop(&mut self) {
+        self.0.update_scrub(|progress| progress.scrub_running = false);
+    }
+}
+
+impl<M, C> Drive<M, C> {
+    fn update_scrub(&self, change: impl FnOnce(&mut ScrubProgress)) {
+        let mut progress = self.scrub.get();
+        change(&mut progress);
+        self.scrub.set(progress);
+    }
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Reads and checks everything that the map and the newest checkpoint name, at `rate_bytes` a
+    /// second (0: without a limit). Ends early when the drive closes; to stop it, drop it.
+    /// [`Drive::info`] has its progress.
+    ///
+    /// # Errors
+    /// `Busy` if a scrub is running, `Poisoned`. Damage, and what cannot be read, is in the report.
+    pub async fn scrub(&self, rate_bytes: u64) -> Result<ScrubReport> {
+        let completed = self.scrub.get().scrubs_completed;
+        if self.scrub.get().scrub_running {
+            let what = "a scrub of this drive is running: wait until it ends, or stop it first";
+            return Err(Error::new(ErrorKind::Busy, what));
+        }
+        let begun = ScrubProgress {
+            scrub_running: true,
+            scrubs_completed: completed,
+            ..ScrubProgress::default()
+        };
+        self.scrub.set(begun);
+        let _running = Running(self);
+        let mut scrub = Scrub {
+            drive: self,
+            report: ScrubReport::default(),
+            pace: Pace { rate_bytes, due_ns: 0 },
+            decompressor: RefCell::new(Decompressor::new()),
+            frame: vec![0; usize::from(FRAME_BLOCKS_MAX) * BLOCK_BYTES],
+            done: HashSet::new(),
+        };
+        scrub.check_roots().await;
+        let mut report = scrub.check_rounds().await?;
+        report.completed = !self.core().is_ending();
+        self.update_scrub(|progress| progress.scrubs_completed += u64::from(report.completed));
+        Ok(report)
+    }
+}
+
+/// A scrub under way.
+struct Scrub<'a, M: Medium, C: Clock> {
+    drive: &'a Drive<M, C>,
+    report: ScrubReport,
+    pace: Pace,
+    decompressor: RefCell<Decompressor>,
+    frame: Vec<u8>,
+    /// Segments that need not be read again.
+    done: HashSet<SegmentUse>,
+}
+
+/// The part of a segment to read.
+struct Extent {
+    /// The last batch to check.
+    last: SeqNo,
+    /// Where the last of them ends, if the segment was open.
+    end: Option<u32>,
+}
+
+impl<M: Medium, C: Clock> Scrub<'_, M, C> {
+    /// Checks superblocks, and root and lists of the newest checkpoint, in a turn that keeps them
+    /// unchanged.
+    async fn check_roots(&mut self) {
+        let drive = self.drive;
+        let _turn = drive.turn().await;
+        match superblocks::load(&drive.medium).await {
+            Ok(loaded) => loaded.problems.iter().for_each(|error| self.report.add(error, None)),
+            Err(error) => self.report.add(&error, None),
+        }
+        let superblock = drive.core().superblock().clone();
+        let Some(place) = &superblock.checkpoint else { return };
+        let reader = Reader::new(&drive.medium, &superblock);
+        let root = match reader.root(place).await {
+            Ok(root) => root,
+            Err(error) => return self.report.add(&error, None),
+        };
+        self.report.metadata += 1;
+        let kinds = [
+            (MetaKind::PageList, &root.page_lists),
+            (MetaKind::Table, &root.tables),
+            (MetaKind::Dropped, &root.dropped_lists),
+        ];
+        for (kind, pieces) in kinds {
+            for (number, &piece) in (0..).zip(pieces) {
+                let generation = drive.core().space().generation(piece.segment);
+                if let Err(error) = reader.piece(piece, kind, number, generation).await {
+                    self.report.add(&error.in_segment(piece.segment), None);
+                }
+                self.report.metadata += 1;
+            }
+        }
+    }
+
+    async fn check_rounds(mut self) -> Result<ScrubReport> {
+        for round in 0..ROUNDS_MAX {
+            let segments = self.segments(round);
+            if segments.is_empty() {
+                break;
+            }
+            let count = segments.len() as u64;
+            self.drive.update_scrub(|progress| progress.scrub_segments += count);
+            for used in segments {
+                if self.drive.core().is_ending() {
+                    return Ok(self.report);
+                }
+                self.check_segment(used).await?;
+                self.drive.update_scrub(|progress| progress.scrub_segments_done += 1);
+                self.publish_progress();
+            }
+        }
+        Ok(self.report)
+    }
+
+    /// Returns the segments that a round must read: all segments in use, later the segments that
+    /// data was moved to.
+    fn segments(&self, round: u32) -> Vec<SegmentUse> {
+        let core = self.drive.core();
+        let space = core.space();
+        let used = space
+            .used()
+            .map(|used| SegmentUse { segment: used.segment, generation: used.generation });
+        let wanted = |used: &SegmentUse| {
+            let is_new = round == 0 || space.stream(used.segment) == Stream::Moved;
+            is_new && !self.done.contains(used)
+        };
+        used.filter(wanted).collect()
+    }
+
+    fn is_in_use(&self, SegmentUse { segment, generation }: SegmentUse) -> bool {
+        let core = self.drive.core();
+        let space = core.space();
+        space.generation(segment) == generation && space.live_bytes_of(segment) > 0
+    }
+
+    async fn check_segment(&mut self, used: SegmentUse) -> Result<()> {
+        let drive = self.drive;
+        let SegmentUse { segment, generation } = used;
+        if !self.is_in_use(used) {
+            return Ok(());
+        }
+        let _pin = drive.pin(segment);
+        let extent = self.extent(segment).await?;
+        if extent.end.is_none() {
+            self.done.insert(used);
+        }
+        let (uuid, shape) = (drive.uuid(), drive.core().superblock().shape());
+        let mut scan = SegmentScan::new(&drive.medium, uuid, &shape, segment, generation);
+        let mut live_bytes = 0;
+        self.report.segments += 1;
+        // Once all of it is dead, the pin should not keep it from being freed.
+        while self.is_in_use(used) && !drive.core().is_ending() {
+            if extent.end.is_some_and(|end| scan.offset() >= end) {
+                break;
+            }
+            let Some((header, body)) = scan.next().await else { break };
+            if header.seq > extent.last {
+                break;
+            }
+            for found in records(&header, body) {
+                // What follows it is missed below.
+                let Ok(found) = found else { break };
+                live_bytes += self.check_record(&found).await;
+            }
+            self.report.batches += 1;
+            self.report.checked_bytes += header.batch_bytes();
+            self.publish_progress();
+            self.pace.spend(drive, header.batch_bytes()).await;
+        }
+        let is_missed = match extent.end {
+            _ if drive.core().is_ending() || !self.is_in_use(used) => false,
+            Some(end) => scan.skipped_bytes > 0 || scan.offset() < end,
+            None => self.is_missed(segment, live_bytes).await,
+        };
+        if is_missed {
+            self.check_missed(segment).await;
+        }
+        Ok(())
+    }
+
+    /// Waits until everything that is sealed is written; returns what to read of a segment.
+    async fn extent(&self, segment: SegmentId) -> Result<Extent> {
+        let extent = {
+            let core = self.drive.core();
+            let log = core.log();
+            let mut tails = Stream::ALL.into_iter().filter_map(|stream| log.tail(stream));
+            let end = tails.find(|tail| tail.segment == segment).map(|tail| tail.used);
+            Extent { last: log.sealed_seq(), end }
+        };
+        let is_written = |core: &mut Core| match core.log().check_poison() {
+            Err(error) => Some(Err(error)),
+            Ok(()) => (core.log().written_seq() >= extent.last).then_some(Ok(())),
+        };
+        self.drive.wait_for(&self.drive.queues.progress, is_written).await?;
+        Ok(extent)
+    }
+
+    /// Checks a record if it is live; returns its live bytes.
+    async fn check_record(&mut self, found: &Found<'_>) -> u64 {
+        match found.record {
+            Record::Data { .. } => self.check_data(found).await,
+            Record::Meta { kind, number, .. } => self.check_meta(kind, number, found),
+            Record::Fill { .. } | Record::Trim { .. } | Record::Open { .. } => 0,
+        }
+    }
+
+    async fn check_data(&mut self, found: &Found<'_>) -> u64 {
+        let drive = self.drive;
+        let (lba, count) = found.record.lba_range();
+        if check_possible(found, drive.core().superblock()).is_err() {
+            return 0;
+        }
+        let record_bytes = found.record.record_bytes();
+        if drive.load_range(lba, count).await.is_err() {
+            // The leaf is listed as a problem of its own; whether this record is live is unknown.
+            return u64::from(record_bytes);
+        }
+        let (segment, offset) = (found.place.segment, found.place.offset);
+        let place = FramePlace { segment, offset, record_bytes, blocks: count as u8 };
+        let core = drive.core();
+        let pieces = core.map().live_pieces(lba, place);
+        let live_bytes = pieces.map(|piece| u64::from(place.share(piece.index, piece.count))).sum();
+        if live_bytes > 0 {
+            self.report.frames += 1;
+            let decompressor = &mut *self.decompressor.borrow_mut();
+            if let Err(error) = check_frame(found, decompressor, &mut self.frame) {
+                self.report.add(&error, Some((lba, count)));
+            }
+        }
+        live_bytes
+    }
+
+    fn check_meta(&mut self, kind: MetaKind, number: u64, found: &Found<'_>) -> u64 {
+        let record_bytes = found.record.record_bytes();
+        let (segment, offset) = (found.place.segment, found.place.offset);
+        let place = MetaPlace { segment, offset, bytes: record_bytes };
+        let core = self.drive.core();
+        let map = core.map();
+        let is_live = match kind {
+            MetaKind::Leaf => map.is_current_leaf(number, place),
+            MetaKind::Page => {
+                u32::try_from(number).is_ok_and(|page| map.is_current_page(page, place))
+            }
+            // Read from the root, which is the newest checkpoint's.
+            MetaKind::PageList | MetaKind::Table | MetaKind::Dropped | MetaKind::Root => false,
+        };
+        if !is_live {
+            return 0;
+        }
+        self.report.metadata += 1;
+        let wanted = Wanted { place: found.place, record_bytes, kind, number };
+        let limits = core.map_limits();
+        let checked = decode_meta(found.bytes, &self.decompressor, wanted);
+        let checked = checked.and_then(|metadata| match kind {
+            MetaKind::Leaf => Leaf::decode(&metadata.raw, &limits).map(|_| ()),
+            _ => decode_page(&metadata.raw, &limits).map(|_| ()),
+        });
+        if let Err(error) = checked {
+            let leaf_blocks = u64::from(LEAF_BLOCKS);
+            let blocks = match kind {
+                MetaKind::Leaf => leaf_blocks,
+                _ => leaf_blocks * DIRECTORY_PAGE_LEAVES as u64,
+            };
+            let what = "a part of the map is damaged on the medium";
+            let error = Error::new(error.kind(), what)
+                .in_segment(segment)
+                .at_offset(u64::from(offset))
+                .caused_by(error);
+            self.report.add(&error, Some((Lba(number * blocks), blocks)));
+        }
+        u64::from(record_bytes)
+    }
+
+    /// Returns whether more of a full segment is live than was met.
+    async fn is_missed(&mut self, segment: SegmentId, met_bytes: u64) -> bool {
+        let drive = self.drive;
+        // What a running checkpoint has written counts as live, and nothing names it yet.
+        let is_meta = drive.core().space().stream(segment) == Stream::Meta;
+        let _turn = if is_meta { Some(drive.turn().await) } else { None };
+        // What was trimmed counts as live until it is taken down.
+        if let Err(error) = drive.reap_all().await {
+            tracing::warn!(%segment, error = %error.chain(), "the scrub cannot recount a segment");
+            return false;
+        }
+        let live_bytes = u64::from(drive.core().space().live_bytes_of(segment));
+        live_bytes > met_bytes + drive.core().checkpoint_only_bytes(segment)
+    }
+
+    /// Reports that live data follows a damaged header, and reads it block by block: whole frames
+    /// can be read anyway.
+    async fn check_missed(&mut self, segment: SegmentId) {
+        let drive = self.drive;
+        let what = "a header is damaged: data after it can neither be moved nor, if the map were lost, \
+                    found again; copy the drive's content to another drive";
+        self.report.add(&Error::new(ErrorKind::Corrupt, what).in_segment(segment), None);
+        let next_leaf = |leaf| drive.core().map().next_mapped_leaf(leaf);
+        let mut next = next_leaf(0);
+        while let Some(leaf) = next {
+            next = next_leaf(leaf + 1);
+            let first = Lba(leaf * u64::from(LEAF_BLOCKS));
+            if drive.core().is_ending() || drive.load_range(first, 1).await.is_err() {
+                continue;
+            }
+            let runs: Vec<(Lba, u64)> = {
+                let core = drive.core();
+                let runs = core.map().leaf_runs(leaf).into_iter().flatten();
+                let here = runs.filter(|(_, _, mapping)| {
+                    matches!(mapping, Mapping::Frame { place, .. } if place.segment == segment)
+                });
+                here.map(|(lba, count, _)| (lba, count)).collect()
+            };
+            for (lba, count) in runs {
+                let bytes = &mut self.frame[..count as usize * BLOCK_BYTES];
+                let read = drive.read_blocks(lba, bytes).await;
+                self.pace.spend(drive, count * BLOCK_BYTES as u64).await;
+                if let Err(error) = read
+                    && !self.report.lists(segment, lba)
+                {
+                    self.report.add(&error.in_segment(segment), Some((lba, count)));
+                }
+            }
+        }
+    }
+
+    fn publish_progress(&self) {
+        let report = &self.report;
+        self.drive.update_scrub(|progress| {
+            progress.scrub_checked_bytes = report.checked_bytes;
+            progress.scrub_problems = report.problem_count;
+        });
+    }
+}
+
+/// Keeps a rate.
+struct Pace {
+    rate_bytes: u64,
+    /// When the next read may begin.
+    due_ns: u64,
+}
+
+impl Pace {
+    /// Waits until `bytes` that were read are within the rate.
+    async fn spend<M: Medium, C: Clock>(&mut self, drive: &Drive<M, C>, bytes: u64) {
+        let clock = &drive.clock;
+        if self.rate_bytes == 0 {
+            // Let other tasks run.
+            return clock.sleep_ns(0).await;
+        }
+        let cost_ns = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate_bytes);
+        let from_ns = self.due_ns.max(clock.now_ns().saturating_sub(BURST_NS));
+        self.due_ns = from_ns.saturating_add(u64::try_from(cost_ns).unwrap_or(u64::MAX));
+        while clock.now_ns() < self.due_ns && !drive.core().is_ending() {
+            clock.sleep_ns((self.due_ns - clock.now_ns()).min(SLEEP_NS_MAX)).await;
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Reading one metadata record: a leaf or a directory page of the map, a list, a root.
+//!
+//! ```text
+//! medium or batch buffer -> header -> checksum -> decode -> payload
+//! ```
+//!
+//! Bytes from the medium are never trusted: a record that is not the wanted one is `Corrupt`.
+
+use std::cell::RefCell;
+
+use super::buffers::Buffers;
+use crate::base::{Error, ErrorKind, Result};
+use crate::codec::{Decompressor, Encoding};
+use crate::format::{MetaKind, MetaPlace, Record, RecordPlace, check_payload, meta_payload};
+use crate::media::Medium;
+
+/// Bytes of a leaf, of a directory page, and of a piece of a list, before encoding.
+pub(crate) const LIST_BYTES: usize = 16 << 10;
+
+/// Bytes of a list's entry that names a directory page: its number and its place.
+pub(crate) const PAGE_ENTRY_BYTES: usize = 16;
+
+/// Identifies a metadata record to read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    /// Its place.
+    pub(crate) place: RecordPlace,
+    /// Bytes of the record.
+    pub(crate) record_bytes: u32,
+    /// Its kind.
+    pub(crate) kind: MetaKind,
+    /// Its number among the records of its kind.
+    pub(crate) number: u64,
+}
+
+impl Wanted {
+    /// Identifies the record at a place that a map or a list names, in a generation of its segment.
+    pub(crate) fn at(place: MetaPlace, generation: u64, kind: MetaKind, number: u64) -> Self {
+        let MetaPlace { segment, offset, bytes } = place;
+        let place = RecordPlace { generation, segment, offset };
+        Self { place, record_bytes: bytes, kind, number }
+    }
+}
+
+/// A metadata record that was read.
+#[derive(Debug)]
+pub(crate) struct Metadata {
+    /// Its payload, decoded.
+    pub(crate) raw: Vec<u8>,
+    /// The checksum of the payload as stored.
+    pub(crate) payload_checksum: u64,
+}
+
+/// Reads a metadata record from the medium.
+///
+/// # Errors
+/// `Medium`; `Corrupt`, naming the place.
+pub(crate) async fn read_meta<M: Medium>(
+    medium: &M,
+    buffers: &Buffers,
+    decompressor: &RefCell<Decompressor>,
+    wanted: Wanted,
+) -> Result<Metadata> {
+    let unit = medium.capabilities().read_unit;
+    let offset = wanted.place.offset;
+    let start = offset / unit * unit;
+    let end = offset.saturating_add(wanted.record_bytes).next_multiple_of(unit);
+    let buffer = buffers.take((end - start) as usize);
+    let (bytes, result) = medium.read(wanted.place.segment, start, buffer).await;
+    let record = &bytes[(offset - start) as usize..][..wanted.record_bytes as usize];
+    let decoded = result.and_then(|()| decode_meta(record, decompressor, wanted));
+    buffers.put(bytes);
+    decoded
+}
+
+/// Decodes a metadata record that was read from the medium or is still in a batch buffer.
+///
+/// # Errors
+/// `Corrupt`, naming the place.
+pub(crate) fn decode_meta(
+    bytes: &[u8],
+    decompressor: &RefCell<Decompressor>,
+    wanted: Wanted,
+) -> Result<Metadata> {
+    let place = wanted.place;
+    let wrong = |what: &'static str| {
+        let error = Error::new(ErrorKind::Corrupt, what);
+        error.in_segment(place.segment).at_offset(u64::from(place.offset))
+    };
+    let record = Record::decode(bytes, place)?;
+    let Record::Meta { kind, number, encoding, payload_checksum, .. } = record else {
+        return Err(wrong("a record is not the metadata record that the map names"));
+    };
+    if (kind, number, record.record_bytes()) != (wanted.kind, wanted.number, wanted.record_bytes) {
+        return Err(wrong("a metadata record is not the one that the map names"));
+    }
+    let payload = &bytes[record.header_bytes() as usize..];
+    check_payload(payload, payload_checksum, place)?;
+    let (raw_bytes, encoded) = meta_payload(payload)?;
+    if kind != MetaKind::Root && raw_bytes > LIST_BYTES {
+        return Err(wrong("a metadata record is longer than the format allows"));
+    }
+    let encoding = Encoding::from_u8(encoding);
+    let encoding = encoding.ok_or_else(|| wrong("a metadata record has an unknown encoding"))?;
+    let mut raw = vec![0; raw_bytes];
+    decompressor.borrow_mut().decompress(encoding, encoded, &mut raw)?;
+    Ok(Metadata { raw, payload_checksum })
+}

@@ -1,0 +1,326 @@
+//! Packing records into the buffer of the open batch, byte by byte.
+//!
+//! ```text
+//! buffer: | [segment header 4096] | batch header 128 | record | record | ...used | limit | slack |
+//!         '--- base in the segment
+//! ```
+//!
+//! The codec writes straight into the buffer; the slack after the limit is room for a codec's
+//! worst case and never reaches the medium. Does no I/O and knows no order of batches.
+//!
+//! Frames are packed byte by byte. Metadata records are padded to 16 bytes, and since their stream
+//! holds nothing else (except the record that closes a segment), all of them begin at such a
+//! multiple.
+
+use std::sync::Arc;
+
+use super::super::place::{FrameAddress, FramePlace};
+use crate::base::checksum::crc64;
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{AlignedBuffer, Lba, SegmentId};
+use crate::codec::{Compressor, Encoding};
+use crate::format::{
+    BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX, META_ALIGNMENT,
+    META_PREFIX_BYTES, MetaKind, MetaPlace, RECORD_HEADER_BYTES, Record, RecordPlace,
+    SEGMENT_HEADER_BYTES, SOURCE_BYTES, SegmentHeader, Source, chain_record,
+};
+
+/// A host write of up to this many bytes is atomic; a longer one is cut, between blocks, into
+/// pieces of at most as many.
+pub const ATOMIC_WRITE_BYTES: usize = 1 << 20;
+
+/// Bytes of a batch buffer that may reach the medium. Larger batches save media operations, but
+/// past 1 MiB of payload no medium here gets faster; it must hold an atomic write (1 MiB) with a
+/// record header for each block, a batch header and a segment header.
+pub(crate) const BATCH_LIMIT: usize = (1 << 20) + (64 << 10);
+
+/// Location of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BatchPlace {
+    /// The segment.
+    pub(crate) segment: SegmentId,
+    /// Its generation.
+    pub(crate) generation: u64,
+    /// Byte offset in the segment of the buffer's first byte.
+    pub(crate) base: u32,
+}
+
+/// A batch that still accepts records.
+pub(crate) struct OpenBatch {
+    buffer: Arc<AlignedBuffer>,
+    place: BatchPlace,
+    header_at: usize,
+    used: usize,
+    limit: usize,
+    record_count: u32,
+    records_checksum: u32,
+}
+
+/// A metadata record that was appended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MetaRecord {
+    /// Its place.
+    pub(crate) place: MetaPlace,
+    /// The checksum of its stored payload.
+    pub(crate) payload_checksum: u64,
+}
+
+/// A frame that garbage collection moves, already encoded: the content of its record, its payload
+/// and its sources.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MovedFrame<'a> {
+    /// First block.
+    pub(crate) lba: Lba,
+    /// Number of blocks.
+    pub(crate) blocks: u8,
+    /// How the payload is encoded.
+    pub(crate) encoding: u8,
+    /// The stored payload.
+    pub(crate) payload: &'a [u8],
+    /// Its checksum, which a damaged payload keeps, so that it stays damaged.
+    pub(crate) payload_checksum: u64,
+    /// The frames that its blocks were copied from, in order.
+    pub(crate) sources: &'a [Source],
+}
+
+impl MovedFrame<'_> {
+    /// Returns the bytes that the frame takes in a batch.
+    pub(crate) fn record_bytes(&self) -> usize {
+        RECORD_HEADER_BYTES + self.sources.len() * SOURCE_BYTES + self.payload.len()
+    }
+}
+
+/// Allocates a buffer for one batch.
+pub(crate) fn batch_buffer() -> Arc<AlignedBuffer> {
+    Arc::new(AlignedBuffer::zeroed(batch_buffer_bytes()))
+}
+
+/// Returns the bytes of memory of a batch buffer.
+pub(crate) fn batch_buffer_bytes() -> usize {
+    let slack = Compressor::target_bytes(FRAME_BLOCKS_MAX as usize * BLOCK_BYTES);
+    (BATCH_LIMIT + slack).next_multiple_of(BATCH_ALIGNMENT)
+}
+
+/// Returns the most bytes that a metadata record with `raw_bytes` before encoding can take in a batch.
+pub(crate) fn meta_bytes_max(raw_bytes: usize) -> usize {
+    let bytes = RECORD_HEADER_BYTES + META_PREFIX_BYTES + raw_bytes;
+    bytes.next_multiple_of(META_ALIGNMENT as usize)
+}
+
+/// Returns the most bytes that moving `blocks` blocks can take in a batch: each stored as it is, in
+/// a frame of its own.
+pub(crate) fn moved_bytes_max(blocks: usize) -> usize {
+    blocks * (RECORD_HEADER_BYTES + SOURCE_BYTES + BLOCK_BYTES)
+}
+
+/// Returns the most bytes that writing `blocks` blocks can take in a batch.
+pub(crate) fn worst_case_bytes(blocks: usize) -> usize {
+    blocks * (BLOCK_BYTES + RECORD_HEADER_BYTES)
+}
+
+impl OpenBatch {
+    /// Begins a batch at `place` in a buffer without other owners, up to `segment_end`; the first
+    /// batch of a segment leaves room for the segment header.
+    pub(crate) fn begin(
+        mut buffer: Arc<AlignedBuffer>,
+        place: BatchPlace,
+        is_first: bool,
+        segment_end: u32,
+    ) -> Self {
+        let bytes = exclusive(&mut buffer);
+        bytes.set_len(bytes.capacity());
+        let header_at = if is_first { SEGMENT_HEADER_BYTES } else { 0 };
+        let limit = BATCH_LIMIT.min((segment_end - place.base) as usize);
+        let used = header_at + BATCH_HEADER_BYTES;
+        Self { buffer, place, header_at, used, limit, record_count: 0, records_checksum: 0 }
+    }
+
+    /// Returns the bytes of records that still fit.
+    pub(crate) fn room(&self) -> usize {
+        self.limit - self.used
+    }
+
+    /// Returns whether it holds no record yet.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.record_count == 0
+    }
+
+    /// Returns the buffer of a batch that is discarded.
+    pub(crate) fn into_buffer(self) -> Arc<AlignedBuffer> {
+        self.buffer
+    }
+
+    /// Returns the offset in the segment at which the batch would end if it were sealed now.
+    pub(crate) fn end(&self) -> u32 {
+        self.place.base + self.used.next_multiple_of(BATCH_ALIGNMENT) as u32
+    }
+
+    /// Appends a frame of `blocks` blocks, whose payload `encode` writes at the start of the bytes
+    /// that it is given: it compresses there directly, or copies a payload that another thread has
+    /// compressed. It returns the encoding and the length. The caller has made sure of the room.
+    #[inline]
+    pub(crate) fn push_frame(
+        &mut self,
+        lba: Lba,
+        blocks: u8,
+        encode: impl FnOnce(&mut [u8]) -> (Encoding, usize),
+    ) -> FramePlace {
+        let place = self.record_place();
+        let payload_at = self.used + RECORD_HEADER_BYTES;
+        let buffer = exclusive(&mut self.buffer);
+        let (encoding, stored) = encode(&mut buffer[payload_at..]);
+        assert!(stored <= usize::from(blocks) * BLOCK_BYTES, "an encoded frame has grown");
+        let payload = &buffer[payload_at..payload_at + stored];
+        let record = Record::Data {
+            lba,
+            lba_count: u16::from(blocks),
+            source_count: 0,
+            encoding: encoding as u8,
+            stored_bytes: stored as u32,
+            payload_checksum: crc64(payload),
+        };
+        record.encode_into(place, &[], &mut buffer[self.used..]);
+        self.advance(record.record_bytes() as usize);
+        FramePlace {
+            segment: place.segment,
+            offset: place.offset,
+            record_bytes: record.record_bytes(),
+            blocks,
+        }
+    }
+
+    /// Copies a moved frame into the batch as it is. The caller has made sure of the room.
+    pub(crate) fn push_moved(&mut self, frame: &MovedFrame<'_>) -> FramePlace {
+        let place = self.record_place();
+        let record = Record::Data {
+            lba: frame.lba,
+            lba_count: u16::from(frame.blocks),
+            source_count: frame.sources.len() as u8,
+            encoding: frame.encoding,
+            stored_bytes: frame.payload.len() as u32,
+            payload_checksum: frame.payload_checksum,
+        };
+        let target = &mut exclusive(&mut self.buffer)[self.used..];
+        record.encode_into(place, frame.sources, target);
+        target[record.header_bytes() as usize..][..frame.payload.len()]
+            .copy_from_slice(frame.payload);
+        self.advance(record.record_bytes() as usize);
+        FramePlace {
+            segment: place.segment,
+            offset: place.offset,
+            record_bytes: record.record_bytes(),
+            blocks: frame.blocks,
+        }
+    }
+
+    /// Adds a record without payload: a fill or a trim.
+    pub(crate) fn push_range(&mut self, record: &Record) {
+        let place = self.record_place();
+        record.encode_into(place, &[], &mut exclusive(&mut self.buffer)[self.used..]);
+        self.advance(record.record_bytes() as usize);
+    }
+
+    /// Adds the record that names a stream's next segment. It may lie beyond the limit, in the
+    /// bytes that every segment reserves for it.
+    pub(crate) fn push_open(&mut self, record: &Record) {
+        self.limit += RECORD_HEADER_BYTES;
+        self.push_range(record);
+    }
+
+    /// Encodes a metadata payload into the batch. The caller has made sure of the room
+    /// ([`meta_bytes_max`]).
+    pub(crate) fn push_meta(
+        &mut self,
+        kind: MetaKind,
+        number: u64,
+        raw: &[u8],
+        compressor: &mut Compressor,
+    ) -> MetaRecord {
+        let place = self.record_place();
+        assert!(place.offset.is_multiple_of(META_ALIGNMENT), "metadata is not aligned");
+        let buffer = exclusive(&mut self.buffer);
+        let payload_at = self.used + RECORD_HEADER_BYTES;
+        let encoded_at = payload_at + META_PREFIX_BYTES;
+        let (encoding, encoded) = compressor.compress(raw, &mut buffer[encoded_at..]);
+        let lengths = [raw.len() as u32, encoded as u32].map(u32::to_le_bytes);
+        buffer[payload_at..encoded_at].copy_from_slice(lengths.as_flattened());
+        let record_bytes = meta_bytes_max(encoded);
+        let end = self.used + record_bytes;
+        buffer[encoded_at + encoded..end].fill(0);
+        let payload_checksum = crc64(&buffer[payload_at..end]);
+        let record = Record::Meta {
+            kind,
+            number,
+            encoding: encoding as u8,
+            stored_bytes: (end - payload_at) as u32,
+            payload_checksum,
+        };
+        record.encode_into(place, &[], &mut buffer[self.used..]);
+        self.advance(record_bytes);
+        let bytes = record_bytes as u32;
+        let place = MetaPlace { segment: place.segment, offset: place.offset, bytes };
+        MetaRecord { place, payload_checksum }
+    }
+
+    /// Returns the bytes from `address` to the end of the records, if they are in this batch.
+    pub(crate) fn bytes_from(&self, address: FrameAddress) -> Option<&[u8]> {
+        let here = address.segment == self.place.segment && address.offset >= self.place.base;
+        if !here {
+            return None;
+        }
+        self.buffer.get((address.offset - self.place.base) as usize..self.used)
+    }
+
+    /// Ends the batch: pads it, completes `header` with what only the batch knows, puts the segment
+    /// header before the first batch of a segment, and returns the batch's place, the bytes to
+    /// append there, and the checksum of the batch header.
+    pub(crate) fn seal(
+        mut self,
+        header: BatchHeader,
+        segment_header: Option<&SegmentHeader>,
+    ) -> (BatchPlace, Arc<AlignedBuffer>, u64) {
+        let end = self.used.next_multiple_of(BATCH_ALIGNMENT);
+        let body_at = self.header_at + BATCH_HEADER_BYTES;
+        let (used, header_at) = (self.used, self.header_at);
+        let records_checksum = self.records_checksum;
+        let buffer = exclusive(&mut self.buffer);
+        buffer[used..end].fill(0);
+        if let Some(segment_header) = segment_header {
+            segment_header.encode_into(buffer);
+        }
+        let header = BatchHeader {
+            records_checksum,
+            generation: self.place.generation,
+            segment: self.place.segment,
+            offset: self.place.base + header_at as u32,
+            body_bytes: (end - body_at) as u32,
+            record_bytes: (used - body_at) as u32,
+            record_count: self.record_count,
+            ..header
+        };
+        let checksum = header.encode_into(&mut buffer[header_at..]);
+        buffer.set_len(end);
+        (self.place, self.buffer, checksum)
+    }
+
+    fn record_place(&self) -> RecordPlace {
+        RecordPlace {
+            generation: self.place.generation,
+            segment: self.place.segment,
+            offset: self.place.base + self.used as u32,
+        }
+    }
+
+    /// Accounts for the record of `bytes` bytes that was just written.
+    fn advance(&mut self, bytes: usize) {
+        let header = self.buffer[self.used..].first_chunk().expect("the record's header");
+        self.records_checksum = chain_record(self.records_checksum, header);
+        self.used += bytes;
+        self.record_count += 1;
+        assert!(self.used <= self.limit, "a batch is filled beyond its limit");
+    }
+}
+
+fn exclusive(buffer: &mut Arc<AlignedBuffer>) -> &mut AlignedBuffer {
+    Arc::get_mut(buffer).expect("the open batch's buffer is shared")
+}

@@ -1,0 +1,134 @@
+//! The records of a batch that was read from a medium: one after the other, and whether the batch
+//! was sealed with them.
+//!
+//! Bytes from the medium are never trusted: every length is checked before use.
+
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Error, ErrorKind, Result};
+use crate::format::{
+    BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX, Record, RecordPlace, Superblock,
+    chain_record, check_payload,
+};
+
+/// A record, its place, and all its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found<'a> {
+    /// The record.
+    pub(crate) record: Record,
+    /// Its place.
+    pub(crate) place: RecordPlace,
+    /// Header, sources and payload.
+    pub(crate) bytes: &'a [u8],
+}
+
+impl<'a> Found<'a> {
+    /// Returns the stored payload.
+    pub(crate) fn payload(&self) -> &'a [u8] {
+        &self.bytes[self.record.header_bytes() as usize..]
+    }
+}
+
+/// The records of a batch; ends with the first that is wrong, as an error.
+pub(crate) struct Records<'a> {
+    header: &'a BatchHeader,
+    rest: &'a [u8],
+    left: u32,
+}
+
+/// Returns the records of the batch with a header; `body` is the bytes after the header.
+pub(crate) fn records<'a>(header: &'a BatchHeader, body: &'a [u8]) -> Records<'a> {
+    let rest = &body[..(header.record_bytes as usize).min(body.len())];
+    Records { header, rest, left: header.record_count }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<Found<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left == 0 {
+            return None;
+        }
+        self.left -= 1;
+        let record_bytes = self.header.record_bytes as usize;
+        let offset =
+            self.header.offset + (BATCH_HEADER_BYTES + record_bytes - self.rest.len()) as u32;
+        let (generation, segment) = (self.header.generation, self.header.segment);
+        let place = RecordPlace { generation, segment, offset };
+        let found = Record::decode(self.rest, place).and_then(|record| {
+            let split = self.rest.split_at_checked(record.record_bytes() as usize);
+            let (bytes, later) = split.ok_or_else(|| wrong("a record is cut off", place))?;
+            self.rest = later;
+            Ok(Found { record, place, bytes })
+        });
+        if found.is_err() {
+            self.left = 0;
+        }
+        Some(found)
+    }
+}
+
+/// The bytes after a batch header: see [`body_state`].
+pub(crate) enum Body {
+    /// They match the header.
+    Whole,
+    /// The record headers match; a payload or the padding is wrong.
+    WrongPayload,
+    /// Something else, if only in one record header: which blocks the batch held is unknown.
+    Foreign,
+}
+
+/// Compares a batch's body with its header: record headers, payloads, padding.
+pub(crate) fn body_state(header: &BatchHeader, body: &[u8]) -> Body {
+    let Some((all, padding)) = body.split_at_checked(header.record_bytes as usize) else {
+        return Body::Foreign;
+    };
+    let mut checksum = 0;
+    let mut used = 0;
+    let mut payloads_right = padding.iter().all(|&byte| byte == 0);
+    for found in records(header, body) {
+        let Ok(found) = found else { return Body::Foreign };
+        if let Some(expected) = found.record.payload_checksum() {
+            payloads_right &= check_payload(found.payload(), expected, found.place).is_ok();
+        }
+        let Some(record_header) = found.bytes.first_chunk() else { return Body::Foreign };
+        checksum = chain_record(checksum, record_header);
+        used += found.bytes.len();
+    }
+    if used != all.len() || checksum != header.records_checksum {
+        Body::Foreign
+    } else if payloads_right {
+        Body::Whole
+    } else {
+        Body::WrongPayload
+    }
+}
+
+/// Checks that a record's blocks lie on the disk and, for a frame, within one frame's borders.
+///
+/// # Errors
+/// `Corrupt`, naming the place.
+pub(crate) fn check_possible(found: &Found<'_>, superblock: &Superblock) -> Result<()> {
+    let (lba, count) = found.record.lba_range();
+    let on_disk = lba.0 + count <= superblock.size_bytes / BLOCK_BYTES as u64;
+    let possible = match found.record {
+        // A moved frame may be larger than the host's frames, but crosses no leaf either.
+        Record::Data { source_count, .. } => {
+            let longest = if source_count > 0 { FRAME_BLOCKS_MAX } else { superblock.frame_blocks };
+            let frame_blocks = u64::from(longest);
+            on_disk && lba.0 / frame_blocks == (lba.0 + count - 1) / frame_blocks
+        }
+        Record::Fill { .. } | Record::Trim { .. } => on_disk,
+        Record::Open { segment, .. } => segment.0 < superblock.segment_count,
+        Record::Meta { .. } => true,
+    };
+    if possible {
+        Ok(())
+    } else {
+        Err(wrong("a record names blocks that the drive cannot have", found.place))
+    }
+}
+
+fn wrong(what: &'static str, place: RecordPlace) -> Error {
+    let error = Error::new(ErrorKind::Corrupt, what);
+    error.in_segment(place.segment).at_offset(u64::from(place.offset))
+}

@@ -1,0 +1,344 @@
+//! Walking the log from a checkpoint, or from its first batch, to its end.
+//!
+//! ```text
+//! tail of each stream -> the one whose next batch continues the chain -> ... -> end
+//! ```
+//!
+//! A stream's next batch follows its last one, or lies at the start of the segment that a record
+//! named as the next. So a walk reads the log and nothing else, whatever the drive's size.
+//!
+//! **Where the log ends.** At the first batch that is missing or wrong, unless that batch is known
+//! to have been durable: the superblock's watermark, or the watermark in any batch found beyond,
+//! reaches it. Then it is damage and not a torn tail. A damaged batch whose header and record
+//! headers are whole still says which blocks it held, and the walk continues: reading blocks whose
+//! payload is wrong fails, and nothing older is returned in their place. Otherwise the walk fails.
+//!
+//! Only reads. Bytes from the medium are never trusted: every length is checked before use.
+
+use super::records::{Body, body_state, check_possible, records};
+use super::window::Window;
+use super::{LogEnd, Tail, Totals};
+use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
+use crate::format::{
+    BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, Record, Root, SEGMENT_HEADER_BYTES,
+    SegmentHeader, Stream, Superblock, chain_start,
+};
+use crate::media::Medium;
+
+/// Segments searched for a proof that a missing batch was durable, beside the segments of the
+/// streams. Three would do if no segment had been freed since; arbitrary beyond that.
+const SEGMENTS_PROBED: usize = 16;
+
+/// The end of a walk.
+#[derive(Clone, Debug)]
+pub(crate) struct WalkEnd {
+    /// The end of the log.
+    pub(crate) end: LogEnd,
+    /// The opening in which the last batch was written.
+    pub(crate) epoch: u32,
+    /// Lifetime counters as the last batch has them.
+    pub(crate) totals: Totals,
+}
+
+/// A batch of the log.
+pub(crate) struct Batch<'a> {
+    /// Its header.
+    pub(crate) header: BatchHeader,
+    /// The header of its segment, if it is the first in it.
+    pub(crate) enters: Option<SegmentHeader>,
+    /// The bytes after its header.
+    pub(crate) body: &'a [u8],
+    /// What is wrong with a payload or the padding.
+    pub(crate) damage: Option<Error>,
+}
+
+/// Where a stream's next batch is searched for.
+#[derive(Clone, Copy, Debug)]
+struct Position {
+    segment: SegmentId,
+    /// `None` where any will do: in a drive's first segment.
+    generation: Option<u64>,
+    /// 0 if the segment is yet to be entered.
+    used: u32,
+}
+
+/// A batch that continues the log.
+struct Next {
+    stream: Stream,
+    offset: u32,
+    header: BatchHeader,
+    checksum: u64,
+    enters: Option<SegmentHeader>,
+}
+
+/// What was found at a position.
+enum Found {
+    Batch(Next),
+    /// The header continues the log and its record headers are right, but a payload is not.
+    Damaged(Next),
+    Nothing,
+}
+
+/// A walk under way.
+pub(crate) struct Walk<'a, M> {
+    superblock: &'a Superblock,
+    positions: [Option<Position>; Stream::COUNT],
+    windows: [Window<'a, M>; Stream::COUNT],
+    seq: SeqNo,
+    chain: u64,
+    watermark: SeqNo,
+    epoch: u32,
+    totals: Totals,
+}
+
+impl<'a, M: Medium> Walk<'a, M> {
+    /// Begins a walk after a checkpoint, or at the log's beginning.
+    pub(crate) fn new(medium: &'a M, superblock: &'a Superblock, root: Option<&Root>) -> Self {
+        let first = Position { segment: SegmentId(0), generation: None, used: 0 };
+        let windows = Stream::ALL.map(|_| Window::reading_ahead(medium, superblock.segment_bytes));
+        let mut walk = Self {
+            superblock,
+            positions: [Some(first), None, None],
+            windows,
+            seq: SeqNo(0),
+            chain: chain_start(superblock.uuid),
+            watermark: superblock.watermark,
+            epoch: 0,
+            totals: Totals::default(),
+        };
+        if let Some(root) = root {
+            walk.positions = root.tails.map(|tail| {
+                tail.map(|tail| Position {
+                    segment: tail.segment,
+                    generation: Some(tail.generation),
+                    used: tail.used,
+                })
+            });
+            // Begun before the host wrote anything.
+            if root.watermark == SeqNo(0) {
+                walk.positions[Stream::Host as usize].get_or_insert(first);
+            }
+            (walk.seq, walk.chain) = (root.watermark, root.watermark_checksum);
+            walk.epoch = root.epoch;
+            walk.totals = Totals {
+                host_bytes: root.host_bytes,
+                frame_bytes: root.frame_bytes,
+                media_bytes: root.media_bytes,
+                moved_bytes: root.moved_bytes,
+            };
+        }
+        walk
+    }
+
+    /// Returns the next batch of the log; `None` at its end. `lowest_empty` returns the first
+    /// segments that are free or could be, by the segment table so far.
+    ///
+    /// # Errors
+    /// `Corrupt` when durable batches are missing or unreadable; `Medium` when it is unknown
+    /// whether there is a next batch.
+    pub(crate) async fn next(
+        &mut self,
+        lowest_empty: &dyn Fn(usize) -> Vec<SegmentId>,
+    ) -> Result<Option<Batch<'_>>> {
+        let mut damaged = None;
+        for stream in Stream::ALL {
+            match self.look(stream).await {
+                Found::Batch(next) => return self.enter(next, None).map(Some),
+                Found::Damaged(next) => damaged = damaged.or(Some(next)),
+                Found::Nothing => {}
+            }
+        }
+        let unreadable = self.windows.iter_mut().find_map(Window::error);
+        let next_seq = SeqNo(self.seq.0 + 1);
+        let was_durable = self.was_durable(next_seq, lowest_empty).await;
+        match (damaged, unreadable) {
+            (Some(next), _) if was_durable => self.salvage(next).await.map(Some),
+            // A batch that cannot be read is not one that is not there.
+            (_, Some(error)) => {
+                let what = "cannot find the end of the log: a part of it cannot be read";
+                Err(Error::new(ErrorKind::Medium, what).caused_by(error))
+            }
+            _ if was_durable => Err(self.missing(next_seq)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Continues with a batch whose record headers are right, and not all of its payloads.
+    async fn salvage(&mut self, next: Next) -> Result<Batch<'_>> {
+        let what = "the records of a batch do not match its header";
+        let error = Error::new(ErrorKind::Corrupt, what)
+            .in_segment(next.header.segment)
+            .at_offset(next.header.offset.into());
+        // The search for a proof has moved the windows.
+        let (segment, batch_bytes) = (next.header.segment, next.header.batch_bytes() as u32);
+        self.windows[next.stream as usize].read(segment, next.offset, batch_bytes).await;
+        self.enter(next, Some(error))
+    }
+
+    /// Returns the error for durable batch `seq`, which no stream continues with.
+    fn missing(&self, seq: SeqNo) -> Error {
+        let what = format!(
+            "batch {seq} of the log was durable and is missing or damaged, so the newest content \
+             of its blocks is unknown: see `pumice rebuild --help`"
+        );
+        let error = Error::new(ErrorKind::Corrupt, what);
+        match self.positions[Stream::Host as usize] {
+            Some(at) => error.in_segment(at.segment).at_offset(at.used.into()),
+            None => error,
+        }
+    }
+
+    /// Returns how far the walk has come.
+    pub(crate) fn end(&self) -> WalkEnd {
+        let tails = self.positions.map(|position| {
+            let Position { segment, generation, used } = position?;
+            // Without a generation it is the first segment of a drive, and nothing is in it.
+            Some(Tail { segment, generation: generation?, used })
+        });
+        let end = LogEnd { seq: self.seq, checksum: self.chain, tails };
+        WalkEnd { end, epoch: self.epoch, totals: self.totals }
+    }
+
+    /// Returns whether a stream's next batch continues the log.
+    async fn look(&mut self, stream: Stream) -> Found {
+        let Some(at) = self.positions[stream as usize] else { return Found::Nothing };
+        let window = &mut self.windows[stream as usize];
+        let mut enters = None;
+        let mut offset = at.used;
+        if at.used == 0 {
+            let bytes = window.read(at.segment, 0, SEGMENT_HEADER_BYTES as u32).await;
+            let decoded = SegmentHeader::decode(bytes, self.superblock.uuid, at.segment);
+            let Ok(Some(header)) = decoded else { return Found::Nothing };
+            if header.first_seq.0 != self.seq.0 + 1
+                || header.stream != stream
+                || at.generation.is_some_and(|generation| generation != header.generation)
+            {
+                return Found::Nothing;
+            }
+            offset = SEGMENT_HEADER_BYTES as u32;
+            enters = Some(header);
+        }
+        let generation = enters.as_ref().map(|header| header.generation).or(at.generation);
+        let room = self.superblock.segment_bytes - offset;
+        if (room as usize) < BATCH_ALIGNMENT {
+            return Found::Nothing;
+        }
+        let bytes = window.read(at.segment, offset, BATCH_ALIGNMENT as u32).await;
+        let Ok((header, checksum)) = BatchHeader::decode(bytes) else { return Found::Nothing };
+        let continues = header.seq.0 == self.seq.0 + 1
+            && header.previous_checksum == self.chain
+            && header.epoch >= self.epoch
+            && header.uuid == self.superblock.uuid
+            && Some(header.generation) == generation
+            && header.segment == at.segment
+            && header.offset == offset
+            && header.batch_bytes() <= u64::from(room);
+        if !continues {
+            return Found::Nothing;
+        }
+        let bytes = window.read(at.segment, offset, header.batch_bytes() as u32).await;
+        let state = body_state(&header, &bytes[BATCH_HEADER_BYTES..]);
+        let next = Next { stream, offset, header, checksum, enters };
+        match state {
+            Body::Whole => Found::Batch(next),
+            Body::WrongPayload => Found::Damaged(next),
+            Body::Foreign => Found::Nothing,
+        }
+    }
+
+    /// Moves past a batch, which its stream's window holds, and returns it.
+    fn enter(&mut self, next: Next, damage: Option<Error>) -> Result<Batch<'_>> {
+        let Next { stream, offset, header, checksum, enters } = next;
+        let batch_bytes = header.batch_bytes() as u32;
+        self.positions[stream as usize] = Some(Position {
+            segment: header.segment,
+            generation: Some(header.generation),
+            used: offset + batch_bytes,
+        });
+        let body = &self.windows[stream as usize].held(offset, batch_bytes)[BATCH_HEADER_BYTES..];
+        for found in records(&header, body) {
+            let found = found?;
+            check_possible(&found, self.superblock)?;
+            if let Record::Open { stream, segment, generation } = found.record {
+                let generation = Some(generation);
+                self.positions[stream as usize] = Some(Position { segment, generation, used: 0 });
+            }
+        }
+        self.seq = header.seq;
+        self.chain = checksum;
+        self.epoch = header.epoch;
+        self.watermark = self.watermark.max(header.watermark);
+        self.totals = Totals {
+            host_bytes: header.host_bytes,
+            frame_bytes: header.frame_bytes,
+            media_bytes: header.media_bytes,
+            moved_bytes: header.moved_bytes,
+        };
+        Ok(Batch { header, enters, body, damage })
+    }
+
+    /// Returns whether batch `seq`, which cannot be read, is known to have been durable: some batch
+    /// after it says so, in its segment or in a segment that was begun later. The record that names
+    /// that segment may be what was lost, but streams continue in the lowest free segments.
+    async fn was_durable(
+        &mut self,
+        seq: SeqNo,
+        lowest_empty: &dyn Fn(usize) -> Vec<SegmentId>,
+    ) -> bool {
+        if self.watermark >= seq {
+            return true;
+        }
+        let streams = self.positions.into_iter().flatten();
+        let later = lowest_empty(SEGMENTS_PROBED).into_iter();
+        let later = later.map(|segment| Position { segment, generation: None, used: 0 });
+        for at in streams.chain(later).collect::<Vec<_>>() {
+            if self.has_proof(seq, at).await {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Returns whether a batch at a position or after it, in its segment, says that `seq` was
+    /// durable.
+    async fn has_proof(&mut self, seq: SeqNo, mut at: Position) -> bool {
+        let uuid = self.superblock.uuid;
+        let first = SEGMENT_HEADER_BYTES as u32;
+        let window = &mut self.windows[Stream::Host as usize];
+        if at.used == 0 {
+            let bytes = window.read(at.segment, 0, SEGMENT_HEADER_BYTES as u32).await;
+            match SegmentHeader::decode(bytes, uuid, at.segment) {
+                // What is left of an earlier use proves nothing.
+                Ok(Some(header)) if header.first_seq < seq => return false,
+                Ok(Some(header)) => at.generation = at.generation.or(Some(header.generation)),
+                // Never used; or the header was zeroed, but not the batch after it.
+                Ok(None) => {
+                    let bytes = window.read(at.segment, first, BATCH_ALIGNMENT as u32).await;
+                    let batch = BatchHeader::decode(bytes);
+                    if !batch.is_ok_and(|(batch, _)| batch.uuid == uuid) {
+                        return false;
+                    }
+                }
+                // The header may be what is damaged. Without it the batches may be left from an
+                // earlier use, but then their watermarks are lower: a durable sequence number is
+                // never assigned again.
+                Err(_) => {}
+            }
+        }
+        let end = self.superblock.segment_bytes;
+        for offset in (at.used.max(first)..end).step_by(BATCH_ALIGNMENT) {
+            let bytes = window.read(at.segment, offset, BATCH_ALIGNMENT as u32).await;
+            let proof = BatchHeader::decode(bytes).is_ok_and(|(header, _)| {
+                header.uuid == uuid
+                    && at.generation.is_none_or(|generation| generation == header.generation)
+                    && header.segment == at.segment
+                    && header.offset == offset
+                    && header.watermark >= seq
+            });
+            if proof {
+                return true;
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,288 @@
+//! Reading a segment from front to back through a window that reads ahead.
+//!
+//! ```text
+//!   ----|======= held =======|-- chunk --|-- chunk --|-- chunk --|----> segment
+//!       from      (bytes)     (ahead: reads under way)           ahead_end
+//! ```
+//!
+//! What cannot be read becomes zeroes, which no checksum takes for content: one bad sector costs its
+//! own content and nothing else. A caller that decides something from the *absence* of content must
+//! ask [`Window::error`]. Only reads; does not know what the bytes mean.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+
+use futures_util::FutureExt;
+use futures_util::future::{MaybeDone, maybe_done};
+
+use crate::base::{AlignedBuffer, Error, Result, SegmentId};
+use crate::format::BATCH_ALIGNMENT;
+use crate::media::Medium;
+
+/// Bytes read at once: a long batch and what follows it. Larger reads are no faster on any medium
+/// here, and every stream of a log has a window.
+const WINDOW_BYTES: usize = if cfg!(fuzzing) { FUZZ_BYTES } else { 2 << 20 };
+
+/// For a fuzzer, whose images have few bytes and which opens hundreds of them in a second.
+const FUZZ_BYTES: usize = 64 << 10;
+
+/// Bytes of a read that runs while what came before it is used.
+const CHUNK_BYTES: usize = WINDOW_BYTES / 2;
+
+/// Reads that run ahead in a log: enough for a medium that needs several at once to be fast.
+const CHUNKS_AHEAD: usize = 4;
+
+type Chunk<'a> = Pin<Box<dyn Future<Output = (AlignedBuffer, Result<()>)> + 'a>>;
+
+/// A window onto one segment at a time.
+pub(crate) struct Window<'a, M> {
+    medium: &'a M,
+    segment_bytes: u32,
+    bytes: AlignedBuffer,
+    held: Option<(SegmentId, u32)>,
+    error: Option<Error>,
+    chunks_ahead: usize,
+    /// Reads under way: what follows the window, in order.
+    ahead: VecDeque<MaybeDone<Chunk<'a>>>,
+    /// Where the next of them begins; `None` if the window cannot be continued.
+    ahead_end: Option<u32>,
+    /// Buffers for them.
+    spare: Vec<AlignedBuffer>,
+}
+
+impl<'a, M: Medium> Window<'a, M> {
+    /// Creates a window that has read nothing yet.
+    pub(crate) fn new(medium: &'a M, segment_bytes: u32) -> Self {
+        Self {
+            medium,
+            segment_bytes,
+            bytes: AlignedBuffer::zeroed(0),
+            held: None,
+            error: None,
+            chunks_ahead: 0,
+            ahead: VecDeque::new(),
+            ahead_end: None,
+            spare: Vec::new(),
+        }
+    }
+
+    /// Creates a window for a medium that is not written to while it reads: once the window moves
+    /// from front to back, the next reads run while it is used.
+    pub(crate) fn reading_ahead(medium: &'a M, segment_bytes: u32) -> Self {
+        let chunks_ahead = if cfg!(fuzzing) { 0 } else { CHUNKS_AHEAD };
+        Self { chunks_ahead, ..Self::new(medium, segment_bytes) }
+    }
+
+    /// Returns why some of the bytes in the window are zeroes, if they could not be read.
+    pub(crate) fn error(&mut self) -> Option<Error> {
+        self.error.take()
+    }
+
+    /// Returns `len` bytes at `offset` of a segment; both multiples of 4096, and within the segment.
+    pub(crate) async fn read(&mut self, segment: SegmentId, offset: u32, len: u32) -> &[u8] {
+        let from = match self.held {
+            Some((held, from)) if held == segment && (from..=self.end(from)).contains(&offset) => {
+                if offset + len <= self.end(from) {
+                    from
+                } else {
+                    if !self.advance(segment, offset, len).await {
+                        self.load(segment, offset, len).await;
+                    }
+                    offset
+                }
+            }
+            _ => {
+                self.load(segment, offset, len).await;
+                offset
+            }
+        };
+        &self.bytes[(offset - from) as usize..][..len as usize]
+    }
+
+    /// Returns again what [`Window::read`] returned last for `offset`.
+    pub(crate) fn held(&self, offset: u32, len: u32) -> &[u8] {
+        let (_, from) = self.held.expect("nothing was read");
+        &self.bytes[(offset - from) as usize..][..len as usize]
+    }
+
+    fn end(&self, from: u32) -> u32 {
+        from + self.bytes.len() as u32
+    }
+
+    /// Moves the window's front to `offset`, which is in it or just after it, and adds what was read
+    /// ahead until it holds `len` bytes; returns whether that was possible.
+    async fn advance(&mut self, segment: SegmentId, offset: u32, len: u32) -> bool {
+        let (Some((_, from)), true) = (self.held.take(), self.chunks_ahead > 0) else {
+            return false;
+        };
+        let front = (offset - from) as usize;
+        self.bytes.copy_within(front.., 0);
+        let mut kept = self.bytes.len() - front;
+        while kept < len as usize {
+            self.start_reads(segment);
+            let Some(mut read) = self.ahead.pop_front() else { return false };
+            (&mut read).await;
+            let Some((chunk, Ok(()))) = Pin::new(&mut read).take_output() else { return false };
+            self.reserve(kept + chunk.len());
+            self.bytes.set_len(kept + chunk.len());
+            self.bytes[kept..].copy_from_slice(&chunk);
+            kept += chunk.len();
+            self.spare.push(chunk);
+        }
+        self.bytes.set_len(kept);
+        self.start_reads(segment);
+        self.held = Some((segment, offset));
+        true
+    }
+
+    /// Starts the next reads of the segment.
+    fn start_reads(&mut self, segment: SegmentId) {
+        while let Some(offset) = self.ahead_end
+            && self.ahead.len() < self.chunks_ahead
+            && offset < self.segment_bytes
+        {
+            let len = CHUNK_BYTES.min((self.segment_bytes - offset) as usize);
+            let mut buffer = self.spare.pop().unwrap_or_else(|| AlignedBuffer::zeroed(CHUNK_BYTES));
+            buffer.set_len(len);
+            let medium = self.medium;
+            let read = async move { medium.read(segment, offset, buffer).await };
+            let mut read = maybe_done(Box::pin(read) as Chunk<'a>);
+            // An operation begins when it is first polled.
+            (&mut read).now_or_never();
+            self.ahead.push_back(read);
+            self.ahead_end = Some(offset + len as u32);
+        }
+    }
+
+    /// Makes room for `len` bytes and keeps the bytes that are held.
+    fn reserve(&mut self, len: usize) {
+        if self.bytes.capacity() < len {
+            let mut longer = AlignedBuffer::zeroed(len.max(WINDOW_BYTES));
+            longer[..self.bytes.len()].copy_from_slice(&self.bytes);
+            self.bytes = longer;
+        }
+    }
+
+    async fn load(&mut self, segment: SegmentId, offset: u32, len: u32) {
+        let window = WINDOW_BYTES.min((self.segment_bytes - offset) as usize).max(len as usize);
+        self.ahead.clear();
+        self.held = None;
+        self.error = None;
+        self.reserve(window);
+        self.bytes.set_len(window);
+        let buffer = std::mem::replace(&mut self.bytes, AlignedBuffer::zeroed(0));
+        let (bytes, result) = self.medium.read(segment, offset, buffer).await;
+        self.bytes = bytes;
+        self.ahead_end = result.is_ok().then(|| offset + window as u32);
+        if result.is_err() {
+            self.load_units(segment, offset, len).await;
+        }
+        self.held = Some((segment, offset));
+    }
+
+    /// Reads `len` bytes unit by unit, where reading ahead failed.
+    async fn load_units(&mut self, segment: SegmentId, offset: u32, len: u32) {
+        self.bytes.set_len(len as usize);
+        for at in (0..len as usize).step_by(BATCH_ALIGNMENT) {
+            let page = AlignedBuffer::zeroed(BATCH_ALIGNMENT);
+            let (bytes, result): (_, Result<()>) =
+                self.medium.read(segment, offset + at as u32, page).await;
+            let target = &mut self.bytes[at..at + BATCH_ALIGNMENT];
+            match result {
+                Ok(()) => target.copy_from_slice(&bytes),
+                Err(error) => {
+                    tracing::warn!(error = %error.chain(), "cannot read a part of the log");
+                    target.fill(0);
+                    self.error = Some(error);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a window returns the segment's bytes, wherever it is moved, and zeroes only for what
+    //! cannot be read.
+    //! Method: random walks, mostly forwards, over a medium that is slow and fails now and then.
+
+    use rand::RngExt;
+
+    use super::*;
+    use crate::base::seed::random;
+    use crate::media::Geometry;
+    use crate::media::layer::{Fault, FaultPlan, Trigger};
+    use crate::media::mem::MemMedium;
+    use crate::runtime::Runtime;
+
+    const SEGMENT_BYTES: u32 = 12 << 20;
+    const PAGE: u32 = 4096;
+
+    /// A medium of two segments whose pages all differ.
+    fn medium(runtime: &Runtime) -> MemMedium {
+        let geometry =
+            Geometry { segment_bytes: SEGMENT_BYTES, segment_count: 2, data_offset: 2 << 20 };
+        let medium = MemMedium::new(geometry.medium_bytes());
+        medium.set_geometry(geometry).unwrap();
+        for segment in 0..2 {
+            let mut bytes = AlignedBuffer::zeroed(SEGMENT_BYTES as usize);
+            for (number, page) in (0_u64..).zip(bytes.chunks_mut(PAGE as usize)) {
+                page.fill((number * 7 + segment * 3 + 1) as u8 | 1);
+                page[..8].copy_from_slice(&(number + segment * 10_000).to_le_bytes());
+            }
+            let appended = medium.append(SegmentId(segment as u32), 0, bytes.into());
+            runtime.block_on(appended).unwrap();
+        }
+        medium
+    }
+
+    fn walk(seed: u64, plan: FaultPlan) {
+        let runtime = Runtime::simulated();
+        let plain = medium(&runtime);
+        let fails = !matches!(plan.read_errors, Trigger::Never);
+        let medium = Fault::new(plain.clone(), runtime.clone(), seed, plan);
+        let mut window = Window::reading_ahead(&medium, SEGMENT_BYTES);
+        let mut random = random(seed);
+        let (mut segment, mut at) = (SegmentId(0), 0);
+        for _ in 0..200 {
+            let pages_left = (SEGMENT_BYTES - at) / PAGE;
+            if pages_left == 0 || random.random_range(0..30) == 0 {
+                segment = SegmentId(random.random_range(0..2));
+                at = random.random_range(0..SEGMENT_BYTES / PAGE) * PAGE;
+                continue;
+            }
+            let len = random.random_range(1..=pages_left.min(300)) * PAGE;
+            let buffer = AlignedBuffer::zeroed(len as usize);
+            let (expected, _) = runtime.block_on(plain.read(segment, at, buffer));
+            let bytes = runtime.block_on(window.read(segment, at, len)).to_vec();
+            let is_lost = |page: &[u8]| fails && page.iter().all(|byte| *byte == 0);
+            let mut lost = false;
+            for (got, wanted) in bytes.chunks(PAGE as usize).zip(expected.chunks(PAGE as usize)) {
+                lost |= is_lost(got);
+                assert!(got == wanted || is_lost(got), "seed {seed}: {segment:?} {at} + {len}");
+            }
+            assert!(window.held(at, len) == bytes);
+            assert!(!lost || window.error().is_some(), "seed {seed}: zeroes for nothing");
+            // Some headers are read before the batch that follows them.
+            at += if !lost && random.random_range(0..3) == 0 { 0 } else { len };
+        }
+    }
+
+    #[test]
+    fn a_window_shows_its_segment() {
+        for seed in 0..20 {
+            walk(seed, FaultPlan { latency_ns: 0..=1_000_000, ..FaultPlan::default() });
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_zeroes_and_an_error() {
+        for seed in 0..20 {
+            let read_errors = Trigger::Probability(0.2);
+            walk(
+                seed,
+                FaultPlan { latency_ns: 0..=1_000_000, read_errors, ..FaultPlan::default() },
+            );
+        }
+    }
+}

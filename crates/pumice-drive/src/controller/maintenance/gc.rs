@@ -1,0 +1,246 @@
+//! Garbage collection: emptying segments that hold little live data, and freeing empty ones.
+//!
+//! ```text
+//! few segments are free -> take down trimmed leaves -> free what is empty
+//!                       -> a checkpoint, if that is what frees segments -> a victim -> ...
+//! victim:  each record that the map names -> copied, still compressed, after what was moved
+//!          before -> the map names the copy
+//! free:    seal every stream, flush -> discard -> free
+//! ```
+//!
+//! **A segment is freed** when nothing in it is live, no read is under way in it, everything that
+//! made its records dead is durable, and its last batch is in the newest checkpoint: recovery reads
+//! no batch in it any more and finds every map entry into it replaced. (Metadata dies when a
+//! checkpoint that does not name it is complete.)
+//!
+//! A frame whose payload is damaged is moved as it is, with the checksum that it does not match: it
+//! stays unreadable, and its neighbours stay readable.
+
+use super::super::core::{Core, Victim};
+use super::super::drive::Drive;
+use super::super::log::records::{check_possible, records};
+use super::super::log::segment_scan::SegmentScan;
+use super::joining::Scanned;
+use super::moving::Mover;
+use crate::base::{Clock, Result, SegmentId};
+use crate::format::{Stream, Superblock};
+use crate::media::Medium;
+
+/// Bytes that are moved before other tasks have a turn: a fraction of a millisecond, so that a
+/// medium without pauses of its own leaves none. A frame that is compressed anew is a turn of its
+/// own.
+const TURN_BYTES: u64 = 128 << 10;
+
+/// How long to wait for the last readers of an empty segment.
+const READERS_NS: u64 = 1_000_000;
+
+/// The task of garbage collection runs as long as this lives.
+struct Running<'a, M, C>(&'a Drive<M, C>);
+
+impl<M, C> Drop for Running<'_, M, C> {
+    fn drop(&mut self) {
+        self.0.gc_runs.set(false);
+        self.0.queues.collector_ended.wake_all();
+    }
+}
+
+/// What one step of garbage collection came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Progress,
+    /// Nothing is to be gained now.
+    Nothing,
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Empties and frees segments until the drive closes.
+    pub(crate) async fn run_gc(&self) {
+        self.gc_runs.set(true);
+        let _running = Running(self);
+        let next = |core: &mut Core| {
+            let ends = core.must_end();
+            (ends || core.collection_is_wanted()).then_some(ends)
+        };
+        while !self.is_read_only() && !self.wait_for(&self.queues.collector, next).await {
+            let step = self.gc_step().await;
+            if let Err(error) = &step {
+                tracing::warn!(error = %error.chain(), "garbage collection failed");
+            }
+            let gains_nothing = !matches!(step, Ok(Step::Progress));
+            self.with_core(|core| core.end_collection_step(gains_nothing));
+        }
+    }
+
+    /// Waits until the task of garbage collection has ended; the drive must be ending.
+    pub(crate) async fn until_gc_ended(&self) {
+        let ended = || (!self.gc_runs.get()).then_some(());
+        self.queues.collector_ended.wait_for(ended).await;
+    }
+
+    async fn gc_step(&self) -> Result<Step> {
+        self.reap_all().await?;
+        if self.free_empty_segments().await? > 0 {
+            return Ok(Step::Progress);
+        }
+        let victim = self.core().next_victim();
+        let needs_checkpoint = self.core().needs_checkpoint_to_free(victim);
+        if needs_checkpoint {
+            self.checkpoint().await?;
+            return Ok(Step::Progress);
+        }
+        let Some(victim) = victim else {
+            let has_readers = self.core().space().has_empty_in_use();
+            if has_readers {
+                self.clock.sleep_ns(READERS_NS).await;
+                return Ok(Step::Progress);
+            }
+            return Ok(Step::Nothing);
+        };
+        let before = self.core().victim(victim);
+        self.empty_victim(victim).await?;
+        let still_gains = self.with_core(|core| core.end_victim(&before));
+        Ok(if still_gains { Step::Progress } else { Step::Nothing })
+    }
+
+    /// Frees every segment that may be freed; returns how many.
+    async fn free_empty_segments(&self) -> Result<usize> {
+        if self.core().empty_segments().is_empty() {
+            return Ok(0);
+        }
+        // A segment that was in use when a checkpoint was begun must not hold a piece of it: its
+        // table would say two things about the segment.
+        let _turn = self.turn().await;
+        // What made their records dead may be in batches that are still open.
+        let empty = self.with_core(|core| {
+            core.seal_all();
+            core.empty_segments()
+        });
+        self.flush_log().await?;
+        let is_discarded = self.medium.capabilities().discard;
+        for &segment in &empty {
+            self.cache.forget(segment);
+            if is_discarded && let Err(error) = self.medium.discard(segment).await {
+                // Its bytes stay, and do no harm.
+                tracing::warn!(%segment, error = %error.chain(), "cannot discard a free segment");
+            }
+            // No read can have begun in it: nothing names it.
+            self.with_core(|core| core.free_segment(segment));
+        }
+        Ok(empty.len())
+    }
+
+    /// Moves everything live out of a segment.
+    pub(crate) async fn empty_victim(&self, segment: SegmentId) -> Result<()> {
+        // A batch that is still on its way would not be found.
+        let last_seq = self.core().space().last_seq(segment);
+        let is_written = |core: &mut Core| {
+            (core.log().written_seq() >= last_seq || core.must_end()).then_some(())
+        };
+        self.wait_for(&self.queues.progress, is_written).await;
+        let superblock: Superblock = self.core().superblock().clone();
+        let victim = self.with_core(|core| core.begin_victim(segment));
+        let mut mover = Mover::new(self);
+        self.scan_victim(&superblock, &victim, &mut mover, Pass::First).await?;
+        if mover.joins.has_waiting {
+            // Frames that waited for a frame that has died.
+            self.scan_victim(&superblock, &victim, &mut mover, Pass::Second).await?;
+        }
+        let left_bytes = self.with_core(|core| {
+            core.victim_scanned(segment);
+            core.space().live_bytes_of(segment)
+        });
+        let stream = self.core().space().stream(segment);
+        if stream == Stream::Meta && left_bytes > 0 {
+            self.checkpoint().await?;
+        }
+        if self.core().must_end() {
+            return Ok(());
+        }
+        // Trims that came in the meantime.
+        self.reap_all().await?;
+        let left_bytes = self.core().space().live_bytes_of(segment);
+        if left_bytes > 0 {
+            tracing::warn!(
+                %segment,
+                live_bytes = left_bytes,
+                "a segment cannot be emptied because something in it is damaged; `pumice check` \
+                 lists what"
+            );
+            self.with_core(|core| core.set_stuck(segment));
+        }
+        Ok(())
+    }
+
+    /// Moves what is live in a segment, record by record; in the first pass joined with its
+    /// neighbours there, if the options ask for that.
+    async fn scan_victim(
+        &self,
+        superblock: &Superblock,
+        victim: &Victim,
+        mover: &mut Mover<'_, M, C>,
+        pass: Pass,
+    ) -> Result<()> {
+        let turn_bytes = if self.options.recompress.is_some() { 1 } else { TURN_BYTES };
+        let &Victim { segment, generation, .. } = victim;
+        let shape = superblock.shape();
+        let mut scan = SegmentScan::new(&self.medium, superblock.uuid, &shape, segment, generation);
+        let moved_total = || self.core().counters().moved_bytes.get();
+        loop {
+            let is_over = {
+                let core = self.core();
+                core.space().live_bytes_of(segment) == 0 || core.must_end()
+            };
+            if is_over {
+                break;
+            }
+            let before = scan.offset();
+            let Some((header, body)) = scan.next().await else { break };
+            let moved_before = moved_total();
+            let mut turn_ends = moved_before + turn_bytes;
+            let batch = Scanned { header: &header, body };
+            mover.enter_batch(&header);
+            for found in records(&header, body) {
+                // The frames after a damaged header cannot be found any more.
+                let Ok(found) = found else { break };
+                self.wait_for_clean_leaves().await;
+                // A life that was lost may have left anything.
+                if check_possible(&found, superblock).is_err() {
+                    continue;
+                }
+                match pass {
+                    Pass::First => mover.join_record(batch, &found).await?,
+                    Pass::Second => mover.move_record(header.seq, &found).await?,
+                }
+                if moved_total() >= turn_ends {
+                    self.clock.sleep_ns(0).await;
+                    turn_ends = moved_total() + turn_bytes;
+                }
+            }
+            let moved_bytes = moved_total() - moved_before;
+            // What the second pass goes through was earned by the first.
+            let passed = if pass == Pass::First { scan.offset() - before } else { 0 };
+            self.with_core(|core| core.earn(passed, moved_bytes));
+        }
+        if pass == Pass::First {
+            let rest = superblock.segment_bytes - scan.offset();
+            self.with_core(|core| core.earn(rest, 0));
+        }
+        Ok(())
+    }
+
+    /// Waits as long as a host's write would have to, unless garbage collection must end.
+    async fn wait_for_clean_leaves(&self) {
+        let next =
+            |core: &mut Core| (core.must_end() || !core.must_wait_for_checkpoint()).then_some(());
+        self.wait_for(&self.queues.progress, next).await;
+    }
+}
+
+/// Which pass through a victim.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    /// Joins frames, if the options ask for that, and moves the rest.
+    First,
+    /// Moves what the first left waiting for another frame.
+    Second,
+}

@@ -1,0 +1,435 @@
+//! Moving one record out of a segment that garbage collection empties.
+//!
+//! ```text
+//! frame, all of it live  -> copied, still compressed (or compressed anew, denser, if asked for)
+//! frame, a part live     -> the live blocks in frames of their own, if they are smaller
+//! neighbours on the disk -> one larger frame, if asked for: see `joining`
+//! leaf, directory page   -> marked dirty: the next checkpoint writes it elsewhere
+//! anything else          -> nothing: the map or the checkpoint has it
+//! ```
+//!
+//! A frame is encoded first, from what was live then; the core appends it and maps it in one call,
+//! if that is still so. A copy names its sources; recovery maps a block of it only if the block
+//! still maps to its source.
+
+use super::super::core::{Attempt, Core, Move};
+use super::super::drive::Drive;
+use super::super::log::packing::{MovedFrame, moved_bytes_max};
+use super::super::log::records::Found;
+use super::super::map::LivePiece;
+use super::super::place::FramePlace;
+use super::joining::Joins;
+use crate::base::checksum::crc64;
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Clock, Lba, Result, SeqNo};
+use crate::codec::{Compressor, Encoding};
+use crate::format::{
+    FRAME_BLOCKS_MAX, MetaKind, MetaPlace, RECORD_HEADER_BYTES, Record, SOURCE_BYTES, Source,
+    check_payload,
+};
+use crate::media::Medium;
+
+/// A frame compressed anew must be smaller by this part to be worth it: every later read pays for
+/// the slower decoding.
+const DENSER_DIVISOR: usize = 16;
+
+/// How often a payload that looks damaged is read again before it is taken for damaged. More than
+/// once, since what disturbed one reading may disturb the next; arbitrary beyond that.
+const READS_AGAIN: u32 = 4;
+
+/// Moves records, with its own buffers.
+pub(crate) struct Mover<'a, M, C> {
+    pub(super) drive: &'a Drive<M, C>,
+    /// The last frame that was decoded.
+    pub(super) frame: Vec<u8>,
+    /// Payloads that were compressed anew.
+    pub(super) target: Vec<u8>,
+    /// Compresses live parts of frames like new data.
+    codec: Compressor,
+    /// Compresses cold frames denser, if asked for.
+    pub(super) dense: Option<Compressor>,
+    /// What joining frames needs.
+    pub(super) joins: Joins,
+}
+
+/// A frame to be moved.
+#[derive(Clone, Copy)]
+struct Frame<'a> {
+    lba: Lba,
+    encoding: u8,
+    payload: &'a [u8],
+    payload_checksum: u64,
+    place: FramePlace,
+    /// Whether the payload has its checksum.
+    is_whole: bool,
+}
+
+/// What a frame, or a part of it, becomes.
+struct Encoded {
+    lba: Lba,
+    blocks: u8,
+    encoding: u8,
+    payload: Payload,
+    payload_checksum: u64,
+    sources: Vec<Source>,
+}
+
+/// Where the payload of an [`Encoded`] is.
+enum Payload {
+    /// As it was read.
+    Stored,
+    /// In [`Mover::target`]: first byte, length.
+    Target { from: usize, len: usize },
+}
+
+impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
+    /// Creates a mover for a drive.
+    pub(crate) fn new(drive: &'a Drive<M, C>) -> Self {
+        let frame_bytes = usize::from(FRAME_BLOCKS_MAX) * BLOCK_BYTES;
+        Self {
+            drive,
+            frame: vec![0; frame_bytes],
+            target: vec![0; Compressor::target_bytes(frame_bytes)],
+            codec: Compressor::new(drive.codec),
+            dense: drive.options.recompress.map(Compressor::new),
+            joins: Joins::default(),
+        }
+    }
+
+    /// Moves a record of batch `seq`, or the parts of it that are still live.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Poisoned`; a leaf of the map that cannot be read is no error: what it maps stays
+    /// where it is.
+    pub(crate) async fn move_record(&mut self, seq: SeqNo, found: &Found<'_>) -> Result<()> {
+        match found.record {
+            Record::Data { lba, lba_count, encoding, payload_checksum, .. } => {
+                let place = FramePlace {
+                    segment: found.place.segment,
+                    offset: found.place.offset,
+                    record_bytes: found.record.record_bytes(),
+                    blocks: lba_count as u8,
+                };
+                let is_whole =
+                    |payload: &[u8]| check_payload(payload, payload_checksum, found.place).is_ok();
+                let again = if is_whole(found.payload()) {
+                    None
+                } else {
+                    self.read_again(found, is_whole).await
+                };
+                let payload = again.as_deref().unwrap_or(found.payload());
+                let is_whole = is_whole(payload);
+                let frame = Frame { lba, encoding, payload, payload_checksum, place, is_whole };
+                self.move_frame(frame, &sources_of(seq, found)).await
+            }
+            Record::Meta { kind, number, .. } => self.touch(kind, number, found).await,
+            Record::Fill { .. } | Record::Trim { .. } | Record::Open { .. } => Ok(()),
+        }
+    }
+
+    /// Reads a payload that looks damaged again: the fault may have been in the reading, and a copy
+    /// would make it permanent. Returns `None` if it is damaged on the medium.
+    async fn read_again(
+        &self,
+        found: &Found<'_>,
+        is_whole: impl Fn(&[u8]) -> bool,
+    ) -> Option<Vec<u8>> {
+        let drive = self.drive;
+        let unit = drive.read_unit;
+        let from = found.place.offset + found.record.header_bytes();
+        let end = found.place.offset + found.record.record_bytes();
+        let start = from / unit * unit;
+        for _ in 0..READS_AGAIN {
+            let buffer = drive.buffers.take((end.next_multiple_of(unit) - start) as usize);
+            let (bytes, result) = drive.medium.read(found.place.segment, start, buffer).await;
+            let payload = &bytes[(from - start) as usize..(end - start) as usize];
+            let payload = (result.is_ok() && is_whole(payload)).then(|| payload.to_vec());
+            drive.buffers.put(bytes);
+            if payload.is_some() {
+                return payload;
+            }
+        }
+        None
+    }
+
+    async fn move_frame(&mut self, frame: Frame<'_>, sources: &[Source]) -> Result<()> {
+        let drive = self.drive;
+        let blocks = frame.place.blocks;
+        loop {
+            if let Err(error) = drive.load_range(frame.lba, u64::from(blocks)).await {
+                tracing::warn!(
+                    lba = %frame.lba,
+                    error = %error.chain(),
+                    "garbage collection leaves a frame where it is"
+                );
+                return Ok(());
+            }
+            let pieces = self.live_pieces(&frame);
+            if pieces.is_empty() {
+                return Ok(());
+            }
+            let encoded = self.encode(&frame, sources, &pieces);
+            let frames: Vec<MovedFrame<'_>> =
+                encoded.iter().map(|encoded| self.moved_frame(encoded, frame.payload)).collect();
+            // The worst case: the copy with a source for each block, or each live block as it is.
+            let live: usize = pieces.iter().map(|piece| usize::from(piece.count)).sum();
+            let copy = RECORD_HEADER_BYTES + usize::from(blocks) * SOURCE_BYTES;
+            let moved = Move {
+                lba: frame.lba,
+                from: frame.place,
+                pieces: &pieces,
+                frames: &frames,
+                room_bytes: (copy + frame.payload.len()).max(moved_bytes_max(live)),
+            };
+            let attempt = |core: &mut Core| Ok(core.move_frame(&moved)?.unless_waiting());
+            if drive.with_room(attempt).await? == Attempt::Done {
+                return Ok(());
+            }
+        }
+    }
+
+    fn live_pieces(&self, frame: &Frame<'_>) -> Vec<LivePiece> {
+        self.drive.core().map().live_pieces(frame.lba, frame.place).collect()
+    }
+
+    fn moved_frame<'b>(&'b self, encoded: &'b Encoded, stored: &'b [u8]) -> MovedFrame<'b> {
+        MovedFrame {
+            lba: encoded.lba,
+            blocks: encoded.blocks,
+            encoding: encoded.encoding,
+            payload: match encoded.payload {
+                Payload::Stored => stored,
+                Payload::Target { from, len } => &self.target[from..from + len],
+            },
+            payload_checksum: encoded.payload_checksum,
+            sources: &encoded.sources,
+        }
+    }
+
+    /// Encodes what is live of a frame for its next place.
+    fn encode(
+        &mut self,
+        frame: &Frame<'_>,
+        sources: &[Source],
+        pieces: &[LivePiece],
+    ) -> Vec<Encoded> {
+        let live: usize = pieces.iter().map(|piece| usize::from(piece.count)).sum();
+        if live == usize::from(frame.place.blocks) {
+            return vec![self.copy(frame, sources.to_vec())];
+        }
+        let sources = mark_dead(sources, pieces);
+        let can_reframe =
+            frame.is_whole && self.decode(frame.encoding, frame.place.blocks, frame.payload);
+        let reframed = if can_reframe { self.reframe(frame, &sources, pieces) } else { None };
+        reframed.unwrap_or_else(|| vec![self.copy(frame, sources)])
+    }
+
+    /// Decodes a frame into the buffer; returns whether that was possible.
+    pub(super) fn decode(&mut self, encoding: u8, blocks: u8, payload: &[u8]) -> bool {
+        let Some(encoding) = Encoding::from_u8(encoding) else { return false };
+        let target = &mut self.frame[..usize::from(blocks) * BLOCK_BYTES];
+        let mut decompressor = self.drive.decompressor.borrow_mut();
+        decompressor.decompress(encoding, payload, target).is_ok()
+    }
+
+    /// Copies a frame as it is, or denser.
+    fn copy(&mut self, frame: &Frame<'_>, sources: Vec<Source>) -> Encoded {
+        let as_stored = Encoded {
+            lba: frame.lba,
+            blocks: frame.place.blocks,
+            encoding: frame.encoding,
+            payload: Payload::Stored,
+            payload_checksum: frame.payload_checksum,
+            sources,
+        };
+        match self.compress_denser(frame) {
+            None => as_stored,
+            Some((encoding, len)) => Encoded {
+                encoding: encoding as u8,
+                payload: Payload::Target { from: 0, len },
+                payload_checksum: crc64(&self.target[..len]),
+                ..as_stored
+            },
+        }
+    }
+
+    /// Compresses a whole frame with the dense codec; returns encoding and length if that is worth
+    /// it.
+    fn compress_denser(&mut self, frame: &Frame<'_>) -> Option<(Encoding, usize)> {
+        if self.dense.is_none() || frame.encoding == Encoding::Zstd as u8 || !frame.is_whole {
+            return None;
+        }
+        if !self.decode(frame.encoding, frame.place.blocks, frame.payload) {
+            return None;
+        }
+        let raw = &self.frame[..usize::from(frame.place.blocks) * BLOCK_BYTES];
+        let (encoding, len) = self.dense.as_mut()?.compress(raw, &mut self.target);
+        let is_worth_it = len + frame.payload.len() / DENSER_DIVISOR <= frame.payload.len();
+        is_worth_it.then_some((encoding, len))
+    }
+
+    /// Puts the live parts of the decoded frame into frames of their own; `None` if the frame as a
+    /// whole is smaller.
+    fn reframe(
+        &mut self,
+        frame: &Frame<'_>,
+        sources: &[Source],
+        pieces: &[LivePiece],
+    ) -> Option<Vec<Encoded>> {
+        let mut parts = Vec::with_capacity(pieces.len());
+        let mut used = 0;
+        let mut bytes = 0;
+        for piece in pieces {
+            let from = usize::from(piece.index) * BLOCK_BYTES;
+            let raw = &self.frame[from..from + usize::from(piece.count) * BLOCK_BYTES];
+            if self.target.len() - used < Compressor::target_bytes(raw.len()) {
+                return None;
+            }
+            let (encoding, len) = self.codec.compress(raw, &mut self.target[used..]);
+            let sources = cut_sources(sources, piece.index, piece.count);
+            bytes += RECORD_HEADER_BYTES + sources.len() * SOURCE_BYTES + len;
+            parts.push(Encoded {
+                lba: Lba(frame.lba.0 + u64::from(piece.index)),
+                blocks: piece.count,
+                encoding: encoding as u8,
+                payload: Payload::Target { from: used, len },
+                payload_checksum: crc64(&self.target[used..used + len]),
+                sources,
+            });
+            used += len;
+        }
+        let copy = RECORD_HEADER_BYTES + sources.len() * SOURCE_BYTES + frame.payload.len();
+        (bytes < copy).then_some(parts)
+    }
+
+    /// Marks metadata that the newest checkpoint names as dirty.
+    async fn touch(&mut self, kind: MetaKind, number: u64, found: &Found<'_>) -> Result<()> {
+        let place = MetaPlace {
+            segment: found.place.segment,
+            offset: found.place.offset,
+            bytes: found.record.record_bytes(),
+        };
+        match kind {
+            MetaKind::Leaf => {
+                while !self.drive.with_core(|core| core.touch_leaf(number, place)) {
+                    if let Err(error) = self.drive.load_leaf(number).await {
+                        tracing::warn!(
+                            leaf = number,
+                            error = %error.chain(),
+                            "garbage collection leaves a leaf of the map where it is"
+                        );
+                        break;
+                    }
+                }
+            }
+            MetaKind::Page => {
+                if let Ok(page) = u32::try_from(number) {
+                    self.drive.with_core(|core| core.touch_page(page, place));
+                }
+            }
+            // Every checkpoint writes these anew.
+            MetaKind::PageList | MetaKind::Table | MetaKind::Dropped | MetaKind::Root => {}
+        }
+        Ok(())
+    }
+}
+
+/// Returns the sources that a copy of this record, of batch `seq`, names: its own place, and the age
+/// of its blocks.
+pub(super) fn sources_of(seq: SeqNo, found: &Found<'_>) -> Vec<Source> {
+    let (segment, offset) = (found.place.segment, found.place.offset);
+    let mut sources: Vec<Source> = Vec::new();
+    for source in found.record.sources(found.bytes) {
+        // Adjacent blocks of one age are one source now.
+        match sources.last_mut() {
+            Some(last) if last.origin == source.origin => last.blocks += source.blocks,
+            _ => sources.push(Source { segment, offset, ..source }),
+        }
+    }
+    if sources.is_empty() {
+        let blocks = found.record.lba_range().1 as u8;
+        sources.push(Source { origin: seq, blocks, segment, offset });
+    }
+    sources
+}
+
+/// Returns the sources of a frame whose live blocks are `pieces`: dead blocks are older than
+/// everything, so that a copy that carries them along never passes for the newest version of them.
+fn mark_dead(sources: &[Source], pieces: &[LivePiece]) -> Vec<Source> {
+    let blocks = sources.iter().map(|source| source.blocks).sum();
+    let place = sources[0];
+    let mut marked = Vec::with_capacity(sources.len() + 2 * pieces.len());
+    let mut at = 0;
+    for piece in pieces {
+        if at < piece.index {
+            marked.push(Source { origin: SeqNo(0), blocks: piece.index - at, ..place });
+        }
+        marked.extend(cut_sources(sources, piece.index, piece.count));
+        at = piece.index + piece.count;
+    }
+    if at < blocks {
+        marked.push(Source { origin: SeqNo(0), blocks: blocks - at, ..place });
+    }
+    marked
+}
+
+/// Returns the sources of `count` blocks of a frame from block `index` on.
+pub(super) fn cut_sources(sources: &[Source], index: u8, count: u8) -> Vec<Source> {
+    let (from, end) = (index, index + count);
+    let mut at = 0;
+    let mut cut = Vec::with_capacity(1);
+    for source in sources {
+        let (start, stop) = (at.max(from), (at + source.blocks).min(end));
+        if start < stop {
+            cut.push(Source { blocks: stop - start, ..*source });
+        }
+        at += source.blocks;
+    }
+    cut
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: the sources of a part of a frame are those of its blocks.
+    use super::*;
+    use crate::base::SegmentId;
+
+    #[test]
+    fn dead_blocks_of_a_copy_are_older_than_everything() {
+        let source = |origin, blocks| Source {
+            origin: SeqNo(origin),
+            blocks,
+            segment: SegmentId(1),
+            offset: 2,
+        };
+        let all = [source(7, 3), source(8, 5)];
+        let piece = |index, count| LivePiece { start: 100 + u16::from(index), index, count };
+        let marked = mark_dead(&all, &[piece(1, 1), piece(2, 2), piece(6, 1)]);
+        let expected = [
+            source(0, 1),
+            source(7, 1),
+            source(7, 1),
+            source(8, 1),
+            source(0, 2),
+            source(8, 1),
+            source(0, 1),
+        ];
+        assert_eq!(marked, expected);
+        assert_eq!(mark_dead(&all, &[piece(0, 8)]), all);
+    }
+
+    #[test]
+    fn sources_are_cut_to_the_blocks_that_move() {
+        let source = |origin, blocks| Source {
+            origin: SeqNo(origin),
+            blocks,
+            segment: SegmentId(1),
+            offset: 2,
+        };
+        let all = [source(7, 3), source(8, 1), source(9, 4)];
+        assert_eq!(cut_sources(&all, 0, 8), all);
+        assert_eq!(cut_sources(&all, 0, 3), [source(7, 3)]);
+        assert_eq!(cut_sources(&all, 2, 3), [source(7, 1), source(8, 1), source(9, 1)]);
+        assert_eq!(cut_sources(&all, 7, 1), [source(9, 1)]);
+    }
+}

@@ -1,0 +1,236 @@
+//! Resizing: another size of the host's disk, another capacity, while the drive is in use.
+//!
+//! ```text
+//! grow:    medium longer, sync -> superblock, both slots -> the growth is used
+//! shrink:  nothing new is put beyond the new end -> streams continue before it
+//!          -> garbage collection empties the segments beyond it -> all of them are free
+//!          -> checkpoint with the short table -> superblock, both slots -> medium shorter
+//! ```
+//!
+//! **Power loss** at any moment leaves the old drive or the new one, with all data. *The superblock
+//! says how many segments and blocks there are; the checkpoint's root may know of fewer, never of
+//! more* (recovery holds the two against each other). Growing: until both slots are durable nothing
+//! names the growth, so that either slot is right; an earlier root has a shorter table and map,
+//! and what is missing in them is free segments and holes. Shrinking: the checkpoint with the short table
+//! is named by both slots before either says that there are fewer segments; nothing after it names
+//! the segments beyond the end, for they were free when it was begun and are not handed out. The
+//! medium is cut when no slot knows of what is cut off.
+//!
+//! A smaller size is refused: the host's data at its end would be lost.
+
+use serde::{Deserialize, Serialize};
+
+use super::super::core::{
+    Core, Evacuation, RESERVED_SEGMENTS, SEGMENTS_MIN, meta_segments, usable_segment_bytes,
+};
+use super::super::drive::Drive;
+use super::super::drive::superblocks::geometry;
+use crate::base::units::format_size;
+use crate::base::{Clock, Error, ErrorKind, Result};
+use crate::format::{META_SEGMENTS_MAX, Stream, Superblock};
+use crate::media::Medium;
+
+/// Poll interval for empty segments.
+const LOOK_NS: u64 = 5_000_000;
+
+/// How long the number of segments to be emptied may stay the same before a shrink fails: many times
+/// what moving the largest segment takes.
+const STALL_NS: u64 = 60_000_000_000;
+
+/// Properties to change; what is not given stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resize {
+    /// Size of the host's disk in bytes: a multiple of 4096, not below what it is.
+    pub size_bytes: Option<u64>,
+    /// Bytes for the log; rounded down to whole segments.
+    pub capacity_bytes: Option<u64>,
+}
+
+/// Properties of a resized drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resized {
+    /// Size of the host's disk in bytes.
+    pub size_bytes: u64,
+    /// Bytes of all segments.
+    pub capacity_bytes: u64,
+    /// Number of segments.
+    pub segment_count: u32,
+}
+
+/// A drive is being resized as long as this lives. Until a shrink is complete, dropping it reverts
+/// what was changed in memory only.
+struct Resizing<'a, M, C> {
+    drive: &'a Drive<M, C>,
+    /// The segments of the drive, by the superblock.
+    segment_count: u32,
+}
+
+impl<M, C> Drop for Resizing<'_, M, C> {
+    fn drop(&mut self) {
+        self.drive.with_core(|core| core.end_resize(self.segment_count));
+    }
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Changes the size, the capacity or both. When this returns, the change is durable.
+    ///
+    /// Must run to its end while the drive is open: dropped while it writes superblocks, it leaves
+    /// a drive that takes no writes until it is reopened.
+    ///
+    /// # Errors
+    /// `InvalidInput` for impossible properties, `NoSpace` if what the drive holds does not fit,
+    /// `Corrupt` if a segment cannot be emptied, `Busy`, `ReadOnly`, `Poisoned`, `Medium`. The
+    /// drive is then unchanged and in use; after `Medium` or `Poisoned` it takes no writes.
+    pub async fn resize(&self, wanted: Resize) -> Result<Resized> {
+        let before = self.with_core(|core| {
+            core.check_writable(0, 0)?;
+            core.begin_resize()?;
+            Ok(core.superblock().clone())
+        })?;
+        let mut resizing = Resizing { drive: self, segment_count: before.segment_count };
+        let target = target(&before, &wanted)?;
+        if target.segment_count < before.segment_count {
+            self.reap_all().await?;
+            self.check_fits(&target)?;
+            self.shrink(&mut resizing, target.segment_count).await?;
+        }
+        if target.segment_count > before.segment_count || target.size_bytes > before.size_bytes {
+            self.grow(&mut resizing, &target).await?;
+        }
+        let capacity_bytes = geometry(&target).capacity_bytes();
+        let (size_bytes, segment_count) = (target.size_bytes, target.segment_count);
+        Ok(Resized { size_bytes, capacity_bytes, segment_count })
+    }
+
+    /// Returns the segments that a shrink under way has yet to empty, as far as it has come.
+    pub fn segments_to_empty(&self) -> u32 {
+        self.core().space().beyond_end()
+    }
+
+    /// Checks that what the drive holds fits a target.
+    ///
+    /// # Errors
+    /// `NoSpace`, with the numbers.
+    fn check_fits(&self, target: &Superblock) -> Result<()> {
+        let live_bytes = self.core().space().live_bytes();
+        let usable = usable_segment_bytes(target.segment_bytes);
+        let kept = meta_segments(&target.shape(), self.options.map_cache_bytes) + RESERVED_SEGMENTS;
+        // Each stream has a segment open, and one more lets the host continue.
+        let others = u64::from(kept) + Stream::COUNT as u64 + 1;
+        let needed = live_bytes.div_ceil(usable) + others;
+        if needed <= u64::from(target.segment_count) {
+            return Ok(());
+        }
+        let segment_bytes = u64::from(target.segment_bytes);
+        let what = format!(
+            "a capacity of {} is too small: the drive holds {live_bytes} live bytes and keeps \
+             {} in reserve, so it needs {} ({}) or more; or trim what is not needed",
+            format_size(geometry(target).capacity_bytes()),
+            others * segment_bytes,
+            needed * segment_bytes,
+            format_size(needed * segment_bytes)
+        );
+        Err(Error::new(ErrorKind::NoSpace, what))
+    }
+
+    async fn grow(&self, resizing: &mut Resizing<'_, M, C>, target: &Superblock) -> Result<()> {
+        let _turn = self.turn().await;
+        self.core().log().check_poison()?;
+        self.with_core(|core| core.add_segments(target.segment_count))?;
+        self.medium.set_geometry(geometry(target))?;
+        self.sync().await?;
+        self.update_superblocks(|superblock| {
+            superblock.size_bytes = target.size_bytes;
+            superblock.segment_count = target.segment_count;
+        })
+        .await?;
+        resizing.segment_count = target.segment_count;
+        self.with_core(Core::use_growth);
+        Ok(())
+    }
+
+    async fn shrink(&self, resizing: &mut Resizing<'_, M, C>, segment_count: u32) -> Result<()> {
+        self.evacuate(segment_count).await?;
+        self.with_core(|core| core.remove_segments(segment_count));
+        self.checkpoint().await?;
+        let _turn = self.turn().await;
+        self.core().log().check_poison()?;
+        self.update_superblocks(|superblock| superblock.segment_count = segment_count).await?;
+        resizing.segment_count = segment_count;
+        self.with_core(Core::take_shape);
+        let now = geometry(self.core().superblock());
+        if let Err(error) = self.medium.set_geometry(now) {
+            tracing::warn!(error = %error.chain(), "cannot shorten the medium: it keeps its length");
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is left in the segments from `end` on.
+    async fn evacuate(&self, end: u32) -> Result<()> {
+        let mut left = u32::MAX;
+        let mut since_ns = self.clock.now_ns();
+        loop {
+            self.with_core(|core| {
+                core.check_writable(0, 0)?;
+                core.evacuate_step(end);
+                Ok(())
+            })?;
+            self.with_room(|core| Ok(core.leave_segments_beyond_end()?.then_some(()))).await?;
+            let evacuation = self.core().evacuation(end);
+            let now = match evacuation {
+                Evacuation::Done => return Ok(()),
+                Evacuation::Left(segments) => segments,
+                Evacuation::Stuck(segment) => {
+                    let what = "a segment cannot be emptied because something in it is damaged: \
+                                `pumice scrub` lists what";
+                    return Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment));
+                }
+            };
+            if now != left {
+                (left, since_ns) = (now, self.clock.now_ns());
+            }
+            if self.clock.now_ns() - since_ns > STALL_NS {
+                let what = format!("{left} segments cannot be emptied: the drive is too full");
+                return Err(Error::new(ErrorKind::NoSpace, what));
+            }
+            self.with_core(Core::wake_collector);
+            self.clock.sleep_ns(LOOK_NS).await;
+        }
+    }
+}
+
+/// Returns the superblock with other properties.
+///
+/// # Errors
+/// `InvalidInput`.
+fn target(before: &Superblock, wanted: &Resize) -> Result<Superblock> {
+    let invalid = |what: String| Error::new(ErrorKind::InvalidInput, what);
+    let segment_bytes = u64::from(before.segment_bytes);
+    let mut target = before.clone();
+    if let Some(capacity) = wanted.capacity_bytes {
+        let count = u32::try_from(capacity / segment_bytes).unwrap_or(u32::MAX);
+        if !(SEGMENTS_MIN..=META_SEGMENTS_MAX).contains(&count) {
+            return Err(invalid(format!(
+                "a capacity of {} is not from {SEGMENTS_MIN} to {META_SEGMENTS_MAX} segments of {}",
+                format_size(capacity),
+                format_size(segment_bytes)
+            )));
+        }
+        target.segment_count = count;
+    }
+    if let Some(size_bytes) = wanted.size_bytes {
+        if size_bytes < before.size_bytes {
+            return Err(invalid(format!(
+                "the size cannot be made smaller than {} ({} bytes), for what the host has at its \
+                 end would be lost: copy it to a new drive of that size instead",
+                format_size(before.size_bytes),
+                before.size_bytes
+            )));
+        }
+        target.size_bytes = size_bytes;
+    }
+    match target.impossible() {
+        None => Ok(target),
+        Some(what) => Err(invalid(what.into())),
+    }
+}

@@ -1,0 +1,317 @@
+//! The map's side of a checkpoint, and what garbage collection of metadata asks.
+//!
+//! ```text
+//! begin --> each pending leaf: content, written, checkpointed
+//!       --> each dirty page:   page, written, set_page_place
+//!       --> page places and the dropped snapshot go into the root --> durable --> end
+//! ```
+//!
+//! The map continues to change, and the checkpoint is of the moment it began: a pending leaf is set
+//! aside (*frozen*) before its first change, a page to be written before one of its entries changes
+//! without the checkpoint. What the checkpoint before needs stays named until `end`.
+
+use std::collections::HashMap;
+
+use super::directory::{Held, Page, index_of, page_of};
+use super::{DroppedRange, L2p, Leaf, Mapping};
+use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetaPlace};
+
+/// The part of the map that belongs to a checkpoint beside leaves and pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DroppedSnapshot {
+    /// The dropped ranges in order, without what of them has been taken down.
+    pub(crate) ranges: Vec<DroppedRange>,
+    /// An argument of [`L2p::restore`]; not [`L2p::mapped_blocks`].
+    pub(crate) leaf_mapped_blocks: u64,
+}
+
+/// Content of a leaf in a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LeafContent {
+    /// One hole or fill, which needs no record.
+    Uniform(Mapping),
+    /// Runs, whose bytes were appended.
+    Runs,
+}
+
+/// A checkpoint that has begun and not ended.
+#[derive(Default)]
+pub(super) struct Running {
+    /// Leaves not yet returned by [`L2p::next_pending`], the lowest last.
+    pending: Vec<u64>,
+    /// Leaves not yet checkpointed.
+    unwritten: usize,
+    frozen: HashMap<u64, Leaf>,
+    frozen_bytes: usize,
+    frozen_pages: HashMap<u32, Box<[u64; DIRECTORY_PAGE_LEAVES]>>,
+    /// Places dead when this checkpoint is durable; packed.
+    superseded: Vec<u64>,
+}
+
+impl Running {
+    pub(super) fn memory_bytes(&self) -> usize {
+        let pages = self.frozen_pages.len() * DIRECTORY_PAGE_LEAVES * size_of::<u64>();
+        let lists = (self.pending.capacity() + self.superseded.capacity()) * size_of::<u64>();
+        self.frozen_bytes + pages + lists
+    }
+}
+
+impl L2p {
+    /// Begins a checkpoint of the map as it is now.
+    ///
+    /// # Panics
+    /// If one is running.
+    pub(crate) fn begin_checkpoint(&mut self) -> DroppedSnapshot {
+        assert!(self.running.is_none(), "a checkpoint is running already");
+        let dirty = self.slab.slots().filter(|(_, slot)| slot.is_dirty());
+        let dirty: Vec<_> = dirty.map(|(number, slot)| (number, slot.leaf)).collect();
+        for (number, _) in &dirty {
+            self.slab.mark(*number, false, true);
+        }
+        for (_, page) in self.directory.pages_mut() {
+            page.pending = std::mem::take(&mut page.dirty);
+        }
+        let mut pending: Vec<_> = dirty.into_iter().map(|(_, leaf)| leaf).collect();
+        pending.sort_unstable_by(|a, b| b.cmp(a));
+        self.running = Some(Running {
+            unwritten: pending.len(),
+            pending,
+            superseded: std::mem::take(&mut self.superseded),
+            ..Running::default()
+        });
+        DroppedSnapshot {
+            ranges: self.dropped.ranges(),
+            leaf_mapped_blocks: self.leaf_mapped_blocks,
+        }
+    }
+
+    /// Returns the next leaf to write, each once, in order; `None` at the end.
+    pub(crate) fn next_pending(&mut self) -> Option<u64> {
+        self.running.as_mut()?.pending.pop()
+    }
+
+    /// Returns a pending leaf as it was when the checkpoint began. Runs are appended to `target`.
+    ///
+    /// # Panics
+    /// If the leaf is not pending.
+    pub(crate) fn pending_content(&self, leaf: u64, target: &mut Vec<u8>) -> LeafContent {
+        let (number, running) = self.pending_slot(leaf);
+        let content = running.frozen.get(&leaf).unwrap_or(&self.slab.slot(number).content);
+        match content.as_uniform() {
+            Some(mapping) => LeafContent::Uniform(mapping),
+            None => {
+                content.encode(target);
+                LeafContent::Runs
+            }
+        }
+    }
+
+    /// Notes that a pending leaf, as it was when the checkpoint began, is at `entry` from now on.
+    /// It may be loaded from there at any time after.
+    ///
+    /// # Panics
+    /// If the leaf is not pending.
+    pub(crate) fn checkpointed(&mut self, leaf: u64, entry: DirectoryEntry) {
+        let (number, _) = self.pending_slot(leaf);
+        let dirty = self.slab.slot(number).is_dirty();
+        let before = self.slab.set_place(number, entry);
+        self.unnamed_bytes = self.unnamed_bytes.saturating_add(self.slab.slot(number).bytes());
+        self.slab.mark(number, dirty, false);
+        if let Some(running) = &mut self.running {
+            assert!(running.unwritten > 0, "more leaves are written than were pending");
+            running.unwritten -= 1;
+            if let DirectoryEntry::Leaf(place) = before {
+                running.superseded.push(place.pack());
+            }
+            if let Some(frozen) = running.frozen.remove(&leaf) {
+                running.frozen_bytes -= frozen_bytes(&frozen);
+            }
+            if let Some(page) = running.frozen_pages.get_mut(&page_of(leaf)) {
+                page[index_of(leaf)] = entry.pack();
+            }
+        }
+        self.evict();
+    }
+
+    fn pending_slot(&self, leaf: u64) -> (u32, &Running) {
+        let running = self.running.as_ref().expect("no checkpoint is running");
+        let Held::Slot(number) = self.directory.held(leaf) else {
+            panic!("leaf {leaf} is not in memory and cannot be pending");
+        };
+        assert!(self.slab.slot(number).is_pending(), "leaf {leaf} is not pending");
+        (number, running)
+    }
+
+    /// Returns the directory pages that the running checkpoint has yet to write, in order.
+    pub(crate) fn dirty_pages(&self) -> Vec<u32> {
+        let pages = self.directory.pages().filter(|(_, page)| page.pending);
+        pages.map(|(number, _)| number).collect()
+    }
+
+    /// Returns the entries of a dirty page as the running checkpoint must write them.
+    ///
+    /// # Panics
+    /// If leaves are still pending, or the page does not exist.
+    pub(crate) fn page(&self, page: u32) -> [u64; DIRECTORY_PAGE_LEAVES] {
+        let running = self.running.as_ref().expect("no checkpoint is running");
+        assert_eq!(running.unwritten, 0, "a page is asked for before its leaves are written");
+        match running.frozen_pages.get(&page) {
+            Some(frozen) => **frozen,
+            None => self.page_now(page),
+        }
+    }
+
+    fn page_now(&self, page: u32) -> [u64; DIRECTORY_PAGE_LEAVES] {
+        let page = self.directory.page(page).expect("only pages that exist are written");
+        let mut entries = [0; DIRECTORY_PAGE_LEAVES];
+        for (entry, held) in entries.iter_mut().zip(page.held()) {
+            *entry = self.entry_of(held).pack();
+        }
+        entries
+    }
+
+    pub(super) fn entry_of(&self, held: Held) -> DirectoryEntry {
+        match held {
+            Held::Slot(number) => self.slab.slot(number).place,
+            Held::Entry(entry) => entry,
+        }
+    }
+
+    /// Notes where the running checkpoint wrote a dirty page.
+    ///
+    /// # Panics
+    /// If the page is none that it was to write.
+    pub(crate) fn set_page_place(&mut self, number: u32, place: MetaPlace) {
+        let running = self.running.as_mut().expect("no checkpoint is running");
+        let page = self.directory.page_mut(number);
+        assert!(page.pending, "directory page {number} was not to be written");
+        page.pending = false;
+        if let Some(before) = page.place.replace(place) {
+            running.superseded.push(before.pack());
+        }
+        running.frozen_pages.remove(&number);
+    }
+
+    /// Returns every directory page on the medium and its place, in order: for the root of a
+    /// checkpoint whose pages are all written.
+    pub(crate) fn page_places(&self) -> impl Iterator<Item = (u32, MetaPlace)> {
+        self.directory.pages().filter_map(|(number, page)| Some((number, page.place?)))
+    }
+
+    /// Ends the running checkpoint, whose root must be durable. Returns the places that only the
+    /// checkpoint before it named.
+    ///
+    /// # Panics
+    /// If a leaf or a page of it was not written.
+    pub(crate) fn end_checkpoint(&mut self) -> Vec<MetaPlace> {
+        let running = self.running.take().expect("no checkpoint is running");
+        assert_eq!(running.unwritten, 0, "a leaf was not written");
+        let unwritten = self.directory.pages().any(|(_, page)| page.pending);
+        assert!(!unwritten, "a directory page was not written");
+        self.unnamed_bytes = 0;
+        running.superseded.into_iter().filter_map(MetaPlace::unpack).collect()
+    }
+
+    /// Gives up the running checkpoint, if there is one: what it would have written, and what it
+    /// would have made dead, is left to the next one.
+    pub(crate) fn abandon_checkpoint(&mut self) {
+        let Some(running) = self.running.take() else { return };
+        self.superseded.extend(running.superseded);
+        let pending: Vec<u32> =
+            self.slab.slots().filter(|(_, slot)| slot.is_pending()).map(|(n, _)| n).collect();
+        for number in pending {
+            self.slab.mark(number, true, false);
+        }
+        for (_, page) in self.directory.pages_mut() {
+            page.dirty |= std::mem::take(&mut page.pending);
+        }
+    }
+
+    /// Returns the places that the newest checkpoint names and the next will not, while no checkpoint
+    /// is running.
+    pub(crate) fn superseded_places(&self) -> impl Iterator<Item = MetaPlace> {
+        self.superseded.iter().filter_map(|&packed| MetaPlace::unpack(packed))
+    }
+
+    /// Returns the bytes set aside for the running checkpoint.
+    pub(crate) fn frozen_bytes(&self) -> usize {
+        let running = self.running.as_ref();
+        running.map_or(0, |running| {
+            running.frozen_bytes + running.frozen_pages.len() * size_of::<[u64; 512]>()
+        })
+    }
+
+    /// Returns the bytes of leaves that changed since the newest checkpoint, at most: what recovery
+    /// would hold if the drive died now, leaves included that a checkpoint under way has written
+    /// already.
+    pub(crate) fn unsaved_bytes(&self) -> usize {
+        self.slab.dirty_bytes().saturating_add(self.unnamed_bytes)
+    }
+
+    /// Returns whether the newest version of a leaf on the medium is the one at `place`. The number may
+    /// come from the medium.
+    pub(crate) fn is_current_leaf(&self, leaf: u64, place: MetaPlace) -> bool {
+        leaf < self.leaf_count && self.entry(leaf) == DirectoryEntry::Leaf(place)
+    }
+
+    /// Makes the next checkpoint write a leaf again, or the running one if it has yet to. Returns
+    /// whether the leaf was in memory; if not, it must be loaded first.
+    pub(crate) fn touch_leaf(&mut self, leaf: u64) -> bool {
+        let Held::Slot(number) = self.directory.held(leaf) else { return false };
+        let slot = self.slab.slot(number);
+        if !slot.is_pending() && !slot.is_dirty() {
+            self.mark_changed(number);
+        }
+        true
+    }
+
+    /// Returns whether the newest version of a directory page on the medium is the one at `place`. The
+    /// number may come from the medium.
+    pub(crate) fn is_current_page(&self, page: u32, place: MetaPlace) -> bool {
+        self.directory.page(page).is_some_and(|page| page.place == Some(place))
+    }
+
+    /// Makes the next checkpoint write a directory page again, or the running one if it has yet to.
+    ///
+    /// # Panics
+    /// If the page does not exist.
+    pub(crate) fn touch_page(&mut self, page: u32) {
+        assert!(self.directory.page(page).is_some(), "directory page {page} does not exist");
+        let page: &mut Page = self.directory.page_mut(page);
+        page.dirty |= !page.pending;
+    }
+
+    /// Marks a slot and its page dirty; a pending one is set aside first.
+    pub(super) fn mark_changed(&mut self, number: u32) {
+        let slot = self.slab.slot(number);
+        let (leaf, pending) = (slot.leaf, slot.is_pending());
+        if pending
+            && !slot.is_dirty()
+            && let Some(running) = &mut self.running
+        {
+            let frozen = slot.content.clone();
+            running.frozen_bytes += frozen_bytes(&frozen);
+            running.frozen.insert(leaf, frozen);
+        }
+        self.slab.mark(number, true, pending);
+        self.directory.page_mut(page_of(leaf)).dirty = true;
+    }
+
+    /// Sets a page aside, if the running checkpoint has yet to write it, before an entry of it
+    /// changes without the checkpoint.
+    pub(super) fn freeze_page(&mut self, number: u32) {
+        let pending = self.directory.page(number).is_some_and(|page| page.pending);
+        let known = |running: &Running| running.frozen_pages.contains_key(&number);
+        if !pending || self.running.as_ref().is_none_or(known) {
+            return;
+        }
+        let entries = Box::new(self.page_now(number));
+        if let Some(running) = &mut self.running {
+            running.frozen_pages.insert(number, entries);
+        }
+    }
+}
+
+fn frozen_bytes(leaf: &Leaf) -> usize {
+    leaf.memory_bytes() + size_of::<(u64, Leaf)>()
+}

@@ -1,0 +1,201 @@
+//! Ranges of whole leaves that became a hole or a fill at once.
+//!
+//! A range is *unreaped* while what its leaves held before is still to be taken down; from the
+//! front it shrinks as that is done, and the directory says what the leaves are. A fill of whole
+//! directory pages that do not exist is *retained* instead, so that it needs no pages.
+//!
+//! Invariants: ranges do not overlap; retained ones begin and end at multiples of a directory
+//! page whose leaves have no entries. So there are no more of them than pages, and unreaped ranges
+//! last only until the reaper comes.
+
+use std::collections::BTreeMap;
+
+use super::Mapping;
+use crate::format::DIRECTORY_PAGE_LEAVES;
+
+const PAGE_LEAVES: u64 = DIRECTORY_PAGE_LEAVES as u64;
+
+/// Leaves that became a hole or a fill at once, as a checkpoint notes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DroppedRange {
+    /// The first leaf.
+    pub(crate) start: u64,
+    /// The leaf after the last.
+    pub(crate) end: u64,
+    /// What they became: a hole or a fill.
+    pub(crate) mapping: Mapping,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    end: u64,
+    mapping: Mapping,
+}
+
+/// The ranges, by their first leaf.
+#[derive(Debug, Default)]
+pub(super) struct Dropped {
+    unreaped: BTreeMap<u64, Range>,
+    retained: BTreeMap<u64, Range>,
+    retained_leaves: u64,
+}
+
+impl Dropped {
+    /// Returns what `leaf` became, if it lies in a range.
+    #[inline]
+    pub(super) fn get(&self, leaf: u64) -> Option<Mapping> {
+        if self.is_empty() {
+            return None;
+        }
+        self.range_at(leaf).map(|range| range.mapping)
+    }
+
+    /// Returns the range in which `leaf` lies.
+    pub(super) fn range_at(&self, leaf: u64) -> Option<DroppedRange> {
+        let within = |ranges: &BTreeMap<u64, Range>| {
+            let (&start, &Range { end, mapping }) = ranges.range(..=leaf).next_back()?;
+            (leaf < end).then_some(DroppedRange { start, end, mapping })
+        };
+        within(&self.unreaped).or_else(|| within(&self.retained))
+    }
+
+    /// Returns the first leaf from `leaf` on that lies in a range.
+    pub(super) fn next_from(&self, leaf: u64) -> Option<u64> {
+        if self.is_empty() {
+            return None;
+        }
+        if self.range_at(leaf).is_some() {
+            return Some(leaf);
+        }
+        let next = |ranges: &BTreeMap<u64, Range>| ranges.range(leaf..).next().map(|(&at, _)| at);
+        next(&self.unreaped).into_iter().chain(next(&self.retained)).min()
+    }
+
+    /// Notes that the leaves `start..end` are `mapping` from now on.
+    pub(super) fn insert(&mut self, start: u64, end: u64, mapping: Mapping) {
+        self.clear(start, end);
+        put(&mut self.unreaped, start, end, mapping);
+    }
+
+    /// Takes `leaf` out of the range it lies in; returns what it had become.
+    pub(super) fn take_out(&mut self, leaf: u64) -> Option<Mapping> {
+        let mapping = self.get(leaf)?;
+        self.clear(leaf, leaf + 1);
+        Some(mapping)
+    }
+
+    /// Returns the lowest range with something left to take down, from its first leaf on.
+    pub(super) fn next_unreaped(&self) -> Option<DroppedRange> {
+        let (&start, &Range { end, mapping }) = self.unreaped.first_key_value()?;
+        Some(DroppedRange { start, end, mapping })
+    }
+
+    /// Returns every range with something left to take down.
+    pub(super) fn unreaped(&self) -> impl Iterator<Item = DroppedRange> {
+        let ranges = self.unreaped.iter();
+        ranges.map(|(&start, &Range { end, mapping })| DroppedRange { start, end, mapping })
+    }
+
+    /// Notes that all leaves below `leaf` in the range of [`Dropped::next_unreaped`] are taken down
+    /// and have their entries.
+    pub(super) fn reaped_to(&mut self, leaf: u64) {
+        let Some((_, range)) = self.unreaped.pop_first() else { return };
+        if leaf < range.end {
+            self.unreaped.insert(leaf, range);
+        }
+    }
+
+    /// Notes that the leaves below `leaf` in that range, which belong to directory pages that do not
+    /// exist, stay a fill without entries.
+    pub(super) fn retain_to(&mut self, leaf: u64) {
+        let Some(range) = self.next_unreaped() else { return };
+        let is_whole = range.start.is_multiple_of(PAGE_LEAVES) && leaf.is_multiple_of(PAGE_LEAVES);
+        assert!(is_whole && range.start <= leaf, "a part of a directory page is retained");
+        self.reaped_to(leaf);
+        self.retained_leaves += leaf - range.start;
+        put(&mut self.retained, range.start, leaf, range.mapping);
+    }
+
+    /// Returns the number of leaves in retained ranges.
+    pub(super) fn retained_leaves(&self) -> u64 {
+        self.retained_leaves
+    }
+
+    /// Returns all ranges, in order. A restored map takes them as unreaped and finds out again which
+    /// to retain.
+    pub(super) fn ranges(&self) -> Vec<DroppedRange> {
+        let all = self.unreaped.iter().chain(&self.retained);
+        let mut ranges: Vec<_> = all
+            .map(|(&start, &Range { end, mapping })| DroppedRange { start, end, mapping })
+            .collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        ranges
+    }
+
+    /// Returns the bytes of memory held, about: a B-tree entry is its key, its value and half a node's spare.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let ranges = self.unreaped.len() + self.retained.len();
+        ranges * 2 * (size_of::<u64>() + size_of::<Range>())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.unreaped.is_empty() && self.retained.is_empty()
+    }
+
+    /// Takes `start..end` out of all ranges. What is left of retained pages is unreaped again: the
+    /// pages are about to exist.
+    fn clear(&mut self, start: u64, end: u64) {
+        take(&mut self.unreaped, start, end);
+        if self.retained.is_empty() {
+            return;
+        }
+        let first = start / PAGE_LEAVES * PAGE_LEAVES;
+        let last = end.next_multiple_of(PAGE_LEAVES);
+        for (from, Range { end: to, mapping }) in take(&mut self.retained, first, last) {
+            self.retained_leaves -= to - from;
+            put(&mut self.unreaped, from, to.min(start), mapping);
+            put(&mut self.unreaped, from.max(end), to, mapping);
+        }
+    }
+}
+
+/// Cuts `start..end` out of `ranges` and returns what was there.
+fn take(ranges: &mut BTreeMap<u64, Range>, start: u64, end: u64) -> Vec<(u64, Range)> {
+    split(ranges, start);
+    split(ranges, end);
+    let covered: Vec<_> = ranges.range(start..end).map(|(&first, &range)| (first, range)).collect();
+    for (first, _) in &covered {
+        ranges.remove(first);
+    }
+    covered
+}
+
+/// Makes `at` a border between ranges.
+fn split(ranges: &mut BTreeMap<u64, Range>, at: u64) {
+    let Some((_, range)) = ranges.range_mut(..at).next_back() else { return };
+    if range.end > at {
+        let right = *range;
+        range.end = at;
+        ranges.insert(at, right);
+    }
+}
+
+/// Adds `start..end`, which lies in no range; neighbours that became the same join.
+fn put(ranges: &mut BTreeMap<u64, Range>, mut start: u64, mut end: u64, mapping: Mapping) {
+    if start >= end {
+        return;
+    }
+    if let Some(next) = ranges.get(&end).copied()
+        && next.mapping == mapping
+    {
+        ranges.remove(&end);
+        end = next.end;
+    }
+    if let Some((&before, range)) = ranges.range(..start).next_back()
+        && range.end == start
+        && range.mapping == mapping
+    {
+        start = before;
+    }
+    ranges.insert(start, Range { end, mapping });
+}

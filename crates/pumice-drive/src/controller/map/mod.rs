@@ -1,0 +1,574 @@
+//! The logical-to-physical map: which frame holds which block.
+//!
+//! ```text
+//! directory: pages of 512 entries --> hole | fill | place of a leaf on the medium | slot
+//! slab:      slots --> leaf: runs of 1024 blocks --> hole | fill | frame + index
+//! dropped:   ranges of whole leaves that became a hole or a fill at once, not yet taken down
+//! ```
+//!
+//! The directory is resident, leaves are *paged*: loaded when they are needed, evicted under a
+//! budget when the medium has them as they are, written by checkpoints. A leaf that is on the medium
+//! only must be loaded before it is changed or looked up ([`Lookup::Missing`], [`L2p::missing`],
+//! [`L2p::install`]); the core checks that and changes it in one call.
+//!
+//! Trimming any length takes constant work per call: whole leaves are only noted in `dropped`,
+//! which every look-up asks first, and [`L2p::reap`] takes the old leaves down in bounded steps.
+//! A leaf that is written to before that is taken out of the range at once.
+//!
+//! Pure: does no I/O, sees no bytes of data and waits for nothing. It reports pieces of frames that
+//! died as [`Released`], and its own records that died at the end of a checkpoint.
+
+mod checkpoint;
+mod directory;
+mod dropped;
+mod leaf;
+mod slab;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+use checkpoint::Running;
+pub(crate) use checkpoint::{DroppedSnapshot, LeafContent};
+use directory::{Directory, Held, page_of};
+use dropped::Dropped;
+pub(crate) use dropped::DroppedRange;
+pub(crate) use leaf::{LEAF_BLOCKS, Leaf};
+use slab::Slab;
+pub(crate) use walk::RestoredPage;
+
+use super::place::{FrameAddress, FramePlace};
+use crate::base::Lba;
+use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetaPlace};
+
+const PAGE_LEAVES: u64 = DIRECTORY_PAGE_LEAVES as u64;
+
+/// What one logical block maps to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mapping {
+    /// Never written, or trimmed: reads as zeroes.
+    Hole,
+    /// Every byte is this one.
+    Fill(u8),
+    /// Block `index` of a frame.
+    Frame {
+        /// The frame.
+        place: FramePlace,
+        /// Which of its blocks.
+        index: u8,
+    },
+}
+
+/// A piece of a frame that nothing maps to any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Released {
+    /// The frame.
+    pub(crate) place: FramePlace,
+    /// First block of the piece within the frame.
+    pub(crate) index: u8,
+    /// Blocks in the piece.
+    pub(crate) count: u8,
+}
+
+/// The mapping of a block, as far as it is known without I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lookup {
+    /// Its mapping, and for how many blocks from it on (within its leaf) the same run continues:
+    /// frame indexes count up, holes and fills stay.
+    Run(Mapping, u64),
+    /// The leaf of this number must be loaded first.
+    Missing(u64),
+}
+
+impl Lookup {
+    /// Returns the run; all leaves must be in memory.
+    #[cfg(test)]
+    pub(crate) fn resident(self) -> (Mapping, u64) {
+        match self {
+            Lookup::Run(mapping, count) => (mapping, count),
+            Lookup::Missing(leaf) => unreachable!("leaf {leaf} of the map is not in memory"),
+        }
+    }
+}
+
+/// What a look-up found, and the slot of the leaf that it asked.
+struct Found {
+    lookup: Lookup,
+    slot: Option<u32>,
+}
+
+/// Blocks of a leaf that map to one frame, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LivePiece {
+    /// The first block, within its leaf.
+    pub(crate) start: u16,
+    /// Which block of the frame it is.
+    pub(crate) index: u8,
+    /// Number of blocks.
+    pub(crate) count: u8,
+}
+
+/// How far [`L2p::reap`] came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reap {
+    /// Nothing is left to take down.
+    Done,
+    /// More is left.
+    More,
+    /// More is left, and the leaf of this number must be loaded first.
+    Missing(u64),
+}
+
+/// Counts of the map's paging since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MapStats {
+    /// Look-ups and changes that found their leaf in memory.
+    pub(crate) hits: u64,
+    /// Leaves loaded.
+    pub(crate) misses: u64,
+    /// Leaves evicted for the budget.
+    pub(crate) evictions: u64,
+}
+
+/// The map of one drive.
+pub(crate) struct L2p {
+    directory: Directory,
+    slab: Slab,
+    dropped: Dropped,
+    leaf_count: u64,
+    budget_bytes: usize,
+    /// Blocks of leaves that are not holes; retained ranges are not counted, unreaped ranges as what
+    /// they were before.
+    leaf_mapped_blocks: u64,
+    /// Places that the newest checkpoint names and the next one will not; packed.
+    superseded: Vec<u64>,
+    /// Bytes of leaves that checkpoints wrote since the last one that was completed.
+    unnamed_bytes: usize,
+    running: Option<Running>,
+    hits: u64,
+    misses: u64,
+    evictions: u64,
+}
+
+impl L2p {
+    /// Creates a map of `blocks` logical blocks, all holes, that keeps up to `budget_bytes` of clean
+    /// leaves in memory beside the dirty leaves.
+    pub(crate) fn new(blocks: u64, budget_bytes: usize) -> Self {
+        let leaf_count = blocks.div_ceil(u64::from(LEAF_BLOCKS));
+        Self {
+            directory: Directory::new(leaf_count),
+            slab: Slab::default(),
+            dropped: Dropped::default(),
+            leaf_count,
+            budget_bytes,
+            leaf_mapped_blocks: 0,
+            superseded: Vec::new(),
+            unnamed_bytes: 0,
+            running: None,
+            hits: 0,
+            misses: 0,
+            evictions: 0,
+        }
+    }
+
+    /// Grows the map to `blocks` logical blocks; the new blocks are holes.
+    pub(crate) fn grow(&mut self, blocks: u64) {
+        self.leaf_count = self.leaf_count.max(blocks.div_ceil(u64::from(LEAF_BLOCKS)));
+        self.directory.grow(self.leaf_count);
+    }
+
+    /// Returns what `lba`, a block of the drive, maps to, and notes that its leaf was used.
+    #[inline]
+    pub(crate) fn lookup(&mut self, lba: Lba) -> Lookup {
+        let found = self.find(lba);
+        if let Some(slot) = found.slot {
+            self.hits += 1;
+            self.slab.reference(slot);
+        }
+        found.lookup
+    }
+
+    /// Returns what `lba` maps to, for the drive's own use: the leaf does not count as used.
+    #[inline]
+    pub(crate) fn peek(&self, lba: Lba) -> Lookup {
+        self.find(lba).lookup
+    }
+
+    #[inline]
+    fn find(&self, lba: Lba) -> Found {
+        let (leaf, block) = leaf_of(lba);
+        let rest = u64::from(LEAF_BLOCKS - block);
+        if let Some(mapping) = self.dropped.get(leaf) {
+            return Found { lookup: Lookup::Run(mapping, rest), slot: None };
+        }
+        match self.directory.held(leaf) {
+            Held::Slot(number) => {
+                let (mapping, count) = self.slab.slot(number).content.lookup(block);
+                Found { lookup: Lookup::Run(mapping, u64::from(count)), slot: Some(number) }
+            }
+            Held::Entry(entry) => {
+                let run = |mapping| Lookup::Run(mapping, rest);
+                Found { lookup: uniform(entry).map_or(Lookup::Missing(leaf), run), slot: None }
+            }
+        }
+    }
+
+    /// Returns the first leaf that must be loaded before the `count` blocks from `lba` on can be
+    /// changed. Asks each leaf: for ranges of a write, not of a trim.
+    pub(crate) fn missing(&self, lba: Lba, count: u64) -> Option<u64> {
+        let leaf_blocks = u64::from(LEAF_BLOCKS);
+        let leaves = lba.0 / leaf_blocks..(lba.0 + count).div_ceil(leaf_blocks);
+        leaves.into_iter().find(|&leaf| self.is_missing(leaf))
+    }
+
+    /// Returns the first leaf that must be loaded before [`L2p::map_uniform`] of this range.
+    pub(crate) fn missing_edges(&self, lba: Lba, count: u64) -> Option<u64> {
+        let leaf_blocks = u64::from(LEAF_BLOCKS);
+        let end = lba.0 + count;
+        let edge = |at: u64| (!at.is_multiple_of(leaf_blocks)).then_some(at / leaf_blocks);
+        let edges = [edge(lba.0), edge(end)];
+        edges.into_iter().flatten().find(|&leaf| count > 0 && self.is_missing(leaf))
+    }
+
+    fn is_missing(&self, leaf: u64) -> bool {
+        matches!(self.directory.held(leaf), Held::Entry(DirectoryEntry::Leaf(_)))
+    }
+
+    /// Returns what the newest checkpoint, or the running one if it has written the leaf already,
+    /// says about a leaf: where to load it from.
+    pub(crate) fn entry(&self, leaf: u64) -> DirectoryEntry {
+        match self.directory.held(leaf) {
+            Held::Slot(number) => self.slab.slot(number).place,
+            Held::Entry(entry) => entry,
+        }
+    }
+
+    /// Keeps the leaves at both ends of a range in memory, once they are there, until the next call;
+    /// `None` releases them.
+    pub(crate) fn keep(&mut self, range: Option<(Lba, u64)>) {
+        let leaves = range.map(|(lba, count)| {
+            let last = lba.0 + count.max(1) - 1;
+            (leaf_of(lba).0, leaf_of(Lba(last)).0)
+        });
+        self.slab.keep(leaves);
+    }
+
+    /// Takes a leaf that was loaded from `place` into memory. Does nothing if the leaf has been
+    /// loaded, moved or taken down in the meantime.
+    pub(crate) fn install(&mut self, leaf: u64, place: MetaPlace, content: Leaf) {
+        let entry = DirectoryEntry::Leaf(place);
+        if self.directory.held(leaf) != Held::Entry(entry) {
+            return;
+        }
+        self.misses += 1;
+        let number = self.slab.insert(leaf, content, entry);
+        self.directory.set(leaf, Held::Slot(number));
+        self.evict();
+    }
+
+    /// Maps a frame's blocks, which must lie in one leaf, and reports what they held before.
+    ///
+    /// # Panics
+    /// If the leaf is [`L2p::missing`].
+    pub(crate) fn map_frame(
+        &mut self,
+        lba: Lba,
+        place: FramePlace,
+        mut released: impl FnMut(Released),
+    ) {
+        let (leaf, block) = leaf_of(lba);
+        let mapping = Mapping::Frame { place, index: 0 };
+        let number = self.writable(leaf, &mut released);
+        self.replace(number, (block, u16::from(place.blocks)), mapping, &mut released);
+    }
+
+    /// Makes `count` blocks a hole or a fill, in time that does not grow with `count`; reports at
+    /// once only what the two edge leaves held.
+    ///
+    /// # Panics
+    /// If an edge leaf is missing; see [`L2p::missing_edges`].
+    pub(crate) fn map_uniform(
+        &mut self,
+        lba: Lba,
+        count: u64,
+        mapping: Mapping,
+        mut released: impl FnMut(Released),
+    ) {
+        assert!(!matches!(mapping, Mapping::Frame { .. }), "a range is mapped to one frame");
+        let leaf_blocks = u64::from(LEAF_BLOCKS);
+        let (mut at, end) = (lba.0, lba.0 + count);
+        let edge_end = end.min(at.next_multiple_of(leaf_blocks));
+        if at < edge_end {
+            self.map_edge(at, edge_end, mapping, &mut released);
+            at = edge_end;
+        }
+        let whole_end = end / leaf_blocks * leaf_blocks;
+        if at < whole_end {
+            self.dropped.insert(at / leaf_blocks, whole_end / leaf_blocks, mapping);
+            at = whole_end;
+        }
+        if at < end {
+            self.map_edge(at, end, mapping, &mut released);
+        }
+    }
+
+    fn map_edge(
+        &mut self,
+        start: u64,
+        end: u64,
+        mapping: Mapping,
+        released: &mut impl FnMut(Released),
+    ) {
+        let (leaf, block) = leaf_of(Lba(start));
+        let whole = self.dropped.get(leaf).or_else(|| match self.directory.held(leaf) {
+            Held::Entry(entry) => uniform(entry),
+            Held::Slot(_) => None,
+        });
+        if whole == Some(mapping) {
+            return;
+        }
+        let number = self.writable(leaf, released);
+        self.replace(number, (block, (end - start) as u16), mapping, released);
+    }
+
+    /// Moves blocks to the frame `to`: of the `count` blocks from `lba` on, which must lie in one
+    /// leaf, each that maps to the frame at `from`. The first of the `count` blocks becomes block
+    /// `to_index` of the new frame, the next the next; other blocks stay. Reports each piece of the
+    /// old frame with the block of the new one that its first block became. Returns how many blocks
+    /// were moved.
+    ///
+    /// # Panics
+    /// If the leaf is [`L2p::missing`].
+    pub(crate) fn move_blocks(
+        &mut self,
+        lba: Lba,
+        count: u16,
+        from: FrameAddress,
+        to: FramePlace,
+        to_index: u8,
+        mut moved_piece: impl FnMut(Released, u8),
+    ) -> u32 {
+        let (leaf, first) = leaf_of(lba);
+        let (mut at, end) = (first, first + count);
+        let mut moved = 0;
+        while let Some(piece) = self.next_piece(leaf, at, end, from) {
+            let index = to_index + (piece.start - first) as u8;
+            assert!(index + piece.count <= to.blocks, "a block is moved beyond its new frame");
+            let mut released = |released| moved_piece(released, index);
+            let number = self.writable(leaf, &mut released);
+            let mapping = Mapping::Frame { place: to, index };
+            let range = (piece.start, u16::from(piece.count));
+            self.replace(number, range, mapping, &mut released);
+            moved += u32::from(piece.count);
+            at = piece.start + range.1;
+        }
+        moved
+    }
+
+    /// Returns which blocks of a frame map to it, in order. Its record says that it begins at `lba`;
+    /// it lies in one leaf. Where a damaged map disagrees with the record (other lengths, other
+    /// blocks), the blocks are left out.
+    ///
+    /// # Panics
+    /// If the leaf is [`L2p::missing`].
+    pub(crate) fn live_pieces(
+        &self,
+        lba: Lba,
+        frame: FramePlace,
+    ) -> impl Iterator<Item = LivePiece> {
+        let (leaf, first) = leaf_of(lba);
+        let (mut at, end) = (first, LEAF_BLOCKS.min(first + u16::from(frame.blocks)));
+        let pieces = std::iter::from_fn(move || {
+            let piece = self.next_piece(leaf, at, end, frame.address())?;
+            at = piece.start + u16::from(piece.count);
+            Some(piece)
+        });
+        pieces.filter(move |piece| {
+            let mapping = Mapping::Frame { place: frame, index: piece.index };
+            let at = Lba(leaf * u64::from(LEAF_BLOCKS) + u64::from(piece.start));
+            let is_its_own = u16::from(piece.index) == piece.start - first;
+            is_its_own && matches!(self.peek(at), Lookup::Run(found, _) if found == mapping)
+        })
+    }
+
+    fn next_piece(&self, leaf: u64, at: u16, end: u16, from: FrameAddress) -> Option<LivePiece> {
+        if at >= end || self.dropped.get(leaf).is_some() {
+            return None;
+        }
+        match self.directory.held(leaf) {
+            Held::Slot(number) => self.slab.slot(number).content.next_piece(at, end, from),
+            Held::Entry(entry) => {
+                assert!(uniform(entry).is_some(), "leaf {leaf} is asked before it was loaded");
+                None
+            }
+        }
+    }
+
+    /// Takes down up to `steps` leaves of dropped ranges and reports what they held.
+    pub(crate) fn reap(&mut self, steps: u32, mut released: impl FnMut(Released)) -> Reap {
+        for _ in 0..steps {
+            let Some(range) = self.dropped.next_unreaped() else { return Reap::Done };
+            if self.skip_absent_pages(range) {
+                continue;
+            }
+            let leaf = range.start;
+            match self.directory.held(leaf) {
+                Held::Entry(DirectoryEntry::Leaf(_)) => return Reap::Missing(leaf),
+                Held::Entry(entry) => {
+                    if uniform(entry) != Some(range.mapping) {
+                        self.uncount(whole_leaf_blocks(uniform(entry)));
+                        self.set_uniform(leaf, range.mapping);
+                    }
+                }
+                Held::Slot(number) => self.reap_slot(number, range.mapping, &mut released),
+            }
+            self.dropped.reaped_to(leaf + 1);
+        }
+        match self.dropped.next_unreaped() {
+            None => Reap::Done,
+            Some(_) => Reap::More,
+        }
+    }
+
+    /// Skips all pages up to the next one that exists, if their leaves need no entries.
+    fn skip_absent_pages(&mut self, range: DroppedRange) -> bool {
+        let absent_end = self.directory.absent_end(page_of(range.start)) * PAGE_LEAVES;
+        if absent_end <= range.start {
+            return false;
+        }
+        if range.mapping == Mapping::Hole {
+            self.dropped.reaped_to(absent_end);
+            return true;
+        }
+        let whole_end = absent_end.min(range.end / PAGE_LEAVES * PAGE_LEAVES);
+        let has_whole = range.start.is_multiple_of(PAGE_LEAVES) && range.start < whole_end;
+        if has_whole {
+            self.dropped.retain_to(whole_end);
+        }
+        has_whole
+    }
+
+    fn reap_slot(&mut self, number: u32, mapping: Mapping, released: &mut impl FnMut(Released)) {
+        let slot = self.slab.slot(number);
+        slot.content.release_all(released);
+        let leaf = slot.leaf;
+        if slot.is_pending() {
+            // The running checkpoint asks the slot; the next one finds it uniform.
+            self.make_uniform(number, mapping);
+            return;
+        }
+        self.uncount_slot(number);
+        self.freeze_page(page_of(leaf));
+        if let DirectoryEntry::Leaf(place) = self.slab.remove(number) {
+            self.superseded.push(place.pack());
+        }
+        self.set_uniform(leaf, mapping);
+    }
+
+    /// Returns the slot of a leaf that is about to be changed; creates it or takes it out of a
+    /// dropped range if necessary.
+    fn writable(&mut self, leaf: u64, released: &mut impl FnMut(Released)) -> u32 {
+        let dropped = self.dropped.take_out(leaf);
+        match self.directory.held(leaf) {
+            Held::Slot(number) => {
+                self.hits += 1;
+                if let Some(mapping) = dropped {
+                    self.slab.slot(number).content.release_all(released);
+                    self.make_uniform(number, mapping);
+                }
+                number
+            }
+            Held::Entry(entry) => {
+                let before = uniform(entry);
+                assert!(before.is_some(), "leaf {leaf} is changed before it was loaded");
+                let now = dropped.or(before).unwrap_or(Mapping::Hole);
+                self.uncount(whole_leaf_blocks(before));
+                self.leaf_mapped_blocks += whole_leaf_blocks(Some(now));
+                let number = self.slab.insert(leaf, Leaf::uniform(now), entry);
+                self.directory.set(leaf, Held::Slot(number));
+                self.mark_changed(number);
+                self.evict();
+                number
+            }
+        }
+    }
+
+    #[inline]
+    fn replace(
+        &mut self,
+        number: u32,
+        (start, count): (u16, u16),
+        mapping: Mapping,
+        released: &mut impl FnMut(Released),
+    ) {
+        if !self.slab.slot(number).is_dirty() {
+            self.mark_changed(number);
+        }
+        let holes = self.slab.change(number, |leaf| leaf.replace(start, count, mapping, released));
+        let before = u64::from(count - holes);
+        let now = if mapping == Mapping::Hole { 0 } else { u64::from(count) };
+        self.leaf_mapped_blocks += now;
+        self.uncount(before);
+        if self.slab.resident_bytes() > self.budget_bytes {
+            self.evict();
+        }
+    }
+
+    /// Makes a slot's leaf one hole or fill; its content is reported already.
+    fn make_uniform(&mut self, number: u32, mapping: Mapping) {
+        self.uncount_slot(number);
+        self.leaf_mapped_blocks += whole_leaf_blocks(Some(mapping));
+        self.mark_changed(number);
+        self.slab.change(number, |leaf| *leaf = Leaf::uniform(mapping));
+    }
+
+    /// Makes a leaf that is not in memory, and counted as holes, one hole or fill.
+    fn set_uniform(&mut self, leaf: u64, mapping: Mapping) {
+        self.freeze_page(page_of(leaf));
+        let entry = match mapping {
+            Mapping::Fill(byte) => DirectoryEntry::Fill(byte),
+            _ => DirectoryEntry::Hole,
+        };
+        self.directory.set(leaf, Held::Entry(entry));
+        self.directory.page_mut(page_of(leaf)).dirty = true;
+        self.leaf_mapped_blocks += whole_leaf_blocks(Some(mapping));
+    }
+
+    fn uncount_slot(&mut self, number: u32) {
+        self.uncount(self.slab.slot(number).content.mapped_blocks());
+    }
+
+    /// Takes blocks off the count. It may have come from the medium and be wrong.
+    fn uncount(&mut self, blocks: u64) {
+        self.leaf_mapped_blocks = self.leaf_mapped_blocks.saturating_sub(blocks);
+    }
+
+    /// Evicts clean leaves until the budget is kept, or too few of them are left.
+    fn evict(&mut self) {
+        while self.slab.resident_bytes() > self.budget_bytes {
+            let Some(number) = self.slab.victim() else { return };
+            let leaf = self.slab.slot(number).leaf;
+            let place = self.slab.remove(number);
+            self.directory.set(leaf, Held::Entry(place));
+            self.evictions += 1;
+        }
+    }
+}
+
+/// Returns what all blocks of a leaf are, if its entry says it.
+fn uniform(entry: DirectoryEntry) -> Option<Mapping> {
+    match entry {
+        DirectoryEntry::Hole => Some(Mapping::Hole),
+        DirectoryEntry::Fill(byte) => Some(Mapping::Fill(byte)),
+        DirectoryEntry::Leaf(_) => None,
+    }
+}
+
+/// Returns the number of blocks that are not holes in a leaf that is one hole or fill.
+fn whole_leaf_blocks(mapping: Option<Mapping>) -> u64 {
+    if mapping == Some(Mapping::Hole) { 0 } else { u64::from(LEAF_BLOCKS) }
+}
+
+fn leaf_of(lba: Lba) -> (u64, u16) {
+    let leaf_blocks = u64::from(LEAF_BLOCKS);
+    (lba.0 / leaf_blocks, (lba.0 % leaf_blocks) as u16)
+}

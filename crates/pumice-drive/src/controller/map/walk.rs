@@ -1,0 +1,220 @@
+//! The map as a whole: restored from a checkpoint, walked leaf by leaf, counted.
+
+use super::directory::{Held, page_of};
+use super::{
+    DroppedRange, L2p, LEAF_BLOCKS, Leaf, MapStats, Mapping, PAGE_LEAVES, uniform,
+    whole_leaf_blocks,
+};
+use crate::base::{Error, ErrorKind, Lba, Result};
+use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetaPlace};
+
+/// A directory page of a checkpoint.
+pub(crate) struct RestoredPage {
+    /// Its number.
+    pub(crate) page: u32,
+    /// Its place.
+    pub(crate) place: MetaPlace,
+    /// Its entries, as [`crate::format::decode_page`] returns them.
+    pub(crate) entries: Box<[u64; DIRECTORY_PAGE_LEAVES]>,
+}
+
+impl L2p {
+    /// Restores the map of a checkpoint from its pages, its dropped ranges and its count of mapped
+    /// blocks (see [`super::DroppedSnapshot`]). Leaves are loaded when they are needed.
+    ///
+    /// # Errors
+    /// `Corrupt` if something lies outside the drive, or ranges overlap or are out of order.
+    pub(crate) fn restore(
+        blocks: u64,
+        budget_bytes: usize,
+        pages: impl IntoIterator<Item = RestoredPage>,
+        dropped: &[DroppedRange],
+        leaf_mapped_blocks: u64,
+    ) -> Result<Self> {
+        let corrupt = |what: &'static str| Error::new(ErrorKind::Corrupt, what);
+        let mut map = Self::new(blocks, budget_bytes);
+        for page in pages {
+            map.restore_page(page)?;
+        }
+        let mut end = 0;
+        for range in dropped {
+            let possible = end <= range.start
+                && range.start < range.end
+                && range.end <= blocks / u64::from(LEAF_BLOCKS)
+                && !matches!(range.mapping, Mapping::Frame { .. });
+            if !possible {
+                return Err(corrupt("a checkpoint has impossible dropped ranges"));
+            }
+            map.dropped.insert(range.start, range.end, range.mapping);
+            end = range.end;
+        }
+        if leaf_mapped_blocks > blocks {
+            return Err(corrupt("a checkpoint counts more mapped blocks than the drive has"));
+        }
+        map.leaf_mapped_blocks = leaf_mapped_blocks;
+        Ok(map)
+    }
+
+    fn restore_page(&mut self, restored: RestoredPage) -> Result<()> {
+        let corrupt = |what: &'static str| Error::new(ErrorKind::Corrupt, what);
+        let first = u64::from(restored.page) * PAGE_LEAVES;
+        if first >= self.leaf_count || self.directory.page(restored.page).is_some() {
+            return Err(corrupt("a checkpoint has an impossible directory page"));
+        }
+        for (leaf, packed) in (first..).zip(restored.entries.iter()) {
+            let entry = DirectoryEntry::unpack(*packed);
+            let entry =
+                entry.filter(|entry| leaf < self.leaf_count || *entry == DirectoryEntry::Hole);
+            let Some(entry) = entry else {
+                return Err(corrupt("a directory page of a checkpoint has an impossible entry"));
+            };
+            if leaf < self.leaf_count {
+                self.directory.set(leaf, Held::Entry(entry));
+            }
+        }
+        self.directory.page_mut(restored.page).place = Some(restored.place);
+        Ok(())
+    }
+
+    /// Returns every place that the newest version of a leaf or a directory page takes: what is live
+    /// of the metadata after [`L2p::restore`].
+    pub(crate) fn meta_places(&self) -> impl Iterator<Item = MetaPlace> {
+        self.directory.pages().flat_map(move |(_, page)| {
+            let leaves = page.held().filter_map(move |held| match self.entry_of(held) {
+                DirectoryEntry::Leaf(place) => Some(place),
+                _ => None,
+            });
+            page.place.into_iter().chain(leaves)
+        })
+    }
+
+    /// Returns the first leaf from `leaf` on that may hold something else than holes.
+    pub(crate) fn next_mapped_leaf(&self, leaf: u64) -> Option<u64> {
+        let mut leaf = leaf;
+        while leaf < self.leaf_count {
+            if let Some(range) = self.dropped.range_at(leaf) {
+                if range.mapping != Mapping::Hole {
+                    return Some(leaf);
+                }
+                leaf = range.end;
+                continue;
+            }
+            if self.directory.page(page_of(leaf)).is_none() {
+                let page_end = (leaf / PAGE_LEAVES + 1) * PAGE_LEAVES;
+                leaf = self.dropped.next_from(leaf).map_or(page_end, |next| next.min(page_end));
+                continue;
+            }
+            if self.directory.held(leaf) != Held::Entry(DirectoryEntry::Hole) {
+                return Some(leaf);
+            }
+            leaf += 1;
+        }
+        None
+    }
+
+    /// Returns the first leaf from `leaf` on that is not one hole or fill, as far as its entry says.
+    pub(crate) fn next_stored_leaf(&self, leaf: u64) -> Option<u64> {
+        let mut leaf = leaf;
+        while leaf < self.leaf_count {
+            if let Some(range) = self.dropped.range_at(leaf) {
+                leaf = range.end;
+            } else if self.directory.page(page_of(leaf)).is_none() {
+                leaf = (leaf / PAGE_LEAVES + 1) * PAGE_LEAVES;
+            } else if let Held::Entry(DirectoryEntry::Hole | DirectoryEntry::Fill(_)) =
+                self.directory.held(leaf)
+            {
+                leaf += 1;
+            } else {
+                return Some(leaf);
+            }
+        }
+        None
+    }
+
+    /// Returns the mapped runs of a leaf in order: first block, number of blocks, mapping; holes are
+    /// left out. `None` if the leaf must be loaded first.
+    pub(crate) fn leaf_runs(&self, leaf: u64) -> Option<impl Iterator<Item = (Lba, u64, Mapping)>> {
+        let held = self.directory.held(leaf);
+        let (whole, content): (_, Option<&Leaf>) = match (self.dropped.get(leaf), held) {
+            (Some(mapping), _) => (Some(mapping), None),
+            (None, Held::Slot(number)) => (None, Some(&self.slab.slot(number).content)),
+            (None, Held::Entry(entry)) => (Some(uniform(entry)?), None),
+        };
+        let whole = whole.into_iter().map(|mapping| (0, LEAF_BLOCKS, mapping));
+        let runs = whole.chain(content.into_iter().flat_map(Leaf::runs));
+        let first = leaf * u64::from(LEAF_BLOCKS);
+        let mapped = runs.filter(|(_, _, mapping)| *mapping != Mapping::Hole);
+        Some(mapped.map(move |(start, count, mapping)| {
+            (Lba(first + u64::from(start)), u64::from(count), mapping)
+        }))
+    }
+
+    /// Returns every mapped run in order of LBA; all leaves must be in memory.
+    #[cfg(test)]
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (Lba, u64, Mapping)> {
+        let next = |leaf: &u64| self.next_mapped_leaf(leaf + 1);
+        let leaves = std::iter::successors(self.next_mapped_leaf(0), next);
+        leaves.flat_map(|leaf| self.leaf_runs(leaf).expect("the leaf is in memory"))
+    }
+
+    /// Returns the number of blocks that hold data or a fill. Leaves of a trim or a fill count as
+    /// what they were before as long as they are on the medium only and [`L2p::reap`] has not come to
+    /// them; all other leaves that it has not come to are walked.
+    pub(crate) fn mapped_blocks(&self) -> u64 {
+        let fill = whole_leaf_blocks(Some(Mapping::Fill(0)));
+        let mut now = self.leaf_mapped_blocks + self.dropped.retained_leaves() * fill;
+        let mut before = 0;
+        for range in self.dropped.unreaped() {
+            let after = whole_leaf_blocks(Some(range.mapping));
+            let mut leaf = range.start;
+            while leaf < range.end {
+                let mut next = leaf + 1;
+                match self.directory.held(leaf) {
+                    Held::Slot(number) => before += self.slab.slot(number).content.mapped_blocks(),
+                    Held::Entry(DirectoryEntry::Leaf(_)) => {
+                        leaf = next;
+                        continue;
+                    }
+                    Held::Entry(entry) => before += whole_leaf_blocks(uniform(entry)),
+                }
+                if self.directory.page(page_of(leaf)).is_none() {
+                    next = range.end.min((leaf / PAGE_LEAVES + 1) * PAGE_LEAVES);
+                }
+                now += (next - leaf) * after;
+                leaf = next;
+            }
+        }
+        now.saturating_sub(before)
+    }
+
+    /// Returns the bytes of leaves in memory, which the budget limits.
+    pub(crate) fn resident_bytes(&self) -> usize {
+        self.slab.resident_bytes()
+    }
+
+    /// Returns the bytes of leaves in memory that a checkpoint must write before they can be
+    /// evicted.
+    pub(crate) fn dirty_bytes(&self) -> usize {
+        self.slab.dirty_bytes()
+    }
+
+    /// Returns the number of leaves in memory that a checkpoint must write before they can be
+    /// evicted.
+    pub(crate) fn dirty_leaves(&self) -> usize {
+        self.slab.dirty_count()
+    }
+
+    /// Returns the bytes of memory the map holds.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.directory.memory_bytes()
+            + self.slab.memory_bytes()
+            + self.dropped.memory_bytes()
+            + self.superseded.capacity() * size_of::<u64>()
+            + self.running.as_ref().map_or(0, |running| running.memory_bytes())
+    }
+
+    /// Returns counts of the paging since the map was opened.
+    pub(crate) fn stats(&self) -> MapStats {
+        MapStats { hits: self.hits, misses: self.misses, evictions: self.evictions }
+    }
+}

@@ -1,0 +1,121 @@
+//! What a range of the disk holds, and loading it ahead of a read: questions to the map, not reads.
+//!
+//! Neither looks at bytes: only reading a frame shows whether it can be read.
+
+use super::super::core::Located;
+use super::super::drive::Drive;
+use super::super::map::Mapping;
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Clock, Lba, Result};
+use crate::media::Medium;
+
+/// Frames that one [`Drive::prefetch`] decodes at most: half of the frame cache, so that it does not
+/// evict what other requests have just loaded.
+const PREFETCH_FRAMES_MAX: usize = 32;
+
+/// Look-ups that one [`Drive::prefetch`] does at most, some of which load a leaf of the map: a
+/// fraction of a second on a disk.
+const PREFETCH_LOOKUPS_MAX: usize = 1024;
+
+/// What the bytes of an [`Extent`] are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Never written, or trimmed; reads as zeroes.
+    Hole,
+    /// Zeroes that were written; they take next to no space.
+    Zeroes,
+    /// Anything else.
+    Data,
+}
+
+/// A run of bytes with one content, which lie in one frame or in no frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Its length; never 0.
+    pub bytes: u64,
+    /// What it is.
+    pub content: Content,
+    /// Bytes it takes in the log, record header included: its whole frame, or its share of it. The
+    /// shares of extents of whole blocks that make up a frame add up to the frame.
+    pub stored_bytes: u64,
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Calls `visit` for each extent of the `len` bytes from `offset` on, in order, until it returns
+    /// false. Extents do not reach beyond the range; adjacent extents may have one content. Leaves
+    /// of the map are loaded as they are needed; a block that changes during the call is reported as
+    /// it is when its turn comes.
+    ///
+    /// # Errors
+    /// `InvalidInput` beyond the end of the disk; `Corrupt` or `Medium` if the map cannot be read.
+    pub async fn extents(
+        &self,
+        offset: u64,
+        len: u64,
+        mut visit: impl FnMut(Extent) -> bool,
+    ) -> Result<()> {
+        self.core().check_range(offset, len)?;
+        let block = BLOCK_BYTES as u64;
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let (mapping, run_blocks) = match self.with_core(|core| core.locate(Lba(at / block))) {
+                Located::Run { mapping, blocks, .. } => (mapping, blocks),
+                Located::Missing(leaf) => {
+                    self.load_leaf(leaf).await?;
+                    continue;
+                }
+            };
+            let bytes = (run_blocks * block - at % block).min(end - at);
+            let (content, stored_bytes) = match mapping {
+                Mapping::Hole => (Content::Hole, 0),
+                Mapping::Fill(0) => (Content::Zeroes, 0),
+                Mapping::Fill(_) => (Content::Data, 0),
+                Mapping::Frame { place, index } => {
+                    // A run in a frame has no more blocks than a frame.
+                    let blocks = (at % block + bytes).div_ceil(block);
+                    let share = u64::from(place.share(index, blocks as u8));
+                    (Content::Data, share * bytes / (blocks * block))
+                }
+            };
+            if !visit(Extent { bytes, content, stored_bytes }) {
+                return Ok(());
+            }
+            at += bytes;
+        }
+        Ok(())
+    }
+
+    /// Loads a range ahead of a read: the leaves of the map, and the decoded form of frames of
+    /// several blocks, from the start of the range until as much is in memory as is worth keeping.
+    /// Frames of one block are not kept: they are always read from the medium.
+    ///
+    /// # Errors
+    /// As [`Drive::extents`]; frames that cannot be read are left for the read that wants them.
+    pub async fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
+        self.core().check_range(offset, len)?;
+        let block = BLOCK_BYTES as u64;
+        let (mut at, end) = (offset / block, (offset + len).div_ceil(block));
+        let mut frames = 0;
+        let mut target = [0; BLOCK_BYTES];
+        for _ in 0..PREFETCH_LOOKUPS_MAX {
+            if at >= end || frames == PREFETCH_FRAMES_MAX {
+                break;
+            }
+            let (mapping, run_blocks) = match self.with_core(|core| core.locate(Lba(at))) {
+                Located::Run { mapping, blocks, .. } => (mapping, blocks),
+                Located::Missing(leaf) => {
+                    self.load_leaf(leaf).await?;
+                    continue;
+                }
+            };
+            if matches!(mapping, Mapping::Frame { place, .. } if place.blocks > 1) {
+                frames += 1;
+                if let Err(error) = self.read_blocks(Lba(at), &mut target).await {
+                    tracing::debug!(lba = at, error = %error.chain(), "cannot prefetch a frame");
+                }
+            }
+            at += run_blocks;
+        }
+        Ok(())
+    }
+}

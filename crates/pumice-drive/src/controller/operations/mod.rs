@@ -1,0 +1,15 @@
+//! What a host asks of a drive, and the tasks that write what it wrote to the medium.
+//!
+//! * `write`, `trim`, `read`, `flush`: one file for each request.
+//! * `extents`: what a range holds, and loading it ahead of a read.
+//! * `write_back`: sealed batches to the medium.
+
+mod extents;
+mod flush;
+mod read;
+mod trim;
+mod write;
+mod write_back;
+
+pub use extents::{Content, Extent};
+pub(crate) use write_back::WRITERS;

@@ -1,0 +1,351 @@
+//! A host read.
+//!
+//! ```text
+//! L2P runs -> holes and fills: no I/O
+//!          -> frames still in a batch buffer: decoded from there
+//!          -> frames on the medium: adjacent ones in one media read, several reads at once
+//!             -> checksum -> decode -> copy
+//! ```
+//!
+//! A frame that fails its checksum fails the read of its own blocks only, and is never retried
+//! into a wrong answer.
+
+use std::ops::Range;
+
+use futures_util::stream::{StreamExt, TryStreamExt, iter};
+
+use super::super::core::Located;
+use super::super::drive::Drive;
+use super::super::drive::frame_cache::{Load, Lookup};
+use super::super::log::buffers::COALESCED_BYTES_MAX;
+use super::super::map::Mapping;
+use super::super::place::FramePlace;
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Clock, Error, ErrorKind, Lba, Result};
+use crate::codec::Encoding;
+use crate::format::{Record, RecordPlace, check_payload};
+use crate::media::Medium;
+
+/// Frames with no more than this between them are read together: reading 16 KiB too much costs
+/// less than another operation.
+const COALESCED_GAP_BYTES: u32 = 16 << 10;
+
+/// Media reads of one host read at once: a deep queue for a fast medium, bounded memory.
+const READS_AT_ONCE: usize = 32;
+
+/// A part of a host read that one frame serves.
+#[derive(Clone, Debug)]
+struct Piece {
+    place: FramePlace,
+    /// Generation of the frame's segment.
+    generation: u64,
+    /// The first block wanted and its position in the frame.
+    lba: Lba,
+    index: u8,
+    /// Bytes wanted of the decoded frame.
+    wanted: Range<usize>,
+    /// Where they go in the host's buffer.
+    target: usize,
+}
+
+impl Piece {
+    fn frame_bytes(&self) -> usize {
+        usize::from(self.place.blocks) * BLOCK_BYTES
+    }
+
+    fn is_whole_frame(&self) -> bool {
+        self.wanted == (0..self.frame_bytes())
+    }
+}
+
+/// The source of the start of a host read.
+enum Next {
+    /// This many bytes have been served.
+    Done(usize),
+    /// This many bytes come from a frame on the medium.
+    Read(usize, Piece),
+    /// The leaf of this number must be loaded first.
+    Missing(u64),
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Fills `out` with the bytes at byte `offset`; no alignment needed.
+    ///
+    /// # Errors
+    /// `InvalidInput` beyond the end; `Corrupt` (naming the LBA) or `Medium` if a block cannot be
+    /// read; `out` is then unspecified.
+    pub async fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.with_core(|core| {
+            core.check_range(offset, out.len() as u64)?;
+            core.counters_mut().reads.add(1);
+            core.counters_mut().host_read_bytes.add(out.len() as u64);
+            Ok(())
+        })?;
+        self.read_range(offset, out).await
+    }
+
+    /// Reads whole blocks for the drive itself.
+    pub(crate) async fn read_blocks(&self, lba: Lba, out: &mut [u8]) -> Result<()> {
+        self.read_range(lba.0 * BLOCK_BYTES as u64, out).await
+    }
+
+    async fn read_range(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        let mut at = 0;
+        let mut rest = Vec::new();
+        // Until they are dropped, no segment that is read from is freed.
+        let mut pins = Vec::new();
+        while at < out.len() {
+            let (len, piece) = match self.next_piece(offset + at as u64, &mut out[at..])? {
+                Next::Missing(leaf) => {
+                    self.load_leaf(leaf).await?;
+                    continue;
+                }
+                Next::Done(len) => (len, None),
+                Next::Read(len, piece) => (len, Some(piece)),
+            };
+            if let Some(piece) = piece {
+                let piece = Piece { target: at, ..piece };
+                let pin = self.pin(piece.place.segment);
+                // The common small read is one piece and needs no list.
+                if at == 0 && len == out.len() {
+                    return self.read_piece(&piece, out).await;
+                }
+                pins.push(pin);
+                rest.push(piece);
+            }
+            at += len;
+        }
+        if rest.is_empty() { Ok(()) } else { self.read_pieces(&rest, out).await }
+    }
+
+    /// Serves the start of `out` from memory, or returns which frame on the medium serves it, and
+    /// how many bytes.
+    fn next_piece(&self, offset: u64, out: &mut [u8]) -> Result<Next> {
+        let block = BLOCK_BYTES as u64;
+        let lba = Lba(offset / block);
+        let skip = (offset % block) as usize;
+        let (mapping, blocks, generation) = match self.with_core(|core| core.locate(lba)) {
+            Located::Run { mapping, blocks, generation } => (mapping, blocks, generation),
+            Located::Missing(leaf) => return Ok(Next::Missing(leaf)),
+        };
+        let run_bytes = blocks.saturating_mul(block) - skip as u64;
+        let len = run_bytes.min(out.len() as u64) as usize;
+        let (place, index) = match mapping {
+            Mapping::Hole => {
+                out[..len].fill(0);
+                return Ok(Next::Done(len));
+            }
+            Mapping::Fill(byte) => {
+                out[..len].fill(byte);
+                return Ok(Next::Done(len));
+            }
+            Mapping::Frame { place, index } => (place, index),
+        };
+        let from = usize::from(index) * BLOCK_BYTES + skip;
+        let piece = Piece { place, generation, lba, index, wanted: from..from + len, target: 0 };
+        let decoded = {
+            let core = self.core();
+            let bytes = core.in_memory(place.address());
+            bytes.map(|bytes| self.decode_piece(&piece, bytes, &mut out[..len]))
+        };
+        match decoded {
+            None => Ok(Next::Read(len, piece)),
+            Some(result) => self.count_damage(result).map(|()| Next::Done(len)),
+        }
+    }
+
+    /// Counts a frame that could not be decoded.
+    fn count_damage(&self, decoded: Result<()>) -> Result<()> {
+        decoded.inspect_err(|_| self.with_core(|core| core.counters_mut().corrupt_reads.add(1)))
+    }
+
+    /// Reads one piece from the medium or, if it is a part of a frame, from the decoded frames.
+    async fn read_piece(&self, piece: &Piece, out: &mut [u8]) -> Result<()> {
+        if piece.is_whole_frame() || piece.place.blocks == 1 {
+            return self.read_group(std::slice::from_ref(piece), 0, out).await;
+        }
+        let key = piece.place.address();
+        let mut is_other = false;
+        loop {
+            let copy = |frame: &[u8]| match frame.get(piece.wanted.clone()) {
+                Some(wanted) if frame.len() == piece.frame_bytes() => out.copy_from_slice(wanted),
+                // A damaged map says two things about one frame.
+                _ => is_other = true,
+            };
+            match self.cache.begin(key, copy) {
+                Lookup::Hit(()) if is_other => {
+                    let what = "a frame is not the one that the map names";
+                    let error = Error::new(ErrorKind::Corrupt, what).at_lba(piece.lba);
+                    return Err(error.in_segment(piece.place.segment));
+                }
+                Lookup::Hit(()) => {
+                    self.with_core(|core| core.counters_mut().frame_cache_hits.add(1));
+                    return Ok(());
+                }
+                Lookup::Miss => {
+                    let _load = Load::new(&self.cache, key);
+                    return self.read_group(std::slice::from_ref(piece), 0, out).await;
+                }
+                Lookup::Loading => {}
+            }
+            let was_loaded = || (!self.cache.is_loading(key)).then_some(());
+            self.cache.loaded.wait_for(was_loaded).await;
+        }
+    }
+
+    /// Reads many pieces: adjacent ones in the log together, groups side by side.
+    async fn read_pieces(&self, pieces: &[Piece], out: &mut [u8]) -> Result<()> {
+        let mut groups = Vec::new();
+        let (mut pieces, mut out, mut out_at) = (pieces, out, 0);
+        while !pieces.is_empty() {
+            let (group, later) = pieces.split_at(group_len(pieces));
+            let end = later.first().map_or(out_at + out.len(), |next| next.target);
+            let (here, there) = out.split_at_mut(end - out_at);
+            groups.push(self.read_group(group, out_at, here));
+            (pieces, out, out_at) = (later, there, end);
+        }
+        iter(groups).buffer_unordered(READS_AT_ONCE).try_collect::<()>().await
+    }
+
+    /// Reads pieces that lie close together in one segment, if possible with one media read.
+    /// `out` begins at the host buffer's byte `out_at`.
+    ///
+    /// If the medium cannot read them together, the unreadable sector may lie between them, or in
+    /// only one of them: each is then read alone, and the error names the one that fails.
+    async fn read_group(&self, pieces: &[Piece], out_at: usize, out: &mut [u8]) -> Result<()> {
+        match self.read_together(pieces, out_at, out).await {
+            Err(error) if error.kind() == ErrorKind::Medium && pieces.len() > 1 => {
+                tracing::warn!(error = %error.chain(), "cannot read frames together: reading them one by one");
+            }
+            result => return result,
+        }
+        for piece in pieces {
+            let target = piece.target - out_at;
+            let out = &mut out[target..target + piece.wanted.len()];
+            self.read_together(std::slice::from_ref(piece), piece.target, out).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads pieces that lie close together in one segment with one media read. `out` begins at
+    /// the host buffer's byte `out_at`.
+    async fn read_together(&self, pieces: &[Piece], out_at: usize, out: &mut [u8]) -> Result<()> {
+        let (first, last) = (&pieces[0], &pieces[pieces.len() - 1]);
+        let segment = first.place.segment;
+        let unit = self.read_unit;
+        let start = first.place.offset / unit * unit;
+        let end = (last.place.offset + last.place.record_bytes).next_multiple_of(unit);
+        let buffer = self.buffers.take((end - start) as usize);
+        let media_bytes = u64::from(end - start);
+        self.with_core(|core| core.counters_mut().media_read_bytes.add(media_bytes));
+        let (bytes, result) = self.medium.read(segment, start, buffer).await;
+        let result = result.map_err(|error| error.at_lba(first.lba)).and_then(|()| {
+            pieces.iter().try_for_each(|piece| {
+                let record = &bytes[(piece.place.offset - start) as usize..];
+                let target = piece.target - out_at;
+                let out = &mut out[target..target + piece.wanted.len()];
+                self.count_damage(self.decode_piece(piece, record, out))
+            })
+        });
+        self.buffers.put(bytes);
+        result
+    }
+
+    /// Checks the frame that begins at the start of `record` and decodes what `piece` wants. Asks
+    /// the piece alone: the core may be borrowed.
+    fn decode_piece(&self, piece: &Piece, record: &[u8], out: &mut [u8]) -> Result<()> {
+        let decoded = check_frame(piece, record).and_then(|(encoding, payload)| {
+            let mut decompressor = self.decompressor.borrow_mut();
+            if piece.is_whole_frame() {
+                return decompressor.decompress(encoding, payload, out);
+            }
+            if piece.place.blocks == 1 {
+                let mut block = [0; BLOCK_BYTES];
+                decompressor.decompress(encoding, payload, &mut block)?;
+                out.copy_from_slice(&block[piece.wanted.clone()]);
+                return Ok(());
+            }
+            let key = piece.place.address();
+            self.cache.fill(key, piece.frame_bytes(), |frame| {
+                decompressor.decompress(encoding, payload, frame)?;
+                out.copy_from_slice(&frame[piece.wanted.clone()]);
+                Ok(())
+            })
+        });
+        decoded.map_err(|error| error.at_lba(piece.lba))
+    }
+}
+
+/// Returns the payload of a frame, if header and payload are what the map says.
+fn check_frame<'a>(piece: &Piece, record: &'a [u8]) -> Result<(Encoding, &'a [u8])> {
+    let Piece { generation, place: FramePlace { segment, offset, .. }, .. } = *piece;
+    let place = RecordPlace { generation, segment, offset };
+    let wrong = |what: &'static str| {
+        Error::new(ErrorKind::Corrupt, what).in_segment(segment).at_offset(u64::from(place.offset))
+    };
+    let header = Record::decode(record, place)?;
+    let Record::Data { lba, lba_count, encoding, payload_checksum, .. } = header else {
+        return Err(wrong("the map names a record that is no frame"));
+    };
+    if lba.0 + u64::from(piece.index) != piece.lba.0
+        || lba_count != u16::from(piece.place.blocks)
+        || header.record_bytes() != piece.place.record_bytes
+    {
+        return Err(wrong("a frame is not the one that the map names"));
+    }
+    let payload = record.get(header.header_bytes() as usize..piece.place.record_bytes as usize);
+    let payload = payload.ok_or_else(|| wrong("a frame is cut off"))?;
+    check_payload(payload, payload_checksum, place)?;
+    let encoding =
+        Encoding::from_u8(encoding).ok_or_else(|| wrong("a frame has an unknown encoding"))?;
+    if encoding == Encoding::Store && payload.len() != piece.frame_bytes() {
+        return Err(wrong("a stored frame has the wrong length"));
+    }
+    Ok((encoding, payload))
+}
+
+/// Returns how many of the pieces, from the first on, one media read can serve.
+fn group_len(pieces: &[Piece]) -> usize {
+    let first = &pieces[0].place;
+    let together = |pair: &[Piece]| {
+        let (one, next) = (&pair[0].place, &pair[1].place);
+        let one_end = one.offset + one.record_bytes;
+        let whole = (next.offset + next.record_bytes).saturating_sub(first.offset);
+        one.segment == next.segment
+            && (next.offset == one.offset || next.offset >= one_end)
+            && next.offset.saturating_sub(one_end) <= COALESCED_GAP_BYTES
+            && whole as usize <= COALESCED_BYTES_MAX
+    };
+    1 + pieces.windows(2).take_while(|pair| together(pair)).count()
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: which frames are read together.
+    use super::*;
+    use crate::base::SegmentId;
+
+    fn pieces(places: &[(u32, u32, u32)]) -> Vec<Piece> {
+        let piece = |&(segment, offset, record_bytes)| Piece {
+            place: FramePlace { segment: SegmentId(segment), offset, record_bytes, blocks: 1 },
+            generation: 1,
+            lba: Lba(0),
+            index: 0,
+            wanted: 0..BLOCK_BYTES,
+            target: 0,
+        };
+        places.iter().map(piece).collect()
+    }
+
+    #[test]
+    fn only_near_neighbours_in_order_are_read_together() {
+        assert_eq!(group_len(&pieces(&[(1, 0, 100)])), 1);
+        assert_eq!(group_len(&pieces(&[(1, 0, 100), (1, 100, 50), (1, 150, 9)])), 3);
+        assert_eq!(group_len(&pieces(&[(1, 0, 100), (2, 100, 50)])), 1);
+        assert_eq!(group_len(&pieces(&[(1, 500, 100), (1, 100, 50)])), 1);
+        assert_eq!(group_len(&pieces(&[(1, 0, 100), (1, 40_000, 50)])), 1);
+        assert_eq!(group_len(&pieces(&[(1, 7, 100), (1, 7, 100)])), 2);
+        let long: Vec<_> = (0..400).map(|at| (1, at * 4096, 4096)).collect();
+        assert_eq!(group_len(&pieces(&long)), 256);
+    }
+}

@@ -1,0 +1,116 @@
+//! Trim and write-zeroes: one record of the log for any length, in time that does not grow with
+//! it.
+//!
+//! The old leaves of a long range are taken down later, a few with every trim and in the
+//! background; see `map`.
+
+use super::super::core::{Attempt, Core};
+use super::super::drive::Drive;
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Clock, Lba, Result};
+use crate::format::Record;
+use crate::media::Medium;
+
+static ZERO_BLOCK: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Drops the blocks that lie wholly within a range; they then read as zeroes. Blocks covered
+    /// in part keep their content. Ordered and durable like a write.
+    ///
+    /// # Errors
+    /// `InvalidInput`, `ReadOnly`, `Poisoned`; `NoSpace` when the log is full to its reserve.
+    pub async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        self.begin_trim(offset, len)?;
+        let (lba, count) = whole_blocks(offset, len);
+        if count > 0 {
+            self.append_uniform(&Record::Trim { lba, lba_count: count }).await?;
+        }
+        self.with_core(|core| core.reap());
+        if fua { self.flush().await } else { Ok(()) }
+    }
+
+    /// Makes a range read as zeroes; blocks covered in part are merged. With `keep_allocated` the
+    /// blocks stay mapped (as a fill), else they become holes. Ordered and durable like a write.
+    ///
+    /// # Errors
+    /// Those of [`Drive::write`].
+    pub async fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        keep_allocated: bool,
+        fua: bool,
+    ) -> Result<()> {
+        self.begin_trim(offset, len)?;
+        let block = BLOCK_BYTES as u64;
+        let end = offset + len;
+        let (lba, count) = whole_blocks(offset, len);
+        let head_end = end.min(offset.next_multiple_of(block));
+        self.write_zero_edge(offset, head_end).await?;
+        if count > 0 {
+            let record = if keep_allocated {
+                Record::Fill { lba, lba_count: count, byte: 0 }
+            } else {
+                Record::Trim { lba, lba_count: count }
+            };
+            self.append_uniform(&record).await?;
+        }
+        let tail = head_end.max(end / block * block);
+        self.write_zero_edge(tail, end).await?;
+        self.with_core(|core| core.reap());
+        if fua { self.flush().await } else { Ok(()) }
+    }
+
+    /// Checks and counts a request.
+    fn begin_trim(&self, offset: u64, len: u64) -> Result<()> {
+        self.with_core(|core| {
+            core.check_writable(offset, len)?;
+            core.counters_mut().trims.add(1);
+            Ok(())
+        })
+    }
+
+    async fn write_zero_edge(&self, from: u64, end: u64) -> Result<()> {
+        match (end - from) as usize {
+            0 => Ok(()),
+            len => self.write(from, &ZERO_BLOCK[..len], false).await,
+        }
+    }
+
+    async fn append_uniform(&self, record: &Record) -> Result<()> {
+        let (lba, count) = record.lba_range();
+        let mut kept = None;
+        loop {
+            self.load_edges(lba, count).await?;
+            let append = |core: &mut Core| Ok(core.append_range(record)?.unless_waiting());
+            match self.with_room(append).await? {
+                Attempt::Done => return Ok(()),
+                _ if kept.is_none() => kept = Some(self.keep_leaves(lba, count).await),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Returns the blocks that lie wholly within a byte range.
+fn whole_blocks(offset: u64, len: u64) -> (Lba, u64) {
+    let block = BLOCK_BYTES as u64;
+    let first = offset.div_ceil(block);
+    let end = (offset + len) / block;
+    (Lba(first), end.saturating_sub(first))
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: only blocks that lie wholly within a range are dropped.
+    use super::*;
+
+    #[test]
+    fn partial_blocks_are_left_out() {
+        assert_eq!(whole_blocks(0, 4096), (Lba(0), 1));
+        assert_eq!(whole_blocks(1, 4096), (Lba(1), 0));
+        assert_eq!(whole_blocks(512, 8192), (Lba(1), 1));
+        assert_eq!(whole_blocks(4095, 8193), (Lba(1), 2));
+        assert_eq!(whole_blocks(100, 0), (Lba(1), 0));
+    }
+}

@@ -1,0 +1,174 @@
+//! A host write.
+//!
+//! ```text
+//! check -> (read and merge the blocks written in part) -> leaves of the map in memory
+//!       -> core: room -> framing -> codec, straight into the open batch -> map, live bytes
+//!       -> acknowledge
+//! ```
+//!
+//! The core does its part in one call, so no other request sees a part of a write, and all its
+//! records lie in one batch: after a crash a write of up to 1 MiB is all there or not at all.
+
+use super::super::core::{Attempt, BlockWrite, Core, Edge};
+use super::super::drive::Drive;
+use super::super::log::packing::ATOMIC_WRITE_BYTES;
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Clock, Lba, Result};
+use crate::media::Medium;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// A block that a write covers only in part, merged with what it held.
+struct MergedEdge {
+    edge: Edge,
+    block: Box<[u8; BLOCK_BYTES]>,
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Writes `data` at byte `offset`; no alignment needed. Visible to reads, and ordered among
+    /// the writes, when this returns; durable after the next [`Drive::flush`], or at once with
+    /// `fua`.
+    ///
+    /// # Errors
+    /// `InvalidInput`, `ReadOnly`, `Poisoned`; `NoSpace` when the log is full; `Corrupt` or
+    /// `Medium` if a block written in part cannot be read. Up to 1 MiB, nothing is written on an
+    /// error; of a longer write the pieces before the error are.
+    pub async fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<()> {
+        self.with_core(|core| {
+            core.check_writable(offset, data.len() as u64)?;
+            core.counters_mut().writes.add(1);
+            Ok(())
+        })?;
+        let mut at = offset;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let (piece, later) = rest.split_at(piece_bytes(at, rest.len()));
+            self.write_piece(at, piece).await?;
+            at += piece.len() as u64;
+            rest = later;
+        }
+        if fua { self.flush().await } else { Ok(()) }
+    }
+
+    /// Carries out a write as [`Drive::write`] does, without `fua`, if that needs no waiting: whole
+    /// blocks, up to 1 MiB, with room in the log and the map's leaves in memory. `None` if it does;
+    /// nothing has been written then.
+    pub fn try_write(&self, offset: u64, data: &[u8]) -> Option<Result<()>> {
+        let is_whole = offset.is_multiple_of(BLOCK) && data.len().is_multiple_of(BLOCK_BYTES);
+        if !is_whole || data.len() > ATOMIC_WRITE_BYTES {
+            return None;
+        }
+        let parts = [data];
+        let write = whole_blocks(offset, &parts);
+        let compressor = &mut *self.compressor.borrow_mut();
+        self.with_core(|core| {
+            let attempt = core.check_writable(offset, data.len() as u64).and_then(|()| {
+                core.append_write(&write, |raw, target| compressor.compress(raw, target))
+            });
+            if matches!(attempt, Ok(Attempt::Wait | Attempt::Changed)) {
+                return None;
+            }
+            core.counters_mut().writes.add(1);
+            Some(attempt.map(|_| ()))
+        })
+    }
+
+    async fn write_piece(&self, offset: u64, data: &[u8]) -> Result<()> {
+        if !offset.is_multiple_of(BLOCK) || !data.len().is_multiple_of(BLOCK_BYTES) {
+            return self.write_unaligned(offset, data).await;
+        }
+        let parts = [data];
+        let write = whole_blocks(offset, &parts);
+        let mut kept = None;
+        loop {
+            self.load_range(write.lba, write.blocks as u64).await?;
+            if self.append_write(&write).await? {
+                return Ok(());
+            }
+            if kept.is_none() {
+                kept = Some(self.keep_leaves(write.lba, write.blocks as u64).await);
+            }
+        }
+    }
+
+    /// Merges the edges with what is stored. If a block changed while it was being read or while
+    /// the log made room, it is read again: the loser of such a race merges with the winner.
+    async fn write_unaligned(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let end = offset + data.len() as u64;
+        let head_bytes = ((BLOCK - offset % BLOCK) % BLOCK).min(data.len() as u64) as usize;
+        let (head_data, rest) = data.split_at(head_bytes);
+        let (body, tail_data) = rest.split_at(rest.len() / BLOCK_BYTES * BLOCK_BYTES);
+        let blocks = (end.div_ceil(BLOCK) - offset / BLOCK) as usize;
+        let lba = Lba(offset / BLOCK);
+        let mut kept = None;
+        loop {
+            let head = self.merged_edge(offset, head_data).await?;
+            let tail = self.merged_edge(end - tail_data.len() as u64, tail_data).await?;
+            self.load_range(lba, blocks as u64).await?;
+            let merged = [&head, &tail].into_iter().flatten();
+            let edges: Vec<Edge> = merged.map(|merged| merged.edge).collect();
+            let parts = [bytes_of(&head), body, bytes_of(&tail)];
+            let write =
+                BlockWrite { lba, blocks, parts: &parts, edges: &edges, host_bytes: data.len() };
+            if self.append_write(&write).await? {
+                return Ok(());
+            }
+            if kept.is_none() {
+                kept = Some(self.keep_leaves(lba, blocks as u64).await);
+            }
+        }
+    }
+
+    /// Waits for room and appends a write. Returns false if a leaf was evicted, or an edge changed,
+    /// while it waited.
+    async fn append_write(&self, write: &BlockWrite<'_>) -> Result<bool> {
+        let append = |core: &mut Core| {
+            let compressor = &mut *self.compressor.borrow_mut();
+            let encode = |raw: &[u8], target: &mut [u8]| compressor.compress(raw, target);
+            Ok(core.append_write(write, encode)?.unless_waiting())
+        };
+        Ok(self.with_room(append).await? == Attempt::Done)
+    }
+
+    /// Reads the block around `data`, which lies within one block at `offset`, and merges the two;
+    /// `None` for no data.
+    async fn merged_edge(&self, offset: u64, data: &[u8]) -> Result<Option<MergedEdge>> {
+        if data.is_empty() {
+            return Ok(None);
+        }
+        let lba = Lba(offset / BLOCK);
+        let before = loop {
+            let version = self.core().version(lba);
+            match version {
+                Some(before) => break before,
+                None => self.load_range(lba, 1).await?,
+            }
+        };
+        let mut block = Box::new([0; BLOCK_BYTES]);
+        self.read_blocks(lba, &mut block[..]).await?;
+        let from = (offset % BLOCK) as usize;
+        block[from..from + data.len()].copy_from_slice(data);
+        self.with_core(|core| core.counters_mut().merged_blocks.add(1));
+        Ok(Some(MergedEdge { edge: Edge { lba, before }, block }))
+    }
+}
+
+fn bytes_of(edge: &Option<MergedEdge>) -> &[u8] {
+    edge.as_ref().map_or(&[], |edge| &edge.block[..])
+}
+
+/// Returns the write of one part of whole blocks.
+fn whole_blocks<'a>(offset: u64, part: &'a [&'a [u8]; 1]) -> BlockWrite<'a> {
+    let host_bytes = part[0].len();
+    let (lba, blocks) = (Lba(offset / BLOCK), host_bytes / BLOCK_BYTES);
+    BlockWrite { lba, blocks, parts: part, edges: &[], host_bytes }
+}
+
+/// Returns the bytes of the first atomic piece of a write of `len` bytes at `offset`. It ends
+/// between blocks unless it is the last, so that no block belongs to two pieces.
+fn piece_bytes(offset: u64, len: usize) -> usize {
+    if len <= ATOMIC_WRITE_BYTES {
+        return len;
+    }
+    ATOMIC_WRITE_BYTES - (offset % BLOCK) as usize
+}

@@ -1,0 +1,51 @@
+//! How a drive is opened, and the defaults.
+
+use super::core::WARN_THRESHOLDS_MAX;
+use crate::codec::Codec;
+
+/// Default bytes of clean and dirty leaves of the map in memory: the whole map of a disk of 64 GiB
+/// that was written in random blocks.
+pub const MAP_CACHE_BYTES_DEFAULT: usize = 256 << 20;
+
+/// Default bytes of log between checkpoints, at most: what is read again when a drive is opened
+/// after a crash, in a second or less.
+pub const CHECKPOINT_BYTES_DEFAULT: u64 = 1 << 30;
+
+/// Default for the most blocks of a frame of cold data.
+///
+/// Each doubling beyond the host's 8 blocks stores a few per cent less (zstd:3 on files of /usr:
+/// 3.1, 2.5, 4.0 %) and doubles what a read of 4 KiB decodes and reads. Cold data is read rarely,
+/// so one step is taken, and no more. See docs/bench.md.
+pub const COLD_FRAME_BLOCKS_DEFAULT: u16 = 16;
+
+/// How to open a drive.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenOptions {
+    /// Refuse writes and change nothing on the medium.
+    pub read_only: bool,
+    /// Bytes of the map's leaves to keep in memory, about.
+    pub map_cache_bytes: usize,
+    /// Bytes of log between checkpoints, at most.
+    pub checkpoint_bytes: u64,
+    /// A denser codec for what garbage collection moves.
+    pub recompress: Option<Codec>,
+    /// With `recompress`, the most blocks of a frame that is joined from several: a power of two up
+    /// to 64, or the drive's `frame_blocks` if that is more; 1 disables joining.
+    pub cold_frame_blocks: u16,
+    /// Shares of the capacity in use, in per cent, at which to warn; 0 disables a threshold. `None`
+    /// uses the thresholds that the drive was created with.
+    pub warn_percent: Option<[u8; WARN_THRESHOLDS_MAX]>,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            map_cache_bytes: MAP_CACHE_BYTES_DEFAULT,
+            checkpoint_bytes: CHECKPOINT_BYTES_DEFAULT,
+            recompress: None,
+            cold_frame_blocks: COLD_FRAME_BLOCKS_DEFAULT,
+            warn_percent: None,
+        }
+    }
+}

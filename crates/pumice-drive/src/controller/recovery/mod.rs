@@ -1,0 +1,150 @@
+//! Recovery: the state of a drive, rebuilt when it is opened.
+//!
+//! ```text
+//! superblock -> root of the newest checkpoint -> segment table, directory pages, dropped ranges
+//!            -> a core -> the log after the checkpoint, record by record -> end of the log
+//! ```
+//!
+//! Every record goes through the same doors of the core as live traffic. Leaves are read when a
+//! record needs them. Without a checkpoint the walk begins with the log. Writes nothing.
+//!
+//! **Memory.** A leaf that the log changes stays until the next checkpoint, which only an open
+//! drive can write. Damaged or forged bytes could have any number of leaves changed, so there is a
+//! limit ([`Limits::for_map_cache`]), beyond which the opening is refused. An open drive stays
+//! below it: see `Core::must_wait_for_checkpoint`.
+//!
+//! * `reader`: reads the checkpoint. `replay`: applies the log.
+
+mod reader;
+mod replay;
+
+use super::core::{Core, NewestCheckpoint, Restored, Settings};
+use super::log::walk::{Walk, WalkEnd};
+use super::log::{CLOSING_BYTES, Tail};
+use super::map::L2p;
+use super::options::MAP_CACHE_BYTES_DEFAULT;
+use super::space::Space;
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Error, ErrorKind, Result};
+use crate::format::{Stream, Superblock};
+use crate::media::Medium;
+
+use reader::Checkpoint;
+pub(crate) use reader::Reader;
+use replay::Replay;
+
+/// Metadata records read at once.
+const READS_AT_ONCE: usize = 32;
+
+/// Problems kept for a report.
+const PROBLEMS_KEPT_MAX: usize = 1000;
+
+/// Bytes of leaves that recovery may keep.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Of clean ones; others are read again.
+    pub(crate) clean_bytes: usize,
+    /// Of those that the log changed; more are refused.
+    pub(crate) changed_bytes: usize,
+}
+
+impl Limits {
+    /// Returns the limits for a map cache: four times its bytes may be changed, or four times the
+    /// default cache if that is more, so that whatever was written with the default opens with a
+    /// smaller one. An open drive lets no more change after its newest checkpoint than twice its
+    /// cache; twice that because the same leaf may take twice the memory, as vectors grow.
+    pub(crate) fn for_map_cache(bytes: usize) -> Self {
+        let changed_bytes = bytes.max(MAP_CACHE_BYTES_DEFAULT).saturating_mul(4);
+        Self { clean_bytes: bytes, changed_bytes }
+    }
+
+    /// Returns limits that allow any number of changed leaves: for a rescue, which may have to
+    /// replay the whole log.
+    pub(crate) fn for_rescue() -> Self {
+        Self { clean_bytes: MAP_CACHE_BYTES_DEFAULT, changed_bytes: usize::MAX }
+    }
+}
+
+/// What recovery found.
+pub(crate) struct Recovered {
+    /// The core, which takes no writes before [`Core::start`].
+    pub(crate) core: Core,
+    /// The end of the log.
+    pub(crate) walk_end: WalkEnd,
+    /// Batches that were rolled forward.
+    pub(crate) batches: u64,
+    /// What is wrong in them and did not stop recovery; the first thousand.
+    pub(crate) problems: Vec<Error>,
+}
+
+/// Rebuilds a drive's state, with no more leaves in memory than `limits` allow.
+///
+/// # Errors
+/// `Medium`; `Corrupt` when durable parts of the log or of the checkpoint are missing;
+/// `InvalidInput` when the log changes more leaves than the limits allow.
+pub(crate) async fn recover<M: Medium>(
+    medium: &M,
+    superblock: &Superblock,
+    settings: Settings,
+    limits: Limits,
+) -> Result<Recovered> {
+    let reader = Reader::new(medium, superblock);
+    let mut newest = NewestCheckpoint::default();
+    let mut tails = [None; Stream::COUNT];
+    let (root, map, space) = match &superblock.checkpoint {
+        None => {
+            let blocks = superblock.size_bytes / BLOCK_BYTES as u64;
+            let map = L2p::new(blocks, limits.clean_bytes);
+            (None, map, Space::new(superblock.segment_count)?)
+        }
+        Some(place) => {
+            let root = reader.root(place).await?;
+            let checkpoint = reader.checkpoint(place, &root, limits.clean_bytes).await?;
+            let Checkpoint { map, space, lists } = checkpoint;
+            newest = NewestCheckpoint {
+                checkpointed: root.watermark,
+                begun_at_bytes: root.media_bytes,
+                lists,
+            };
+            tails = root.tails.map(|tail| {
+                tail.map(|tail| Tail {
+                    segment: tail.segment,
+                    generation: tail.generation,
+                    used: tail.used,
+                })
+            });
+            (Some(root), map, space)
+        }
+    };
+    let restored = Restored { map, space, newest, tails };
+    let core = Core::new(superblock.clone(), settings, restored);
+    let mut replay = Replay::new(reader, core, limits.changed_bytes);
+    let mut walk = Walk::new(medium, superblock, root.as_ref());
+    let (mut batches, mut problems) = (0, Vec::new());
+    loop {
+        let lowest_empty = |count| replay.core().space().lowest_empty(count);
+        let Some(batch) = walk.next(&lowest_empty).await? else { break };
+        replay.apply(&batch).await?;
+        batches += 1;
+        if let Some(damage) = batch.damage
+            && problems.len() < PROBLEMS_KEPT_MAX
+        {
+            tracing::warn!(error = %damage.chain(), "damage in the log");
+            problems.push(damage);
+        }
+    }
+    let walk_end = walk.end();
+    check_tails(&walk_end, superblock)?;
+    Ok(Recovered { core: replay.into_core(), walk_end, batches, problems })
+}
+
+/// Checks that each stream's segment has room for the record that names the next one.
+fn check_tails(walk_end: &WalkEnd, superblock: &Superblock) -> Result<()> {
+    for tail in walk_end.end.tails.iter().flatten() {
+        if tail.used > superblock.segment_bytes - CLOSING_BYTES {
+            let what = "a segment is full, and no record names the next segment of its stream";
+            return Err(Error::new(ErrorKind::Corrupt, what).in_segment(tail.segment));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,274 @@
+//! Reading the newest checkpoint: its root, and what the root names.
+//!
+//! ```text
+//! root -> lists -> segment table, directory pages, dropped ranges; leaves when they are needed
+//! ```
+//!
+//! Bytes from the medium are never trusted: places lie within the drive, lists have the lengths
+//! that the root states, and the two say the same about a segment, or it is `Corrupt`.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+use futures_util::stream::{StreamExt, TryStreamExt, iter};
+
+use super::super::core::LeafPlace;
+use super::super::log::buffers::Buffers;
+use super::super::log::metadata::{LIST_BYTES, Metadata, PAGE_ENTRY_BYTES, Wanted, read_meta};
+use super::super::log::packing::meta_bytes_max;
+use super::super::map::{self, L2p, Leaf, Mapping, RestoredPage};
+use super::super::space::Space;
+use super::READS_AT_ONCE;
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Error, ErrorKind, Result, SegmentId};
+use crate::codec::Decompressor;
+use crate::format::{
+    BATCH_ALIGNMENT, CheckpointPlace, DIRECTORY_PAGE_LEAVES, DirectoryEntry, DroppedRange,
+    LEAF_BLOCKS, META_RAW_BYTES_MAX, MapLimits, MetaKind, MetaPlace, RecordPlace, Root,
+    SEGMENT_HEADER_BYTES, Stream, StreamTail, Superblock, TableEntry, decode_page,
+};
+use crate::media::Medium;
+
+/// What a checkpoint says.
+pub(super) struct Checkpoint {
+    /// The map.
+    pub(super) map: L2p,
+    /// The segment table.
+    pub(super) space: Space,
+    /// Its lists and its root.
+    pub(super) lists: Vec<MetaPlace>,
+}
+
+/// Reads metadata of a drive that is not open yet.
+pub(crate) struct Reader<'a, M> {
+    medium: &'a M,
+    superblock: &'a Superblock,
+    buffers: Buffers,
+    decompressor: RefCell<Decompressor>,
+}
+
+impl<'a, M: Medium> Reader<'a, M> {
+    /// Creates a reader for the drive of a superblock.
+    pub(crate) fn new(medium: &'a M, superblock: &'a Superblock) -> Self {
+        let decompressor = RefCell::new(Decompressor::new());
+        Self { medium, superblock, buffers: Buffers::default(), decompressor }
+    }
+
+    fn limits(&self) -> MapLimits {
+        MapLimits {
+            segment_count: self.superblock.segment_count,
+            segment_bytes: self.superblock.segment_bytes,
+        }
+    }
+
+    async fn read(&self, wanted: Wanted) -> Result<Metadata> {
+        let end = wanted.place.offset.checked_add(wanted.record_bytes);
+        let is_within = wanted.place.segment.0 < self.superblock.segment_count
+            && end.is_some_and(|end| end <= self.superblock.segment_bytes);
+        if !is_within {
+            let what = "a checkpoint names metadata beyond the end of the drive";
+            return Err(Error::new(ErrorKind::Corrupt, what).in_segment(wanted.place.segment));
+        }
+        read_meta(self.medium, &self.buffers, &self.decompressor, wanted).await
+    }
+
+    /// Reads the root of a checkpoint.
+    ///
+    /// # Errors
+    /// `Medium`, `Corrupt`.
+    pub(crate) async fn root(&self, place: &CheckpointPlace) -> Result<Root> {
+        let CheckpointPlace { place: root_place, record_bytes, payload_checksum } = *place;
+        let wanted = Wanted { place: root_place, record_bytes, kind: MetaKind::Root, number: 0 };
+        let longest = meta_bytes_max(META_RAW_BYTES_MAX);
+        let unreadable = |error: Error| {
+            let what = "the newest checkpoint cannot be read: see `pumice rebuild --help`";
+            Error::new(error.kind(), what).caused_by(error)
+        };
+        if record_bytes as usize > longest {
+            let what = "the superblock names a checkpoint of an impossible length";
+            return Err(unreadable(Error::new(ErrorKind::Corrupt, what)));
+        }
+        let metadata = self.read(wanted).await.map_err(unreadable)?;
+        let root = Root::decode(&metadata.raw).map_err(unreadable)?;
+        self.check_lists(&root).map_err(unreadable)?;
+        // The drive may have grown since: see `resize`.
+        let is_right = metadata.payload_checksum == payload_checksum
+            && root.segment_count <= self.superblock.segment_count
+            && root.size_bytes <= self.superblock.size_bytes;
+        if !is_right {
+            let what = "the checkpoint is not the one that the superblock names";
+            return Err(unreadable(Error::new(ErrorKind::Corrupt, what)));
+        }
+        Ok(root)
+    }
+
+    /// Checks a root's counts against each other and against what the drive can have, so that they
+    /// bound what is read for them.
+    fn check_lists(&self, root: &Root) -> Result<()> {
+        let blocks = self.superblock.size_bytes / BLOCK_BYTES as u64;
+        let leaves = blocks.div_ceil(LEAF_BLOCKS.into());
+        let pieces = |count: u32, bytes| count.div_ceil((LIST_BYTES / bytes) as u32) as usize;
+        let is_possible = root.tables.len() == pieces(root.segment_count, TableEntry::BYTES)
+            && root.page_lists.len() == pieces(root.page_count, PAGE_ENTRY_BYTES)
+            && root.dropped_lists.len() == pieces(root.dropped_count, DroppedRange::BYTES)
+            && u64::from(root.page_count) <= leaves.div_ceil(DIRECTORY_PAGE_LEAVES as u64)
+            && u64::from(root.dropped_count) <= leaves;
+        let is_tail = |tail: &StreamTail| {
+            let is_after_header = tail.used == 0 || tail.used as usize >= SEGMENT_HEADER_BYTES;
+            is_after_header
+                && tail.used <= self.superblock.segment_bytes
+                && (tail.used as usize).is_multiple_of(BATCH_ALIGNMENT)
+        };
+        if is_possible && root.tails.iter().flatten().all(is_tail) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Corrupt, "a checkpoint's root has impossible counts"))
+    }
+
+    /// Reads one piece of a list that a root names.
+    ///
+    /// # Errors
+    /// `Medium`, `Corrupt`.
+    pub(crate) async fn piece(
+        &self,
+        place: MetaPlace,
+        kind: MetaKind,
+        number: u64,
+        generation: u64,
+    ) -> Result<()> {
+        self.read(Wanted::at(place, generation, kind, number)).await.map(|_| ())
+    }
+
+    /// Reads what a root names.
+    pub(super) async fn checkpoint(
+        &self,
+        place: &CheckpointPlace,
+        root: &Root,
+        map_cache_bytes: usize,
+    ) -> Result<Checkpoint> {
+        let mut space = Space::new(self.superblock.segment_count)?;
+        // Segments opened after the checkpoint was begun are not in the table, but hold its pieces.
+        for &(stream, segment, generation) in &root.opened {
+            space.occupy(segment, stream, generation)?;
+        }
+        if let Some(tail) = &root.tails[Stream::Meta as usize] {
+            space.occupy(tail.segment, Stream::Meta, tail.generation)?;
+        }
+        self.restore_table(root, &mut space).await?;
+        let generation = |place: &MetaPlace| space.generation(place.segment);
+        let pages = self.pages(root, &generation).await?;
+        let dropped = self.list(&root.dropped_lists, MetaKind::Dropped, &generation).await?;
+        if dropped.len() != root.dropped_count as usize * DroppedRange::BYTES {
+            let what = "a checkpoint's list of dropped ranges has the wrong length";
+            return Err(Error::new(ErrorKind::Corrupt, what));
+        }
+        let dropped = dropped.chunks(DroppedRange::BYTES).map(|bytes| {
+            let DroppedRange { start, end, mapping } = DroppedRange::decode(bytes)?;
+            let mapping = match mapping {
+                DirectoryEntry::Fill(byte) => Mapping::Fill(byte),
+                _ => Mapping::Hole,
+            };
+            Ok(map::DroppedRange { start, end, mapping })
+        });
+        let dropped = dropped.collect::<Result<Vec<_>>>()?;
+        let blocks = self.superblock.size_bytes / BLOCK_BYTES as u64;
+        let map = L2p::restore(blocks, map_cache_bytes, pages, &dropped, root.mapped_blocks)?;
+        let lists = root.page_lists.iter().chain(&root.tables).chain(&root.dropped_lists);
+        let mut lists: Vec<MetaPlace> = lists.copied().collect();
+        let RecordPlace { segment, offset, .. } = place.place;
+        lists.push(MetaPlace { segment, offset, bytes: place.record_bytes });
+        for place in map.meta_places().chain(lists.iter().copied()) {
+            space.try_add_live(place.segment, place.bytes, self.superblock.segment_bytes)?;
+        }
+        Ok(Checkpoint { map, space, lists })
+    }
+
+    /// Reads the segment table. Reading it takes the generations of the metadata segments, which are
+    /// in the table: the root has those of the segments that hold pieces of it.
+    async fn restore_table(&self, root: &Root, space: &mut Space) -> Result<()> {
+        let open: HashSet<SegmentId> =
+            root.tails.iter().flatten().map(|tail| tail.segment).collect();
+        let known = &*space;
+        let generation = |place: &MetaPlace| known.generation(place.segment);
+        let table = self.list(&root.tables, MetaKind::Table, &generation).await?;
+        if table.len() != root.segment_count as usize * TableEntry::BYTES {
+            let what = "a checkpoint's segment table has the wrong length";
+            return Err(Error::new(ErrorKind::Corrupt, what));
+        }
+        for (number, bytes) in (0..).zip(table.chunks_exact(TableEntry::BYTES)) {
+            let entry = TableEntry::decode(bytes)?;
+            let segment = SegmentId(number);
+            if entry.live_bytes > self.superblock.segment_bytes {
+                let what = "a checkpoint counts more live bytes in a segment than it can hold";
+                return Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment));
+            }
+            space.restore(segment, &entry, open.contains(&segment))?;
+        }
+        for (stream, tail) in Stream::ALL.into_iter().zip(&root.tails) {
+            let is_open = |tail: &StreamTail| space.is_open(tail.segment, stream, tail.generation);
+            if let Some(tail) = tail.as_ref().filter(|tail| !is_open(tail)) {
+                let what =
+                    "a checkpoint's segment table does not have the open segment of a stream";
+                return Err(Error::new(ErrorKind::Corrupt, what).in_segment(tail.segment));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the pieces of a list, in order.
+    async fn list(
+        &self,
+        places: &[MetaPlace],
+        kind: MetaKind,
+        generation: &dyn Fn(&MetaPlace) -> u64,
+    ) -> Result<Vec<u8>> {
+        let wanted = (0..)
+            .zip(places)
+            .map(|(number, place)| Wanted::at(*place, generation(place), kind, number));
+        let pieces = iter(wanted.map(|wanted| self.read(wanted))).buffered(READS_AT_ONCE);
+        let append = |mut all: Vec<u8>, piece: Metadata| async move {
+            all.extend(piece.raw);
+            Ok(all)
+        };
+        pieces.try_fold(Vec::new(), append).await
+    }
+
+    /// Reads the directory pages.
+    async fn pages(
+        &self,
+        root: &Root,
+        generation: &dyn Fn(&MetaPlace) -> u64,
+    ) -> Result<Vec<RestoredPage>> {
+        let wrong = || Error::new(ErrorKind::Corrupt, "a checkpoint's page list is impossible");
+        let list = self.list(&root.page_lists, MetaKind::PageList, generation).await?;
+        if list.len() != root.page_count as usize * PAGE_ENTRY_BYTES {
+            return Err(wrong());
+        }
+        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+        let mut pages = Vec::with_capacity(list.len() / PAGE_ENTRY_BYTES);
+        for entry in list.chunks_exact(PAGE_ENTRY_BYTES) {
+            let number = u32::try_from(word(&entry[..8])).map_err(|_| wrong())?;
+            pages.push((number, MetaPlace::unpack(word(&entry[8..])).ok_or_else(wrong)?));
+        }
+        let limits = self.limits();
+        let reads = pages.into_iter().map(|(page, place)| {
+            let wanted = Wanted::at(place, generation(&place), MetaKind::Page, u64::from(page));
+            async move {
+                let metadata = self.read(wanted).await?;
+                let entries = Box::new(decode_page(&metadata.raw, &limits)?);
+                Ok(RestoredPage { page, place, entries })
+            }
+        });
+        iter(reads).buffered(READS_AT_ONCE).try_collect().await
+    }
+
+    /// Reads a leaf.
+    ///
+    /// # Errors
+    /// `Medium`, `Corrupt`.
+    pub(crate) async fn leaf(&self, leaf: u64, from: LeafPlace) -> Result<Leaf> {
+        let wanted = Wanted::at(from.place, from.generation, MetaKind::Leaf, leaf);
+        let metadata = self.read(wanted).await?;
+        Leaf::decode(&metadata.raw, &self.limits())
+    }
+}

@@ -1,0 +1,193 @@
+//! Replaying the log: each record of a batch takes effect through the same doors of the core as
+//! when it was written.
+
+use std::collections::BTreeMap;
+
+use futures_util::stream::{StreamExt, TryStreamExt, iter};
+
+use super::super::core::Core;
+use super::super::log::records::{Found, records};
+use super::super::log::walk::Batch;
+use super::super::map::{L2p, Reap};
+use super::super::place::FramePlace;
+use super::{READS_AT_ONCE, Reader};
+use crate::base::units::format_size;
+use crate::base::{Error, ErrorKind, Result, SegmentId};
+use crate::format::{Record, Stream};
+use crate::media::Medium;
+
+/// A replay under way.
+pub(super) struct Replay<'a, M> {
+    reader: Reader<'a, M>,
+    core: Core,
+    /// Bytes of leaves that the log may change.
+    changed_bytes_max: usize,
+}
+
+impl<'a, M: Medium> Replay<'a, M> {
+    /// Begins with what the newest checkpoint says.
+    pub(super) fn new(reader: Reader<'a, M>, core: Core, changed_bytes_max: usize) -> Self {
+        Self { reader, core, changed_bytes_max }
+    }
+
+    /// Returns the core so far.
+    pub(super) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// Ends the replay.
+    pub(super) fn into_core(self) -> Core {
+        self.core
+    }
+
+    /// Applies a batch.
+    ///
+    /// # Errors
+    /// As [`super::recover`].
+    pub(super) async fn apply(&mut self, batch: &Batch<'_>) -> Result<()> {
+        if let Some(header) = &batch.enters {
+            self.enter(header.stream, header.segment, header.generation).await?;
+        }
+        self.core.note_batch(batch.header.segment, batch.header.seq);
+        self.load_ahead(batch).await?;
+        for found in records(&batch.header, batch.body) {
+            self.apply_record(&found?).await?;
+            self.core.space().check()?;
+            self.check_memory().await?;
+        }
+        Ok(())
+    }
+
+    /// Holds the leaves that the log changed, and that so must stay, against their limit.
+    async fn check_memory(&mut self) -> Result<()> {
+        if self.core.map().dirty_bytes() <= self.changed_bytes_max {
+            return Ok(());
+        }
+        // What was trimmed since went from the memory of the drive that wrote this, too.
+        self.reap().await?;
+        if self.core.map().dirty_bytes() <= self.changed_bytes_max {
+            return Ok(());
+        }
+        let limit = format_size(self.changed_bytes_max as u64);
+        let mebibytes = self.changed_bytes_max >> 21;
+        let what = format!(
+            "the log after the newest checkpoint changes more than {limit} of the map; serve the \
+             drive once with the `--map-cache` that it was written with, or with {mebibytes}M or \
+             more: when it closes, a checkpoint is written"
+        );
+        Err(Error::new(ErrorKind::InvalidInput, what))
+    }
+
+    /// Reads the leaves that a batch's records need side by side; one after the other, scattered
+    /// writes would take as long to recover as to write.
+    async fn load_ahead(&mut self, batch: &Batch<'_>) -> Result<()> {
+        let mut places = BTreeMap::new();
+        let map = self.core.map();
+        for found in records(&batch.header, batch.body) {
+            let record = found?.record;
+            let (lba, count) = record.lba_range();
+            let leaf = match record {
+                Record::Data { .. } => map.missing(lba, count),
+                Record::Fill { .. } | Record::Trim { .. } => map.missing_edges(lba, count),
+                Record::Open { .. } | Record::Meta { .. } => None,
+            };
+            if let Some(leaf) = leaf
+                && let Some(from) = self.core.leaf_to_load(leaf)
+            {
+                places.insert(leaf, from);
+            }
+        }
+        let reader = &self.reader;
+        let reads = places.into_iter().map(|(leaf, from)| async move {
+            let loaded = reader.leaf(leaf, from).await?;
+            Ok::<_, Error>((leaf, from.place, loaded))
+        });
+        let mut reads = iter(reads).buffer_unordered(READS_AT_ONCE);
+        while let Some((leaf, place, loaded)) = reads.try_next().await? {
+            self.core.install_leaf(leaf, place, loaded);
+        }
+        Ok(())
+    }
+
+    async fn apply_record(&mut self, found: &Found<'_>) -> Result<()> {
+        let record = &found.record;
+        let (lba, count) = record.lba_range();
+        match *record {
+            Record::Data { source_count, .. } => {
+                self.load(|map| map.missing(lba, count)).await?;
+                let frame = FramePlace {
+                    segment: found.place.segment,
+                    offset: found.place.offset,
+                    record_bytes: record.record_bytes(),
+                    blocks: count as u8,
+                };
+                if source_count > 0 {
+                    self.core.map_moved(lba, frame, record.sources(found.bytes));
+                } else {
+                    self.core.map_frame(lba, frame);
+                }
+            }
+            Record::Fill { .. } | Record::Trim { .. } => {
+                self.load(|map| map.missing_edges(lba, count)).await?;
+                self.core.map_range(record);
+            }
+            Record::Open { stream, segment, generation } => {
+                if self.is_in(stream, segment, generation) {
+                    // It would be written from the front again.
+                    let what = "a log record names its stream's own segment as the next one";
+                    return Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment));
+                }
+                self.enter(stream, segment, generation).await?;
+            }
+            // A checkpoint that was not completed, or the one that recovery began with.
+            Record::Meta { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Returns whether a stream has already reached this use of a segment.
+    fn is_in(&self, stream: Stream, segment: SegmentId, generation: u64) -> bool {
+        self.core.log().tail(stream).is_some_and(|tail| tail.segment == segment)
+            && self.core.space().generation(segment) == generation
+    }
+
+    /// Continues a stream in a segment.
+    async fn enter(&mut self, stream: Stream, segment: SegmentId, generation: u64) -> Result<()> {
+        if self.is_in(stream, segment, generation) {
+            return Ok(());
+        }
+        let space = self.core.space();
+        if space.generation(segment) != generation && !space.is_free(segment) {
+            // It was freed since the checkpoint: what was trimmed in it is still to be taken down.
+            self.reap().await?;
+        }
+        self.core.occupy_segment(stream, segment, generation)?;
+        // How much of the end of the segment before was of no use is not known any more.
+        self.core.enter_segment(stream, segment, generation, 0);
+        Ok(())
+    }
+
+    async fn load(&mut self, missing: impl Fn(&L2p) -> Option<u64>) -> Result<()> {
+        while let Some(leaf) = missing(self.core.map()) {
+            self.load_leaf(leaf).await?;
+        }
+        Ok(())
+    }
+
+    async fn load_leaf(&mut self, leaf: u64) -> Result<()> {
+        let Some(from) = self.core.leaf_to_load(leaf) else { return Ok(()) };
+        let loaded = self.reader.leaf(leaf, from).await?;
+        self.core.install_leaf(leaf, from.place, loaded);
+        Ok(())
+    }
+
+    async fn reap(&mut self) -> Result<()> {
+        loop {
+            match self.core.reap_resident() {
+                Reap::Done => return Ok(()),
+                Reap::More => {}
+                Reap::Missing(leaf) => self.load_leaf(leaf).await?,
+            }
+        }
+    }
+}

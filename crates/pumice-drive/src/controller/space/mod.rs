@@ -1,0 +1,610 @@
+//! The segment table: which segments are free, open or sealed, how many live bytes each holds, how
+//! old its data is, and how many reads are under way in it.
+//!
+//! ```text
+//!   free --allocate--> open --seal--> sealed --free (nothing live, no reader)--> free
+//! ```
+//!
+//! Live bytes are record bytes (header and payload) that the L2P or the newest checkpoint still
+//! names. Free segments are handed out lowest number first. Garbage collection decides when a sealed
+//! segment may be freed: this table knows nothing of durability.
+//!
+//! What the medium says may be wrong in ways that no checksum shows: a count of live bytes that
+//! cannot be right is noted ([`Space::check`]) and ends the writes, not the process.
+
+use super::place::FramePlace;
+use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
+use crate::format::{Stream, TableEntry};
+
+/// Use of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Holds nothing.
+    Free,
+    /// A stream is appended to it.
+    Open,
+    /// Full.
+    Sealed,
+}
+
+/// One segment, for display.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SegmentView {
+    /// Its use.
+    pub(crate) state: State,
+    /// The stream that it holds; meaningless while it is free.
+    pub(crate) stream: Stream,
+    /// Record bytes that something names.
+    pub(crate) live_bytes: u32,
+    /// Whether it cannot be emptied.
+    pub(crate) is_stuck: bool,
+}
+
+/// A segment in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UsedSegment {
+    /// The segment.
+    pub(crate) segment: SegmentId,
+    /// Its generation.
+    pub(crate) generation: u64,
+    /// Record bytes that something names.
+    pub(crate) live_bytes: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    generation: u64,
+    /// The last batch in it.
+    last_seq: SeqNo,
+    /// The batch in which the host wrote the newest data in it.
+    age: SeqNo,
+    live_bytes: u32,
+    /// Bytes at its end that were too few for what came next, if this process sealed it.
+    unused_bytes: u32,
+    /// Reads under way.
+    readers: u32,
+    stream: Stream,
+    state: State,
+    /// Garbage collection could not empty it, because something in it cannot be read.
+    stuck: bool,
+}
+
+const FREE: Segment = Segment {
+    generation: 0,
+    last_seq: SeqNo(0),
+    age: SeqNo(0),
+    live_bytes: 0,
+    unused_bytes: 0,
+    readers: 0,
+    stream: Stream::Host,
+    state: State::Free,
+    stuck: false,
+};
+
+/// The segment table of one drive.
+#[derive(Debug)]
+pub(crate) struct Space {
+    segments: Vec<Segment>,
+    /// Segments from this one on are not handed out: the capacity is changing.
+    end: u32,
+    /// Free segments below `end`.
+    free_count: u32,
+    /// No segment below this one is free.
+    lowest_free: u32,
+    live_bytes: u64,
+    /// Counts changes, so that a waiter can tell whether anything died since it looked.
+    changes: u64,
+    /// A segment whose live bytes cannot be right: more died in it than were live, or more live
+    /// than it can hold. What the medium says may be wrong in this way without any other sign.
+    inconsistent: Option<SegmentId>,
+}
+
+impl Space {
+    /// Creates a table of `segment_count` free segments.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the table does not fit in memory.
+    pub(crate) fn new(segment_count: u32) -> Result<Self> {
+        let mut space = Self {
+            segments: Vec::new(),
+            end: 0,
+            free_count: 0,
+            lowest_free: 0,
+            live_bytes: 0,
+            changes: 0,
+            inconsistent: None,
+        };
+        space.grow(segment_count)?;
+        space.set_end(segment_count);
+        space.changes = 0;
+        Ok(space)
+    }
+
+    /// Adds free segments up to `segment_count`; they are handed out after [`Space::set_end`].
+    ///
+    /// # Errors
+    /// `InvalidInput` if the table does not fit in memory.
+    pub(crate) fn grow(&mut self, segment_count: u32) -> Result<()> {
+        let more = (segment_count as usize).saturating_sub(self.segments.len());
+        let too_many = |error| {
+            let what = format!("a table of {segment_count} segments does not fit in memory");
+            Error::new(ErrorKind::InvalidInput, what).caused_by(error)
+        };
+        self.segments.try_reserve_exact(more).map_err(too_many)?;
+        self.segments.resize(self.segments.len() + more, FREE);
+        Ok(())
+    }
+
+    /// Hands out only existing segments below `end` from now on.
+    pub(crate) fn set_end(&mut self, end: u32) {
+        self.end = end.min(self.segment_count());
+        let below = &self.segments[..self.end as usize];
+        self.free_count =
+            below.iter().filter(|segment| segment.state == State::Free).count() as u32;
+        self.lowest_free = 0;
+        self.changes += 1;
+    }
+
+    /// Returns the segment from which on none is handed out.
+    pub(crate) fn end(&self) -> u32 {
+        self.end
+    }
+
+    /// Returns the number of segments in use that must be emptied because they are not handed out
+    /// any more.
+    pub(crate) fn beyond_end(&self) -> u32 {
+        self.used_from(self.end)
+    }
+
+    /// Returns the number of segments in use from `first` on.
+    pub(crate) fn used_from(&self, first: u32) -> u32 {
+        let from = self.segments.iter().skip(first as usize);
+        from.filter(|segment| segment.state != State::Free).count() as u32
+    }
+
+    /// Returns a sealed segment that must be emptied.
+    pub(crate) fn evacuee(&self) -> Option<SegmentId> {
+        let beyond = self.segments.iter().enumerate().skip(self.end as usize);
+        let mut wanted = beyond.filter(|(_, segment)| {
+            segment.state == State::Sealed && segment.live_bytes > 0 && !segment.stuck
+        });
+        wanted.next().map(|(number, _)| SegmentId(number as u32))
+    }
+
+    /// Returns the lowest end, but no lower than `end`, that leaves `free_count` free segments below
+    /// it.
+    pub(crate) fn lowest_end(&self, end: u32, free_count: u32) -> u32 {
+        let mut found = 0;
+        for (number, segment) in (0..).zip(&self.segments) {
+            if number >= end && found >= free_count {
+                return number;
+            }
+            found += u32::from(segment.state == State::Free);
+        }
+        self.segment_count()
+    }
+
+    /// Returns a segment that must be emptied and that garbage collection cannot empty.
+    pub(crate) fn stuck_beyond_end(&self) -> Option<SegmentId> {
+        let beyond = self.segments.iter().enumerate().skip(self.end as usize);
+        let mut stuck = beyond.filter(|(_, segment)| segment.stuck && segment.live_bytes > 0);
+        stuck.next().map(|(number, _)| SegmentId(number as u32))
+    }
+
+    /// Removes the segments from `segment_count` on.
+    ///
+    /// # Panics
+    /// If one of them is not free.
+    pub(crate) fn shrink(&mut self, segment_count: u32) {
+        let gone = self.segments.split_off(segment_count as usize);
+        assert!(gone.iter().all(|segment| segment.state == State::Free), "a segment is in use");
+        self.set_end(self.end);
+    }
+
+    /// Returns the number of free segments below the end.
+    pub(crate) fn free_count(&self) -> u32 {
+        self.free_count
+    }
+
+    /// Returns the number of segments.
+    pub(crate) fn segment_count(&self) -> u32 {
+        self.segments.len() as u32
+    }
+
+    /// Returns the live record bytes of the drive, metadata included.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.live_bytes
+    }
+
+    /// Returns how often something died or was sealed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Returns the generation of a segment in use; 0 for a free segment or one that does not exist.
+    pub(crate) fn generation(&self, segment: SegmentId) -> u64 {
+        self.segments.get(segment.0 as usize).map_or(0, |entry| entry.generation)
+    }
+
+    /// Takes the lowest free segment for a stream and marks it open.
+    pub(crate) fn allocate(&mut self, stream: Stream, generation: u64) -> Option<SegmentId> {
+        let to = self.end as usize;
+        let from = (self.lowest_free as usize).min(to);
+        let free = |segment: &Segment| segment.state == State::Free;
+        let Some(found) = self.segments[from..to].iter().position(free) else {
+            self.lowest_free = to as u32;
+            return None;
+        };
+        let segment = SegmentId((from + found) as u32);
+        let entry = self.entry_mut(segment);
+        // A damaged map may name what is free, and a read of it be under way.
+        let readers = entry.readers;
+        *entry = Segment { generation, stream, state: State::Open, readers, ..FREE };
+        assert!(self.free_count > 0, "a segment is free, and none is counted");
+        self.free_count -= 1;
+        self.lowest_free = segment.0 + 1;
+        Some(segment)
+    }
+
+    /// Marks a segment as open, as recovery finds it: it must be free or, having been freed and
+    /// used again since the checkpoint, hold nothing live.
+    ///
+    /// # Errors
+    /// `Corrupt` if it cannot have been opened.
+    pub(crate) fn occupy(
+        &mut self,
+        segment: SegmentId,
+        stream: Stream,
+        generation: u64,
+    ) -> Result<()> {
+        let wrong = |what: &'static str| Error::new(ErrorKind::Corrupt, what).in_segment(segment);
+        let Some(entry) = self.segments.get_mut(segment.0 as usize) else {
+            return Err(wrong("the log continues in a segment that does not exist"));
+        };
+        match entry.state {
+            // The checkpoint that is being rolled forward from says so already.
+            State::Open if entry.generation == generation && entry.stream == stream => Ok(()),
+            State::Open => Err(wrong("the log continues in a segment that is in use")),
+            State::Sealed if entry.live_bytes > 0 => {
+                Err(wrong("the log continues in a segment that holds live data"))
+            }
+            State::Sealed | State::Free => {
+                self.free_count -= u32::from(entry.state == State::Free && segment.0 < self.end);
+                *entry = Segment { generation, stream, state: State::Open, ..FREE };
+                Ok(())
+            }
+        }
+    }
+
+    /// Restores a segment from a checkpoint.
+    ///
+    /// # Errors
+    /// `Corrupt` if the segment does not exist, or was opened after the checkpoint was begun: then
+    /// it was free.
+    pub(crate) fn restore(
+        &mut self,
+        segment: SegmentId,
+        entry: &TableEntry,
+        is_open: bool,
+    ) -> Result<()> {
+        if !entry.in_use {
+            return Ok(());
+        }
+        let Some(target) = self.segments.get_mut(segment.0 as usize) else {
+            let what = "a checkpoint names a segment that does not exist";
+            return Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment));
+        };
+        let is_same = (target.generation, target.stream) == (entry.generation, entry.stream);
+        if target.state != State::Free && !(is_open && is_same) {
+            let what = "a checkpoint says two things about a segment";
+            return Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment));
+        }
+        self.free_count -= u32::from(target.state == State::Free && segment.0 < self.end);
+        *target = Segment {
+            generation: entry.generation,
+            last_seq: entry.last_seq,
+            age: entry.age,
+            live_bytes: entry.live_bytes,
+            stream: entry.stream,
+            state: if is_open { State::Open } else { State::Sealed },
+            ..FREE
+        };
+        self.live_bytes += u64::from(entry.live_bytes);
+        Ok(())
+    }
+
+    /// Returns the table for a checkpoint: everything but live metadata.
+    pub(crate) fn table(&self) -> Vec<TableEntry> {
+        let entry = |segment: &Segment| TableEntry {
+            in_use: segment.state != State::Free,
+            generation: segment.generation,
+            stream: segment.stream,
+            last_seq: segment.last_seq,
+            age: segment.age,
+            live_bytes: if segment.stream == Stream::Meta { 0 } else { segment.live_bytes },
+        };
+        self.segments.iter().map(entry).collect()
+    }
+
+    /// Marks an open segment as full. What came next did not fit into the `unused_bytes` at its
+    /// end: nothing is to be gained there, since moving its content leaves as much elsewhere.
+    ///
+    /// # Panics
+    /// If the segment is not open.
+    pub(crate) fn seal(&mut self, segment: SegmentId, unused_bytes: u32) {
+        let entry = self.entry_mut(segment);
+        assert_eq!(entry.state, State::Open, "segment {segment} is sealed but was not open");
+        entry.state = State::Sealed;
+        entry.unused_bytes = unused_bytes;
+        self.changes += 1;
+    }
+
+    /// Notes that batch `seq` lies in a segment.
+    pub(crate) fn batch_sealed(&mut self, segment: SegmentId, seq: SeqNo) {
+        let entry = self.entry_mut(segment);
+        entry.last_seq = seq;
+        if entry.stream != Stream::Moved {
+            entry.age = seq;
+        }
+    }
+
+    /// Notes that data which the host wrote in batch `origin` was moved to a segment.
+    pub(crate) fn moved_in(&mut self, segment: SegmentId, origin: SeqNo) {
+        let entry = self.entry_mut(segment);
+        entry.age = entry.age.max(origin);
+    }
+
+    /// Returns whether a stream is appended to a segment in this generation.
+    pub(crate) fn is_open(&self, segment: SegmentId, stream: Stream, generation: u64) -> bool {
+        self.segments.get(segment.0 as usize).is_some_and(|entry| {
+            entry.state == State::Open && (entry.stream, entry.generation) == (stream, generation)
+        })
+    }
+
+    /// Counts `bytes` of a segment as live. Where that is impossible, see [`Space::check`].
+    pub(crate) fn add_live(&mut self, segment: SegmentId, bytes: u32) {
+        let entry = self.segments.get_mut(segment.0 as usize);
+        match entry.and_then(|entry| Some((entry.live_bytes.checked_add(bytes)?, entry))) {
+            Some((live_bytes, entry)) => {
+                entry.live_bytes = live_bytes;
+                self.live_bytes += u64::from(bytes);
+            }
+            None => self.inconsistent = Some(segment),
+        }
+    }
+
+    /// Checks that the live bytes have added up so far. They may not after a checkpoint, or records
+    /// after it, that are wrong in a way no checksum shows: no panic then, but no writes either,
+    /// since what is still needed would be taken for dead.
+    ///
+    /// # Errors
+    /// `Corrupt`, naming a segment.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        let Some(segment) = self.inconsistent else { return Ok(()) };
+        let what = "the live bytes of a segment do not add up: see `pumice check`";
+        Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment))
+    }
+
+    /// Counts `bytes` of a segment of `segment_bytes` as live, if that is possible.
+    ///
+    /// # Errors
+    /// `Corrupt` if the segment does not exist, is free or cannot hold as much.
+    pub(crate) fn try_add_live(
+        &mut self,
+        segment: SegmentId,
+        bytes: u32,
+        segment_bytes: u32,
+    ) -> Result<()> {
+        let entry = self.segments.get_mut(segment.0 as usize);
+        let entry = entry.filter(|entry| entry.state != State::Free);
+        match entry.and_then(|entry| {
+            let live_bytes = entry.live_bytes.checked_add(bytes)?;
+            entry.live_bytes = Some(live_bytes).filter(|&bytes| bytes <= segment_bytes)?;
+            Some(())
+        }) {
+            Some(()) => {
+                self.live_bytes += u64::from(bytes);
+                Ok(())
+            }
+            None => {
+                let what = "a checkpoint names metadata in a segment that cannot hold it";
+                Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment))
+            }
+        }
+    }
+
+    /// Counts blocks of a frame that nothing maps to any more as dead.
+    #[inline]
+    pub(crate) fn release_blocks(&mut self, frame: FramePlace, index: u8, count: u8) {
+        self.release(frame.segment, frame.share(index, count));
+    }
+
+    /// Counts `bytes` of a segment as dead. Where it has fewer live bytes, see [`Space::check`].
+    #[inline]
+    pub(crate) fn release(&mut self, segment: SegmentId, bytes: u32) {
+        let entry = self.segments.get_mut(segment.0 as usize);
+        match entry.and_then(|entry| Some((entry.live_bytes.checked_sub(bytes)?, entry))) {
+            Some((live_bytes, entry)) => {
+                entry.live_bytes = live_bytes;
+                let sum = self.live_bytes.checked_sub(bytes.into());
+                self.live_bytes = sum.expect("a segment has more live bytes than the drive");
+            }
+            None => self.inconsistent = Some(segment),
+        }
+        self.changes += 1;
+    }
+
+    /// Returns the last batch in a segment.
+    pub(crate) fn last_seq(&self, segment: SegmentId) -> SeqNo {
+        self.entry(segment).last_seq
+    }
+
+    /// Returns the live bytes of a segment.
+    pub(crate) fn live_bytes_of(&self, segment: SegmentId) -> u32 {
+        self.entry(segment).live_bytes
+    }
+
+    /// Notes that a read of a segment begins: it is not freed before [`Space::unpin`].
+    #[inline]
+    pub(crate) fn pin(&mut self, segment: SegmentId) {
+        self.entry_mut(segment).readers += 1;
+    }
+
+    /// Notes that a read has ended.
+    ///
+    /// # Panics
+    /// If no read is under way in the segment.
+    #[inline]
+    pub(crate) fn unpin(&mut self, segment: SegmentId) {
+        // A damaged map may name a segment that is free, and a shrink have taken that away.
+        let Some(entry) = self.segments.get_mut(segment.0 as usize) else { return };
+        assert!(entry.readers > 0, "segment {segment} is unpinned more often than pinned");
+        entry.readers -= 1;
+    }
+
+    /// Returns the sealed segments without live bytes and without readers whose last batch is not
+    /// after `checkpointed`.
+    pub(crate) fn empty(&self, checkpointed: SeqNo) -> Vec<SegmentId> {
+        let empty = |segment: &Segment| {
+            segment.is_empty() && segment.readers == 0 && segment.last_seq <= checkpointed
+        };
+        self.matching(empty).collect()
+    }
+
+    /// Returns the first `count` segments that are free, or could be.
+    pub(crate) fn lowest_empty(&self, count: usize) -> Vec<SegmentId> {
+        self.matching(|segment| segment.live_bytes == 0 && segment.state != State::Open)
+            .take(count)
+            .collect()
+    }
+
+    /// Returns whether a sealed segment without live bytes waits for a checkpoint that is newer than
+    /// `checkpointed`.
+    pub(crate) fn has_empty_after(&self, checkpointed: SeqNo) -> bool {
+        let waits = |segment: &Segment| segment.is_empty() && segment.last_seq > checkpointed;
+        self.matching(waits).next().is_some()
+    }
+
+    /// Returns whether a read is under way in a sealed segment without live bytes.
+    pub(crate) fn has_empty_in_use(&self) -> bool {
+        self.matching(|segment| segment.is_empty() && segment.readers > 0).next().is_some()
+    }
+
+    /// Returns the sealed segment that garbage collection should empty next: the one with the best
+    /// [`benefit_over_cost`] among those with `gain_bytes_min` dead bytes or more. An end that no
+    /// frame fits into is not dead.
+    pub(crate) fn victim(
+        &self,
+        now: SeqNo,
+        segment_bytes: u32,
+        gain_bytes_min: u32,
+    ) -> Option<SegmentId> {
+        let mut best: Option<(f64, SegmentId)> = None;
+        for (number, segment) in self.segments.iter().enumerate() {
+            if segment.state != State::Sealed || segment.live_bytes == 0 || segment.stuck {
+                continue;
+            }
+            let number = SegmentId(number as u32);
+            let kept = segment.live_bytes.saturating_add(segment.unused_bytes);
+            let dead = segment_bytes.saturating_sub(kept);
+            // Moving metadata means writing it again with the next checkpoint; most of it dies
+            // before that anyway.
+            let is_meta_worth_it =
+                segment.stream != Stream::Meta || segment.live_bytes < segment_bytes / 4;
+            if dead < gain_bytes_min || !is_meta_worth_it {
+                continue;
+            }
+            let score = benefit_over_cost(dead, segment_bytes, now.0.saturating_sub(segment.age.0));
+            if best.is_none_or(|(highest, _)| score > highest) {
+                best = Some((score, number));
+            }
+        }
+        best.map(|(_, segment)| segment)
+    }
+
+    /// Notes that a segment cannot be emptied: it is no victim any more.
+    pub(crate) fn set_stuck(&mut self, segment: SegmentId) {
+        self.entry_mut(segment).stuck = true;
+    }
+
+    /// Returns the stream of a segment in use.
+    pub(crate) fn stream(&self, segment: SegmentId) -> Stream {
+        self.entry(segment).stream
+    }
+
+    /// Returns whether a segment is free.
+    pub(crate) fn is_free(&self, segment: SegmentId) -> bool {
+        self.segments.get(segment.0 as usize).is_none_or(|entry| entry.state == State::Free)
+    }
+
+    /// Frees an empty segment, unless it is being read: then a damaged map names something in it.
+    ///
+    /// # Panics
+    /// If it is not sealed or holds live bytes.
+    pub(crate) fn free(&mut self, segment: SegmentId) {
+        let entry = self.entry_mut(segment);
+        assert!(entry.is_empty(), "segment {segment} is in use");
+        if entry.readers > 0 {
+            self.inconsistent = Some(segment);
+            return;
+        }
+        *entry = FREE;
+        self.free_count += u32::from(segment.0 < self.end);
+        self.lowest_free = self.lowest_free.min(segment.0);
+    }
+
+    /// Returns the segments in use.
+    pub(crate) fn used(&self) -> impl Iterator<Item = UsedSegment> {
+        let used = self.segments.iter().enumerate().filter(|(_, entry)| entry.state != State::Free);
+        used.map(|(number, entry)| UsedSegment {
+            segment: SegmentId(number as u32),
+            generation: entry.generation,
+            live_bytes: entry.live_bytes,
+        })
+    }
+
+    /// Returns all segments in order.
+    pub(crate) fn views(&self) -> impl Iterator<Item = SegmentView> {
+        self.segments.iter().map(|entry| SegmentView {
+            state: entry.state,
+            stream: entry.stream,
+            live_bytes: entry.live_bytes,
+            is_stuck: entry.stuck,
+        })
+    }
+
+    fn entry(&self, segment: SegmentId) -> &Segment {
+        &self.segments[segment.0 as usize]
+    }
+
+    fn entry_mut(&mut self, segment: SegmentId) -> &mut Segment {
+        &mut self.segments[segment.0 as usize]
+    }
+
+    fn matching(&self, wanted: impl Fn(&Segment) -> bool) -> impl Iterator<Item = SegmentId> {
+        let found = self.segments.iter().enumerate().filter(move |(_, segment)| wanted(segment));
+        found.map(|(number, _)| SegmentId(number as u32))
+    }
+}
+
+/// Returns how worthwhile it is to empty a segment with `dead` dead bytes, whose youngest data is
+/// `age` old: the gain (dead bytes, which last the longer the older the data is) over the cost
+/// (reading all of it, writing what is live).
+///
+/// Source: Rosenblum and Ousterhout, "The design and implementation of a log-structured file
+/// system", 1992, section 3.6.
+pub fn benefit_over_cost(dead: u32, segment_bytes: u32, age: u64) -> f64 {
+    let utilization = 1.0 - f64::from(dead) / f64::from(segment_bytes);
+    (1.0 - utilization) * (age as f64 + 1.0) / (1.0 + utilization)
+}
+
+impl Segment {
+    /// Returns whether it is sealed and nothing in it is live.
+    fn is_empty(&self) -> bool {
+        self.state == State::Sealed && self.live_bytes == 0
+    }
+}
+
+#[cfg(test)]
+mod tests;

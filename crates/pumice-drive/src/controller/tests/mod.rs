@@ -1,0 +1,270 @@
+//! Goal: the drive keeps its promises: content, order, durability, integrity, space.
+//! Method: a [`World`] holds a medium in memory that outlives every opening of its drive, wrapped
+//! in the fault and count layers, on a runtime in virtual time. Every test is repeatable.
+//!
+//! * `model`: random verbs against a plain array.
+//! * `simulated`: many requests at once, and the same run twice.
+//! * `crash`: power loss at any moment, several lives a drive.
+//! * `closing`: an end that is not orderly.
+//! * `checkpointing`: what is live while a checkpoint is written, and when it is given up.
+//! * `filling`: batches and segments filled to the last byte.
+//! * `reusing`: segments that are freed and used again.
+//! * `damage`: wrong bytes on the medium.
+//! * `strangers`: headers that belong to something else, where the log is looked for.
+//! * `hostile`: bytes with right checksums that no drive would have written.
+//! * `reading`: how many media reads a host read costs, and what a bad sector takes with it.
+//! * `rebuilding`: a new drive from what is left of one.
+//! * `resize`: other sizes and capacities, and power loss during a resize.
+//! * `scrub`: finding damage in a drive in use.
+//! * `space`: drives that are full.
+//! * `joining`: frames put together while they are moved.
+//! * `survival`: garbage collection and checkpoints when the power fails.
+//! * `paging`: a map larger than its memory.
+//! * `failures`: a medium that reports errors.
+//! * `extents`: what the map says of a range.
+//! * `extracting`: the whole disk taken out of a drive.
+//! * `watching`: what the drive reports to an operator.
+//! * `golden`: images of earlier versions of the format.
+
+mod checkpointing;
+mod closing;
+mod collecting;
+mod crafted;
+mod crash;
+mod damage;
+mod extents;
+mod extracting;
+mod failures;
+mod filling;
+mod golden;
+mod hostile;
+mod joining;
+mod model;
+mod paging;
+mod payload;
+mod reading;
+mod rebuilding;
+mod resize;
+mod reusing;
+mod scrub;
+mod simulated;
+mod space;
+mod strangers;
+mod survival;
+mod watching;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use super::core::{Attempt, BlockWrite, Core, Settings};
+use super::drive::{frame_cache, superblocks};
+use super::log::packing;
+use super::map::{Lookup, Mapping};
+use super::place::{FrameAddress, FramePlace};
+use super::*;
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Lba, Result, SegmentId};
+use crate::codec::Codec;
+use crate::format::{Stream, Superblock};
+use crate::media::Medium;
+use crate::media::layer::{Count, Fault, FaultPlan};
+use crate::media::mem::MemMedium;
+use crate::runtime::Runtime;
+
+/// Shared, so that a test can take the power away while a drive opens.
+type TestMedium = Rc<Fault<Count<MemMedium>, Runtime>>;
+type TestDrive = Drive<TestMedium, Runtime>;
+
+const SEGMENT_BYTES: u32 = 4 << 20;
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// Segments of a small drive that data never gets: kept for trims, garbage collection and
+/// checkpoints, or open for those.
+const OTHER_SEGMENTS: u64 = 7;
+
+/// A small drive: about `segments` of 4 MiB for data below a disk of `size_bytes`.
+fn small(size_bytes: u64, segments: u64) -> Spec {
+    Spec {
+        segment_bytes: SEGMENT_BYTES,
+        capacity_bytes: Some((segments + OTHER_SEGMENTS) * u64::from(SEGMENT_BYTES)),
+        ..Spec::new(uuid::Uuid::from_u128(0x5eed), size_bytes)
+    }
+}
+
+/// A medium, a clock, and the drive made on them.
+struct World {
+    runtime: Runtime,
+    spec: Spec,
+    memory: MemMedium,
+    plan: FaultPlan,
+    seed: u64,
+}
+
+impl World {
+    /// Makes an empty drive.
+    fn new(spec: Spec) -> Self {
+        let memory = MemMedium::new(spec.geometry().unwrap().medium_bytes());
+        let runtime = Runtime::simulated();
+        let world = Self { runtime, spec, memory, plan: FaultPlan::default(), seed: 0 };
+        world.run(create(&world.memory, &world.spec)).unwrap();
+        world
+    }
+
+    fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+
+    /// Fresh layers around the bytes.
+    fn medium(&self) -> TestMedium {
+        let count = Count::new(self.memory.clone());
+        Rc::new(Fault::new(count, self.runtime.clone(), self.seed, self.plan.clone()))
+    }
+
+    fn try_open(&self, options: OpenOptions) -> Result<Rc<TestDrive>> {
+        self.run(Drive::open(self.medium(), self.runtime.clone(), options))
+    }
+
+    /// Opens the drive without garbage collection, checkpoints and upkeep: only writers and syncer
+    /// run.
+    fn open_without_collector(&self) -> Rc<TestDrive> {
+        let options = OpenOptions::default();
+        let opening = Drive::open_without_tasks(self.medium(), self.runtime.clone(), options);
+        let drive = Rc::new(self.run(opening).unwrap());
+        let (writer, syncer) = (drive.clone(), drive.clone());
+        self.runtime.spawn(async move { writer.run_writer().await });
+        self.runtime.spawn(async move { syncer.run_syncer().await });
+        drive
+    }
+
+    fn open(&self) -> Rc<TestDrive> {
+        self.try_open(OpenOptions::default()).unwrap()
+    }
+
+    fn refusal(&self) -> Error {
+        self.try_open(OpenOptions::default()).map(|_| ()).unwrap_err()
+    }
+
+    fn close(&self, drive: Rc<TestDrive>) {
+        self.run(drive.close()).unwrap();
+        self.kill(drive);
+    }
+
+    /// Closes in order, and leaves it to the next opening to read the log.
+    fn close_without_checkpoint(&self, drive: Rc<TestDrive>) {
+        self.run(drive.close_without_checkpoint()).unwrap();
+        self.kill(drive);
+    }
+
+    /// Ends the process: nothing that is in memory only gets out.
+    fn kill(&self, drive: Rc<TestDrive>) {
+        self.runtime.drop_tasks();
+        assert_eq!(Rc::strong_count(&drive), 1, "the drive is still held");
+    }
+
+    fn reopen(&self, drive: Rc<TestDrive>) -> Rc<TestDrive> {
+        self.close(drive);
+        self.open()
+    }
+
+    fn check(&self) -> CheckReport {
+        self.run(check(&self.medium(), Depth::Full, &mut |_| ())).unwrap()
+    }
+
+    fn read(&self, drive: &TestDrive, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let mut out = vec![0xa5; len];
+        self.run(drive.read(offset, &mut out)).map(|()| out)
+    }
+
+    fn write(&self, drive: &TestDrive, offset: u64, data: &[u8]) -> Result<()> {
+        self.run(drive.write(offset, data, false))
+    }
+
+    /// The bytes of a part of a segment, as the medium has them.
+    fn peek(&self, segment: u32, offset: u32, len: usize) -> AlignedBuffer {
+        let buffer = AlignedBuffer::zeroed(len);
+        let (bytes, result) = self.run(self.memory.read(SegmentId(segment), offset, buffer));
+        result.unwrap();
+        bytes
+    }
+
+    /// Flips one bit of the byte at `offset` of a segment.
+    fn flip(&self, segment: u32, offset: u32) {
+        let page = offset / 4096 * 4096;
+        let mut bytes = self.peek(segment, page, 4096);
+        bytes[(offset - page) as usize] ^= 0x10;
+        self.run(self.memory.append(SegmentId(segment), page, bytes.into())).unwrap();
+    }
+
+    /// A fingerprint of everything on the medium.
+    fn medium_checksum(&self) -> u64 {
+        let mut digest = 0;
+        let mut add = |bytes: &[u8]| {
+            digest = crate::base::checksum::crc64(&[&u64::to_le_bytes(digest), bytes].concat());
+        };
+        for slot in 0..2 {
+            add(&self.run(self.memory.read_superblock(slot)).unwrap());
+        }
+        for segment in 0..self.spec.geometry().unwrap().segment_count {
+            add(&self.peek(segment, 0, SEGMENT_BYTES as usize));
+        }
+        digest
+    }
+}
+
+/// Takes every trimmed leaf down, so that live bytes are exact, and brings every other one in.
+fn reap_all(drive: &TestDrive) {
+    drive.clock.block_on(async {
+        drive.reap_all().await.unwrap();
+        let next = |leaf| drive.core().map().next_mapped_leaf(leaf);
+        let mut leaf = next(0);
+        while let Some(found) = leaf {
+            drive.load_leaf(found).await.unwrap();
+            leaf = next(found + 1);
+        }
+    });
+}
+
+/// Live bytes of each segment, counted again from the map.
+fn recount(drive: &TestDrive) -> Vec<(SegmentId, u32)> {
+    let mut live: Vec<_> = drive.core().space().used().map(|used| (used.segment, 0)).collect();
+    let mut add = |number: SegmentId, bytes: u32| {
+        let entry = live.iter_mut().find(|(segment, _)| *segment == number);
+        entry.expect("the map names a free segment").1 += bytes;
+    };
+    for (_, count, mapping) in drive.core().map().runs() {
+        let Mapping::Frame { place, index } = mapping else { continue };
+        add(place.segment, place.share(index, count as u8));
+    }
+    for place in drive.core().metadata() {
+        add(place.segment, place.bytes);
+    }
+    live
+}
+
+/// Checks the live bytes against the map, and that what recovery finds is what was there.
+fn assert_accounting(drive: &TestDrive) {
+    reap_all(drive);
+    let live: Vec<_> =
+        drive.core().space().used().map(|used| (used.segment, used.live_bytes)).collect();
+    assert_eq!(live, recount(drive));
+    let sum: u64 = live.iter().map(|(_, bytes)| u64::from(*bytes)).sum();
+    assert_eq!(drive.core().space().live_bytes(), sum);
+}
+
+/// Checks that a reopened drive has the map and the live bytes of the one before.
+fn assert_same_state(before: (Runs, u64), after: &TestDrive) {
+    assert_accounting(after);
+    assert!(before == state(after), "recovery found another map");
+}
+
+type Runs = Vec<(Lba, u64, Mapping)>;
+
+fn state(drive: &TestDrive) -> (Runs, u64) {
+    reap_all(drive);
+    let metadata: u64 = drive.core().metadata().iter().map(|place| u64::from(place.bytes)).sum();
+    (drive.core().map().runs().collect(), drive.core().space().live_bytes() - metadata)
+}
+
+fn kind<T>(result: Result<T>) -> Option<ErrorKind> {
+    result.err().map(|error| error.kind())
+}
