@@ -143,7 +143,11 @@ fn what_cannot_be_simulated_says_why() {
     assert!(threads.contains("has one thread"), "{threads}");
     let mut command = place.command(&["sim:micro-center-64", "--detect-compression"]);
     let detected = run(&mut command, COMMAND_LIMIT);
-    assert!(detected.stderr.contains("'pumice drives micro-center-64' shows"), "{}", detected.stderr);
+    assert!(
+        detected.stderr.contains("'pumice drives micro-center-64' shows"),
+        "{}",
+        detected.stderr
+    );
     results(&place, "sim:micro-center-64", "done");
     let mut command = place.command(&["sim:micro-center-64", "--resume", "done"]);
     let resumed = run(&mut command, COMMAND_LIMIT);
