@@ -61,7 +61,8 @@ pub enum Error {
     ReadOnly(String),
     /// The target returned fewer bytes than requested.
     #[error(
-        "read of {requested} bytes at offset {offset} returned {returned}: the target is smaller than the span, or was truncated"
+        "read of {requested} bytes at offset {offset} returned {returned}: the target is \
+         smaller than the span, or was truncated"
     )]
     ShortRead {
         /// Offset of the read, in bytes.

@@ -79,8 +79,7 @@ impl Benchmark {
     ) -> Result<Finished> {
         target.prepare(self.plan.end_bytes(), self.destroy)?;
         let header = Header::new(&self.title, &self.about, target, self.plan, self.begun_unix_s);
-        let begun = header.and_then(|header| sink.begin(&header).map(|()| header));
-        let header = begun.inspect_err(|_| target.remove())?;
+        let header = header.inspect_err(|_| target.remove())?;
         finish(target, Results { header, runs: Vec::new() }, stop, sink)
     }
 }
@@ -96,7 +95,7 @@ pub struct Resumption {
 }
 
 impl Resumption {
-    /// Runs the remaining cells. [`Sink::begin`] is not called.
+    /// Runs the remaining cells.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a simulated drive, whose content is lost; [`Error::Invalid`] if
@@ -133,7 +132,8 @@ fn finish(
     sink: &mut dyn Sink,
 ) -> Result<Finished> {
     let Results { header, runs } = results;
-    let ended = carry_out(target, &header.plan, runs, stop, sink);
+    let begun = sink.begin(&header);
+    let ended = begun.and_then(|()| carry_out(target, &header.plan, runs, stop, sink));
     target.remove();
     let (end, runs) = ended?;
     Ok(Finished { end, results: Results { header, runs } })

@@ -1,14 +1,14 @@
-//! Where a benchmark sends its progress and its results while it runs, so that an interruption loses
-//! no finished run.
+//! Receives the progress and the results of a benchmark while it runs, so that an interruption
+//! loses no finished run.
 
 use std::path::PathBuf;
 
-use super::results::{Header, RunResult, Writer};
+use super::results::{Header, Results, RunResult, Writer};
 use crate::error::Result;
 
 /// Receives the results of a benchmark while it runs.
 pub trait Sink {
-    /// The target is ready and the first run follows. Not called when a benchmark is resumed.
+    /// The target is ready and the first run follows.
     ///
     /// # Errors
     /// The header cannot be stored; the benchmark ends.
@@ -31,29 +31,33 @@ pub trait Sink {
 /// Discards everything; [`Benchmark::run`] returns the results anyway.
 impl Sink for () {}
 
-/// Appends every run to a new file, which must not exist.
+/// Appends every run to a file.
 pub struct FileSink {
     path: PathBuf,
     writer: Option<Writer>,
 }
 
 impl FileSink {
-    /// A sink that creates `path` when the benchmark begins.
+    /// Returns a sink that creates `path`, which must not exist, when the benchmark begins.
     pub fn new(path: PathBuf) -> Self {
         Self { path, writer: None }
     }
-}
 
-impl From<Writer> for FileSink {
-    /// Continues a file that [`Writer::resume`] has opened.
-    fn from(writer: Writer) -> Self {
-        Self { path: PathBuf::new(), writer: Some(writer) }
+    /// Opens a file to continue it; returns its results for a [`Resumption`](super::Resumption).
+    ///
+    /// # Errors
+    /// The errors of [`Writer::resume`].
+    pub fn resume(path: PathBuf) -> Result<(Self, Results)> {
+        let (writer, results) = Writer::resume(&path)?;
+        Ok((Self { path, writer: Some(writer) }, results))
     }
 }
 
 impl Sink for FileSink {
     fn begin(&mut self, header: &Header) -> Result<()> {
-        self.writer = Some(Writer::create(&self.path, header)?);
+        if self.writer.is_none() {
+            self.writer = Some(Writer::create(&self.path, header)?);
+        }
         Ok(())
     }
 

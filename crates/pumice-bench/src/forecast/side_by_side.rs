@@ -82,7 +82,7 @@ mod tests {
     fn results_keep_their_order() {
         let together = Barrier::new(2);
         let done = side_by_side(6, 2, |thread, number| {
-            // Neither goes on without the other.
+            // Both must run at the same time.
             together.wait();
             Ok(Some((thread < 2).then_some(number * 10)))
         });

@@ -225,7 +225,7 @@ fn case(name: String, workload: Workload) -> Result<Case> {
 
 fn beyond(what: &str, end_bytes: u64, size_bytes: u64) -> Error {
     let (end, size) = (format_size(end_bytes), format_size(size_bytes));
-    invalid(format!("{what} of {end} extends beyond the drive of {size}: reduce it"))
+    invalid(format!("{what} of {end} extends beyond the drive of {size}: make it smaller"))
 }
 
 /// Returns the workload over the whole drive.

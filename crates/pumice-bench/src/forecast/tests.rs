@@ -1,5 +1,5 @@
 //! Goal: a forecast adds up, agrees with the formula where one holds, and says what compression is
-//! worth; the same seed gives the same.
+//! worth; equal seeds produce equal forecasts.
 //! Method: a small drive; sums over what is said of it; traces and jobs written for it.
 
 use std::fs;
@@ -33,7 +33,7 @@ fn saved(percent: f64) -> Data {
     Data::saved(Saving::from_fraction(percent / 100.0))
 }
 
-/// What an operation, a preset or a file comes to.
+/// Returns the forecast of an operation, a preset or a file.
 fn made(workload: &str, data: &Data, asked: &Asked, options: &ForecastOptions) -> Result<Forecast> {
     let profile = profile();
     let size_bytes = spec_of(&profile, data, options)?.size_bytes();
@@ -115,7 +115,7 @@ fn writes_in_order_cost_what_is_stored() {
     assert!(of.collected < 0.01 && test.drive.write_amplification_by_formula.is_none());
     let plain = test.uncompressed.unwrap();
     assert!((amplification(&plain).all * 0.9 - 1.0).abs() < 0.01);
-    // Four dies of 4 KiB in (900 + 82) us, of which a tenth is no data, and an erasure in 64.
+    // Four dies of 4 KiB in (900 + 82) us, a tenth of them is no data, and an erasure in 64.
     assert!((plain.all.mb_per_s / 14.6 - 1.0).abs() < 0.02, "{:?}", plain.all);
     assert!((test.drive.all.mb_per_s / 29.2 - 1.0).abs() < 0.02, "{:?}", test.drive.all);
 }
@@ -229,7 +229,7 @@ fn what_goes_beyond_the_drive_is_refused_or_folded() {
         ..Asked::default()
     };
     let large = chain(made("random-write", &saved(0.0), &asked, &options).unwrap_err());
-    assert!(large.contains("goes beyond the drive"), "{large}");
+    assert!(large.contains("extends beyond the drive"), "{large}");
 }
 
 #[test]

@@ -132,6 +132,6 @@ mod tests {
         for text in ["", "%", "50", "0.5", "2:1", "120%", "-1%", "nan%", "inf%", "5 0%"] {
             assert!(text.parse::<Saving>().is_err(), "{text}");
         }
-        assert!("50".parse::<Saving>().unwrap_err().contains("like 50%"));
+        assert!("50".parse::<Saving>().unwrap_err().contains("such as 50%"));
     }
 }

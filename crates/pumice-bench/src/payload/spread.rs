@@ -26,7 +26,7 @@ const FILLS_SHARE: f64 = 0.9;
 const WINDOW_SPREAD: f64 = 1.0;
 const UNIT_SPREAD: f64 = 0.35;
 
-/// Size with zstd:1 relative to LZ4, from and to, for units of which LZ4 saves at least this. Where
+/// Size with zstd:1 relative to LZ4, from and to, for units with at least this LZ4 saving. Where
 /// LZ4 saves less, zstd gains proportionally less: such data is mostly compressed already.
 const ZSTD_STORES: (f64, f64) = (0.60, 0.92);
 const ZSTD_GAINS_FROM: f64 = 0.25;

@@ -130,7 +130,7 @@ fn spread_data_saves_what_was_asked_and_differs_like_real_data() {
         let data = bytes(&payload(Kind::Spread(saving(percent))), 0, ALL);
         assert_saves(&data, Codec::Lz4, 4096, percent, 1.0);
     }
-    // What 1 GiB of a system's files gives: mean and deviation.
+    // Mean and deviation of 1 GiB of a system's files.
     let real = [
         (Codec::Lz4, [(40.2, 24.9), (44.4, 24.6), (46.8, 24.1)]),
         (ZSTD[0], [(52.4, 26.9), (56.1, 26.8), (57.3, 26.5)]),
@@ -200,7 +200,7 @@ fn duplicates_are_as_many_as_asked_and_found_by_no_chunk() {
         let data = bytes(&Payload::new(options).expect("good options"), 0, ALL);
         let units: HashSet<&[u8]> = data.chunks(unit_bytes).collect();
         let again = 100.0 - 100.0 * units.len() as f64 / (ALL / unit_bytes) as f64;
-        // 512 draws for spread data, of which the first 34 are none: 3 standard deviations.
+        // 512 draws for spread data, the first 34 are none: 3 standard deviations.
         assert!((again - 29.0).abs() < 6.0, "{again:.1} % duplicates, {kind:?}");
         for chunk in CHUNKS {
             let expected = measure(&without, Codec::Lz4, chunk);

@@ -107,8 +107,8 @@ mod tests {
     //! Goal: intervals are those of the method. Method: numpy 2.4.6 and scipy 1.17.1. Levels:
     //! `norm.cdf(t.ppf(0.025, n - 1) * sqrt(n / (n - 1)))`. Ends for five runs: `quantile` at these
     //! levels of the means of all 5^5 resamples (`itertools.product`), for a ratio of 4 million
-    //! pairs of them; for thirty: of 2 million resamples. Whether the method covers what it should
-    //! is looked at in `stats::tests`.
+    //! pairs of them; for thirty: of 2 million resamples. `stats::tests` checks the
+    //! coverage.
     use super::*;
 
     #[test]

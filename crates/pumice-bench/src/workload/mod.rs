@@ -12,6 +12,8 @@ mod plan;
 mod preset;
 mod spec;
 
-pub use plan::*;
-pub use preset::*;
-pub use spec::*;
+pub use plan::{Cache, LEVELS_MAX, Level, Order, Plan, RUNS_MAX, TESTS_MAX, Test, Unit};
+pub use preset::{Changes, PRESETS, Preset};
+pub use spec::{
+    DEPTH_MAX, Flush, Operation, Pattern, RECORD_BYTES_MAX, RECORD_BYTES_MIN, THREADS_MAX, Workload,
+};

@@ -188,9 +188,8 @@ impl Plan {
             !test.workload.operation.writes() || test.workload.operation == Operation::Mixed
         };
         if !self.fills && self.precondition == 0 && self.tests.iter().any(reads) {
-            return wrong(
-                "tests read data that was never written: set 'fill' or 'precondition' in the preset".into(),
-            );
+            let what = "tests read data that was never written: set 'fills' or 'precondition'";
+            return wrong(what.into());
         }
         match &self.steady {
             Some(name) if !self.tests.iter().any(|test| test.name == *name) => {

@@ -577,9 +577,9 @@ mod tests {
         }
         let none = Changes { operations: vec![Operation::Trim], ..Changes::default() };
         let preset = Preset::load("copy").expect("a preset");
-        assert!(preset.plan(&none).unwrap_err().to_string().contains("its operations: copy"));
+        assert!(preset.plan(&none).unwrap_err().to_string().contains("it has: copy"));
         for (precision_percent, words) in
-            [(None, "without a precision"), (Some(2.0), "fewer than 10")]
+            [(None, "needs a precision"), (Some(2.0), "below the 10 runs")]
         {
             let few = Changes { runs_max: Some(3), precision_percent, ..Changes::default() };
             assert!(preset.plan(&few).unwrap_err().to_string().contains(words), "{words}");

@@ -29,7 +29,7 @@ fn read(xml: &str) -> (Vec<String>, String) {
         }
         tags.push(tag.to_owned());
     }
-    assert!(open.is_empty() && rest.is_empty(), "{open:?} left open, {rest:?} behind");
+    assert!(open.is_empty() && rest.is_empty(), "{open:?} left open, {rest:?} left");
     (tags, text)
 }
 
@@ -91,7 +91,7 @@ fn many_bars_get_more_room_instead_of_becoming_invisible() {
 fn lines_have_a_path_each_and_markers_where_points_are_few() {
     let (tags, _) = read(&lines(&sample::percentiles(), &FRAME));
     assert_eq!(tags.iter().filter(|tag| tag.contains("\"line\"")).count(), 3);
-    // Eleven percentiles, of which the hundredth is not on the axis.
+    // Eleven percentiles, the hundredth is not on the axis.
     assert_eq!(tags.iter().filter(|tag| tag.contains("\"marker\"")).count(), 30);
     let (tags, _) = read(&lines(&sample::over_time(), &FRAME));
     assert_eq!(tags.iter().filter(|tag| tag.contains("\"marker\"")).count(), 0);

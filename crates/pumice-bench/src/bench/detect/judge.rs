@@ -7,7 +7,7 @@
 //! speed shows a difference        significant among all comparisons, and faster by over 10 %
 //!
 //! a shown saving -> yes; speed alone -> perhaps; usable and no saving shown -> no;
-//! nothing usable -> cannot tell
+//! nothing usable -> unknown
 //! ```
 
 use super::data::Data;
@@ -100,7 +100,7 @@ fn unusable(base: &[i64], span_bytes: u64) -> Option<String> {
         ));
     }
     (middle > MOST_TAKEN).then(|| {
-        format!("incompressible data seemed to take {middle:.1} times its bytes: there are other writers")
+        format!("incompressible data took {middle:.1} times its bytes: there are other writers")
     })
 }
 

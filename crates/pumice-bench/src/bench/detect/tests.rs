@@ -1,7 +1,7 @@
 //! Goal: the answer follows from the evidence, and speed alone never says yes.
 //!
 //! Method: the judge on numbers whose answer is plain; data measured with codecs; whole detections
-//! of a file in memory and of a small drive. What real file systems and devices give is held in
+//! of a file in memory and of a small drive. Real file systems and devices are tested in
 //! `tests/it/detect.rs`.
 
 use super::judge::{account, answer, best, reach, speeds, threshold, zeroes};
@@ -297,7 +297,7 @@ fn a_file_is_looked_at_and_removed() {
     assert!(found.accounts.iter().all(|account| account.amounts.len() == 5));
     assert!(heard.len() >= 30 && heard.iter().all(|(_, share)| (0.0..1.0).contains(share)));
     let left = std::fs::read_dir(folder.path()).expect("the folder").count();
-    assert_eq!(left, 0, "something was left behind");
+    assert_eq!(left, 0, "something was left");
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn parser(head: &[u8]) -> Option<Parser> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the kind of a file is told by its beginning, and nothing but whole files of known
+    //! Goal: the beginning of a file identifies its format, and nothing but whole files of known
     //! kinds gets through. Method: real output of fio 3.33 and IOzone 3.489, whole, cut off
     //! anywhere and with bytes changed.
     use std::fs;

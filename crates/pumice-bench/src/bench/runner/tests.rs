@@ -1,6 +1,6 @@
 //! Goal: every cell runs with its own data under it, in an order that is a function of the plan,
-//! and a benchmark that was interrupted goes on as if it had not been. Method: small plans on real
-//! files; a watcher that looks at the file before each run, and stops after some.
+//! and an interrupted benchmark continues as if it had not been interrupted. Method: small plans
+//! on real files; a sink that looks at the file before each run, and stops after some.
 
 use super::*;
 use crate::payload::Meter;
@@ -125,7 +125,7 @@ fn every_cell_runs_once_a_round_and_finds_its_own_data() {
     }
     for (run, saved) in kept.iter().zip(saved) {
         let asked = plan.levels[run.level].saved_percent.expect("exact");
-        // What is written anew is emptied before.
+        // A new file is emptied first.
         let asked = if run.test == 2 { 0.0 } else { asked };
         assert!((saved - asked).abs() < 1.0, "{saved} for {:?}", content(run));
         assert_eq!(run.host_bytes, SPAN);

@@ -74,8 +74,8 @@ impl Location {
                 return Ok(Self::Nbd(Uri::parse(text)?));
             }
             return Err(invalid(format!(
-                "unknown kind of target {scheme}://: expected a file, a folder, a block \
-                 device, nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, drive:PATH or sim:PROFILE"
+                "unknown kind of target {scheme}://: expected a file, a folder, a block device, \
+                 nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, drive:PATH or sim:PROFILE"
             )));
         }
         let path = PathBuf::from(text);

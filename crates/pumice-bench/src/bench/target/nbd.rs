@@ -132,6 +132,6 @@ mod tests {
         let refused = refused.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Busy, "{}", refused.chain());
         assert!(refused.to_string().ends_with("did not answer a read within 0.001 s"));
-        assert_eq!(server.join().unwrap().len(), 28, "a read and nothing behind it");
+        assert_eq!(server.join().unwrap().len(), 28, "a read and nothing after it");
     }
 }

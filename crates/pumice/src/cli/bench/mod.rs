@@ -19,7 +19,6 @@ use super::values::{seconds, up_to, whole_number, word};
 use super::{Outcome, print, print_json, size};
 use pumice_bench::interop::fio_job;
 use pumice_bench::payload::{KindName, Saving};
-use pumice_bench::results::Writer;
 use pumice_bench::runner::End;
 use pumice_bench::target::Location;
 use pumice_bench::workload::{
@@ -254,7 +253,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         destroy: args.destroy_data,
         begun_unix_s: unix_seconds(),
     };
-    let mut shown = Shown::new(FileSink::new(path.clone()));
+    let mut shown = Shown::new(FileSink::new(path.clone()), 0);
     let ended = benchmark.run(&location, interrupt.flag(), &mut shown);
     conclude(args, &location, &path, &shown, ended)
 }
@@ -262,8 +261,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 /// Continues an interrupted benchmark.
 fn resume(args: &Args, location: &Location, path: &Path) -> Result<Outcome> {
     let interrupt = Interrupt::catch()?;
-    let (writer, results) = Writer::resume(path)?;
-    let mut shown = Shown::resumed(FileSink::from(writer), &results);
+    let (file, results) = FileSink::resume(path.to_owned())?;
+    let mut shown = Shown::new(file, results.runs.len());
     let resumption = Resumption { results, destroy: args.destroy_data };
     let ended = resumption.run(location, interrupt.flag(), &mut shown);
     conclude(args, location, path, &shown, ended)

@@ -24,16 +24,11 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    pub(super) fn new(file: FileSink) -> Self {
+    /// `kept`: runs that the file already contains.
+    pub(super) fn new(file: FileSink, kept: usize) -> Self {
         let style = ProgressStyle::with_template("{msg} [{pos}/{len}, {eta} left]");
         let bar = ProgressBar::no_length().with_style(style.expect("a constant template"));
-        Self { plan: None, file, bar, kept: 0 }
-    }
-
-    /// Continues results that a file already contains.
-    pub(super) fn resumed(file: FileSink, results: &Results) -> Self {
-        let plan = Some(results.header.plan.clone());
-        Self { plan, kept: results.runs.len(), ..Self::new(file) }
+        Self { plan: None, file, bar, kept }
     }
 
     /// Number of runs in the file; `None` if the benchmark has not begun.
@@ -49,7 +44,9 @@ impl Shown {
 impl Sink for Shown {
     fn begin(&mut self, header: &Header) -> pumice_bench::Result<()> {
         self.file.begin(header)?;
-        payloads(&header.payloads);
+        if self.kept == 0 {
+            payloads(&header.payloads);
+        }
         self.plan = Some(header.plan.clone());
         Ok(())
     }
