@@ -147,9 +147,8 @@ async fn transmit<D: Disk + 'static>(
         .await
     };
     log_end(session, &end);
-    let mut drained = |context: &mut Context<'_>| match poll_rest(context) {
-        true => Poll::Ready(()),
-        false => Poll::Pending,
+    let mut drained = |context: &mut Context<'_>| {
+        if poll_rest(context) { Poll::Ready(()) } else { Poll::Pending }
     };
     let Shared { runtime, options, .. } = &*session.shared;
     if matches!(end, End::Parked) {

@@ -87,10 +87,8 @@ async fn without_data<D: Disk>(disk: &D, command: Command) -> Result<()> {
         Verb::Flush => disk.flush().await,
         // FUA promises durability of earlier acknowledged changes, even if this request changes
         // nothing.
-        _ if length == 0 => match fua && verb.changes() {
-            true => disk.flush().await,
-            false => Ok(()),
-        },
+        _ if length == 0 && fua && verb.changes() => disk.flush().await,
+        _ if length == 0 => Ok(()),
         Verb::Trim => disk.trim(offset, length, fua).await,
         Verb::WriteZeroes { keep_allocated } => {
             disk.write_zeroes(offset, length, keep_allocated, fua).await

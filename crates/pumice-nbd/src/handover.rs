@@ -133,11 +133,11 @@ impl Handover {
             handover.listeners.push(Listener::at(address, next()?));
         }
         for Client { export, dialect, unread_bytes } in manifest.clients {
-            let fits = unread_bytes <= unread.len().min(BUFFER_BYTES);
-            let (mine, rest) = match fits {
-                true => unread.split_at(unread_bytes),
-                false => return Err(nonsense("bytes are missing")),
-            };
+            if unread_bytes > BUFFER_BYTES {
+                return Err(nonsense("too many unread bytes"));
+            }
+            let parts = unread.split_at_checked(unread_bytes);
+            let (mine, rest) = parts.ok_or_else(|| nonsense("bytes are missing"))?;
             unread = rest;
             let socket = Arc::new(next()?);
             handover.clients.push(Parked { socket, export, dialect, unread: mine.to_vec() });

@@ -49,9 +49,10 @@ pub(super) async fn read<D: Disk>(session: &Session<D>, command: Command) {
     if length < READ_DIRECT_BYTES {
         return read_short(session, command).await;
     }
-    let result = match is_whole {
-        true => read_whole(session, command).await,
-        false => read_parts(session, command).await,
+    let result = if is_whole {
+        read_whole(session, command).await
+    } else {
+        read_parts(session, command).await
     };
     session.log_failure(&command, &result);
 }

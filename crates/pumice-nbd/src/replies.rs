@@ -88,9 +88,9 @@ impl Replies {
     /// Sends what is appended, forever.
     pub(super) async fn send_appended(&self) {
         loop {
-            poll_fn(|_| match self.is_sending.get() || self.pending.borrow().is_empty() {
-                true => Poll::Pending,
-                false => Poll::Ready(()),
+            poll_fn(|_| {
+                let must_wait = self.is_sending.get() || self.pending.borrow().is_empty();
+                if must_wait { Poll::Pending } else { Poll::Ready(()) }
             })
             .await;
             let turn = self.turn_now();

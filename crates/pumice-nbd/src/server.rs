@@ -260,9 +260,10 @@ impl<D: Disk + 'static> Server<D> {
         }
         stage.set(Stage::Parking);
         for link in self.links.borrow().iter() {
-            match link.is_haggling.get() {
-                true => link.channel.cut(),
-                false => runtime.interrupt(link.channel.socket()),
+            if link.is_haggling.get() {
+                link.channel.cut();
+            } else {
+                runtime.interrupt(link.channel.socket());
             }
         }
         self.parked().await;

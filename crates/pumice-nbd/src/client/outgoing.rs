@@ -110,9 +110,11 @@ impl Outgoing {
         has_ended: impl Fn() -> bool,
         made_room: impl FnOnce(),
     ) -> io::Result<bool> {
-        let has_work = || match has_ended() {
-            true => Some(false),
-            false => (!self.pending.borrow().bytes.is_empty()).then_some(true),
+        let has_work = || {
+            if has_ended() {
+                return Some(false);
+            }
+            (!self.pending.borrow().bytes.is_empty()).then_some(true)
         };
         if !self.appended.wait_for(has_work).await {
             return Ok(false);

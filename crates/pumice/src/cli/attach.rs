@@ -4,7 +4,7 @@
 //! ```text
 //! attach ----> the same program, --foreground --in-background
 //!   | stdout      opens the drive, mounts the file          (this thread, which serves it)
-//!   |             losetup, mkfs, mount                      (a thread beside it)
+//!   |             losetup, mkfs, mount                      (a second thread)
 //!   +<----------- prints the device, leaves the terminal
 //!  exit 0         serves until `pumice detach` or a signal has taken the device down
 //! ```
@@ -174,8 +174,8 @@ fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
     let signal_socket = Arc::new(signals::socket()?);
     let later = wanted.clone();
     // Started before this process is protected, so that mkfs and other programs run unprotected.
-    let (file, set_up) = Beside::new(move |file: PathBuf| later.set_up(&file))?;
-    let lacks = protect::against_reclaim();
+    let (file, set_up) = Worker::new(move |file: PathBuf| later.set_up(&file))?;
+    let failures = protect::against_reclaim();
     let runtime = Runtime::new(Backend::Auto)?;
     let drive = open::drive(&runtime, &args.path, args.opening.options());
     let drive = drive.or_else(|error| match Attachment::of(&args.path)? {
@@ -184,7 +184,7 @@ fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
         }
         _ => Err(error),
     })?;
-    let steps = Steps { file, set_up, lacks, signals: signal_socket };
+    let steps = Steps { file, set_up, failures, signals: signal_socket };
     let served = serve_opened(args, &wanted, &runtime, &drive, steps);
     let closed = runtime.block_on(drive.close());
     runtime.drop_tasks();
@@ -202,8 +202,8 @@ fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
 struct Steps {
     /// Receives the drive's file, which starts the setup.
     file: Sender<PathBuf>,
-    set_up: Beside<Result<PathBuf>>,
-    lacks: protect::Lacks,
+    set_up: Worker<Result<PathBuf>>,
+    failures: protect::Failures,
     signals: Arc<OwnedFd>,
 }
 
@@ -230,7 +230,7 @@ fn serve_opened(
     let mount = mount.inspect_err(|_| clean(&attachment))?;
     let control = ControlSocket::bind(&args.path).inspect_err(|error| {
         let (path, error) = (args.path.display(), error.chain());
-        tracing::warn!(drive = %path, %error, "no control socket: other commands cannot reach the drive");
+        tracing::warn!(drive = %path, %error, "other commands cannot reach the drive");
     });
     if let Ok(control) = &control {
         let watch = Watch::new(runtime.clone(), Connections::default);
@@ -240,9 +240,9 @@ fn serve_opened(
     // Fails only if the thread has ended, which its result reports.
     let _ = steps.file.send(attachment.fuse_directory().join(FILE_NAME));
     let ready = runtime.block_on(steps.set_up.end(runtime)).and_then(|device| {
-        protect::against_killing(steps.lacks);
+        protect::against_killing(steps.failures);
         announce(args, &attachment, &device).inspect_err(|_| {
-            let _ = runtime.block_on(beside(runtime, &attachment));
+            let _ = runtime.block_on(take_down_on_worker(runtime, &attachment));
         })
     });
     if let Err(error) = ready {
@@ -287,7 +287,7 @@ fn announce(args: &Args, attachment: &Attachment, device: &Path) -> Result<()> {
 async fn until_taken_down(runtime: &Runtime, attachment: &Attachment, signals: &Arc<OwnedFd>) {
     loop {
         runtime.receive(signals, vec![0; 1], 0..1).await.1.ok();
-        match beside(runtime, attachment).await {
+        match take_down_on_worker(runtime, attachment).await {
             Ok(()) => return,
             Err(error) => {
                 tracing::warn!(error = %error.chain(), "cannot detach yet, still serving")
@@ -297,21 +297,21 @@ async fn until_taken_down(runtime: &Runtime, attachment: &Attachment, signals: &
 }
 
 /// Detaches the device while this thread serves it.
-async fn beside(runtime: &Runtime, attachment: &Attachment) -> Result<()> {
+async fn take_down_on_worker(runtime: &Runtime, attachment: &Attachment) -> Result<()> {
     let attachment = attachment.clone();
-    let (start, taking) = Beside::new(move |()| take_down(&attachment))?;
+    let (start, taking) = Worker::new(move |()| take_down(&attachment))?;
     let _ = start.send(());
     taking.end(runtime).await
 }
 
 /// Work on a second thread, while the thread of the runtime serves the file that the work accesses.
-struct Beside<T> {
+struct Worker<T> {
     thread: JoinHandle<Option<T>>,
     /// Closed when the thread ends.
     ended: Arc<OwnedFd>,
 }
 
-impl<T: Send + 'static> Beside<T> {
+impl<T: Send + 'static> Worker<T> {
     /// Starts a thread that waits for its input; it ends if the sender is dropped.
     fn new<S: Send + 'static>(
         work: impl FnOnce(S) -> T + Send + 'static,
@@ -319,7 +319,7 @@ impl<T: Send + 'static> Beside<T> {
         let cannot = |error| Error::os("cannot start a thread", error);
         let (start, started) = channel();
         let (ended, ending) = UnixStream::pair().map_err(cannot)?;
-        let thread = thread::Builder::new().name("beside".into()).spawn(move || {
+        let thread = thread::Builder::new().name("worker".into()).spawn(move || {
             let result = started.recv().ok().map(work);
             drop(ending);
             result
@@ -328,7 +328,7 @@ impl<T: Send + 'static> Beside<T> {
     }
 }
 
-impl<T> Beside<Result<T>> {
+impl<T> Worker<Result<T>> {
     /// Waits for the result of the work.
     async fn end(self, runtime: &Runtime) -> Result<T> {
         runtime.receive(&self.ended, vec![0; 1], 0..1).await.1.ok();

@@ -300,7 +300,8 @@ fn histogram(mut metric: MetricEncoder<'_>, latency: &Latency) -> fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: names follow OpenMetrics, and a drive's name may hold any character. What promtool and Prometheus say of them is in `tests/it`.
+    //! Goal: names follow OpenMetrics, and a drive's name may hold any character. promtool and
+    //! Prometheus check the output in `tests/it`.
     use super::*;
     use crate::watch::tests::snapshot;
 

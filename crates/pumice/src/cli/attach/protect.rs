@@ -11,30 +11,30 @@ const OOM_SCORE_ADJ: &str = "-900";
 
 /// Protections that failed; reported once the device is ready.
 #[derive(Default)]
-pub(super) struct Lacks(Vec<String>);
+pub(super) struct Failures(Vec<String>);
 
 /// Locks this process's memory, and keeps its allocations from waiting for I/O. Applies to the
 /// calling thread and to those that it starts afterwards.
-pub(super) fn against_reclaim() -> Lacks {
-    let mut lacks = Lacks::default();
+pub(super) fn against_reclaim() -> Failures {
+    let mut failures = Failures::default();
     // Pages are locked when they are touched: most of what the map may take is never used.
     let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     if let Err(error) = mlockall(flags) {
-        lacks.0.push(format!("cannot lock memory: {error}"));
+        failures.0.push(format!("cannot lock memory: {error}"));
     }
     if let Err(error) = configure_io_flusher_behavior(true) {
-        lacks.0.push(format!("cannot set the I/O flusher flag: {error}"));
+        failures.0.push(format!("cannot set the I/O flusher flag: {error}"));
     }
-    lacks
+    failures
 }
 
 /// Makes it unlikely that the kernel's OOM killer chooses this process, and logs what failed.
-pub(super) fn against_killing(mut lacks: Lacks) {
+pub(super) fn against_killing(mut failures: Failures) {
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ) {
-        lacks.0.push(format!("cannot set oom_score_adj: {error}"));
+        failures.0.push(format!("cannot set oom_score_adj: {error}"));
     }
-    if !lacks.0.is_empty() {
-        let reason = lacks.0.join("; ");
+    if !failures.0.is_empty() {
+        let reason = failures.0.join("; ");
         tracing::warn!(reason, "the device may hang if memory runs out");
     }
 }

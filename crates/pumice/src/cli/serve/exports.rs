@@ -161,7 +161,7 @@ fn control(runtime: &Runtime, served: &Served, watch: (Rc<Watch>, usize)) -> Opt
     let path = &served.path;
     let socket = ControlSocket::bind(path).inspect_err(|error| {
         let (path, error) = (path.display(), error.chain());
-        tracing::warn!(drive = %path, %error, "no control socket: other commands cannot reach the drive");
+        tracing::warn!(drive = %path, %error, "other commands cannot reach the drive");
     });
     let socket = socket.ok()?;
     runtime.spawn(socket.serve(runtime.clone(), served.drive.clone(), watch));

@@ -79,10 +79,12 @@ fn cells(drive: &Watched) -> [String; 10] {
 
 fn state(drive: &DriveSnapshot) -> &'static str {
     let alerts = &drive.overview.alerts;
-    match alerts.iter().any(|alert| alert.refuses_writes) {
-        true => "refuses writes",
-        false if alerts.is_empty() => "healthy",
-        false => "attention",
+    if alerts.iter().any(|alert| alert.refuses_writes) {
+        "refuses writes"
+    } else if alerts.is_empty() {
+        "healthy"
+    } else {
+        "attention"
     }
 }
 
