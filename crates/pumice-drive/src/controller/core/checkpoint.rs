@@ -124,9 +124,9 @@ impl Core {
     }
 
     /// Returns whether another checkpoint is due: enough was written since the last one, or enough
-    /// of the map is dirty. Until recovery would take about a second, a checkpoint waits
-    /// until it costs no more than 2 % of what was written. What a checkpoint writes does not count:
-    /// it would be the reason for the next one, on a drive that is not in use.
+    /// of the map is dirty. Until recovery would take about a second, a checkpoint waits until it
+    /// costs no more than 2 % of what was written. What a checkpoint writes does not count: it
+    /// would be the reason for the next one, on a drive that is not in use.
     pub(crate) fn checkpoint_is_due(&self) -> bool {
         let checkpoints = &self.checkpoints;
         if checkpoints.is_running {

@@ -28,7 +28,8 @@
 //! * *Compression.* [`Core::append_write`] and [`Core::move_frame`] never call a codec. The first
 //!   takes a closure that writes the payload at its place in the batch buffer: with one thread it
 //!   compresses there directly, without a copy; with several it copies a payload that a front end
-//!   has compressed on its own thread. The second takes encoded frames.
+//!   has compressed on its own thread. The second takes encoded frames. Metadata is compressed in
+//!   the call: checkpoints are written from the core's own thread.
 //! * *Reading and decompression* need what [`Core::locate`] returns and no more: the place of a
 //!   frame, the generation of its segment, and a pin that keeps the segment from being freed.
 //! * *Checksums, framing, protocol* know no core.
@@ -376,8 +377,8 @@ impl Core {
         self.map.install(leaf, place, content);
     }
 
-    /// Keeps the leaves at both ends of a range in memory, once they are there, until the next call;
-    /// `None` releases them.
+    /// Keeps the leaves at both ends of a range in memory, once they are there, until the next
+    /// call; `None` releases them.
     pub(crate) fn keep_leaves(&mut self, range: Option<(Lba, u64)>) {
         self.map.keep(range);
     }

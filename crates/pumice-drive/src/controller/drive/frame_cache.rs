@@ -133,7 +133,8 @@ impl FrameCache {
     }
 }
 
-/// Ends a load when dropped, so that a failed or cancelled read wakes the requests that wait for it.
+/// Ends a load when dropped, so that a failed or cancelled read wakes the requests that wait for
+/// it.
 pub(crate) struct Load<'a> {
     cache: &'a FrameCache,
     key: FrameAddress,

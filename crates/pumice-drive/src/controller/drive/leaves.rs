@@ -9,11 +9,11 @@
 //!
 //! **Progress.** A change may need two leaves at once, and while it reads the second, or waits for
 //! room, other requests may evict the first, as it evicts theirs. A request whose leaf was evicted
-//! takes a turn ([`Drive::keep_leaves`]) in which its leaves stay in memory once loaded. One request
-//! has the turn at a time, in the order of asking; it only needs to have each of its leaves read
-//! once, and never waits for a request that waits for the turn, so it ends. A request that needs
-//! one leaf at a time has it in the very poll in which its own reading of it ends. So some request
-//! always makes progress.
+//! takes a turn ([`Drive::keep_leaves`]) in which its leaves stay in memory once loaded. One
+//! request has the turn at a time, in the order of asking; it only needs to have each of its leaves
+//! read once, and never waits for a request that waits for the turn, so it ends. A request that
+//! needs one leaf at a time has it in the very poll in which its own reading of it ends. So some
+//! request always makes progress.
 
 use std::cell::{Cell, RefCell};
 

@@ -40,8 +40,8 @@ pub struct Taken {
 
 impl<M: Medium, C: Clock> Drive<M, C> {
     /// Counts live bytes again from the map and the metadata, segment by segment, and compares the
-    /// segment table with the count. Takes trimmed leaves down first, since they count as live until
-    /// then, and loads every leaf. No request of a host may be under way; checkpoints wait.
+    /// segment table with the count. Takes trimmed leaves down first, since they count as live
+    /// until then, and loads every leaf. No request of a host may be under way; checkpoints wait.
     ///
     /// # Errors
     /// `Corrupt`, naming the account that is wrong: a bug of the drive. `Medium`, or `Corrupt` too,

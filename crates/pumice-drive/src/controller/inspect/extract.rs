@@ -70,8 +70,8 @@ impl<'a, M: Medium, C: Clock> Extract<'a, M, C> {
         Self { drive, next_leaf: 0, runs: VecDeque::new(), single: 0, buffer }
     }
 
-    /// Returns the next part of the disk; `None` at its end. Whether it includes what the host writes
-    /// during the extraction is unspecified.
+    /// Returns the next part of the disk; `None` at its end. Whether it includes what the host
+    /// writes during the extraction is unspecified.
     pub async fn next(&mut self) -> Option<Extracted<'_>> {
         Some(match self.advance().await? {
             Step::Data { offset, len } => Extracted::Data { offset, bytes: &self.buffer[..len] },

@@ -394,8 +394,8 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
     /// can be read anyway.
     async fn check_missed(&mut self, segment: SegmentId) {
         let drive = self.drive;
-        let what = "a header is damaged: data after it can neither be moved nor, if the map were lost, \
-                    found again; copy the drive's content to another drive";
+        let what = "a header is damaged: data after it can neither be moved nor, if the map were \
+                    lost, found again; copy the drive's content to another drive";
         self.report.add(&Error::new(ErrorKind::Corrupt, what).in_segment(segment), None);
         let next_leaf = |leaf| drive.core().map().next_mapped_leaf(leaf);
         let mut next = next_leaf(0);

@@ -1,7 +1,7 @@
 //! Buffers for reading from the medium, kept for the next read.
 //!
-//! Two sizes: one for a frame of a small random read, one for a long sequential read. Larger buffers
-//! are allocated and dropped.
+//! Two sizes: one for a frame of a small random read, one for a long sequential read. Larger
+//! buffers are allocated and dropped.
 
 use std::cell::RefCell;
 

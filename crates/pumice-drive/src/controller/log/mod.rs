@@ -295,8 +295,8 @@ impl Log {
     }
 
     /// Seals a stream's open batch for the writers; a batch without a record is discarded: the
-    /// request that began it was cancelled. `totals` are the drive's counters without the batch's own
-    /// media bytes. Afterwards no batch is open in the stream.
+    /// request that began it was cancelled. `totals` are the drive's counters without the batch's
+    /// own media bytes. Afterwards no batch is open in the stream.
     pub(crate) fn seal(&mut self, stream: Stream, totals: Totals) -> Option<SealedBatch> {
         let open = self.open[stream as usize].take()?;
         if open.is_empty() {

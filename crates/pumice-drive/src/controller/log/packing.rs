@@ -101,7 +101,8 @@ pub(crate) fn batch_buffer_bytes() -> usize {
     (BATCH_LIMIT + slack).next_multiple_of(BATCH_ALIGNMENT)
 }
 
-/// Returns the most bytes that a metadata record with `raw_bytes` before encoding can take in a batch.
+/// Returns the most bytes that a metadata record with `raw_bytes` before encoding can take in a
+/// batch.
 pub(crate) fn meta_bytes_max(raw_bytes: usize) -> usize {
     let bytes = RECORD_HEADER_BYTES + META_PREFIX_BYTES + raw_bytes;
     bytes.next_multiple_of(META_ALIGNMENT as usize)

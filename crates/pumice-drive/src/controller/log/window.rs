@@ -5,9 +5,9 @@
 //!       from      (bytes)     (ahead: reads under way)           ahead_end
 //! ```
 //!
-//! What cannot be read becomes zeroes, which no checksum takes for content: one bad sector costs its
-//! own content and nothing else. A caller that decides something from the *absence* of content must
-//! ask [`Window::error`]. Only reads; does not know what the bytes mean.
+//! What cannot be read becomes zeroes, which no checksum takes for content: one bad sector costs
+//! its own content and nothing else. A caller that decides something from the *absence* of content
+//! must ask [`Window::error`]. Only reads; does not know what the bytes mean.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -78,7 +78,8 @@ impl<'a, M: Medium> Window<'a, M> {
         self.error.take()
     }
 
-    /// Returns `len` bytes at `offset` of a segment; both multiples of 4096, and within the segment.
+    /// Returns `len` bytes at `offset` of a segment; both multiples of 4096, and within the
+    /// segment.
     pub(crate) async fn read(&mut self, segment: SegmentId, offset: u32, len: u32) -> &[u8] {
         let from = match self.held {
             Some((held, from)) if held == segment && (from..=self.end(from)).contains(&offset) => {
@@ -109,8 +110,8 @@ impl<'a, M: Medium> Window<'a, M> {
         from + self.bytes.len() as u32
     }
 
-    /// Moves the window's front to `offset`, which is in it or just after it, and adds what was read
-    /// ahead until it holds `len` bytes; returns whether that was possible.
+    /// Moves the window's front to `offset`, which is in it or just after it, and adds what was
+    /// read ahead until it holds `len` bytes; returns whether that was possible.
     async fn advance(&mut self, segment: SegmentId, offset: u32, len: u32) -> bool {
         let (Some((_, from)), true) = (self.held.take(), self.chunks_ahead > 0) else {
             return false;

@@ -9,9 +9,9 @@
 //! Only with a codec for cold data ([`super::OpenOptions::recompress`]). A *run* is live blocks of
 //! the victim that are consecutive on the disk, within one multiple of the largest cold frame. The
 //! scan that empties the victim meets its frames in the order of the log; the last of a run's
-//! frames moves all of it, the earlier frames wait for it, so that nothing has to be sorted and no more
-//! than one run is in memory. Frames whose run changed while they waited are left, and moved by a
-//! second pass that joins nothing.
+//! frames moves all of it, the earlier frames wait for it, so that nothing has to be sorted and no
+//! more than one run is in memory. Frames whose run changed while they waited are left, and moved
+//! by a second pass that joins nothing.
 //!
 //! A joined frame names the frames of all its blocks, and has only live blocks: if any part of the
 //! run died while it waited for room, its frames are moved alone.
@@ -23,7 +23,7 @@ use super::super::log::packing::MovedFrame;
 use super::super::log::records::Found;
 use super::super::map::{L2p, Lookup, Mapping};
 use super::super::place::FramePlace;
-use super::moving::{Mover, cut_sources, sources_of};
+use super::moving::{Mover, PassedBatch, cut_sources, sources_of};
 use crate::base::checksum::crc64;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Lba, Result, SegmentId, SeqNo};
@@ -112,30 +112,6 @@ struct Member {
     bytes: Vec<u8>,
     /// The batch it lies in.
     seq: SeqNo,
-}
-
-/// A batch of the victim that the scan has passed.
-struct PassedBatch {
-    offset: u32,
-    seq: SeqNo,
-}
-
-/// What joining keeps while it goes through a victim.
-#[derive(Default)]
-pub(crate) struct Joins {
-    /// The batches so far.
-    batches: Vec<PassedBatch>,
-    /// The blocks of a run, decoded.
-    blocks: Vec<u8>,
-    /// Whether a frame was left to wait for another one.
-    pub(crate) has_waiting: bool,
-}
-
-impl Joins {
-    fn seq_at(&self, offset: u32) -> Option<SeqNo> {
-        let after = self.batches.partition_point(|batch| batch.offset <= offset);
-        after.checked_sub(1).map(|at| self.batches[at].seq)
-    }
 }
 
 /// Returns the victim's runs among the blocks from `start` to `end`, which lie in one leaf; `None`

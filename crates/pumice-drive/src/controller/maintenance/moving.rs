@@ -18,7 +18,6 @@ use super::super::log::packing::{MovedFrame, moved_bytes_max};
 use super::super::log::records::Found;
 use super::super::map::LivePiece;
 use super::super::place::FramePlace;
-use super::joining::Joins;
 use crate::base::checksum::crc64;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Lba, Result, SeqNo};
@@ -50,6 +49,33 @@ pub(crate) struct Mover<'a, M, C> {
     pub(super) dense: Option<Compressor>,
     /// What joining frames needs.
     pub(super) joins: Joins,
+}
+
+/// A batch of the victim that the scan has passed.
+pub(super) struct PassedBatch {
+    /// Its offset in the segment.
+    pub(super) offset: u32,
+    /// Its number.
+    pub(super) seq: SeqNo,
+}
+
+/// What joining keeps while it goes through a victim.
+#[derive(Default)]
+pub(crate) struct Joins {
+    /// The batches so far.
+    pub(super) batches: Vec<PassedBatch>,
+    /// The blocks of a run, decoded.
+    pub(super) blocks: Vec<u8>,
+    /// Whether a frame was left to wait for another one.
+    pub(crate) has_waiting: bool,
+}
+
+impl Joins {
+    /// Returns the batch that an offset lies in.
+    pub(super) fn seq_at(&self, offset: u32) -> Option<SeqNo> {
+        let after = self.batches.partition_point(|batch| batch.offset <= offset);
+        after.checked_sub(1).map(|at| self.batches[at].seq)
+    }
 }
 
 /// A frame to be moved.
@@ -334,8 +360,8 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
     }
 }
 
-/// Returns the sources that a copy of this record, of batch `seq`, names: its own place, and the age
-/// of its blocks.
+/// Returns the sources that a copy of this record, of batch `seq`, names: its own place, and the
+/// age of its blocks.
 pub(super) fn sources_of(seq: SeqNo, found: &Found<'_>) -> Vec<Source> {
     let (segment, offset) = (found.place.segment, found.place.offset);
     let mut sources: Vec<Source> = Vec::new();

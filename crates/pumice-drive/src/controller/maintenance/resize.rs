@@ -10,11 +10,11 @@
 //! **Power loss** at any moment leaves the old drive or the new one, with all data. *The superblock
 //! says how many segments and blocks there are; the checkpoint's root may know of fewer, never of
 //! more* (recovery holds the two against each other). Growing: until both slots are durable nothing
-//! names the growth, so that either slot is right; an earlier root has a shorter table and map,
-//! and what is missing in them is free segments and holes. Shrinking: the checkpoint with the short table
-//! is named by both slots before either says that there are fewer segments; nothing after it names
-//! the segments beyond the end, for they were free when it was begun and are not handed out. The
-//! medium is cut when no slot knows of what is cut off.
+//! names the growth, so that either slot is right; an earlier root has a shorter table and map, and
+//! what is missing in them is free segments and holes. Shrinking: the checkpoint with the short
+//! table is named by both slots before either says that there are fewer segments; nothing after it
+//! names the segments beyond the end, for they were free when it was begun and are not handed out.
+//! The medium is cut when no slot knows of what is cut off.
 //!
 //! A smaller size is refused: the host's data at its end would be lost.
 
@@ -33,8 +33,8 @@ use crate::media::Medium;
 /// Poll interval for empty segments.
 const LOOK_NS: u64 = 5_000_000;
 
-/// How long the number of segments to be emptied may stay the same before a shrink fails: many times
-/// what moving the largest segment takes.
+/// How long the number of segments to be emptied may stay the same before a shrink fails: many
+/// times what moving the largest segment takes.
 const STALL_NS: u64 = 60_000_000_000;
 
 /// Properties to change; what is not given stays.
@@ -160,7 +160,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         self.with_core(Core::take_shape);
         let now = geometry(self.core().superblock());
         if let Err(error) = self.medium.set_geometry(now) {
-            tracing::warn!(error = %error.chain(), "cannot shorten the medium: it keeps its length");
+            tracing::warn!(error = %error.chain(), "cannot shorten the medium");
         }
         Ok(())
     }

@@ -227,8 +227,8 @@ impl L2p {
         }
     }
 
-    /// Returns the places that the newest checkpoint names and the next will not, while no checkpoint
-    /// is running.
+    /// Returns the places that the newest checkpoint names and the next will not, while no
+    /// checkpoint is running.
     pub(crate) fn superseded_places(&self) -> impl Iterator<Item = MetaPlace> {
         self.superseded.iter().filter_map(|&packed| MetaPlace::unpack(packed))
     }
@@ -248,8 +248,8 @@ impl L2p {
         self.slab.dirty_bytes().saturating_add(self.unnamed_bytes)
     }
 
-    /// Returns whether the newest version of a leaf on the medium is the one at `place`. The number may
-    /// come from the medium.
+    /// Returns whether the newest version of a leaf on the medium is the one at `place`. The number
+    /// may come from the medium.
     pub(crate) fn is_current_leaf(&self, leaf: u64, place: MetaPlace) -> bool {
         leaf < self.leaf_count && self.entry(leaf) == DirectoryEntry::Leaf(place)
     }
@@ -265,8 +265,8 @@ impl L2p {
         true
     }
 
-    /// Returns whether the newest version of a directory page on the medium is the one at `place`. The
-    /// number may come from the medium.
+    /// Returns whether the newest version of a directory page on the medium is the one at `place`.
+    /// The number may come from the medium.
     pub(crate) fn is_current_page(&self, page: u32, place: MetaPlace) -> bool {
         self.directory.page(page).is_some_and(|page| page.place == Some(place))
     }

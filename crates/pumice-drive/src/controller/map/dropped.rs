@@ -105,8 +105,8 @@ impl Dropped {
         }
     }
 
-    /// Notes that the leaves below `leaf` in that range, which belong to directory pages that do not
-    /// exist, stay a fill without entries.
+    /// Notes that the leaves below `leaf` in that range, which belong to directory pages that do
+    /// not exist, stay a fill without entries.
     pub(super) fn retain_to(&mut self, leaf: u64) {
         let Some(range) = self.next_unreaped() else { return };
         let is_whole = range.start.is_multiple_of(PAGE_LEAVES) && leaf.is_multiple_of(PAGE_LEAVES);
@@ -121,8 +121,8 @@ impl Dropped {
         self.retained_leaves
     }
 
-    /// Returns all ranges, in order. A restored map takes them as unreaped and finds out again which
-    /// to retain.
+    /// Returns all ranges, in order. A restored map takes them as unreaped and finds out again
+    /// which to retain.
     pub(super) fn ranges(&self) -> Vec<DroppedRange> {
         let all = self.unreaped.iter().chain(&self.retained);
         let mut ranges: Vec<_> = all
@@ -132,7 +132,8 @@ impl Dropped {
         ranges
     }
 
-    /// Returns the bytes of memory held, about: a B-tree entry is its key, its value and half a node's spare.
+    /// Returns the bytes of memory held, about: a B-tree entry is its key, its value and half a
+    /// node's spare.
     pub(super) fn memory_bytes(&self) -> usize {
         let ranges = self.unreaped.len() + self.retained.len();
         ranges * 2 * (size_of::<u64>() + size_of::<Range>())

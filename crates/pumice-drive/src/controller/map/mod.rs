@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The directory is resident, leaves are *paged*: loaded when they are needed, evicted under a
-//! budget when the medium has them as they are, written by checkpoints. A leaf that is on the medium
-//! only must be loaded before it is changed or looked up ([`Lookup::Missing`], [`L2p::missing`],
-//! [`L2p::install`]); the core checks that and changes it in one call.
+//! budget when the medium has them as they are, written by checkpoints. A leaf that is on the
+//! medium only must be loaded before it is changed or looked up ([`Lookup::Missing`],
+//! [`L2p::missing`], [`L2p::install`]); the core checks that and changes it in one call.
 //!
 //! Trimming any length takes constant work per call: whole leaves are only noted in `dropped`,
 //! which every look-up asks first, and [`L2p::reap`] takes the old leaves down in bounded steps.
@@ -136,8 +136,8 @@ pub(crate) struct L2p {
     dropped: Dropped,
     leaf_count: u64,
     budget_bytes: usize,
-    /// Blocks of leaves that are not holes; retained ranges are not counted, unreaped ranges as what
-    /// they were before.
+    /// Blocks of leaves that are not holes; retained ranges are not counted, unreaped ranges as
+    /// what they were before.
     leaf_mapped_blocks: u64,
     /// Places that the newest checkpoint names and the next one will not; packed.
     superseded: Vec<u64>,
@@ -150,8 +150,8 @@ pub(crate) struct L2p {
 }
 
 impl L2p {
-    /// Creates a map of `blocks` logical blocks, all holes, that keeps up to `budget_bytes` of clean
-    /// leaves in memory beside the dirty leaves.
+    /// Creates a map of `blocks` logical blocks, all holes, that keeps up to `budget_bytes` of
+    /// clean leaves in memory beside the dirty leaves.
     pub(crate) fn new(blocks: u64, budget_bytes: usize) -> Self {
         let leaf_count = blocks.div_ceil(u64::from(LEAF_BLOCKS));
         Self {
@@ -242,8 +242,8 @@ impl L2p {
         }
     }
 
-    /// Keeps the leaves at both ends of a range in memory, once they are there, until the next call;
-    /// `None` releases them.
+    /// Keeps the leaves at both ends of a range in memory, once they are there, until the next
+    /// call; `None` releases them.
     pub(crate) fn keep(&mut self, range: Option<(Lba, u64)>) {
         let leaves = range.map(|(lba, count)| {
             let last = lba.0 + count.max(1) - 1;
@@ -364,9 +364,9 @@ impl L2p {
         moved
     }
 
-    /// Returns which blocks of a frame map to it, in order. Its record says that it begins at `lba`;
-    /// it lies in one leaf. Where a damaged map disagrees with the record (other lengths, other
-    /// blocks), the blocks are left out.
+    /// Returns which blocks of a frame map to it, in order. Its record says that it begins at
+    /// `lba`; it lies in one leaf. Where a damaged map disagrees with the record (other lengths,
+    /// other blocks), the blocks are left out.
     ///
     /// # Panics
     /// If the leaf is [`L2p::missing`].

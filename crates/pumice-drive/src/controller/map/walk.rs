@@ -76,8 +76,8 @@ impl L2p {
         Ok(())
     }
 
-    /// Returns every place that the newest version of a leaf or a directory page takes: what is live
-    /// of the metadata after [`L2p::restore`].
+    /// Returns every place that the newest version of a leaf or a directory page takes: what is
+    /// live of the metadata after [`L2p::restore`].
     pub(crate) fn meta_places(&self) -> impl Iterator<Item = MetaPlace> {
         self.directory.pages().flat_map(move |(_, page)| {
             let leaves = page.held().filter_map(move |held| match self.entry_of(held) {
@@ -112,7 +112,8 @@ impl L2p {
         None
     }
 
-    /// Returns the first leaf from `leaf` on that is not one hole or fill, as far as its entry says.
+    /// Returns the first leaf from `leaf` on that is not one hole or fill, as far as its entry
+    /// says.
     pub(crate) fn next_stored_leaf(&self, leaf: u64) -> Option<u64> {
         let mut leaf = leaf;
         while leaf < self.leaf_count {
@@ -131,8 +132,8 @@ impl L2p {
         None
     }
 
-    /// Returns the mapped runs of a leaf in order: first block, number of blocks, mapping; holes are
-    /// left out. `None` if the leaf must be loaded first.
+    /// Returns the mapped runs of a leaf in order: first block, number of blocks, mapping; holes
+    /// are left out. `None` if the leaf must be loaded first.
     pub(crate) fn leaf_runs(&self, leaf: u64) -> Option<impl Iterator<Item = (Lba, u64, Mapping)>> {
         let held = self.directory.held(leaf);
         let (whole, content): (_, Option<&Leaf>) = match (self.dropped.get(leaf), held) {
@@ -158,8 +159,8 @@ impl L2p {
     }
 
     /// Returns the number of blocks that hold data or a fill. Leaves of a trim or a fill count as
-    /// what they were before as long as they are on the medium only and [`L2p::reap`] has not come to
-    /// them; all other leaves that it has not come to are walked.
+    /// what they were before as long as they are on the medium only and [`L2p::reap`] has not come
+    /// to them; all other leaves that it has not come to are walked.
     pub(crate) fn mapped_blocks(&self) -> u64 {
         let fill = whole_leaf_blocks(Some(Mapping::Fill(0)));
         let mut now = self.leaf_mapped_blocks + self.dropped.retained_leaves() * fill;

@@ -9,8 +9,8 @@ use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Lba, Result};
 use crate::media::Medium;
 
-/// Frames that one [`Drive::prefetch`] decodes at most: half of the frame cache, so that it does not
-/// evict what other requests have just loaded.
+/// Frames that one [`Drive::prefetch`] decodes at most: half of the frame cache, so that it does
+/// not evict what other requests have just loaded.
 const PREFETCH_FRAMES_MAX: usize = 32;
 
 /// Look-ups that one [`Drive::prefetch`] does at most, some of which load a leaf of the map: a
@@ -41,10 +41,10 @@ pub struct Extent {
 }
 
 impl<M: Medium, C: Clock> Drive<M, C> {
-    /// Calls `visit` for each extent of the `len` bytes from `offset` on, in order, until it returns
-    /// false. Extents do not reach beyond the range; adjacent extents may have one content. Leaves
-    /// of the map are loaded as they are needed; a block that changes during the call is reported as
-    /// it is when its turn comes.
+    /// Calls `visit` for each extent of the `len` bytes from `offset` on, in order, until it
+    /// returns false. Extents do not reach beyond the range; adjacent extents may have one content.
+    /// Leaves of the map are loaded as they are needed; a block that changes during the call is
+    /// reported as it is when its turn comes.
     ///
     /// # Errors
     /// `InvalidInput` beyond the end of the disk; `Corrupt` or `Medium` if the map cannot be read.

@@ -215,7 +215,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     async fn read_group(&self, pieces: &[Piece], out_at: usize, out: &mut [u8]) -> Result<()> {
         match self.read_together(pieces, out_at, out).await {
             Err(error) if error.kind() == ErrorKind::Medium && pieces.len() > 1 => {
-                tracing::warn!(error = %error.chain(), "cannot read frames together: reading them one by one");
+                tracing::warn!(error = %error.chain(), "reading adjacent frames one by one");
             }
             result => return result,
         }

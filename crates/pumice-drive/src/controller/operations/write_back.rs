@@ -47,7 +47,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 core.log().sealed_seq()
             });
             if let Err(error) = self.reap_all().await {
-                tracing::warn!(error = %error.chain(), "cannot take down trimmed leaves of the map");
+                tracing::warn!(error = %error.chain(), "cannot take down trimmed leaves");
             }
             self.warn_of_space();
         }

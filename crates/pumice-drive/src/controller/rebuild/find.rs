@@ -38,8 +38,8 @@ impl Finder {
         Self { wanted, ..Self::default() }
     }
 
-    /// Takes the 4096 bytes at byte `offset` of the medium; returns the next byte offset to look at.
-    /// Until a header is found that is every 4 KiB, then only where segments begin.
+    /// Takes the 4096 bytes at byte `offset` of the medium; returns the next byte offset to look
+    /// at. Until a header is found that is every 4 KiB, then only where segments begin.
     pub fn look(&mut self, offset: u64, page: &[u8]) -> u64 {
         let header = SegmentHeader::found_in(page).filter(|header| {
             let DriveShape { data_offset, segment_bytes, .. } = header.shape;

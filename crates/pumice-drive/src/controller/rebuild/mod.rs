@@ -114,7 +114,8 @@ impl Identity {
         self.shape.size_bytes / BLOCK_BYTES as u64
     }
 
-    /// Returns a superblock that names a checkpoint, and calls everything up to `watermark` durable.
+    /// Returns a superblock that names a checkpoint, and calls everything up to `watermark`
+    /// durable.
     fn superblock_for(&self, checkpoint: Option<CheckpointPlace>, watermark: SeqNo) -> Superblock {
         Superblock {
             uuid: self.uuid,
@@ -218,8 +219,8 @@ impl<'a, M: Medium, C: Clock + Clone> Wreck<'a, M, C> {
         }
     }
 
-    /// Returns damage that may have cost more than the blocks reported as lost, and the number of all
-    /// problems. Known when all parts have been returned.
+    /// Returns damage that may have cost more than the blocks reported as lost, and the number of
+    /// all problems. Known when all parts have been returned.
     pub fn problems(&self) -> (&[Problem], u64) {
         match &self.0 {
             Inside::Drive(_) => (&[], 0),
@@ -293,7 +294,7 @@ async fn try_open<M: Medium, C: Clock>(
 }
 
 fn say_refused(error: &Error) {
-    tracing::warn!(error = %error.chain(), "cannot open the drive from this source: trying the next");
+    tracing::warn!(error = %error.chain(), "cannot rebuild from this source");
 }
 
 /// Writes a part of a disk to a new drive, as a host would.

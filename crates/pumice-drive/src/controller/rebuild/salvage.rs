@@ -34,8 +34,8 @@ pub(super) struct Salvage<'a, M> {
     runs: VecDeque<Run>,
     decompressor: Decompressor,
     frame: Vec<u8>,
-    /// Blocks whose newest version is older than a batch that is gone, which may have held a trim or
-    /// a fill.
+    /// Blocks whose newest version is older than a batch that is gone, which may have held a trim
+    /// or a fill.
     pub(super) doubtful_blocks: u64,
 }
 

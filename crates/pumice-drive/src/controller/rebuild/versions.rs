@@ -4,8 +4,8 @@
 //! age: the batch in which the host wrote it -> of one batch: what was moved, then by place
 //! ```
 //!
-//! A moved block was live when it was moved: of one batch, nothing is newer. Memory is bounded: when
-//! the leaves touched become too many, the last of them are dropped and left to another pass.
+//! A moved block was live when it was moved: of one batch, nothing is newer. Memory is bounded:
+//! when the leaves touched become too many, the last of them are dropped and left to another pass.
 
 use std::collections::BTreeMap;
 
@@ -170,8 +170,8 @@ impl Versions {
         (end > leaf).then_some((end, version))
     }
 
-    /// Returns the runs of the first leaf from `leaf` on that has any, and the leaf after it, or after
-    /// the last of equal leaves; holes are left out.
+    /// Returns the runs of the first leaf from `leaf` on that has any, and the leaf after it, or
+    /// after the last of equal leaves; holes are left out.
     pub(super) fn runs_from(&self, leaf: u64) -> Option<(Vec<Run>, u64)> {
         let next = self.leaves.range(leaf..).next().map(|(&leaf, _)| leaf);
         let uniform = self.uniform_at(leaf).map(|_| leaf);

@@ -183,8 +183,8 @@ impl<'a, M: Medium> Reader<'a, M> {
         Ok(Checkpoint { map, space, lists })
     }
 
-    /// Reads the segment table. Reading it takes the generations of the metadata segments, which are
-    /// in the table: the root has those of the segments that hold pieces of it.
+    /// Reads the segment table. Reading it takes the generations of the metadata segments, which
+    /// are in the table: the root has those of the segments that hold pieces of it.
     async fn restore_table(&self, root: &Root, space: &mut Space) -> Result<()> {
         let open: HashSet<SegmentId> =
             root.tails.iter().flatten().map(|tail| tail.segment).collect();

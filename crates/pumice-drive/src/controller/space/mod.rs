@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Live bytes are record bytes (header and payload) that the L2P or the newest checkpoint still
-//! names. Free segments are handed out lowest number first. Garbage collection decides when a sealed
-//! segment may be freed: this table knows nothing of durability.
+//! names. Free segments are handed out lowest number first. Garbage collection decides when a
+//! sealed segment may be freed: this table knows nothing of durability.
 //!
 //! What the medium says may be wrong in ways that no checksum shows: a count of live bytes that
 //! cannot be right is noted ([`Space::check`]) and ends the writes, not the process.
@@ -171,8 +171,8 @@ impl Space {
         wanted.next().map(|(number, _)| SegmentId(number as u32))
     }
 
-    /// Returns the lowest end, but no lower than `end`, that leaves `free_count` free segments below
-    /// it.
+    /// Returns the lowest end, but no lower than `end`, that leaves `free_count` free segments
+    /// below it.
     pub(crate) fn lowest_end(&self, end: u32, free_count: u32) -> u32 {
         let mut found = 0;
         for (number, segment) in (0..).zip(&self.segments) {
@@ -479,8 +479,8 @@ impl Space {
             .collect()
     }
 
-    /// Returns whether a sealed segment without live bytes waits for a checkpoint that is newer than
-    /// `checkpointed`.
+    /// Returns whether a sealed segment without live bytes waits for a checkpoint that is newer
+    /// than `checkpointed`.
     pub(crate) fn has_empty_after(&self, checkpointed: SeqNo) -> bool {
         let waits = |segment: &Segment| segment.is_empty() && segment.last_seq > checkpointed;
         self.matching(waits).next().is_some()

@@ -1,7 +1,7 @@
 //! Goal: wrong bytes on the medium are never returned and never hide acknowledged data silently:
-//! reads of a damaged place fail and name it, all else continues, and what cannot be known stops the
-//! opening.
-//! Method: a bit is flipped in each kind of structure after the drive was closed or killed.
+//! reads of a damaged place fail and name it, all else continues, and what cannot be known stops
+//! the opening. Method: a bit is flipped in each kind of structure after the drive was closed or
+//! killed.
 
 use super::*;
 use crate::base::seed::random;

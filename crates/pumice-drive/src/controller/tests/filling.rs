@@ -69,3 +69,27 @@ fn the_worst_case_of_a_write_fits_the_room_it_is_given() {
     assert!(world.read(&drive, 0, noise.len()).unwrap() == noise);
     assert_accounting(&drive);
 }
+
+/// What a server's receive loop relies on: it never waits, and a refusal to try changes nothing.
+#[test]
+fn a_write_that_need_not_wait_is_carried_out_at_once() {
+    let world = World::new(small(8 << 20, 4));
+    let drive = world.open();
+    let data = payload::noise(&mut random(5), 2 * BLOCK_BYTES);
+    assert!(matches!(drive.try_write(BLOCK, &data), Some(Ok(()))));
+    assert!(world.read(&drive, BLOCK, data.len()).unwrap() == data);
+    let beyond = drive.try_write(8 << 20, &data).map(kind);
+    assert_eq!(beyond, Some(Some(ErrorKind::InvalidInput)));
+    // Parts of blocks are merged with what is stored, and long writes are cut.
+    assert!(drive.try_write(BLOCK + 1, &data).is_none());
+    assert!(drive.try_write(BLOCK, &data[1..]).is_none());
+    assert!(drive.try_write(0, &vec![1; ATOMIC_WRITE_BYTES + BLOCK_BYTES]).is_none());
+    let drive = world.reopen(drive);
+    // The leaf of the map is on the medium.
+    assert!(drive.try_write(0, &data).is_none());
+    assert_eq!(drive.info().operations.writes, 0);
+    assert!(world.read(&drive, BLOCK, data.len()).unwrap() == data);
+    assert!(matches!(drive.try_write(0, &data), Some(Ok(()))));
+    assert!(world.read(&drive, 0, data.len()).unwrap() == data);
+    world.close(drive);
+}

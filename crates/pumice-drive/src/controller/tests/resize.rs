@@ -158,8 +158,8 @@ fn check_stamps(found: &[u8], acknowledged: u64) {
     }
 }
 
-/// Power loss in a resize from the drive of [`spread`] to `target`; returns how often the old and the
-/// new drive were left.
+/// Power loss in a resize from the drive of [`spread`] to `target`; returns how often the old and
+/// the new drive were left.
 fn crash_in_resize(target: (u64, u32), seeds: u64) -> (u32, u32) {
     let (mut old, mut new) = (0, 0);
     let bases = [spread(0), spread(1)];

@@ -1,8 +1,7 @@
 //! Goal: a thin drive refuses writes before acknowledging them, loses nothing, and takes writes
-//! again after a trim; a full drive never refuses; reads, flushes and trims always continue; a trim of
-//! any length takes no time that grows with it.
-//! Method: incompressible writes until the drive refuses them, or for many times its size, compared
-//! with an array.
+//! again after a trim; a full drive never refuses; reads, flushes and trims always continue; a trim
+//! of any length takes no time that grows with it. Method: incompressible writes until the drive
+//! refuses them, or for many times its size, compared with an array.
 
 use rand::RngExt;
 
