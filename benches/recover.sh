@@ -1,6 +1,6 @@
 #!/bin/bash
 # How long the opening of a crashed drive takes whose map is dense: 8 GiB under random writes of
-# 4 KiB, killed with all the log behind its checkpoint that it lets stand. Prints what docs/bench.md
+# 4 KiB, killed with all the log after its checkpoint that it lets stand. Prints what docs/bench.md
 # quotes.
 #
 #   benches/recover.sh [WRITES [ROUNDS]]     default 450000 writes, 5 rounds; about a minute

@@ -1,6 +1,6 @@
 #!/bin/bash
 # What watching a served drive costs: 1,000 scrapes of /metrics on one connection, idle and under
-# fio; processor time of the server while nobody looks, and while a browser shows the page.
+# fio; processor time of the server with no viewer, and while a browser shows the page.
 #
 # Usage: benches/watch.sh [PUMICE]
 # Needs fio, python3 and chromium. The drive has 1 TiB (32,768 segments of 32 MiB), sparse, in
@@ -54,7 +54,7 @@ scrape 300 '/api/drives/drive/segments?cells=1024'
 
 before=$(ticks)
 sleep 30
-echo "nobody looks: $(($(ticks) - before)) ticks of 3000"
+echo "no viewer: $(($(ticks) - before)) ticks of 3000"
 
 python3 - "$BROWSER" "http://$ADDRESS/" "$DIRECTORY/profile" << 'PYTHON' > looking &
 import sys, time

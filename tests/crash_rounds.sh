@@ -131,7 +131,7 @@ release() {
     ! grep -q " $1 " /proc/self/mounts || umount "$1"
 }
 
-# The same, left to the kernel if somebody still keeps the place busy.
+# The same, left to the kernel if a process still keeps the mount point busy.
 release_anyhow() {
     within_limit release "$1" || umount --lazy "$1" || :
 }
@@ -139,7 +139,7 @@ release_anyhow() {
 cleanup() {
     local status=$?
     trap '' INT TERM
-    # Neither fail nor a signal: a command that nobody expected to go wrong did.
+    # Neither fail nor a signal: an unexpected command failed.
     if [ "$running" = yes ] && [ "$status" -ne 0 ]; then
         echo "FAILED: $load, round $round of $rounds, seed $seed: exit code $status" >&2
         keep=yes status=1

@@ -1,7 +1,7 @@
 //! Goal: a drive is a block device of the kernel that file systems can be trusted to, from
 //! attaching to detaching and through the death of the process between; whatever would lose
 //! data is refused; nothing is left.
-//! Method: FUSE and loop devices of this machine; where it gives none, the tests say so and are
+//! Method: FUSE and loop devices of this machine; where it has none, the tests say so and are
 //! skipped.
 
 use std::fs::{self, File};
@@ -56,7 +56,7 @@ impl Attachable {
         run(self.command("attach").arg(self.drive.path()).args(args), COMMAND_LIMIT)
     }
 
-    /// Attaches the drive and gives its device.
+    /// Attaches the drive and returns its device.
     fn attach(&self, args: &[&str]) -> PathBuf {
         let finished = self.try_attach(args);
         assert_eq!(finished.code, Some(0), "{finished:#?}");

@@ -131,7 +131,7 @@ fn no_permission_is_said() {
 fn an_existing_file_is_not_overwritten() {
     let drive = Drive::create("64M", &[]);
     unchanged(&drive, |drive| refused(&create(drive, "64M"), "--force"));
-    fs::write(drive.path(), b"somebody's thesis").unwrap();
+    fs::write(drive.path(), b"a precious thesis").unwrap();
     unchanged(&drive, |drive| refused(&create(drive, "64M"), "--force"));
 }
 
@@ -173,7 +173,7 @@ fn one_damaged_superblock_slot_does_not_matter() {
 fn two_damaged_superblock_slots_are_refused() {
     let drive = Drive::create("64M", &[]);
     for offset in SLOT_OFFSETS {
-        // Behind the magic, so that it is still seen to be a drive.
+        // After the magic, so that it is still seen to be a drive.
         overwrite(&drive, offset + 16, &[0xA5; SLOT_BYTES - 16]);
     }
     for verb in OPENERS {

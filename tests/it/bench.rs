@@ -141,7 +141,7 @@ fn an_interrupted_benchmark_is_gone_on_with() {
     let args = ["--preset", "small.toml", "data", "--output", "part", "--seconds", "0.2"];
     let mut child = spawn(&mut place.command(&args));
     let lines = || fs::read_to_string(place.path("part")).map_or(0, |text| text.lines().count());
-    // Behind the header, a write and a read: the signal meets a run that ends with time.
+    // After the header, a write and a read: the signal meets a run that ends with time.
     wait_until("some runs are kept", || lines() >= 3);
     kill_process(Pid::from_child(&child), Signal::INT).expect("a child");
     let status = wait(&mut child, COMMAND_LIMIT).expect("an interrupted benchmark that ends");

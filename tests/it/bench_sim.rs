@@ -32,7 +32,7 @@ depth = 32
 unit = "IOPS"
 "#;
 
-/// Runs the preset on a target and gives the results.
+/// Runs the preset on a target and returns the results.
 fn results(place: &Place, target: &str, output: &str) -> Results {
     let finished = place.bench(&[target, "--output", output]);
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
@@ -95,7 +95,7 @@ fn a_page_cache_takes_writes_until_it_is_full_of_them() {
     let direct = first_write("sim:micro-center-64", "direct");
     let half = "sim:micro-center-64?cache_bytes=160MiB&copy_bytes_per_s=3GB&dirty_percent=20";
     let half = first_write(half, "half");
-    // Half of what is written stays in the cache, and nobody waits for that.
+    // Half of what is written stays in the cache, and no request waits for that.
     assert!((1.6..2.6).contains(&(half / direct)), "{half} MB/s, direct {direct}");
     let all = first_write("sim:micro-center-64?cache_bytes=1GiB&dirty_percent=40", "all");
     assert!(all > 1_000.0, "{all} MB/s: all of it stays there");

@@ -77,7 +77,7 @@ fn a_mounted_device_is_never_written() {
     run_ok(Command::new(mkfs).arg("-q").arg(device.path()));
     assert_eq!(refusal(&device, false), Some(ErrorKind::AlreadyExists));
     let folder = tempfile::tempdir().expect("temp dir");
-    // Read-only: the file system must not write behind the test's back.
+    // Read-only: the file system must not write unnoticed by the test.
     let mut command = Command::new(mount);
     command.args(["-o", "ro"]).arg(device.path()).arg(folder.path());
     let mounted = run(&mut command, COMMAND_LIMIT);

@@ -1,6 +1,6 @@
-//! Goal: a block device holds a drive as a file does, and one that is held by somebody else (a
+//! Goal: a block device holds a drive as a file does, and one that is held by another program (a
 //! mount, a volume manager) is left alone.
-//! Method: loop devices; where the machine gives none, the tests say so and are skipped.
+//! Method: loop devices; where the machine has none, the tests say so and are skipped.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

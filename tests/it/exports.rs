@@ -182,7 +182,7 @@ fn a_unix_socket_has_the_mode_and_owner_asked_for() {
     let metadata = fs::symlink_metadata(server.socket()).unwrap();
     assert_eq!((metadata.permissions().mode() & 0o777, metadata.uid()), (0o620, user));
     server.stop();
-    for (flag, value) in [("--unix-mode", "0999"), ("--unix-owner", "nobody-of-this-name")] {
+    for (flag, value) in [("--unix-mode", "0999"), ("--unix-owner", "no-user-of-this-name")] {
         let path = drive.path().to_str().unwrap();
         assert_eq!(pumice(&["serve", path, "--unix", "socket", flag, value]).code, Some(2));
     }

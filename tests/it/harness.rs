@@ -90,7 +90,7 @@ pub(crate) fn pumice<S: AsRef<OsStr>>(args: &[S]) -> Finished {
     run(Command::new(PUMICE).args(args), COMMAND_LIMIT)
 }
 
-/// Finds somebody else's program.
+/// Finds another project's program.
 ///
 /// Without it a test says why it is skipped and returns; under CI a missing program fails the
 /// test, so that nothing is skipped where it counts.
@@ -204,14 +204,14 @@ impl Drive {
         drive
     }
 
-    /// The directory and the name of a drive that nobody has created.
+    /// The directory and the name of a drive that does not exist yet.
     pub(crate) fn absent() -> Self {
         let directory = tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir");
         let path = directory.path().join("drive");
         Self { directory, path, servers: Cell::new(0) }
     }
 
-    /// The name of a drive on a block device that nobody has created.
+    /// The name of a drive on a block device that does not exist yet.
     pub(crate) fn on(device: &LoopDevice) -> Self {
         Self { path: device.path().to_owned(), ..Self::absent() }
     }
@@ -251,7 +251,7 @@ impl Drive {
             None => {
                 let mut command = Command::new(PUMICE);
                 command.arg("serve").arg(&self.path).arg("--unix").arg(&socket).args(args);
-                // What a killed server leaves behind goes with the drive.
+                // What a killed server left goes with the drive.
                 command.env("XDG_RUNTIME_DIR", self.directory.path());
                 command
             }
@@ -320,7 +320,7 @@ impl Server {
         thread::spawn(move || {
             for line in BufReader::new(pipe).lines().map_while(Result::ok) {
                 seen.lock().expect("stderr").push_str(&(line + "\n"));
-                // Nobody listens any more once the server is up; its words are kept all the same.
+                // The channel is closed once the server is up; its output is kept anyway.
                 let _ = sender.send(());
             }
         });
@@ -398,7 +398,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // A reaped child's number may be somebody else's by now.
+        // A reaped child's number may belong to another process by now.
         if let Ok(None) = self.child.try_wait() {
             end(&mut self.child);
         }
@@ -420,7 +420,7 @@ impl Talker {
         let stdout = child.stdout.take().expect("stdout is piped");
         let (sender, lines) = channel();
         thread::spawn(move || {
-            // Lines that nobody waits for are read all the same, so that the client never blocks.
+            // Lines that no test waits for are read anyway, so that the client never blocks.
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 let _ = sender.send(line);
             }
@@ -451,7 +451,7 @@ impl Talker {
 
     /// Ends the client and takes its last words.
     fn end(&mut self) -> (ExitStatus, String) {
-        // A reaped child's number may be somebody else's by now.
+        // A reaped child's number may belong to another process by now.
         let status = match self.child.try_wait().expect("state of a child") {
             Some(status) => status,
             None => end(&mut self.child),

@@ -30,7 +30,7 @@ fn directory() -> TempDir {
     tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir")
 }
 
-/// Starts nbdkit with these arguments behind the socket.
+/// Starts nbdkit with these arguments on the socket.
 fn nbdkit(directory: &TempDir, args: &[&str]) -> Option<Server> {
     let socket = directory.path().join("nbdkit");
     let mut command = Command::new(tool("nbdkit")?);
@@ -82,7 +82,7 @@ async fn together(mut tasks: Vec<Pin<Box<impl Future<Output = ()>>>>) {
     .await;
 }
 
-/// Writes, zeroes, reads and flushes from many tasks, each in an area of its own; gives what the
+/// Writes, zeroes, reads and flushes from many tasks, each in an area of its own. Returns what the
 /// disk must hold.
 async fn exercise(client: &Client) -> Vec<u8> {
     let mut model = vec![0; BYTES];
@@ -161,7 +161,7 @@ fn qemu_nbd_takes_and_gives_back() {
     let model = assert_serves(&server.uri_of("disk"));
     server.stop();
     let bytes = fs::read(file).expect("the export's file");
-    assert!(bytes[1 << 20..] == model[1 << 20..], "the file behind it holds something else");
+    assert!(bytes[1 << 20..] == model[1 << 20..], "the file below it holds something else");
 }
 
 #[test]

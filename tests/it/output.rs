@@ -1,5 +1,5 @@
 //! Goal: how the program ends does not depend on whether anybody listens to it.
-//! Method: each kind of end, with standard output and standard error closed, or pipes that nobody
+//! Method: each kind of end, with standard output and standard error closed, or pipes that no process
 //! reads.
 
 use std::fs::OpenOptions;

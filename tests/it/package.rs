@@ -73,7 +73,8 @@ fn everything_in_the_package_is_there_or_is_written() {
         assert!(!files.is_empty(), "{source} is not there");
         used.extend(files);
     }
-    let copyright = fs::read_to_string(package().join(metadata["license-file"][0].as_str().unwrap()));
+    let copyright =
+        fs::read_to_string(package().join(metadata["license-file"][0].as_str().unwrap()));
     assert!(copyright.expect("a file").contains("License: Expat or Apache-2.0"));
     let changelog = place(metadata["changelog"].as_str().unwrap());
     let text = fs::read_to_string(&changelog).unwrap();

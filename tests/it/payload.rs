@@ -1,5 +1,5 @@
 //! Goal: `pumice payload` writes what it says, measures it, and refuses what makes no sense; data
-//! that is like somebody's saves what theirs saves, chunk by chunk.
+//! that is like a user's saves what theirs saves, chunk by chunk.
 //! Method: data written to files and to stdout is compared and measured again by the library.
 //! Corpora are put together from files that every Debian machine has, profiled and imitated, and
 //! both are measured with the same codecs.

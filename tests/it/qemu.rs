@@ -138,7 +138,7 @@ fn qemu_io_script(qemu_io: &Path, uri: &str, script: &[&str]) {
         command.args(["-c", line]);
     }
     let finished = run_ok(command.arg(uri));
-    // qemu-io reports a wrong pattern on stdout, and older versions end with 0 all the same.
+    // qemu-io reports a wrong pattern on stdout, and older versions end with 0 anyway.
     let wrong = ["Pattern verification failed", "failed:", "invalid"];
     let bad = wrong.iter().any(|text| finished.stdout.contains(text));
     assert!(!bad && finished.stderr.is_empty(), "{}\n{}", finished.stdout, finished.stderr);

@@ -1,4 +1,4 @@
-//! Goal: a drive without its server, or without its superblocks, still gives its disk back:
+//! Goal: a drive without its server, or without its superblocks, still yields its disk:
 //! `extract` as an image, `rebuild` as a new drive; neither changes the drive it reads.
 //! Method: drives written by a real client, damaged in their files, compared as images.
 
@@ -71,7 +71,7 @@ fn an_image_is_the_disk_and_as_sparse() {
     let allocated = fs::metadata(drive.beside("image")).unwrap().blocks() * 512;
     assert!(allocated < 16 << 20, "{allocated} bytes: holes were written");
     assert!(before == fs::read(drive.path()).unwrap(), "the drive was changed");
-    // As a stream, of which nobody need read all.
+    // As a stream, which need not be read to its end.
     let path = drive.path().display();
     let stream = drive.beside("stream");
     let command = format!(
@@ -138,7 +138,7 @@ fn an_interrupted_search_for_what_a_drive_was_says_so() {
     assert!(!target.exists());
 }
 
-/// The same behind superblocks that tell of a log: the new drive is begun then.
+/// The same after superblocks that name a log: the new drive is begun by then.
 #[test]
 fn an_interrupted_rebuild_says_so() {
     let Some((drive, _)) = written(&["--capacity", "1T"]) else { return };
@@ -160,11 +160,11 @@ fn an_image_is_not_overwritten_and_never_the_drive() {
     let drive = Drive::create("64M", &[]);
     let before = fs::read(drive.path()).unwrap();
     let image = drive.beside("image");
-    fs::write(&image, b"somebody's thesis").unwrap();
+    fs::write(&image, b"a precious thesis").unwrap();
     for verb in ["extract", "rebuild"] {
         let refused = two(verb, drive.path(), &image, &[]);
         assert!(refused.code == Some(2) && refused.stderr.contains("--force"), "{refused:#?}");
-        assert_eq!(fs::read(&image).unwrap(), b"somebody's thesis");
+        assert_eq!(fs::read(&image).unwrap(), b"a precious thesis");
         let refused = two(verb, drive.path(), drive.path(), &["--force"]);
         assert_eq!(refused.code, Some(2), "{refused:#?}");
         assert!(before == fs::read(drive.path()).unwrap(), "{verb} changed the drive");

@@ -320,9 +320,9 @@ fn others_come_first_unless_told_otherwise() {
     let folder = tempfile::tempdir().expect("a folder");
     let image = image(folder.path());
     let niceness = |stat: String| {
-        // The name may have blanks; behind it the niceness is the 17th.
-        let behind = stat.rsplit_once(')').expect("a name").1.split_whitespace().nth(16);
-        behind.expect("a niceness").to_owned()
+        // The name may have blanks; after it the niceness is the 17th.
+        let niceness = stat.rsplit_once(')').expect("a name").1.split_whitespace().nth(16);
+        niceness.expect("a niceness").to_owned()
     };
     let own = niceness(fs::read_to_string("/proc/self/stat").expect("this process"));
     for (flags, idle, nice) in [(&[][..], true, "19"), (&["--full-speed"], false, &*own)] {

@@ -114,18 +114,18 @@ fn clients_with_a_certificate_come_in_and_others_do_not() {
         params.not_before = date_time_ymd(2001, 1, 1);
         params.not_after = date_time_ymd(2002, 1, 1);
     });
-    let nobody = authority.client("nobody");
-    fs::remove_file(nobody.join("client-cert.pem")).unwrap();
-    fs::remove_file(nobody.join("client-key.pem")).unwrap();
+    let bare = authority.client("bare");
+    fs::remove_file(bare.join("client-cert.pem")).unwrap();
+    fs::remove_file(bare.join("client-key.pem")).unwrap();
     for (certificates, why) in [
         (&stranger, "UnknownIssuer"),
         (&expired, "certificate expired"),
-        (&nobody, "sent no certificates"),
+        (&bare, "sent no certificates"),
     ] {
         let refused = info(uri(&server, certificates));
         assert_ne!(refused.code, Some(0), "{}", certificates.display());
         // Their client may keep a certificate to itself that will not do. This one does not.
-        if certificates != &nobody {
+        if certificates != &bare {
             assert!(list_over_tls(&server, certificates).is_err());
         }
         wait_until(why, || server.stderr().contains(why));

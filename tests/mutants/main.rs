@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use list::{Mutant, Target};
 use tree::{Ended, Tree};
 
-/// How long a test may take with a bug planted: so many times what it takes without, and this much
+/// How long a test may take with a bug planted: a multiple of what it takes without, and this much
 /// on top for a machine that is busy meanwhile.
 const LIMIT_FACTOR: u32 = 5;
 const LIMIT_EXTRA: Duration = Duration::from_secs(30);
@@ -115,7 +115,7 @@ fn read_lists(root: &Path, filter: &str) -> Result<Vec<Mutant>, String> {
     Ok(mutants)
 }
 
-/// Runs everything; gives whether all mutants were caught.
+/// Runs everything. Returns whether all mutants were caught.
 fn run(root: &Path, mutants: &[Mutant]) -> Result<bool, String> {
     let began = Instant::now();
     let tree = Tree::copy(root)?;
@@ -154,7 +154,7 @@ fn run(root: &Path, mutants: &[Mutant]) -> Result<bool, String> {
     Ok(missed + stale == 0)
 }
 
-/// Runs every named test without a bug; gives how long each may take with one.
+/// Runs every named test without a bug. Returns how long each may take with one.
 fn run_unbroken<'a>(
     tree: &Tree,
     mutants: &'a [Mutant],

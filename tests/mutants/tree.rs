@@ -95,7 +95,7 @@ impl Tree {
         Ok(Planted { path, source })
     }
 
-    /// Builds the tests of a target; gives their binary.
+    /// Builds the tests of a target. Returns their binary.
     ///
     /// # Errors
     /// What the compiler says.

@@ -8,7 +8,7 @@ pub(crate) fn relative_links_resolve(path: &str, text: &str) -> Vec<String> {
     if !path.ends_with(".md") {
         return Vec::new();
     }
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let root = Path::new(crate::ROOT);
     let directory = root.join(path).parent().map(PathBuf::from).unwrap_or_default();
     let mut wrong = Vec::new();
     for (line, link) in links(text) {
@@ -31,7 +31,7 @@ pub(crate) fn relative_links_resolve(path: &str, text: &str) -> Vec<String> {
 }
 
 /// Lines that are not inside a fenced block, numbered from 1.
-fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(crate) fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
         let fence = line.trim_start().starts_with("```");

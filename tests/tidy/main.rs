@@ -3,23 +3,29 @@
 //! Method: each rule is a function of a file's path and text that returns what is wrong with it;
 //! the first test runs all rules over the whole tree, the others feed each rule text that it must
 //! refuse. `code` strips comments and strings, `limits` counts, `words` knows what must not be
-//! written, `links` follows the documents' links, `promises` looks for the tests they name,
-//! `mutants` for the text that planted bugs replace.
+//! written, `prose` which words have a plainer term, `links` follows the documents' links,
+//! `identifiers` and `promises` look for the names and tests they mention, `mutants` for the text
+//! that planted bugs replace.
 
 use std::fs;
 use std::path::Path;
 
 mod code;
+mod identifiers;
 mod limits;
 mod links;
 mod mutants;
 mod promises;
+mod prose;
 mod words;
+
+/// The root of the tree.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// A rule: what is wrong with the file at `path` (relative to the root), a line each.
 type Rule = fn(path: &str, text: &str) -> Vec<String>;
 
-const RULES: [Rule; 11] = [
+const RULES: [Rule; 13] = [
     limits::file_is_short,
     limits::functions_fit_a_screen,
     limits::lines_fit,
@@ -29,7 +35,9 @@ const RULES: [Rule; 11] = [
     words::no_machine_paths,
     words::text_is_clean,
     links::relative_links_resolve,
+    identifiers::named_things_exist,
     promises::named_tests_exist,
+    prose::prose_is_plain,
     mutants::planted_bugs_fit,
 ];
 
@@ -42,7 +50,7 @@ const TEXT: [&str; 9] =
 
 #[test]
 fn the_tree_is_tidy() {
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let root = Path::new(crate::ROOT);
     let mut files = Vec::new();
     collect(root, root, &mut files);
     assert!(

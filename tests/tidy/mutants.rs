@@ -16,7 +16,7 @@ pub(crate) fn planted_bugs_fit(path: &str, text: &str) -> Vec<String> {
         Ok(mutants) => mutants,
         Err(error) => return vec![format!("1: {error}")],
     };
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let root = Path::new(crate::ROOT);
     let wrong = mutants.iter().filter_map(|mutant| Some((mutant, misfit(root, mutant)?)));
     wrong.map(|(mutant, what)| format!("1: '{}: {}': {what}", mutant.room, mutant.name)).collect()
 }

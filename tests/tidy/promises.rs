@@ -9,7 +9,7 @@ pub(crate) fn named_tests_exist(path: &str, text: &str) -> Vec<String> {
     if path != "GUARANTEES.md" {
         return Vec::new();
     }
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let root = Path::new(crate::ROOT);
     let crates = fs::read_dir(root.join("crates")).expect("the crates");
     let crates: Vec<_> = crates.flatten().map(|entry| entry.path()).collect();
     let mut wrong = Vec::new();

@@ -74,7 +74,7 @@ fn begins(path: &str, pattern: &str) -> bool {
 }
 
 /// Whether `line` contains `word`, not as a part of a longer word.
-fn contains_word(line: &str, word: &str) -> bool {
+pub(crate) fn contains_word(line: &str, word: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
         let before = word.starts_with(is_word) && line[..at].ends_with(is_word);
@@ -93,7 +93,7 @@ pub(crate) fn file_name_says_something(path: &str, _text: &str) -> Vec<String> {
     empty.map(|part| format!("1: '{part}' says nothing about what is in it")).collect()
 }
 
-/// Beginnings of paths that exist on somebody's machine only. Taken apart, so that this file can
+/// Beginnings of paths that exist on one machine only. Taken apart, so that this file can
 /// be checked too.
 const MACHINE_PATHS: [&str; 4] =
     [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/Us", "ers/")];
@@ -102,7 +102,7 @@ pub(crate) fn no_machine_paths(_path: &str, text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     for (index, line) in text.lines().enumerate() {
         for start in MACHINE_PATHS {
-            // The same words behind a directory of the project are no absolute path.
+            // The same words after a directory of the project are no absolute path.
             let absolute = line.match_indices(start).any(|(at, _)| {
                 !line[..at].ends_with(|c: char| c.is_alphanumeric() || "._-*$}".contains(c))
             });

@@ -123,7 +123,7 @@ impl Listing<'_> {
     }
 }
 
-/// Returns whether this number of draws would read so much that reading everything is as good.
+/// Returns whether this number of draws would read enough that reading everything is as good.
 fn is_little(options: &ScanOptions, population: &Population, draws: f64) -> bool {
     let bytes = population.blocks_of_all as f64 * BLOCK_BYTES as f64;
     draws * options.chunk_bytes_max() as f64 >= SHARE_WORTH_DRAWING * bytes

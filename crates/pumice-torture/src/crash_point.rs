@@ -181,7 +181,7 @@ mod tests {
         [Effect::Superblock, Effect::None, Effect::Discard][number as usize]
     }
 
-    /// Runs three operations, the second a read, in a task; gives how many were carried out, how
+    /// Runs three operations, the second a read, in a task. Returns how many were carried out, how
     /// many their caller heard of, and whether the life reached its end.
     fn run(crash: CrashAt) -> (u32, u32, bool) {
         let runtime = Runtime::simulated();

@@ -16,9 +16,9 @@ const PROFILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/forecast/samples
 
 const SIZE: u64 = 256 << 20;
 
-struct Nobody;
+struct Silent;
 
-impl Watch for Nobody {
+impl Watch for Silent {
     fn begins(&self, _simulation: usize, _what: String, _requests: u64) {}
     fn advances(&self, _simulation: usize, _requests: u64) {}
 }
@@ -40,8 +40,8 @@ fn made(workload: &str, data: &Data, asked: &Asked, options: &ForecastOptions) -
     let (source, _) = Source::find(workload, asked)?;
     let cases = source.cases(size_bytes, asked)?;
     let made =
-        forecast(Scenario { profile: &profile, cases: &cases, options }, data, &Nobody, &GO_ON)?;
-    Ok(made.expect("nobody stopped it"))
+        forecast(Scenario { profile: &profile, cases: &cases, options }, data, &Silent, &GO_ON)?;
+    Ok(made.expect("it was not stopped"))
 }
 
 fn simple(workload: &str, data: &Data) -> Test {
@@ -309,7 +309,7 @@ fn a_stop_ends_it_and_reports_hold_all_figures() {
     let none = forecast(
         Scenario { profile: &profile(), cases: &cases, options: &options },
         &saved(0.0),
-        &Nobody,
+        &Silent,
         &stop,
     )
     .unwrap();
@@ -392,8 +392,8 @@ fn small_grid(over: &[f64], saved_percent: &[f64]) -> (Vec<GridCell>, Grid) {
     let places: Vec<GridCell> = pairs.map(place).collect();
     let (profile, options, columns) = (&profile, &options, saved_percent.len());
     let spec = GridSpec { profile, options, cells: &places, columns };
-    let made = grid(spec, &Nobody, &GO_ON).unwrap();
-    (places, made.expect("nobody stopped it"))
+    let made = grid(spec, &Silent, &GO_ON).unwrap();
+    (places, made.expect("it was not stopped"))
 }
 
 #[test]
@@ -417,7 +417,7 @@ fn a_grid_is_the_forecasts_of_its_places() {
         forecast(
             Scenario { profile: &profile(), cases: &places[3].cases, options: &options },
             &places[3].data,
-            &Nobody,
+            &Silent,
             &GO_ON,
         )
     };
@@ -483,7 +483,7 @@ fn a_block_mapped_drive_has_its_merges_told() {
         let made = forecast(
             Scenario { profile: &profile, cases: &cases, options: &options },
             &Data::none(),
-            &Nobody,
+            &Silent,
             &GO_ON,
         );
         made.unwrap().unwrap().tests.remove(0).drive
@@ -521,7 +521,7 @@ fn a_disk_has_no_endurance_rather_than_none_left() {
     let made = forecast(
         Scenario { profile: &profile, cases: &cases, options: &options },
         &data,
-        &Nobody,
+        &Silent,
         &GO_ON,
     )
     .unwrap()
@@ -539,7 +539,7 @@ fn a_disk_has_no_endurance_rather_than_none_left() {
     let made = forecast(
         Scenario { profile: &profile, cases: &cases, options: &options },
         &data,
-        &Nobody,
+        &Silent,
         &GO_ON,
     )
     .unwrap()

@@ -50,7 +50,7 @@ impl Client {
         }
     }
 
-    /// Enters the transmission; gives the flags of the export.
+    /// Enters the transmission. Returns the flags of the export.
     fn go(&mut self) -> u16 {
         self.option(option::GO, b"\0\0\0\0\0\0");
         let (kind, data) = self.option_reply(option::GO);

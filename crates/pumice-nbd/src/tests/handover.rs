@@ -14,7 +14,7 @@ fn server(runtime: &Runtime, disk: &Rc<MemoryDisk>, grace_ns: u64) -> Rc<Server<
 }
 
 /// Runs `client` against a server of `disk`, which the first signal hands over to another one. Its
-/// gate opens a little later. Gives the number of clients that were handed over.
+/// gate opens a little later. Returns the number of clients that were handed over.
 fn hand_over(disk: MemoryDisk, grace_ns: u64, client: impl FnOnce(Door) + Send + 'static) -> usize {
     let runtime = Runtime::new(Backend::Auto).unwrap();
     let disk = Rc::new(disk);

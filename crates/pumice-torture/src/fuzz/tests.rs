@@ -448,10 +448,14 @@ fn trace_seeds() -> Vec<(&'static str, Vec<u8>)> {
 
 fn results_seeds() -> Vec<(&'static str, Vec<u8>)> {
     vec![
-        ("fio", include_bytes!("../../../pumice-bench/src/bench/interop/samples/fio-plain.json").into()),
+        (
+            "fio",
+            include_bytes!("../../../pumice-bench/src/bench/interop/samples/fio-plain.json").into(),
+        ),
         (
             "iozone",
-            include_bytes!("../../../pumice-bench/src/bench/interop/samples/iozone-auto.txt").into(),
+            include_bytes!("../../../pumice-bench/src/bench/interop/samples/iozone-auto.txt")
+                .into(),
         ),
     ]
 }

@@ -313,7 +313,7 @@ fn or_default<T: Copy + PartialEq>(requested: &[T], default: &[T]) -> Vec<T> {
     all
 }
 
-/// Gives this process the lowest priority for the processor and for disks. Threads that are started
+/// Assigns this process the lowest priority for the processor and for disks. Threads that are started
 /// later inherit both. Failures are ignored: the scan then only competes with other processes.
 fn lower_priority() {
     let _ = rustix::process::nice(NICENESS);

@@ -390,7 +390,7 @@ fn nonsense_is_passed_over() {
     let range = whole.len() - 5..whole.len();
     assert_eq!(wire::decode(&whole).unwrap().asked, Asked::Write { offset: 4096, range });
     let mut nonsense: Vec<_> = (1..whole.len()).map(|length| whole[..length].to_vec()).collect();
-    // Whole by its own account, and short all the same.
+    // Whole by its own account, and short anyway.
     for operation in [LOOKUP, READ, WRITE, INIT, READDIR, FALLOCATE] {
         nonsense.push(request(operation, 7, 2, &[]));
     }

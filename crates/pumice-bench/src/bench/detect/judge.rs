@@ -15,7 +15,7 @@ use super::{Account, Amount, Answer, Class, Operation, Speed, Strength, Sweep, S
 use crate::stats::{Better, Verdict, compare, correct};
 
 /// Space of incompressible data as a multiple of its bytes: at least nearly all of it each time,
-/// and on median not so much more that other writers must be the reason. Leaves room for metadata,
+/// and on median not enough more to suspect other writers. Leaves room for metadata,
 /// also twice. Arbitrary within that.
 const LEAST_TAKEN: f64 = 0.9;
 const MOST_TAKEN: f64 = 1.5;

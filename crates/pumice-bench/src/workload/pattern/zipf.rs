@@ -39,7 +39,7 @@ impl Zipf {
         let golden = ((records as f64 * GOLDEN) as u64).max(1);
         let tried = golden..golden + STEPS_TRIED;
         let rated = tried.filter_map(|step| Some((largest_quotient(step, records)?, step)));
-        let (_, step) = rated.min().expect("no divisor is shared by so many in a row");
+        let (_, step) = rated.min().expect("no divisor is shared by that many in a row");
         Self { ranks: ranks.expect("an exponent and a number that were checked"), records, step }
     }
 

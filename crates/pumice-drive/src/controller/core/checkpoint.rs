@@ -303,7 +303,7 @@ impl Core {
         self.wake(Wakes::COLLECTOR);
     }
 
-    /// Gives up a checkpoint: the leaves and pages that it wrote are for the next one to name, its
+    /// Abandons a checkpoint: the leaves and pages that it wrote are for the next one to name, its
     /// `lists` are dead. Does nothing after [`Core::end_checkpoint`].
     pub(crate) fn abandon_checkpoint(&mut self, lists: &[MetaPlace]) {
         self.map.abandon_checkpoint();

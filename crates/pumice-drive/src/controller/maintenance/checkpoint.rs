@@ -12,7 +12,7 @@
 //! The superblock moves only when everything it names is durable, and nothing that the one before
 //! named is freed until both slots have moved: whichever slot survives names whole structures. A
 //! checkpoint is exact: it says what the drive was after its last batch, with nothing of what came
-//! later, so that rolling forward through the same doors gives the same accounting.
+//! later, so that rolling forward through the same methods gives the same accounting.
 
 use std::mem::take;
 

@@ -212,7 +212,7 @@ impl L2p {
         running.superseded.into_iter().filter_map(MetaPlace::unpack).collect()
     }
 
-    /// Gives up the running checkpoint, if there is one: what it would have written, and what it
+    /// Abandons the running checkpoint, if there is one: what it would have written, and what it
     /// would have made dead, is left to the next one.
     pub(crate) fn abandon_checkpoint(&mut self) {
         let Some(running) = self.running.take() else { return };

@@ -2,7 +2,7 @@
 //! acknowledged, never shorter than the last flush, and a write of up to 1 MiB whole or not at all.
 //! Method: seeded lives of one drive. Several clients write unique bytes, trim and flush; at a
 //! random moment the fault layer decides what of the unsynced writes survives. The disk of the next
-//! life must equal the old one after the first so many entries of the journal, which holds every
+//! life must equal the old one after a first part of the entries of the journal, which holds every
 //! change in the order in which the drive took it.
 
 use std::cell::RefCell;
@@ -32,7 +32,7 @@ struct Change {
 #[derive(Debug, Default)]
 struct Journal {
     changes: Vec<Change>,
-    /// So many changes are known to be durable.
+    /// Number of changes that are known to be durable.
     durable: usize,
     flushes: u64,
     /// Requests answered with no space.

@@ -154,7 +154,7 @@ fn requests_that_need_two_leaves_at_once_get_on() {
     write_across_leaves(1..=1_000_000);
 }
 
-/// What recovery makes of a drive's medium when it may keep so many bytes of changed leaves.
+/// What recovery makes of a drive's medium when it may keep this many bytes of changed leaves.
 fn recover_within(world: &World, changed_bytes: usize) -> Result<recovery::Recovered> {
     let loaded = world.run(superblocks::load(&world.memory)).unwrap();
     let limits = recovery::Limits { clean_bytes: CACHE_BYTES, changed_bytes };

@@ -72,7 +72,7 @@ impl Script {
         self.answer(option::GO, reply::INFO, &data);
     }
 
-    /// Gives the export, with size constraints if there are any.
+    /// Describes the export, with size constraints if there are any.
     fn enter(&mut self, sizes: Option<[u32; 3]>) {
         self.greet();
         assert_eq!(self.option().0, option::GO);

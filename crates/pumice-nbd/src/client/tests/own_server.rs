@@ -18,7 +18,7 @@ use crate::memory_disk::{MemoryDisk, SIZE as DISK_BYTES};
 use crate::{Access, Listen, Listener};
 use pumice_drive::base::seed;
 
-/// Everything at hand where a test's body runs.
+/// Everything available where a test's body runs.
 struct World {
     runtime: Runtime,
     disk: Rc<MemoryDisk>,
