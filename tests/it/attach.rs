@@ -216,7 +216,8 @@ fn xfs_lives_on_an_attached_drive() {
 fn fio(mountpoint: &Path) -> Option<Command> {
     let mut command = Command::new(tool("fio")?);
     command.current_dir(mountpoint).args(["--name=load", "--ioengine=libaio", "--direct=1"]);
-    command.args(["--rw=randwrite", "--iodepth=16", "--size=64m", "--randseed=7"]);
+    // In threads, so that killing the process ends them.
+    command.args(["--thread", "--rw=randwrite", "--iodepth=16", "--size=64m", "--randseed=7"]);
     command.args(["--refill_buffers=1", "--buffer_compress_percentage=50"]);
     Some(command)
 }

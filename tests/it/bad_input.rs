@@ -33,11 +33,11 @@ fn sizes_that_make_no_drive_are_refused() {
         ("99999P", ""),
         ("15E", "16 PiB"),
         ("18446744073709551615", "16 PiB"),
-        ("16384P", "larger"),
+        ("16384P", "too large"),
     ] {
         let drive = Drive::absent();
         refused(&create(&drive, size), mention);
-        assert!(!drive.path().exists(), "a refused size left a file behind");
+        assert!(!drive.path().exists(), "a refused size left a file");
     }
 }
 
@@ -48,7 +48,7 @@ fn capacities_that_make_no_drive_are_refused() {
         let flags = ["--size=64M".to_owned(), format!("--capacity={capacity}")];
         let args = ["create".as_ref(), drive.path(), flags[0].as_ref(), flags[1].as_ref()];
         refused(&pumice(&args), "drive");
-        assert!(!drive.path().exists(), "a refused capacity left a file behind");
+        assert!(!drive.path().exists(), "a refused capacity left a file");
     }
 }
 
@@ -58,7 +58,7 @@ fn over_provisioning_that_makes_no_drive_is_refused() {
         let drive = Drive::absent();
         let path = drive.path().to_str().expect("a plain path");
         refused(&pumice(&[&["create", path, "--size=64M"][..], flags].concat()), "over-provision");
-        assert!(!drive.path().exists(), "refused flags left a file behind");
+        assert!(!drive.path().exists(), "refused flags left a file");
     }
 }
 

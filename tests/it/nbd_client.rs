@@ -252,7 +252,7 @@ fn a_server_that_insists_on_its_sizes_gets_them() {
 fn errors_of_a_server_arrive_as_they_are() {
     for (name, number, kind) in [
         ("ENOSPC", 28, ErrorKind::NoSpace),
-        ("EIO", 5, ErrorKind::Medium),
+        ("EIO", 5, ErrorKind::Io),
         ("EPERM", 1, ErrorKind::ReadOnly),
         ("EINVAL", 22, ErrorKind::InvalidInput),
     ] {
@@ -289,7 +289,7 @@ fn a_server_that_is_killed_fails_what_waits_for_it() {
         client.write(0, &[1; 512], false).await.unwrap();
         server.kill();
         let error = waiting.await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Medium, "{error:?}");
+        assert_eq!(error.kind(), ErrorKind::Io, "{error:?}");
         assert!(error.to_string().contains("no connection to"), "{error}");
     });
 }

@@ -1,6 +1,6 @@
 //! Goal: how the program ends does not depend on whether anybody listens to it.
-//! Method: each kind of end, with standard output and standard error closed, or pipes that no process
-//! reads.
+//! Method: each kind of end, with standard output and standard error closed, or pipes that no
+//! process reads.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;

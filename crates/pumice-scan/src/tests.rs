@@ -246,7 +246,7 @@ fn what_cannot_be_scanned_says_why() {
     assert!(error(&[tree.path()]).contains("holds no data"), "{}", error(&[tree.path()]));
     assert!(error(&[Path::new("/dev/null")]).contains("is not a file, folder or block device"));
     assert!(error(&[Path::new("nbd://127.0.0.1:1")]).contains("127.0.0.1:1"));
-    assert!(error(&[Path::new("nbd+unix://")]).contains("cannot be used as an NBD URI"));
+    assert!(error(&[Path::new("nbd+unix://")]).contains("invalid NBD URI"));
     write(&tree.path().join("a/b"), 3, 0.5, 1);
     let inner = tree.path().join("a");
     assert!(error(&[&inner, tree.path()]).contains("name it once"));

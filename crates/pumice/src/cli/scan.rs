@@ -313,8 +313,8 @@ fn or_default<T: Copy + PartialEq>(requested: &[T], default: &[T]) -> Vec<T> {
     all
 }
 
-/// Assigns this process the lowest priority for the processor and for disks. Threads that are started
-/// later inherit both. Failures are ignored: the scan then only competes with other processes.
+/// Assigns this process the lowest priority for the processor and for disks. Threads that are
+/// started later inherit both. Failures are ignored: the scan then competes with other processes.
 fn lower_priority() {
     let _ = rustix::process::nice(NICENESS);
     // There is no safe system call for it; the tool is part of util-linux.
