@@ -28,7 +28,7 @@ pub trait Sink {
     }
 }
 
-/// Discards everything; [`Benchmark::run`] returns the results anyway.
+/// Discards everything; [`Benchmark::run`](crate::Benchmark::run) returns the results anyway.
 impl Sink for () {}
 
 /// Appends every run to a file.

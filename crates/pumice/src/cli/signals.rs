@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `serve` | [`Signals`]: shut down; SIGHUP may restart | end the process as it is |
 //! | `attach` | [`socket`]: detach, unless the device is in use | the same again |
-//! | `top`, `demo` | [`flag`]: end at the next step | the same again |
+//! | `top`, `demo` | [`flag()`]: end at the next step | the same again |
 //! | other long commands | [`Interrupt`]: end at the next step | end the process as it is |
 
 use std::io::{IsTerminal, stderr, stdin};

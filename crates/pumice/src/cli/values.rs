@@ -1,6 +1,6 @@
 //! Parsers for the values of flags, in the form that clap expects.
 //!
-//! Clap names the flag and the rejected text ("invalid value 'x' for '--gb-per-day <GB>': ..."), so
+//! Clap names the flag and the rejected text (`invalid value 'x' for '--gb-per-day <GB>'`), so
 //! these messages only say what is expected.
 
 use std::ops::RangeInclusive;

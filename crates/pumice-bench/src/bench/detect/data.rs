@@ -72,7 +72,7 @@ impl Maker {
     /// Returns the generator of the run with this number, which is unique in a detection.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a saving that cannot be reached.
+    /// [`Error::Invalid`](crate::Error::Invalid) for a saving that cannot be reached.
     pub(super) fn new(data: Data, seed: u64, run: u64, span_bytes: u64) -> Result<Self> {
         let kind = match data {
             Data::Zeroes => Kind::Byte(0),

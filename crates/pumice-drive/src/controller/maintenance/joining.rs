@@ -6,7 +6,7 @@
 //! moved:    | 0-5, compressed together; sources A, B, C |
 //! ```
 //!
-//! Only with a codec for cold data ([`super::OpenOptions::recompress`]). A *run* is live blocks of
+//! Only with a codec for cold data ([`OpenOptions::recompress`](crate::controller::OpenOptions::recompress)). A *run* is live blocks of
 //! the victim that are consecutive on the disk, within one multiple of the largest cold frame. The
 //! scan that empties the victim meets its frames in the order of the log; the last of a run's
 //! frames moves all of it, the earlier frames wait for it, so that nothing has to be sorted and no
