@@ -141,6 +141,10 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// Flushes, writes a checkpoint, marks the drive as closed in order, and ends its tasks. No
     /// request may follow.
     ///
+    /// The tasks hold the drive, and so its medium, until the runtime has run them to their end, up
+    /// to a second later. A program that reopens the medium sooner first calls
+    /// [`Runtime::drop_tasks`](crate::runtime::Runtime::drop_tasks).
+    ///
     /// # Errors
     /// `Poisoned`, `Medium`, or `Busy` if requests were still under way: what was not flushed
     /// before may be lost, the drive still opens.
