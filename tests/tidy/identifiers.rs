@@ -12,8 +12,9 @@ use crate::links::prose;
 /// Names of the kernel's that documents may use.
 const FOREIGN: [&str; 3] = ["CAP_SYS_RESOURCE", "O_NOATIME", "PR_SET_IO_FLUSHER"];
 
-/// Begins the name of every metric; the registry adds it.
+/// Begin and end the names of metrics and of counters; the registry adds them.
 const METRIC_PREFIX: &str = "pumice_";
+const COUNTER_SUFFIX: &str = "_total";
 
 pub(crate) fn named_things_exist(path: &str, text: &str) -> Vec<String> {
     if !path.ends_with(".md") {
@@ -24,6 +25,7 @@ pub(crate) fn named_things_exist(path: &str, text: &str) -> Vec<String> {
         for span in line.split('`').skip(1).step_by(2) {
             let Some(name) = identifier(span) else { continue };
             let name = name.strip_prefix(METRIC_PREFIX).unwrap_or(name);
+            let name = name.strip_suffix(COUNTER_SUFFIX).unwrap_or(name);
             if !words().contains(name) && !FOREIGN.contains(&name) {
                 wrong.push(format!("{number}: `{span}` is named nowhere in the sources"));
             }

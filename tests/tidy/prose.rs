@@ -1,5 +1,6 @@
 //! Words that this project's prose no longer uses, because readers misread them or because a
-//! plainer term exists. A directional word that means the opposite once reversed a crash-safety rule.
+//! plainer term exists. A directional word that means the opposite once reversed a crash-safety
+//! rule.
 
 use crate::words::contains_word;
 

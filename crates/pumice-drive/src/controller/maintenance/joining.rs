@@ -6,12 +6,13 @@
 //! moved:    | 0-5, compressed together; sources A, B, C |
 //! ```
 //!
-//! Only with a codec for cold data ([`OpenOptions::recompress`](crate::controller::OpenOptions::recompress)). A *run* is live blocks of
-//! the victim that are consecutive on the disk, within one multiple of the largest cold frame. The
-//! scan that empties the victim meets its frames in the order of the log; the last of a run's
-//! frames moves all of it, the earlier frames wait for it, so that nothing has to be sorted and no
-//! more than one run is in memory. Frames whose run changed while they waited are left, and moved
-//! by a second pass that joins nothing.
+//! Only with a codec for cold data (`recompress` in
+//! [`OpenOptions`](crate::controller::OpenOptions)). A *run* is live blocks of the victim that are
+//! consecutive on the disk, within one multiple of the largest cold frame. The scan that empties
+//! the victim meets its frames in the order of the log; the last of a run's frames moves all of it,
+//! the earlier frames wait for it, so that nothing has to be sorted and no more than one run is in
+//! memory. Frames whose run changed while they waited are left, and moved by a second pass that
+//! joins nothing.
 //!
 //! A joined frame names the frames of all its blocks, and has only live blocks: if any part of the
 //! run died while it waited for room, its frames are moved alone.
