@@ -159,5 +159,5 @@ impl Encoding {
 }
 
 #[cfg(test)]
-#[allow(clippy::cast_possible_truncation, reason = "patterns of test data")]
+#[expect(clippy::cast_possible_truncation, reason = "patterns of test data")]
 mod tests;

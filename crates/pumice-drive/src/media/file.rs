@@ -35,7 +35,7 @@ use crate::runtime::Runtime;
 mod create;
 
 #[cfg(test)]
-#[allow(clippy::cast_possible_truncation, reason = "patterns of test data")]
+#[expect(clippy::cast_possible_truncation, reason = "patterns of test data")]
 mod tests;
 
 /// The unit of writes in every mode: the page size, and at least the block size of every common

@@ -41,7 +41,7 @@ mod timers;
 mod uring;
 
 #[cfg(test)]
-#[allow(clippy::cast_possible_truncation, reason = "patterns of test data")]
+#[expect(clippy::cast_possible_truncation, reason = "patterns of test data")]
 mod tests;
 
 use executor::{Executor, ROOT};

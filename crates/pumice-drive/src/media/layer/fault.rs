@@ -479,5 +479,4 @@ impl<M: Medium, C: Clock> Layer for Fault<M, C> {
 }
 
 #[cfg(test)]
-#[allow(clippy::cast_possible_truncation, reason = "patterns of test data")]
 mod tests;
