@@ -44,12 +44,13 @@ fn run(path: &Path) -> Result<()> {
     })?;
     let info = drive.info();
     println!("{} bytes written, {} stored in frames", info.host_bytes, info.frame_bytes);
-    close(&runtime, drive)?;
+    runtime.block_on(drive.close())?;
+    drop(drive);
 
     let drive = open(&runtime, path)?;
     let mut read = vec![0; text.len()];
     runtime.block_on(drive.read(1000, &mut read))?;
-    close(&runtime, drive)?;
+    runtime.block_on(drive.close())?;
     assert_eq!(read, text);
     println!("{} bytes read back from {}", read.len(), path.display());
     Ok(())
@@ -59,13 +60,6 @@ fn run(path: &Path) -> Result<()> {
 fn open(runtime: &Runtime, path: &Path) -> Result<Rc<FileDrive>> {
     let medium = FileMedium::open(runtime.clone(), path, FileOptions::default().with_direct(true))?;
     runtime.block_on(Drive::open(medium, runtime.clone(), OpenOptions::default()))
-}
-
-/// Closes the drive and ends its background tasks, which keep the file open.
-fn close(runtime: &Runtime, drive: Rc<FileDrive>) -> Result<()> {
-    runtime.block_on(drive.close())?;
-    runtime.drop_tasks();
-    Ok(())
 }
 
 #[test]

@@ -29,7 +29,8 @@ const DATA_OFFSET: u64 = 2 << 20;
 /// (Xiang-Kurkoski), and compressible data far less.
 pub const OVER_PROVISIONING_PERCENT_DEFAULT: u32 = 12;
 
-/// Properties of a new drive.
+/// Properties of a new drive. Later versions may add fields: name those that differ, and take the
+/// rest from [`Spec::new`] by struct update.
 #[derive(Clone, Debug)]
 pub struct Spec {
     /// Identity; drawn at random by the caller.

@@ -18,7 +18,8 @@ pub const CHECKPOINT_BYTES_DEFAULT: u64 = 1 << 30;
 /// so one step is taken, and no more. See docs/bench.md.
 pub const COLD_FRAME_BLOCKS_DEFAULT: u16 = 16;
 
-/// How to open a drive.
+/// How to open a drive. Later versions may add fields: name those that differ, and take the rest
+/// from [`OpenOptions::default`] by struct update.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions {
     /// Refuse writes and change nothing on the medium.

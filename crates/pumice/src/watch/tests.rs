@@ -10,12 +10,10 @@ pub(crate) fn snapshot(name: &str) -> Snapshot {
     host.write.bytes = 1000;
     host.write.latency.record(10_000);
     host.write.errors.push((pumice_drive::base::ErrorKind::NoSpace, 1));
-    let info = Info {
-        host_bytes: 1000,
-        frame_bytes: 500,
-        media_bytes: 600,
-        ..serde_json::from_value(info_json()).expect("an info")
-    };
+    let mut info: Info = serde_json::from_value(info_json()).expect("an info");
+    info.host_bytes = 1000;
+    info.frame_bytes = 500;
+    info.media_bytes = 600;
     let drive = DriveSnapshot {
         name: name.to_owned(),
         info,

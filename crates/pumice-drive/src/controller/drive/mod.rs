@@ -22,8 +22,10 @@ mod open;
 pub(crate) mod superblocks;
 
 use std::cell::{Cell, Ref, RefCell};
+use std::pin::pin;
 
 use frame_cache::FrameCache;
+use futures_util::future::select;
 use leaves::Loads;
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +33,7 @@ use super::core::{Core, WARN_THRESHOLDS_MAX, Wakes};
 use super::log::buffers::Buffers;
 use super::options::OpenOptions;
 use crate::base::wait::WaitQueue;
-use crate::base::{Error, ErrorKind, Result, SegmentId};
+use crate::base::{Clock, Error, ErrorKind, Result, SegmentId};
 use crate::codec::{Codec, Compressor, Decompressor};
 use crate::format::Superblock;
 use crate::media::Medium;
@@ -55,6 +57,8 @@ pub struct Drive<M, C> {
     pub(super) compressor: RefCell<Compressor>,
     pub(super) meta_compressor: RefCell<Compressor>,
     pub(super) decompressor: RefCell<Decompressor>,
+    /// Tasks that hold the drive.
+    tasks: Cell<usize>,
     /// Whether the task of garbage collection runs.
     pub(super) gc_runs: Cell<bool>,
     pub(super) scrub: Cell<ScrubProgress>,
@@ -73,6 +77,10 @@ pub(super) struct Queues {
     pub(super) turn: WaitQueue,
     /// Garbage collection has ended.
     pub(super) collector_ended: WaitQueue,
+    /// [`Core::end`] was called.
+    ending: WaitQueue,
+    /// A task of the drive has ended.
+    tasks_ended: WaitQueue,
 }
 
 impl Queues {
@@ -179,6 +187,16 @@ impl<M, C> Drive<M, C> {
     /// Returns the medium.
     pub fn medium(&self) -> &M {
         &self.medium
+    }
+
+    /// Waits until `ns` nanoseconds have passed, or until the drive is closing.
+    pub(super) async fn pause(&self, ns: u64)
+    where
+        C: Clock,
+    {
+        let ending = || self.core().is_ending().then_some(());
+        let ends = pin!(self.queues.ending.wait_for(ending));
+        select(ends, pin!(self.clock.sleep_ns(ns))).await;
     }
 
     /// Keeps a segment from being freed until the pin is dropped.

@@ -43,17 +43,17 @@ impl<M: Medium + 'static, C: Spawn + 'static> Drive<M, C> {
 
     /// Returns the tasks that run beside the host's requests.
     fn tasks(drive: &Rc<Self>) -> Vec<Task> {
+        let held = || Held::new(drive);
         let mut tasks: Vec<Task> = Vec::new();
         for _ in 0..WRITERS {
-            let drive = drive.clone();
-            tasks.push(Box::pin(async move { drive.run_writer().await }));
+            let held = held();
+            tasks.push(Box::pin(async move { held.0.run_writer().await }));
         }
-        let syncer = drive.clone();
-        tasks.push(Box::pin(async move { syncer.run_syncer().await }));
-        let (gc, checkpoints, upkeep) = (drive.clone(), drive.clone(), drive.clone());
-        tasks.push(Box::pin(async move { gc.run_gc().await }));
-        tasks.push(Box::pin(async move { checkpoints.run_checkpoints().await }));
-        tasks.push(Box::pin(async move { upkeep.run_upkeep().await }));
+        let (syncer, gc, checkpoints, upkeep) = (held(), held(), held(), held());
+        tasks.push(Box::pin(async move { syncer.0.run_syncer().await }));
+        tasks.push(Box::pin(async move { gc.0.run_gc().await }));
+        tasks.push(Box::pin(async move { checkpoints.0.run_checkpoints().await }));
+        tasks.push(Box::pin(async move { upkeep.0.run_upkeep().await }));
         tasks
     }
 }
@@ -130,6 +130,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             compressor: RefCell::new(Compressor::new(codec)),
             meta_compressor: RefCell::new(Compressor::new(Codec::Lz4)),
             decompressor: RefCell::new(Decompressor::new()),
+            tasks: Cell::new(0),
             gc_runs: Cell::new(false),
             scrub: Cell::default(),
             warned: Cell::default(),
@@ -139,11 +140,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     /// Flushes, writes a checkpoint, marks the drive as closed in order, and ends its tasks. No
-    /// request may follow.
-    ///
-    /// The tasks hold the drive, and so its medium, until the runtime has run them to their end, up
-    /// to a second later. A program that reopens the medium sooner first calls
-    /// [`Runtime::drop_tasks`](crate::runtime::Runtime::drop_tasks).
+    /// request may follow. When this returns, with or without an error, no task of the drive holds
+    /// it any more: the medium is released with the last handle of the caller.
     ///
     /// # Errors
     /// `Poisoned`, `Medium`, or `Busy` if requests were still under way: what was not flushed
@@ -160,9 +158,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     async fn close_with(&self, ending: Ending) -> Result<()> {
         self.with_core(Core::end);
+        self.queues.ending.wake_all();
         self.until_gc_ended().await;
         let closed = self.close_log(ending).await;
         self.with_core(Core::close);
+        self.queues.tasks_ended.wait_for(|| (self.tasks.get() == 0).then_some(())).await;
         closed
     }
 
@@ -186,6 +186,24 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let _turn = self.turn().await;
         self.core().check_all_is_durable()?;
         self.update_superblocks(|superblock| superblock.clean = true).await
+    }
+}
+
+/// A drive as one of its tasks holds it. [`Drive::close`] waits until all of these are dropped.
+struct Held<M, C>(Rc<Drive<M, C>>);
+
+impl<M, C> Held<M, C> {
+    fn new(drive: &Rc<Drive<M, C>>) -> Self {
+        drive.tasks.set(drive.tasks.get() + 1);
+        Self(drive.clone())
+    }
+}
+
+impl<M, C> Drop for Held<M, C> {
+    fn drop(&mut self) {
+        let others = self.0.tasks.get().checked_sub(1).expect("a task ended twice");
+        self.0.tasks.set(others);
+        self.0.queues.tasks_ended.wake_all();
     }
 }
 

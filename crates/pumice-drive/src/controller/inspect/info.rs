@@ -13,6 +13,7 @@ use crate::media::Medium;
 
 /// A snapshot of a drive's facts. Bytes throughout; fields appear in JSON under these names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Info {
     /// Identity.
     pub uuid: uuid::Uuid,

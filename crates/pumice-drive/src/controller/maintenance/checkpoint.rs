@@ -87,7 +87,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         while !self.is_read_only() && !self.wait_for(&self.queues.checkpointer, next).await {
             if let Err(error) = self.checkpoint().await {
                 tracing::warn!(error = %error.chain(), "no checkpoint was written");
-                self.clock.sleep_ns(RETRY_NS).await;
+                self.pause(RETRY_NS).await;
             }
         }
     }

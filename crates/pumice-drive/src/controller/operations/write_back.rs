@@ -39,7 +39,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     pub(crate) async fn run_upkeep(&self) {
         let mut seen = self.core().log().sealed_seq();
         while !self.core().is_ending() {
-            self.clock.sleep_ns(UPKEEP_NS).await;
+            self.pause(UPKEEP_NS).await;
             seen = self.with_core(|core| {
                 if core.log().sealed_seq() == seen && !core.log().is_poisoned() {
                     core.seal_all();

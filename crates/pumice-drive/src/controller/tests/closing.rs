@@ -6,6 +6,7 @@
 use futures_util::future::join;
 
 use super::*;
+use crate::media::layer::Trigger;
 
 /// Closes a drive while a write comes half-way through the closing's sync, and with `seal` is on
 /// its way to the medium when the superblock would be written.
@@ -49,6 +50,27 @@ fn close_under_a_write(seal: bool) {
 fn a_write_after_the_last_flush_makes_the_end_unclean() {
     close_under_a_write(false);
     close_under_a_write(true);
+}
+
+/// A closed drive is its caller's alone, so that the medium can be opened again at once, also after
+/// a failure.
+#[test]
+fn no_task_holds_a_drive_that_was_closed() {
+    for sync_fails in [false, true] {
+        let mut world = World::new(small(4 << 20, 4));
+        world.plan.latency_ns = 1_000_000..=1_000_000;
+        let drive = world.open();
+        world.write(&drive, 0, &[1; 5000]).unwrap();
+        if sync_fails {
+            let sync_errors = Trigger::Probability(1.0);
+            drive.medium().set_plan(FaultPlan { sync_errors, ..FaultPlan::default() });
+        }
+        let begun_ns = world.runtime.now_ns();
+        assert_eq!(world.run(drive.close()).is_err(), sync_fails);
+        assert_eq!(Rc::strong_count(&drive), 1, "sync fails: {sync_fails}");
+        let took_ns = world.runtime.now_ns() - begun_ns;
+        assert!(took_ns < 20_000_000, "closing took {took_ns} ns");
+    }
 }
 
 /// A checkpoint requested while a drive is closed, or after, changes nothing about how it
