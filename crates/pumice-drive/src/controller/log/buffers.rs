@@ -1,62 +1,178 @@
-//! Buffers for reading from the medium, kept for the next read.
+//! Buffers for reading from the medium: of a few sizes, kept for the next read, and bounded.
 //!
-//! Two sizes: one for a frame of a small random read, one for a long sequential read. Larger
-//! buffers are allocated and dropped.
+//! A read takes the smallest size that it fits into, so that a frame of 32 KiB does not take, and
+//! the first time zero, a buffer for the longest coalesced read. Reads wait while the buffers in
+//! flight would exceed [`IN_FLIGHT_BYTES_MAX`]: clients decide how many reads there are at once, and
+//! must not decide how much memory a drive takes.
+//!
+//! **Progress.** A reader holds at most one buffer, and only for one operation of the medium.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use crate::base::AlignedBuffer;
+use crate::base::wait::WaitQueue;
 
 /// Longest media read that adjacent frames are joined into: what one operation of a fast medium
 /// moves in well under a millisecond.
 pub(crate) const COALESCED_BYTES_MAX: usize = 1 << 20;
 
-/// A frame of 4 KiB with its header, widened to the read unit on both sides, and some reserve.
-const SMALL_BYTES: usize = 16 << 10;
+/// Both sides of a read are widened to the read unit.
+const WIDENING_BYTES: usize = 8 << 10;
 
-/// The longest coalesced read and its widening.
-const LARGE_BYTES: usize = COALESCED_BYTES_MAX + (8 << 10);
+/// The sizes: a frame of one incompressible block, frames of 8 to 128 of them, widened, and the
+/// longest coalesced read.
+const SIZES: [usize; 7] = [
+    16 << 10,
+    (32 << 10) + WIDENING_BYTES,
+    (64 << 10) + WIDENING_BYTES,
+    (128 << 10) + WIDENING_BYTES,
+    (256 << 10) + WIDENING_BYTES,
+    (512 << 10) + WIDENING_BYTES,
+    COALESCED_BYTES_MAX + WIDENING_BYTES,
+];
 
-/// Buffers kept of each size: 4 MiB of small ones, as many as the requests that a server runs at
-/// once; 8 MiB of large ones.
-const SMALL_KEPT: usize = 256;
-const LARGE_KEPT: usize = 8;
+/// Bytes of buffers that are kept: more than the reads of a deep queue take.
+const KEPT_BYTES_MAX: usize = 12 << 20;
 
-/// The kept buffers of one drive.
+/// Bytes of buffers in flight: twice the reads side by side of one long host read.
+const IN_FLIGHT_BYTES_MAX: usize = 64 << 20;
+
+/// The buffers of one drive.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
-    small: RefCell<Vec<AlignedBuffer>>,
-    large: RefCell<Vec<AlignedBuffer>>,
+    kept: [RefCell<Vec<AlignedBuffer>>; SIZES.len()],
+    kept_bytes: Cell<usize>,
+    in_flight_bytes: Cell<usize>,
+    in_flight_bytes_most: Cell<usize>,
+    returned: WaitQueue,
+}
+
+/// Counts a buffer that is in flight until this is dropped, also if the read is cancelled and the
+/// buffer does not come back.
+pub(crate) struct InFlight<'a> {
+    buffers: &'a Buffers,
+    bytes: usize,
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        let left = self.buffers.in_flight_bytes.get().checked_sub(self.bytes);
+        self.buffers.in_flight_bytes.set(left.expect("a buffer comes back twice"));
+        self.buffers.returned.wake_all();
+    }
 }
 
 impl Buffers {
-    /// Returns a buffer of `len` bytes with unspecified content.
-    pub(crate) fn take(&self, len: usize) -> AlignedBuffer {
-        let (kept, bytes) = match len {
-            0..=SMALL_BYTES => (&self.small, SMALL_BYTES),
-            _ if len <= LARGE_BYTES => (&self.large, LARGE_BYTES),
-            _ => return AlignedBuffer::zeroed(len),
+    /// Returns a buffer of `len` bytes with unspecified content, once there is room for it.
+    pub(crate) async fn take(&self, len: usize) -> (AlignedBuffer, InFlight<'_>) {
+        let size = SIZES.iter().position(|&bytes| len <= bytes);
+        // Only a damaged map asks for more.
+        let bytes = size.map_or(len, |size| SIZES[size]);
+        let in_flight = self.returned.wait_for(|| self.enter(bytes)).await;
+        let kept = size.and_then(|size| self.kept[size].borrow_mut().pop());
+        let mut buffer = match kept {
+            Some(buffer) => {
+                self.kept_bytes.set(self.kept_bytes.get() - bytes);
+                buffer
+            }
+            None => AlignedBuffer::zeroed(bytes),
         };
-        let mut buffer = kept.borrow_mut().pop().unwrap_or_else(|| AlignedBuffer::zeroed(bytes));
         buffer.set_len(len);
-        buffer
+        (buffer, in_flight)
+    }
+
+    /// Counts a buffer as in flight, if there is room for it, or if it is the only one.
+    fn enter(&self, bytes: usize) -> Option<InFlight<'_>> {
+        let others = self.in_flight_bytes.get();
+        if others > 0 && others + bytes > IN_FLIGHT_BYTES_MAX {
+            return None;
+        }
+        self.in_flight_bytes.set(others + bytes);
+        self.in_flight_bytes_most.set(self.in_flight_bytes_most.get().max(others + bytes));
+        Some(InFlight { buffers: self, bytes })
     }
 
     /// Keeps a buffer for the next [`Buffers::take`].
-    pub(crate) fn put(&self, buffer: AlignedBuffer) {
-        let (kept, limit) = match buffer.capacity() {
-            SMALL_BYTES => (&self.small, SMALL_KEPT),
-            LARGE_BYTES => (&self.large, LARGE_KEPT),
-            _ => return,
-        };
-        let mut kept = kept.borrow_mut();
-        if kept.len() < limit {
-            kept.push(buffer);
+    pub(crate) fn put(&self, buffer: AlignedBuffer, in_flight: InFlight<'_>) {
+        drop(in_flight);
+        let bytes = buffer.capacity();
+        let kept_bytes = self.kept_bytes.get() + bytes;
+        if let Some(size) = SIZES.iter().position(|&size| size == bytes)
+            && kept_bytes <= KEPT_BYTES_MAX
+        {
+            self.kept_bytes.set(kept_bytes);
+            self.kept[size].borrow_mut().push(buffer);
         }
     }
 
-    /// Returns the bytes of memory held by buffers not in use.
+    /// Releases the memory of the buffers that are kept.
+    pub(crate) fn release(&self) {
+        for kept in &self.kept {
+            kept.take();
+        }
+        self.kept_bytes.set(0);
+    }
+
+    /// Returns the bytes of memory of all buffers, kept and in flight.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.small.borrow().len() * SMALL_BYTES + self.large.borrow().len() * LARGE_BYTES
+        self.kept_bytes.get() + self.in_flight_bytes.get()
+    }
+
+    /// Returns the most bytes that were in flight at once.
+    #[cfg(test)]
+    pub(crate) fn in_flight_bytes_most(&self) -> usize {
+        self.in_flight_bytes_most.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a buffer is as large as its use, is used again, and all of them are bounded.
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    fn take(buffers: &Buffers, len: usize) -> Option<(AlignedBuffer, InFlight<'_>)> {
+        let mut context = Context::from_waker(Waker::noop());
+        match pin!(buffers.take(len)).as_mut().poll(&mut context) {
+            std::task::Poll::Ready(taken) => Some(taken),
+            std::task::Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn a_buffer_is_of_the_smallest_size_and_used_again() {
+        let buffers = Buffers::default();
+        for (len, bytes) in [(1, 16 << 10), (40 << 10, 40 << 10), ((1 << 20) + 1, (1 << 20) + 8192)] {
+            let (buffer, in_flight) = take(&buffers, len).unwrap();
+            assert_eq!((buffer.len(), buffer.capacity()), (len, bytes));
+            let address = buffer.as_ptr();
+            buffers.put(buffer, in_flight);
+            let (buffer, in_flight) = take(&buffers, len).unwrap();
+            assert_eq!(buffer.as_ptr(), address, "a kept buffer is not used again");
+            buffers.put(buffer, in_flight);
+        }
+        buffers.release();
+        assert_eq!(buffers.memory_bytes(), 0);
+    }
+
+    #[test]
+    fn what_is_kept_and_in_flight_is_bounded() {
+        let buffers = Buffers::default();
+        let mut taken = Vec::new();
+        while let Some(buffer) = take(&buffers, 1 << 20) {
+            taken.push(buffer);
+        }
+        assert!((60..=64).contains(&taken.len()), "{} buffers in flight", taken.len());
+        // A cancelled read brings no buffer back, and its room is there again.
+        drop(taken.pop());
+        taken.push(take(&buffers, 1 << 20).unwrap());
+        for (buffer, in_flight) in taken {
+            buffers.put(buffer, in_flight);
+        }
+        assert!(buffers.memory_bytes() <= KEPT_BYTES_MAX);
+        // One that exceeds the bound alone does not wait for ever.
+        assert!(take(&buffers, IN_FLIGHT_BYTES_MAX + 1).is_some());
     }
 }

@@ -65,11 +65,11 @@ pub(crate) async fn read_meta<M: Medium>(
     let offset = wanted.place.offset;
     let start = offset / unit * unit;
     let end = offset.saturating_add(wanted.record_bytes).next_multiple_of(unit);
-    let buffer = buffers.take((end - start) as usize);
+    let (buffer, in_flight) = buffers.take((end - start) as usize).await;
     let (bytes, result) = medium.read(wanted.place.segment, start, buffer).await;
     let record = &bytes[(offset - start) as usize..][..wanted.record_bytes as usize];
     let decoded = result.and_then(|()| decode_meta(record, decompressor, wanted));
-    buffers.put(bytes);
+    buffers.put(bytes, in_flight);
     decoded
 }
 

@@ -223,11 +223,12 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
         let unit = drive.read_unit;
         let (from, end) = (frame.offset, frame.offset + frame.record_bytes);
         let start = from / unit * unit;
-        let buffer = drive.buffers.take((end.next_multiple_of(unit) - start) as usize);
+        let bytes = (end.next_multiple_of(unit) - start) as usize;
+        let (buffer, in_flight) = drive.buffers.take(bytes).await;
         let (bytes, result) = drive.medium.read(frame.segment, start, buffer).await;
         let record = &bytes[(from - start) as usize..(end - start) as usize];
         let record = result.is_ok().then(|| record.to_vec());
-        drive.buffers.put(bytes);
+        drive.buffers.put(bytes, in_flight);
         record
     }
 

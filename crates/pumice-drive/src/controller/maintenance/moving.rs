@@ -166,11 +166,12 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         let end = found.place.offset + found.record.record_bytes();
         let start = from / unit * unit;
         for _ in 0..READS_AGAIN {
-            let buffer = drive.buffers.take((end.next_multiple_of(unit) - start) as usize);
+            let bytes = (end.next_multiple_of(unit) - start) as usize;
+            let (buffer, in_flight) = drive.buffers.take(bytes).await;
             let (bytes, result) = drive.medium.read(found.place.segment, start, buffer).await;
             let payload = &bytes[(from - start) as usize..(end - start) as usize];
             let payload = (result.is_ok() && is_whole(payload)).then(|| payload.to_vec());
-            drive.buffers.put(bytes);
+            drive.buffers.put(bytes, in_flight);
             if payload.is_some() {
                 return payload;
             }

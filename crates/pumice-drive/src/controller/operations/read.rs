@@ -235,7 +235,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let unit = self.read_unit;
         let start = first.place.offset / unit * unit;
         let end = (last.place.offset + last.place.record_bytes).next_multiple_of(unit);
-        let buffer = self.buffers.take((end - start) as usize);
+        let (buffer, in_flight) = self.buffers.take((end - start) as usize).await;
         let media_bytes = u64::from(end - start);
         self.with_core(|core| core.counters_mut().media_read_bytes.add(media_bytes));
         let (bytes, result) = self.medium.read(segment, start, buffer).await;
@@ -247,7 +247,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 self.count_damage(self.decode_piece(piece, record, out))
             })
         });
-        self.buffers.put(bytes);
+        self.buffers.put(bytes, in_flight);
         result
     }
 
