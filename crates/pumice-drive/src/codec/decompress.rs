@@ -9,15 +9,17 @@ use zstd_safe::DCtx;
 use super::Encoding;
 use crate::base::{Error, ErrorContext, ErrorKind, Result};
 
-/// Decodes payloads of every [`Encoding`]. It keeps its context, so a call allocates nothing.
+/// Decodes payloads of every [`Encoding`]. It keeps its context, so a call allocates nothing after
+/// the first.
 pub struct Decompressor {
-    zstd: DCtx<'static>,
+    /// Made for the first payload: it takes 100 KiB.
+    zstd: Option<DCtx<'static>>,
 }
 
 impl Decompressor {
     /// Creates a decompressor.
     pub fn new() -> Self {
-        Self { zstd: DCtx::create() }
+        Self { zstd: None }
     }
 
     /// Decodes `source` into all of `target`. The length of the target is the length that the
@@ -42,6 +44,7 @@ impl Decompressor {
                 .or_error(ErrorKind::Corrupt, "an LZ4 payload does not decode")?,
             Encoding::Zstd => self
                 .zstd
+                .get_or_insert_with(DCtx::create)
                 .decompress(target, source)
                 .map_err(zstd_safe::get_error_name)
                 .or_error(ErrorKind::Corrupt, "a zstd payload does not decode")?,

@@ -52,6 +52,8 @@ pub struct Spec {
     pub codec: Codec,
     /// Shares of the capacity in use, in per cent, at which to warn; 0 disables a threshold.
     pub warn_percent: [u8; WARN_THRESHOLDS_MAX],
+    /// Reserve space for all segments on the medium, and never give it back.
+    pub preallocated: bool,
 }
 
 impl Spec {
@@ -67,6 +69,7 @@ impl Spec {
             frame_blocks: FRAME_BLOCKS_DEFAULT,
             codec: Codec::Lz4,
             warn_percent: WARN_PERCENT_DEFAULT,
+            preallocated: false,
         }
     }
 
@@ -133,6 +136,7 @@ impl Spec {
             watermark_checksum: chain_start(self.uuid),
             checkpoint: None,
             warn_percent: self.warn_percent,
+            is_preallocated: self.preallocated,
         };
         match superblock.impossible() {
             None => Ok(superblock),
@@ -171,11 +175,14 @@ const WARN_PERCENT_DEFAULT: [u8; WARN_THRESHOLDS_MAX] = [80, 90, 95, 0];
 /// gone, though segments are not touched.
 ///
 /// # Errors
-/// `InvalidInput` for an impossible spec or a medium too small, before anything is written;
-/// `Medium`.
+/// `InvalidInput` for an impossible spec or a medium too small, `NoSpace` or `Unsupported` if space
+/// cannot be reserved, before anything is written; `Medium`.
 pub async fn create<M: Medium>(medium: &M, spec: &Spec) -> Result<()> {
     let mut superblock = spec.superblock()?;
     medium.set_geometry(geometry(&superblock))?;
+    if superblock.is_preallocated {
+        medium.reserve()?;
+    }
     for slot in 0..SUPERBLOCK_SLOTS {
         superblock.revision += 1;
         store(medium, slot, &superblock).await?;

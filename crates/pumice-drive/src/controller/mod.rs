@@ -48,10 +48,11 @@ pub use inspect::{
 };
 pub use log::framing::{Span, spans};
 pub use log::packing::ATOMIC_WRITE_BYTES;
-pub use maintenance::{Resize, Resized};
+pub use maintenance::{Compacted, Resize, Resized};
 pub use operations::{Content, Extent};
 pub use options::{
-    CHECKPOINT_BYTES_DEFAULT, COLD_FRAME_BLOCKS_DEFAULT, MAP_CACHE_BYTES_DEFAULT, OpenOptions,
+    CHECKPOINT_BYTES_DEFAULT, COLD_FRAME_BLOCKS_DEFAULT, COMPACT_PERCENT_DEFAULT,
+    MAP_CACHE_BYTES_DEFAULT, OpenOptions,
 };
 pub use rebuild::{Finder, Identity, Parts, Way, Wreck, copy_into};
 pub use space::benefit_over_cost;

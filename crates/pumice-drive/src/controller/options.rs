@@ -18,6 +18,11 @@ pub const CHECKPOINT_BYTES_DEFAULT: u64 = 1 << 30;
 /// so one step is taken, and no more. See docs/bench.md.
 pub const COLD_FRAME_BLOCKS_DEFAULT: u16 = 16;
 
+/// Default for what a drive may occupy on its medium beyond its live bytes, in per cent of them,
+/// while the host is quiet: as much as the dead bytes of a drive that garbage collection can work
+/// on at a low cost.
+pub const COMPACT_PERCENT_DEFAULT: u32 = 20;
+
 /// How to open a drive. Later versions may add fields: name those that differ, and take the rest
 /// from [`OpenOptions::default`] by struct update.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +41,10 @@ pub struct OpenOptions {
     /// Shares of the capacity in use, in per cent, at which to warn; 0 disables a threshold. `None`
     /// uses the thresholds that the drive was created with.
     pub warn_percent: Option<[u8; WARN_THRESHOLDS_MAX]>,
+    /// While the host changes nothing, segments are emptied and discarded until the drive occupies
+    /// no more than this beyond its live bytes, in per cent of them. `None` leaves them until the
+    /// log needs them; segments without live bytes are discarded in any case.
+    pub compact_percent: Option<u32>,
 }
 
 impl Default for OpenOptions {
@@ -47,6 +56,7 @@ impl Default for OpenOptions {
             recompress: None,
             cold_frame_blocks: COLD_FRAME_BLOCKS_DEFAULT,
             warn_percent: None,
+            compact_percent: Some(COMPACT_PERCENT_DEFAULT),
         }
     }
 }

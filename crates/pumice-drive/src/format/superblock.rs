@@ -32,6 +32,9 @@ pub const FORMAT_VERSION: u32 = 1;
 const KNOWN_INCOMPATIBLE: u64 = 0;
 const KNOWN_READ_ONLY: u64 = 0;
 
+/// The compatible feature: space for all segments was reserved on the medium.
+const PREALLOCATED: u64 = 1;
+
 /// Smallest segment in bytes. It must hold its header and one batch with a whole atomic write, and
 /// the unused end of a segment (up to one such write) should remain a small share of it.
 pub const SEGMENT_BYTES_MIN: u32 = 4 << 20;
@@ -117,6 +120,8 @@ pub struct Superblock {
     pub checkpoint: Option<CheckpointPlace>,
     /// Shares of the capacity in use at which to warn, in per cent; 0 is none.
     pub warn_percent: [u8; 4],
+    /// Whether space for all segments was reserved on the medium; segments are then not discarded.
+    pub is_preallocated: bool,
 }
 
 /// The location of a checkpoint's root record.
@@ -137,6 +142,7 @@ impl Superblock {
         layout.magic = SUPERBLOCK_MAGIC;
         layout.version = FORMAT_VERSION.into();
         layout.length = LENGTH.into();
+        layout.features_compatible = (u64::from(self.is_preallocated) * PREALLOCATED).into();
         layout.uuid = *self.uuid.as_bytes();
         layout.revision = self.revision.into();
         layout.epoch = self.epoch.into();
@@ -220,6 +226,7 @@ impl Superblock {
                 payload_checksum: layout.checkpoint_checksum.get(),
             }),
             warn_percent: layout.warn_percent,
+            is_preallocated: layout.features_compatible.get() & PREALLOCATED != 0,
         }
     }
 
@@ -315,6 +322,7 @@ mod tests {
                 payload_checksum: 0xbeef,
             }),
             warn_percent: [70, 80, 90, 0],
+            is_preallocated: true,
         }
     }
 
@@ -360,7 +368,7 @@ mod tests {
         let reserved = resealed(|layout| layout.reserved[7] = 1);
         assert_eq!(kind(&reserved), ErrorKind::Corrupt);
         assert!(
-            Superblock::decode(&resealed(|layout| layout.features_compatible = 1.into())).is_ok()
+            Superblock::decode(&resealed(|layout| layout.features_compatible = 3.into())).is_ok()
         );
     }
 

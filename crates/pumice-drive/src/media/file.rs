@@ -29,6 +29,7 @@ use rustix::io::Errno;
 use super::{
     Capabilities, Geometry, Medium, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS, SUPERBLOCK_STRIDE,
 };
+use crate::base::units::format_size;
 use crate::base::{AlignedBuffer, Error, ErrorContext, ErrorKind, OsContext, Result, SegmentId};
 use crate::runtime::Runtime;
 
@@ -393,6 +394,25 @@ impl Medium for FileMedium {
         }
         self.geometry.set(Some(geometry));
         Ok(())
+    }
+
+    fn reserve(&self) -> Result<()> {
+        self.check_writable()?;
+        let geometry = self.geometry.get().expect("the geometry is set before space is reserved");
+        if self.kind == FileKind::Device {
+            return Ok(());
+        }
+        let bytes = geometry.medium_bytes();
+        rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes).map_err(|error| {
+            let doing = format!("reserve {} for", format_size(bytes));
+            match error {
+                Errno::OPNOTSUPP | Errno::NOSYS => {
+                    let what = format!("cannot {doing} {}", self.path.display());
+                    Error::new(ErrorKind::Unsupported, what).caused_by(io::Error::from(error))
+                }
+                _ => self.medium_error(&doing, true, error.into()),
+            }
+        })
     }
 
     async fn append(

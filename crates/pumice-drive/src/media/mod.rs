@@ -157,6 +157,15 @@ pub trait Medium {
     /// cannot grow. Nothing is changed then.
     fn set_geometry(&self, geometry: Geometry) -> Result<()>;
 
+    /// Reserves the space of all segments, so that no append fails for lack of it, on a medium that
+    /// can grow. The drive then never discards. May take a while.
+    ///
+    /// # Errors
+    /// `NoSpace`; `Unsupported` if the medium cannot.
+    fn reserve(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Writes the buffer at `offset` of `segment`. Offset and length are multiples of the write
     /// unit, and the range lies within the segment.
     ///

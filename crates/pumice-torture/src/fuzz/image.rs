@@ -179,6 +179,7 @@ impl Writer {
             watermark_checksum: chain_start(uuid),
             checkpoint: None,
             warn_percent: [0; 4],
+            is_preallocated: false,
         };
         Self {
             other_slot: superblock.clone(),

@@ -6,7 +6,9 @@ use std::rc::Rc;
 use crate::cli::{at_path, size};
 use pumice_drive::base::{Clock, ErrorKind, Result};
 use pumice_drive::codec::Codec;
-use pumice_drive::controller::{COLD_FRAME_BLOCKS_DEFAULT, Drive, OpenOptions};
+use pumice_drive::controller::{
+    COLD_FRAME_BLOCKS_DEFAULT, COMPACT_PERCENT_DEFAULT, Drive, OpenOptions,
+};
 use pumice_drive::media::file::{FileMedium, FileOptions};
 use pumice_drive::runtime::Runtime;
 
@@ -44,6 +46,7 @@ impl Opening {
             recompress: self.recompress,
             cold_frame_blocks: COLD_FRAME_BLOCKS_DEFAULT,
             warn_percent: None,
+            compact_percent: Some(COMPACT_PERCENT_DEFAULT),
         }
     }
 }

@@ -106,9 +106,13 @@ pub(crate) struct Victim {
 impl Core {
     /// Returns whether garbage collection has something to do.
     pub(crate) fn collection_is_wanted(&self) -> bool {
-        let must_evacuate = self.space.beyond_end() > 0;
-        (self.is_short_of_segments() || must_evacuate)
-            && !self.collector.is_exhausted(self.space.changes())
+        self.compaction_is_wanted()
+            || (self.must_collect() && !self.collector.is_exhausted(self.space.changes()))
+    }
+
+    /// Returns whether segments are needed, or must be emptied.
+    pub(super) fn must_collect(&self) -> bool {
+        self.is_short_of_segments() || self.space.beyond_end() > 0
     }
 
     /// Returns whether garbage collection could still gain something; asks it to try.
@@ -160,7 +164,7 @@ impl Core {
     /// Returns whether a checkpoint would make segments free, and is the best that can be done.
     pub(crate) fn needs_checkpoint_to_free(&self, victim: Option<SegmentId>) -> bool {
         let is_last_chance = self.space.free_count() <= self.reserved_segments(Purpose::Data) + 1;
-        (victim.is_none() || is_last_chance)
+        (victim.is_none() || is_last_chance || self.has_emptied_enough())
             && self.space.has_empty_after(self.checkpoints.checkpointed())
     }
 
@@ -179,6 +183,9 @@ impl Core {
     /// Returns the segment to empty next. Evacuating a segment gains nothing by itself: as long as
     /// there is little room for it, room is made first.
     pub(crate) fn next_victim(&self) -> Option<SegmentId> {
+        if !self.must_collect() {
+            return self.compaction_victim();
+        }
         let segment_bytes = self.superblock.segment_bytes;
         let is_short = self.is_short_of_segments();
         let gain_bytes_min = if is_short { segment_bytes / GAIN_DIVISOR } else { u32::MAX };
@@ -254,7 +261,7 @@ impl Core {
             self.collector.fruitless = 0;
             return false;
         }
-        true
+        self.errand_continues(victim.live_bytes, moved_bytes)
     }
 
     /// Ends a step of garbage collection; with `gains_nothing` it rests until something dies.
@@ -263,6 +270,7 @@ impl Core {
     pub(crate) fn end_collection_step(&mut self, gains_nothing: bool) {
         if gains_nothing {
             self.collector.exhausted_at = Some(self.space.changes());
+            self.rest_compaction();
         }
         self.collector.is_moving &= self.collection_is_wanted();
         self.wake(Wakes::PROGRESS);

@@ -8,6 +8,7 @@
 //!            append      room -> record -> map -> live bytes, in one call
 //!            checkpoint  what a checkpoint says, what it makes dead
 //!            collect     which segment to empty, what that earns
+//!            compact     what is given back to the medium, and when
 //!            |
 //!            map         block -> frame        space       live bytes of each segment
 //!            log         order of batches      counters
@@ -41,6 +42,7 @@
 mod append;
 mod checkpoint;
 mod collect;
+mod compact;
 mod counters;
 mod reserves;
 mod resize;
@@ -56,6 +58,7 @@ use crate::format::{DirectoryEntry, MapLimits, MetaPlace, Stream, Superblock};
 pub(crate) use append::{Attempt, BlockWrite, Edge, MetaPosition, Move};
 pub(crate) use checkpoint::{Begun, Checkpoints, NewestCheckpoint};
 pub(crate) use collect::{Collector, Victim};
+pub(crate) use compact::{Compaction, GivesBack, Occupied};
 pub(crate) use counters::Counters;
 pub(crate) use reserves::{
     RESERVED_SEGMENTS, SEGMENTS_MIN, dirty_bytes_max, meta_segments, usable_segment_bytes,
@@ -109,6 +112,8 @@ pub(crate) struct Settings {
     pub(crate) map_cache_bytes: usize,
     /// Bytes of log between checkpoints, at most.
     pub(crate) checkpoint_bytes: u64,
+    /// What is given back to the medium although nothing needs it.
+    pub(crate) gives_back: GivesBack,
 }
 
 /// What serves a block.
@@ -153,6 +158,7 @@ pub(crate) struct Core {
     counters: Counters,
     checkpoints: Checkpoints,
     collector: Collector,
+    compaction: Compaction,
     /// Segments opened in this epoch.
     segments_opened: u32,
     /// Segments reserved for checkpoints.
@@ -185,6 +191,7 @@ impl Core {
             counters: Counters::default(),
             checkpoints: Checkpoints::new(newest),
             collector: Collector::default(),
+            compaction: Compaction::default(),
             segments_opened: 0,
             is_resizing: false,
             is_ending: false,
@@ -459,6 +466,11 @@ impl Core {
         self.log.poison(error);
         self.wake(Wakes::PROGRESS);
         self.wake(Wakes::WRITERS);
+    }
+
+    /// Releases the memory of batch buffers that are not in use.
+    pub(crate) fn release_buffers(&mut self) {
+        self.log.release_buffers();
     }
 
     /// Closes the log: writers and syncer end once nothing is left to write.

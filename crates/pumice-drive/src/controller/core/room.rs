@@ -146,6 +146,25 @@ impl Core {
         Ok(true)
     }
 
+    /// Lets a stream continue in a free segment although its own has room left, if that leaves the
+    /// reserves alone. Returns whether that is settled; if not, the caller waits for
+    /// [`Wakes::PROGRESS`].
+    ///
+    /// # Errors
+    /// `Poisoned`.
+    pub(crate) fn leave_segment(&mut self, stream: Stream) -> Result<bool> {
+        self.log.check_poison()?;
+        if self.space.free_count() <= self.reserved_segments(Purpose::Data) {
+            return Ok(true);
+        }
+        self.seal(stream);
+        if self.log.free_buffers() < HOST_BUFFERS + 3 {
+            return Ok(false);
+        }
+        self.open_segment(stream);
+        Ok(true)
+    }
+
     /// Seals a stream's open batch; one without a record is discarded.
     pub(crate) fn seal(&mut self, stream: Stream) {
         let Some(sealed) = self.log.seal(stream, self.counters.totals()) else { return };

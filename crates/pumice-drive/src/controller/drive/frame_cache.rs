@@ -103,6 +103,14 @@ impl FrameCache {
         result
     }
 
+    /// Releases the memory of all frames.
+    pub(crate) fn release(&self) {
+        self.keys.borrow_mut().fill(NO_KEY);
+        for entry in self.entries.borrow_mut().iter_mut() {
+            *entry = Entry { bytes: Vec::new(), used: false };
+        }
+    }
+
     /// Returns whether a request is loading the frame.
     pub(crate) fn is_loading(&self, key: FrameAddress) -> bool {
         self.loading.borrow().contains(&key)

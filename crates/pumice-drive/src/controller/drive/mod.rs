@@ -18,7 +18,7 @@
 
 pub(crate) mod frame_cache;
 mod leaves;
-mod open;
+pub(super) mod open;
 pub(crate) mod superblocks;
 
 use std::cell::{Cell, Ref, RefCell};

@@ -8,7 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use super::super::core::{Core, Settings};
+use super::super::core::{Core, GivesBack, Settings};
 use super::super::log::BUFFER_COUNT;
 use super::super::log::buffers::Buffers;
 use super::super::operations::WRITERS;
@@ -21,6 +21,7 @@ use super::{Drive, Opened, Queues};
 use crate::base::clock::{Spawn, Task};
 use crate::base::{Clock, Error, ErrorKind, Result};
 use crate::codec::{Codec, Compressor, Decompressor};
+use crate::format::Superblock;
 use crate::media::Medium;
 
 impl<M: Medium + 'static, C: Spawn + 'static> Drive<M, C> {
@@ -89,6 +90,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             is_read_only: options.read_only,
             map_cache_bytes: options.map_cache_bytes,
             checkpoint_bytes: options.checkpoint_bytes,
+            gives_back: gives_back(&options, can_discard(&medium, &superblock)),
         };
         let recovered = recovery::recover(&medium, &superblock, settings, limits).await?;
         let recovery_ns = clock.now_ns() - begun_ns;
@@ -215,6 +217,20 @@ enum Ending {
     /// The log since the newest checkpoint.
     #[cfg(test)]
     Log,
+}
+
+/// Returns whether segments that are freed are discarded: not if their space was reserved.
+pub(in super::super) fn can_discard<M: Medium>(medium: &M, superblock: &Superblock) -> bool {
+    medium.capabilities().discard && !superblock.is_preallocated
+}
+
+/// Returns what is given back to a medium on which segments are discarded, or not.
+fn gives_back(options: &OpenOptions, can_discard: bool) -> GivesBack {
+    let is_of_use = can_discard && !options.read_only;
+    GivesBack {
+        empty: is_of_use,
+        idle_percent: options.compact_percent.filter(|_| is_of_use),
+    }
 }
 
 fn next_epoch(epoch: u32) -> Result<u32> {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::core::{Core, Settings};
+use super::super::core::{Core, GivesBack, Settings};
 use super::super::drive::superblocks;
 use super::super::log::records::{Found, check_possible, records};
 use super::super::log::segment_scan::SegmentScan;
@@ -31,6 +31,7 @@ const SETTINGS: Settings = Settings {
     is_read_only: true,
     map_cache_bytes: MAP_CACHE_BYTES_DEFAULT,
     checkpoint_bytes: u64::MAX,
+    gives_back: GivesBack { empty: false, idle_percent: None },
 };
 
 /// What a check found.

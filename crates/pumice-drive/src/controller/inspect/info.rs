@@ -4,8 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::super::drive::superblocks::geometry;
 use super::super::drive::{Drive, ScrubProgress};
-use super::super::log::BUFFER_COUNT;
-use super::super::log::packing::batch_buffer_bytes;
 use crate::base::Clock;
 use crate::base::units::BLOCK_BYTES;
 use crate::codec::Codec;
@@ -39,6 +37,8 @@ pub struct Info {
     pub free_segments: u32,
     /// Most blocks of a frame.
     pub frame_blocks: u16,
+    /// Whether space for all segments is reserved on the medium.
+    pub preallocated: bool,
     /// Codec for new data, as given to `create`.
     pub codec: String,
     /// Bytes the host wrote, over the drive's life.
@@ -59,6 +59,9 @@ pub struct Info {
     pub used_percent: f64,
     /// The thresholds, in per cent, that this has reached; lowest first.
     pub warnings: Vec<u8>,
+    /// Bytes that the log occupies on the medium: whole segments, and what is filled of those that
+    /// are written to.
+    pub occupied_bytes: u64,
     /// Bytes of the host's disk that hold data or a fill.
     pub mapped_bytes: u64,
     /// The last batch of the log.
@@ -130,7 +133,7 @@ pub struct Memory {
     pub map_leaf_bytes: u64,
     /// Batch buffers.
     pub batch_bytes: u64,
-    /// Read buffers kept.
+    /// Read buffers, kept and in use.
     pub read_buffer_bytes: u64,
     /// Decoded frames kept.
     pub frame_cache_bytes: u64,
@@ -162,6 +165,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             segment_count: space.segment_count(),
             free_segments: space.free_count(),
             frame_blocks: superblock.frame_blocks,
+            preallocated: superblock.is_preallocated,
             codec: Codec::from_format(superblock.codec, superblock.codec_level).to_string(),
             host_bytes: totals.host_bytes,
             frame_bytes: totals.frame_bytes,
@@ -172,6 +176,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             live_bytes: space.live_bytes(),
             used_percent: self.used_percent(),
             warnings: self.warnings(),
+            occupied_bytes: core.occupied().bytes,
             mapped_bytes: core.map().mapped_blocks() * BLOCK_BYTES as u64,
             sequence: core.log().sealed_seq().0,
             watermark: core.log().durable_seq().0,
@@ -211,13 +216,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     fn memory(&self) -> Memory {
-        let buffers = if self.is_read_only() { 0 } else { BUFFER_COUNT };
-        let batch_bytes = buffers * batch_buffer_bytes();
         let core = self.core();
         Memory {
             map_bytes: core.map().memory_bytes() as u64,
             map_leaf_bytes: core.map().resident_bytes() as u64,
-            batch_bytes: batch_bytes as u64,
+            batch_bytes: core.log().memory_bytes() as u64,
             read_buffer_bytes: self.buffers.memory_bytes() as u64,
             frame_cache_bytes: self.cache.memory_bytes() as u64,
         }

@@ -37,7 +37,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use packing::{BatchPlace, OpenBatch, batch_buffer};
+use packing::{BatchPlace, OpenBatch, batch_buffer, batch_buffer_bytes};
 
 use super::place::FrameAddress;
 use crate::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId, SeqNo};
@@ -149,7 +149,9 @@ pub(crate) struct Log {
     tails: [Option<Tail>; Stream::COUNT],
     /// Sealed batches that are not all written, in the order of the chain.
     sealed: VecDeque<Sealed>,
+    /// Buffers that are free, and how many more there may be.
     free: Vec<Arc<AlignedBuffer>>,
+    unmade: usize,
     chain: ChainEnd,
     written: ChainEnd,
     durable: ChainEnd,
@@ -180,7 +182,8 @@ impl Log {
             open: [const { None }; Stream::COUNT],
             tails: end.tails,
             sealed: VecDeque::with_capacity(BUFFER_COUNT),
-            free: (0..buffers).map(|_| batch_buffer()).collect(),
+            free: Vec::with_capacity(buffers),
+            unmade: buffers,
             chain,
             written: chain,
             durable: chain,
@@ -220,7 +223,26 @@ impl Log {
 
     /// Returns the number of batches that could be begun now.
     pub(crate) fn free_buffers(&self) -> usize {
-        self.free.len()
+        self.free.len() + self.unmade
+    }
+
+    /// Releases the memory of free buffers; they are made again when they are needed.
+    pub(crate) fn release_buffers(&mut self) {
+        self.unmade += self.free.len();
+        self.free.clear();
+    }
+
+    /// Returns the bytes of memory of the buffers that were made.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let open = self.open.iter().flatten().count();
+        (self.free.len() + open + self.sealed.len()) * batch_buffer_bytes()
+    }
+
+    fn take_buffer(&mut self) -> Arc<AlignedBuffer> {
+        self.free.pop().unwrap_or_else(|| {
+            self.unmade = self.unmade.checked_sub(1).expect("no free batch buffer");
+            batch_buffer()
+        })
     }
 
     /// Returns whether a batch is open in a stream.
@@ -279,7 +301,7 @@ impl Log {
         assert!(!self.is_open(stream), "stream {stream:?} has an open batch");
         let Tail { segment, generation, used } = self.tail(stream).expect("no segment");
         assert!(used < segment_end, "segment {segment} has no room for a batch");
-        let buffer = self.free.pop().expect("no free batch buffer");
+        let buffer = self.take_buffer();
         let place = BatchPlace { segment, generation, base: used };
         let open = OpenBatch::begin(buffer, place, used == 0, segment_end);
         self.open[stream as usize] = Some(open);

@@ -18,6 +18,7 @@
 
 use super::super::core::{Core, Victim};
 use super::super::drive::Drive;
+use super::super::drive::open::can_discard;
 use super::super::log::records::{check_possible, records};
 use super::super::log::segment_scan::SegmentScan;
 use super::joining::Scanned;
@@ -89,6 +90,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             return Ok(Step::Progress);
         }
         let Some(victim) = victim else {
+            if self.leave_stale_segment().await? {
+                return Ok(Step::Progress);
+            }
             let has_readers = self.core().space().has_empty_in_use();
             if has_readers {
                 self.clock.sleep_ns(READERS_NS).await;
@@ -98,6 +102,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         };
         let before = self.core().victim(victim);
         self.empty_victim(victim).await?;
+        if self.core().must_stop_collecting() {
+            return Ok(Step::Progress);
+        }
         let still_gains = self.with_core(|core| core.end_victim(&before));
         Ok(if still_gains { Step::Progress } else { Step::Nothing })
     }
@@ -116,7 +123,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             core.empty_segments()
         });
         self.flush_log().await?;
-        let is_discarded = self.medium.capabilities().discard;
+        let is_discarded = can_discard(&self.medium, self.core().superblock());
         for &segment in &empty {
             self.cache.forget(segment);
             if is_discarded && let Err(error) = self.medium.discard(segment).await {
@@ -150,10 +157,10 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             core.space().live_bytes_of(segment)
         });
         let stream = self.core().space().stream(segment);
-        if stream == Stream::Meta && left_bytes > 0 {
+        if stream == Stream::Meta && left_bytes > 0 && !self.core().must_stop_collecting() {
             self.checkpoint().await?;
         }
-        if self.core().must_end() {
+        if self.core().must_end() || self.core().must_stop_collecting() {
             return Ok(());
         }
         // Trims that came in the meantime.
@@ -188,7 +195,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         loop {
             let is_over = {
                 let core = self.core();
-                core.space().live_bytes_of(segment) == 0 || core.must_end()
+                let has_ended = core.must_end() || core.must_stop_collecting();
+                core.space().live_bytes_of(segment) == 0 || has_ended
             };
             if is_over {
                 break;
@@ -220,6 +228,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             // What the second pass goes through was earned by the first.
             let passed = if pass == Pass::First { scan.offset() - before } else { 0 };
             self.with_core(|core| core.earn(passed, moved_bytes));
+            self.pause_gently(scan.offset() - before).await;
         }
         if pass == Pass::First {
             let rest = superblock.segment_bytes - scan.offset();

@@ -2,9 +2,11 @@
 //!
 //! * `checkpoint`: the map and the segment table on the medium.
 //! * `gc`: emptying segments, record by record (`moving`), or several frames as one (`joining`).
+//! * `compact`: giving back to the medium what is dead.
 //! * `resize`: another size, another capacity.
 
 mod checkpoint;
+mod compact;
 mod gc;
 mod joining;
 mod moving;
@@ -12,4 +14,5 @@ mod resize;
 
 #[cfg(test)]
 pub(crate) use moving::Mover;
+pub use compact::Compacted;
 pub use resize::{Resize, Resized};

@@ -138,6 +138,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         self.core().log().check_poison()?;
         self.with_core(|core| core.add_segments(target.segment_count))?;
         self.medium.set_geometry(geometry(target))?;
+        if target.is_preallocated {
+            self.medium.reserve()?;
+        }
         self.sync().await?;
         self.update_superblocks(|superblock| {
             superblock.size_bytes = target.size_bytes;

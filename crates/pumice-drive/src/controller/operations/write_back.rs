@@ -1,5 +1,5 @@
 //! Background work of the data path: appending sealed batches to the medium, sealing a batch that
-//! has waited too long, taking down trimmed leaves.
+//! has waited too long, taking down trimmed leaves, looking for what can be given back.
 //!
 //! A drive runs [`WRITERS`] tasks of [`Drive::run_writer`] and one of [`Drive::run_upkeep`]. Syncs
 //! belong to `flush`.
@@ -50,6 +50,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 tracing::warn!(error = %error.chain(), "cannot take down trimmed leaves");
             }
             self.warn_of_space();
+            self.give_back_tick();
         }
     }
 }

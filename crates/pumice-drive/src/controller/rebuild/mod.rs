@@ -134,6 +134,7 @@ impl Identity {
             watermark_checksum: chain_start(self.uuid),
             checkpoint,
             warn_percent: [0; 4],
+            is_preallocated: false,
         }
     }
 }

@@ -472,6 +472,11 @@ impl Space {
         self.matching(empty).collect()
     }
 
+    /// Returns the number of sealed segments without live bytes.
+    pub(crate) fn empty_count(&self) -> usize {
+        self.matching(Segment::is_empty).count()
+    }
+
     /// Returns the first `count` segments that are free, or could be.
     pub(crate) fn lowest_empty(&self, count: usize) -> Vec<SegmentId> {
         self.matching(|segment| segment.live_bytes == 0 && segment.state != State::Open)
@@ -506,13 +511,8 @@ impl Space {
                 continue;
             }
             let number = SegmentId(number as u32);
-            let kept = segment.live_bytes.saturating_add(segment.unused_bytes);
-            let dead = segment_bytes.saturating_sub(kept);
-            // Moving metadata means writing it again with the next checkpoint; most of it dies
-            // before that anyway.
-            let is_meta_worth_it =
-                segment.stream != Stream::Meta || segment.live_bytes < segment_bytes / 4;
-            if dead < gain_bytes_min || !is_meta_worth_it {
+            let dead = segment.dead_bytes(segment_bytes);
+            if dead < gain_bytes_min || !segment.is_worth_moving(segment_bytes) {
                 continue;
             }
             let score = benefit_over_cost(dead, segment_bytes, now.0.saturating_sub(segment.age.0));
@@ -521,6 +521,20 @@ impl Space {
             }
         }
         best.map(|(_, segment)| segment)
+    }
+
+    /// Returns the sealed segment with the most dead bytes, if they are `gain_bytes_min` or more:
+    /// the one whose emptying frees most.
+    pub(crate) fn emptiest(&self, segment_bytes: u32, gain_bytes_min: u32) -> Option<SegmentId> {
+        let candidates = (0..).zip(&self.segments).filter(|(_, segment)| {
+            segment.state == State::Sealed
+                && segment.live_bytes > 0
+                && !segment.stuck
+                && segment.is_worth_moving(segment_bytes)
+                && segment.dead_bytes(segment_bytes) >= gain_bytes_min
+        });
+        let emptiest = candidates.max_by_key(|(_, segment)| segment.dead_bytes(segment_bytes));
+        emptiest.map(|(number, _)| SegmentId(number))
     }
 
     /// Notes that a segment cannot be emptied: it is no victim any more.
@@ -600,6 +614,17 @@ pub fn benefit_over_cost(dead: u32, segment_bytes: u32, age: u64) -> f64 {
 }
 
 impl Segment {
+    /// Returns the bytes that emptying it gains.
+    fn dead_bytes(&self, segment_bytes: u32) -> u32 {
+        segment_bytes.saturating_sub(self.live_bytes.saturating_add(self.unused_bytes))
+    }
+
+    /// Returns whether its content is worth moving: metadata is written again with the next
+    /// checkpoint, and most of it dies before that anyway.
+    fn is_worth_moving(&self, segment_bytes: u32) -> bool {
+        self.stream != Stream::Meta || self.live_bytes < segment_bytes / 4
+    }
+
     /// Returns whether it is sealed and nothing in it is live.
     fn is_empty(&self) -> bool {
         self.state == State::Sealed && self.live_bytes == 0

@@ -3,6 +3,7 @@
 //! in the fault and count layers, on a runtime in virtual time. Every test is repeatable.
 //!
 //! * `model`: random verbs against a plain array.
+//! * `shrinking`: what is dead goes back to the medium.
 //! * `simulated`: many requests at once, and the same run twice.
 //! * `crash`: power loss at any moment, several lives a drive.
 //! * `closing`: an end that is not orderly.
@@ -47,6 +48,7 @@ mod rebuilding;
 mod resize;
 mod reusing;
 mod scrub;
+mod shrinking;
 mod simulated;
 mod space;
 mod strangers;
@@ -56,7 +58,7 @@ mod watching;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use super::core::{Attempt, BlockWrite, Core, Settings};
+use super::core::{Attempt, BlockWrite, Core, GivesBack, Settings};
 use super::drive::{frame_cache, superblocks};
 use super::log::packing;
 use super::map::{Lookup, Mapping};

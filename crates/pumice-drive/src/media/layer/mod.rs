@@ -94,6 +94,10 @@ impl<L: Layer> Medium for L {
         self.on_set_geometry(geometry)
     }
 
+    fn reserve(&self) -> Result<()> {
+        self.inner().reserve()
+    }
+
     fn append(
         &self,
         segment: SegmentId,

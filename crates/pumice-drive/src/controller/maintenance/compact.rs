@@ -1,0 +1,102 @@
+//! Giving back to the medium what is dead: by itself while the host is quiet, and at once when
+//! asked to.
+//!
+//! What is given back, and when, is decided by `core::compact`; garbage collection does the work,
+//! at an easy pace unless it was asked for, and leaves a segment half emptied when the host is back.
+
+use serde::{Deserialize, Serialize};
+
+use super::super::core::{Core, Occupied};
+use super::super::drive::Drive;
+use crate::base::{Clock, Result};
+use crate::media::Medium;
+
+/// Pause for each byte of a segment that is emptied while nothing waits for it: at most 125 MB/s
+/// are read, and half of the time of a slower medium is left to the host's reads.
+const PAUSE_NS_A_BYTE: u64 = 8;
+
+/// What a compaction came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Compacted {
+    /// Bytes that the log occupied on the medium before.
+    pub occupied_bytes_before: u64,
+    /// Bytes that it occupies now.
+    pub occupied_bytes: u64,
+    /// Bytes of records that are live.
+    pub live_bytes: u64,
+    /// Bytes of records that were moved for it.
+    pub moved_bytes: u64,
+    /// Whether the drive now occupies no more than was asked for. If not, the rest cannot be
+    /// gained by moving records, or there is no room to move them.
+    pub is_complete: bool,
+}
+
+/// A compaction under way; ends when dropped.
+struct Compacting<'a, M, C>(&'a Drive<M, C>);
+
+impl<M, C> Drop for Compacting<'_, M, C> {
+    fn drop(&mut self) {
+        self.0.with_core(Core::end_compaction);
+    }
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Empties and discards segments until the drive occupies at most `percent` per cent more than
+    /// its live bytes, while it is in use. Dropped before its end, it stops where it is.
+    ///
+    /// # Errors
+    /// `Busy` if a compaction or a resize is under way, `ReadOnly`, `Poisoned`.
+    pub async fn compact(&self, percent: u32) -> Result<Compacted> {
+        // What was trimmed is live until then.
+        self.with_core(|core| core.check_writable(0, 0))?;
+        self.reap_all().await?;
+        let (before, moved_before) = self.with_core(|core| {
+            core.begin_compaction(percent)?;
+            Ok((core.occupied(), core.counters().moved_bytes.get()))
+        })?;
+        let compacting = Compacting(self);
+        let ended = |core: &mut Core| match core.check_writable(0, 0) {
+            Ok(()) => (!core.is_being_compacted()).then_some(Ok(())),
+            Err(error) => Some(Err(error)),
+        };
+        self.wait_for(&self.queues.progress, ended).await?;
+        drop(compacting);
+        let core = self.core();
+        let Occupied { bytes, live_bytes } = core.occupied();
+        Ok(Compacted {
+            occupied_bytes_before: before.bytes,
+            occupied_bytes: bytes,
+            live_bytes,
+            moved_bytes: core.counters().moved_bytes.get() - moved_before,
+            is_complete: core.occupied().is_within(percent),
+        })
+    }
+
+    /// Looks, once a second, whether there is something to give back.
+    pub(crate) fn give_back_tick(&self) {
+        let is_out_of_use = self.with_core(Core::compaction_tick);
+        if is_out_of_use {
+            self.with_core(Core::release_buffers);
+            self.buffers.release();
+            self.cache.release();
+        }
+    }
+
+    /// Lets a stream leave a segment that holds little that is live; returns whether one did.
+    pub(super) async fn leave_stale_segment(&self) -> Result<bool> {
+        let stream = {
+            let core = self.core();
+            core.compaction_is_wanted().then(|| core.stale_stream()).flatten()
+        };
+        let Some(stream) = stream else { return Ok(false) };
+        self.with_room(|core| Ok(core.leave_segment(stream)?.then_some(()))).await?;
+        Ok(true)
+    }
+
+    /// Waits after `bytes` of a segment were gone through, if nothing waits for its emptying.
+    pub(super) async fn pause_gently(&self, bytes: u32) {
+        if self.core().collects_gently() {
+            self.pause(u64::from(bytes) * PAUSE_NS_A_BYTE).await;
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Goal: what is dead goes back to the host of the medium, also on a drive that is not in use; and
+//! what a drive keeps in memory follows what it does.
+//! Method: drives with far more segments than their data needs, in virtual time; the medium in
+//! memory counts the segments that were not discarded.
+
+use rand::RngExt;
+
+use super::*;
+use crate::base::seed::random;
+
+const SECOND_NS: u64 = 1_000_000_000;
+const SEGMENT: u64 = SEGMENT_BYTES as u64;
+
+/// Each stream has a segment open, which counts whole in memory.
+const OPEN_BYTES: u64 = 3 * SEGMENT;
+
+/// A disk of 64 MiB on 60 segments, of which `region` bytes are overwritten `times` times with data
+/// that compresses to about a half.
+fn overwritten(world: &World, drive: &TestDrive, region: u64, times: u64) -> Vec<u8> {
+    let mut random = random(7);
+    let piece = 64 << 10;
+    let mut plain = vec![0; region as usize];
+    for _ in 0..region * times / piece as u64 {
+        let mut data = payload::noise(&mut random, piece);
+        data.chunks_mut(8192).for_each(|chunk| chunk[4096..].fill(7));
+        let at = random.random_range(0..region as usize / piece) * piece;
+        world.write(drive, at as u64, &data).unwrap();
+        plain[at..at + piece].copy_from_slice(&data);
+    }
+    world.run(drive.flush()).unwrap();
+    plain
+}
+
+fn wait(world: &World, seconds: u64) {
+    world.run(world.runtime.sleep_ns(seconds * SECOND_NS));
+}
+
+/// Guards against a file that keeps every byte ever written until its log is full.
+#[test]
+fn what_was_overwritten_is_given_back_while_the_host_is_quiet() {
+    let world = World::new(small(64 << 20, 60));
+    let drive = world.open();
+    let plain = overwritten(&world, &drive, 20 << 20, 16);
+    assert!(world.memory.resident_bytes() > 100 << 20, "too tame a test");
+    wait(&world, 60);
+    let (held, live) = (world.memory.resident_bytes(), drive.info().live_bytes);
+    assert!(held <= live + live / 5 + (4 << 20) + OPEN_BYTES, "{held} bytes hold {live}");
+    assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
+    assert_accounting(&drive);
+    let drive = world.reopen(drive);
+    assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+/// Guards against a trim that the host of the medium never sees.
+#[test]
+fn what_was_trimmed_is_given_back_within_a_minute() {
+    let world = World::new(small(64 << 20, 60));
+    let drive = world.open();
+    overwritten(&world, &drive, 40 << 20, 2);
+    world.run(drive.trim(0, 64 << 20, true)).unwrap();
+    wait(&world, 60);
+    let held = world.memory.resident_bytes();
+    assert!(held <= OPEN_BYTES, "{held} bytes hold an empty disk");
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+/// The same beside a host that never rests.
+#[test]
+fn what_was_trimmed_is_given_back_beside_a_busy_host() {
+    let world = World::new(small(64 << 20, 60));
+    let drive = world.open();
+    overwritten(&world, &drive, 40 << 20, 2);
+    world.run(drive.trim(0, 40 << 20, true)).unwrap();
+    for second in 0..60 {
+        world.write(&drive, (60 << 20) + second * BLOCK, &[second as u8; 5000]).unwrap();
+        wait(&world, 1);
+    }
+    let held = world.memory.resident_bytes();
+    assert!(held <= OPEN_BYTES + SEGMENT, "{held} bytes hold nearly nothing");
+    world.kill(drive);
+}
+
+/// Guards against moving data for nothing: after an hour without a change nothing is moved or
+/// written any more, and what was moved is no more than was there.
+#[test]
+fn a_drive_that_is_not_in_use_comes_to_rest() {
+    for percent in [0, 20, 300] {
+        let world = World::new(small(64 << 20, 60));
+        let options = OpenOptions { compact_percent: Some(percent), ..OpenOptions::default() };
+        let drive = world.try_open(options).unwrap();
+        overwritten(&world, &drive, 20 << 20, 8);
+        wait(&world, 60);
+        let info = drive.info();
+        let overwritten_bytes = info.host_bytes;
+        assert!(info.moved_bytes < overwritten_bytes / 2, "{percent}: {info:?}");
+        wait(&world, 3600);
+        assert_eq!(drive.info().media_bytes, info.media_bytes, "{percent}: it never rests");
+        world.kill(drive);
+    }
+}
+
+/// Frames of many alike blocks, of which a few are dead, are copied whole: that gains nothing, and
+/// their segments look as they did before.
+#[test]
+fn emptying_that_gains_nothing_ends() {
+    let spec = Spec { frame_blocks: 64, ..small(256 << 20, 60) };
+    let world = World::new(spec);
+    let drive = world.open();
+    let mut random = random(3);
+    for frame in 0..1024 {
+        let block = payload::noise(&mut random, BLOCK_BYTES);
+        world.write(&drive, frame * 64 * BLOCK, &block.repeat(64)).unwrap();
+    }
+    for frame in 0..1024 {
+        world.run(drive.trim(frame * 64 * BLOCK, 40 * BLOCK, false)).unwrap();
+    }
+    wait(&world, 120);
+    let moved_bytes = drive.info().moved_bytes;
+    assert!(moved_bytes < 8 * SEGMENT, "{moved_bytes} bytes were moved for nothing");
+    wait(&world, 3600);
+    assert_eq!(drive.info().moved_bytes, moved_bytes);
+    world.kill(drive);
+}
+
+/// Guards against a host that has to share its medium with what can wait.
+#[test]
+fn giving_back_stops_when_the_host_writes() {
+    let mut world = World::new(small(64 << 20, 60));
+    world.plan.latency_ns = 1_000_000..=1_000_000;
+    let drive = world.open();
+    let plain = overwritten(&world, &drive, 20 << 20, 12);
+    while drive.info().moved_bytes == 0 {
+        world.run(world.runtime.sleep_ns(SECOND_NS / 100));
+    }
+    world.write(&drive, 60 << 20, &[5; 5000]).unwrap();
+    let before = drive.info().moved_bytes;
+    for number in 0..20 {
+        wait(&world, 1);
+        world.write(&drive, 60 << 20, &[number; 5000]).unwrap();
+    }
+    let moved_bytes = drive.info().moved_bytes - before;
+    assert!(moved_bytes <= 2 << 20, "{moved_bytes} bytes were moved beside a writing host");
+    assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
+    world.run(drive.flush()).unwrap();
+    assert_accounting(&drive);
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+#[test]
+fn a_drive_is_compacted_at_once_when_asked() {
+    let world = World::new(small(64 << 20, 60));
+    let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };
+    let drive = world.try_open(options).unwrap();
+    let plain = overwritten(&world, &drive, 20 << 20, 12);
+    wait(&world, 600);
+    let moved_bytes = drive.info().moved_bytes;
+    assert_eq!(moved_bytes, 0, "nobody asked");
+    let compacted = world.run(drive.compact(5)).unwrap();
+    assert!(compacted.is_complete, "{compacted:?}");
+    assert!(compacted.occupied_bytes_before > 2 * compacted.occupied_bytes, "{compacted:?}");
+    assert!(compacted.occupied_bytes <= compacted.live_bytes / 20 * 21 + (4 << 20));
+    assert!(world.memory.resident_bytes() <= compacted.occupied_bytes + OPEN_BYTES);
+    assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
+    // Nothing is left to do.
+    let again = world.run(drive.compact(5)).unwrap();
+    assert_eq!((again.is_complete, again.moved_bytes), (true, 0));
+    // A second one at the same time is refused; a cancelled one leaves nothing behind.
+    overwritten(&world, &drive, 20 << 20, 4);
+    let mut first = Box::pin(drive.compact(0));
+    assert!(world.run(futures_util::future::poll_immediate(&mut first)).is_none());
+    assert_eq!(kind(world.run(drive.compact(0))), Some(ErrorKind::Busy));
+    drop(first);
+    world.run(drive.compact(0)).unwrap();
+    assert_accounting(&drive);
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+/// Guards against 1 MiB, zeroed, for each read of a frame of 32 KiB.
+#[test]
+fn reads_take_as_much_memory_as_their_frames() {
+    let mut world = World::new(small(16 << 20, 12));
+    world.plan.latency_ns = 1_000_000..=1_000_000;
+    let drive = world.open();
+    let plain = payload::noise(&mut random(1), 8 << 20);
+    world.write(&drive, 0, &plain).unwrap();
+    world.run(drive.flush()).unwrap();
+    let reads = (0..64_usize).map(|number| {
+        let (drive, at) = (drive.clone(), number * (128 << 10));
+        async move {
+            let mut out = [0; BLOCK_BYTES];
+            drive.read(at as u64, &mut out).await.unwrap();
+            (at, out)
+        }
+    });
+    for (at, out) in world.run(futures_util::future::join_all(reads)) {
+        assert_eq!(out, plain[at..at + BLOCK_BYTES]);
+    }
+    let taken = drive.info().memory.read_buffer_bytes;
+    assert!(taken <= 64 * (40 << 10), "64 reads of 4 KiB took {taken} bytes");
+    assert!(drive.buffers.in_flight_bytes_most() <= 64 * (40 << 10));
+    world.kill(drive);
+}
+
+/// Guards against a drive that takes megabytes before it was used, and keeps them afterwards.
+#[test]
+fn a_drive_that_is_not_in_use_takes_little_memory() {
+    let world = World::new(small(16 << 20, 12));
+    let drive = world.open();
+    let held = || {
+        let memory = drive.info().memory;
+        memory.batch_bytes + memory.read_buffer_bytes + memory.frame_cache_bytes
+    };
+    assert!(held() < 64 << 10, "{} bytes before the first request", held());
+    let plain = payload::noise(&mut random(1), 8 << 20);
+    world.write(&drive, 0, &plain).unwrap();
+    world.run(drive.flush()).unwrap();
+    assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
+    assert!(world.read(&drive, 8192, 4096).unwrap() == plain[8192..12288]);
+    assert!(held() > 1 << 20);
+    wait(&world, 30);
+    assert!(held() < 64 << 10, "{} bytes half a minute after the last request", held());
+    assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
+    world.write(&drive, 4096, &plain[..8192]).unwrap();
+    world.close(drive);
+}
+
+/// Guards against holes in a file whose space was reserved.
+#[test]
+fn a_preallocated_drive_is_never_discarded() {
+    let world = World::new(Spec { preallocated: true, ..small(64 << 20, 30) });
+    let drive = world.open();
+    overwritten(&world, &drive, 10 << 20, 4);
+    world.run(drive.trim(0, 64 << 20, true)).unwrap();
+    wait(&world, 60);
+    world.run(drive.compact(0)).unwrap();
+    assert!(drive.info().preallocated);
+    assert_eq!(drive.medium().inner().counts().discards, 0);
+    let drive = world.reopen(drive);
+    overwritten(&world, &drive, 64 << 20, 8);
+    assert_eq!(drive.medium().inner().counts().discards, 0);
+    world.close(drive);
+}
