@@ -79,6 +79,7 @@ lint: ## Check format, lints, documentation and dependency licences.
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) clippy --locked --package pumice --no-default-features --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --document-private-items
 	@if $(CARGO) deny --version > /dev/null 2>&1; then \
 		echo "$(CARGO) deny check licenses bans sources"; \
