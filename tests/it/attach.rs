@@ -344,14 +344,58 @@ fn what_was_synced_survives_the_process() {
     attachable.detach_well(&mountpoint);
     let device = attachable.attach(&[]);
     run_ok(Command::new(fsck).args(["-f", "-n"]).arg(&device));
-    // Without another attach, detaching cleans up, too.
+    // Without another attach, detaching cleans up, too, and says that it was no orderly end.
     kill_process(attachable.process().expect("a process"), Signal::KILL).unwrap();
     wait_until("the process is gone", || {
         let finished = attachable.detach(attachable.drive.path());
-        finished.code == Some(0)
+        finished.code == Some(1) && finished.stderr.contains("what was not synced is lost")
     });
     attachable.assert_nothing_left();
     attachable.drive.assert_checks();
+}
+
+/// Guards against a record of a killed process that is found instead of the drive that is mounted
+/// now: `detach` succeeded, and the drive stayed mounted.
+#[test]
+fn the_drive_that_is_mounted_is_the_one_detached() {
+    for swaps in [false, true] {
+        let Some(attachable) = Attachable::new("128M") else { return };
+        let mountpoint = attachable.mountpoint();
+        let at = mountpoint.to_str().unwrap();
+        let other = attachable.drive.beside("other.pumice");
+        let mut paths = [attachable.drive.path().to_owned(), other.clone()];
+        run_ok(Command::new(PUMICE).arg("create").arg(&other).args(["--size", "128M"]));
+        if swaps {
+            paths.reverse();
+        }
+        let attach = |path: &Path| {
+            run_ok(attachable.command("attach").arg(path).args([at, "--mkfs=ext4"]));
+        };
+        attach(&paths[0]);
+        kill_process(attachable.process().expect("a process"), Signal::KILL).unwrap();
+        wait_until("the dead mount goes", || unmount(&mountpoint, UnmountFlags::DETACH).is_ok());
+        attach(&paths[1]);
+        let finished = attachable.detach(&mountpoint);
+        assert_eq!(finished.code, Some(0), "{finished:#?}");
+        assert!(!attachable.mounts().contains(&mountpoint), "swaps {swaps}: it is still mounted");
+        // What the killed process left.
+        let finished = attachable.detach(&paths[0]);
+        assert_eq!(finished.code, Some(1), "{finished:#?}");
+        attachable.assert_nothing_left();
+    }
+}
+
+/// Guards against a path that cannot be recorded, and a record that then cannot be removed.
+#[test]
+fn a_path_that_is_not_utf_8_is_attached() {
+    let Some(attachable) = Attachable::new("128M") else { return };
+    let name = std::os::unix::ffi::OsStrExt::from_bytes(b"not\xffutf-8.pumice");
+    let path = attachable.drive.beside("").join::<&std::ffi::OsStr>(name);
+    fs::rename(attachable.drive.path(), &path).unwrap();
+    let mountpoint = attachable.mountpoint();
+    let mut command = attachable.command("attach");
+    run_ok(command.arg(&path).arg(&mountpoint).arg("--mkfs=ext4"));
+    attachable.detach_well(&mountpoint);
 }
 
 #[test]

@@ -30,7 +30,12 @@ fn a_device_holds_a_drive() {
     let path = drive.path().to_str().expect("a plain path");
     let large = pumice(&["create", path, "--size=32M", "--capacity=128M"]);
     refused(&large, "too small");
-    let created = create(&drive, &[]);
+    // All of the device, if nothing else is asked for.
+    let whole = pumice(&["create", path, "--size=128M", "--segment=4M", "--json"]);
+    assert_eq!(whole.code, Some(0), "{whole:#?}");
+    let whole = serde_json::from_str(&whole.stdout).unwrap();
+    assert_eq!(counter(&whole, "capacity_bytes"), DEVICE_BYTES - (4 << 20));
+    let created = create(&drive, &["--force"]);
     assert_eq!(created.code, Some(0), "{created:#?}");
     let io = |uri: &str, commands: &[&str]| {
         let mut command = Command::new(&qemu_io);

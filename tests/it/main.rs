@@ -17,6 +17,7 @@ mod bench_sim;
 #[cfg(feature = "bench")]
 mod bench_target;
 mod cli_doc;
+mod compact;
 mod config;
 mod crash;
 #[cfg(feature = "http")]

@@ -22,7 +22,7 @@ pub const SEGMENT_BYTES_DEFAULT: u32 = 32 << 20;
 pub const FRAME_BLOCKS_DEFAULT: u16 = 8;
 
 /// Byte offset of segment 0: after both superblock slots, aligned to 2 MiB.
-const DATA_OFFSET: u64 = 2 << 20;
+pub const DATA_OFFSET: u64 = 2 << 20;
 
 /// Default over-provisioning in per cent of the size. Between the 7 % and 28 % that drives are
 /// sold with; uniform random writes of incompressible data then cost a write amplification of 4.85

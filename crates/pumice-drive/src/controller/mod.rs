@@ -39,7 +39,8 @@ mod tests;
 pub use self::core::WARN_THRESHOLDS_MAX;
 pub use crate::base::clock::Task;
 pub use create::{
-    FRAME_BLOCKS_DEFAULT, OVER_PROVISIONING_PERCENT_DEFAULT, SEGMENT_BYTES_DEFAULT, Spec, create,
+    DATA_OFFSET, FRAME_BLOCKS_DEFAULT, OVER_PROVISIONING_PERCENT_DEFAULT, SEGMENT_BYTES_DEFAULT,
+    Spec, create,
 };
 pub use drive::{Drive, ScrubProgress};
 pub use inspect::{

@@ -39,6 +39,7 @@ pub(super) enum DriveCommand {
     Check(check::Args),
     Scrub(scrub::Args),
     Resize(resize::Args),
+    Compact(compact::Args),
     Extract(extract::Args),
     Rebuild(rebuild::Args),
     #[cfg(feature = "top")]
@@ -103,6 +104,7 @@ impl DriveCommand {
             Self::Check(args) => check::run(&args),
             Self::Scrub(args) => scrub::run(&args),
             Self::Resize(args) => resize::run(&args),
+            Self::Compact(args) => compact::run(&args),
             Self::Extract(args) => extract::run(&args),
             Self::Rebuild(args) => rebuild::run(&args),
             #[cfg(feature = "top")]

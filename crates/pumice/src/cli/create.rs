@@ -1,21 +1,31 @@
 //! `pumice create`: creates a drive.
 
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use super::{Outcome, print, print_json, size, thresholds};
 use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::{
-    OVER_PROVISIONING_PERCENT_DEFAULT, SEGMENT_BYTES_DEFAULT, Spec, WARN_THRESHOLDS_MAX, create,
+    DATA_OFFSET, OVER_PROVISIONING_PERCENT_DEFAULT, SEGMENT_BYTES_DEFAULT, Spec,
+    WARN_THRESHOLDS_MAX, create,
 };
 use pumice_drive::media::file::FileMedium;
 use pumice_drive::runtime::{Backend, Runtime};
 
+/// `f_type` of a tmpfs. Source: statfs(2).
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
 /// Create a drive on a file (created sparse) or a block device
+///
+/// A file takes space as the drive is written, up to the capacity and 2 MiB. If the file system has
+/// less room than that, a warning says so: once it is full, the drive cannot write.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -31,15 +41,15 @@ pub(crate) struct Args {
     #[arg(long, value_parser = size, value_name = "SIZE", allow_hyphen_values = true)]
     size: u64,
 
-    /// Size of the log on the medium [default: enough for incompressible data of the drive's size,
-    /// plus over-provisioning]
+    /// Size of the log on the medium [default: all of a block device; for a file, enough for
+    /// incompressible data of the drive's size, plus over-provisioning]
     #[arg(long, value_parser = size, value_name = "SIZE")]
     capacity: Option<u64>,
 
-    /// Capacity in addition to size and overhead, in percent of the size, 1 to 1000
-    #[arg(long, default_value_t = OVER_PROVISIONING_PERCENT_DEFAULT, value_name = "PERCENT")]
+    /// Capacity in addition to size and overhead, in percent of the size, 1 to 1000 [default: 12]
+    #[arg(long, value_name = "PERCENT")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "capacity")]
-    over_provisioning: u32,
+    over_provisioning: Option<u32>,
 
     /// Codec for new data: none, lz4, zstd or zstd:LEVEL
     #[arg(long, default_value = "lz4", value_name = "CODEC")]
@@ -52,6 +62,10 @@ pub(crate) struct Args {
     /// Warn when this much of the capacity is in use, up to four percentages; or none
     #[arg(long, value_parser = thresholds, default_value = "80,90,95", value_name = "PERCENT,...")]
     warn: [u8; WARN_THRESHOLDS_MAX],
+
+    /// Reserve the space of the whole capacity, which the file then keeps
+    #[arg(long)]
+    preallocate: bool,
 
     /// Overwrite existing data
     #[arg(long)]
@@ -70,20 +84,98 @@ struct Created {
     capacity_bytes: u64,
     segment_bytes: u32,
     codec: String,
+    /// Bytes that the file may take; the bytes of a device that the drive uses.
+    medium_bytes: u64,
+    /// Bytes that the file system of a file has left.
+    free_bytes: Option<u64>,
+    preallocated: bool,
 }
 
 /// Returns the specification of the drive, with a new identity and the current time.
 #[allow(clippy::disallowed_methods, reason = "a new drive's identity and date come from outside")]
-fn spec(args: &Args, segment_bytes: u32) -> Spec {
+fn spec(args: &Args, segment_bytes: u32) -> Result<Spec> {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-    Spec {
+    let over_provisioning = args.over_provisioning.unwrap_or(OVER_PROVISIONING_PERCENT_DEFAULT);
+    let spec = Spec {
         created_seconds: since_1970.map_or(0, |since| since.as_secs()),
         capacity_bytes: args.capacity,
-        over_provisioning_percent: args.over_provisioning,
+        over_provisioning_percent: over_provisioning,
+        preallocated: args.preallocate,
         segment_bytes,
         codec: args.codec,
         warn_percent: args.warn,
         ..Spec::new(uuid::Uuid::new_v4(), args.size)
+    };
+    if args.capacity.is_some() || args.over_provisioning.is_some() {
+        return Ok(spec);
+    }
+    match device_bytes(&args.path)? {
+        Some(bytes) => Ok(Spec { capacity_bytes: Some(bytes.saturating_sub(DATA_OFFSET)), ..spec }),
+        None => Ok(spec),
+    }
+}
+
+/// Returns the size of a block device; `None` for anything else.
+fn device_bytes(path: &Path) -> Result<Option<u64>> {
+    let is_device = |metadata: fs::Metadata| metadata.file_type().is_block_device();
+    if !fs::metadata(path).is_ok_and(is_device) {
+        return Ok(None);
+    }
+    let size = File::open(path).and_then(|mut device| device.seek(SeekFrom::End(0)));
+    Ok(Some(size.with_context(|| format!("cannot read the size of {}", path.display()))?))
+}
+
+/// Checks that a file belongs where it is to be made: a mistyped name of a device would become a
+/// file in memory.
+fn check_place(path: &Path) -> Result<()> {
+    if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        return Ok(());
+    }
+    let folder = folder_of(path);
+    let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    let is_below = |top: &str| folder.starts_with(top);
+    if is_below("/dev") && !is_below("/dev/shm") {
+        bail!("{} is not a block device, and /dev is no place for files", path.display());
+    }
+    if is_below("/proc") || is_below("/sys") {
+        bail!("{} cannot hold a drive: {} is no place for files", path.display(), folder.display());
+    }
+    Ok(())
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Returns the bytes that the file system of a file has left for it, what it takes already
+/// included; `None` for a device, or if the file system does not say.
+fn free_bytes(path: &Path) -> Option<u64> {
+    let own_bytes = match fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => return None,
+        Ok(metadata) => metadata.blocks() * 512,
+        Err(_) => 0,
+    };
+    let space = rustix::fs::statvfs(folder_of(path)).ok()?;
+    Some((space.f_bavail * space.f_frsize).saturating_add(own_bytes))
+}
+
+/// Warns of what the user may not expect of the file's file system.
+fn warn(path: &Path, needed: u64, free: Option<u64>) {
+    let (path, folder) = (path.display(), folder_of(path));
+    if let Some(free) = free.filter(|free| *free < needed) {
+        tracing::warn!(
+            "{path} may grow to {}, and its file system has {} free: once that is full, the drive \
+             cannot write (--capacity makes it smaller)",
+            format_size(needed),
+            format_size(free)
+        );
+    }
+    let is_in_memory = || {
+        let found = rustix::fs::statfs(folder);
+        found.is_ok_and(|found| found.f_type == TMPFS_MAGIC)
+    };
+    if free.is_some() && is_in_memory() {
+        tracing::warn!("{path} is in memory (tmpfs): it is lost when the machine restarts");
     }
 }
 
@@ -102,8 +194,18 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         let usual = format_size_exact(SEGMENT_BYTES_DEFAULT.into());
         format!("invalid segment size: expected 4M to 1G (the default is {usual})")
     })?;
-    let spec = spec(args, segment_bytes);
+    check_place(&args.path)?;
+    let spec = spec(args, segment_bytes)?;
     let geometry = spec.geometry().with_context(|| args.path.display().to_string())?;
+    let (needed, free) = (geometry.medium_bytes(), free_bytes(&args.path));
+    if args.preallocate && free.is_some_and(|free| free < needed) {
+        bail!(
+            "cannot reserve {} for {}: its file system has {} free",
+            format_size(needed),
+            args.path.display(),
+            format_size(free.unwrap_or(0))
+        );
+    }
     let existed = args.path.exists();
     FileMedium::create(&args.path, geometry.medium_bytes(), args.force)?;
     write(&args.path, &spec).inspect_err(|_| {
@@ -119,17 +221,41 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         capacity_bytes: geometry.capacity_bytes(),
         segment_bytes,
         codec: args.codec.to_string(),
+        medium_bytes: needed,
+        free_bytes: free,
+        preallocated: args.preallocate,
     };
+    warn(&args.path, needed, free.filter(|_| !args.preallocate));
     if args.json {
         print_json(&created)?;
     } else {
-        print(&format!(
-            "created {}: size {}, capacity {}, codec {}\n",
-            args.path.display(),
-            format_size(created.size_bytes),
-            format_size(created.capacity_bytes),
-            created.codec
-        ))?;
+        print(&text(&created))?;
     }
     Ok(Outcome::Good)
+}
+
+fn text(created: &Created) -> String {
+    let path = created.path.display();
+    let (size, capacity) = (created.size_bytes, created.capacity_bytes);
+    let mut text = format!(
+        "created {path}: size {}, capacity {}, codec {}\n",
+        format_size(size),
+        format_size(capacity),
+        created.codec
+    );
+    if capacity < size {
+        text += &format!(
+            "thin: writes are refused when the log is full, unless data shrinks to {:.0} % or less\n",
+            capacity as f64 * 100.0 / size as f64
+        );
+    }
+    if let Some(free) = created.free_bytes {
+        let (medium, free) = (format_size(created.medium_bytes), format_size(free));
+        text += &if created.preallocated {
+            format!("{medium} of {free} are reserved for the file\n")
+        } else {
+            format!("the file may grow to {medium}; its file system has {free} free\n")
+        };
+    }
+    text
 }

@@ -15,7 +15,8 @@ const CLOSE_SECONDS_MAX: i64 = 120;
 /// Unmount and detach an attached drive, and close it (root)
 ///
 /// Refuses if the file system or the device is in use, and names the users. Returns when everything
-/// is on the medium. Also removes what a killed process has left.
+/// is on the medium. Also removes what a killed process has left, and then exits with code 1, because
+/// writes that were not synced are lost.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Path of the drive, its device, or its mount point
@@ -37,7 +38,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     take_down(&attachment)?;
     let Some(process) = process else {
         attachment.remove()?;
-        return Ok(Outcome::Good);
+        super::say_error(&format!(
+            "removed what a killed process had left of {}; what was not synced is lost",
+            attachment.path().display()
+        ));
+        return Ok(Outcome::Problem);
     };
     let target = args.target.display();
     let cannot = || format!("cannot end the process that serves {target}");

@@ -3,9 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use serde::Serialize;
 
+#[cfg(feature = "attach")]
+use super::attach::Attachment;
 use super::{Outcome, print, print_json};
-use crate::control;
+use crate::control::{self, Service};
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::Info;
 use pumice_drive::controller::OpenOptions;
@@ -28,30 +31,83 @@ pub(crate) struct Args {
 /// # Errors
 /// There is no drive, or it is in use by a process that does not answer.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let info = read(&args.path)?;
+    let (info, service) = read(&args.path)?;
+    let shown = Shown { info, state: State::of(&args.path, service) };
     if args.json {
-        print_json(&info)?;
+        print_json(&shown)?;
     } else {
-        print(&text(&args.path, &info))?;
+        print(&text(&args.path, &shown))?;
     }
     Ok(Outcome::Good)
 }
 
+/// What is shown of a drive.
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    info: Info,
+    #[serde(flatten)]
+    state: State,
+}
+
+/// How the drive is in use.
+#[derive(Default, Serialize)]
+struct State {
+    /// The process that serves it, or has it attached.
+    process: Option<u32>,
+    /// Where clients reach it.
+    uris: Vec<String>,
+    /// Its devices, if it is attached, as they are shown.
+    devices: Vec<String>,
+    /// Where it is mounted.
+    mountpoint: Option<String>,
+    /// Log of the process that has it attached.
+    log: Option<String>,
+}
+
+impl State {
+    fn of(path: &Path, service: Option<Service>) -> Self {
+        let Some(Service { process, uris }) = service else { return Self::default() };
+        let state = Self { process: Some(process), uris, ..Self::default() };
+        #[cfg(feature = "attach")]
+        if let Ok(Some(attachment)) = Attachment::of(path) {
+            let shown = |path: &Path| path.display().to_string();
+            return Self {
+                devices: attachment.devices().iter().map(|device| shown(device)).collect(),
+                mountpoint: attachment.mountpoint().map(shown),
+                log: Some(shown(&attachment.log_file())),
+                ..state
+            };
+        }
+        #[cfg(not(feature = "attach"))]
+        let _ = path;
+        state
+    }
+}
+
 /// Asks the server if the drive is served; otherwise opens the drive read-only.
-fn read(path: &Path) -> Result<Info> {
+fn read(path: &Path) -> Result<(Info, Option<Service>)> {
     if let Some(info) = control::info(path)? {
-        return Ok(info);
+        return Ok((info, control::service(path)?));
     }
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    Ok(super::open::drive(&runtime, path, options)?.info())
+    Ok((super::open::drive(&runtime, path, options)?.info(), None))
 }
 
-fn text(path: &Path, info: &Info) -> String {
+fn text(path: &Path, shown: &Shown) -> String {
+    let info = &shown.info;
     let mut table = Table::new(&[("", Align::Left), ("", Align::Left)]);
     let mut row = |name: &str, value: String| table.row(vec![name.into(), value]);
     let percent = |fraction: f64| format!("{:.1} %", fraction * 100.0);
     row("drive", path.display().to_string());
+    row("state", state(&shown.state));
+    for alert in &info.alerts {
+        row(if alert.refuses_writes { "refuses writes" } else { "alert" }, alert.what.clone());
+    }
+    if let Some(log) = &shown.state.log {
+        row("log", log.clone());
+    }
     row("uuid", info.uuid.to_string());
     row("format", info.format_version.to_string());
     row("size", format_size(info.size_bytes));
@@ -80,6 +136,8 @@ fn text(path: &Path, info: &Info) -> String {
     row("write amplification", format!("{:.4}", info.write_amplification));
     row("mapped", format_size(info.mapped_bytes));
     row("live", format_size(info.live_bytes));
+    let reserved = if info.preallocated { ", all of the capacity is reserved" } else { "" };
+    row("occupied", format!("{}{reserved}", format_size(info.occupied_bytes)));
     row("used", used(info));
     row("batches", format!("{}, durable up to {}", info.sequence, info.watermark));
     if let Some(scrub) = scrub(info) {
@@ -97,6 +155,17 @@ fn text(path: &Path, info: &Info) -> String {
         ),
     );
     table.to_text()
+}
+
+/// Returns who has the drive open.
+fn state(state: &State) -> String {
+    let State { process, uris, devices, mountpoint, .. } = state;
+    let Some(process) = process else { return "closed".into() };
+    if devices.is_empty() {
+        return format!("served by process {process} at {}", uris.join(" "));
+    }
+    let mounted = mountpoint.as_ref().map(|path| format!(" on {path}")).unwrap_or_default();
+    format!("attached by process {process} as {}{mounted}", devices.join(", "))
 }
 
 /// Returns the share of the capacity in use and the highest threshold that it has reached.

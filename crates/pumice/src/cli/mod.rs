@@ -18,6 +18,7 @@ mod attach;
 mod bench;
 mod check;
 mod commands;
+mod compact;
 #[cfg(feature = "bench")]
 mod compare;
 mod config;

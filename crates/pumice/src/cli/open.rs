@@ -1,11 +1,13 @@
 //! Opens a drive for a subcommand.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
 
 use crate::cli::size;
+use crate::cli::values::{Compaction, compaction};
 use pumice_drive::base::{self, Clock, ErrorKind};
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::{
@@ -36,11 +38,23 @@ pub(crate) struct Opening {
     /// Recompress data that garbage collection moves with a denser codec: zstd or zstd:LEVEL
     #[arg(long, value_name = "CODEC")]
     recompress: Option<Codec>,
+
+    /// While the host is quiet, return the space of dead data to the medium until the drive occupies
+    /// no more than this beyond its live data, in percent of it; or off [default: 20 for a file, off
+    /// for a block device]
+    #[arg(long, value_parser = compaction, value_name = "PERCENT|off")]
+    compact: Option<Compaction>,
 }
 
 impl Opening {
-    /// Returns the options for opening the drive.
-    pub(crate) fn options(&self) -> OpenOptions {
+    /// Returns the options for opening the drive at `path`.
+    pub(crate) fn options(&self, path: &Path) -> OpenOptions {
+        let compact_percent = match self.compact {
+            Some(Compaction::Off) => None,
+            Some(Compaction::To(percent)) => Some(percent),
+            // What a device gets back is of use to few, and costs writes.
+            None => Some(COMPACT_PERCENT_DEFAULT).filter(|_| !is_device(path)),
+        };
         OpenOptions {
             read_only: self.read_only,
             map_cache_bytes: self.map_cache as usize,
@@ -48,9 +62,13 @@ impl Opening {
             recompress: self.recompress,
             cold_frame_blocks: COLD_FRAME_BLOCKS_DEFAULT,
             warn_percent: None,
-            compact_percent: Some(COMPACT_PERCENT_DEFAULT),
+            compact_percent,
         }
     }
+}
+
+fn is_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
 /// Number of attempts, and the pause between them, when a file or socket is in use: a server that

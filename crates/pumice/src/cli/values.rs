@@ -12,6 +12,25 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     pumice_drive::base::units::parse_size(text)
 }
 
+/// How much a drive may occupy beyond its live data while its host is quiet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Compaction {
+    /// Any amount.
+    Off,
+    /// This much, in percent.
+    To(u32),
+}
+
+/// Parses a percentage of 0 to 1000, or `off`.
+pub(crate) fn compaction(text: &str) -> Result<Compaction, String> {
+    if text == "off" {
+        return Ok(Compaction::Off);
+    }
+    let percent = text.strip_suffix('%').unwrap_or(text).trim_end().parse().ok();
+    let percent = percent.filter(|percent| (0..=1000).contains(percent));
+    percent.map(Compaction::To).ok_or_else(|| "expected a percentage such as 20, or off".into())
+}
+
 /// Parses a whole number without a unit.
 #[cfg(feature = "bench")]
 pub(crate) fn whole_number(text: &str) -> Result<u64, String> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::directory::socket_path;
-use super::protocol::{ANSWER_BYTES_MAX, Answer, Request, line};
+use super::protocol::{ANSWER_BYTES_MAX, Answer, Request, Service, line};
 #[cfg(feature = "top")]
 use crate::watch::Snapshot;
 use pumice_drive::base::{Error, ErrorKind, Result};
@@ -44,6 +44,20 @@ pub(crate) fn info(drive: &Path) -> Result<Option<Info>> {
     match client.ask(&Request::Info {}, |_| ())? {
         None => Ok(None),
         Some(Answer::Info(info)) => Ok(Some(*info)),
+        Some(_) => Err(malformed(drive)),
+    }
+}
+
+/// Asks the drive's server how it serves the drive; `None` if there is no server, or if it ends
+/// before it answers.
+///
+/// # Errors
+/// Those of [`connect`] and [`Client::ask`].
+pub(crate) fn service(drive: &Path) -> Result<Option<Service>> {
+    let Some(client) = connect(drive)? else { return Ok(None) };
+    match client.ask(&Request::Service {}, |_| ())? {
+        None => Ok(None),
+        Some(Answer::Service(service)) => Ok(Some(service)),
         Some(_) => Err(malformed(drive)),
     }
 }

@@ -6,12 +6,15 @@ use std::path::{Path, PathBuf};
 
 use pumice_drive::base::{Error, ErrorKind, Result};
 
+/// Suffix of the control sockets.
+pub(super) const SOCKET_SUFFIX: &str = "sock";
+
 /// Returns the path of the control socket of a drive.
 ///
 /// # Errors
 /// Those of [`place`].
 pub(super) fn socket_path(drive: &Path) -> Result<PathBuf> {
-    place(drive, "sock")
+    place(drive, SOCKET_SUFFIX)
 }
 
 /// Returns a path in the directory of [`private_directory`] for something that belongs to a drive;

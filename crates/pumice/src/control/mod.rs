@@ -28,8 +28,8 @@ mod socket;
 
 #[cfg(feature = "top")]
 pub(crate) use client::snapshot;
-pub(crate) use client::{Client, connect, info};
+pub(crate) use client::{Client, connect, info, service};
 #[cfg(feature = "attach")]
 pub(crate) use directory::{place, private_directory};
-pub(crate) use protocol::{Answer, Request};
+pub(crate) use protocol::{Answer, Request, Service};
 pub(crate) use socket::ControlSocket;

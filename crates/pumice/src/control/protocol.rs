@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::watch::Snapshot;
 use pumice_drive::base::{Error, ErrorKind};
-use pumice_drive::controller::{Info, Problem, Resize, Resized, ScrubReport};
+use pumice_drive::controller::{Compacted, Info, Problem, Resize, Resized, ScrubReport};
 
 /// Longest request in bytes.
 pub(super) const REQUEST_BYTES_MAX: usize = 4096;
@@ -36,6 +36,13 @@ pub(crate) enum Request {
     },
     /// Resize the drive.
     Resize(Resize),
+    /// Return the space of dead data to the medium.
+    Compact {
+        /// The drive may then occupy this much more than is live, in per cent of it.
+        percent: u32,
+    },
+    /// Return how the drive is served.
+    Service {},
 }
 
 /// Answers of a server.
@@ -54,6 +61,10 @@ pub(crate) enum Answer {
     Scrubbed(ScrubReport),
     /// Result of a resize.
     Resized(Resized),
+    /// Result of a compaction.
+    Compacted(Compacted),
+    /// How the drive is served: the result.
+    Service(Service),
     /// The request failed.
     Failed {
         /// Kind of the error.
@@ -63,14 +74,23 @@ pub(crate) enum Answer {
     },
 }
 
+/// How a drive is served.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Service {
+    /// The server's process.
+    pub process: u32,
+    /// Where clients reach the drive; none if it is attached.
+    pub uris: Vec<String>,
+}
+
 /// Progress of a long request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Progress {
     /// Segments completed.
     pub done: u64,
-    /// Segments in total, as far as known.
+    /// Segments in total, as far as known; live bytes in a compaction.
     pub total: u64,
-    /// Bytes read.
+    /// Bytes read; bytes occupied in a compaction.
     pub bytes: u64,
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Limits: [`CLIENTS_MAX`] clients at once, a request of [`REQUEST_BYTES_MAX`] bytes, and a time
 //! limit for every line in and out. While a request runs, a progress line is sent every
-//! [`PROGRESS_NS`]; a scrub is cancelled when one cannot be sent.
+//! [`PROGRESS_NS`]; a scrub or a compaction is cancelled when
+//! one cannot be sent.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 
 use futures_util::future::{Either, select};
 
-use super::protocol::{Answer, Progress, REQUEST_BYTES_MAX, Request, line};
+use super::protocol::{Answer, Progress, REQUEST_BYTES_MAX, Request, Service, line};
 use crate::watch::Watch;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Error, ErrorKind, Result};
@@ -54,6 +55,7 @@ pub(super) async fn serve<M: Medium + 'static>(
     socket: Arc<OwnedFd>,
     drive: Rc<Drive<M, Runtime>>,
     watch: (Rc<Watch>, usize),
+    service: Service,
 ) {
     let clients = Rc::<Clients>::default();
     loop {
@@ -64,10 +66,10 @@ pub(super) async fn serve<M: Medium + 'static>(
                 clients.count.set(clients.count.get() + 1);
                 let count = ClientCount(clients.clone());
                 let link = Link { runtime: runtime.clone(), client: Arc::new(client) };
-                let (drive, watch) = (drive.clone(), watch.clone());
+                let (drive, watch, service) = (drive.clone(), watch.clone(), service.clone());
                 runtime.spawn(async move {
                     let _count = count;
-                    serve_client(&link, &drive, &watch).await;
+                    serve_client(&link, &drive, &watch, &service).await;
                 });
             }
             Err(error) => {
@@ -88,6 +90,7 @@ async fn serve_client<M: Medium + 'static>(
     link: &Link,
     drive: &Rc<Drive<M, Runtime>>,
     (watch, number): &(Rc<Watch>, usize),
+    service: &Service,
 ) {
     let request = match link.runtime.timeout(CLIENT_NS, link.request()).await {
         Some(Ok(request)) => request,
@@ -102,6 +105,8 @@ async fn serve_client<M: Medium + 'static>(
         Request::Watch {} => Some(Answer::Watched(Box::new(watch.snapshot(Some(*number))))),
         Request::Scrub { rate_bytes } => scrub(link, drive, rate_bytes).await,
         Request::Resize(wanted) => resize(link, drive, wanted).await,
+        Request::Compact { percent } => compact(link, drive, percent).await,
+        Request::Service {} => Some(Answer::Service(service.clone())),
     };
     if let Some(answer) = answer {
         link.send(&answer).await;
@@ -132,6 +137,22 @@ async fn scrub<M: Medium>(
         }
     }
     Some(Answer::Scrubbed(report))
+}
+
+/// Compacts the drive; returns `None` if the client is gone.
+async fn compact<M: Medium>(
+    link: &Link,
+    drive: &Drive<M, Runtime>,
+    percent: u32,
+) -> Option<Answer> {
+    let progress = || {
+        let info = drive.info();
+        Progress { done: 0, total: info.live_bytes, bytes: info.occupied_bytes }
+    };
+    Some(match link.run(drive.compact(percent), progress).await? {
+        Ok(compacted) => Answer::Compacted(compacted),
+        Err(error) => Answer::failed(&error),
+    })
 }
 
 /// Resizes the drive. Returns `None` if the client is gone; the resize continues, because it must

@@ -1,20 +1,24 @@
 //! The listening control socket of a drive.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
-use super::directory::{private_directory, socket_path};
+use super::directory::{SOCKET_SUFFIX, private_directory, socket_path};
+use super::protocol::Service;
 use super::session;
 use crate::watch::Watch;
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::Drive;
 use pumice_drive::media::Medium;
 use pumice_drive::runtime::Runtime;
+
+/// Whether this process has removed the sockets of servers that were killed.
+static SWEPT: Once = Once::new();
 
 /// The listening control socket of one drive; its file is removed on drop.
 pub(crate) struct ControlSocket {
@@ -34,7 +38,12 @@ impl ControlSocket {
     pub(crate) fn bind(drive: &Path) -> Result<Self> {
         let path = socket_path(drive)?;
         let cannot = |error| Error::os(format!("cannot listen on {}", path.display()), error);
-        private_directory()?;
+        // Between bind and listen a new socket refuses connections like a dead one.
+        let directory = private_directory()?;
+        let locked = File::open(&directory).and_then(|file| file.lock().map(|()| file));
+        let _lock = locked.map_err(cannot)?;
+        // Once: a server of a thousand drives would ask each of its own sockets a thousand times.
+        SWEPT.call_once(|| remove_dead(&directory));
         if UnixStream::connect(&path).is_ok() {
             let what = "another server of the drive is running";
             return Err(Error::new(ErrorKind::Busy, what));
@@ -52,15 +61,35 @@ impl ControlSocket {
         Ok(Self { socket: Arc::new(listener.into()), path, file })
     }
 
-    /// Serves requests about `drive`, which has that number in `watch`, forever. The socket's file
+    /// Serves requests about `drive`, which has that number in `watch` and is served at `uris`,
+    /// forever. The socket's file
     /// may be removed before this ends.
     pub(crate) fn serve<M: Medium + 'static>(
         &self,
         runtime: Runtime,
         drive: Rc<Drive<M, Runtime>>,
         watch: (Rc<Watch>, usize),
+        uris: Vec<String>,
     ) -> impl Future<Output = ()> + 'static {
-        session::serve(runtime, self.socket.clone(), drive, watch)
+        let service = Service { process: std::process::id(), uris };
+        session::serve(runtime, self.socket.clone(), drive, watch, service)
+    }
+}
+
+/// Removes the sockets of servers that were killed, of any drive: a drive whose file is gone, or is
+/// another file by now, would never be served under that name again.
+fn remove_dead(directory: &Path) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        let is_socket = path.extension().is_some_and(|extension| extension == SOCKET_SUFFIX);
+        let is_dead = || {
+            let connected = UnixStream::connect(&path);
+            connected.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+        };
+        if is_socket && is_dead() {
+            // Another user of the directory may have been faster.
+            let _ = fs::remove_file(&path);
+        }
     }
 }
 

@@ -168,9 +168,10 @@ impl Core {
     fn look_for_excess(&mut self, changes: u64) {
         let Some(percent) = self.settings.gives_back.idle_percent else { return };
         let occupied = self.occupied();
-        let begins_at = self.compaction.rested_at.map_or(0, |at| {
-            at.saturating_add(u64::from(self.superblock.segment_bytes))
-        });
+        let begins_at = self
+            .compaction
+            .rested_at
+            .map_or(0, |at| at.saturating_add(u64::from(self.superblock.segment_bytes)));
         let is_wanted = self.compaction.quiet_ticks >= QUIET_TICKS
             && self.compaction.errand.is_none()
             && !occupied.is_within(percent)
@@ -274,7 +275,8 @@ impl Core {
         let errand = self.errand().filter(|errand| !self.occupied().is_within(errand.percent));
         let gain_min = errand.map_or(u32::MAX, |errand| self.errand_gain_min(errand));
         Stream::ALL.into_iter().find(|&stream| {
-            let (Some(tail), Some(filled)) = (self.log.tail(stream), self.log.filled(stream)) else {
+            let (Some(tail), Some(filled)) = (self.log.tail(stream), self.log.filled(stream))
+            else {
                 return false;
             };
             let live_bytes = self.space.live_bytes_of(tail.segment);

@@ -227,10 +227,7 @@ pub(in super::super) fn can_discard<M: Medium>(medium: &M, superblock: &Superblo
 /// Returns what is given back to a medium on which segments are discarded, or not.
 fn gives_back(options: &OpenOptions, can_discard: bool) -> GivesBack {
     let is_of_use = can_discard && !options.read_only;
-    GivesBack {
-        empty: is_of_use,
-        idle_percent: options.compact_percent.filter(|_| is_of_use),
-    }
+    GivesBack { empty: is_of_use, idle_percent: options.compact_percent.filter(|_| is_of_use) }
 }
 
 fn next_epoch(epoch: u32) -> Result<u32> {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::drive::superblocks::geometry;
 use super::super::drive::{Drive, ScrubProgress};
+use super::overview::Alert;
 use crate::base::Clock;
 use crate::base::units::BLOCK_BYTES;
 use crate::codec::Codec;
@@ -59,6 +60,8 @@ pub struct Info {
     pub used_percent: f64,
     /// The thresholds, in per cent, that this has reached; lowest first.
     pub warnings: Vec<u8>,
+    /// What is wrong, the worst first.
+    pub alerts: Vec<Alert>,
     /// Bytes that the log occupies on the medium: whole segments, and what is filled of those that
     /// are written to.
     pub occupied_bytes: u64,
@@ -176,6 +179,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             live_bytes: space.live_bytes(),
             used_percent: self.used_percent(),
             warnings: self.warnings(),
+            alerts: self.alerts(),
             occupied_bytes: core.occupied().bytes,
             mapped_bytes: core.map().mapped_blocks() * BLOCK_BYTES as u64,
             sequence: core.log().sealed_seq().0,

@@ -139,7 +139,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     /// Returns what is wrong, the worst first.
-    fn alerts(&self) -> Vec<Alert> {
+    pub(super) fn alerts(&self) -> Vec<Alert> {
         let mut alerts = Vec::new();
         let mut say = |kind, refuses_writes, what| {
             alerts.push(Alert { kind, refuses_writes, what });

@@ -144,7 +144,8 @@ mod tests {
     #[test]
     fn a_buffer_is_of_the_smallest_size_and_used_again() {
         let buffers = Buffers::default();
-        for (len, bytes) in [(1, 16 << 10), (40 << 10, 40 << 10), ((1 << 20) + 1, (1 << 20) + 8192)] {
+        for (len, bytes) in [(1, 16 << 10), (40 << 10, 40 << 10), ((1 << 20) + 1, (1 << 20) + 8192)]
+        {
             let (buffer, in_flight) = take(&buffers, len).unwrap();
             assert_eq!((buffer.len(), buffer.capacity()), (len, bytes));
             let address = buffer.as_ptr();
@@ -161,7 +162,7 @@ mod tests {
     fn what_is_kept_and_in_flight_is_bounded() {
         let buffers = Buffers::default();
         let mut taken = Vec::new();
-        while let Some(buffer) = take(&buffers, 1 << 20) {
+        while let Some(buffer) = take(&buffers, 1 << 20).filter(|_| taken.len() < 100) {
             taken.push(buffer);
         }
         assert!((60..=64).contains(&taken.len()), "{} buffers in flight", taken.len());

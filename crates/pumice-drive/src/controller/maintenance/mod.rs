@@ -12,7 +12,7 @@ mod joining;
 mod moving;
 mod resize;
 
+pub use compact::Compacted;
 #[cfg(test)]
 pub(crate) use moving::Mover;
-pub use compact::Compacted;
 pub use resize::{Resize, Resized};

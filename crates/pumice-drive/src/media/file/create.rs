@@ -10,6 +10,7 @@ use std::path::Path;
 use super::{FileKind, lock, size};
 use rustix::fs::OFlags;
 
+use crate::base::units::format_size;
 use crate::base::{Error, ErrorKind, OsContext, Result};
 
 /// Bytes at the start of a device that must be zero for the device to count as empty. Every common
@@ -84,8 +85,10 @@ fn check_device(path: &Path, bytes: u64, force: bool) -> Result<()> {
     let device_bytes = size(&file, FileKind::Device).os_context(cannot_create(path))?;
     if device_bytes < bytes {
         let what = format!(
-            "{} is too small: it has {device_bytes} bytes, the drive needs {bytes}",
-            path.display()
+            "{} is too small: it has {} ({device_bytes} bytes), the drive needs {} ({bytes} bytes)",
+            path.display(),
+            format_size(device_bytes),
+            format_size(bytes)
         );
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }

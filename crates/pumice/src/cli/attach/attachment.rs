@@ -14,7 +14,7 @@ use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use rustix::mount::{UnmountFlags, unmount};
 use serde::{Deserialize, Serialize};
 
@@ -33,11 +33,36 @@ pub(crate) struct Attachment {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Record {
+    /// As bytes: paths need not be UTF-8.
+    #[serde(with = "path_bytes")]
     path: PathBuf,
     process: i32,
     /// Start time of the process, in ticks since boot, because process numbers are reused.
     started_ticks: u64,
-    mountpoint: Option<PathBuf>,
+    mountpoint: Option<RecordedPath>,
+}
+
+/// A path as bytes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct RecordedPath(#[serde(with = "path_bytes")] PathBuf);
+
+/// Paths in JSON, as arrays of bytes.
+mod path_bytes {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+        path.as_os_str().as_bytes().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<PathBuf, D::Error> {
+        Ok(OsString::from_vec(Vec::deserialize(deserializer)?).into())
+    }
 }
 
 impl Attachment {
@@ -49,7 +74,9 @@ impl Attachment {
         Ok(Self::load(&control::place(path, SUFFIX)?))
     }
 
-    /// Finds an attachment by its drive, its device or its mount point.
+    /// Finds an attachment by its drive, its device or its mount point. If several were made at one
+    /// mount point, because an earlier process was killed, it is the one that is mounted there, else
+    /// one that is served.
     ///
     /// # Errors
     /// Nothing of that name is attached.
@@ -57,6 +84,7 @@ impl Attachment {
         let wanted = absolute(name);
         let directory = control::private_directory()?;
         let unreadable = || format!("cannot read the directory {}", directory.display());
+        let mut candidates = Vec::new();
         for entry in fs::read_dir(&directory).with_context(unreadable)? {
             let entry = entry.with_context(unreadable)?;
             let Some(found) = Self::load(&entry.path()) else { continue };
@@ -64,10 +92,12 @@ impl Attachment {
                 || found.mountpoint().is_some_and(|mountpoint| mountpoint == wanted)
                 || found.devices().contains(&wanted);
             if is_named {
-                return Ok(found);
+                candidates.push(found);
             }
         }
-        bail!("{} is not attached", name.display())
+        let rank = |found: &Self| (found.is_mounted_at(&wanted), found.process().is_some());
+        let found = candidates.into_iter().max_by_key(rank);
+        found.with_context(|| format!("{} is not attached", name.display()))
     }
 
     /// Records that this process attaches the drive at `path`; nothing of an earlier attachment may
@@ -86,7 +116,7 @@ impl Attachment {
             path: absolute(path),
             process,
             started_ticks: holders::started_ticks(process).unwrap_or(0),
-            mountpoint: mountpoint.map(absolute),
+            mountpoint: mountpoint.map(|path| RecordedPath(absolute(path))),
         };
         // Without symbolic links, as the kernel names the file.
         let directory = place.canonicalize().with_context(cannot)?;
@@ -126,8 +156,19 @@ impl Attachment {
         holders::loop_devices(&self.fuse_directory().join(FILE_NAME))
     }
 
+    /// Returns the path of the drive; empty if its process was killed before it wrote a record.
+    pub(crate) fn path(&self) -> &Path {
+        &self.record.path
+    }
+
     pub(crate) fn mountpoint(&self) -> Option<&Path> {
-        self.record.mountpoint.as_deref()
+        self.record.mountpoint.as_ref().map(|recorded| recorded.0.as_path())
+    }
+
+    /// Returns whether its device is mounted at `path`.
+    pub(crate) fn is_mounted_at(&self, path: &Path) -> bool {
+        let mounts = |device: PathBuf| holders::mounts_of(&device);
+        self.devices().into_iter().flat_map(mounts).any(|mount| mount == path)
     }
 
     pub(crate) fn fuse_directory(&self) -> PathBuf {
@@ -161,7 +202,13 @@ impl Attachment {
         let _ = unmount(self.fuse_directory(), UnmountFlags::DETACH);
         let cannot = || format!("cannot remove {}", self.directory.display());
         // Not recursively: if the mount were still there, its file would be the drive.
-        fs::remove_dir(self.fuse_directory()).with_context(cannot)?;
+        match fs::remove_dir(self.fuse_directory()) {
+            // A process that was killed, or failed, while it began may not have made it.
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(cannot);
+            }
+            _ => {}
+        }
         fs::remove_dir_all(&self.directory).with_context(cannot)
     }
 
@@ -178,4 +225,40 @@ impl Attachment {
 fn absolute(path: &Path) -> PathBuf {
     let plain = || std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     path.canonicalize().unwrap_or_else(|_| plain())
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: every path survives the record, and what is left of an attempt can be removed.
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    #[test]
+    fn a_path_that_is_not_utf_8_survives_the_record() {
+        let path = Path::new(OsStr::from_bytes(b"/tmp/not\xffutf-8"));
+        let mountpoint = Some(RecordedPath(path.to_owned()));
+        let record = Record { path: path.to_owned(), process: 1, started_ticks: 2, mountpoint };
+        let text = serde_json::to_vec(&record).unwrap();
+        let read: Record = serde_json::from_slice(&text).unwrap();
+        assert_eq!((read.path.as_path(), read.mountpoint.unwrap().0.as_path()), (path, path));
+    }
+
+    /// Guards against a record that nothing removes, of a process that was killed between two steps.
+    #[test]
+    fn any_part_of_an_attachment_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        for has_fuse in [false, true] {
+            let directory = folder.path().join("left.attached");
+            fs::create_dir(&directory).unwrap();
+            if has_fuse {
+                fs::create_dir(directory.join("fuse")).unwrap();
+            }
+            let left = Attachment::load(&directory).unwrap();
+            assert_eq!(left.process(), None);
+            left.remove().unwrap();
+            assert!(!directory.exists());
+        }
+    }
 }

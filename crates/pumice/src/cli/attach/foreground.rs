@@ -27,7 +27,7 @@ pub(super) fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
     let (file, set_up) = Worker::new(move |file: PathBuf| later.set_up(&file))?;
     let failures = protect::against_reclaim();
     let runtime = Runtime::new(Backend::Auto)?;
-    let drive = open::drive(&runtime, &args.path, args.opening.options());
+    let drive = open::drive(&runtime, &args.path, args.opening.options(&args.path));
     let drive = match drive {
         Err(error) if open::is_busy(&error) => {
             let other = Attachment::of(&args.path)?;
@@ -90,7 +90,7 @@ fn serve_opened(
     if let Ok(control) = &control {
         let watch = Watch::new(runtime.clone(), Connections::default);
         let number = watch.add(name_of(&args.path), drive.clone(), measured, None);
-        runtime.spawn(control.serve(runtime.clone(), drive.clone(), (watch, number)));
+        runtime.spawn(control.serve(runtime.clone(), drive.clone(), (watch, number), Vec::new()));
     }
     // Fails only if the thread has ended, which its result reports.
     let _ = steps.file.send(attachment.fuse_directory().join(FILE_NAME));

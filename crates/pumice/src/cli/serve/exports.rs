@@ -5,17 +5,22 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
+use futures_util::stream::{StreamExt, iter};
 
 use crate::cli::open::{self, FileDrive};
 use crate::cli::watch::{self, MeasuredDrive};
 use crate::control::ControlSocket;
 use crate::watch::{Measured, Watch};
-use pumice_drive::controller::OpenOptions;
+use pumice_drive::controller::{Drive, OpenOptions};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::Export;
 
 /// Suffix of a drive's file: selects files of a directory, and is not part of the name.
 const SUFFIX: &str = ".pumice";
+
+/// Drives that are opened or closed at once. Each opening waits for several syncs of the medium,
+/// which file systems do together; each may take memory for a long log.
+const AT_ONCE: usize = 8;
 
 /// A drive that is served.
 pub(super) struct Served {
@@ -75,12 +80,24 @@ pub(super) fn open_all(
     runtime: &Runtime,
     paths: &[PathBuf],
     names: &Names,
-    options: OpenOptions,
+    options: impl Fn(&Path) -> OpenOptions,
 ) -> Result<Vec<Served>> {
     let exports = names.of(paths)?;
+    let options: Vec<_> = paths.iter().map(|path| options(path)).collect();
+    let media = paths.iter().zip(&options);
+    let media = media.map(|(path, options)| open::medium(runtime, path, options.read_only));
+    let media = media.collect::<Result<Vec<_>>>()?;
+    let openings =
+        paths.iter().zip(media).zip(options).map(|((path, medium), options)| async move {
+            let drive = Drive::open(medium, runtime.clone(), options).await;
+            drive.with_context(|| path.display().to_string())
+        });
+    let opened: Vec<_> = runtime.block_on(iter(openings).buffered(AT_ONCE).collect());
     let mut served = Vec::new();
-    for (path, name) in paths.iter().zip(exports) {
-        match open::drive(runtime, path, options) {
+    // The first error is the one to report.
+    let mut failed = None;
+    for ((path, name), opened) in paths.iter().zip(exports).zip(opened) {
+        match opened {
             Ok(drive) => {
                 let description = names.description.clone();
                 let description = description.unwrap_or_else(|| describe(&drive));
@@ -88,14 +105,12 @@ pub(super) fn open_all(
                 let export = Rc::new(Export::new(name, description, Rc::new(measured)));
                 served.push(Served { path: path.clone(), drive, export, control: None });
             }
-            Err(error) => {
-                // The first error is the one to report.
-                let _ = close_all(runtime, &served);
-                return Err(error);
-            }
+            Err(error) => failed = failed.or(Some(error)),
         }
     }
-    Ok(served)
+    let Some(error) = failed else { return Ok(served) };
+    let _ = close_all(runtime, &served);
+    Err(error)
 }
 
 /// Makes all drives visible to monitoring and to other commands.
@@ -104,22 +119,24 @@ pub(super) fn show_all(
     served: &mut [Served],
     args: &watch::Args,
     watch: &Rc<Watch>,
+    uris: &[Vec<String>],
 ) {
-    for drive in served {
+    for (drive, uris) in served.iter_mut().zip(uris) {
         let name = drive.export.name.clone();
         let number = args.add(watch, name, &drive.drive, &drive.export.disk);
-        drive.control = control(runtime, drive, (watch.clone(), number));
+        drive.control = control(runtime, drive, (watch.clone(), number), uris);
     }
 }
 
 /// Closes all drives; returns the first error, with its path.
 pub(super) fn close_all(runtime: &Runtime, served: &[Served]) -> Result<()> {
-    let mut closed = Ok(());
-    for Served { path, drive, .. } in served {
-        let result = runtime.block_on(drive.close());
-        closed = closed.and(result.with_context(|| path.display().to_string()));
-    }
-    closed
+    let closing = |served: &Served| {
+        let (path, drive) = (served.path.clone(), served.drive.clone());
+        async move { drive.close().await.with_context(|| path.display().to_string()) }
+    };
+    let closings = iter(served.iter().map(closing).collect::<Vec<_>>());
+    let closed: Vec<Result<()>> = runtime.block_on(closings.buffered(AT_ONCE).collect());
+    closed.into_iter().fold(Ok(()), Result::and)
 }
 
 impl Names {
@@ -155,13 +172,18 @@ fn describe(drive: &FileDrive) -> String {
 }
 
 /// Lets other commands reach the drive. A drive is served without it, too.
-fn control(runtime: &Runtime, served: &Served, watch: (Rc<Watch>, usize)) -> Option<ControlSocket> {
+fn control(
+    runtime: &Runtime,
+    served: &Served,
+    watch: (Rc<Watch>, usize),
+    uris: &[String],
+) -> Option<ControlSocket> {
     let path = &served.path;
     let socket = ControlSocket::bind(path).inspect_err(|error| {
         let (path, error) = (path.display(), error.chain());
         tracing::warn!(drive = %path, %error, "other commands cannot reach the drive");
     });
     let socket = socket.ok()?;
-    runtime.spawn(socket.serve(runtime.clone(), served.drive.clone(), watch));
+    runtime.spawn(socket.serve(runtime.clone(), served.drive.clone(), watch, uris.to_vec()));
     Some(socket)
 }

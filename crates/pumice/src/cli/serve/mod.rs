@@ -6,7 +6,7 @@ mod network;
 mod restart;
 mod uris;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
@@ -93,8 +93,8 @@ enum Io {
 }
 
 impl Args {
-    fn options(&self) -> OpenOptions {
-        OpenOptions { warn_percent: self.warn, ..self.opening.options() }
+    fn options(&self, path: &Path) -> OpenOptions {
+        OpenOptions { warn_percent: self.warn, ..self.opening.options(path) }
     }
 }
 
@@ -130,7 +130,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         }
     };
     let http = args.watch.bind()?;
-    let mut served = exports::open_all(&runtime, &paths, &args.names, args.options())?;
+    let mut served = exports::open_all(&runtime, &paths, &args.names, |path| args.options(path))?;
     let uris = uris::of(&listeners, &served, matches!(security, Security::Require(_)));
     uris::log(&runtime, &served, &uris);
     let exports = served.iter().map(|drive| drive.export.clone()).collect();
@@ -143,7 +143,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     }
     clients.into_iter().for_each(|client| server.resume(client));
     let watch = super::watch::watch(&runtime, &server);
-    exports::show_all(&runtime, &mut served, &args.watch, &watch);
+    exports::show_all(&runtime, &mut served, &args.watch, &watch, &uris);
     let watching = super::watch::serve(http, &runtime, &watch)?;
     let printed = if args.json && !is_restarted { uris::print(&served, &uris) } else { Ok(()) };
     let end = printed.and_then(|()| match &args.run {

@@ -1,0 +1,130 @@
+//! `pumice compact`: returns the space of dead data to the medium, closed or served.
+
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+
+use anyhow::{Context, Result, bail};
+use futures_util::future::{Either, select};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::signals::Interrupt;
+use super::{Outcome, print, print_json};
+use crate::control::{self, Answer, Client, Request};
+use pumice_drive::base::Clock;
+use pumice_drive::base::units::format_size;
+use pumice_drive::controller::{Compacted, OpenOptions};
+use pumice_drive::runtime::{Backend, Runtime};
+
+/// Interval at which the progress and an interruption are looked at.
+const LOOK_NS: u64 = 100_000_000;
+
+/// Return the space of overwritten and trimmed data to the file system, closed or served
+///
+/// Moves what is live out of the segments with the most dead data, and discards them. A drive that
+/// is open does so when its host is quiet (see --compact of `pumice serve`); this command does it
+/// at once, and further. A served drive is compacted by its server, while it serves its clients;
+/// the server stops if this command is interrupted. Nothing is lost by an interruption. Exits with
+/// code 1 if the drive could not be made as small as requested.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pumice compact drive.pumice
+  pumice compact drive.pumice --to 20 --json")]
+pub(crate) struct Args {
+    /// File or block device
+    path: PathBuf,
+
+    /// Stop when the drive occupies no more than this beyond its live data, in percent of it
+    #[arg(long, default_value_t = 5, value_name = "PERCENT")]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=1000))]
+    to: u32,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// There is no drive, it cannot be opened, or it is being compacted or resized.
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    let compacted = match control::connect(&args.path)? {
+        Some(client) => ask(client, &args.path, args.to)?,
+        None => compact(&args.path, args.to)?,
+    };
+    if args.json {
+        print_json(&compacted)?;
+    } else {
+        print(&text(&args.path, &compacted))?;
+    }
+    Ok(if compacted.is_complete { Outcome::Good } else { Outcome::Problem })
+}
+
+/// Asks the drive's server to compact it.
+fn ask(client: Client, path: &Path, percent: u32) -> Result<Compacted> {
+    let bar = bar();
+    let answer = client.ask(&Request::Compact { percent }, |answer| {
+        if let Answer::Progress(progress) = answer {
+            bar.set_length(progress.total);
+            bar.set_position(progress.bytes);
+        }
+    });
+    bar.finish_and_clear();
+    match answer.with_context(|| path.display().to_string())? {
+        Some(Answer::Compacted(compacted)) => Ok(compacted),
+        _ => bail!("{}: the server stopped before the drive was compacted", path.display()),
+    }
+}
+
+/// Compacts a drive that is not served.
+fn compact(path: &Path, percent: u32) -> Result<Compacted> {
+    let interrupt = Interrupt::catch()?;
+    let runtime = Runtime::new(Backend::Auto)?;
+    let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };
+    let drive = super::open::drive(&runtime, path, options)?;
+    let bar = bar();
+    let compacting = async {
+        let mut work = pin!(drive.compact(percent));
+        loop {
+            match select(work.as_mut(), pin!(runtime.sleep_ns(LOOK_NS))).await {
+                Either::Left((compacted, _)) => return Some(compacted),
+                Either::Right(_) if interrupt.came() => return None,
+                Either::Right(_) => {
+                    let info = drive.info();
+                    bar.set_length(info.live_bytes);
+                    bar.set_position(info.occupied_bytes);
+                }
+            }
+        }
+    };
+    let compacted = runtime.block_on(compacting);
+    bar.finish_and_clear();
+    let closed = runtime.block_on(drive.close());
+    runtime.drop_tasks();
+    let at_path = || path.display().to_string();
+    let compacted = compacted.transpose().and_then(|compacted| closed.map(|()| compacted));
+    match compacted.with_context(at_path)? {
+        Some(compacted) => Ok(compacted),
+        None => bail!("{}: interrupted; the drive is sound", path.display()),
+    }
+}
+
+fn bar() -> ProgressBar {
+    let style = ProgressStyle::with_template("occupies {bytes}, of which {total_bytes} are live");
+    ProgressBar::no_length().with_style(style.expect("a constant template"))
+}
+
+fn text(path: &Path, compacted: &Compacted) -> String {
+    let Compacted { occupied_bytes_before, occupied_bytes, live_bytes, moved_bytes, is_complete } =
+        compacted;
+    let more = if *is_complete { "" } else { "; no more can be freed now" };
+    format!(
+        "{}: occupies {}, before {}; live {}, moved {}{more}\n",
+        path.display(),
+        format_size(*occupied_bytes),
+        format_size(*occupied_bytes_before),
+        format_size(*live_bytes),
+        format_size(*moved_bytes)
+    )
+}
