@@ -245,7 +245,7 @@ fn text(created: &Created) -> String {
     );
     if capacity < size {
         text += &format!(
-            "thin: writes are refused when the log is full, unless data shrinks to {:.0} % or less\n",
+            "thin: the log fills up unless the data of a full disk shrinks to {:.0} % or less\n",
             capacity as f64 * 100.0 / size as f64
         );
     }

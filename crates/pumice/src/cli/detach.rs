@@ -15,8 +15,8 @@ const CLOSE_SECONDS_MAX: i64 = 120;
 /// Unmount and detach an attached drive, and close it (root)
 ///
 /// Refuses if the file system or the device is in use, and names the users. Returns when everything
-/// is on the medium. Also removes what a killed process has left, and then exits with code 1, because
-/// writes that were not synced are lost.
+/// is on the medium. Also removes what a killed process has left, and then exits with code 1,
+/// because writes that were not synced are lost.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Path of the drive, its device, or its mount point

@@ -39,9 +39,9 @@ pub(crate) struct Opening {
     #[arg(long, value_name = "CODEC")]
     recompress: Option<Codec>,
 
-    /// While the host is quiet, return the space of dead data to the medium until the drive occupies
-    /// no more than this beyond its live data, in percent of it; or off [default: 20 for a file, off
-    /// for a block device]
+    /// While the host is quiet, return the space of dead data to the medium until the drive
+    /// occupies no more than this beyond its live data, in percent of it; or off [default: 20 for
+    /// a file, off for a block device]
     #[arg(long, value_parser = compaction, value_name = "PERCENT|off")]
     compact: Option<Compaction>,
 }

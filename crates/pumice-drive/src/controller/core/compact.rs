@@ -1,5 +1,5 @@
 //! Giving space back to the medium, as far as it is state: when empty segments are freed although
-//! nobody needs them, and when segments are emptied although enough are free.
+//! none are needed, and when segments are emptied although enough are free.
 //!
 //! ```text
 //! tick, once a second:  the host was quiet, or a while has passed -> empty segments are freed
@@ -11,9 +11,9 @@
 //! is what of that is not live.
 //!
 //! **It ends.** A segment is emptied only if that frees a fair part of it, and an errand ends when
-//! several in a row freed less than they promised. After an errand the next one begins only once the
-//! excess has grown by a segment, which takes changes by the host: a drive that is not in use comes
-//! to rest, whatever its content.
+//! several in a row freed less than they promised. The next one begins only once the excess has
+//! grown by a segment, which takes changes by the host: a drive that is not in use comes to rest,
+//! whatever its content.
 //!
 //! `maintenance::gc` does the work; `maintenance::compact` asks for it.
 
@@ -260,8 +260,7 @@ impl Core {
         self.space.emptiest(self.superblock.segment_bytes, self.errand_gain_min(errand))
     }
 
-    /// Returns whether so many segments were emptied on an errand that a checkpoint should free
-    /// them.
+    /// Returns whether a checkpoint should free what was emptied on an errand.
     pub(super) fn has_emptied_enough(&self) -> bool {
         self.errand().is_some() && self.space.empty_count() >= WAITING_SEGMENTS_MAX
     }

@@ -2,8 +2,8 @@
 //!
 //! A read takes the smallest size that it fits into, so that a frame of 32 KiB does not take, and
 //! the first time zero, a buffer for the longest coalesced read. Reads wait while the buffers in
-//! flight would exceed [`IN_FLIGHT_BYTES_MAX`]: clients decide how many reads there are at once, and
-//! must not decide how much memory a drive takes.
+//! flight would exceed [`IN_FLIGHT_BYTES_MAX`]: clients decide how many reads there are at once,
+//! and must not decide how much memory a drive takes.
 //!
 //! **Progress.** A reader holds at most one buffer, and only for one operation of the medium.
 
@@ -173,7 +173,7 @@ mod tests {
             buffers.put(buffer, in_flight);
         }
         assert!(buffers.memory_bytes() <= KEPT_BYTES_MAX);
-        // One that exceeds the bound alone does not wait for ever.
+        // One that exceeds the bound alone does not wait forever.
         assert!(take(&buffers, IN_FLIGHT_BYTES_MAX + 1).is_some());
     }
 }

@@ -2,7 +2,8 @@
 //! asked to.
 //!
 //! What is given back, and when, is decided by `core::compact`; garbage collection does the work,
-//! at an easy pace unless it was asked for, and leaves a segment half emptied when the host is back.
+//! at an easy pace unless it was asked for, and leaves a segment half emptied when the host is
+//! back.
 
 use serde::{Deserialize, Serialize};
 

@@ -75,8 +75,8 @@ impl Attachment {
     }
 
     /// Finds an attachment by its drive, its device or its mount point. If several were made at one
-    /// mount point, because an earlier process was killed, it is the one that is mounted there, else
-    /// one that is served.
+    /// mount point, because an earlier process was killed, it is the one that is mounted there,
+    /// else one that is served.
     ///
     /// # Errors
     /// Nothing of that name is attached.
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!((read.path.as_path(), read.mountpoint.unwrap().0.as_path()), (path, path));
     }
 
-    /// Guards against a record that nothing removes, of a process that was killed between two steps.
+    /// Guards against a record that nothing removes, of a process killed between two steps.
     #[test]
     fn any_part_of_an_attachment_is_removed() {
         let folder = tempfile::tempdir().unwrap();
