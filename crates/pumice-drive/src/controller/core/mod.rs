@@ -38,6 +38,13 @@
 //! copy of the compressed bytes. Front ends will send their calls through a queue instead of
 //! [`std::cell::RefCell`], and [`Wakes`] will be answers in the other direction.
 
+#![warn(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::indexing_slicing
+)]
+
 mod append;
 mod checkpoint;
 mod collect;
