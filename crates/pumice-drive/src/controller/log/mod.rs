@@ -73,6 +73,10 @@ const _: () = assert!(
     "the first batch of a segment follows the segment's header"
 );
 
+/// Exclusive upper bound of the sequence numbers that are taken from a medium: half of those that a
+/// record's sources can name. A drive that continues there never comes to the other half.
+const SEQ_END: u64 = 1 << 55;
+
 /// Returns the bytes of a batch whose header was decoded, which holds it to a maximum.
 fn batch_bytes(header: &BatchHeader) -> u32 {
     u32::try_from(header.batch_bytes()).expect("a decoded batch has at most 4 MiB")

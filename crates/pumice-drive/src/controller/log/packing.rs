@@ -43,6 +43,9 @@ const _: () = assert!(
 );
 const _: () = assert!(BATCH_LIMIT <= BATCH_BYTES_MAX, "every reader can hold a batch");
 
+/// Bytes of records that any empty batch has room for, also the first of a segment.
+pub(crate) const RECORDS_BYTES_MAX: usize = BATCH_LIMIT - SEGMENT_HEADER_BYTES - BATCH_HEADER_BYTES;
+
 /// Location of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchPlace {

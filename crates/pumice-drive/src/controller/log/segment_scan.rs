@@ -8,7 +8,7 @@
 //! Only reads. Bytes from the medium are never trusted.
 
 use super::window::Window;
-use super::{FIRST_BATCH_OFFSET, UNIT, batch_bytes};
+use super::{FIRST_BATCH_OFFSET, SEQ_END, UNIT, batch_bytes};
 use crate::base::SegmentId;
 use crate::format::{BATCH_HEADER_BYTES, BatchHeader, DriveShape};
 use crate::media::Medium;
@@ -81,6 +81,7 @@ impl<'a, M: Medium> SegmentScan<'a, M> {
             && header.generation == self.generation
             && header.segment == self.segment
             && header.offset == at
+            && (header.watermark < header.seq && header.seq.0 < SEQ_END)
             && header.batch_bytes() <= u64::from(self.segment_bytes - at)
     }
 }

@@ -18,7 +18,7 @@
 use super::by_stream::ByStream;
 use super::records::{Body, body_state, check_possible, records};
 use super::window::Window;
-use super::{FIRST_BATCH_OFFSET, LogEnd, Tail, Totals, UNIT, batch_bytes};
+use super::{FIRST_BATCH_OFFSET, LogEnd, SEQ_END, Tail, Totals, UNIT, batch_bytes};
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{
     BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, Record, Root, SegmentHeader, Stream,
@@ -141,6 +141,10 @@ impl<'a, M: Medium> Walk<'a, M> {
         &mut self,
         lowest_empty: &dyn Fn(usize) -> Vec<SegmentId>,
     ) -> Result<Option<Batch<'_>>> {
+        if self.seq.0 >= SEQ_END {
+            let what = "the log has a batch with a number that no drive reaches";
+            return Err(Error::new(ErrorKind::Corrupt, what));
+        }
         let mut damaged = None;
         for stream in Stream::ALL {
             match self.look(stream).await {
