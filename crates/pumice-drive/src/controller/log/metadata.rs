@@ -65,9 +65,11 @@ pub(crate) async fn read_meta<M: Medium>(
     let offset = wanted.place.offset;
     let start = offset / unit * unit;
     let end = offset.saturating_add(wanted.record_bytes).next_multiple_of(unit);
+    assert!(start <= offset && end - offset >= wanted.record_bytes, "a read covers the record");
     let buffer = buffers.take((end - start) as usize);
     let (bytes, result) = medium.read(wanted.place.segment, start, buffer).await;
-    let record = &bytes[(offset - start) as usize..][..wanted.record_bytes as usize];
+    let (_, record) = bytes.split_at((offset - start) as usize);
+    let (record, _) = record.split_at(wanted.record_bytes as usize);
     let decoded = result.and_then(|()| decode_meta(record, decompressor, wanted));
     buffers.put(bytes);
     decoded
@@ -94,7 +96,7 @@ pub(crate) fn decode_meta(
     if (kind, number, record.record_bytes()) != (wanted.kind, wanted.number, wanted.record_bytes) {
         return Err(wrong("a metadata record is not the one that the map names"));
     }
-    let payload = &bytes[record.header_bytes() as usize..];
+    let (_, payload) = bytes.split_at(record.header_bytes() as usize);
     check_payload(payload, payload_checksum, place)?;
     let (raw_bytes, encoded) = meta_payload(payload)?;
     if kind != MetaKind::Root && raw_bytes > LIST_BYTES {
