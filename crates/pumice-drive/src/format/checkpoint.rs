@@ -10,6 +10,8 @@
 //! superblock that names it. Decoders accept untrusted bytes: every count is compared with the
 //! length of the input before anything is allocated.
 
+use std::collections::BTreeSet;
+
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -32,6 +34,13 @@ const NO_SEGMENT: u32 = u32::MAX;
 /// Exclusive upper bound of sequence numbers, for which sources have 56 bits. No drive writes this
 /// many batches.
 const SEQ_END: u64 = 1 << 56;
+const _: () = assert!(SEQ_END == 1 << super::record::ORIGIN_BITS, "a source names any batch");
+const _: () = assert!(NO_SEGMENT > super::META_SEGMENTS_MAX, "no segment has this number");
+const _: () = assert!(
+    super::RECORD_HEADER_BYTES + META_PREFIX_BYTES + META_RAW_BYTES_MAX
+        <= super::BATCH_BYTES_MAX - super::BATCH_HEADER_BYTES,
+    "the longest root fits in a batch"
+);
 
 layout! {
     struct RootLayout: 160 {
@@ -107,7 +116,11 @@ fn split_meta_payload(payload: &[u8]) -> Option<(usize, &[u8])> {
     let is_right = raw <= META_RAW_BYTES_MAX
         && padding.len() < super::META_ALIGNMENT as usize
         && padding.iter().all(|&byte| byte == 0);
-    is_right.then_some((raw, encoded))
+    is_right.then(|| {
+        let bytes = META_PREFIX_BYTES + encoded.len() + padding.len();
+        assert_eq!(bytes, payload.len(), "the parts of a metadata payload add up");
+        (raw, encoded)
+    })
 }
 
 /// The end of a stream when a checkpoint was started.
@@ -161,6 +174,44 @@ pub struct Root {
 }
 
 impl Root {
+    /// Checks what holds for every root that a drive writes. Call it before [`Root::encode`], which
+    /// encodes other values too, for tests of the decoders.
+    ///
+    /// # Panics
+    /// If a rule is violated.
+    pub fn check_invariants(&self) {
+        assert!(self.watermark.0 < SEQ_END, "a sequence number has 56 bits");
+        assert!(self.size_bytes <= super::SIZE_BYTES_MAX, "the size of a disk");
+        assert!(self.segment_count <= super::META_SEGMENTS_MAX, "an address names any segment");
+        for tail in self.tails.iter().flatten() {
+            assert!(tail.segment.0 < self.segment_count, "a stream ends on the drive");
+            assert!(
+                (tail.used as usize).is_multiple_of(super::BATCH_ALIGNMENT),
+                "a stream ends where the next batch begins"
+            );
+        }
+        assert_eq!(
+            self.page_count == 0,
+            self.page_lists.is_empty(),
+            "directory pages are listed in pieces"
+        );
+        assert_eq!(
+            self.dropped_count == 0,
+            self.dropped_lists.is_empty(),
+            "dropped ranges are listed in pieces"
+        );
+        assert_eq!(
+            self.segment_count == 0,
+            self.tables.is_empty(),
+            "every segment has an entry in a piece of the table"
+        );
+        let lists = self.page_lists.iter().chain(&self.tables).chain(&self.dropped_lists);
+        let places = lists.clone().collect::<BTreeSet<_>>();
+        assert_eq!(places.len(), lists.count(), "every piece of a list is a record of its own");
+        let opened = self.opened.iter().map(|opened| (opened.1, opened.2)).collect::<BTreeSet<_>>();
+        assert_eq!(opened.len(), self.opened.len(), "each use of a segment is opened once");
+    }
+
     /// Encodes the root.
     pub fn encode(&self) -> Vec<u8> {
         let mut layout = RootLayout::new_zeroed();
@@ -236,6 +287,7 @@ impl Root {
             let stream = u8::try_from(tail.used.get()).ok().and_then(Stream::from_u8)?;
             Some((stream, SegmentId(tail.segment.get()), tail.generation.get()))
         });
+        assert!(places.next().is_none(), "every address of a root belongs to a list");
         Some(Self {
             epoch: layout.epoch.get(),
             segment_count: layout.segment_count.get(),
@@ -295,6 +347,7 @@ impl TableEntry {
 
     /// Appends the entry to `out`.
     pub fn encode_into(&self, out: &mut Vec<u8>) {
+        let end = out.len() + Self::BYTES;
         let mut layout = TableLayout::new_zeroed();
         if self.in_use {
             layout.generation = self.generation.into();
@@ -305,6 +358,7 @@ impl TableEntry {
             layout.state = 1;
         }
         out.extend(layout.as_bytes());
+        assert_eq!(out.len(), end, "an entry is found by the number of its segment");
     }
 
     /// Decodes an entry of [`TableEntry::BYTES`] bytes.

@@ -39,6 +39,29 @@ pub const META_RECORD_BYTES_MAX: u32 = 2047 * UNIT;
 /// Offsets and lengths of metadata records are multiples of this many bytes.
 const UNIT: u32 = 16;
 
+const _: () = assert!(UNIT == super::META_ALIGNMENT, "an address counts units of alignment");
+const _: () = assert!(META_SEGMENTS_MAX == 1 << SEGMENT_BITS, "an address names any segment");
+const _: () = assert!(META_RECORD_BYTES_MAX == ((1 << BYTES_BITS) - 1) * UNIT, "longest record");
+const _: () = assert!(super::SEGMENT_BYTES_MAX == UNIT << OFFSET_BITS, "offsets in a segment");
+const _: () = assert!(SEGMENT_BITS + OFFSET_BITS + BYTES_BITS == 63, "the tag bit remains");
+const _: () = assert!(
+    super::RECORD_HEADER_BYTES
+        + super::META_PREFIX_BYTES
+        + (LEAF_BLOCKS as usize * LEAF_RUN_BYTES).next_multiple_of(UNIT as usize)
+        <= META_RECORD_BYTES_MAX as usize,
+    "an address names the longest leaf"
+);
+const _: () = assert!(
+    LEAF_BLOCKS.is_multiple_of(FRAME_BLOCKS_MAX),
+    "a frame that crosses no multiple of its blocks crosses no leaf"
+);
+const _: () = assert!(
+    (super::SIZE_BYTES_MAX / BLOCK_LENGTH as u64 / LEAF_BLOCKS as u64)
+        / (DIRECTORY_PAGE_LEAVES as u64)
+        <= u32::MAX as u64,
+    "the number of a directory page has 32 bits"
+);
+
 const SEGMENT_BITS: u32 = 26;
 const OFFSET_BITS: u32 = 26;
 const BYTES_BITS: u32 = 11;
@@ -54,6 +77,8 @@ layout! {
         record_bytes: U32,
     }
 }
+
+const _: () = assert!(size_of::<LeafRun>() == LEAF_RUN_BYTES, "the layout fills a run");
 
 pub(super) const FIELDS: &[super::layout::Field] = LeafRun::FIELDS;
 
@@ -71,6 +96,11 @@ pub struct MapLimits {
 
 impl MapLimits {
     fn contain(&self, segment: u32, offset: u32, bytes: u32) -> bool {
+        debug_assert!(self.segment_count <= META_SEGMENTS_MAX, "an address names any segment");
+        debug_assert!(
+            self.segment_bytes <= super::SEGMENT_BYTES_MAX,
+            "an address names any offset in a segment"
+        );
         let end = u64::from(offset) + u64::from(bytes);
         segment < self.segment_count && end <= u64::from(self.segment_bytes)
     }
@@ -97,11 +127,14 @@ impl MetaPlace {
         assert!(offset.is_multiple_of(UNIT), "unaligned metadata");
         assert!(bytes.is_multiple_of(UNIT) && bytes > 0, "length of metadata");
         let (offset, bytes) = (offset / UNIT, bytes / UNIT);
-        assert!(segment.0 >> SEGMENT_BITS == 0 && offset >> OFFSET_BITS == 0);
-        assert!(bytes >> BYTES_BITS == 0);
-        u64::from(segment.0) << (OFFSET_BITS + BYTES_BITS)
+        assert!(segment.0 >> SEGMENT_BITS == 0, "the segment of metadata has 26 bits");
+        assert!(offset >> OFFSET_BITS == 0, "metadata begins within the largest segment");
+        assert!(bytes >> BYTES_BITS == 0, "metadata is at most 2047 units long");
+        let packed = u64::from(segment.0) << (OFFSET_BITS + BYTES_BITS)
             | u64::from(offset) << BYTES_BITS
-            | u64::from(bytes)
+            | u64::from(bytes);
+        debug_assert_eq!(Self::unpack(packed), Some(self), "an address is unpacked as it was");
+        packed
     }
 
     /// Returns the location that packs to `packed`, if there is one.
@@ -138,11 +171,14 @@ pub enum DirectoryEntry {
 impl DirectoryEntry {
     /// Packs the entry into 64 bits, of which the two highest are never both set.
     pub fn pack(self) -> u64 {
-        match self {
+        let packed = match self {
             Self::Hole => 0,
             Self::Fill(byte) => FILL_TAG | u64::from(byte),
             Self::Leaf(place) => place.pack(),
-        }
+        };
+        assert!(packed >> 62 != 0b11, "the two highest bits of an entry are never both set");
+        assert_eq!(packed == 0, self == Self::Hole, "only a hole packs to 0");
+        packed
     }
 
     /// Returns the entry that packs to `packed`, if there is one.
@@ -258,11 +294,16 @@ pub fn decode_leaf<'a>(
         ensure(is_possible, CORRUPT, "a leaf of the map has an impossible run")?;
         previous = Some(run.content());
     }
+    assert!(runs.len() <= usize::from(LEAF_BLOCKS), "a run of a leaf has a block or more");
     Ok(runs.iter().map(|run| (run.start.get(), run.content())))
 }
 
 impl LeafRun {
     fn is_possible(&self, count: u16, limits: &MapLimits) -> bool {
+        assert!(
+            (1..=LEAF_BLOCKS).contains(&count),
+            "a run that is in order has blocks of its leaf"
+        );
         let (segment, offset) = (self.segment.get(), self.offset.get());
         let record_bytes = self.record_bytes.get();
         if self.blocks == 0 {

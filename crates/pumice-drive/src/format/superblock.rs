@@ -45,6 +45,16 @@ pub const SIZE_BYTES_MAX: u64 = 1 << 54;
 /// Maximum number of blocks of one frame. A run of the L2P counts them in a byte.
 pub const FRAME_BLOCKS_MAX: u16 = 64;
 
+const _: () = assert!(size_of::<Layout>() == SUPERBLOCK_BYTES, "the layout fills a slot");
+const _: () = assert!(FRAME_BLOCKS_MAX <= u8::MAX as u16, "a run counts the blocks of a frame");
+const _: () = assert!(SEGMENT_BYTES_MIN.is_multiple_of(BLOCK_LENGTH), "blocks fill a segment");
+const _: () = assert!(SEGMENT_BYTES_MIN < SEGMENT_BYTES_MAX, "sizes of a segment");
+const _: () = assert!(SIZE_BYTES_MAX.is_multiple_of(BLOCK_LENGTH as u64), "blocks fill a disk");
+const _: () = assert!(
+    SIZE_BYTES_MAX <= i64::MAX as u64,
+    "offsets on the disk fit in the type of the kernel's file offsets"
+);
+
 layout! {
     struct Layout: 4096 {
         magic: [u8; 8],
@@ -131,6 +141,19 @@ pub struct CheckpointPlace {
 }
 
 impl Superblock {
+    /// Checks what holds for every superblock that a drive stores. Call it before
+    /// [`Superblock::encode`], which encodes other values too, for tests of the decoders. The
+    /// location of the checkpoint comes from the medium and is checked when the checkpoint is read.
+    ///
+    /// # Panics
+    /// If a rule is violated.
+    pub fn check_invariants(&self) {
+        assert_eq!(self.impossible(), None, "a superblock that no program would open");
+        if let Some(checkpoint) = &self.checkpoint {
+            assert!(checkpoint.record_bytes > 0, "an empty root means that there is no checkpoint");
+        }
+    }
+
     /// Encodes the slot.
     pub fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
         let mut layout = Layout::new_zeroed();
@@ -153,7 +176,6 @@ impl Superblock {
         layout.watermark_checksum = self.watermark_checksum.into();
         layout.warn_percent = self.warn_percent;
         if let Some(checkpoint) = &self.checkpoint {
-            assert!(checkpoint.record_bytes > 0, "an empty root means that there is no checkpoint");
             layout.checkpoint_segment = checkpoint.place.segment.0.into();
             layout.checkpoint_offset = checkpoint.place.offset.into();
             layout.checkpoint_generation = checkpoint.place.generation.into();
@@ -191,7 +213,16 @@ impl Superblock {
         }
         let is_zero = layout.reserved.iter().all(|&byte| byte == 0);
         ensure(is_zero, CORRUPT, "reserved superblock bytes are not zero")?;
+        debug_assert!(
+            layout.features_compatible.get() != 0 || superblock.encodes_to(bytes),
+            "a superblock has a single encoding"
+        );
         Ok(superblock)
+    }
+
+    /// Returns whether this superblock encodes to `bytes`, without a checkpoint that is absent.
+    fn encodes_to(&self, bytes: &[u8]) -> bool {
+        self.checkpoint.is_none() || self.encode() == *bytes
     }
 
     fn from_layout(layout: &Layout) -> Self {

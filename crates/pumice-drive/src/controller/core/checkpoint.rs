@@ -278,6 +278,7 @@ impl Core {
             return Ok(None);
         }
         root.opened.clone_from(&self.checkpoints.opened);
+        root.check_invariants();
         let position = MetaPosition { kind: MetaKind::Root, number: 0 };
         let appended = self.push_meta(position, &root.encode(), compressor);
         self.seal(Stream::Meta);

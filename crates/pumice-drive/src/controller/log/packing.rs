@@ -180,6 +180,7 @@ impl OpenBatch {
             stored_bytes: stored as u32,
             payload_checksum: crc64(payload),
         };
+        record.check_invariants();
         record.encode_into(place, &[], &mut buffer[self.used..]);
         self.advance(record.record_bytes() as usize);
         FramePlace {
@@ -202,6 +203,7 @@ impl OpenBatch {
             payload_checksum: frame.payload_checksum,
         };
         let target = &mut exclusive(&mut self.buffer)[self.used..];
+        record.check_invariants();
         record.encode_into(place, frame.sources, target);
         target[record.header_bytes() as usize..][..frame.payload.len()]
             .copy_from_slice(frame.payload);
@@ -217,6 +219,7 @@ impl OpenBatch {
     /// Adds a record without payload: a fill or a trim.
     pub(crate) fn push_range(&mut self, record: &Record) {
         let place = self.record_place();
+        record.check_invariants();
         record.encode_into(place, &[], &mut exclusive(&mut self.buffer)[self.used..]);
         self.advance(record.record_bytes() as usize);
     }
@@ -256,6 +259,7 @@ impl OpenBatch {
             stored_bytes: (end - payload_at) as u32,
             payload_checksum,
         };
+        record.check_invariants();
         record.encode_into(place, &[], &mut buffer[self.used..]);
         self.advance(record_bytes);
         let bytes = record_bytes as u32;
@@ -287,6 +291,7 @@ impl OpenBatch {
         let buffer = exclusive(&mut self.buffer);
         buffer[used..end].fill(0);
         if let Some(segment_header) = segment_header {
+            segment_header.check_invariants();
             segment_header.encode_into(buffer);
         }
         let header = BatchHeader {
@@ -299,6 +304,7 @@ impl OpenBatch {
             record_count: self.record_count,
             ..header
         };
+        header.check_invariants();
         let checksum = header.encode_into(&mut buffer[header_at..]);
         buffer.set_len(end);
         (self.place, self.buffer, checksum)
