@@ -316,7 +316,7 @@ impl Model {
         }
         self.check_walk();
         for (_, slot) in self.map.slab.slots() {
-            slot.content.check();
+            slot.content.check_invariants();
         }
         let bytes = |dirty: bool| {
             let slots = self.map.slab.slots().map(|(_, slot)| slot);
