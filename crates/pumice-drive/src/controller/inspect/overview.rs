@@ -130,6 +130,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let views: Vec<SegmentView> = space.views().collect();
         let cells =
             views.chunks(segments_per_cell as usize).map(|chunk| cell(chunk, segment_bytes));
+        assert!(cells.len() <= cells_max.max(1) as usize, "a map has no more cells than asked for");
         SegmentMap {
             segment_count: space.segment_count(),
             segments_per_cell,

@@ -26,11 +26,11 @@ use super::super::log::metadata::{Wanted, decode_meta};
 use super::super::log::records::{Found, check_possible, records};
 use super::super::log::segment_scan::SegmentScan;
 use super::super::map::{Leaf, Mapping};
-use super::super::place::{FramePlace, SegmentUse};
+use super::super::place::{FramePlace, SegmentUse, blocks_of_frame};
 use super::super::recovery::Reader;
 use super::check_frame;
 use super::problem::{PROBLEMS_LISTED_MAX, Problem};
-use crate::base::units::BLOCK_BYTES;
+use crate::base::units::{BLOCK_BYTES, buffer_bytes};
 use crate::base::{Clock, Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
 use crate::codec::Decompressor;
 use crate::format::{
@@ -320,10 +320,11 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             return u64::from(record_bytes);
         }
         let (segment, offset) = (found.place.segment, found.place.offset);
-        let place = FramePlace { segment, offset, record_bytes, blocks: count as u8 };
+        let place = FramePlace { segment, offset, record_bytes, blocks: blocks_of_frame(count) };
         let core = drive.core();
         let pieces = core.map().live_pieces(lba, place);
         let live_bytes = pieces.map(|piece| u64::from(place.share(piece.index, piece.count))).sum();
+        assert!(live_bytes <= u64::from(record_bytes), "the blocks of a frame are live once");
         if live_bytes > 0 {
             self.report.frames += 1;
             let decompressor = &mut *self.decompressor.borrow_mut();
@@ -414,7 +415,8 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
                 here.map(|(lba, count, _)| (lba, count)).collect()
             };
             for (lba, count) in runs {
-                let bytes = &mut self.frame[..count as usize * BLOCK_BYTES];
+                let bytes = self.frame.get_mut(..buffer_bytes(count));
+                let bytes = bytes.expect("the buffer holds the longest frame");
                 let read = drive.read_blocks(lba, bytes).await;
                 self.pace.spend(drive, count * BLOCK_BYTES as u64).await;
                 if let Err(error) = read

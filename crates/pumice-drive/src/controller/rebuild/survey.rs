@@ -21,6 +21,11 @@ use crate::format::{
 };
 use crate::media::Medium;
 
+#[expect(clippy::cast_possible_truncation, reason = "4096 in the width of offsets in segments")]
+const FIRST_BATCH_OFFSET: u32 = SEGMENT_HEADER_BYTES as u32;
+#[expect(clippy::cast_possible_truncation, reason = "4096 in the width of offsets in segments")]
+const PAGE_BYTES: u32 = BATCH_ALIGNMENT as u32;
+
 /// Checkpoints remembered: the newest.
 const ROOTS_MAX: usize = 16;
 
@@ -67,7 +72,7 @@ impl Survey {
             *first = lowest;
         }
         let watermark = survey.watermark.0;
-        let run = survey.found.range(..=watermark + 1).next_back();
+        let run = survey.found.range(..=watermark.saturating_add(1)).next_back();
         survey.end = run.map_or(watermark, |(_, &last)| last.max(watermark));
         roots.retain(|(header, _)| survey.counts(header));
         roots.sort_by_key(|(header, _)| std::cmp::Reverse(header.seq));
@@ -111,14 +116,14 @@ impl Survey {
     ) -> Option<u64> {
         let segment_bytes = identity.shape.segment_bytes;
         let mut window = Window::new(medium, segment_bytes);
-        let page = window.read(segment, 0, SEGMENT_HEADER_BYTES as u32).await;
+        let page = window.read(segment, 0, FIRST_BATCH_OFFSET).await;
         if let Ok(Some(header)) = SegmentHeader::decode(page, identity.uuid, segment) {
             return Some(header.generation);
         }
         // A batch says in which use of its segment it was written; the newest use is what counts.
         let mut newest = None;
-        for at in (SEGMENT_HEADER_BYTES as u32..segment_bytes).step_by(BATCH_ALIGNMENT) {
-            let page = window.read(segment, at, BATCH_ALIGNMENT as u32).await;
+        for at in (FIRST_BATCH_OFFSET..segment_bytes).step_by(BATCH_ALIGNMENT) {
+            let page = window.read(segment, at, PAGE_BYTES).await;
             let Ok((header, _)) = BatchHeader::decode(page) else { continue };
             if (header.uuid, header.segment, header.offset) == (identity.uuid, segment, at) {
                 newest = newest.max(Some(header.generation));
@@ -191,6 +196,7 @@ impl Survey {
             _ => seq,
         };
         let last = seq.checked_add(1).and_then(|next| self.found.remove(&next)).unwrap_or(seq);
+        assert!(first <= seq && seq <= last, "a run of batches holds the one that was found");
         self.found.insert(first, last);
     }
 }

@@ -107,7 +107,7 @@ impl<'a, M: Medium> Reader<'a, M> {
     fn check_lists(&self, root: &Root) -> Result<()> {
         let blocks = self.superblock.size_bytes / BLOCK_BYTES as u64;
         let leaves = blocks.div_ceil(LEAF_BLOCKS.into());
-        let pieces = |count: u32, bytes| count.div_ceil((LIST_BYTES / bytes) as u32) as usize;
+        let pieces = |count: u32, bytes: usize| (count as usize).div_ceil(LIST_BYTES / bytes);
         let is_possible = root.tables.len() == pieces(root.segment_count, TableEntry::BYTES)
             && root.page_lists.len() == pieces(root.page_count, PAGE_ENTRY_BYTES)
             && root.dropped_lists.len() == pieces(root.dropped_count, DroppedRange::BYTES)
@@ -151,7 +151,8 @@ impl<'a, M: Medium> Reader<'a, M> {
         for &(stream, segment, generation) in &root.opened {
             space.occupy(segment, stream, generation)?;
         }
-        if let Some(tail) = &root.tails[Stream::Meta as usize] {
+        let [_host, _moved, meta] = &root.tails;
+        if let Some(tail) = meta {
             space.occupy(tail.segment, Stream::Meta, tail.generation)?;
         }
         self.restore_table(root, &mut space).await?;
@@ -244,11 +245,15 @@ impl<'a, M: Medium> Reader<'a, M> {
         if list.len() != root.page_count as usize * PAGE_ENTRY_BYTES {
             return Err(wrong());
         }
-        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-        let mut pages = Vec::with_capacity(list.len() / PAGE_ENTRY_BYTES);
-        for entry in list.chunks_exact(PAGE_ENTRY_BYTES) {
-            let number = u32::try_from(word(&entry[..8])).map_err(|_| wrong())?;
-            pages.push((number, MetaPlace::unpack(word(&entry[8..])).ok_or_else(wrong)?));
+        const { assert!(PAGE_ENTRY_BYTES == 2 * size_of::<u64>(), "an entry is two words") };
+        let (words, _) = list.as_chunks::<8>();
+        let (entries, rest) = words.as_chunks::<2>();
+        assert!(rest.is_empty(), "a list of the right length has whole entries");
+        let mut pages = Vec::with_capacity(entries.len());
+        for &[number, place] in entries {
+            let number = u32::try_from(u64::from_le_bytes(number)).map_err(|_| wrong())?;
+            let place = MetaPlace::unpack(u64::from_le_bytes(place)).ok_or_else(wrong)?;
+            pages.push((number, place));
         }
         let limits = self.limits();
         let reads = pages.into_iter().map(|(page, place)| {
