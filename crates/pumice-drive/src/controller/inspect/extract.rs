@@ -120,6 +120,7 @@ impl<'a, M: Medium, C: Clock> Extract<'a, M, C> {
                 Box::pin(self.advance()).await
             }
             read => {
+                assert!(runs <= self.runs.len(), "the runs that were read are left");
                 self.runs.drain(..runs);
                 self.single = self.single.saturating_sub(runs);
                 Some(match read {
@@ -168,11 +169,12 @@ impl<'a, M: Medium, C: Clock> Extract<'a, M, C> {
 
     fn lost(&self, lba: Lba, count: u64, error: &Error) -> Problem {
         let end = self.drive.size_bytes() / BLOCK_BYTES as u64;
+        let rest = end.checked_sub(lba.0).expect("lost blocks lie on the disk");
         Problem {
             what: error.chain(),
             segment: error.segment().map(|segment| segment.0),
             lba: Some(lba.0),
-            lba_count: Some(count.min(end - lba.0)),
+            lba_count: Some(count.min(rest)),
         }
     }
 }

@@ -107,7 +107,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             .filter_map(|stream| core.log().filled(stream))
             .map(|filled| segment_bytes.saturating_sub(u64::from(filled)))
             .sum();
-        let used_bytes = u64::from(count - free) * segment_bytes;
+        let used = count.checked_sub(free).expect("free segments are segments of the drive");
+        let used_bytes = u64::from(used) * segment_bytes;
         // Neither can be more, unless the medium holds wrong counts.
         let live_bytes = space.live_bytes().min(used_bytes);
         let unfilled = unfilled.min(used_bytes - live_bytes);

@@ -209,7 +209,13 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
                     return Ok(self.report);
                 }
                 self.check_segment(used).await?;
-                self.drive.update_scrub(|progress| progress.scrub_segments_done += 1);
+                self.drive.update_scrub(|progress| {
+                    progress.scrub_segments_done += 1;
+                    assert!(
+                        progress.scrub_segments_done <= progress.scrub_segments,
+                        "a scrub reads the segments of its rounds"
+                    );
+                });
                 self.publish_progress();
             }
         }

@@ -77,6 +77,11 @@ impl Survey {
         roots.retain(|(header, _)| survey.counts(header));
         roots.sort_by_key(|(header, _)| std::cmp::Reverse(header.seq));
         roots.truncate(ROOTS_MAX);
+        assert!(
+            survey.segments.is_sorted_by(|used, next| used.segment < next.segment),
+            "segments are surveyed once each, in order"
+        );
+        assert!(survey.end >= watermark, "what was durable belongs to the log");
         survey.roots = roots.into_iter().map(|(header, place)| (header.seq, place)).collect();
         survey
     }
