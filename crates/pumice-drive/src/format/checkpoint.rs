@@ -134,6 +134,17 @@ pub struct StreamTail {
     pub used: u32,
 }
 
+/// A segment that was opened while a checkpoint was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OpenedSegment {
+    /// The segment.
+    pub segment: SegmentId,
+    /// Its generation.
+    pub generation: u64,
+    /// The stream that continues in it.
+    pub stream: Stream,
+}
+
 /// The root of a checkpoint: the state of the drive after the batch `watermark`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root {
@@ -160,7 +171,7 @@ pub struct Root {
     /// Tails of the streams at the watermark.
     pub tails: [Option<StreamTail>; Stream::COUNT],
     /// Segments that were opened after the watermark and hold parts of the checkpoint.
-    pub opened: Vec<(Stream, SegmentId, u64)>,
+    pub opened_segments: Vec<OpenedSegment>,
     /// Number of directory pages that exist, in all page lists.
     pub page_count: u32,
     /// Number of dropped ranges, in all lists of them.
@@ -208,8 +219,9 @@ impl Root {
         let lists = self.page_lists.iter().chain(&self.tables).chain(&self.dropped_lists);
         let places = lists.clone().collect::<BTreeSet<_>>();
         assert_eq!(places.len(), lists.count(), "every piece of a list is a record of its own");
-        let opened = self.opened.iter().map(|opened| (opened.1, opened.2)).collect::<BTreeSet<_>>();
-        assert_eq!(opened.len(), self.opened.len(), "each use of a segment is opened once");
+        let uses = self.opened_segments.iter().map(|opened| (opened.segment, opened.generation));
+        let distinct = uses.collect::<BTreeSet<_>>().len();
+        assert_eq!(distinct, self.opened_segments.len(), "each use of a segment is opened once");
     }
 
     /// Encodes the root.
@@ -236,19 +248,19 @@ impl Root {
         layout.page_count = self.page_count.into();
         layout.dropped_count = self.dropped_count.into();
         let count = |len: usize| U32::new(u32::try_from(len).expect("a list of a checkpoint"));
-        layout.opened_count = count(self.opened.len());
+        layout.opened_count = count(self.opened_segments.len());
         layout.page_lists = count(self.page_lists.len());
         layout.tables = count(self.tables.len());
         layout.dropped_lists = count(self.dropped_lists.len());
         let mut bytes = layout.as_bytes().to_vec();
-        for &(stream, segment, generation) in &self.opened {
+        for &OpenedSegment { segment, generation, stream } in &self.opened_segments {
             bytes.extend(encode_tail(generation, segment.0, stream as u32).as_bytes());
         }
         for place in self.page_lists.iter().chain(&self.tables).chain(&self.dropped_lists) {
             bytes.extend(place.pack().to_le_bytes());
         }
         let places = self.page_lists.len() + self.tables.len() + self.dropped_lists.len();
-        let tails = self.opened.len() * size_of::<TailLayout>();
+        let tails = self.opened_segments.len() * size_of::<TailLayout>();
         assert_eq!(bytes.len(), size_of::<RootLayout>() + tails + places * 8, "length of a root");
         bytes
     }
@@ -285,7 +297,8 @@ impl Root {
         let opened = opened.chunks_exact(size_of::<TailLayout>()).map(|bytes| {
             let tail = TailLayout::read_from_bytes(bytes).ok()?;
             let stream = u8::try_from(tail.used.get()).ok().and_then(Stream::from_u8)?;
-            Some((stream, SegmentId(tail.segment.get()), tail.generation.get()))
+            let segment = SegmentId(tail.segment.get());
+            Some(OpenedSegment { segment, generation: tail.generation.get(), stream })
         });
         assert!(places.next().is_none(), "every address of a root belongs to a list");
         Some(Self {
@@ -300,7 +313,7 @@ impl Root {
             moved_bytes: layout.moved_bytes.get(),
             mapped_blocks: layout.mapped_blocks.get(),
             tails: layout.tails.map(|bytes| decode_tail(&bytes)),
-            opened: opened.collect::<Option<_>>()?,
+            opened_segments: opened.collect::<Option<_>>()?,
             page_count: layout.page_count.get(),
             dropped_count: layout.dropped_count.get(),
             page_lists,
@@ -450,7 +463,11 @@ mod tests {
             moved_bytes: 4,
             mapped_blocks: 5,
             tails: [Some(tail), None, Some(StreamTail { used: 0, ..tail })],
-            opened: vec![(Stream::Meta, SegmentId(8), 9 << 32 | 1)],
+            opened_segments: vec![OpenedSegment {
+                segment: SegmentId(8),
+                generation: 9 << 32 | 1,
+                stream: Stream::Meta,
+            }],
             page_count: 6,
             dropped_count: 7,
             page_lists: vec![place(1), place(2)],

@@ -82,7 +82,7 @@ pub struct DriveShape {
 
 /// The kind of data that is appended to a segment. Each stream has one open segment, so data of
 /// different ages does not share segments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Stream {
     /// Host writes.

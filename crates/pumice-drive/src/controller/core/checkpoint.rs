@@ -16,8 +16,8 @@ use super::{Core, MetaPosition, Purpose, Wakes};
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::codec::Compressor;
 use crate::format::{
-    DirectoryEntry, DroppedRange, MetaKind, MetaPlace, Root, Stream, StreamTail, Superblock,
-    TableEntry, encode_page,
+    DirectoryEntry, DroppedRange, MetaKind, MetaPlace, OpenedSegment, Root, Stream, StreamTail,
+    Superblock, TableEntry, encode_page,
 };
 
 /// Checkpoints may take one part in this many of the bytes written to the medium.
@@ -51,7 +51,7 @@ pub(crate) struct Checkpoints {
     /// Whether some task has the turn to change checkpoint and superblock.
     is_running: bool,
     /// Metadata segments opened since the running checkpoint was begun.
-    opened: Vec<(Stream, SegmentId, u64)>,
+    opened_segments: Vec<OpenedSegment>,
     completed: u64,
 }
 
@@ -74,7 +74,8 @@ pub(crate) struct Begun {
 
 impl Checkpoints {
     pub(super) fn new(newest: NewestCheckpoint) -> Self {
-        Self { newest, own_bytes: 0, is_running: false, opened: Vec::new(), completed: 0 }
+        let opened_segments = Vec::new();
+        Self { newest, own_bytes: 0, is_running: false, opened_segments, completed: 0 }
     }
 
     /// Returns the batch up to which everything is in the newest checkpoint.
@@ -103,7 +104,7 @@ impl Checkpoints {
     /// is read before the log after it, which would say so.
     pub(super) fn segment_opened(&mut self, stream: Stream, segment: SegmentId, generation: u64) {
         if self.is_running && stream == Stream::Meta {
-            self.opened.push((stream, segment, generation));
+            self.opened_segments.push(OpenedSegment { segment, generation, stream });
         }
     }
 }
@@ -118,7 +119,7 @@ impl Core {
     pub(crate) fn return_turn(&mut self) {
         assert!(self.checkpoints.is_running, "the turn is returned twice");
         self.checkpoints.is_running = false;
-        self.checkpoints.opened.clear();
+        self.checkpoints.opened_segments.clear();
         self.wake(Wakes::TURN);
         self.wake(Wakes::CHECKPOINTER);
     }
@@ -176,7 +177,7 @@ impl Core {
     pub(crate) fn begin_checkpoint(&mut self) -> Begun {
         assert!(self.checkpoints.is_running, "a checkpoint is begun without the turn");
         self.seal_all();
-        self.checkpoints.opened.clear();
+        self.checkpoints.opened_segments.clear();
         self.checkpoints.own_bytes = 0;
         let ChainEnd { seq, checksum } = self.log.chain_end();
         assert!(seq >= self.checkpoints.checkpointed(), "a checkpoint is older than the last");
@@ -206,7 +207,7 @@ impl Core {
             moved_bytes,
             mapped_blocks: leaf_mapped_blocks,
             tails,
-            opened: Vec::new(),
+            opened_segments: Vec::new(),
             page_count: 0,
             dropped_count: 0,
             page_lists: Vec::new(),
@@ -272,12 +273,13 @@ impl Core {
         compressor: &mut Compressor,
     ) -> Result<Option<MetaRecord>> {
         // Making room may open one more segment.
-        root.opened.clone_from(&self.checkpoints.opened);
-        root.opened.push((Stream::Meta, SegmentId(0), 0));
+        root.opened_segments.clone_from(&self.checkpoints.opened_segments);
+        let one_more = OpenedSegment { segment: SegmentId(0), generation: 0, stream: Stream::Meta };
+        root.opened_segments.push(one_more);
         if !self.make_room(meta_bytes_max(root.encode().len()), Purpose::Meta)? {
             return Ok(None);
         }
-        root.opened.clone_from(&self.checkpoints.opened);
+        root.opened_segments.clone_from(&self.checkpoints.opened_segments);
         root.check_invariants();
         let position = MetaPosition { kind: MetaKind::Root, number: 0 };
         let appended = self.push_meta(position, &root.encode(), compressor);

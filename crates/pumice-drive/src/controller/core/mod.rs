@@ -47,7 +47,7 @@ mod resize;
 mod room;
 
 use super::log::{BatchToWrite, ChainEnd, Log, LogEnd, Tail, Totals};
-use super::map::{L2p, Leaf, Lookup, Mapping, Reap};
+use super::map::{KeptLeaves, L2p, Leaf, Lookup, Mapping, Reap};
 use super::place::FrameAddress;
 use super::space::Space;
 use crate::base::{Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
@@ -377,10 +377,9 @@ impl Core {
         self.map.install(leaf, place, content);
     }
 
-    /// Keeps the leaves at both ends of a range in memory, once they are there, until the next
-    /// call; `None` releases them.
-    pub(crate) fn keep_leaves(&mut self, range: Option<(Lba, u64)>) {
-        self.map.keep(range);
+    /// Keeps leaves in memory, once they are there, until the next call; `None` releases them.
+    pub(crate) fn keep_leaves(&mut self, leaves: Option<KeptLeaves>) {
+        self.map.keep(leaves);
     }
 
     /// Returns the place to load a leaf from, if it must be loaded.

@@ -41,7 +41,8 @@ use directory::{Directory, Held, page_of};
 use dropped::Dropped;
 pub(crate) use dropped::DroppedRange;
 pub(crate) use leaf::{LEAF_BLOCKS, Leaf};
-use slab::{KeptLeaves, Slab};
+pub(crate) use slab::KeptLeaves;
+use slab::Slab;
 pub(crate) use walk::RestoredPage;
 
 use super::place::{FrameAddress, FramePlace};
@@ -262,14 +263,10 @@ impl L2p {
         }
     }
 
-    /// Keeps the leaves at both ends of a range in memory, once they are there, until the next
-    /// call; `None` releases them.
-    pub(crate) fn keep(&mut self, range: Option<(Lba, u64)>) {
-        let leaves = range.map(|(lba, count)| {
-            self.check_range(lba, count);
-            let last = lba.0 + count.max(1) - 1;
-            KeptLeaves { first: leaf_of(lba).0, last: leaf_of(Lba(last)).0 }
-        });
+    /// Keeps leaves in memory, once they are there, until the next call; `None` releases them.
+    pub(crate) fn keep(&mut self, leaves: Option<KeptLeaves>) {
+        let leaf_count = self.leaf_count;
+        assert!(leaves.is_none_or(|kept| kept.last < leaf_count), "kept leaves are on the drive");
         self.slab.keep(leaves);
     }
 

@@ -11,6 +11,8 @@
 use std::collections::VecDeque;
 
 use super::leaf::Leaf;
+use super::leaf_of;
+use crate::base::Lba;
 use crate::format::DirectoryEntry;
 
 /// Clean leaves that stay whatever the budget: more than are kept for a change, so that one can
@@ -63,11 +65,19 @@ impl Slot {
 
 /// The leaves that must stay in memory for a change: the first and the last that it concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct KeptLeaves {
+pub(crate) struct KeptLeaves {
     /// The first.
     pub(super) first: u64,
     /// The last, which may be the first.
     pub(super) last: u64,
+}
+
+impl KeptLeaves {
+    /// Returns the leaves at both ends of the `count` blocks from `lba` on.
+    pub(crate) fn of_range(lba: Lba, count: u64) -> Self {
+        let last = lba.0 + count.max(1) - 1;
+        Self { first: leaf_of(lba).0, last: leaf_of(Lba(last)).0 }
+    }
 }
 
 /// The slots.

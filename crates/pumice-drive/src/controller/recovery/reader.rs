@@ -24,8 +24,8 @@ use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::codec::Decompressor;
 use crate::format::{
     BATCH_ALIGNMENT, CheckpointPlace, DIRECTORY_PAGE_LEAVES, DirectoryEntry, DroppedRange,
-    LEAF_BLOCKS, META_RAW_BYTES_MAX, MapLimits, MetaKind, MetaPlace, RecordPlace, Root,
-    SEGMENT_HEADER_BYTES, Stream, StreamTail, Superblock, TableEntry, decode_page,
+    LEAF_BLOCKS, META_RAW_BYTES_MAX, MapLimits, MetaKind, MetaPlace, OpenedSegment, RecordPlace,
+    Root, SEGMENT_HEADER_BYTES, Stream, StreamTail, Superblock, TableEntry, decode_page,
 };
 use crate::media::Medium;
 
@@ -148,7 +148,7 @@ impl<'a, M: Medium> Reader<'a, M> {
     ) -> Result<Checkpoint> {
         let mut space = Space::new(self.superblock.segment_count)?;
         // Segments opened after the checkpoint was begun are not in the table, but hold its pieces.
-        for &(stream, segment, generation) in &root.opened {
+        for &OpenedSegment { segment, generation, stream } in &root.opened_segments {
             space.occupy(segment, stream, generation)?;
         }
         let [_host, _moved, meta] = &root.tails;

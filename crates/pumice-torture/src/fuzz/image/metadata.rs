@@ -13,8 +13,9 @@ use pumice_drive::base::{SegmentId, SeqNo};
 use pumice_drive::codec::Encoding;
 use pumice_drive::format::{
     CheckpointPlace, DIRECTORY_PAGE_LEAVES, DirectoryEntry, DroppedRange, LEAF_BLOCKS,
-    META_ALIGNMENT, META_PREFIX_BYTES, MetaKind, MetaPlace, RECORD_HEADER_BYTES, Record,
-    RecordPlace, Root, RunContent, Source, Stream, StreamTail, TableEntry, encode_page, encode_run,
+    META_ALIGNMENT, META_PREFIX_BYTES, MetaKind, MetaPlace, OpenedSegment, RECORD_HEADER_BYTES,
+    Record, RecordPlace, Root, RunContent, Source, Stream, StreamTail, TableEntry, encode_page,
+    encode_run,
 };
 
 /// Number of leaves of the model: more than the image's disk has.
@@ -238,7 +239,8 @@ impl Writer {
             let segment = self.unused();
             self.open_segment(Stream::Meta, segment);
             let generation = self.model.uses.get(&segment).map_or(0, |found| found.generation);
-            root.opened.push((Stream::Meta, SegmentId(segment), generation));
+            let (segment, stream) = (SegmentId(segment), Stream::Meta);
+            root.opened_segments.push(OpenedSegment { segment, generation, stream });
         }
         let mut entries = [0; DIRECTORY_PAGE_LEAVES];
         for leaf in 0..MODEL_LEAVES {
@@ -296,7 +298,7 @@ impl Writer {
             moved_bytes: 0,
             mapped_blocks: self.model.blocks.len() as u64,
             tails,
-            opened: Vec::new(),
+            opened_segments: Vec::new(),
             page_count: 0,
             dropped_count: 0,
             page_lists: Vec::new(),
