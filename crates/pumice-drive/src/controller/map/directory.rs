@@ -137,7 +137,7 @@ impl Held {
             Held::Entry(entry) => entry.pack(),
         };
         let is_slot = matches!(self, Held::Slot(_));
-        assert_eq!(raw >= SLOT_TAG, is_slot, "the tag tells slots from packed entries");
+        assert_eq!(raw >= SLOT_TAG, is_slot, "only the number of a slot has both tag bits");
         raw
     }
 }
@@ -189,7 +189,7 @@ impl Directory {
         let after = entries.memory_bytes();
         let entry_bytes = (self.entry_bytes + after).checked_sub(before);
         self.entry_bytes = entry_bytes.expect("the entries of a page are counted");
-        debug_assert_eq!(self.held(leaf), held, "the directory holds what it was told");
+        debug_assert_eq!(self.held(leaf), held, "what is known about a leaf reads back");
     }
 
     /// Returns a page, if it exists and is one of the drive's.
