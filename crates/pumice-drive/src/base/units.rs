@@ -59,6 +59,16 @@ pub fn len_usize(len: u64) -> usize {
     usize::try_from(len).expect("lengths in memory fit the address space")
 }
 
+/// Returns the bytes of `blocks` blocks, as the length of a buffer.
+///
+/// # Panics
+/// If no buffer can have that length.
+pub(crate) fn buffer_bytes(blocks: u64) -> usize {
+    let blocks = usize::try_from(blocks).ok();
+    let bytes = blocks.and_then(|blocks| blocks.checked_mul(BLOCK_BYTES));
+    bytes.expect("blocks in a buffer fit in memory")
+}
+
 /// Returns the nanoseconds that `bytes` take at `bytes_per_s`, rounded up. A rate of 0 counts as 1.
 /// The result saturates at `u64::MAX`.
 pub fn transfer_ns(bytes: u64, bytes_per_s: u64) -> u64 {

@@ -16,8 +16,8 @@ use super::{Core, MetaPosition, Purpose, Wakes};
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::codec::Compressor;
 use crate::format::{
-    DirectoryEntry, DroppedRange, MetaKind, MetaPlace, Root, Stream, StreamTail, Superblock,
-    TableEntry, encode_page,
+    DirectoryEntry, DroppedRange, MetaKind, MetadataAddress, OpenedSegment, Root, Stream,
+    StreamTail, Superblock, TableEntry, encode_page,
 };
 
 /// Checkpoints may take one part in this many of the bytes written to the medium.
@@ -40,7 +40,7 @@ pub(crate) struct NewestCheckpoint {
     /// Media bytes of the drive's life when it was begun.
     pub(crate) begun_at_bytes: u64,
     /// Its lists and its root.
-    pub(crate) lists: Vec<MetaPlace>,
+    pub(crate) lists: Vec<MetadataAddress>,
 }
 
 /// The checkpoints of one drive.
@@ -51,7 +51,7 @@ pub(crate) struct Checkpoints {
     /// Whether some task has the turn to change checkpoint and superblock.
     is_running: bool,
     /// Metadata segments opened since the running checkpoint was begun.
-    opened: Vec<(Stream, SegmentId, u64)>,
+    opened_segments: Vec<OpenedSegment>,
     completed: u64,
 }
 
@@ -74,7 +74,8 @@ pub(crate) struct Begun {
 
 impl Checkpoints {
     pub(super) fn new(newest: NewestCheckpoint) -> Self {
-        Self { newest, own_bytes: 0, is_running: false, opened: Vec::new(), completed: 0 }
+        let opened_segments = Vec::new();
+        Self { newest, own_bytes: 0, is_running: false, opened_segments, completed: 0 }
     }
 
     /// Returns the batch up to which everything is in the newest checkpoint.
@@ -104,10 +105,10 @@ impl Checkpoints {
     pub(super) fn segment_opened(&mut self, stream: Stream, segment: SegmentId, generation: u64) {
         if self.is_running && stream == Stream::Meta {
             assert!(
-                self.opened.iter().all(|&(_, opened, _)| opened != segment),
+                self.opened_segments.iter().all(|opened| opened.segment != segment),
                 "segment {segment} is opened once while a checkpoint is written"
             );
-            self.opened.push((stream, segment, generation));
+            self.opened_segments.push(OpenedSegment { segment, generation, stream });
         }
     }
 }
@@ -122,7 +123,7 @@ impl Core {
     pub(crate) fn return_turn(&mut self) {
         assert!(self.checkpoints.is_running, "the turn was taken before it is returned");
         self.checkpoints.is_running = false;
-        self.checkpoints.opened.clear();
+        self.checkpoints.opened_segments.clear();
         self.wake(Wakes::TURN);
         self.wake(Wakes::CHECKPOINTER);
     }
@@ -184,7 +185,7 @@ impl Core {
             !Stream::ALL.into_iter().any(|stream| self.log.is_open(stream)),
             "a checkpoint is of a moment between batches"
         );
-        self.checkpoints.opened.clear();
+        self.checkpoints.opened_segments.clear();
         self.checkpoints.own_bytes = 0;
         let ChainEnd { seq, checksum } = self.log.chain_end();
         assert!(seq >= self.checkpoints.checkpointed(), "a checkpoint is not before the last");
@@ -214,7 +215,7 @@ impl Core {
             moved_bytes,
             mapped_blocks: leaf_mapped_blocks,
             tails,
-            opened: Vec::new(),
+            opened_segments: Vec::new(),
             page_count: 0,
             dropped_count: 0,
             page_lists: Vec::new(),
@@ -276,7 +277,7 @@ impl Core {
         let Some(appended) = self.append_meta(position, &raw, compressor)? else {
             return Ok(false);
         };
-        self.map.set_page_place(page, appended.place);
+        self.map.set_page_address(page, appended.place);
         Ok(true)
     }
 
@@ -293,14 +294,16 @@ impl Core {
         self.check_turn();
         assert!(root.watermark <= self.log.sealed_seq(), "a root is of what was sealed");
         // Making room may open one more segment.
-        root.opened.clone_from(&self.checkpoints.opened);
-        root.opened.push((Stream::Meta, SegmentId(0), 0));
-        let longest = root.opened.len();
+        root.opened_segments.clone_from(&self.checkpoints.opened_segments);
+        let one_more = OpenedSegment { segment: SegmentId(0), generation: 0, stream: Stream::Meta };
+        root.opened_segments.push(one_more);
+        let longest = root.opened_segments.len();
         if !self.make_room(meta_bytes_max(root.encode().len()), Purpose::Meta)? {
             return Ok(None);
         }
-        root.opened.clone_from(&self.checkpoints.opened);
-        assert!(root.opened.len() <= longest, "making room opens one segment at most");
+        root.opened_segments.clone_from(&self.checkpoints.opened_segments);
+        assert!(root.opened_segments.len() <= longest, "making room opens one segment at most");
+        root.check_invariants();
         let position = MetaPosition { kind: MetaKind::Root, number: 0 };
         let appended = self.push_meta(position, &root.encode(), compressor);
         self.seal(Stream::Meta);
@@ -308,7 +311,7 @@ impl Core {
     }
 
     /// Ends a checkpoint that both superblock slots name: what only the one before named is dead.
-    pub(crate) fn end_checkpoint(&mut self, root: &Root, lists: Vec<MetaPlace>) {
+    pub(crate) fn end_checkpoint(&mut self, root: &Root, lists: Vec<MetadataAddress>) {
         self.check_turn();
         let checkpointed = root.watermark;
         assert!(checkpointed >= self.checkpoints.checkpointed(), "a checkpoint never moves back");
@@ -331,13 +334,13 @@ impl Core {
 
     /// Abandons a checkpoint: the leaves and pages that it wrote are for the next one to name, its
     /// `lists` are dead. Does nothing after [`Core::end_checkpoint`].
-    pub(crate) fn abandon_checkpoint(&mut self, lists: &[MetaPlace]) {
+    pub(crate) fn abandon_checkpoint(&mut self, lists: &[MetadataAddress]) {
         self.check_turn();
         self.map.abandon_checkpoint();
         self.release_all(lists);
     }
 
-    fn release_all(&mut self, places: &[MetaPlace]) {
+    fn release_all(&mut self, places: &[MetadataAddress]) {
         for place in places {
             assert!(place.bytes > 0, "a metadata record has a header");
             self.space.release(place.segment, place.bytes);
@@ -349,13 +352,13 @@ impl Core {
     /// name.
     pub(crate) fn checkpoint_only_bytes(&self, segment: SegmentId) -> u64 {
         let lists = self.checkpoints.newest.lists.iter().copied();
-        let all = lists.chain(self.map.superseded_places());
+        let all = lists.chain(self.map.superseded_addresses());
         all.filter(|place| place.segment == segment).map(|place| u64::from(place.bytes)).sum()
     }
 
     /// Returns every metadata record that is live while no checkpoint is being written.
-    pub(crate) fn metadata(&self) -> Vec<MetaPlace> {
-        let map = self.map.meta_places().chain(self.map.superseded_places());
+    pub(crate) fn metadata(&self) -> Vec<MetadataAddress> {
+        let map = self.map.metadata_addresses().chain(self.map.superseded_addresses());
         map.chain(self.checkpoints.newest.lists.iter().copied()).collect()
     }
 

@@ -54,11 +54,11 @@ mod resize;
 mod room;
 
 use super::log::{BatchToWrite, ChainEnd, Log, LogEnd, Tail, Totals};
-use super::map::{L2p, Leaf, Lookup, Mapping, Reap};
+use super::map::{KeptLeaves, L2p, Leaf, Lookup, Mapping, Reap};
 use super::place::FrameAddress;
 use super::space::Space;
 use crate::base::{Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
-use crate::format::{DirectoryEntry, MapLimits, MetaPlace, Stream, Superblock};
+use crate::format::{DirectoryEntry, MapLimits, MetadataAddress, Stream, Superblock};
 
 pub(crate) use append::{Attempt, BlockWrite, Edge, MetaPosition, Move};
 pub(crate) use checkpoint::{Begun, Checkpoints, NewestCheckpoint};
@@ -144,7 +144,7 @@ pub(crate) struct Restored {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeafPlace {
     /// The place.
-    pub(crate) place: MetaPlace,
+    pub(crate) place: MetadataAddress,
     /// Generation of its segment.
     pub(crate) generation: u64,
 }
@@ -410,14 +410,13 @@ impl Core {
 
     /// Takes a leaf that was loaded from `place` into memory. Does nothing if the leaf has been
     /// loaded, moved or taken down in the meantime.
-    pub(crate) fn install_leaf(&mut self, leaf: u64, place: MetaPlace, content: Leaf) {
+    pub(crate) fn install_leaf(&mut self, leaf: u64, place: MetadataAddress, content: Leaf) {
         self.map.install(leaf, place, content);
     }
 
-    /// Keeps the leaves at both ends of a range in memory, once they are there, until the next
-    /// call; `None` releases them.
-    pub(crate) fn keep_leaves(&mut self, range: Option<(Lba, u64)>) {
-        self.map.keep(range);
+    /// Keeps leaves in memory, once they are there, until the next call; `None` releases them.
+    pub(crate) fn keep_leaves(&mut self, leaves: Option<KeptLeaves>) {
+        self.map.keep(leaves);
     }
 
     /// Returns the place to load a leaf from, if it must be loaded.
@@ -428,13 +427,13 @@ impl Core {
 
     /// Makes the next checkpoint write a leaf again elsewhere, if its newest version is at `place`.
     /// Returns false if the leaf must be loaded first. The number may come from the medium.
-    pub(crate) fn touch_leaf(&mut self, leaf: u64, place: MetaPlace) -> bool {
+    pub(crate) fn touch_leaf(&mut self, leaf: u64, place: MetadataAddress) -> bool {
         !self.map.is_current_leaf(leaf, place) || self.map.touch_leaf(leaf)
     }
 
     /// Makes the next checkpoint write a directory page again elsewhere, if its newest version is
     /// at `place`. The number may come from the medium.
-    pub(crate) fn touch_page(&mut self, page: u32, place: MetaPlace) {
+    pub(crate) fn touch_page(&mut self, page: u32, place: MetadataAddress) {
         if self.map.is_current_page(page, place) {
             self.map.touch_page(page);
         }

@@ -21,8 +21,8 @@ use crate::base::{AlignedBuffer, Lba, SegmentId};
 use crate::codec::{Compressor, Encoding};
 use crate::format::{
     BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX,
-    META_ALIGNMENT, META_PREFIX_BYTES, MetaKind, MetaPlace, RECORD_HEADER_BYTES, Record,
-    RecordPlace, SEGMENT_HEADER_BYTES, SOURCE_BYTES, SegmentHeader, Source, chain_record,
+    META_ALIGNMENT, META_PREFIX_BYTES, MetaKind, MetadataAddress, RECORD_HEADER_BYTES, Record,
+    RecordAddress, SEGMENT_HEADER_BYTES, SOURCE_BYTES, SegmentHeader, Source, chain_record,
 };
 
 /// A host write of up to this many bytes is atomic; a longer one is cut, between blocks, into
@@ -72,7 +72,7 @@ pub(crate) struct OpenBatch {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MetaRecord {
     /// Its place.
-    pub(crate) place: MetaPlace,
+    pub(crate) place: MetadataAddress,
     /// The checksum of its stored payload.
     pub(crate) payload_checksum: u64,
 }
@@ -189,7 +189,7 @@ impl OpenBatch {
         encode: impl FnOnce(&mut [u8]) -> (Encoding, usize),
     ) -> FramePlace {
         assert!(blocks > 0, "a frame has a block");
-        let place = self.record_place();
+        let place = self.record_address();
         let (header, target) = self.rest().split_at_mut(RECORD_HEADER_BYTES);
         let (encoding, stored) = encode(target);
         assert!(stored <= usize::from(blocks) * BLOCK_BYTES, "an encoded frame never grows");
@@ -202,6 +202,7 @@ impl OpenBatch {
             stored_bytes: len_u32(stored),
             payload_checksum: crc64(payload),
         };
+        record.check_invariants();
         record.encode_into(place, &[], header);
         self.advance(record.record_bytes() as usize);
         FramePlace {
@@ -219,7 +220,7 @@ impl OpenBatch {
             frame.payload.len() <= usize::from(frame.blocks) * BLOCK_BYTES,
             "a payload is never longer than its blocks"
         );
-        let place = self.record_place();
+        let place = self.record_address();
         let source_count = u8::try_from(frame.sources.len());
         let record = Record::Data {
             lba: frame.lba,
@@ -230,6 +231,7 @@ impl OpenBatch {
             payload_checksum: frame.payload_checksum,
         };
         let (header, rest) = self.rest().split_at_mut(record.header_bytes() as usize);
+        record.check_invariants();
         record.encode_into(place, frame.sources, header);
         let (payload, _) = rest.split_at_mut(frame.payload.len());
         payload.copy_from_slice(frame.payload);
@@ -245,7 +247,8 @@ impl OpenBatch {
     /// Adds a record without payload: a fill or a trim.
     pub(crate) fn push_range(&mut self, record: &Record) {
         assert_eq!(record.stored_bytes(), 0, "a record about a range has no payload");
-        let place = self.record_place();
+        let place = self.record_address();
+        record.check_invariants();
         record.encode_into(place, &[], self.rest());
         self.advance(record.record_bytes() as usize);
     }
@@ -267,7 +270,7 @@ impl OpenBatch {
         raw: &[u8],
         compressor: &mut Compressor,
     ) -> MetaRecord {
-        let place = self.record_place();
+        let place = self.record_address();
         assert!(place.offset.is_multiple_of(META_ALIGNMENT), "metadata is aligned");
         let (header, rest) = self.rest().split_at_mut(RECORD_HEADER_BYTES);
         let (prefix, target) = rest.split_at_mut(META_PREFIX_BYTES);
@@ -288,10 +291,11 @@ impl OpenBatch {
             stored_bytes: len_u32(stored_bytes),
             payload_checksum,
         };
+        record.check_invariants();
         record.encode_into(place, &[], header);
         self.advance(record_bytes);
         let bytes = len_u32(record_bytes);
-        let place = MetaPlace { segment: place.segment, offset: place.offset, bytes };
+        let place = MetadataAddress { segment: place.segment, offset: place.offset, bytes };
         MetaRecord { place, payload_checksum }
     }
 
@@ -325,6 +329,7 @@ impl OpenBatch {
         let buffer = exclusive(&mut self.buffer);
         buffer.get_mut(used..end).expect("the padding lies in the buffer").fill(0);
         if let Some(segment_header) = segment_header {
+            segment_header.check_invariants();
             segment_header.encode_into(buffer);
         }
         let header = BatchHeader {
@@ -343,8 +348,8 @@ impl OpenBatch {
         (self.place, self.buffer, checksum)
     }
 
-    fn record_place(&self) -> RecordPlace {
-        RecordPlace {
+    fn record_address(&self) -> RecordAddress {
+        RecordAddress {
             generation: self.place.generation,
             segment: self.place.segment,
             offset: self.place.base + len_u32(self.used),
