@@ -9,8 +9,9 @@ use std::sync::atomic::AtomicBool;
 use serde::Serialize;
 
 use super::host::Lane;
+use super::scenario::Setup;
 use super::side_by_side::{side_by_side, threads};
-use super::{Case, Data, Figures, Forecast, ForecastOptions, Scenario, Setup, State, Watch};
+use super::{Case, Data, Figures, Forecast, ForecastOptions, Scenario, State, Watch};
 use crate::error::Result;
 use pumice_report::{Axis, Cell, Column, Document, LineChart, Number, Scale, Table};
 use pumice_sim::profile::Profile;

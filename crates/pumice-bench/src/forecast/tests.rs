@@ -5,11 +5,13 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 
 use super::*;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::payload::Saving;
 use crate::workload::Changes;
+use pumice_sim::profile::Profile;
 
 /// 256 MiB, on four dies with a quarter more flash, in segments of 256 blocks.
 const PROFILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/forecast/samples/small.toml");

@@ -92,12 +92,17 @@ impl Outcome {
         let value = |run: &RunResult| match published.measure {
             Measure::Value => run.value(unit),
             Measure::LatencyMean => ms(run, |run| {
-                let sum: u64 = run.intervals.iter().map(|interval| interval.latency_ns_sum).sum();
-                sum as f64 / run.operations.max(1) as f64
+                let sum: u64 =
+                    run.sample.intervals.iter().map(|interval| interval.latency_ns_sum).sum();
+                sum as f64 / run.sample.operations.max(1) as f64
             }),
             Measure::LatencyMax => ms(run, |run| {
-                run.intervals.iter().map(|interval| interval.latency_ns_max).max().unwrap_or(0)
-                    as f64
+                run.sample
+                    .intervals
+                    .iter()
+                    .map(|interval| interval.latency_ns_max)
+                    .max()
+                    .unwrap_or(0) as f64
             }),
         };
         let values: Vec<f64> = results.cell(test, level).map(value).collect();

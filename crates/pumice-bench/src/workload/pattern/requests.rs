@@ -1,23 +1,18 @@
-//! The addresses of one thread of a workload, in order.
-//!
-//! A function of the workload, the thread and a seed: equal inputs produce equal addresses.
-//! Sequential operations end after the span; random ones continue forever, until the time is up.
-
-mod shuffle;
-mod zipf;
+//! The requests of one thread, one after the other.
 
 use rand::RngExt;
 
+use super::shuffle::Shuffle;
+use super::zipf::Zipf;
 use crate::workload::{Operation, Pattern, Workload};
 use pumice_drive::base::seed::{Random, random};
-use shuffle::Shuffle;
-use zipf::Zipf;
 
 /// Share of accesses that go to the hot part of the span, and size of that part as a share of the
 /// span.
 ///
 /// Source: the rule of 80/20, as in SNIA's and most published studies of hot and cold data.
 const HOT_ACCESSES: f64 = 0.8;
+
 const HOT_SPACE: f64 = 0.2;
 
 /// One request, or the two requests of a copy. Offsets are in bytes from the start of the target;
