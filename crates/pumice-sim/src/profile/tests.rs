@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::Value as Json;
 
+use super::parse::FILE_BYTES_MAX;
 use super::*;
 use pumice_drive::base::{Error as DriveError, ErrorKind};
 
