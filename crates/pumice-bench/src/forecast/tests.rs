@@ -460,7 +460,8 @@ fn reports_of_a_grid_have_every_figure_at_its_place() {
         })
         .collect();
     let shown = |index: usize| -> Vec<(f64, f64)> {
-        charts.iter().map(|chart| chart.series[index].points[1]).collect()
+        let points = charts.iter().map(|chart| chart.series[index].points[1]);
+        points.map(|point| (point.x, point.y)).collect()
     };
     let wa = |index: usize| amplification(&grid.forecasts[index].tests[0].drive).all;
     // Over-provisioning of the first data; then data of the first over-provisioning.

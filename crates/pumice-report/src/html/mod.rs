@@ -15,10 +15,10 @@ use super::number::grouped;
 use super::svg::{self, Frame};
 use super::table::{Align, Cell, Column, Table};
 
-/// Size of a drawing in pixels (total width, height of the plot), in the page's text column and on
-/// a phone. The page scales drawings down in narrower windows.
-const WIDE: (f64, f64) = (820.0, 230.0);
-const NARROW: (f64, f64) = (350.0, 190.0);
+/// A drawing in the page's text column, and on a phone. The page scales drawings down in narrower
+/// windows.
+const WIDE: Frame<'_> = Frame { id: "", width: 820.0, plot_height: 230.0 };
+const NARROW: Frame<'_> = Frame { id: "", width: 350.0, plot_height: 190.0 };
 
 /// Maximum characters of a row name that is not wrapped.
 const NAME_CHARS_MAX: usize = 28;
@@ -138,8 +138,8 @@ impl FigureView {
         Self {
             title: printable(&chart.title),
             legend: legend(names.map(|(index, name)| (svg::bar_key(index), printable(name)))),
-            wide: svg::bars(chart, &frame(&format!("{id}-wide"), WIDE)),
-            narrow: svg::bars(chart, &frame(&format!("{id}-narrow"), NARROW)),
+            wide: svg::bars(chart, &Frame { id: &format!("{id}-wide"), ..WIDE }),
+            narrow: svg::bars(chart, &Frame { id: &format!("{id}-narrow"), ..NARROW }),
             numbers_title: "Numbers".to_owned(),
             numbers: TableView::new(&chart.to_table().titled("")),
         }
@@ -155,8 +155,8 @@ impl FigureView {
                 series
                     .map(|(index, series)| (svg::line_key(index, series), printable(&series.name))),
             ),
-            wide: svg::lines(chart, &frame(&format!("{id}-wide"), WIDE)),
-            narrow: svg::lines(chart, &frame(&format!("{id}-narrow"), NARROW)),
+            wide: svg::lines(chart, &Frame { id: &format!("{id}-wide"), ..WIDE }),
+            narrow: svg::lines(chart, &Frame { id: &format!("{id}-narrow"), ..NARROW }),
             numbers_title: if places > shown {
                 format!("Numbers ({shown} of {places} points)")
             } else {
@@ -165,10 +165,6 @@ impl FigureView {
             numbers: TableView::new(&table),
         }
     }
-}
-
-fn frame(id: &str, (width, plot_height): (f64, f64)) -> Frame<'_> {
-    Frame { id, width, plot_height }
 }
 
 /// A legend, if there is more than one series.

@@ -3,7 +3,7 @@
 //!
 //! Method: a reader of tags that knows which elements have no end tag.
 
-use super::super::{Align, Axis, Bar, Number, sample};
+use super::super::{Align, Axis, Bar, Number, Point, sample};
 use super::*;
 
 /// Elements without an end tag.
@@ -93,7 +93,7 @@ fn text_from_outside_stays_text() {
     bars.group(evil, vec![Bar::from(Number::new(1.0, 0).with_unit(evil)).labelled(evil)]);
     bars.group(evil, vec![Bar::missing(evil)]);
     let mut lines = LineChart::new(evil, axis(), axis());
-    lines.line(evil, vec![(1.0, 1.0)]);
+    lines.line(evil, vec![Point::new(1.0, 1.0)]);
     lines.line(evil, Vec::new());
     document.section(evil).paragraph(evil).note(evil).warning(evil).pairs([(evil, evil)]);
     document.section(evil).preformatted(evil).block(table.titled(evil)).block(bars).block(lines);

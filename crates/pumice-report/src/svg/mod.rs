@@ -41,6 +41,20 @@ pub(crate) struct Frame<'a> {
     pub(crate) plot_height: f64,
 }
 
+/// A size in pixels.
+#[derive(Clone, Copy)]
+struct Size {
+    width: f64,
+    height: f64,
+}
+
+/// A position in pixels from the upper left corner.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Pixel {
+    x: f64,
+    y: f64,
+}
+
 /// Returns the classes of a series: its colour, and paler when colours repeat.
 fn series_class(index: usize) -> String {
     let pale = if (index / COLOURS) % 2 == 1 { " pale" } else { "" };
@@ -93,17 +107,17 @@ impl Svg {
     ///
     /// The class is `fits` if the drawing is about as wide as requested, so that it can be scaled
     /// down; a wider one must be scrolled.
-    fn new(frame: &Frame<'_>, size: (f64, f64), title: &str, description: &str) -> Self {
+    fn new(frame: &Frame<'_>, size: Size, title: &str, description: &str) -> Self {
         let mut svg = Self { text: String::new(), open: Vec::new() };
-        let (id, fits) = (frame.id, size.0 <= frame.width * FITS_MAX);
+        let (id, fits) = (frame.id, size.width <= frame.width * FITS_MAX);
         let (title_id, description_id) = (format!("{id}-title"), format!("{id}-about"));
         svg.open(
             "svg",
             &[
                 ("class", if fits { &"fits" } else { &"wider" }),
-                ("viewBox", &format!("0 0 {} {}", Px(size.0), Px(size.1))),
-                ("width", &Px(size.0)),
-                ("height", &Px(size.1)),
+                ("viewBox", &format!("0 0 {} {}", Px(size.width), Px(size.height))),
+                ("width", &Px(size.width)),
+                ("height", &Px(size.height)),
                 ("role", &"img"),
                 ("aria-labelledby", &format!("{title_id} {description_id}")),
             ],
@@ -139,8 +153,8 @@ impl Svg {
     }
 
     /// Writes text at a position.
-    fn label(&mut self, class: &'static str, x: f64, y: f64, text: &str) {
-        self.leaf("text", &[("class", &class), ("x", &Px(x)), ("y", &Px(y))], text);
+    fn label(&mut self, class: &'static str, at: Pixel, text: &str) {
+        self.leaf("text", &[("class", &class), ("x", &Px(at.x)), ("y", &Px(at.y))], text);
     }
 
     fn begin(&mut self, name: &'static str, attributes: &[Attribute<'_>]) {

@@ -5,7 +5,7 @@
 use super::cells::{Cell, Cells};
 use crate::bench::engine::Interval;
 use crate::workload::Unit;
-use pumice_report::{Axis, LineChart, Section};
+use pumice_report::{Axis, LineChart, Point, Section};
 
 /// Returns a chart of the rate and a chart of the maximum latency for each time-based test; no
 /// blocks if there are none.
@@ -30,8 +30,10 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
             let (seconds, course) = course(cell);
             let at = |index: usize| (index as f64 + 0.5) * seconds;
             let points = course.iter().enumerate();
-            let rates = points.clone().map(|(i, part)| (at(i), part.rate / seconds * scale));
-            let latencies = points.map(|(i, part)| (at(i), part.latency_ns_max as f64 / 1e6));
+            let rates =
+                points.clone().map(|(i, part)| Point::new(at(i), part.rate / seconds * scale));
+            let latencies =
+                points.map(|(i, part)| Point::new(at(i), part.latency_ns_max as f64 / 1e6));
             if course.len() > 1 {
                 rate.line(&cell.level.name, rates.collect());
                 longest.line(&cell.level.name, latencies.collect());

@@ -12,7 +12,8 @@
 //! The frames of a victim are read row by row, all live frames of a row at once, when the first of
 //! them is moved.
 
-use super::{Cause, LogFtl, RowRead};
+use super::requests::RowRead;
+use super::{Cause, LogFtl};
 use crate::{Error, Result};
 
 /// At most one of this many victims is taken for wear leveling, so that leveling costs little
