@@ -119,6 +119,7 @@ impl<C: Clock> Disk<C> {
                 }
                 None => {
                     state.counts.head_writes += 1;
+                    assert!(state.write_bytes >= job.len, "the cache holds what is written");
                     state.write_bytes -= job.len;
                     state.current = None;
                 }

@@ -21,6 +21,7 @@ impl LogFtl {
         let open = self.open[stream].as_mut().expect("room was made in an open segment");
         let (segment, end) = (open.segment, open.offset + bytes);
         let entry = self.layout.entry(segment, open.offset);
+        assert!(end <= self.layout.segment_bytes && entry != UNMAPPED, "segment {segment} is full");
         open.offset = end;
         open.ready_ns = open.ready_ns.max(ready_ns);
         open.lbas.push(lba);
@@ -87,12 +88,21 @@ impl LogFtl {
         open.offset += rest;
         self.counts.padding_bytes += u64::from(rest);
         self.hand_on_rows(stream, self.accepted_bytes);
+        self.assert_bytes_add_up();
         let Some(mut open) = self.open[stream].take() else { return };
         open.lbas.sort_unstable();
         open.lbas.dedup();
         let lbas = LbaSet::new(&open.lbas, self.spec.user_blocks);
         // The end that no frame fits into is not reclaimable: a new segment wastes as much.
         self.segments.seal(open.segment, self.layout.segment_bytes - rest, lbas);
+    }
+
+    /// Asserts that every byte has a cause, and is in an issued row or waits in an incomplete one.
+    fn assert_bytes_add_up(&self) {
+        let row_bytes = self.layout.row_bytes;
+        let waiting = self.open.iter().flatten().map(|open| open.offset - open.rows * row_bytes);
+        let issued = self.counts.flash_bytes + u64::from(waiting.sum::<u32>());
+        assert_eq!(self.counts.caused_bytes(), issued, "bytes by cause, and bytes written");
     }
 
     /// Issues the full rows and the parity rows that follow them. The host's bytes up to `covered`

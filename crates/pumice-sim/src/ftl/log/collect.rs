@@ -138,7 +138,7 @@ impl LogFtl {
             }
         });
         frames.sort_unstable();
-        debug_assert_eq!(frames.len(), self.segments.live_count(segment) as usize);
+        assert_eq!(frames.len(), self.segments.live_count(segment) as usize, "live frames");
         let live = f64::from(live_bytes);
         let gain = (f64::from(self.layout.segment_bytes) - live).max(1.0);
         match cause {
