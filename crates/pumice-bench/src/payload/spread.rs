@@ -46,7 +46,6 @@ const SPREAD_TRIALS: usize = 4;
 
 /// Units measured in each trial: one in three of as many windows as a spread has.
 const SPREAD_TRIAL_UNITS: u64 = 512 * 16;
-
 const SPREAD_TRIAL_STEP: usize = 3;
 
 /// Error in percentage points at which the trials end.

@@ -3,8 +3,12 @@
 //!
 //! Method: a reader of tags that knows which elements have no end tag.
 
+use std::collections::BTreeSet;
+
 use super::super::{Align, Axis, Bar, Number, Point, sample};
-use super::*;
+use crate::chart::{BarChart, LineChart};
+use crate::document::Document;
+use crate::table::{Column, Table};
 
 /// Elements without an end tag.
 const VOID: [&str; 3] = ["meta", "link", "!DOCTYPE"];

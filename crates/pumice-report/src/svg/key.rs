@@ -37,7 +37,7 @@ pub(crate) fn line_key(index: usize, series: &Series) -> String {
 
 /// A sample without a title: the name follows it.
 fn key(index: usize, width: f64, draw: impl FnOnce(&mut Svg)) -> String {
-    let mut svg = Svg { text: String::new(), open: Vec::new() };
+    let mut svg = Svg::default();
     let size = [("width", Px(width)), ("height", Px(12.0))];
     svg.open(
         "svg",

@@ -14,7 +14,6 @@ use pumice_drive::runtime::Runtime;
 
 /// Bytes that a call fetches and copies at a time, and their pages.
 const COPY_BYTES: usize = 128 << 10;
-
 const COPY_PAGES: u64 = (COPY_BYTES / PAGE_BYTES) as u64;
 
 /// A host with one simulated drive. All methods may be called concurrently.

@@ -12,7 +12,6 @@ use pumice_drive::base::seed::{Random, random};
 ///
 /// Source: the rule of 80/20, as in SNIA's and most published studies of hot and cold data.
 const HOT_ACCESSES: f64 = 0.8;
-
 const HOT_SPACE: f64 = 0.2;
 
 /// One request, or the two requests of a copy. Offsets are in bytes from the start of the target;
