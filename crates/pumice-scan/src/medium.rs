@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(medium.speed(&AtomicBool::new(true)).unwrap(), None);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         let gone = Medium::Folder(folder.path().join("gone"));
-        let error = pumice_drive::base::Error::from(gone.speed(&GO_ON).unwrap_err()).chain();
+        let error = pumice_drive::base::chain(&gone.speed(&GO_ON).unwrap_err());
         assert!(error.contains("cannot write in"), "{error}");
     }
 

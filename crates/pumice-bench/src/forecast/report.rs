@@ -233,7 +233,9 @@ fn course(test: &Test) -> [LineChart; 3] {
         let mut chart = LineChart::new(title, written(), y);
         for (name, figures) in variants(test) {
             let points = figures.course.iter();
-            let points = points.filter_map(|it| Some((it.host_bytes as f64 / 1e9, value(it)?)));
+            let points = points.filter_map(|it| {
+                Some(pumice_report::Point::new(it.host_bytes as f64 / 1e9, value(it)?))
+            });
             chart.line(name, points.collect());
         }
         chart
@@ -253,8 +255,10 @@ fn wear(test: &Test) -> LineChart {
     let (x, y) = (Axis::new("erasures", ""), Axis::new("blocks", ""));
     let mut chart = LineChart::new("Wear", x, y);
     for (name, figures) in variants(test) {
-        let points =
-            figures.erases.iter().map(|&(count, blocks)| (f64::from(count), blocks as f64));
+        let points = figures
+            .erases
+            .iter()
+            .map(|&(count, blocks)| pumice_report::Point::new(f64::from(count), blocks as f64));
         chart.line(name, points.collect());
     }
     chart

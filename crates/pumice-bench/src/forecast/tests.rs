@@ -5,11 +5,13 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 
 use super::*;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::payload::Saving;
 use crate::workload::Changes;
+use pumice_sim::profile::Profile;
 
 /// 256 MiB, on four dies with a quarter more flash, in segments of 256 blocks.
 const PROFILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/forecast/samples/small.toml");
@@ -458,7 +460,8 @@ fn reports_of_a_grid_have_every_figure_at_its_place() {
         })
         .collect();
     let shown = |index: usize| -> Vec<(f64, f64)> {
-        charts.iter().map(|chart| chart.series[index].points[1]).collect()
+        let points = charts.iter().map(|chart| chart.series[index].points[1]);
+        points.map(|point| (point.x, point.y)).collect()
     };
     let wa = |index: usize| amplification(&grid.forecasts[index].tests[0].drive).all;
     // Over-provisioning of the first data; then data of the first over-provisioning.

@@ -5,6 +5,7 @@
 //! profiles of other designs.
 
 use std::cell::Cell;
+use std::rc::Rc;
 
 use rand::RngExt;
 

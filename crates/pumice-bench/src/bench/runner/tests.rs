@@ -109,7 +109,7 @@ fn carried_out(
 
 /// What is the same however long things take.
 fn content(run: &RunResult) -> (u32, usize, usize, u64, u64) {
-    (run.round, run.test, run.level, run.place, run.host_bytes)
+    (run.round, run.test, run.level, run.place, run.sample.host_bytes)
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn every_cell_runs_once_a_round_and_finds_its_own_data() {
         // A new file is emptied first.
         let asked = if run.test == 2 { 0.0 } else { asked };
         assert!((saved - asked).abs() < 1.0, "{saved} for {:?}", content(run));
-        assert_eq!(run.host_bytes, SPAN);
+        assert_eq!(run.sample.host_bytes, SPAN);
     }
     // Levels follow each other, so each is filled once a round, for its first test.
     let fills: Vec<_> = steps.iter().filter(|step| step.activity == Activity::Fill).collect();
@@ -223,10 +223,9 @@ fn trimmed_data_is_put_back() {
 
 /// A run with that value in MB/s.
 fn run(round: u32, test: usize, level: usize, value: f64) -> RunResult {
-    let mut sample = crate::bench::results::tests::sample();
-    sample.host_bytes = (value * 1e6) as u64;
-    sample.seconds = 1.0;
-    RunResult::new(RunPosition { round, test, level, place: 0 }, sample)
+    let mut run = crate::bench::results::sample::run(round, test, level, 0.0);
+    run.sample.host_bytes = (value * 1e6) as u64;
+    run
 }
 
 #[test]
