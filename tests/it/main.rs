@@ -44,6 +44,7 @@ mod output;
 mod package;
 #[cfg(feature = "http")]
 mod page;
+#[cfg(feature = "bench")]
 mod payload;
 mod qemu;
 #[cfg(feature = "bench")]
@@ -54,6 +55,7 @@ mod rescue;
 mod resize;
 mod restart;
 mod rounds;
+#[cfg(feature = "bench")]
 mod scan;
 mod scrub;
 mod serve;

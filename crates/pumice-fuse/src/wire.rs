@@ -28,19 +28,19 @@ const VALID_SECONDS: U64 = U64::new(86_400);
 /// Flags of [`Asked::Init`] and its answer.
 pub(super) mod init {
     /// Writes of more than a page.
-    pub(in super::super) const BIG_WRITES: u32 = 1 << 5;
+    pub(crate) const BIG_WRITES: u32 = 1 << 5;
     /// Asynchronous direct I/O.
-    pub(in super::super) const ASYNC_DIO: u32 = 1 << 15;
+    pub(crate) const ASYNC_DIO: u32 = 1 << 15;
     /// The answer contains the number of pages of the longest request.
-    pub(in super::super) const MAX_PAGES: u32 = 1 << 22;
+    pub(crate) const MAX_PAGES: u32 = 1 << 22;
 }
 
 /// Flags of an opened file.
 pub(super) mod open {
     /// Nothing of the file is cached.
-    pub(in super::super) const DIRECT_IO: u32 = 1 << 0;
+    pub(crate) const DIRECT_IO: u32 = 1 << 0;
     /// Writes of the file may run in parallel.
-    pub(in super::super) const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
+    pub(crate) const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
 mod operation {
@@ -225,10 +225,15 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Request<'_>> {
     Some(Request { unique: head.unique.get(), node: head.node.get(), asked })
 }
 
+/// Returns the length of a message or a part of one, which the longest request bounds.
+fn length(bytes: usize) -> U32 {
+    U32::new(u32::try_from(bytes).expect("messages are far shorter than 4 GiB"))
+}
+
 impl ReplyHead {
     /// Returns the header of a result of `bytes` bytes.
     pub(super) fn good(unique: u64, bytes: usize) -> Self {
-        let bytes = U32::new((size_of::<Self>() + bytes) as u32);
+        let bytes = length(size_of::<Self>() + bytes);
         Self { bytes, status: I32::ZERO, unique: unique.into() }
     }
 
@@ -239,9 +244,9 @@ impl ReplyHead {
 }
 
 impl WriteReply {
-    /// Returns the reply to a write of `length` bytes.
-    pub(super) fn new(unique: u64, length: usize) -> Self {
-        let written = Written { length: U32::new(length as u32), padding: U32::ZERO };
+    /// Returns the reply to a write of `bytes` bytes.
+    pub(super) fn new(unique: u64, bytes: usize) -> Self {
+        let written = Written { length: length(bytes), padding: U32::ZERO };
         Self { head: ReplyHead::good(unique, size_of::<Written>()), written }
     }
 }
@@ -263,9 +268,9 @@ impl Init {
             flags: flags.into(),
             max_background: background_max.into(),
             congestion_threshold: background_max.into(),
-            max_write: U32::new(bytes_max as u32),
+            max_write: length(bytes_max),
             time_granularity_ns: 1.into(),
-            max_pages: U16::new((bytes_max / 4096) as u16),
+            max_pages: U16::new(u16::try_from(bytes_max / 4096).expect("at most 256 MiB")),
             ..Self::new_zeroed()
         }
     }
@@ -307,7 +312,7 @@ impl Attributes {
         let head = DirectoryHead {
             node: self.node,
             next: next.into(),
-            name_bytes: U32::new(name.len() as u32),
+            name_bytes: length(name.len()),
             // Without the permissions.
             kind: U32::new(self.mode.get() >> 12),
         };
@@ -325,13 +330,13 @@ impl Opened {
 
 impl FileSystem {
     /// Returns the statistics of a file system with one file of `blocks` blocks; nothing is free.
-    pub(super) fn new(blocks: u64, block_bytes: u32, name_bytes_max: u32) -> Self {
+    pub(super) fn new(blocks: u64, block_bytes: u32, name_bytes_max: usize) -> Self {
         Self {
             blocks: blocks.into(),
             files: 1.into(),
             block_bytes: block_bytes.into(),
             fragment_bytes: block_bytes.into(),
-            name_bytes_max: name_bytes_max.into(),
+            name_bytes_max: length(name_bytes_max),
             ..Self::new_zeroed()
         }
     }

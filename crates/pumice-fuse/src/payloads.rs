@@ -88,6 +88,7 @@ impl Payloads {
 
     /// Returns the data at `range` of a request. Short data is copied; for long data the request's
     /// memory is taken and replaced by other memory.
+    #[expect(clippy::indexing_slicing, reason = "the data of a decoded write lies in its request")]
     pub(super) fn keep(self: &Rc<Self>, request: &mut Box<[u8]>, range: Range<usize>) -> Payload {
         if range.len() > SHORT_BYTES {
             return self.lend_buffer(mem::replace(request, self.long()), range);
@@ -103,6 +104,7 @@ impl Payloads {
     }
 }
 
+#[expect(clippy::indexing_slicing, reason = "the range lies in the buffer that was lent with it")]
 impl Payload {
     pub(super) fn bytes(&self) -> &[u8] {
         &self.buffer[self.range.clone()]

@@ -10,7 +10,7 @@ use zerocopy::IntoBytes;
 use super::wire::{Asked, Attributes, FileSystem, Opened, ROOT, open};
 
 /// The name of the only file.
-pub(crate) const FILE_NAME: &str = "disk";
+pub const FILE_NAME: &str = "disk";
 
 /// Inode number of the file.
 const FILE: u64 = 2;
@@ -55,8 +55,7 @@ impl DiskFile {
             Asked::ReadDirectory { .. } | Asked::End => Ok(Vec::new()),
             Asked::FileSystem => {
                 let blocks = self.size_bytes / u64::from(BLOCK_BYTES);
-                let name_bytes_max = FILE_NAME.len() as u32;
-                Ok(FileSystem::new(blocks, BLOCK_BYTES, name_bytes_max).as_bytes().to_vec())
+                Ok(FileSystem::new(blocks, BLOCK_BYTES, FILE_NAME.len()).as_bytes().to_vec())
             }
             // After one such answer the kernel does not ask again.
             _ => Err(Errno::NOSYS),
@@ -75,8 +74,9 @@ impl DiskFile {
     }
 
     /// Returns how many of `length` bytes at `offset` exist.
-    pub(super) fn readable(&self, offset: u64, length: u32) -> usize {
-        self.size_bytes.saturating_sub(offset).min(length.into()) as usize
+    pub(super) fn readable(&self, offset: u64, length: u32) -> u32 {
+        let rest = self.size_bytes.saturating_sub(offset);
+        u32::try_from(rest).map_or(length, |rest| rest.min(length))
     }
 
     /// Checks that a range to be changed lies on the disk.

@@ -24,6 +24,17 @@
 //! Absent: caching of any kind (the file is open for direct I/O only), other files, changes of the
 //! disk's size after mounting, the loop device itself.
 
+// Of the program's own code; tests index and cast what they have made themselves.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        clippy::indexing_slicing
+    )
+)]
+
 mod file;
 mod mount;
 mod payloads;
@@ -32,5 +43,5 @@ mod session;
 mod tests;
 mod wire;
 
-pub(crate) use file::FILE_NAME;
-pub(crate) use mount::FuseMount;
+pub use file::FILE_NAME;
+pub use mount::{FuseMount, serve};

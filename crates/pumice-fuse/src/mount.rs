@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const PAYLOAD_BYTES_MAX: usize = 64 << 20;
 /// A mounted disk. Dropping it unmounts; processes that have the file open then get errors.
 ///
 /// Only the runtime answers requests for the file: its thread must not access the file.
-pub(crate) struct FuseMount {
+pub struct FuseMount {
     directory: PathBuf,
     is_mounted: bool,
 }
@@ -35,7 +35,7 @@ impl FuseMount {
     ///
     /// # Errors
     /// There is no `/dev/fuse`, the kernel is too old, or the user may not mount: only root may.
-    pub(crate) fn mount<D: Disk + 'static>(
+    pub fn mount<D: Disk + 'static>(
         runtime: &Runtime,
         disk: Rc<D>,
         directory: &Path,
@@ -53,12 +53,7 @@ impl FuseMount {
             .map_err(|error| cannot(error.into()))?;
         // Unmounts if a later step fails.
         let mounted = Self { directory: directory.to_owned(), is_mounted: true };
-        let device = Device(Arc::new(device));
-        device.shake_hands().map_err(cannot)?;
-        let file = DiskFile { size_bytes: disk.size_bytes(), is_read_only: disk.is_read_only() };
-        let payloads = Rc::new(Payloads::new(PAYLOAD_BYTES_MAX));
-        let session = Session { runtime: runtime.clone(), disk, file, device, payloads };
-        runtime.spawn(session.serve());
+        runtime.spawn(serve(runtime, disk, device).map_err(cannot)?);
         Ok(mounted)
     }
 
@@ -67,12 +62,30 @@ impl FuseMount {
     /// # Errors
     /// `Busy` if a process has the file open; the file system then stays until this process ends,
     /// without answering requests.
-    pub(crate) fn unmount(mut self) -> Result<()> {
+    pub fn unmount(mut self) -> Result<()> {
         self.is_mounted = false;
         unmount(&self.directory, UnmountFlags::empty()).map_err(|error| {
             Error::os(format!("cannot unmount {}", self.directory.display()), error.into())
         })
     }
+}
+
+/// Answers the first request from `device` at once; the future carries out all others until the end
+/// of the file. `device` is a `/dev/fuse` just mounted with its file system, or a socket that keeps
+/// messages apart and whose other end speaks as the kernel does; its reads must not block.
+///
+/// # Errors
+/// The first request is malformed, or from a kernel that is too old.
+pub fn serve<D: Disk + 'static>(
+    runtime: &Runtime,
+    disk: Rc<D>,
+    device: OwnedFd,
+) -> io::Result<impl Future<Output = ()> + use<D>> {
+    let device = Device(Arc::new(device));
+    device.shake_hands()?;
+    let file = DiskFile { size_bytes: disk.size_bytes(), is_read_only: disk.is_read_only() };
+    let payloads = Rc::new(Payloads::new(PAYLOAD_BYTES_MAX));
+    Ok(Session { runtime: runtime.clone(), disk, file, device, payloads }.serve())
 }
 
 impl Drop for FuseMount {

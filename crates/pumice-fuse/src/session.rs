@@ -50,7 +50,7 @@ impl Device {
             // The request is there as soon as the file system is mounted.
             retry_on_intr(|| poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None))?;
             let length = rustix::io::read(&self.0, &mut buffer)?;
-            let request = wire::decode(&buffer[..length]);
+            let request = buffer.get(..length).and_then(wire::decode);
             let Some(Request { unique, asked, .. }) = request else { return Err(not_fuse()) };
             let Asked::Init { version, max_readahead, flags } = asked else {
                 return Err(not_fuse());
@@ -167,13 +167,15 @@ impl<D: Disk + 'static> Session<D> {
 
     /// Carries out the request in the first `length` bytes, or starts to. The reply to a completed
     /// write is added to `replies`.
+    #[expect(clippy::indexing_slicing, reason = "the data of a decoded write lies in its request")]
     async fn carry_out(
         &self,
         buffer: &mut Box<[u8]>,
         length: usize,
         replies: &mut Vec<WriteReply>,
     ) {
-        let Some(Request { unique, node, asked }) = wire::decode(&buffer[..length]) else {
+        let request = buffer.get(..length).and_then(wire::decode);
+        let Some(Request { unique, node, asked }) = request else {
             tracing::warn!(bytes = length, "malformed FUSE request");
             return;
         };
@@ -195,7 +197,7 @@ impl<D: Disk + 'static> Session<D> {
             }
             Asked::Read { offset, length } => {
                 // The kernel writes no more than the limit it was given.
-                let length = self.file.readable(offset, length).min(REQUEST_BYTES_MAX);
+                let length = (self.file.readable(offset, length) as usize).min(REQUEST_BYTES_MAX);
                 if length == 0 {
                     return self.device.reply(unique, &[]);
                 }
