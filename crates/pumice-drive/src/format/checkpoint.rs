@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! metadata payload: | raw_bytes u32 | encoded_bytes u32 | encoded | zero padding |
-//! root:             | Layout | Segment * opened | MetadataAddress u64 * (page lists, tables, dropped) |
+//! root:             | Layout | opened segments | addresses: page lists, tables, dropped lists |
 //! ```
 //!
 //! Everything that a checkpoint names is written before its root, and the root before the
@@ -24,8 +24,8 @@ use crate::base::{ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
 pub const META_PREFIX_BYTES: usize = 8;
 
 /// Maximum bytes of a metadata payload before encoding. Leaves and pieces of lists have at most 16
-/// KiB, so that a [`MetadataAddress`] can name them. A root, which the superblock names, may have this
-/// many: 60 thousand pieces, enough for the tables of 30 million segments.
+/// KiB, so that a [`MetadataAddress`] can name them. A root, which the superblock names, may have
+/// this many: 60 thousand pieces, enough for the tables of 30 million segments.
 pub const META_RAW_BYTES_MAX: usize = 512 << 10;
 
 const MAGIC: [u8; 8] = *b"PUMICECP";

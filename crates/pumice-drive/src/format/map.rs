@@ -33,7 +33,8 @@ pub const LEAF_RUN_BYTES: usize = 16;
 /// Number of segments that a [`MetadataAddress`] can name.
 pub const META_SEGMENTS_MAX: u32 = 1 << 26;
 
-/// Maximum bytes of a metadata record. A [`MetadataAddress`] counts them in units of 16, in 11 bits.
+/// Maximum bytes of a metadata record. A [`MetadataAddress`] counts them in units of 16, in 11
+/// bits.
 pub const META_RECORD_BYTES_MAX: u32 = 2047 * UNIT;
 
 /// Offsets and lengths of metadata records are multiples of this many bytes.

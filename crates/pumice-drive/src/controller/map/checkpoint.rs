@@ -291,8 +291,8 @@ impl L2p {
         self.slab.dirty_bytes().saturating_add(self.unnamed_bytes)
     }
 
-    /// Returns whether the newest version of a leaf on the medium is the one at `address`. The number
-    /// may come from the medium.
+    /// Returns whether the newest version of a leaf on the medium is the one at `address`. The
+    /// number may come from the medium.
     pub(crate) fn is_current_leaf(&self, leaf: u64, address: MetadataAddress) -> bool {
         leaf < self.leaf_count && self.entry(leaf) == DirectoryEntry::Leaf(address)
     }
@@ -310,8 +310,8 @@ impl L2p {
         true
     }
 
-    /// Returns whether the newest version of a directory page on the medium is the one at `address`.
-    /// The number may come from the medium.
+    /// Returns whether the newest version of a directory page on the medium is the one at
+    /// `address`. The number may come from the medium.
     pub(crate) fn is_current_page(&self, page: u32, address: MetadataAddress) -> bool {
         self.directory.page(page).is_some_and(|page| page.address == Some(address))
     }
