@@ -8,7 +8,7 @@
 )]
 
 use crate::base::SegmentId;
-use crate::format::{FRAME_BLOCKS_MAX, RecordPlace, Source};
+use crate::format::{FRAME_BLOCKS_MAX, RecordAddress, Source};
 
 /// Address of a frame: where the header of its record begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,8 +25,8 @@ impl From<Source> for FrameAddress {
     }
 }
 
-impl From<RecordPlace> for FrameAddress {
-    fn from(place: RecordPlace) -> Self {
+impl From<RecordAddress> for FrameAddress {
+    fn from(place: RecordAddress) -> Self {
         Self { segment: place.segment, offset: place.offset }
     }
 }

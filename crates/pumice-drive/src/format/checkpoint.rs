@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! metadata payload: | raw_bytes u32 | encoded_bytes u32 | encoded | zero padding |
-//! root:             | Layout | Segment * opened | MetaPlace u64 * (page lists, tables, dropped) |
+//! root:             | Layout | opened segments | addresses: page lists, tables, dropped lists |
 //! ```
 //!
 //! Everything that a checkpoint names is written before its root, and the root before the
@@ -16,7 +16,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::layout::layout;
-use super::map::{DirectoryEntry, MetaPlace};
+use super::map::{DirectoryEntry, MetadataAddress};
 use super::segment::Stream;
 use crate::base::{ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
 
@@ -24,8 +24,8 @@ use crate::base::{ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
 pub const META_PREFIX_BYTES: usize = 8;
 
 /// Maximum bytes of a metadata payload before encoding. Leaves and pieces of lists have at most 16
-/// KiB, so that a [`MetaPlace`] can name them. A root, which the superblock names, may have this
-/// many: 60 thousand pieces, enough for the tables of 30 million segments.
+/// KiB, so that a [`MetadataAddress`] can name them. A root, which the superblock names, may have
+/// this many: 60 thousand pieces, enough for the tables of 30 million segments.
 pub const META_RAW_BYTES_MAX: usize = 512 << 10;
 
 const MAGIC: [u8; 8] = *b"PUMICECP";
@@ -177,11 +177,11 @@ pub struct Root {
     /// Number of dropped ranges, in all lists of them.
     pub dropped_count: u32,
     /// Pieces of the list of directory pages.
-    pub page_lists: Vec<MetaPlace>,
+    pub page_lists: Vec<MetadataAddress>,
     /// Pieces of the segment table.
-    pub tables: Vec<MetaPlace>,
+    pub tables: Vec<MetadataAddress>,
     /// Pieces of the list of dropped ranges.
-    pub dropped_lists: Vec<MetaPlace>,
+    pub dropped_lists: Vec<MetadataAddress>,
 }
 
 impl Root {
@@ -217,8 +217,8 @@ impl Root {
             "every segment has an entry in a piece of the table"
         );
         let lists = self.page_lists.iter().chain(&self.tables).chain(&self.dropped_lists);
-        let places = lists.clone().collect::<BTreeSet<_>>();
-        assert_eq!(places.len(), lists.count(), "every piece of a list is a record of its own");
+        let addresses = lists.clone().collect::<BTreeSet<_>>();
+        assert_eq!(addresses.len(), lists.count(), "every piece of a list is a record of its own");
         let uses = self.opened_segments.iter().map(|opened| (opened.segment, opened.generation));
         let distinct = uses.collect::<BTreeSet<_>>().len();
         assert_eq!(distinct, self.opened_segments.len(), "each use of a segment is opened once");
@@ -256,12 +256,16 @@ impl Root {
         for &OpenedSegment { segment, generation, stream } in &self.opened_segments {
             bytes.extend(encode_tail(generation, segment.0, stream as u32).as_bytes());
         }
-        for place in self.page_lists.iter().chain(&self.tables).chain(&self.dropped_lists) {
-            bytes.extend(place.pack().to_le_bytes());
+        for address in self.page_lists.iter().chain(&self.tables).chain(&self.dropped_lists) {
+            bytes.extend(address.pack().to_le_bytes());
         }
-        let places = self.page_lists.len() + self.tables.len() + self.dropped_lists.len();
+        let addresses = self.page_lists.len() + self.tables.len() + self.dropped_lists.len();
         let tails = self.opened_segments.len() * size_of::<TailLayout>();
-        assert_eq!(bytes.len(), size_of::<RootLayout>() + tails + places * 8, "length of a root");
+        assert_eq!(
+            bytes.len(),
+            size_of::<RootLayout>() + tails + addresses * 8,
+            "length of a root"
+        );
         bytes
     }
 
@@ -277,21 +281,21 @@ impl Root {
         let (layout, rest) = RootLayout::read_from_prefix(bytes).ok()?;
         let count = |count: U32| count.get() as usize;
         let opened_bytes = count(layout.opened_count).checked_mul(size_of::<TailLayout>())?;
-        let (opened, places) = rest.split_at_checked(opened_bytes)?;
+        let (opened, addresses) = rest.split_at_checked(opened_bytes)?;
         let lists = [layout.page_lists, layout.tables, layout.dropped_lists].map(count);
         let is_right = layout.magic == MAGIC
             && layout.reserved == [0; 8]
             && layout.watermark.get() < SEQ_END
-            && places.len() as u64 == lists.iter().map(|&list| list as u64 * 8).sum::<u64>();
+            && addresses.len() as u64 == lists.iter().map(|&list| list as u64 * 8).sum::<u64>();
         if !is_right {
             return None;
         }
-        let mut places = places
+        let mut addresses = addresses
             .as_chunks::<8>()
             .0
             .iter()
-            .map(|word| MetaPlace::unpack(u64::from_le_bytes(*word)));
-        let mut list = |count: usize| places.by_ref().take(count).collect::<Option<Vec<_>>>();
+            .map(|word| MetadataAddress::unpack(u64::from_le_bytes(*word)));
+        let mut list = |count: usize| addresses.by_ref().take(count).collect::<Option<Vec<_>>>();
         let [pages, tables, dropped] = lists;
         let (page_lists, tables, dropped_lists) = (list(pages)?, list(tables)?, list(dropped)?);
         let opened = opened.chunks_exact(size_of::<TailLayout>()).map(|bytes| {
@@ -300,7 +304,7 @@ impl Root {
             let segment = SegmentId(tail.segment.get());
             Some(OpenedSegment { segment, generation: tail.generation.get(), stream })
         });
-        assert!(places.next().is_none(), "every address of a root belongs to a list");
+        assert!(addresses.next().is_none(), "every address of a root belongs to a list");
         Some(Self {
             epoch: layout.epoch.get(),
             segment_count: layout.segment_count.get(),
@@ -445,8 +449,8 @@ mod tests {
     //! allocation of a size that the input names.
     use super::*;
 
-    fn place(number: u32) -> MetaPlace {
-        MetaPlace { segment: SegmentId(number), offset: 4096 + 16 * number, bytes: 160 }
+    fn address(number: u32) -> MetadataAddress {
+        MetadataAddress { segment: SegmentId(number), offset: 4096 + 16 * number, bytes: 160 }
     }
 
     fn sample() -> Root {
@@ -470,9 +474,9 @@ mod tests {
             }],
             page_count: 6,
             dropped_count: 7,
-            page_lists: vec![place(1), place(2)],
-            tables: vec![place(3)],
-            dropped_lists: vec![place(4), place(5), place(6)],
+            page_lists: vec![address(1), address(2)],
+            tables: vec![address(3)],
+            dropped_lists: vec![address(4), address(5), address(6)],
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! directory page: 512 entries of 8 bytes, one for each leaf
-//! entry:          0 hole | 1 << 63 | byte: fill | place of the leaf's record
-//! place:          0 | segment 26 | offset / 16: 26 | bytes / 16: 11 bits
+//! entry:          0 hole | 1 << 63 | byte: fill | address of the leaf's record
+//! address:        0 | segment 26 | offset / 16: 26 | bytes / 16: 11 bits
 //! leaf:           1..=1024 runs of 16 bytes that partition its 1024 blocks in order
 //! ```
 //!
@@ -30,10 +30,11 @@ pub const LEAF_BLOCKS: u16 = 1024;
 /// Bytes of one run of a leaf.
 pub const LEAF_RUN_BYTES: usize = 16;
 
-/// Number of segments that a [`MetaPlace`] can name.
+/// Number of segments that a [`MetadataAddress`] can name.
 pub const META_SEGMENTS_MAX: u32 = 1 << 26;
 
-/// Maximum bytes of a metadata record. A [`MetaPlace`] counts them in units of 16, in 11 bits.
+/// Maximum bytes of a metadata record. A [`MetadataAddress`] counts them in units of 16, in 11
+/// bits.
 pub const META_RECORD_BYTES_MAX: u32 = 2047 * UNIT;
 
 /// Offsets and lengths of metadata records are multiples of this many bytes.
@@ -108,7 +109,7 @@ impl MapLimits {
 
 /// The location and length of a metadata record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MetaPlace {
+pub struct MetadataAddress {
     /// The segment, below [`META_SEGMENTS_MAX`].
     pub segment: SegmentId,
     /// Byte offset in the segment: a multiple of 16 below 2^30.
@@ -117,7 +118,7 @@ pub struct MetaPlace {
     pub bytes: u32,
 }
 
-impl MetaPlace {
+impl MetadataAddress {
     /// Packs the location into 64 bits. Bit 63 is 0, and at least one other bit is 1.
     ///
     /// # Panics
@@ -143,12 +144,12 @@ impl MetaPlace {
         #[expect(clippy::cast_possible_truncation, reason = "at most 26 bits are kept")]
         let bits = |from: u32, count: u32| (packed >> from) as u32 & ((1 << count) - 1);
         let bytes = bits(0, BYTES_BITS) * UNIT;
-        let place = Self {
+        let address = Self {
             segment: SegmentId(bits(OFFSET_BITS + BYTES_BITS, SEGMENT_BITS)),
             offset: bits(BYTES_BITS, OFFSET_BITS) * UNIT,
             bytes,
         };
-        (packed & FILL_TAG == 0 && bytes > 0).then_some(place)
+        (packed & FILL_TAG == 0 && bytes > 0).then_some(address)
     }
 
     /// Returns whether the record lies within a drive.
@@ -165,7 +166,7 @@ pub enum DirectoryEntry {
     /// Every byte of all its blocks has this value.
     Fill(u8),
     /// The record at this location holds its runs.
-    Leaf(MetaPlace),
+    Leaf(MetadataAddress),
 }
 
 impl DirectoryEntry {
@@ -174,7 +175,7 @@ impl DirectoryEntry {
         let packed = match self {
             Self::Hole => 0,
             Self::Fill(byte) => FILL_TAG | u64::from(byte),
-            Self::Leaf(place) => place.pack(),
+            Self::Leaf(address) => address.pack(),
         };
         assert!(packed >> 62 != 0b11, "the two highest bits of an entry are never both set");
         assert_eq!(packed == 0, self == Self::Hole, "only a hole packs to 0");
@@ -186,7 +187,7 @@ impl DirectoryEntry {
     pub fn unpack(packed: u64) -> Option<Self> {
         match packed {
             0 => Some(Self::Hole),
-            _ if packed & FILL_TAG == 0 => MetaPlace::unpack(packed).map(Self::Leaf),
+            _ if packed & FILL_TAG == 0 => MetadataAddress::unpack(packed).map(Self::Leaf),
             _ => u8::try_from(packed & !FILL_TAG).ok().map(Self::Fill),
         }
     }
@@ -213,7 +214,7 @@ pub fn decode_page(bytes: &[u8], limits: &MapLimits) -> Result<[u64; DIRECTORY_P
         *entry = u64::from_le_bytes(*source);
         let is_possible = match DirectoryEntry::unpack(*entry) {
             None => false,
-            Some(DirectoryEntry::Leaf(place)) => place.is_within(limits),
+            Some(DirectoryEntry::Leaf(address)) => address.is_within(limits),
             Some(_) => true,
         };
         let what = "a directory page of the map has an impossible entry";

@@ -92,7 +92,7 @@ const _: () = assert!(ORIGIN_BITS + u8::BITS == u64::BITS, "a source's first wor
 
 /// The location of a record, which its header's checksum covers too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecordPlace {
+pub struct RecordAddress {
     /// Generation of the segment.
     pub generation: u64,
     /// The segment.
@@ -300,13 +300,13 @@ impl Record {
         }
     }
 
-    /// Writes the header, for the location `place`, and the sources at the start of `target`.
+    /// Writes the header, for the location `address`, and the sources at the start of `target`.
     ///
     /// # Panics
     /// If `target` is shorter than [`Record::header_bytes`], or if the number of `sources` differs
     /// from the record's.
     #[inline]
-    pub fn encode_into(&self, place: RecordPlace, sources: &[Source], target: &mut [u8]) {
+    pub fn encode_into(&self, address: RecordAddress, sources: &[Source], target: &mut [u8]) {
         let (number, blocks, source_count, kind, argument, tail) = match *self {
             Record::Data { lba, lba_count, source_count, encoding, payload_checksum, .. } => {
                 let blocks = u8::try_from(lba_count).expect("a frame has at most 64 blocks");
@@ -338,12 +338,12 @@ impl Record {
             bytes.copy_from_slice(source.layout().as_bytes());
         }
         let (sources, _) = rest.split_at(sources.len() * SOURCE_BYTES);
-        layout.header_checksum = checksum(&layout, sources, place).into();
+        layout.header_checksum = checksum(&layout, sources, address).into();
         header.copy_from_slice(layout.as_bytes());
     }
 
     /// Decodes the record header and its sources at the start of `bytes`, which were read from
-    /// `place`.
+    /// `address`.
     ///
     /// The block range is checked for overflow only. The caller checks whether it lies on the drive
     /// and whether the payload lies within the bytes that were read.
@@ -351,13 +351,13 @@ impl Record {
     /// # Errors
     /// `Corrupt`, with the location.
     #[inline]
-    pub fn decode(bytes: &[u8], place: RecordPlace) -> Result<Self> {
-        Self::decode_at(bytes, place)
-            .map_err(|error| error.in_segment(place.segment).at_offset(u64::from(place.offset)))
+    pub fn decode(bytes: &[u8], address: RecordAddress) -> Result<Self> {
+        Self::decode_at(bytes, address)
+            .map_err(|error| error.in_segment(address.segment).at_offset(u64::from(address.offset)))
     }
 
     #[inline]
-    fn decode_at(bytes: &[u8], place: RecordPlace) -> Result<Self> {
+    fn decode_at(bytes: &[u8], address: RecordAddress) -> Result<Self> {
         const CORRUPT: ErrorKind = ErrorKind::Corrupt;
         let layout = Layout::read_from_prefix(bytes).ok();
         let (mut layout, rest) = layout.or_error(CORRUPT, "a record header is truncated")?;
@@ -365,7 +365,7 @@ impl Record {
         let sources = sources.or_error(CORRUPT, "the sources of a record are truncated")?;
         let expected = layout.header_checksum.get();
         layout.header_checksum = 0.into();
-        if checksum(&layout, sources, place) != expected {
+        if checksum(&layout, sources, address) != expected {
             return Err(Error::new(CORRUPT, "a record header's checksum is wrong"));
         }
         let record = Self::from_layout(&layout);
@@ -482,22 +482,22 @@ impl From<SourceLayout> for Source {
 /// # Errors
 /// `Corrupt`, with the location.
 #[inline]
-pub fn check_payload(payload: &[u8], expected: u64, place: RecordPlace) -> Result<()> {
+pub fn check_payload(payload: &[u8], expected: u64, address: RecordAddress) -> Result<()> {
     if crc64(payload) == expected {
         return Ok(());
     }
     let error = Error::new(ErrorKind::Corrupt, "a record's payload has a wrong checksum");
-    Err(error.in_segment(place.segment).at_offset(u64::from(place.offset)))
+    Err(error.in_segment(address.segment).at_offset(u64::from(address.offset)))
 }
 
-fn checksum(layout: &Layout, sources: &[u8], place: RecordPlace) -> u32 {
+fn checksum(layout: &Layout, sources: &[u8], address: RecordAddress) -> u32 {
     let mut bytes = [0; 16 + RECORD_HEADER_BYTES];
     let (generation, rest) = bytes.split_at_mut(8);
-    generation.copy_from_slice(&place.generation.to_le_bytes());
+    generation.copy_from_slice(&address.generation.to_le_bytes());
     let (segment, rest) = rest.split_at_mut(4);
-    segment.copy_from_slice(&place.segment.0.to_le_bytes());
+    segment.copy_from_slice(&address.segment.0.to_le_bytes());
     let (offset, rest) = rest.split_at_mut(4);
-    offset.copy_from_slice(&place.offset.to_le_bytes());
+    offset.copy_from_slice(&address.offset.to_le_bytes());
     rest.copy_from_slice(layout.as_bytes());
     if sources.is_empty() { crc32(&bytes) } else { crc32_pair(&bytes, sources) }
 }
@@ -507,8 +507,8 @@ mod tests {
     //! Goal: round trip of every kind; every damaged bit and every wrong location is noticed.
     use super::*;
 
-    const PLACE: RecordPlace =
-        RecordPlace { generation: 1 << 32 | 7, segment: SegmentId(3), offset: 4097 };
+    const PLACE: RecordAddress =
+        RecordAddress { generation: 1 << 32 | 7, segment: SegmentId(3), offset: 4097 };
 
     const SOURCES: [Source; 2] = [
         Source { origin: SeqNo(9), blocks: 3, segment: SegmentId(5), offset: 77 },
@@ -567,12 +567,12 @@ mod tests {
                 assert!(Record::decode(&good[..len], PLACE).is_err());
             }
             let wrong = [
-                RecordPlace { generation: 1, ..PLACE },
-                RecordPlace { segment: SegmentId(4), ..PLACE },
-                RecordPlace { offset: 4098, ..PLACE },
+                RecordAddress { generation: 1, ..PLACE },
+                RecordAddress { segment: SegmentId(4), ..PLACE },
+                RecordAddress { offset: 4098, ..PLACE },
             ];
-            for place in wrong {
-                assert!(Record::decode(&good, place).is_err(), "{place:?}");
+            for address in wrong {
+                assert!(Record::decode(&good, address).is_err(), "{address:?}");
             }
         }
     }

@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::layout::layout;
 use super::map::META_SEGMENTS_MAX;
-use super::record::{BLOCK_LENGTH, RecordPlace};
+use super::record::{BLOCK_LENGTH, RecordAddress};
 use super::segment::DriveShape;
 use crate::base::checksum::crc64;
 use crate::base::{Error, ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
@@ -124,16 +124,16 @@ pub struct Superblock {
     /// Header checksum of that batch; for an empty log, the chain's start (see the batch header).
     pub watermark_checksum: u64,
     /// The newest checkpoint. Before the first one, the log begins in segment 0.
-    pub checkpoint: Option<CheckpointPlace>,
+    pub checkpoint: Option<CheckpointAddress>,
     /// Shares of the capacity in use at which to warn, in per cent; 0 is none.
     pub warn_percent: [u8; 4],
 }
 
 /// The location of a checkpoint's root record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CheckpointPlace {
+pub struct CheckpointAddress {
     /// Segment and offset of the record, and the segment's generation.
-    pub place: RecordPlace,
+    pub address: RecordAddress,
     /// Bytes of the record, at least 1.
     pub record_bytes: u32,
     /// Checksum of its payload.
@@ -176,9 +176,9 @@ impl Superblock {
         layout.watermark_checksum = self.watermark_checksum.into();
         layout.warn_percent = self.warn_percent;
         if let Some(checkpoint) = &self.checkpoint {
-            layout.checkpoint_segment = checkpoint.place.segment.0.into();
-            layout.checkpoint_offset = checkpoint.place.offset.into();
-            layout.checkpoint_generation = checkpoint.place.generation.into();
+            layout.checkpoint_segment = checkpoint.address.segment.0.into();
+            layout.checkpoint_offset = checkpoint.address.offset.into();
+            layout.checkpoint_generation = checkpoint.address.generation.into();
             layout.checkpoint_bytes = checkpoint.record_bytes.into();
             layout.checkpoint_checksum = checkpoint.payload_checksum.into();
         }
@@ -241,8 +241,8 @@ impl Superblock {
             codec_level: layout.codec_level.get(),
             watermark: SeqNo(layout.watermark.get()),
             watermark_checksum: layout.watermark_checksum.get(),
-            checkpoint: (layout.checkpoint_bytes.get() > 0).then(|| CheckpointPlace {
-                place: RecordPlace {
+            checkpoint: (layout.checkpoint_bytes.get() > 0).then(|| CheckpointAddress {
+                address: RecordAddress {
                     generation: layout.checkpoint_generation.get(),
                     segment: SegmentId(layout.checkpoint_segment.get()),
                     offset: layout.checkpoint_offset.get(),
@@ -340,8 +340,8 @@ mod tests {
             codec_level: -1,
             watermark: SeqNo(99),
             watermark_checksum: 0xfeed,
-            checkpoint: Some(CheckpointPlace {
-                place: RecordPlace { generation: 7, segment: SegmentId(2299), offset: 8192 },
+            checkpoint: Some(CheckpointAddress {
+                address: RecordAddress { generation: 7, segment: SegmentId(2299), offset: 8192 },
                 record_bytes: 160,
                 payload_checksum: 0xbeef,
             }),

@@ -16,8 +16,8 @@ use super::{Core, MetaPosition, Purpose, Wakes};
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::codec::Compressor;
 use crate::format::{
-    DirectoryEntry, DroppedRange, MetaKind, MetaPlace, OpenedSegment, Root, Stream, StreamTail,
-    Superblock, TableEntry, encode_page,
+    DirectoryEntry, DroppedRange, MetaKind, MetadataAddress, OpenedSegment, Root, Stream,
+    StreamTail, Superblock, TableEntry, encode_page,
 };
 
 /// Checkpoints may take one part in this many of the bytes written to the medium.
@@ -40,7 +40,7 @@ pub(crate) struct NewestCheckpoint {
     /// Media bytes of the drive's life when it was begun.
     pub(crate) begun_at_bytes: u64,
     /// Its lists and its root.
-    pub(crate) lists: Vec<MetaPlace>,
+    pub(crate) lists: Vec<MetadataAddress>,
 }
 
 /// The checkpoints of one drive.
@@ -258,7 +258,7 @@ impl Core {
         let Some(appended) = self.append_meta(position, &raw, compressor)? else {
             return Ok(false);
         };
-        self.map.set_page_place(page, appended.place);
+        self.map.set_page_address(page, appended.place);
         Ok(true)
     }
 
@@ -288,7 +288,7 @@ impl Core {
     }
 
     /// Ends a checkpoint that both superblock slots name: what only the one before named is dead.
-    pub(crate) fn end_checkpoint(&mut self, root: &Root, lists: Vec<MetaPlace>) {
+    pub(crate) fn end_checkpoint(&mut self, root: &Root, lists: Vec<MetadataAddress>) {
         let checkpointed = root.watermark;
         assert!(checkpointed >= self.checkpoints.checkpointed(), "the checkpoint moves back");
         assert!(checkpointed <= self.log.durable_seq(), "a checkpoint is ahead of the watermark");
@@ -308,12 +308,12 @@ impl Core {
 
     /// Abandons a checkpoint: the leaves and pages that it wrote are for the next one to name, its
     /// `lists` are dead. Does nothing after [`Core::end_checkpoint`].
-    pub(crate) fn abandon_checkpoint(&mut self, lists: &[MetaPlace]) {
+    pub(crate) fn abandon_checkpoint(&mut self, lists: &[MetadataAddress]) {
         self.map.abandon_checkpoint();
         self.release_all(lists);
     }
 
-    fn release_all(&mut self, places: &[MetaPlace]) {
+    fn release_all(&mut self, places: &[MetadataAddress]) {
         for place in places {
             self.space.release(place.segment, place.bytes);
         }
@@ -324,13 +324,13 @@ impl Core {
     /// name.
     pub(crate) fn checkpoint_only_bytes(&self, segment: SegmentId) -> u64 {
         let lists = self.checkpoints.newest.lists.iter().copied();
-        let all = lists.chain(self.map.superseded_places());
+        let all = lists.chain(self.map.superseded_addresses());
         all.filter(|place| place.segment == segment).map(|place| u64::from(place.bytes)).sum()
     }
 
     /// Returns every metadata record that is live while no checkpoint is being written.
-    pub(crate) fn metadata(&self) -> Vec<MetaPlace> {
-        let map = self.map.meta_places().chain(self.map.superseded_places());
+    pub(crate) fn metadata(&self) -> Vec<MetadataAddress> {
+        let map = self.map.metadata_addresses().chain(self.map.superseded_addresses());
         map.chain(self.checkpoints.newest.lists.iter().copied()).collect()
     }
 

@@ -51,7 +51,7 @@ use super::map::{KeptLeaves, L2p, Leaf, Lookup, Mapping, Reap};
 use super::place::FrameAddress;
 use super::space::Space;
 use crate::base::{Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
-use crate::format::{DirectoryEntry, MapLimits, MetaPlace, Stream, Superblock};
+use crate::format::{DirectoryEntry, MapLimits, MetadataAddress, Stream, Superblock};
 
 pub(crate) use append::{Attempt, BlockWrite, Edge, MetaPosition, Move};
 pub(crate) use checkpoint::{Begun, Checkpoints, NewestCheckpoint};
@@ -137,7 +137,7 @@ pub(crate) struct Restored {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeafPlace {
     /// The place.
-    pub(crate) place: MetaPlace,
+    pub(crate) place: MetadataAddress,
     /// Generation of its segment.
     pub(crate) generation: u64,
 }
@@ -373,7 +373,7 @@ impl Core {
 
     /// Takes a leaf that was loaded from `place` into memory. Does nothing if the leaf has been
     /// loaded, moved or taken down in the meantime.
-    pub(crate) fn install_leaf(&mut self, leaf: u64, place: MetaPlace, content: Leaf) {
+    pub(crate) fn install_leaf(&mut self, leaf: u64, place: MetadataAddress, content: Leaf) {
         self.map.install(leaf, place, content);
     }
 
@@ -390,13 +390,13 @@ impl Core {
 
     /// Makes the next checkpoint write a leaf again elsewhere, if its newest version is at `place`.
     /// Returns false if the leaf must be loaded first. The number may come from the medium.
-    pub(crate) fn touch_leaf(&mut self, leaf: u64, place: MetaPlace) -> bool {
+    pub(crate) fn touch_leaf(&mut self, leaf: u64, place: MetadataAddress) -> bool {
         !self.map.is_current_leaf(leaf, place) || self.map.touch_leaf(leaf)
     }
 
     /// Makes the next checkpoint write a directory page again elsewhere, if its newest version is
     /// at `place`. The number may come from the medium.
-    pub(crate) fn touch_page(&mut self, page: u32, place: MetaPlace) {
+    pub(crate) fn touch_page(&mut self, page: u32, place: MetadataAddress) {
         if self.map.is_current_page(page, place) {
             self.map.touch_page(page);
         }

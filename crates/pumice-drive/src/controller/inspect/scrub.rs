@@ -34,8 +34,8 @@ use crate::base::units::{BLOCK_BYTES, buffer_bytes};
 use crate::base::{Clock, Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
 use crate::codec::Decompressor;
 use crate::format::{
-    DIRECTORY_PAGE_LEAVES, FRAME_BLOCKS_MAX, LEAF_BLOCKS, MetaKind, MetaPlace, Record, Stream,
-    decode_page,
+    DIRECTORY_PAGE_LEAVES, FRAME_BLOCKS_MAX, LEAF_BLOCKS, MetaKind, MetadataAddress, Record,
+    Stream, decode_page,
 };
 use crate::media::Medium;
 
@@ -344,7 +344,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
     fn check_meta(&mut self, kind: MetaKind, number: u64, found: &Found<'_>) -> u64 {
         let record_bytes = found.record.record_bytes();
         let (segment, offset) = (found.place.segment, found.place.offset);
-        let place = MetaPlace { segment, offset, bytes: record_bytes };
+        let place = MetadataAddress { segment, offset, bytes: record_bytes };
         let core = self.drive.core();
         let map = core.map();
         let is_live = match kind {

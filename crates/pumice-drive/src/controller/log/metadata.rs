@@ -11,7 +11,9 @@ use std::cell::RefCell;
 use super::buffers::Buffers;
 use crate::base::{Error, ErrorKind, Result};
 use crate::codec::{Decompressor, Encoding};
-use crate::format::{MetaKind, MetaPlace, Record, RecordPlace, check_payload, meta_payload};
+use crate::format::{
+    MetaKind, MetadataAddress, Record, RecordAddress, check_payload, meta_payload,
+};
 use crate::media::Medium;
 
 /// Bytes of a leaf, of a directory page, and of a piece of a list, before encoding.
@@ -24,7 +26,7 @@ pub(crate) const PAGE_ENTRY_BYTES: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     /// Its place.
-    pub(crate) place: RecordPlace,
+    pub(crate) place: RecordAddress,
     /// Bytes of the record.
     pub(crate) record_bytes: u32,
     /// Its kind.
@@ -35,9 +37,9 @@ pub(crate) struct Wanted {
 
 impl Wanted {
     /// Identifies the record at a place that a map or a list names, in a generation of its segment.
-    pub(crate) fn at(place: MetaPlace, generation: u64, kind: MetaKind, number: u64) -> Self {
-        let MetaPlace { segment, offset, bytes } = place;
-        let place = RecordPlace { generation, segment, offset };
+    pub(crate) fn at(place: MetadataAddress, generation: u64, kind: MetaKind, number: u64) -> Self {
+        let MetadataAddress { segment, offset, bytes } = place;
+        let place = RecordAddress { generation, segment, offset };
         Self { place, record_bytes: bytes, kind, number }
     }
 }

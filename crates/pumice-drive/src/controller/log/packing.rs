@@ -21,7 +21,7 @@ use crate::base::{AlignedBuffer, Lba, SegmentId};
 use crate::codec::{Compressor, Encoding};
 use crate::format::{
     BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX, META_ALIGNMENT,
-    META_PREFIX_BYTES, MetaKind, MetaPlace, RECORD_HEADER_BYTES, Record, RecordPlace,
+    META_PREFIX_BYTES, MetaKind, MetadataAddress, RECORD_HEADER_BYTES, Record, RecordAddress,
     SEGMENT_HEADER_BYTES, SOURCE_BYTES, SegmentHeader, Source, chain_record,
 };
 
@@ -60,7 +60,7 @@ pub(crate) struct OpenBatch {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MetaRecord {
     /// Its place.
-    pub(crate) place: MetaPlace,
+    pub(crate) place: MetadataAddress,
     /// The checksum of its stored payload.
     pub(crate) payload_checksum: u64,
 }
@@ -166,7 +166,7 @@ impl OpenBatch {
         blocks: u8,
         encode: impl FnOnce(&mut [u8]) -> (Encoding, usize),
     ) -> FramePlace {
-        let place = self.record_place();
+        let place = self.record_address();
         let payload_at = self.used + RECORD_HEADER_BYTES;
         let buffer = exclusive(&mut self.buffer);
         let (encoding, stored) = encode(&mut buffer[payload_at..]);
@@ -193,7 +193,7 @@ impl OpenBatch {
 
     /// Copies a moved frame into the batch as it is. The caller has made sure of the room.
     pub(crate) fn push_moved(&mut self, frame: &MovedFrame<'_>) -> FramePlace {
-        let place = self.record_place();
+        let place = self.record_address();
         let record = Record::Data {
             lba: frame.lba,
             lba_count: u16::from(frame.blocks),
@@ -218,7 +218,7 @@ impl OpenBatch {
 
     /// Adds a record without payload: a fill or a trim.
     pub(crate) fn push_range(&mut self, record: &Record) {
-        let place = self.record_place();
+        let place = self.record_address();
         record.check_invariants();
         record.encode_into(place, &[], &mut exclusive(&mut self.buffer)[self.used..]);
         self.advance(record.record_bytes() as usize);
@@ -240,7 +240,7 @@ impl OpenBatch {
         raw: &[u8],
         compressor: &mut Compressor,
     ) -> MetaRecord {
-        let place = self.record_place();
+        let place = self.record_address();
         assert!(place.offset.is_multiple_of(META_ALIGNMENT), "metadata is not aligned");
         let buffer = exclusive(&mut self.buffer);
         let payload_at = self.used + RECORD_HEADER_BYTES;
@@ -263,7 +263,7 @@ impl OpenBatch {
         record.encode_into(place, &[], &mut buffer[self.used..]);
         self.advance(record_bytes);
         let bytes = record_bytes as u32;
-        let place = MetaPlace { segment: place.segment, offset: place.offset, bytes };
+        let place = MetadataAddress { segment: place.segment, offset: place.offset, bytes };
         MetaRecord { place, payload_checksum }
     }
 
@@ -310,8 +310,8 @@ impl OpenBatch {
         (self.place, self.buffer, checksum)
     }
 
-    fn record_place(&self) -> RecordPlace {
-        RecordPlace {
+    fn record_address(&self) -> RecordAddress {
+        RecordAddress {
             generation: self.place.generation,
             segment: self.place.segment,
             offset: self.place.base + self.used as u32,

@@ -6,7 +6,7 @@
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result};
 use crate::format::{
-    BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX, Record, RecordPlace, Superblock,
+    BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX, Record, RecordAddress, Superblock,
     chain_record, check_payload,
 };
 
@@ -16,7 +16,7 @@ pub(crate) struct Found<'a> {
     /// The record.
     pub(crate) record: Record,
     /// Its place.
-    pub(crate) place: RecordPlace,
+    pub(crate) place: RecordAddress,
     /// Header, sources and payload.
     pub(crate) bytes: &'a [u8],
 }
@@ -53,7 +53,7 @@ impl<'a> Iterator for Records<'a> {
         let offset =
             self.header.offset + (BATCH_HEADER_BYTES + record_bytes - self.rest.len()) as u32;
         let (generation, segment) = (self.header.generation, self.header.segment);
-        let place = RecordPlace { generation, segment, offset };
+        let place = RecordAddress { generation, segment, offset };
         let found = Record::decode(self.rest, place).and_then(|record| {
             let split = self.rest.split_at_checked(record.record_bytes() as usize);
             let (bytes, later) = split.ok_or_else(|| wrong("a record is cut off", place))?;
@@ -128,7 +128,7 @@ pub(crate) fn check_possible(found: &Found<'_>, superblock: &Superblock) -> Resu
     }
 }
 
-fn wrong(what: &'static str, place: RecordPlace) -> Error {
+fn wrong(what: &'static str, place: RecordAddress) -> Error {
     let error = Error::new(ErrorKind::Corrupt, what);
     error.in_segment(place.segment).at_offset(u64::from(place.offset))
 }

@@ -22,7 +22,7 @@ use super::super::log::metadata::{LIST_BYTES, PAGE_ENTRY_BYTES};
 use super::super::log::packing::MetaRecord;
 use crate::base::{Clock, Error, ErrorKind, Result};
 use crate::format::{
-    CheckpointPlace, DroppedRange, MetaKind, MetaPlace, RecordPlace, Root, TableEntry,
+    CheckpointAddress, DroppedRange, MetaKind, MetadataAddress, RecordAddress, Root, TableEntry,
 };
 use crate::media::Medium;
 
@@ -37,7 +37,7 @@ const RETRY_NS: u64 = 1_000_000_000;
 struct Attempt<'a, M, C> {
     drive: &'a Drive<M, C>,
     /// Its lists and its root.
-    lists: Vec<MetaPlace>,
+    lists: Vec<MetadataAddress>,
 }
 
 impl<M, C> Drop for Attempt<'_, M, C> {
@@ -92,11 +92,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
     }
 
-    async fn write_checkpoint(&self, lists: &mut Vec<MetaPlace>) -> Result<Root> {
+    async fn write_checkpoint(&self, lists: &mut Vec<MetadataAddress>) -> Result<Root> {
         let Begun { mut root, table, dropped } = self.with_core(Core::begin_checkpoint);
         self.write_leaves().await?;
         self.write_pages().await?;
-        let pages: Vec<_> = self.core().map().page_places().collect();
+        let pages: Vec<_> = self.core().map().page_addresses().collect();
         root.page_count = pages.len() as u32;
         root.dropped_count = dropped.len() as u32;
         let list = ListKind { kind: MetaKind::PageList, entry_bytes: PAGE_ENTRY_BYTES };
@@ -117,8 +117,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         lists.push(place);
         self.flush_log().await?;
         let generation = self.core().space().generation(place.segment);
-        let named = CheckpointPlace {
-            place: RecordPlace { generation, segment: place.segment, offset: place.offset },
+        let named = CheckpointAddress {
+            address: RecordAddress { generation, segment: place.segment, offset: place.offset },
             record_bytes: place.bytes,
             payload_checksum,
         };
@@ -161,9 +161,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         &self,
         list: ListKind,
         entries: &[T],
-        lists: &mut Vec<MetaPlace>,
+        lists: &mut Vec<MetadataAddress>,
         mut encode: impl FnMut(&T, &mut Vec<u8>),
-    ) -> Result<Vec<MetaPlace>> {
+    ) -> Result<Vec<MetadataAddress>> {
         let mut places = Vec::new();
         for (number, piece) in (0..).zip(entries.chunks(LIST_BYTES / list.entry_bytes)) {
             let mut raw = Vec::with_capacity(LIST_BYTES);

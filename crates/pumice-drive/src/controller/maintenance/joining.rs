@@ -30,7 +30,7 @@ use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Lba, Result, SegmentId, SeqNo};
 use crate::codec::Encoding;
 use crate::format::{
-    BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX, RECORD_HEADER_BYTES, Record, RecordPlace,
+    BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX, RECORD_HEADER_BYTES, Record, RecordAddress,
     SOURCE_BYTES, Source, check_payload,
 };
 use crate::media::Medium;
@@ -108,7 +108,7 @@ impl<'a> Scanned<'a> {
 
 /// A frame of a run, read and found whole.
 struct Member {
-    place: RecordPlace,
+    place: RecordAddress,
     record: Record,
     bytes: Vec<u8>,
     /// The batch it lies in.
@@ -234,7 +234,7 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
     fn member(&self, frame: &FramePlace, bytes: Vec<u8>) -> Option<Member> {
         let segment = frame.segment;
         let generation = self.drive.core().space().generation(segment);
-        let place = RecordPlace { generation, segment, offset: frame.offset };
+        let place = RecordAddress { generation, segment, offset: frame.offset };
         let record = Record::decode(&bytes, place).ok()?;
         let is_it = matches!(record, Record::Data { .. })
             && record.record_bytes() == frame.record_bytes

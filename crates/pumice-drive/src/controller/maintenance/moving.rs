@@ -23,7 +23,7 @@ use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Lba, Result, SeqNo};
 use crate::codec::{Compressor, Encoding};
 use crate::format::{
-    FRAME_BLOCKS_MAX, MetaKind, MetaPlace, RECORD_HEADER_BYTES, Record, SOURCE_BYTES, Source,
+    FRAME_BLOCKS_MAX, MetaKind, MetadataAddress, RECORD_HEADER_BYTES, Record, SOURCE_BYTES, Source,
     check_payload,
 };
 use crate::media::Medium;
@@ -330,7 +330,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
 
     /// Marks metadata that the newest checkpoint names as dirty.
     async fn touch(&mut self, kind: MetaKind, number: u64, found: &Found<'_>) -> Result<()> {
-        let place = MetaPlace {
+        let place = MetadataAddress {
             segment: found.place.segment,
             offset: found.place.offset,
             bytes: found.record.record_bytes(),

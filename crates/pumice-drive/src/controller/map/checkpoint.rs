@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! begin --> each pending leaf: content, written, checkpointed
-//!       --> each dirty page:   page, written, set_page_place
-//!       --> page places and the dropped snapshot go into the root --> durable --> end
+//!       --> each dirty page:   page, written, set_page_address
+//!       --> page addresses and the dropped snapshot go into the root --> durable --> end
 //! ```
 //!
 //! The map continues to change, and the checkpoint is of the moment it began: a pending leaf is set
@@ -14,7 +14,7 @@ use std::collections::HashMap;
 
 use super::directory::{Held, Page, index_of, page_of};
 use super::{DroppedRange, L2p, LEAF_BLOCKS, Leaf, Mapping};
-use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, LEAF_RUN_BYTES, MetaPlace};
+use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, LEAF_RUN_BYTES, MetadataAddress};
 
 /// Maximum bytes of a leaf before encoding.
 const LEAF_BYTES_MAX: usize = LEAF_BLOCKS as usize * LEAF_RUN_BYTES;
@@ -141,14 +141,14 @@ impl L2p {
         let is_frozen = running.frozen.contains_key(&leaf);
         let dirty = self.slab.slot(number).is_dirty();
         assert_eq!(is_frozen, dirty, "a pending leaf that changed is set aside");
-        let before = self.slab.set_place(number, entry);
+        let before = self.slab.set_entry(number, entry);
         self.unnamed_bytes = self.unnamed_bytes.saturating_add(self.slab.slot(number).bytes());
         self.slab.mark(number, dirty, false);
         if let Some(running) = &mut self.running {
             let unwritten = running.unwritten.checked_sub(1);
             running.unwritten = unwritten.expect("more leaves are written than were pending");
-            if let DirectoryEntry::Leaf(place) = before {
-                running.superseded.push(place.pack());
+            if let DirectoryEntry::Leaf(address) = before {
+                running.superseded.push(address.pack());
             }
             if let Some(frozen) = running.frozen.remove(&leaf) {
                 let bytes = running.frozen_bytes.checked_sub(frozen_bytes(&frozen));
@@ -206,7 +206,7 @@ impl L2p {
 
     pub(super) fn entry_of(&self, held: Held) -> DirectoryEntry {
         match held {
-            Held::Slot(number) => self.slab.slot(number).place,
+            Held::Slot(number) => self.slab.slot(number).entry,
             Held::Entry(entry) => entry,
         }
     }
@@ -215,30 +215,30 @@ impl L2p {
     ///
     /// # Panics
     /// If the page is none that it was to write.
-    pub(crate) fn set_page_place(&mut self, number: u32, place: MetaPlace) {
+    pub(crate) fn set_page_address(&mut self, number: u32, address: MetadataAddress) {
         let running = self.running.as_mut().expect("no checkpoint is running");
         let page = self.directory.page_mut(number);
         assert!(page.pending, "directory page {number} was not to be written");
         page.pending = false;
         assert_eq!(running.unwritten, 0, "a page is written before its leaves");
-        if let Some(before) = page.place.replace(place) {
+        if let Some(before) = page.address.replace(address) {
             running.superseded.push(before.pack());
         }
         running.frozen_pages.remove(&number);
     }
 
-    /// Returns every directory page on the medium and its place, in order: for the root of a
+    /// Returns every directory page on the medium and its address, in order: for the root of a
     /// checkpoint whose pages are all written.
-    pub(crate) fn page_places(&self) -> impl Iterator<Item = (u32, MetaPlace)> {
-        self.directory.pages().filter_map(|(number, page)| Some((number, page.place?)))
+    pub(crate) fn page_addresses(&self) -> impl Iterator<Item = (u32, MetadataAddress)> {
+        self.directory.pages().filter_map(|(number, page)| Some((number, page.address?)))
     }
 
-    /// Ends the running checkpoint, whose root must be durable. Returns the places that only the
+    /// Ends the running checkpoint, whose root must be durable. Returns the addresses that only the
     /// checkpoint before it named.
     ///
     /// # Panics
     /// If a leaf or a page of it was not written.
-    pub(crate) fn end_checkpoint(&mut self) -> Vec<MetaPlace> {
+    pub(crate) fn end_checkpoint(&mut self) -> Vec<MetadataAddress> {
         let running = self.running.take().expect("no checkpoint is running");
         assert_eq!(running.unwritten, 0, "a leaf was not written");
         let unwritten = self.directory.pages().any(|(_, page)| page.pending);
@@ -270,9 +270,9 @@ impl L2p {
         debug_assert!(slots.all(|(_, slot)| !slot.is_pending()), "no leaf stays pending");
     }
 
-    /// Returns the places that the newest checkpoint names and the next will not, while no
+    /// Returns the addresses that the newest checkpoint names and the next will not, while no
     /// checkpoint is running.
-    pub(crate) fn superseded_places(&self) -> impl Iterator<Item = MetaPlace> {
+    pub(crate) fn superseded_addresses(&self) -> impl Iterator<Item = MetadataAddress> {
         unpacked(&self.superseded)
     }
 
@@ -291,10 +291,10 @@ impl L2p {
         self.slab.dirty_bytes().saturating_add(self.unnamed_bytes)
     }
 
-    /// Returns whether the newest version of a leaf on the medium is the one at `place`. The number
-    /// may come from the medium.
-    pub(crate) fn is_current_leaf(&self, leaf: u64, place: MetaPlace) -> bool {
-        leaf < self.leaf_count && self.entry(leaf) == DirectoryEntry::Leaf(place)
+    /// Returns whether the newest version of a leaf on the medium is the one at `address`. The
+    /// number may come from the medium.
+    pub(crate) fn is_current_leaf(&self, leaf: u64, address: MetadataAddress) -> bool {
+        leaf < self.leaf_count && self.entry(leaf) == DirectoryEntry::Leaf(address)
     }
 
     /// Makes the next checkpoint write a leaf again, or the running one if it has yet to. Returns
@@ -310,10 +310,10 @@ impl L2p {
         true
     }
 
-    /// Returns whether the newest version of a directory page on the medium is the one at `place`.
-    /// The number may come from the medium.
-    pub(crate) fn is_current_page(&self, page: u32, place: MetaPlace) -> bool {
-        self.directory.page(page).is_some_and(|page| page.place == Some(place))
+    /// Returns whether the newest version of a directory page on the medium is the one at
+    /// `address`. The number may come from the medium.
+    pub(crate) fn is_current_page(&self, page: u32, address: MetadataAddress) -> bool {
+        self.directory.page(page).is_some_and(|page| page.address == Some(address))
     }
 
     /// Makes the next checkpoint write a directory page again, or the running one if it has yet to.
@@ -362,8 +362,9 @@ impl L2p {
 }
 
 /// Returns the addresses that the map has packed.
-fn unpacked(packed: &[u64]) -> impl Iterator<Item = MetaPlace> {
-    let unpack = |&packed| MetaPlace::unpack(packed).expect("the map packs addresses of records");
+fn unpacked(packed: &[u64]) -> impl Iterator<Item = MetadataAddress> {
+    let unpack =
+        |&packed| MetadataAddress::unpack(packed).expect("the map packs addresses of records");
     packed.iter().map(unpack)
 }
 

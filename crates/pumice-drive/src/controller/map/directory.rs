@@ -5,7 +5,7 @@
 //! few runs of the same is kept as those runs, so that a few blocks here and there on a huge disk,
 //! or fills of any length, take no 4 KiB each.
 
-use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetaPlace};
+use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetadataAddress};
 
 /// The two highest bits, which no packed [`DirectoryEntry`] has both set, say that the rest is the
 /// number of a slot.
@@ -105,8 +105,8 @@ fn start_of_run(index: usize) -> u16 {
 /// 512 entries, and their state on the medium.
 pub(super) struct Page {
     entries: Entries,
-    /// The place where a checkpoint wrote the page last.
-    pub(super) place: Option<MetaPlace>,
+    /// The address where a checkpoint wrote the page last.
+    pub(super) address: Option<MetadataAddress>,
     /// Changed since the last checkpoint began.
     pub(super) dirty: bool,
     /// To be written by the running checkpoint.
@@ -217,7 +217,7 @@ impl Directory {
         slot.get_or_insert_with(|| {
             let entries = Entries::Runs(vec![(0, DirectoryEntry::Hole.pack())]);
             self.entry_bytes += entries.memory_bytes();
-            Box::new(Page { entries, place: None, dirty: false, pending: false })
+            Box::new(Page { entries, address: None, dirty: false, pending: false })
         })
     }
 

@@ -1,7 +1,7 @@
 //! The logical-to-physical map: which frame holds which block.
 //!
 //! ```text
-//! directory: pages of 512 entries --> hole | fill | place of a leaf on the medium | slot
+//! directory: pages of 512 entries --> hole | fill | address of a leaf on the medium | slot
 //! slab:      slots --> leaf: runs of 1024 blocks --> hole | fill | frame + index
 //! dropped:   ranges of whole leaves that became a hole or a fill at once, not yet taken down
 //! ```
@@ -48,7 +48,7 @@ pub(crate) use walk::RestoredPage;
 use super::place::{FrameAddress, FramePlace};
 use crate::base::Lba;
 use crate::base::units::BLOCK_BYTES;
-use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetaPlace, SIZE_BYTES_MAX};
+use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetadataAddress, SIZE_BYTES_MAX};
 
 const PAGE_LEAVES: u64 = DIRECTORY_PAGE_LEAVES as u64;
 
@@ -258,7 +258,7 @@ impl L2p {
     /// says about a leaf: where to load it from.
     pub(crate) fn entry(&self, leaf: u64) -> DirectoryEntry {
         match self.directory.held(leaf) {
-            Held::Slot(number) => self.slab.slot(number).place,
+            Held::Slot(number) => self.slab.slot(number).entry,
             Held::Entry(entry) => entry,
         }
     }
@@ -270,10 +270,10 @@ impl L2p {
         self.slab.keep(leaves);
     }
 
-    /// Takes a leaf that was loaded from `place` into memory. Does nothing if the leaf has been
+    /// Takes a leaf that was loaded from `address` into memory. Does nothing if the leaf has been
     /// loaded, moved or taken down in the meantime.
-    pub(crate) fn install(&mut self, leaf: u64, place: MetaPlace, content: Leaf) {
-        let entry = DirectoryEntry::Leaf(place);
+    pub(crate) fn install(&mut self, leaf: u64, address: MetadataAddress, content: Leaf) {
+        let entry = DirectoryEntry::Leaf(address);
         if self.directory.held(leaf) != Held::Entry(entry) {
             return;
         }
@@ -493,8 +493,8 @@ impl L2p {
         }
         self.uncount_slot(number);
         self.freeze_page(page_of(leaf));
-        if let DirectoryEntry::Leaf(place) = self.slab.remove(number) {
-            self.superseded.push(place.pack());
+        if let DirectoryEntry::Leaf(address) = self.slab.remove(number) {
+            self.superseded.push(address.pack());
         }
         self.set_uniform(leaf, mapping);
     }
@@ -592,8 +592,8 @@ impl L2p {
             let Some(number) = self.slab.victim() else { return };
             let leaf = self.slab.slot(number).leaf;
             assert_eq!(self.directory.held(leaf), Held::Slot(number), "a leaf has one slot");
-            let place = self.slab.remove(number);
-            self.directory.set(leaf, Held::Entry(place));
+            let entry = self.slab.remove(number);
+            self.directory.set(leaf, Held::Entry(entry));
             self.evictions += 1;
         }
     }

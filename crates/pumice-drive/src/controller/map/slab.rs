@@ -1,6 +1,6 @@
 //! The leaves in memory, in numbered slots, and which of them may be evicted.
 //!
-//! A slot is *clean* if the medium holds its content where its `place` says, *dirty* if it changed
+//! A slot is *clean* if the medium holds its content where its `entry` says, *dirty* if it changed
 //! since the last checkpoint began, *pending* if the running checkpoint has yet to write it; only
 //! clean slots are evicted, in CLOCK order: they wait in a queue, and a slot that was used since it
 //! was queued moves to the back once more instead. One change at a time may have its leaves *kept*:
@@ -30,7 +30,7 @@ pub(super) struct Slot {
     /// Its runs.
     pub(super) content: Leaf,
     /// What the checkpoint that wrote it last says about it.
-    pub(super) place: DirectoryEntry,
+    pub(super) entry: DirectoryEntry,
     dirty: bool,
     pending: bool,
     /// Whether it is in the queue, in which free slots stay as well.
@@ -128,14 +128,14 @@ impl Slab {
     }
 
     /// Puts a leaf into a slot, clean and just used.
-    pub(super) fn insert(&mut self, leaf: u64, content: Leaf, place: DirectoryEntry) -> u32 {
+    pub(super) fn insert(&mut self, leaf: u64, content: Leaf, entry: DirectoryEntry) -> u32 {
         assert_ne!(leaf, NO_LEAF, "the number that marks free slots is no leaf's");
         content.check_invariants();
         let number = self.free.pop().unwrap_or_else(|| {
             let empty = Slot {
                 leaf: NO_LEAF,
                 content: Leaf::default(),
-                place: DirectoryEntry::Hole,
+                entry: DirectoryEntry::Hole,
                 dirty: false,
                 pending: false,
                 queued: false,
@@ -146,7 +146,7 @@ impl Slab {
         });
         let slot = self.slots.get_mut(number as usize).expect("free slots exist");
         assert!(slot.is_free() && slot.is_clean(), "slot {number} is free and was not used since");
-        (slot.leaf, slot.content, slot.place) = (leaf, content, place);
+        (slot.leaf, slot.content, slot.entry) = (leaf, content, entry);
         slot.referenced = true;
         self.resident_bytes += slot.bytes();
         self.clean_count += 1;
@@ -161,14 +161,14 @@ impl Slab {
         self.mark(number, false, false);
         let slot = self.slot_mut(number);
         let bytes = slot.bytes();
-        let place = slot.place;
+        let entry = slot.entry;
         (slot.leaf, slot.content) = (NO_LEAF, Leaf::default());
         self.resident_bytes =
             self.resident_bytes.checked_sub(bytes).expect("a leaf in memory is counted");
         self.clean_count = self.clean_count.checked_sub(1).expect("a clean leaf is counted");
         self.free.push(number);
         self.check_invariants();
-        place
+        entry
     }
 
     /// Sets whether a slot is dirty and whether it is pending.
@@ -212,10 +212,10 @@ impl Slab {
     }
 
     /// Notes what a checkpoint says about the leaf from now on; returns what it said before.
-    pub(super) fn set_place(&mut self, number: u32, place: DirectoryEntry) -> DirectoryEntry {
+    pub(super) fn set_entry(&mut self, number: u32, entry: DirectoryEntry) -> DirectoryEntry {
         let slot = self.slot_mut(number);
         assert!(slot.pending, "only leaves of the running checkpoint are written");
-        std::mem::replace(&mut slot.place, place)
+        std::mem::replace(&mut slot.entry, entry)
     }
 
     /// Returns the slot to evict next; `None` if too few clean slots are left.

@@ -6,14 +6,14 @@ use super::{
     whole_leaf_blocks,
 };
 use crate::base::{Error, ErrorKind, Lba, Result};
-use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetaPlace};
+use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetadataAddress};
 
 /// A directory page of a checkpoint.
 pub(crate) struct RestoredPage {
     /// Its number.
     pub(crate) page: u32,
-    /// Its place.
-    pub(crate) place: MetaPlace,
+    /// Its address.
+    pub(crate) address: MetadataAddress,
     /// Its entries, as [`crate::format::decode_page`] returns them.
     pub(crate) entries: Box<[u64; DIRECTORY_PAGE_LEAVES]>,
 }
@@ -76,19 +76,19 @@ impl L2p {
         }
         let page = self.directory.page_mut(restored.page);
         assert!(!page.dirty && !page.pending, "a restored page is as it is on the medium");
-        page.place = Some(restored.place);
+        page.address = Some(restored.address);
         Ok(())
     }
 
-    /// Returns every place that the newest version of a leaf or a directory page takes: what is
+    /// Returns every address that the newest version of a leaf or a directory page takes: what is
     /// live of the metadata after [`L2p::restore`].
-    pub(crate) fn meta_places(&self) -> impl Iterator<Item = MetaPlace> {
+    pub(crate) fn metadata_addresses(&self) -> impl Iterator<Item = MetadataAddress> {
         self.directory.pages().flat_map(move |(_, page)| {
             let leaves = page.held().filter_map(move |held| match self.entry_of(held) {
-                DirectoryEntry::Leaf(place) => Some(place),
+                DirectoryEntry::Leaf(address) => Some(address),
                 _ => None,
             });
-            page.place.into_iter().chain(leaves)
+            page.address.into_iter().chain(leaves)
         })
     }
 

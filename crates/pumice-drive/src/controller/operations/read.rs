@@ -23,7 +23,7 @@ use super::super::place::FramePlace;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Error, ErrorKind, Lba, Result};
 use crate::codec::Encoding;
-use crate::format::{Record, RecordPlace, check_payload};
+use crate::format::{Record, RecordAddress, check_payload};
 use crate::media::Medium;
 
 /// Frames with no more than this between them are read together: reading 16 KiB too much costs
@@ -279,7 +279,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 /// Returns the payload of a frame, if header and payload are what the map says.
 fn check_frame<'a>(piece: &Piece, record: &'a [u8]) -> Result<(Encoding, &'a [u8])> {
     let Piece { generation, place: FramePlace { segment, offset, .. }, .. } = *piece;
-    let place = RecordPlace { generation, segment, offset };
+    let place = RecordAddress { generation, segment, offset };
     let wrong = |what: &'static str| {
         Error::new(ErrorKind::Corrupt, what).in_segment(segment).at_offset(u64::from(place.offset))
     };

@@ -42,7 +42,7 @@ use super::recovery::Limits;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Error, ErrorKind, Result, SeqNo};
 use crate::codec::Codec;
-use crate::format::{CheckpointPlace, DriveShape, Superblock, chain_start};
+use crate::format::{CheckpointAddress, DriveShape, Superblock, chain_start};
 use crate::media::Medium;
 
 /// Bytes of a fill written at once.
@@ -123,7 +123,11 @@ impl Identity {
 
     /// Returns a superblock that names a checkpoint, and calls everything up to `watermark`
     /// durable.
-    fn superblock_for(&self, checkpoint: Option<CheckpointPlace>, watermark: SeqNo) -> Superblock {
+    fn superblock_for(
+        &self,
+        checkpoint: Option<CheckpointAddress>,
+        watermark: SeqNo,
+    ) -> Superblock {
         Superblock {
             uuid: self.uuid,
             revision: 0,

@@ -20,7 +20,9 @@ use super::{Identity, problem};
 use crate::base::units::{BLOCK_BYTES, buffer_bytes};
 use crate::base::{AlignedBuffer, Error, ErrorKind, Lba, Result};
 use crate::codec::Decompressor;
-use crate::format::{BatchHeader, FRAME_BLOCKS_MAX, LEAF_BLOCKS, Record, RecordPlace, Superblock};
+use crate::format::{
+    BatchHeader, FRAME_BLOCKS_MAX, LEAF_BLOCKS, Record, RecordAddress, Superblock,
+};
 use crate::media::Medium;
 
 /// The disk of a drive whose checkpoints are gone.
@@ -140,7 +142,7 @@ impl<'a, M: Medium> Salvage<'a, M> {
         let known = segments.binary_search_by_key(&segment, |used| used.segment);
         let known = known.ok().and_then(|at| segments.get(at));
         let generation = known.map_or(0, |used| used.generation);
-        let place = RecordPlace { generation, segment, offset };
+        let place = RecordAddress { generation, segment, offset };
         let unit = self.medium.capabilities().read_unit;
         let start = offset / unit * unit;
         let end = (offset + record_bytes).next_multiple_of(unit);

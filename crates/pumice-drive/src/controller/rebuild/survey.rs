@@ -16,7 +16,7 @@ use super::super::place::SegmentUse;
 use super::Identity;
 use crate::base::{SegmentId, SeqNo};
 use crate::format::{
-    BATCH_ALIGNMENT, BatchHeader, CheckpointPlace, MetaKind, Record, SEGMENT_HEADER_BYTES,
+    BATCH_ALIGNMENT, BatchHeader, CheckpointAddress, MetaKind, Record, SEGMENT_HEADER_BYTES,
     SegmentHeader,
 };
 use crate::media::Medium;
@@ -38,7 +38,7 @@ pub(crate) struct Survey {
     /// Segments in use.
     pub(crate) segments: Vec<SegmentUse>,
     /// Roots of checkpoints with the batch each lies in, newest first.
-    pub(crate) roots: Vec<(SeqNo, CheckpointPlace)>,
+    pub(crate) roots: Vec<(SeqNo, CheckpointAddress)>,
     /// The highest batch that is known to have been durable.
     pub(crate) watermark: SeqNo,
     /// The first ten thousand problems.
@@ -145,7 +145,7 @@ impl Survey {
         medium: &M,
         identity: &Identity,
         SegmentUse { segment, generation }: SegmentUse,
-        roots: &mut Vec<(BatchHeader, CheckpointPlace)>,
+        roots: &mut Vec<(BatchHeader, CheckpointAddress)>,
     ) {
         let mut scan =
             SegmentScan::new(medium, identity.uuid, &identity.shape, segment, generation);
@@ -166,8 +166,8 @@ impl Survey {
                 };
                 if let Record::Meta { kind: MetaKind::Root, payload_checksum, .. } = found.record {
                     let record_bytes = found.record.record_bytes();
-                    let place = found.place;
-                    let named = CheckpointPlace { place, record_bytes, payload_checksum };
+                    let address = found.place;
+                    let named = CheckpointAddress { address, record_bytes, payload_checksum };
                     roots.push((header.clone(), named));
                 }
             }
