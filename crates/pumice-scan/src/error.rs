@@ -4,7 +4,6 @@
 //! counted instead.
 
 use std::borrow::Cow;
-use std::error::Error as StdError;
 use std::io;
 
 use pumice_drive::base::Error as DriveError;
@@ -41,12 +40,5 @@ pub enum Error {
     Sim(#[from] pumice_sim::Error),
     /// A measurement or a forecast failed.
     #[error(transparent)]
-    Bench(Box<dyn StdError + Send + Sync>),
-}
-
-impl Error {
-    /// Wraps an error of the benchmark.
-    pub(crate) fn bench(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self::Bench(error.into())
-    }
+    Bench(#[from] pumice_bench::Error),
 }

@@ -104,73 +104,29 @@ mod tests {
     //! Goal: a run that could fool says so, one that could not says nothing.
     use super::*;
     use crate::bench::engine::Sample;
-    use crate::bench::results::DeviceBytes;
-    use crate::stats::Latencies;
-    use crate::workload::{Level, Order, Test, Unit};
-    use crate::workload::{Pattern, Workload};
+    use crate::bench::results::{DeviceBytes, sample};
+    use crate::workload::{Unit, Workload};
 
     fn plan(operation: Operation) -> Plan {
-        let workload = Workload {
-            operation,
-            record_bytes: 4096,
-            depth: 1,
-            threads: 1,
-            span_bytes: 1 << 20,
-            shift_bytes: 0,
-            pattern: Pattern::default(),
-            reads_percent: 50,
-            seconds: 1.0,
-            flush: Flush::Timed,
-        };
-        let level = Level {
-            name: "random".into(),
-            kind: "random".into(),
-            saved_percent: None,
-            duplicates_percent: None,
-        };
-        Plan {
-            tests: vec![Test { name: "test".into(), unit: Unit::Rate, workload }],
-            levels: vec![level],
-            runs: 1,
-            runs_max: 1,
-            precision_percent: None,
-            steady: None,
-            precondition: 0,
-            fills: true,
-            order: Order::Given,
-            direct: false,
-            cache: Cache::Dropped,
-            warm_up_seconds: 0.0,
-            seed: 1,
-        }
+        let workload =
+            Workload { depth: 1, span_bytes: 1 << 20, ..sample::workload(operation, 4096) };
+        let tests = vec![sample::test("test", Unit::Rate, workload)];
+        Plan { tests, direct: false, ..sample::plan() }
     }
 
     fn good() -> RunResult {
+        let run = sample::run(0, 1, 0, 2200.0);
+        let interval = Interval { operations: 100, ..Interval::default() };
         RunResult {
-            round: 0,
             test: 0,
-            level: 0,
-            place: 0,
-            begun_s: 0.0,
+            device: run.device.map(|bytes| DeviceBytes { read: 2200 * 4096, written: 0, ..bytes }),
             sample: Sample {
-                seconds: 1.0,
                 flush_seconds: 0.1,
-                operations: 2200,
-                host_bytes: 2200 * 4096,
                 written_bytes: 0,
-                latency: Latencies::new(),
-                interval_ns: 50_000_000,
-                intervals: vec![Interval { operations: 100, ..Interval::default() }; 22],
-                generation_share: 0.01,
+                intervals: vec![interval; 22],
+                ..run.sample
             },
-            processor_share: 0.5,
-            device: Some(DeviceBytes {
-                read: 2200 * 4096,
-                written: 0,
-                discarded: 0,
-                smart_written: None,
-            }),
-            warnings: Vec::new(),
+            ..run
         }
     }
 

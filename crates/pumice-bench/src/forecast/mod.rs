@@ -36,6 +36,6 @@ pub use device::Spec;
 pub use figures::{Breakdown, Endurance, Figures, Point, Preconditioning, Speed, Worn};
 pub use grid::{Grid, GridCell, GridSpec, grid};
 pub use job::Job;
-pub use options::{ForecastOptions, SCALED_BYTES, State, size_bytes, spec_of};
+pub use options::{ForecastOptions, SCALED_BYTES, State, size_bytes};
 pub use scenario::{Forecast, Scenario, Test, Watch, forecast, forecasts};
 pub use source::{Asked, Case, Load, Source, TraceLoad};

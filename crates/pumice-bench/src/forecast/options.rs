@@ -53,25 +53,16 @@ impl Default for ForecastOptions {
     }
 }
 
-/// Returns the simulated drive of a profile.
-///
-/// # Errors
-/// [`Error::Unsupported`](crate::Error::Unsupported) for options that only a log supports; the
-/// errors of invalid profiles.
-pub fn spec_of(profile: &Profile, data: &Data, options: &ForecastOptions) -> Result<Spec> {
-    Spec::of(profile, data, options)
-}
-
 /// Returns the size of a profile's drive in bytes, independently of scaling.
 ///
 /// # Errors
-/// The errors of [`spec_of`].
+/// The errors of [`Spec::of`].
 pub fn size_bytes(profile: &Profile, data: &Data, options: &ForecastOptions) -> Result<u64> {
     match options.over_provisioning_percent {
         None => Ok(profile.size_bytes.is),
         Some(_) => {
             let whole = ForecastOptions { scaled_bytes: None, ..options.clone() };
-            Ok(spec_of(profile, data, &whole)?.size_bytes())
+            Ok(Spec::of(profile, data, &whole)?.size_bytes())
         }
     }
 }

@@ -66,37 +66,32 @@ fn off_formula(figures: &Figures) -> Option<f64> {
 impl Forecast {
     /// Returns the full report, with charts.
     pub fn document(&self) -> Document {
-        let mut document = Document::new(format!("Forecast for {}", self.name), self.lead());
-        let section = document.section("what was simulated").pairs(self.facts());
-        if let Some(scaled) = self.scaled() {
-            section.note(scaled);
-        }
-        for test in &self.tests {
-            let section = document.section(&test.name);
-            section.paragraph(preconditioned(&test.drive, self.state)).block(table(test));
-            if test.drive.course.len() > 1 {
-                for chart in course(test) {
-                    section.block(chart);
-                }
-            }
-            if test.drive.wear.is_some() {
-                section.block(wear(test));
-            }
-        }
-        self.remarks(&mut document);
-        document
+        self.report(true)
     }
 
     /// Returns the report without charts, for a terminal.
     pub fn summary(&self) -> Document {
+        self.report(false)
+    }
+
+    fn report(&self, with_charts: bool) -> Document {
         let mut document = Document::new(format!("Forecast for {}", self.name), self.lead());
-        let section = document.section("").pairs(self.facts());
+        let heading = if with_charts { "what was simulated" } else { "" };
+        let section = document.section(heading).pairs(self.facts());
         if let Some(scaled) = self.scaled() {
             section.note(scaled);
         }
         for test in &self.tests {
             let section = document.section(&test.name);
             section.paragraph(preconditioned(&test.drive, self.state)).block(table(test));
+            if with_charts && test.drive.course.len() > 1 {
+                for chart in course(test) {
+                    section.block(chart);
+                }
+            }
+            if with_charts && test.drive.wear.is_some() {
+                section.block(wear(test));
+            }
         }
         self.remarks(&mut document);
         document

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::host::Lane;
 use super::side_by_side::{side_by_side, threads};
 use super::simulation::Simulation;
-use super::{Case, Data, Figures, ForecastOptions, Spec, State, size_bytes, spec_of};
+use super::{Case, Data, Figures, ForecastOptions, Spec, State, size_bytes};
 use crate::error::Result;
 use pumice_drive::codec::Codec;
 use pumice_sim::profile::Profile;
@@ -75,7 +75,7 @@ pub trait Watch: Sync {
 /// processors and memory allow it.
 ///
 /// # Errors
-/// The errors of [`spec_of`]; cases that do not fit the drive; a trace that cannot be read.
+/// The errors of [`Spec::of`]; cases that do not fit the drive; a trace that cannot be read.
 pub fn forecast(
     scenario: Scenario<'_>,
     data: &Data,
@@ -116,7 +116,7 @@ pub fn forecasts(
 }
 
 /// Returns the same drive without compression.
-pub(super) fn uncompressed(profile: &Profile) -> Profile {
+fn uncompressed(profile: &Profile) -> Profile {
     let mut plain = profile.clone();
     plain.controller.codec = None;
     plain.controller.stored_min = None;
@@ -138,7 +138,7 @@ pub(super) struct Setup<'a> {
 
 impl Setup<'_> {
     pub(super) fn spec(&self) -> Result<Spec> {
-        spec_of(self.scenario.profile, self.data, self.scenario.options)
+        Spec::of(self.scenario.profile, self.data, self.scenario.options)
     }
 
     /// Runs the cases in order on a new drive. Returns `None` if `stop` was set.

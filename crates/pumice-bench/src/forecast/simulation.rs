@@ -108,7 +108,7 @@ impl<'a> Simulation<'a> {
     /// Returns a new drive.
     ///
     /// # Errors
-    /// The errors of [`super::spec_of`].
+    /// The errors of [`Spec::of`].
     pub(super) fn new(setup: &Setup<'a>, lane: Lane<'a>, name: &'a str) -> Result<Self> {
         let Setup { scenario: Scenario { profile, options, .. }, data } = *setup;
         let spec = setup.spec()?;

@@ -133,14 +133,14 @@ mod tests {
     //! Method: take all of a small flash; release some.
 
     use super::*;
+    use crate::ftl::sample;
 
     const SHAPE: FlashShape = FlashShape {
         channels: 1,
-        dies_per_channel: 2,
         planes: 1,
         blocks_per_plane: 1000,
         pages_per_block: 1,
-        page_bytes: 4096,
+        ..sample::SHAPE
     };
 
     #[test]
