@@ -508,7 +508,7 @@ fn fuse_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let read = fuse_request(15, &span(4096, 8192));
     let ends = [25, 18, 29, 2, 36, 42].map(|operation| fuse_request(operation, &[0; 24]));
     vec![
-        ("read", fuse(3, &[read.clone()])),
+        ("read", fuse(3, std::slice::from_ref(&read))),
         ("write-at-once", fuse(3, &[fuse_write(4096, &[5; 512]), read.clone()])),
         ("write-that-waits", fuse(3, &[fuse_write(4097, &[5; 512]), fuse_request(20, &[0; 16])])),
         ("long-write", fuse(3, &[fuse_write(1, &[6; 17 << 10])])),

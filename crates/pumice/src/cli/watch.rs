@@ -19,7 +19,7 @@ use pumice_nbd::Server;
 #[cfg(not(feature = "http"))]
 pub(crate) enum Http {}
 #[cfg(not(feature = "http"))]
-pub(crate) enum Serving {}
+pub(crate) type Serving = Box<Http>;
 
 /// A drive with counters of its requests.
 pub(crate) type MeasuredDrive = Measured<FileDrive>;

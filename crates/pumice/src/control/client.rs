@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::directory::socket_path;
 use super::protocol::{ANSWER_BYTES_MAX, Answer, Request, line};
+#[cfg(feature = "top")]
 use crate::watch::Snapshot;
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::Info;
