@@ -271,7 +271,7 @@ class Drive:
         self.generations = {}  # of each segment in use
         self.whole = {}  # leaves that are one fill (int), or the location of their record
         self.leaves = {}  # leaves that the log changed: a list of 1024 mappings
-        self.damaged_payloads = 0
+        self.counts = dict.fromkeys(["batches", "damaged_batches", "moved_blocks", "ignored_blocks"], 0)
         self.recover()
 
     def read(self, segment, offset, count):
@@ -595,8 +595,8 @@ class Drive:
         return highest
 
     def apply(self, stream, header, records, problem):
-        if problem:
-            self.damaged_payloads += 1
+        self.counts["batches"] += 1
+        self.counts["damaged_batches"] += problem is not None
         self.streams[stream] = Position(header.generation, header.segment,
                                         header.offset + HEADER + header.body_bytes, True)
         self.generations[header.segment] = header.generation
@@ -660,7 +660,9 @@ class Drive:
                 source = sources[index]
                 if (not isinstance(old, Frame)
                         or (old.segment, old.offset) != (source.segment, source.offset)):
+                    self.counts["ignored_blocks"] += 1
                     continue
+                self.counts["moved_blocks"] += 1
             mappings[first + index] = Frame(
                 batch.segment, record.offset, index, header.blocks, size)
 
@@ -748,7 +750,7 @@ def extract(drive, image):
         offset += len(content)
     return {"uuid": drive.superblock.uuid.hex(), "size_bytes": size,
             "epoch": drive.superblock.epoch, "state": drive.superblock.state,
-            "last_batch": drive.seq, "damaged_batches": drive.damaged_payloads,
+            "last_batch": drive.seq, "replayed": drive.counts,
             "mapped_blocks": mapped, "sha256": hashed.hexdigest(), "unreadable": bad}
 
 
