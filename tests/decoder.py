@@ -10,8 +10,8 @@ Exit code: 0 if every block was read, 1 if some blocks cannot be read, 2 if the 
 (the error is on stderr).
 
 This program shares no code with Pumice. It needs Python 3.8 and, for drives with zstd frames, the
-library libzstd or the program zstd. It only reads the drive, which must not be in use. It is made to
-be read and compared with the document, not to be fast: about 10 MB/s.
+library libzstd or the program zstd. It only reads the drive, which must not be in use. It is meant
+to be read and compared with the document, and decodes about 10 MB/s.
 """
 
 import ctypes
@@ -43,10 +43,6 @@ class Damage(Exception):
 
 class Unsupported(Exception):
     """What this program cannot do."""
-
-
-# ---------------------------------------------------------------------------------------------
-# Checksums
 
 
 def crc_table(polynomial):
@@ -100,10 +96,6 @@ assert crc64(b"123456789") == 0xAE8B14860A799888
 def checksum_with_hole(data, offset):
     """Returns the CRC-64 of a structure with its own checksum, at `offset`, as zero."""
     return crc64(data[:offset] + bytes(8) + data[offset + 8:])
-
-
-# ---------------------------------------------------------------------------------------------
-# Encodings
 
 
 def lz4_block(data, size):
@@ -191,10 +183,6 @@ def decode(encoding, data, size):
     return data
 
 
-# ---------------------------------------------------------------------------------------------
-# Structures
-
-
 def structure(name, fields):
     """Defines a structure from "name format" pairs; `read` decodes it."""
     pairs = [field.split() for field in fields.split(",")]
@@ -271,7 +259,7 @@ class Drive:
         self.generations = {}  # of each segment in use
         self.whole = {}  # leaves that are one fill (int), or the location of their record
         self.leaves = {}  # leaves that the log changed: a list of 1024 mappings
-        self.counts = dict.fromkeys(["batches", "damaged_batches", "moved_blocks", "ignored_blocks"], 0)
+        self.counts = {"batches": 0, "damaged_batches": 0, "moved_blocks": 0, "ignored_blocks": 0}
         self.recover()
 
     def read(self, segment, offset, count):
@@ -343,7 +331,8 @@ class Drive:
 
     def meta_at(self, kind, number, location):
         """Returns the content of the metadata record at the location of a directory entry."""
-        segment, offset, count = location >> 37, (location >> 11 & (1 << 26) - 1) * 16, location & 2047
+        segment, count = location >> 37, location & 2047
+        offset = (location >> 11 & (1 << 26) - 1) * 16
         if location >> 63 or count == 0 or segment >= self.superblock.segment_count:
             raise Damage(f"metadata record {kind}/{number}: invalid location {location:#x}")
         return self.meta(kind, number, segment, offset, count * 16)
@@ -617,7 +606,8 @@ class Drive:
             self.generations[header.tail] = header.number
             return
         count = header.blocks if header.kind == DATA else header.tail
-        if header.kind not in (DATA, FILL, TRIM) or count < 1 or header.number + count > self.blocks:
+        if (header.kind not in (DATA, FILL, TRIM) or count < 1
+                or header.number + count > self.blocks):
             raise Damage(f"{what}: unknown kind, or blocks beyond the end of the disk")
         if header.kind == FILL:
             self.set_range(header.number, count, header.argument)
@@ -698,7 +688,13 @@ class Drive:
                 yield 0, None
                 continue
             count = min(LEAF_BLOCKS, self.blocks - leaf * LEAF_BLOCKS)
-            mappings = self.mappings(leaf)
+            try:
+                mappings = self.mappings(leaf)
+            except Damage as error:
+                for lba in range(leaf * LEAF_BLOCKS, leaf * LEAF_BLOCKS + count):
+                    self.note_unreadable(bad, lba, error)
+                yield 0, None
+                continue
             if any(mapping is not HOLE for mapping in mappings[count:]):
                 raise Damage(f"leaf {leaf} maps blocks beyond the end of the disk")
             content = bytearray(count * BLOCK)
@@ -721,12 +717,17 @@ class Drive:
                 decoded[key] = error
         content = decoded[key]
         if isinstance(content, Damage):
-            if bad and bad[-1]["error"] == str(content) and bad[-1]["lba"] + bad[-1]["blocks"] == lba:
-                bad[-1]["blocks"] += 1
-            else:
-                bad.append({"lba": lba, "blocks": 1, "error": str(content)})
+            self.note_unreadable(bad, lba, content)
             return bytes(BLOCK)
         return content[mapping.index * BLOCK:(mapping.index + 1) * BLOCK]
+
+    @staticmethod
+    def note_unreadable(bad, lba, error):
+        last = bad[-1] if bad else None
+        if last and last["error"] == str(error) and last["lba"] + last["blocks"] == lba:
+            last["blocks"] += 1
+        else:
+            bad.append({"lba": lba, "blocks": 1, "error": str(error)})
 
 
 def extract(drive, image):
