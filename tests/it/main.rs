@@ -22,6 +22,7 @@ mod config;
 mod crash;
 #[cfg(feature = "http")]
 mod dashboard;
+mod decoder;
 mod demo;
 #[cfg(feature = "bench")]
 mod detect;

@@ -11,8 +11,8 @@ use super::signals::Interrupt;
 use super::values::{gigabytes, percent, up_to, whole_number, word};
 use super::{Outcome, print, size};
 use pumice_bench::forecast::{
-    Asked, Case, Data, ForecastOptions, GridCell, GridSpec, SCALED_BYTES, Scenario, Source, State,
-    Watch, forecast, grid, size_bytes, spec_of,
+    Asked, Case, Data, ForecastOptions, GridCell, GridSpec, SCALED_BYTES, Scenario, Source, Spec,
+    State, Watch, forecast, grid, size_bytes,
 };
 use pumice_bench::payload::Saving;
 use pumice_bench::workload::Changes;
@@ -278,7 +278,7 @@ impl Plan {
             let options = ForecastOptions { over_provisioning_percent, ..options.clone() };
             // Impossible requests are refused before the data is measured, which may take long.
             let data = Data::none();
-            let simulated_bytes = spec_of(profile, &data, &options)?.size_bytes();
+            let simulated_bytes = Spec::of(profile, &data, &options)?.size_bytes();
             let asked = asked.scaled(size_bytes(profile, &data, &options)?, simulated_bytes)?;
             let cases = source.cases(simulated_bytes, &asked)?;
             Ok(Row { over_provisioning_percent, cases })

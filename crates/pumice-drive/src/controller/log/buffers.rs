@@ -10,6 +10,7 @@
 use std::cell::{Cell, RefCell};
 
 use crate::base::AlignedBuffer;
+use crate::base::aligned::ALIGNMENT;
 use crate::base::wait::WaitQueue;
 
 /// Longest media read that adjacent frames are joined into: what one operation of a fast medium
@@ -30,6 +31,10 @@ const SIZES: [usize; 7] = [
     (512 << 10) + WIDENING_BYTES,
     COALESCED_BYTES_MAX + WIDENING_BYTES,
 ];
+const _: () = assert!(
+    SIZES[0].is_multiple_of(ALIGNMENT) && WIDENING_BYTES.is_multiple_of(ALIGNMENT),
+    "the capacity of a kept buffer says which size it has"
+);
 
 /// Bytes of buffers that are kept: more than the reads of a deep queue take.
 const KEPT_BYTES_MAX: usize = 12 << 20;
@@ -77,6 +82,7 @@ impl Buffers {
             }
             None => AlignedBuffer::zeroed(bytes),
         };
+        assert!(buffer.capacity() >= bytes, "kept buffers of one size have that size");
         buffer.set_len(len);
         (buffer, in_flight)
     }
@@ -103,6 +109,7 @@ impl Buffers {
             self.kept_bytes.set(kept_bytes);
             self.kept[size].borrow_mut().push(buffer);
         }
+        assert!(self.kept_bytes.get() <= KEPT_BYTES_MAX, "no more is kept than the limit");
     }
 
     /// Releases the memory of the buffers that are kept.

@@ -5,6 +5,13 @@
 //! * `compact`: giving back to the medium what is dead.
 //! * `resize`: another size, another capacity.
 
+#![warn(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::indexing_slicing
+)]
+
 mod checkpoint;
 mod compact;
 mod gc;

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! * `background`: starts that process; leaves the terminal in it. `foreground`: serves.
-//! * `worker`: the second thread. `set_up`, `take_down`: what it does; `loop_device`, `tools`: with.
+//! * `worker`: the second thread. `set_up`, `take_down`: its work, by `loop_device` and `tools`.
 //! * `attachment`: the record of an attached drive. `holders`: what uses a device.
 //! * `protect`: keeps the process alive when memory is short.
 //!

@@ -15,6 +15,7 @@ use super::super::{StoredSizes, VictimPolicy};
 use super::*;
 use crate::host::{Host, HostSpec, Order};
 use crate::nand::{FlashShape, FlashTiming};
+use pumice_drive::base::Lba;
 
 /// What happened to a block or a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

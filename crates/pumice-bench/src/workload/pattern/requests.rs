@@ -1,17 +1,11 @@
-//! The addresses of one thread of a workload, in order.
-//!
-//! A function of the workload, the thread and a seed: equal inputs produce equal addresses.
-//! Sequential operations end after the span; random ones continue forever, until the time is up.
-
-mod shuffle;
-mod zipf;
+//! The requests of one thread, one after the other.
 
 use rand::RngExt;
 
+use super::shuffle::Shuffle;
+use super::zipf::Zipf;
 use crate::workload::{Operation, Pattern, Workload};
 use pumice_drive::base::seed::{Random, random};
-use shuffle::Shuffle;
-use zipf::Zipf;
 
 /// Share of accesses that go to the hot part of the span, and size of that part as a share of the
 /// span.

@@ -16,7 +16,7 @@ use rand::Rng;
 use super::options::NoProgress;
 use super::partial::Measured;
 use super::*;
-use pumice_drive::base::Error as DriveError;
+use pumice_drive::base::chain;
 use pumice_drive::base::seed::random;
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::codec::Codec;
@@ -240,7 +240,7 @@ fn other_file_systems_are_left_alone() {
 #[test]
 fn what_cannot_be_scanned_says_why() {
     let tree = tempfile::tempdir().unwrap();
-    let error = |paths: &[&Path]| DriveError::from(run(paths, &options()).unwrap_err()).chain();
+    let error = |paths: &[&Path]| chain(&run(paths, &options()).unwrap_err());
     let missing = tree.path().join("missing");
     assert!(error(&[&missing]).contains("cannot scan"), "{}", error(&[&missing]));
     assert!(error(&[tree.path()]).contains("holds no data"), "{}", error(&[tree.path()]));
@@ -349,7 +349,7 @@ fn a_partial_result_from_elsewhere_is_not_trusted() {
     let refused = |change: &dyn Fn(&mut serde_json::Value)| {
         let mut json = json.clone();
         change(&mut json);
-        DriveError::from(Partial::from_json(&json.to_string()).unwrap_err()).chain()
+        chain(&Partial::from_json(&json.to_string()).unwrap_err())
     };
     type Change = fn(&mut serde_json::Value);
     let changes: [Change; 9] = [

@@ -1,189 +1,20 @@
-//! A host's operating system on top of a simulated drive, in virtual time.
-//!
-//! ```text
-//! program -> call -> page cache -> commands -> drive        buffered
-//! program -> call ---------------> commands -> drive        direct
-//! ```
-//!
-//! **Buffered writes** are copied and acknowledged. When more than half of the allowance for dirty
-//! pages is used, they are written back in ascending order, adjacent pages together, with as many
-//! commands in flight as the queue has slots. When all of it is used, programs wait. A flush writes
-//! everything back. For **buffered reads** that continue where the last one ended, the next window
-//! is read ahead while the current one is used.
-//!
-//! The calls of a program use the processor one after the other. Not simulated: file systems and
-//! their metadata, more than one file, pages that are written back because of their age.
-
-mod page_cache;
+//! The host's operating system: calls, page cache, write-back and read-ahead.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use page_cache::{PAGE_BYTES, PageCache, Presence};
-
-use super::drive::{SimCounts, SimDrive, SimSpec};
+use super::page_cache::{PAGE_BYTES, PageCache, Presence};
+use super::{CacheSpec, SystemSpec};
+use crate::drive::{SimCounts, SimDrive};
 use crate::{Error, Result};
 use pumice_drive::base::Clock;
-use pumice_drive::base::units::{BLOCK_BYTES, parse_size, transfer_ns};
+use pumice_drive::base::units::{BLOCK_BYTES, transfer_ns};
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::runtime::Runtime;
-
-/// Share of the page cache that may be dirty before writers wait, in per cent: Linux's
-/// vm.dirty_ratio.
-const DIRTY_PERCENT: u64 = 20;
-
-/// Bytes of read-ahead: Linux's read_ahead_kb of 128.
-const READAHEAD_BYTES: u64 = 128 << 10;
-
-/// Time of a call without copying, in ns, where there is a page cache (a guess).
-const CALL_NS: u64 = 1_500;
-
-/// Bytes per second that are copied between a program and the page cache (a guess, for memory of
-/// 2010).
-const COPY_BYTES_PER_S: u64 = 3_000_000_000;
 
 /// Bytes that a call fetches and copies at a time, and their pages.
 const COPY_BYTES: usize = 128 << 10;
 const COPY_PAGES: u64 = (COPY_BYTES / PAGE_BYTES) as u64;
-
-/// Smallest page cache: larger than any request.
-const CACHE_BYTES_MIN: u64 = 64 << 20;
-
-/// Largest page cache: it is held in memory.
-const CACHE_BYTES_MAX: u64 = 16 << 30;
-
-/// Parameters of a page cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CacheSpec {
-    /// Size in bytes: 64 MiB to 16 GiB.
-    pub cache_bytes: u64,
-    /// Share that may be dirty before writers wait, in per cent: 1 to 90.
-    pub dirty_percent: u64,
-    /// Bytes of read-ahead for a sequential reader; 0 for none.
-    pub readahead_bytes: u64,
-    /// Bytes per second that are copied between the cache and a program.
-    pub copy_bytes_per_s: u64,
-}
-
-/// A host and its drive.
-#[derive(Clone, Debug)]
-pub struct SystemSpec {
-    /// The drive, with the queue depth and the longest command of the host's driver.
-    pub drive: SimSpec,
-    /// Offset of the target on the drive: a multiple of 512 bytes, such as the 63 sectors before
-    /// the first partition of old partition tables.
-    pub offset_bytes: u64,
-    /// Time of a program's call without copying, in ns.
-    pub call_ns: u64,
-    /// The page cache; `None` for direct I/O.
-    pub cache: Option<CacheSpec>,
-}
-
-fn invalid(what: impl Into<String>) -> Error {
-    Error::InvalidInput(what.into().into())
-}
-
-impl SystemSpec {
-    /// Parses `PROFILE[?KEY=VALUE[&KEY=VALUE..]]`: the name or file of a profile, and conditions:
-    ///
-    /// ```text
-    /// cache_bytes        page cache, such as 1GiB; without it, calls bypass the page cache
-    /// dirty_percent      share that may be dirty before writers wait; default 20
-    /// readahead_bytes    read-ahead for a sequential reader; default 128KiB
-    /// copy_bytes_per_s   between program and page cache; default 3GB
-    /// call_ns            time of a program's call; default 1500 with a page cache, else 0
-    /// depth              maximum number of commands in flight: 31 with NCQ on Linux, 1 in IDE mode
-    /// command_bytes_max  longest command
-    /// offset_bytes       offset of the target on the drive, such as 32256
-    /// ```
-    ///
-    /// # Errors
-    /// Those of [`SimSpec::find`]; `InvalidInput` for an unknown key or an invalid value.
-    pub fn find(text: &str) -> Result<Self> {
-        let (profile, conditions) = text.split_once('?').unwrap_or((text, ""));
-        let mut spec =
-            Self { drive: SimSpec::find(profile)?, offset_bytes: 0, call_ns: 0, cache: None };
-        let mut call_ns = None;
-        let mut cache = CacheSpec {
-            cache_bytes: 0,
-            dirty_percent: DIRTY_PERCENT,
-            readahead_bytes: READAHEAD_BYTES,
-            copy_bytes_per_s: COPY_BYTES_PER_S,
-        };
-        let mut of_cache = None;
-        for condition in conditions.split('&').filter(|condition| !condition.is_empty()) {
-            let (key, value) = condition.split_once('=').unwrap_or((condition, ""));
-            let number = parse_size(value).map_err(|error| invalid(format!("{key}: {error}")))?;
-            match key {
-                "cache_bytes" => cache.cache_bytes = number,
-                "dirty_percent" => cache.dirty_percent = number,
-                "readahead_bytes" => cache.readahead_bytes = number,
-                "copy_bytes_per_s" => cache.copy_bytes_per_s = number,
-                "call_ns" => call_ns = Some(number),
-                "depth" => {
-                    let depth = u32::try_from(number).unwrap_or(u32::MAX);
-                    spec.drive.front.depth = depth.min(spec.drive.front.depth);
-                }
-                "command_bytes_max" => spec.drive.command_bytes_max = number,
-                "offset_bytes" => spec.offset_bytes = number,
-                _ => {
-                    let what = format!("'{key}' is not a condition of a simulated drive");
-                    let keys = "cache_bytes, dirty_percent, readahead_bytes, copy_bytes_per_s, \
-                                call_ns, depth, command_bytes_max, offset_bytes";
-                    return Err(invalid(format!("{what}: expected one of {keys}")));
-                }
-            }
-            if matches!(key, "dirty_percent" | "readahead_bytes" | "copy_bytes_per_s") {
-                of_cache = Some(key);
-            }
-        }
-        if let (0, Some(key)) = (cache.cache_bytes, of_cache) {
-            return Err(invalid(format!("{key} requires cache_bytes, the size of the page cache")));
-        }
-        spec.cache = (cache.cache_bytes > 0).then_some(cache);
-        spec.call_ns = call_ns.unwrap_or(if spec.cache.is_some() { CALL_NS } else { 0 });
-        spec.check()?;
-        Ok(spec)
-    }
-
-    /// Returns the profile's name or file from a text for [`SystemSpec::find`].
-    pub fn profile_of(text: &str) -> &str {
-        text.split_once('?').map_or(text, |(profile, _)| profile)
-    }
-
-    /// Returns the size of the target in bytes.
-    pub fn size_bytes(&self) -> u64 {
-        self.drive.size_bytes.saturating_sub(self.offset_bytes)
-    }
-
-    /// Checks the parameters.
-    ///
-    /// # Errors
-    /// `InvalidInput` for an impossible parameter.
-    fn check(&self) -> Result<()> {
-        if !self.offset_bytes.is_multiple_of(512) || self.offset_bytes >= self.drive.size_bytes {
-            let what = "offset_bytes must be a multiple of 512, within the drive";
-            return Err(invalid(what));
-        }
-        let Some(cache) = &self.cache else { return Ok(()) };
-        if !(CACHE_BYTES_MIN..=CACHE_BYTES_MAX).contains(&cache.cache_bytes) {
-            return Err(invalid(
-                "cache_bytes must be from 64 MiB to 16 GiB: the cache is held in memory",
-            ));
-        }
-        // Reads need clean pages, too.
-        if !(1..=90).contains(&cache.dirty_percent) {
-            return Err(invalid("dirty_percent must be from 1 to 90"));
-        }
-        if cache.readahead_bytes > cache.cache_bytes / 8 {
-            return Err(invalid("readahead_bytes must be at most an eighth of cache_bytes"));
-        }
-        if cache.copy_bytes_per_s == 0 {
-            return Err(invalid("copy_bytes_per_s must not be zero"));
-        }
-        Ok(())
-    }
-}
 
 /// A host with one simulated drive. All methods may be called concurrently.
 pub struct System {
@@ -191,7 +22,7 @@ pub struct System {
     spec: SystemSpec,
     /// Time at which the processor is free.
     processor_ns: Cell<u64>,
-    cache: Option<RefCell<PageCache>>,
+    pub(super) cache: Option<RefCell<PageCache>>,
     /// Notified when pages have arrived or have been written back.
     changed: WaitQueue,
     /// End of the last read, and of the read-ahead.
@@ -465,6 +296,3 @@ impl System {
         self.writers.set(self.writers.get() - 1);
     }
 }
-
-#[cfg(test)]
-mod tests;

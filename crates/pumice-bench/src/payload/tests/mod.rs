@@ -8,8 +8,10 @@
 mod like;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use super::*;
+use pumice_drive::codec::Codec;
 
 const CHUNKS: [usize; 3] = [4 << 10, 16 << 10, 64 << 10];
 const ZSTD: [Codec; 3] =
