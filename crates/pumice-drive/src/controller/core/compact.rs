@@ -242,8 +242,8 @@ impl Core {
         let segment_bytes = self.superblock.segment_bytes;
         // If the excess is too large, the segment with the most dead bytes has more than this.
         let part = u64::from(segment_bytes) * u64::from(errand.percent);
-        let half_share = (part / (100 + u64::from(errand.percent)) / 2) as u32;
-        half_share.max(segment_bytes / GAIN_DIVISOR)
+        let half_share = part / (100 + u64::from(errand.percent)) / 2;
+        u32::try_from(half_share).unwrap_or(segment_bytes).max(segment_bytes / GAIN_DIVISOR)
     }
 
     /// Returns whether a segment more may be taken for moving what is live.

@@ -70,11 +70,11 @@ impl Drop for InFlight<'_> {
 impl Buffers {
     /// Returns a buffer of `len` bytes with unspecified content, once there is room for it.
     pub(crate) async fn take(&self, len: usize) -> (AlignedBuffer, InFlight<'_>) {
-        let size = SIZES.iter().position(|&bytes| len <= bytes);
+        let fitting = self.fitting(len);
         // Only a damaged map asks for more.
-        let bytes = size.map_or(len, |size| SIZES[size]);
+        let bytes = fitting.map_or(len, |(bytes, _)| bytes);
         let in_flight = self.returned.wait_for(|| self.enter(bytes)).await;
-        let kept = size.and_then(|size| self.kept[size].borrow_mut().pop());
+        let kept = fitting.and_then(|(_, kept)| kept.borrow_mut().pop());
         let mut buffer = match kept {
             Some(buffer) => {
                 self.kept_bytes.set(self.kept_bytes.get() - bytes);
@@ -85,6 +85,11 @@ impl Buffers {
         assert!(buffer.capacity() >= bytes, "kept buffers of one size have that size");
         buffer.set_len(len);
         (buffer, in_flight)
+    }
+
+    /// Returns the smallest size that holds `len` bytes, and the buffers of it that are kept.
+    fn fitting(&self, len: usize) -> Option<(usize, &RefCell<Vec<AlignedBuffer>>)> {
+        SIZES.into_iter().zip(&self.kept).find(|(bytes, _)| len <= *bytes)
     }
 
     /// Counts a buffer as in flight, if there is room for it, or if it is the only one.
@@ -103,11 +108,12 @@ impl Buffers {
         drop(in_flight);
         let bytes = buffer.capacity();
         let kept_bytes = self.kept_bytes.get() + bytes;
-        if let Some(size) = SIZES.iter().position(|&size| size == bytes)
+        if let Some((size, kept)) = self.fitting(bytes)
+            && size == bytes
             && kept_bytes <= KEPT_BYTES_MAX
         {
             self.kept_bytes.set(kept_bytes);
-            self.kept[size].borrow_mut().push(buffer);
+            kept.borrow_mut().push(buffer);
         }
         assert!(self.kept_bytes.get() <= KEPT_BYTES_MAX, "no more is kept than the limit");
     }
