@@ -40,8 +40,8 @@ fn the_same_seed_is_the_same_run() {
     assert_ne!(first.fingerprint, run(8).fingerprint, "another seed must change the run");
 }
 
-/// `tests/decoder.py`, which was written from docs/format.md alone, reads each state that a crash or
-/// a close left, and finds the disk that the oracle accepted.
+/// `tests/decoder.py`, which was written from docs/format.md alone, reads each state that a crash
+/// or a close left, and finds the disk that the oracle accepted.
 #[test]
 fn the_independent_decoder_finds_the_same_disks() {
     let decoder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder.py");

@@ -39,7 +39,7 @@ impl Payload {
     /// and up to 4 MiB of memory.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a size or share is out of range, there is no data to replay, or the
+    /// [`Error::Invalid`](crate::Error::Invalid) if a size or share is out of range, there is no data to replay, or the
     /// codec cannot reach the saving.
     pub fn new(options: PayloadOptions) -> Result<Self> {
         check(&options)?;

@@ -60,8 +60,8 @@ impl SimDrive {
     /// Reads `target.len()` bytes at `offset`.
     ///
     /// # Errors
-    /// `InvalidInput` for a range beyond the disk, and the errors of the design: [`Drive::read`],
-    /// [`BlockMapped::read`], [`Disk::read`].
+    /// `InvalidInput` for a range beyond the disk, and the errors of the design: `Drive::read`,
+    /// `BlockMapped::read`, `Disk::read`.
     pub async fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         self.check(offset, target.len() as u64)?;
         let most = self.spec.command_bytes_max;
@@ -74,8 +74,8 @@ impl SimDrive {
     /// Writes at `offset`. The data is durable only after [`SimDrive::flush`].
     ///
     /// # Errors
-    /// `InvalidInput` for a range beyond the disk, and the errors of the design: [`Drive::write`],
-    /// [`BlockMapped::write`], [`Disk::write`].
+    /// `InvalidInput` for a range beyond the disk, and the errors of the design: `Drive::write`,
+    /// `BlockMapped::write`, `Disk::write`.
     pub async fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check(offset, bytes.len() as u64)?;
         let most = self.spec.command_bytes_max;
@@ -132,7 +132,7 @@ impl SimDrive {
     /// Makes all earlier writes durable.
     ///
     /// # Errors
-    /// Those of the design: [`Drive::flush`], [`BlockMapped::flush`], [`Disk::flush`].
+    /// Those of the design: `Drive::flush`, `BlockMapped::flush`, `Disk::flush`.
     pub async fn flush(&self) -> Result<()> {
         self.front.write(0, self.core.flush()).await
     }
@@ -140,8 +140,8 @@ impl SimDrive {
     /// Trims the blocks that lie completely in a range.
     ///
     /// # Errors
-    /// `Unsupported` on a disk; otherwise the errors of the design: [`Drive::trim`],
-    /// [`BlockMapped::trim`].
+    /// `Unsupported` on a disk; otherwise the errors of the design: `Drive::trim`,
+    /// `BlockMapped::trim`.
     pub async fn trim(&self, offset: u64, len: u64) -> Result<()> {
         self.check(offset, len)?;
         let block = BLOCK_BYTES as u64;

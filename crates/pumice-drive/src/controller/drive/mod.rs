@@ -1,5 +1,5 @@
 //! The shell: an open drive as the host and the tasks use it. Async code over two seams,
-//! [`Medium`] and [`Clock`](crate::base::Clock), around the core.
+//! [`Medium`] and [`Clock`], around the core.
 //!
 //! ```text
 //!   request or task --> Drive::with_core(call) --> core

@@ -59,8 +59,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// then.
     ///
     /// # Errors
-    /// `NoSpace`, `Poisoned`, `Medium`: the checkpoint before is still the newest.
+    /// `ReadOnly`, `NoSpace`, `Poisoned`, `Medium`: the checkpoint before is still the newest.
     pub async fn checkpoint(&self) -> Result<()> {
+        if self.is_read_only() {
+            return Err(Error::new(ErrorKind::ReadOnly, "the drive was opened read-only"));
+        }
         let turn = self.turn().await;
         self.core().log().check_poison()?;
         if self.core().log().is_closing() {
