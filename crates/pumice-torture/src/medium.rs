@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::crash_point::{CrashPoint, Effect};
+use super::gauge::InFlight;
 use super::trace::Trace;
 use pumice_drive::base::{AlignedBuffer, Clock, Result, SegmentId};
 use pumice_drive::media::layer::Fault;
@@ -36,6 +37,8 @@ pub(super) struct TracedMedium {
     pub(super) crash_point: Rc<CrashPoint>,
     /// Records all operations.
     pub(super) trace: Rc<Trace>,
+    /// Counts the buffers that operations hold.
+    pub(super) in_flight: Rc<InFlight>,
     /// The clock for the time of an operation.
     pub(super) clock: Runtime,
 }
@@ -63,6 +66,7 @@ impl Medium for TracedMedium {
         buffer: Arc<AlignedBuffer>,
     ) -> Result<()> {
         self.trace.add_bytes(&buffer);
+        let _held = self.in_flight.hold(buffer.len());
         let result = self
             .crash_point
             .operation(Effect::Update, self.layers.append(segment, offset, buffer))
@@ -77,6 +81,7 @@ impl Medium for TracedMedium {
         offset: u32,
         buffer: AlignedBuffer,
     ) -> (AlignedBuffer, Result<()>) {
+        let _held = self.in_flight.hold(buffer.len());
         let (buffer, result) = self
             .crash_point
             .operation(Effect::None, self.layers.read(segment, offset, buffer))
