@@ -99,6 +99,10 @@ struct Flipped {
     page: AlignedBuffer,
 }
 
+/// Lives that one place which cannot be written may end: the one that finds it, and one that dies
+/// before it has noted the place.
+pub(super) const LIVES_PER_SECTOR: u32 = 2;
+
 /// The damage of a world's medium.
 #[derive(Default)]
 pub(super) struct Damage {
@@ -155,6 +159,11 @@ impl Damage {
     pub(super) fn put_on(&self, layers: &Layers) {
         layers.clear_bad_ranges();
         self.bad.iter().for_each(|range| layers.add_bad_range(range.clone()));
+    }
+
+    /// Returns the number of places that cannot be written.
+    pub(super) fn unwritable(&self) -> u32 {
+        self.bad.iter().filter(|range| range.fails_writes).count() as u32
     }
 
     /// Undoes all damage that is still there.

@@ -22,8 +22,9 @@ const REQUEST_NS_MAX: u64 = 5_000_000_000;
 /// collection and of a scrub. Twice what was measured.
 const READING_BYTES_MAX: u64 = 16 << 20;
 
-/// Bytes of map leaves beyond the budget: what the requests in progress hold, two leaves each.
-const LEAF_BYTES_MORE: u64 = 1 << 20;
+/// Bytes of map leaves beyond the budget: those that stay whatever the budget, and those that
+/// requests in progress have changed, up to 24 KiB each.
+const LEAF_BYTES_MORE: u64 = 8 * (24 << 10);
 
 /// Bytes of a record with one block beside its payload: header and source.
 const BLOCK_OVERHEAD: u64 = 64;
@@ -148,7 +149,46 @@ mod tests {
     //! Goal: the bounds hold what is right and refuse what is not.
     use super::super::oracle::{Change, Content};
     use super::*;
+    use pumice_drive::controller::{OpenOptions, Spec, create};
+    use pumice_drive::media::mem::MemMedium;
+    use pumice_drive::runtime::Runtime;
     use rand::Rng;
+
+    fn info() -> Info {
+        let runtime = Runtime::simulated();
+        let spec = Spec { segment_bytes: 4 << 20, ..Spec::new(uuid::Uuid::nil(), 64 << 20) };
+        let memory = MemMedium::new(spec.geometry().unwrap().medium_bytes());
+        runtime.block_on(create(&memory, &spec)).unwrap();
+        let options = OpenOptions::default();
+        let opening = pumice_drive::Drive::open(memory, runtime.clone(), options);
+        let info = runtime.block_on(opening).unwrap().info();
+        runtime.drop_tasks();
+        info
+    }
+
+    #[test]
+    fn a_drive_that_takes_too_much_memory_is_reported() {
+        let mut info = info();
+        let budget = 1 << 20;
+        let most = info.memory.batch_bytes + READING_BYTES_MAX;
+        assert!(judge_memory(&info, most, budget).is_ok());
+        assert!(judge_memory(&info, most + 1, budget).is_err());
+        info.memory.map_leaf_bytes = budget + LEAF_BYTES_MORE;
+        assert!(judge_memory(&info, 0, budget).is_ok());
+        info.memory.map_leaf_bytes += 1;
+        assert!(judge_memory(&info, 0, budget).is_err());
+    }
+
+    #[test]
+    fn a_drive_that_is_full_too_early_is_reported() {
+        let mut info = info();
+        (info.live_bytes, info.used_percent) = (50 << 20, 50.0);
+        assert!(judge_refusal(&info, 90 << 20).is_ok());
+        assert!(judge_refusal(&info, 50 << 20).is_err());
+        // The open segments may be all there is.
+        info.live_bytes = 10 << 20;
+        assert!(judge_refusal(&info, 0).is_ok());
+    }
 
     #[test]
     fn the_most_in_flight_is_remembered() {

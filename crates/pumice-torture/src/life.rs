@@ -20,7 +20,7 @@ use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::{Audit, Drive, OpenOptions};
 use pumice_drive::media::Geometry;
-use pumice_drive::media::layer::FaultPlan;
+use pumice_drive::media::layer::{FaultPlan, Trigger};
 
 /// Limit on the virtual time of a life, after which a request counts as waiting forever: an hour,
 /// while no request has a reason to take more than seconds.
@@ -58,6 +58,14 @@ pub(super) struct Plan {
     pub(super) misread_batches: u32,
     /// Batches at the end of the log that the medium may lose or damage, at most.
     pub(super) lost_batches: u32,
+}
+
+impl Plan {
+    /// Returns whether no write fails but to sectors that cannot be written.
+    pub(super) fn is_sound(&self) -> bool {
+        let FaultPlan { append_errors, sync_errors, .. } = self.serving;
+        append_errors == Trigger::Never && sync_errors == Trigger::Never
+    }
 }
 
 /// The stage that a life has reached.
@@ -335,10 +343,23 @@ impl Life {
         match audited {
             Ok(audit) => Ok(Some(audit)),
             // A wrong account has no location.
-            Err(error) if self.scene.is_damaged.get() && error.segment().is_some() => Ok(None),
+            Err(error) if self.scene.is_damaged.get() && has_location(&error) => Ok(None),
             Err(error) => Err(wrong(error.chain())),
         }
     }
+}
+
+/// Returns whether an error or one of its causes names a location on the medium.
+fn has_location(error: &Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if error.downcast_ref::<Error>().is_some_and(|error| error.segment().is_some()) {
+            return true;
+        }
+        cause = error.source();
+    }
+    // A failed read of the medium names none.
+    error.kind() == ErrorKind::Medium
 }
 
 fn is_of_a_read(error: &Error) -> bool {

@@ -117,6 +117,8 @@ pub(super) struct Scene {
     pub(super) was_refused: Cell<bool>,
     /// Whether the disk was filled for ageing.
     pub(super) is_prepared: Cell<bool>,
+    /// Lives that a sector which cannot be written has ended.
+    pub(super) ended_by_sectors: Cell<u32>,
     /// Size of the disk that is durable.
     pub(super) size_floor: Cell<u64>,
     /// Buffers that operations of the medium hold.
@@ -145,6 +147,7 @@ impl Scene {
             lost_batches: Cell::new(0),
             was_refused: Cell::new(false),
             is_prepared: Cell::new(false),
+            ended_by_sectors: Cell::new(0),
             size_floor: Cell::new(disk_bytes),
             in_flight: Rc::default(),
             limits,
@@ -281,7 +284,8 @@ impl Scene {
         let needed = gauge::needed_bytes(&self.oracle.borrow(), codec);
         self.tally.borrow_mut().refused_at(gauge::needed_percent(info, needed));
         // What is damaged may take space for good.
-        if self.is_damaged.get() || self.faults.get().of_reads {
+        let cannot_read = self.is_damaged.get() || self.faults.get().of_reads;
+        if cannot_read && !self.limits.is_strict {
             return Ok(());
         }
         gauge::judge_refusal(info, needed)

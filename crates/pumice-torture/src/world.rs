@@ -14,6 +14,7 @@ use rand::{Rng, RngExt};
 
 use super::chores::SEGMENTS_TO_GROW;
 use super::crash_point::CrashAt;
+use super::damage::LIVES_PER_SECTOR;
 use super::data::Texture;
 use super::hazard::{Hazard, Hazards, Weights};
 use super::host::{COLD_FIFTHS, Habits};
@@ -39,7 +40,7 @@ const SEGMENT_BYTES: u32 = 4 << 20;
 const AGED_BLOCKS: u64 = 8192;
 
 /// Segments of such a drive that data cannot take: the reserves, and one for each stream.
-const AGED_RESERVES: u64 = 9;
+const AGED_RESERVES: u64 = 8;
 
 /// Requests of a life of a world that ages, as a multiple of the steps.
 const STEPS_OF_AGE: u64 = 30;
@@ -199,6 +200,7 @@ impl World {
                 self.rot()?;
             }
         }
+        let has_bad_writes = self.scene.hazards.has(Hazard::BadWrites);
         // The state after a failed life must work like any other.
         let plan = Plan {
             crash: CrashAt::Never,
@@ -208,7 +210,7 @@ impl World {
             may_be_refused: false,
             misread_batches: 0,
             may_be_damaged: false,
-            faults: Faults::default(),
+            faults: Faults { of_writes: has_bad_writes, of_reads: false },
             requests: self.steps / 4,
             ..self.draw_plan()
         };
@@ -230,6 +232,17 @@ impl World {
     fn live_on(&mut self, plan: &Plan) -> Result<(Stage, Fate), Mismatch> {
         let stage = self.live(plan)?;
         self.end(stage)?;
+        if stage == Stage::Poisoned && plan.is_sound() {
+            let ended = self.scene.ended_by_sectors.get() + 1;
+            self.scene.ended_by_sectors.set(ended);
+            let most = LIVES_PER_SECTOR * self.scene.damage.borrow().unwritable();
+            if ended > most {
+                return Err(Mismatch {
+                    promised: format!("sectors that cannot be written end {most} lives at most"),
+                    found: format!("life {ended} that they end"),
+                });
+            }
+        }
         if !self.scene.was_refused.take() {
             return Ok((stage, Fate::Continues));
         }
@@ -410,7 +423,7 @@ impl World {
         let is_tail_whole = self.scene.lost_batches.get() == 0;
         if self.scene.hazards.has(Hazard::WrongOpening) && is_tail_whole {
             may_be_refused = true;
-            let read = Trigger::Nth(random.random_range(1..=40));
+            let read = Trigger::Nth(random.random_range(1..=8));
             match random.random() {
                 true => opening.read_corruptions = read,
                 false => opening.read_errors = read,
@@ -422,7 +435,12 @@ impl World {
         let crash = match self.layers.is_some() && random.random_range(0..3) == 0 {
             true => CrashAt::BeforeUpdate(random.random_range(1..=3)),
             // Large writes and what garbage collection does for them take more.
-            false => draw_crash(random, if self.habits.is_heavy { steps * 4 } else { steps }),
+            false if !self.habits.ages => {
+                draw_crash(random, if self.habits.is_heavy { steps * 4 } else { steps })
+            }
+            // Age takes time.
+            false if random.random_range(0..3) > 0 => CrashAt::Never,
+            false => CrashAt::Poll(random.random_range(steps..steps * 3)),
         };
         // A life that writes next to nothing leaves the data after a lost batch in place.
         let requests = if self.habits.is_small && random.random() {
@@ -524,7 +542,7 @@ fn aged_segments(texture: Texture) -> u64 {
     // Blocks of cold data are in frames with others; a block of noise has a header of its own.
     let cold = AGED_BLOCKS / 5 * COLD_FIFTHS * texture.stored_bytes();
     let hot = AGED_BLOCKS / 5 * (5 - COLD_FIFTHS) * Texture::Noise.stored_bytes();
-    AGED_RESERVES + (cold + hot).div_ceil(u64::from(SEGMENT_BYTES) / 100 * 85)
+    AGED_RESERVES + (cold + hot).div_ceil(u64::from(SEGMENT_BYTES) / 100 * 92)
 }
 
 /// Draws the options for opening the drive, in some worlds with caches too small for any use.
