@@ -54,8 +54,8 @@ pub(super) struct Plan {
     pub(super) may_be_damaged: bool,
     /// Operations that may fail because of the medium while the drive serves.
     pub(super) faults: Faults,
-    /// Batches at the end of the log in which the opening may read a wrong bit, at most.
-    pub(super) misread_batches: u32,
+    /// A wrong bit in one read of the opening: reads before it, and what it is drawn from.
+    pub(super) misread: Option<(u64, u64)>,
     /// Batches at the end of the log that the medium may lose or damage, at most.
     pub(super) lost_batches: u32,
 }
@@ -114,6 +114,7 @@ impl Life {
             layers: self.layers.clone(),
             crash_point: self.scene.crash_point.clone(),
             trace: self.scene.trace.clone(),
+            misread: self.scene.misread.clone(),
             in_flight: self.scene.in_flight.clone(),
             clock: self.scene.runtime.clone(),
         }
@@ -122,7 +123,13 @@ impl Life {
     /// Runs the life to its end, unless it crashes.
     pub(super) async fn live(&self, plan: &Plan, random: &mut Random) -> Result<(), Mismatch> {
         self.layers.set_plan(plan.opening.clone());
-        let drive = match self.open(plan.options).await {
+        self.scene.misread.set(plan.misread);
+        let opened = self.open(plan.options).await;
+        if plan.misread.is_some() && !self.scene.misread.is_set() {
+            self.scene.tally.borrow_mut().misreads += 1;
+        }
+        self.scene.misread.set(None);
+        let drive = match opened {
             Ok(drive) => drive,
             Err(error) if plan.may_be_refused && is_of_a_read(&error) => {
                 self.scene.tally.borrow_mut().refusals += 1;
@@ -235,7 +242,7 @@ impl Life {
             (oracle.taken(), oracle.durable())
         };
         let found = Found { bytes: &disk, unreadable: &unreadable };
-        let lost_batches = self.scene.lost_batches.take().max(plan.misread_batches);
+        let lost_batches = self.scene.lost_batches.take().max(u32::from(plan.misread.is_some()));
         let floor = self.scene.oracle.borrow().vouched(lost_batches);
         let settled = self.scene.oracle.borrow_mut().settle(found, floor)?;
         assert_eq!(settled.kept + settled.lost, taken);

@@ -235,8 +235,9 @@ fn text(summary: &Summary) -> String {
     row(
         "damage",
         format!(
-            "{} places under served drives: {} blocks unreadable at openings, {} refusals to open",
-            tally.damaged_places, tally.unreadable_blocks, tally.refusals
+            "{} places under served drives, {} wrong bits in openings: {} blocks unreadable when \
+             opened, {} refusals to open",
+            tally.damaged_places, tally.misreads, tally.unreadable_blocks, tally.refusals
         ),
     );
     row(

@@ -8,7 +8,7 @@ use super::crash_point::CrashPoint;
 use super::damage::Damage;
 use super::gauge::{self, InFlight};
 use super::hazard::{Hazard, Hazards};
-use super::medium::TracedMedium;
+use super::medium::{Misread, TracedMedium};
 use super::oracle::{Mismatch, Oracle};
 use super::tally::Tally;
 use super::trace::Trace;
@@ -121,6 +121,8 @@ pub(super) struct Scene {
     pub(super) ended_by_sectors: Cell<u32>,
     /// Size of the disk that is durable.
     pub(super) size_floor: Cell<u64>,
+    /// A wrong bit that the next opening reads.
+    pub(super) misread: Rc<Misread>,
     /// Buffers that operations of the medium hold.
     pub(super) in_flight: Rc<InFlight>,
     limits: Limits,
@@ -149,6 +151,7 @@ impl Scene {
             is_prepared: Cell::new(false),
             ended_by_sectors: Cell::new(0),
             size_floor: Cell::new(disk_bytes),
+            misread: Rc::default(),
             in_flight: Rc::default(),
             limits,
             held: Rc::default(),

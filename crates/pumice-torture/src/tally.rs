@@ -64,6 +64,8 @@ pub struct Tally {
     pub rot_refusals: u64,
     /// Places of the medium that were damaged under a served drive.
     pub damaged_places: u64,
+    /// Openings that read a wrong bit.
+    pub misreads: u64,
     /// Openings that failed because of damage under a served drive, or in the opening.
     pub refusals: u64,
     /// Blocks that damage made unreadable when a drive was opened.
@@ -172,6 +174,7 @@ impl Tally {
         self.rotten_blocks += other.rotten_blocks;
         self.rot_refusals += other.rot_refusals;
         self.damaged_places += other.damaged_places;
+        self.misreads += other.misreads;
         self.refusals += other.refusals;
         self.unreadable_blocks += other.unreadable_blocks;
         self.scrubs += other.scrubs;

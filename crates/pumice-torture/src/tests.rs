@@ -63,8 +63,9 @@ fn sectors_that_cannot_be_read_lose_nothing_silently() {
 
 #[test]
 fn a_wrong_bit_in_an_opening_loses_one_batch_at_most() {
-    let tally = run_with(Weights::only(Hazard::WrongOpening), 1..=12);
-    assert!(tally.refusals > 0 && tally.changes_lost > 0, "too tame a test: {tally:?}");
+    let tally = run_with(Weights::only(Hazard::WrongOpening), 1..=16);
+    let tame = tally.refusals < 2 || tally.misreads < 10 || tally.changes_lost == 0;
+    assert!(!tame, "too tame a test: {tally:?}");
 }
 
 #[test]

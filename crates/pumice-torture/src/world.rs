@@ -208,7 +208,7 @@ impl World {
             serving: FaultPlan { latency_ns: 0..=self.latency_ns_max, ..FaultPlan::default() },
             opening: FaultPlan::default(),
             may_be_refused: false,
-            misread_batches: 0,
+            misread: None,
             may_be_damaged: false,
             faults: Faults { of_writes: has_bad_writes, of_reads: false },
             requests: self.steps / 4,
@@ -420,16 +420,16 @@ impl World {
         if may_be_refused {
             opening.read_errors = Trigger::Probability(0.1);
         }
+        let mut misread = None;
         let is_tail_whole = self.scene.lost_batches.get() == 0;
         if self.scene.hazards.has(Hazard::WrongOpening) && is_tail_whole {
             may_be_refused = true;
-            let read = Trigger::Nth(random.random_range(1..=8));
-            match random.random() {
-                true => opening.read_corruptions = read,
-                false => opening.read_errors = read,
+            let reads = random.random_range(0..6);
+            match random.random_range(0..3) {
+                0 => opening.read_errors = Trigger::Nth(reads + 1),
+                _ => misread = Some((reads, random.next_u64())),
             }
         }
-        let misread_batches = u32::from(opening.read_corruptions != Trigger::Never);
         let steps = self.steps.max(1);
         // The data of a killed process is in a volatile cache while the drive opens.
         let crash = match self.layers.is_some() && random.random_range(0..3) == 0 {
@@ -462,7 +462,7 @@ impl World {
             may_be_refused,
             may_be_damaged: self.scene.hazards.damages() && random.random(),
             lost_batches,
-            misread_batches,
+            misread,
             serving,
             faults,
         }
