@@ -104,9 +104,8 @@ impl Image {
 
     /// Returns whether a block may hold this content.
     fn holds(&self, block: usize, content: &[u8]) -> bool {
-        let is_content = |possible: &Box<[u8]>| **possible == *content;
-        self.bytes[bytes_of(block)] == *content
-            || self.vague.get(&block).is_some_and(|contents| contents.iter().any(is_content))
+        let mut vague = self.vague.get(&block).into_iter().flatten();
+        self.bytes[bytes_of(block)] == *content || vague.any(|possible| **possible == *content)
     }
 
     /// Returns all contents that a block may hold.

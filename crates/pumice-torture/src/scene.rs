@@ -87,6 +87,8 @@ pub(super) struct Limits {
     pub(super) codec: Option<Codec>,
     /// Budget of the map's leaves.
     pub(super) map_cache_bytes: u64,
+    /// Longest time of an operation of the medium.
+    pub(super) latency_ns: u64,
     /// Segments that the medium has room for.
     pub(super) segments_max: u32,
 }
@@ -305,7 +307,7 @@ impl Scene {
     pub(super) fn judge_time(&self, number: u64, begun_ns: u64) -> Result<(), Mismatch> {
         let ns = self.runtime.now_ns() - begun_ns;
         self.tally.borrow_mut().took_at_most(ns);
-        gauge::judge_time(&format!("request {number}"), ns)
+        gauge::judge_time(&format!("request {number}"), ns, self.limits.latency_ns)
     }
 
     /// Returns whether a request may be refused for lack of space.

@@ -148,7 +148,9 @@ impl World {
         let more = u64::from(SEGMENTS_TO_GROW) * u64::from(SEGMENT_BYTES);
         let memory = MemMedium::new(geometry.medium_bytes() + more);
         let options = draw_options(&mut random);
+        let latency_ns_max = [0, 20_000, 500_000, 2_000_000, 10_000_000][random.random_range(0..5)];
         let limits = Limits {
+            latency_ns: latency_ns_max,
             may_fill_up,
             is_strict: rules.is_strict,
             codec: (texture != Texture::Any).then_some(spec.codec),
@@ -172,7 +174,6 @@ impl World {
             trim_percent: if ages { 5 } else { [5, 15, 40][random.random_range(0..3)] },
             flush_percent: if is_small { 60 } else { [1, 4, 20][random.random_range(0..3)] },
         };
-        let latency_ns_max = [0, 20_000, 500_000, 2_000_000, 10_000_000][random.random_range(0..5)];
         Self {
             scene,
             random,
