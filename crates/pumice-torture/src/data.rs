@@ -2,8 +2,9 @@
 //! identified.
 //!
 //! The kinds of data cover every path through framing and codec: fills, text, noise, halves, tiny
-//! and repeated blocks, mixtures by block. A fill carries no stamp; nor does a piece of a block that does not begin with
-//! one.
+//! and repeated blocks, mixtures by block.
+//!
+//! A fill carries no stamp; nor does a piece of a block that does not begin with one.
 
 use rand::{Rng, RngExt};
 

@@ -232,29 +232,29 @@ fn text(summary: &Summary) -> String {
             tally.rotten_bits, tally.rotten_blocks, tally.rot_refusals
         ),
     );
-    row(
-        "damage",
-        format!(
-            "{} places under served drives, {} wrong bits in openings: {} blocks unreadable when \
-             opened, {} refusals to open",
-            tally.damaged_places, tally.misreads, tally.unreadable_blocks, tally.refusals
-        ),
-    );
-    row(
-        "chores",
-        format!("{} scrubs, {} resizes, {} rescues", tally.scrubs, tally.resizes, tally.rescues),
-    );
-    let refused = tally.refused_at_percent.map_or("never".to_owned(), |at| format!("at {at} %"));
-    row(
-        "bounds",
-        format!(
-            "longest request {} ms, at most {} KiB in flight, full {refused} at the earliest",
-            tally.request_ns_max / 1_000_000,
-            tally.in_flight_bytes_max / 1024
-        ),
-    );
+    for (name, value) in hazard_rows(tally) {
+        row(name, value);
+    }
     row("fingerprint", format!("{:016x}", tally.fingerprint));
     table.to_text()
+}
+
+/// Returns what the hazards did, and how close the drives came to their bounds.
+fn hazard_rows(tally: &Tally) -> [(&'static str, String); 3] {
+    let damage = format!(
+        "{} places under served drives, {} wrong bits in openings: {} blocks unreadable when \
+         opened, {} refusals to open",
+        tally.damaged_places, tally.misreads, tally.unreadable_blocks, tally.refusals
+    );
+    let chores =
+        format!("{} scrubs, {} resizes, {} rescues", tally.scrubs, tally.resizes, tally.rescues);
+    let refused = tally.refused_at_percent.map_or("never".to_owned(), |at| format!("at {at} %"));
+    let bounds = format!(
+        "longest request {} ms, at most {} KiB in flight, full {refused} at the earliest",
+        tally.request_ns_max / 1_000_000,
+        tally.in_flight_bytes_max / 1024
+    );
+    [("damage", damage), ("chores", chores), ("bounds", bounds)]
 }
 
 /// Parses a duration such as `90`, `60s`, `10m` or `8h`.

@@ -398,23 +398,7 @@ impl World {
         };
         let quiet = FaultPlan { latency_ns, ..FaultPlan::default() };
         let mut serving = quiet.clone();
-        let mut faults = Faults::default();
-        match random.random_range(0..10) {
-            0 => serving.append_errors = Trigger::Nth(random.random_range(1..12)),
-            1 => serving.sync_errors = Trigger::Nth(random.random_range(1..12)),
-            2 => serving.read_errors = Trigger::Probability(0.05),
-            3 => serving.read_corruptions = Trigger::Probability(0.05),
-            _ => {}
-        }
-        faults.of_writes = (serving.append_errors, serving.sync_errors) != Default::default()
-            || self.scene.hazards.has(Hazard::BadWrites);
-        faults.of_reads = (serving.read_errors, serving.read_corruptions) != Default::default();
-        match random.random_range(0..5) {
-            0 | 1 => serving.discards_ignored = Trigger::Probability(0.3),
-            2 => serving.discards_scrambled = Trigger::Probability(0.5),
-            3 => serving.discard_errors = Trigger::Probability(0.3),
-            _ => {}
-        }
+        let faults = draw_faults(random, self.scene.hazards, &mut serving);
         let lost_batches = draw_hazards(random, self.scene.hazards, &mut serving);
         let mut opening = quiet;
         let mut may_be_refused = random.random_range(0..8) == 0;
@@ -468,6 +452,28 @@ impl World {
             faults,
         }
     }
+}
+
+/// Draws transient faults of a life. Returns which operations they may fail.
+fn draw_faults(random: &mut Random, hazards: Hazards, serving: &mut FaultPlan) -> Faults {
+    let mut faults = Faults::default();
+    match random.random_range(0..10) {
+        0 => serving.append_errors = Trigger::Nth(random.random_range(1..12)),
+        1 => serving.sync_errors = Trigger::Nth(random.random_range(1..12)),
+        2 => serving.read_errors = Trigger::Probability(0.05),
+        3 => serving.read_corruptions = Trigger::Probability(0.05),
+        _ => {}
+    }
+    faults.of_writes = (serving.append_errors, serving.sync_errors) != Default::default()
+        || hazards.has(Hazard::BadWrites);
+    faults.of_reads = (serving.read_errors, serving.read_corruptions) != Default::default();
+    match random.random_range(0..5) {
+        0 | 1 => serving.discards_ignored = Trigger::Probability(0.3),
+        2 => serving.discards_scrambled = Trigger::Probability(0.5),
+        3 => serving.discard_errors = Trigger::Probability(0.3),
+        _ => {}
+    }
+    faults
 }
 
 /// Adds the hazards of the medium to the faults of a life. Returns how many batches at the end of
