@@ -94,9 +94,14 @@ impl Default for Weights {
 }
 
 impl Weights {
+    /// Returns weights of zero.
+    pub fn none() -> Self {
+        Self([0; COUNT])
+    }
+
     /// Returns weights of zero but for one hazard, which every world has.
     pub fn only(hazard: Hazard) -> Self {
-        Self([0; COUNT]).and(hazard)
+        Self::none().and(hazard)
     }
 
     /// Returns these weights with one more hazard that every world has.

@@ -13,7 +13,7 @@
 //! * `gauge`: bounds of memory, time and space.
 //! * `oracle`: what a disk must hold. `scene`: what all parts of a world share. `trace`: the
 //!   fingerprint of a run.
-//! * `tally`, `violation`: the result.
+//! * `tally`, `violation`: the result. `keep`: the states of a world as files.
 //! * `full`: a full drive that is overwritten for hours, without crashes.
 //! * `fuzz`: the entry points of the fuzzers.
 //!
@@ -30,6 +30,7 @@ pub mod fuzz;
 mod gauge;
 mod hazard;
 mod host;
+mod keep;
 mod life;
 mod medium;
 mod oracle;

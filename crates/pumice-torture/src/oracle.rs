@@ -223,6 +223,11 @@ impl Oracle {
         !is_used
     }
 
+    /// Returns the disk with which the oracle was last settled.
+    pub(super) fn base(&self) -> &[u8] {
+        &self.base.bytes
+    }
+
     /// Returns the number of changes since the oracle was last settled.
     pub(super) fn taken(&self) -> usize {
         self.merged + self.changes.len()
