@@ -15,7 +15,7 @@ BASE := main~1
 ROUNDS := 50
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build install picture deb package-files test torture crash-rounds test-mutants mutants-diff lint bench fuzz docs clean
+.PHONY: help demo build install picture deb package-files test torture torture-night crash-rounds test-mutants mutants-diff lint bench fuzz docs clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,15 @@ crash-rounds: build ## Kill the server under fio, ext4, XFS and PostgreSQL 2 x R
 
 torture: ## Crash simulated drives by seed for SECONDS (60); see `pumice-torture --help`.
 	$(CARGO) run --locked --release --package pumice-torture -- --time $(SECONDS)s
+
+# A million requests to drives with bad sectors and rot, then worlds of every kind for the rest of
+# the night. HOURS=0 leaves those out.
+HOURS := 6
+
+torture-night: ## Crash drives with bad sectors for 1,000,000 requests, then all kinds for HOURS (6).
+	$(CARGO) run --locked --release --package pumice-torture -- --requests 1000000 \
+		--weight bad-reads=100 --weight rot=50
+	$(CARGO) run --locked --release --package pumice-torture -- --seed 1000000 --time $(HOURS)h
 
 # FILTER=text takes only the planted bugs with that text in their room, name, file or test.
 test-mutants: ## Plant bugs one by one; each must be caught by its test.

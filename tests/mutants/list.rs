@@ -7,6 +7,7 @@
 //! find = 'text that occurs exactly once in the file'
 //! replace = 'what stands there instead'
 //! unit = "room::file::tests::name_of_the_test_that_must_fail"   # or: it = "file::name_of_test"
+//! package = "pumice-torture"   # only if the test is in another crate than the file
 //! ```
 //!
 //! Shared by the runner and by `tests/tidy`, which holds the list against the sources. Runs
@@ -35,6 +36,8 @@ pub(crate) struct Mutant {
     replace: String,
     unit: Option<String>,
     it: Option<String>,
+    /// The crate with the test, unless it is that of the file.
+    package: Option<String>,
     /// The file it is listed in: the promise that it breaks.
     #[serde(skip)]
     pub(crate) room: String,
@@ -56,9 +59,10 @@ impl Mutant {
         }
     }
 
-    /// The crate that the bug is planted in.
-    pub(crate) fn package(&self) -> &str {
-        self.file.split('/').nth(1).unwrap_or_default()
+    /// The crate with the unit test.
+    fn package(&self) -> &str {
+        let of_file = || self.file.split('/').nth(1).unwrap_or_default();
+        self.package.as_deref().unwrap_or_else(of_file)
     }
 
     /// `source` with the bug in it.

@@ -13,12 +13,12 @@ use std::task::Poll;
 
 use rand::{Rng, RngExt};
 
-use super::data;
+use super::data::{self, Texture};
 use super::oracle::{Change, Content, Mismatch};
 use super::scene::{Scene, TorturedDrive, Verb};
 use pumice_drive::base::seed::{Random, random};
 use pumice_drive::base::units::BLOCK_BYTES;
-use pumice_drive::base::{ErrorKind, Result};
+use pumice_drive::base::{Clock, ErrorKind, Result};
 use pumice_drive::controller::{ATOMIC_WRITE_BYTES, Taken};
 
 /// The behaviour of a world's hosts.
@@ -35,9 +35,17 @@ pub(super) struct Habits {
     pub(super) is_small: bool,
     /// Whether most writes are 64 KiB and longer, so that segments are reused again and again.
     pub(super) is_heavy: bool,
+    /// What the hosts write.
+    pub(super) texture: Texture,
+    /// Whether the first host fills the disk, overwrites a part of each frame and leaves most of
+    /// them alone then.
+    pub(super) ages: bool,
     /// Share of flushes among requests, and share of FUA among changes, in per cent.
     pub(super) flush_percent: u32,
 }
+
+/// Fifths of an ageing disk that are written to once, and rarely after that.
+pub(super) const COLD_FIFTHS: u64 = 3;
 
 /// Number of trims by a host with a full disk before it reports a violation: other hosts may fill
 /// the disk again in between.
@@ -45,10 +53,10 @@ const TRIES_AFTER_TRIM: u32 = 3;
 
 /// One host.
 pub(super) struct Host {
-    drive: Rc<TorturedDrive>,
-    scene: Rc<Scene>,
+    pub(super) drive: Rc<TorturedDrive>,
+    pub(super) scene: Rc<Scene>,
     habits: Habits,
-    random: Random,
+    pub(super) random: Random,
     /// Next offset of a host that overwrites the disk sequentially.
     sequential: Option<u64>,
 }
@@ -80,7 +88,15 @@ impl Host {
     /// Issues requests, one after the other, until the life has none left.
     pub(super) async fn run(mut self) {
         while let Some(number) = self.scene.next_request() {
-            if let Err(mismatch) = self.request(number).await {
+            let begun_ns = self.scene.runtime.now_ns();
+            let mut judged = self.request(number).await;
+            if judged.is_ok() {
+                judged = self.scene.judge_time(number, begun_ns);
+            }
+            if judged.is_ok() {
+                judged = self.chore().await;
+            }
+            if let Err(mismatch) = judged {
                 return self.scene.accuse(mismatch);
             }
             // Even a pause of zero lets the other hosts run first.
@@ -130,19 +146,61 @@ impl Host {
 
     async fn write(&mut self, number: u64, fua: bool) -> Result<(), Mismatch> {
         let (offset, len) = self.next_range();
+        self.write_at(offset, len, number, fua).await
+    }
+
+    /// Writes data of the world's texture, or noise to the hot part of a disk that ages.
+    pub(super) async fn write_at(
+        &mut self,
+        offset: u64,
+        len: usize,
+        number: u64,
+        fua: bool,
+    ) -> Result<(), Mismatch> {
         let is_noise = self.habits.is_heavy && self.random.random();
-        let bytes = if is_noise {
-            data::noise(&mut self.random, offset, len, number)
-        } else {
-            data::any(&mut self.random, offset, len, number)
+        let cold_bytes = self.disk_bytes() / 5 * COLD_FIFTHS;
+        let texture = match self.habits.texture {
+            Texture::Any if is_noise => Texture::Noise,
+            _ if self.habits.ages && offset >= cold_bytes => Texture::Noise,
+            texture => texture,
         };
+        let bytes = data::of(texture, &mut self.random, offset, len, number);
         let drive = self.drive.clone();
         let write = drive.write(offset, &bytes, fua);
         let result = self.change(write_steps(offset, &bytes, number), fua, write).await?;
         self.scene.ended(Verb::Write, offset, len as u64, &result)?;
         let is_refused = result.is_err_and(|error| error.kind() == ErrorKind::NoSpace);
+        if is_refused {
+            self.scene.judge_refusal(&self.drive.info())?;
+        }
         if is_refused && !self.scene.has_faults() && self.random.random_range(0..4) == 0 {
             self.make_space(number).await?;
+        }
+        Ok(())
+    }
+
+    /// Fills the disk, then writes to a part of each frame of its cold part once.
+    pub(super) async fn prepare(&mut self) -> Result<(), Mismatch> {
+        let disk = self.disk_bytes();
+        let mut offset = 0;
+        while offset < disk {
+            let Some(number) = self.scene.next_request() else { return Ok(()) };
+            let len = (BLOCK * self.random.random_range(8..=64)).min(disk - offset);
+            self.write_at(offset, len as usize, number, false).await?;
+            offset += len;
+        }
+        for frame in (0..disk / 5 * COLD_FIFTHS / BLOCK).step_by(8) {
+            let Some(number) = self.scene.next_request() else { return Ok(()) };
+            let lba = frame + self.random.random_range(0..8);
+            let zeroes = self.drive.clone();
+            let (offset, len) = (lba * BLOCK, BLOCK);
+            if self.random.random() {
+                self.write_at(offset, len as usize, number, false).await?;
+                continue;
+            }
+            let zeroes = zeroes.write_zeroes(offset, len, true, false);
+            let result = self.change(zero_steps(offset, len, number), false, zeroes).await?;
+            self.scene.ended(Verb::WriteZeroes, offset, len, &result)?;
         }
         Ok(())
     }
@@ -256,7 +314,7 @@ impl Host {
         took
     }
 
-    fn disk_bytes(&self) -> u64 {
+    pub(super) fn disk_bytes(&self) -> u64 {
         self.drive.size_bytes()
     }
 
@@ -277,11 +335,15 @@ impl Host {
         let random = &mut self.random;
         let len = match random.random_range(0..64) {
             _ if self.habits.is_small => 1 << random.random_range(8..=12),
+            0..48 if self.habits.ages => BLOCK_BYTES * random.random_range(1..=8),
             0..36 if self.habits.is_heavy => BLOCK_BYTES * random.random_range(64..=256),
             drawn => any_len(random, drawn),
         };
         let len = len.min(self.drive.size_bytes() as usize);
-        let hot = self.random.random_range(0..5) > if self.habits.is_heavy { 2 } else { 0 };
+        let hot = match self.random.random_range(0..5) {
+            _ if self.habits.ages => self.random.random_range(0..50) > 0,
+            drawn => drawn > if self.habits.is_heavy { 2 } else { 0 },
+        };
         let (start, span) = if hot {
             (self.habits.hot_offset, self.disk_bytes() / 5)
         } else {
@@ -298,7 +360,9 @@ impl Host {
 
     fn zero_range(&mut self) -> (u64, u64) {
         let disk = self.disk_bytes();
-        match self.random.random_range(0..24) {
+        // Cold data stays.
+        let first = if self.habits.ages { 4 } else { 0 };
+        match self.random.random_range(first..24) {
             0 => (0, disk),
             1..4 => {
                 let from = self.random.random_range(0..disk / BLOCK) * BLOCK;
@@ -320,7 +384,7 @@ impl Host {
     }
 }
 
-const BLOCK: u64 = BLOCK_BYTES as u64;
+pub(super) const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Returns a length of 1 byte to 1 MiB, rarely more; `drawn` is below 64.
 fn any_len(random: &mut Random, drawn: u32) -> usize {

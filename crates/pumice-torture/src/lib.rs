@@ -3,29 +3,38 @@
 //! what was promised.
 //!
 //! * `world`: a seed, its drive and the sequence of its lives.
+//! * `hazard`: what befalls a world beside crashes, and how often.
 //! * `life`: open, compare, serve, close.
-//! * `host`: random requests. `data`: the data they write.
+//! * `host`: random requests. `data`: the data they write. `chores`: scrubs and resizes.
 //! * `crash_point`: ends a life at any await point or operation of the medium.
 //! * `medium`: the medium of the drive. `rot`: bits that flip while the drive is closed.
+//!   `damage`: bits and sectors that go bad under a served drive, and stay bad.
+//! * `rescue`: a drive is extracted and rebuilt.
+//! * `gauge`: bounds of memory, time and space.
 //! * `oracle`: what a disk must hold. `scene`: what all parts of a world share. `trace`: the
 //!   fingerprint of a run.
 //! * `tally`, `violation`: the result. `keep`: the states of a world as files.
 //! * `full`: a full drive that is overwritten for hours, without crashes.
 //! * `fuzz`: the entry points of the fuzzers.
 //!
-//! A seed and a number of steps determine a run completely. The crate reaches the drive only as a
+//! A seed and the rules determine a run completely. The crate reaches the drive only as a
 //! host does, except for `Drive::audit` and `Drive::taken`, and never reads the wall clock. It is
 //! not published: only the tests and fuzzers of this repository use it.
 
+mod chores;
 mod crash_point;
+mod damage;
 mod data;
 mod full;
 pub mod fuzz;
+mod gauge;
+mod hazard;
 mod host;
 mod keep;
 mod life;
 mod medium;
 mod oracle;
+mod rescue;
 mod rot;
 mod scene;
 mod tally;
@@ -36,9 +45,10 @@ mod violation;
 mod world;
 
 pub use full::{FullPlan, FullReport, run_full};
+pub use hazard::{Hazard, Weights};
 pub use tally::Tally;
 pub use violation::Violation;
-pub use world::run_world;
+pub use world::{Rules, run_world};
 
 /// Default for the maximum number of requests of a life: enough to fill several batches and
 /// segments, few enough that a world takes a fraction of a second.

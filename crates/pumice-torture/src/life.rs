@@ -4,6 +4,7 @@
 //! A life does not decide what happens to the medium afterwards: `world` does.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use rand::{Rng, RngExt};
@@ -11,13 +12,15 @@ use rand::{Rng, RngExt};
 use super::crash_point::CrashAt;
 use super::host::{Habits, Host};
 use super::medium::{Layers, TracedMedium};
-use super::oracle::Mismatch;
+use super::oracle::{Found, Mismatch};
 use super::scene::{Faults, Scene, TorturedDrive};
 use pumice_drive::base::seed::Random;
+use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::{Audit, Drive, OpenOptions};
-use pumice_drive::media::layer::FaultPlan;
+use pumice_drive::media::Geometry;
+use pumice_drive::media::layer::{FaultPlan, Trigger};
 
 /// Limit on the virtual time of a life, after which a request counts as waiting forever: an hour,
 /// while no request has a reason to take more than seconds.
@@ -27,6 +30,7 @@ const LIFE_NS_MAX: u64 = 3_600_000_000_000;
 pub(super) const COMPARED_AT_ONCE: usize = 256 << 10;
 
 /// The plan of a life.
+#[derive(Clone)]
 pub(super) struct Plan {
     /// Crash while the drive opens or serves.
     pub(super) crash: CrashAt,
@@ -44,10 +48,24 @@ pub(super) struct Plan {
     pub(super) opening: FaultPlan,
     /// Faults of the medium while the drive serves and closes.
     pub(super) serving: FaultPlan,
-    /// Whether reads fail while the drive opens, so that opening may fail.
+    /// Whether reads fail or return wrong bits while the drive opens, so that opening may fail.
     pub(super) may_be_refused: bool,
+    /// Whether the world's hazards damage the medium once the drive is open.
+    pub(super) may_be_damaged: bool,
     /// Operations that may fail because of the medium while the drive serves.
     pub(super) faults: Faults,
+    /// A wrong bit in one read of the opening: reads before it, and what it is drawn from.
+    pub(super) misread: Option<(u64, u64)>,
+    /// Batches at the end of the log that the medium may lose or damage, at most.
+    pub(super) lost_batches: u32,
+}
+
+impl Plan {
+    /// Returns whether no write fails but to sectors that cannot be written.
+    pub(super) fn is_sound(&self) -> bool {
+        let FaultPlan { append_errors, sync_errors, .. } = self.serving;
+        append_errors == Trigger::Never && sync_errors == Trigger::Never
+    }
 }
 
 /// The stage that a life has reached.
@@ -96,6 +114,8 @@ impl Life {
             layers: self.layers.clone(),
             crash_point: self.scene.crash_point.clone(),
             trace: self.scene.trace.clone(),
+            misread: self.scene.misread.clone(),
+            in_flight: self.scene.in_flight.clone(),
             clock: self.scene.runtime.clone(),
         }
     }
@@ -103,9 +123,23 @@ impl Life {
     /// Runs the life to its end, unless it crashes.
     pub(super) async fn live(&self, plan: &Plan, random: &mut Random) -> Result<(), Mismatch> {
         self.layers.set_plan(plan.opening.clone());
-        let drive = match self.open(plan.options).await {
+        self.scene.misread.set(plan.misread);
+        let opened = self.open(plan.options).await;
+        if plan.misread.is_some() && !self.scene.misread.is_set() {
+            self.scene.tally.borrow_mut().misreads += 1;
+        }
+        self.scene.misread.set(None);
+        let drive = match opened {
             Ok(drive) => drive,
-            Err(error) if plan.may_be_refused && is_of_a_read(&error) => return Ok(()),
+            Err(error) if plan.may_be_refused && is_of_a_read(&error) => {
+                self.scene.tally.borrow_mut().refusals += 1;
+                return Ok(());
+            }
+            Err(error) if self.scene.is_damaged.get() && is_of_a_read(&error) => {
+                self.scene.tally.borrow_mut().refusals += 1;
+                self.scene.was_refused.set(true);
+                return Ok(());
+            }
             Err(error) => {
                 let promised = "the drive opens".to_owned();
                 return Err(Mismatch { promised, found: error.chain() });
@@ -113,7 +147,10 @@ impl Life {
         };
         self.layers.set_plan(FaultPlan::default());
         self.drive.replace(Some(drive.clone()));
-        self.compare(&drive).await?;
+        self.compare(&drive, plan).await?;
+        if plan.may_be_damaged {
+            self.damage(&drive, random).await;
+        }
         self.stage.set(Stage::Serving);
         self.scene.start_tasks();
         self.scene.faults.set(plan.faults);
@@ -132,8 +169,9 @@ impl Life {
             Ok(()) => {
                 let taken = self.scene.oracle.borrow().taken();
                 self.scene.oracle.borrow_mut().promise(taken);
+                self.layers.set_plan(FaultPlan::default());
                 let audit = self.audit(&drive).await?;
-                self.farewell.set(Some(Farewell { audit, is_last: true }));
+                self.farewell.set(audit.map(|audit| Farewell { audit, is_last: true }));
                 self.stage.set(Stage::Closed);
                 Ok(())
             }
@@ -152,10 +190,44 @@ impl Life {
         Drive::open(self.medium(), self.scene.clock(), options).await
     }
 
+    /// Damages what the medium holds. From now on, reads may fail.
+    async fn damage(&self, drive: &TorturedDrive, random: &mut Random) {
+        let info = drive.info();
+        let geometry = Geometry {
+            segment_bytes: info.segment_bytes,
+            segment_count: info.segment_count,
+            data_offset: 0,
+        };
+        let mut damage = std::mem::take(&mut *self.scene.damage.borrow_mut());
+        let places = damage.strike(random, &self.layers, &geometry, self.scene.hazards).await;
+        self.scene.damage.replace(damage);
+        self.scene.tally.borrow_mut().damaged_places += u64::from(places);
+        if places > 0 {
+            self.scene.is_damaged.set(true);
+        }
+    }
+
+    /// Takes the size of the disk; a change of it that was under way is there or is not.
+    fn take_size(&self, drive: &TorturedDrive) -> Result<(), Mismatch> {
+        let mut oracle = self.scene.oracle.borrow_mut();
+        let (size, floor) = (drive.size_bytes(), self.scene.size_floor.get());
+        if size < floor || size as usize > oracle.bytes() || !oracle.shrink(size as usize) {
+            return Err(Mismatch {
+                promised: format!("a disk of {floor} to {} bytes", oracle.bytes()),
+                found: format!("a disk of {size} bytes"),
+            });
+        }
+        self.scene.size_floor.set(size);
+        Ok(())
+    }
+
     /// Compares the disk and the accounts of a drive that was just opened.
-    async fn compare(&self, drive: &TorturedDrive) -> Result<(), Mismatch> {
+    async fn compare(&self, drive: &TorturedDrive, plan: &Plan) -> Result<(), Mismatch> {
+        self.take_size(drive)?;
         let audit = self.audit(drive).await?;
         if let Some(farewell) = self.farewell.take()
+            && let Some(audit) = audit
+            && !self.scene.is_damaged.get()
             && (farewell.audit != audit || farewell.is_last && !drive.info().was_clean)
         {
             return Err(Mismatch {
@@ -164,21 +236,51 @@ impl Life {
             });
         }
         let mut disk = vec![0xa5; drive.size_bytes() as usize];
-        for (index, part) in disk.chunks_mut(COMPARED_AT_ONCE).enumerate() {
-            let offset = (index * COMPARED_AT_ONCE) as u64;
-            drive.read(offset, part).await.map_err(|error| unreadable(&error))?;
-        }
+        let unreadable = self.read_all(drive, &mut disk).await?;
         let (taken, durable) = {
             let oracle = self.scene.oracle.borrow();
             (oracle.taken(), oracle.durable())
         };
-        let settled = self.scene.oracle.borrow_mut().settle(&disk)?;
+        let found = Found { bytes: &disk, unreadable: &unreadable };
+        let lost_batches = self.scene.lost_batches.take().max(u32::from(plan.misread.is_some()));
+        let floor = self.scene.oracle.borrow().vouched(lost_batches);
+        let settled = self.scene.oracle.borrow_mut().settle(found, floor)?;
         assert_eq!(settled.kept + settled.lost, taken);
         self.scene.trace.add_bytes(&disk);
         let mut tally = self.scene.tally.borrow_mut();
-        tally.changes_kept += (settled.kept - durable) as u64;
+        tally.unreadable_blocks += unreadable.len() as u64;
+        tally.changes_kept += settled.kept.saturating_sub(durable) as u64;
         tally.changes_lost += settled.lost as u64;
         Ok(())
+    }
+
+    /// Reads the whole disk; returns the blocks that cannot be read because of damage.
+    async fn read_all(
+        &self,
+        drive: &TorturedDrive,
+        disk: &mut [u8],
+    ) -> Result<BTreeSet<usize>, Mismatch> {
+        let mut unreadable = BTreeSet::new();
+        for (index, part) in disk.chunks_mut(COMPARED_AT_ONCE).enumerate() {
+            let offset = index * COMPARED_AT_ONCE;
+            let Err(error) = drive.read(offset as u64, part).await else { continue };
+            self.may_be_of_damage(&error)?;
+            for (number, block) in part.chunks_mut(BLOCK_BYTES).enumerate() {
+                let offset = offset + number * BLOCK_BYTES;
+                let Err(error) = drive.read(offset as u64, block).await else { continue };
+                self.may_be_of_damage(&error)?;
+                unreadable.insert(offset / BLOCK_BYTES);
+            }
+        }
+        Ok(unreadable)
+    }
+
+    fn may_be_of_damage(&self, error: &Error) -> Result<(), Mismatch> {
+        if self.scene.is_damaged.get() && is_of_a_read(error) {
+            return Ok(());
+        }
+        let promised = "the whole disk can be read".to_owned();
+        Err(Mismatch { promised, found: error.chain() })
     }
 
     /// Runs all hosts to their end, then audits the accounts.
@@ -188,6 +290,10 @@ impl Life {
         plan: &Plan,
         random: &mut Random,
     ) -> Result<(), Mismatch> {
+        if plan.lost_batches > 0 {
+            self.scene.is_damaged.set(true);
+        }
+        self.prepare(drive, plan, random).await?;
         let left = Rc::new(Cell::new(plan.hosts));
         let ended = Rc::new(WaitQueue::default());
         for _ in 0..plan.hosts {
@@ -211,28 +317,58 @@ impl Life {
         if random.random() {
             self.scene.sleep(random.random_range(0..3_000_000_000)).await;
         }
+        self.scene.judge_memory(&drive.info())?;
         self.layers.set_plan(FaultPlan::default());
         self.audit(drive).await?;
         self.layers.set_plan(plan.serving.clone());
         Ok(())
     }
 
-    /// Compares the drive's accounts with a recount from its map.
-    async fn audit(&self, drive: &TorturedDrive) -> Result<Audit, Mismatch> {
+    /// Lets a host prepare the disk for ageing, once in a world.
+    async fn prepare(
+        &self,
+        drive: &Rc<TorturedDrive>,
+        plan: &Plan,
+        random: &mut Random,
+    ) -> Result<(), Mismatch> {
+        if !plan.habits.ages || self.scene.is_prepared.replace(true) {
+            return Ok(());
+        }
+        let seed = random.next_u64();
+        Host::new(drive.clone(), self.scene.clone(), plan.habits, seed).prepare().await
+    }
+
+    /// Compares the drive's accounts with a recount from its map; returns nothing if damage
+    /// prevents the recount.
+    async fn audit(&self, drive: &TorturedDrive) -> Result<Option<Audit>, Mismatch> {
         let wrong = |found: String| Mismatch {
             promised: "the accounts equal a recount, and no space is leaked".to_owned(),
             found,
         };
         let audited = self.scene.runtime.timeout(LIFE_NS_MAX, drive.audit()).await;
         let audited = audited.ok_or_else(|| wrong("the audit does not complete".to_owned()))?;
-        audited.map_err(|error| wrong(error.chain()))
+        match audited {
+            Ok(audit) => Ok(Some(audit)),
+            // A wrong account has no location.
+            Err(error) if self.scene.is_damaged.get() && has_location(&error) => Ok(None),
+            Err(error) => Err(wrong(error.chain())),
+        }
     }
 }
 
-fn is_of_a_read(error: &Error) -> bool {
+/// Returns whether an error or one of its causes names a location on the medium.
+fn has_location(error: &Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if error.downcast_ref::<Error>().is_some_and(|error| error.segment().is_some()) {
+            return true;
+        }
+        cause = error.source();
+    }
+    // A failed read of the medium names none.
     error.kind() == ErrorKind::Medium
 }
 
-fn unreadable(error: &Error) -> Mismatch {
-    Mismatch { promised: "the whole disk can be read".to_owned(), found: error.chain() }
+fn is_of_a_read(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Medium | ErrorKind::Corrupt)
 }

@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use pumice_drive::base::{Error, Result};
 use pumice_report::{Align, Table};
-use pumice_torture::{STEPS_DEFAULT, Tally, Violation, run_world};
+use pumice_torture::{Hazard, Rules, STEPS_DEFAULT, Tally, Violation, Weights, run_world};
 
 /// Number of worlds without --worlds and --time: about a minute.
 const WORLDS_DEFAULT: u64 = 200;
@@ -29,14 +29,7 @@ const WORLDS_DEFAULT: u64 = 200;
 /// command that reproduces it, and the exit code is 1. A seed and a number of steps determine a
 /// run.
 #[derive(Debug, Parser)]
-#[command(
-    version,
-    after_help = "\
-Examples:
-  pumice-torture
-  pumice-torture --time 10m
-  pumice-torture --seed 42 --worlds 1 --steps 1000"
-)]
+#[command(version, after_help = after_help())]
 struct Args {
     /// Seed of the first world; later worlds use the following seeds
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -55,6 +48,19 @@ struct Args {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     time: Option<Duration>,
 
+    /// Start no world after this number of requests in all worlds
+    #[arg(long, value_name = "R")]
+    requests: Option<u64>,
+
+    /// Chance of a hazard in per cent; can be repeated, `all` sets every hazard
+    #[arg(long = "weight", value_name = "KIND=PERCENT", value_parser = weight)]
+    weights: Vec<String>,
+
+    /// Damage must not spread: writes and trims of whole blocks succeed whatever is damaged, and a
+    /// drive with room for its data is never full
+    #[arg(long)]
+    strict: bool,
+
     /// Write the medium before each life, and the disk found on it, to this folder
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
@@ -63,6 +69,33 @@ struct Args {
     #[arg(long)]
     json: bool,
 }
+
+impl Args {
+    fn rules(&self) -> Rules {
+        let mut weights = Weights::default();
+        for text in &self.weights {
+            weights.set(text).expect("clap has checked it");
+        }
+        Rules { steps: self.steps, weights, is_strict: self.strict }
+    }
+}
+
+/// Checks a weight.
+fn weight(text: &str) -> Result<String, String> {
+    Weights::default().set(text).map(|()| text.to_owned())
+}
+
+/// Returns what follows the list of options.
+fn after_help() -> String {
+    format!("Hazards, with their default weights:\n{}\n{EXAMPLES}", Hazard::list())
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  pumice-torture
+  pumice-torture --time 10m
+  pumice-torture --seed 42 --worlds 1 --steps 1000
+  pumice-torture --weight all=0 --weight rot=100 --time 10m";
 
 #[derive(Serialize)]
 struct Summary {
@@ -116,18 +149,21 @@ fn run(args: &Args) -> Result<Option<Violation>> {
 }
 
 fn torture(args: &Args, stop: &AtomicBool) -> Summary {
-    let worlds = args.worlds.unwrap_or(if args.time.is_some() { u64::MAX } else { WORLDS_DEFAULT });
+    let is_limited = args.time.is_some() || args.requests.is_some();
+    let worlds = args.worlds.unwrap_or(if is_limited { u64::MAX } else { WORLDS_DEFAULT });
     let style = ProgressStyle::with_template("{pos} worlds ({per_sec}), {msg} crash states");
     let bar = ProgressBar::no_length().with_style(style.expect("a constant template"));
     let start = Instant::now();
+    let rules = args.rules();
     let mut tally = Tally::default();
     let mut violation = None;
     for index in 0..worlds {
-        let is_over = args.time.is_some_and(|time| start.elapsed() >= time);
+        let is_over = args.time.is_some_and(|time| start.elapsed() >= time)
+            || args.requests.is_some_and(|requests| tally.requests >= requests);
         if is_over || stop.load(Ordering::Relaxed) {
             break;
         }
-        match run_world(args.seed.wrapping_add(index), args.steps, args.keep.as_deref()) {
+        match run_world(args.seed.wrapping_add(index), &rules, args.keep.as_deref()) {
             Ok(world) => tally.add(&world),
             Err(broken) => {
                 violation = Some(*broken);
@@ -205,8 +241,29 @@ fn text(summary: &Summary) -> String {
             tally.rotten_bits, tally.rotten_blocks, tally.rot_refusals
         ),
     );
+    for (name, value) in hazard_rows(tally) {
+        row(name, value);
+    }
     row("fingerprint", format!("{:016x}", tally.fingerprint));
     table.to_text()
+}
+
+/// Returns what the hazards did, and how close the drives came to their bounds.
+fn hazard_rows(tally: &Tally) -> [(&'static str, String); 3] {
+    let damage = format!(
+        "{} places under served drives, {} wrong bits in openings: {} blocks unreadable when \
+         opened, {} refusals to open",
+        tally.damaged_places, tally.misreads, tally.unreadable_blocks, tally.refusals
+    );
+    let chores =
+        format!("{} scrubs, {} resizes, {} rescues", tally.scrubs, tally.resizes, tally.rescues);
+    let refused = tally.refused_at_percent.map_or("never".to_owned(), |at| format!("at {at} %"));
+    let bounds = format!(
+        "longest request {} ms, at most {} KiB in flight, full {refused} at the earliest",
+        tally.request_ns_max / 1_000_000,
+        tally.in_flight_bytes_max / 1024
+    );
+    [("damage", damage), ("chores", chores), ("bounds", bounds)]
 }
 
 /// Parses a duration such as `90`, `60s`, `10m` or `8h`.

@@ -3,16 +3,54 @@
 //! It is a handle: the world keeps the layer after the drive is gone, because unsynced data
 //! outlives the process that wrote it. It adds no faults of its own.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use super::crash_point::{CrashPoint, Effect};
+use super::gauge::InFlight;
 use super::trace::Trace;
+use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{AlignedBuffer, Clock, Result, SegmentId};
 use pumice_drive::media::Medium;
 use pumice_drive::media::layer::{Fault, Layer};
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::runtime::Runtime;
+
+/// A wrong bit that one read of the medium will return, once.
+#[derive(Debug, Default)]
+pub(super) struct Misread {
+    /// Reads of written bytes before it, and the number that the bit is drawn from.
+    at: Cell<Option<(u64, u64)>>,
+}
+
+impl Misread {
+    /// Sets or clears the wrong bit.
+    pub(super) fn set(&self, at: Option<(u64, u64)>) {
+        self.at.set(at);
+    }
+
+    /// Returns whether the wrong bit is still to come.
+    pub(super) fn is_set(&self) -> bool {
+        self.at.get().is_some()
+    }
+
+    /// Flips a bit of a page that is not empty, if it is the turn of this read.
+    fn apply(&self, bytes: &mut [u8]) {
+        let Some((reads, drawn)) = self.at.get() else { return };
+        let has_data = |page: &&mut [u8]| page.iter().any(|&byte| byte != 0);
+        let mut pages: Vec<_> = bytes.chunks_mut(BLOCK_BYTES).filter(has_data).collect();
+        if pages.is_empty() {
+            return;
+        }
+        self.at.set(reads.checked_sub(1).map(|left| (left, drawn)));
+        if reads == 0 {
+            let page = drawn as usize % pages.len();
+            let bit = (drawn >> 32) as usize % (pages[page].len() * 8);
+            pages[page][bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+}
 
 /// The layers below the handle.
 pub(super) type Layers = Fault<MemMedium, Runtime>;
@@ -36,6 +74,10 @@ pub(super) struct TracedMedium {
     pub(super) crash_point: Rc<CrashPoint>,
     /// Records all operations.
     pub(super) trace: Rc<Trace>,
+    /// Counts the buffers that operations hold.
+    pub(super) in_flight: Rc<InFlight>,
+    /// Returns a wrong bit.
+    pub(super) misread: Rc<Misread>,
     /// The clock for the time of an operation.
     pub(super) clock: Runtime,
 }
@@ -74,6 +116,7 @@ impl Layer for TracedMedium {
         buffer: Arc<AlignedBuffer>,
     ) -> Result<()> {
         self.trace.add_bytes(&buffer);
+        let _held = self.in_flight.hold(buffer.len());
         let append = self.layers.append(segment, offset, buffer);
         let result = self.crash_point.operation(Effect::Update, append).await;
         self.note(Kind::Append, segment.0, offset, result.is_ok());
@@ -86,8 +129,10 @@ impl Layer for TracedMedium {
         offset: u32,
         buffer: AlignedBuffer,
     ) -> (AlignedBuffer, Result<()>) {
+        let _held = self.in_flight.hold(buffer.len());
         let read = self.layers.read(segment, offset, buffer);
-        let (buffer, result) = self.crash_point.operation(Effect::None, read).await;
+        let (mut buffer, result) = self.crash_point.operation(Effect::None, read).await;
+        self.misread.apply(&mut buffer);
         self.note(Kind::Read, segment.0, offset, result.is_ok());
         (buffer, result)
     }

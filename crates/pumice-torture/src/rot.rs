@@ -13,30 +13,20 @@ use std::rc::Rc;
 
 use rand::RngExt;
 
+use super::damage::Bit;
 use super::life::{COMPARED_AT_ONCE, Life};
 use super::medium::Layers;
 use super::oracle::Mismatch;
 use super::scene::TorturedDrive;
 use super::world::World;
+use pumice_drive::base::ErrorKind;
 use pumice_drive::base::units::BLOCK_BYTES;
-use pumice_drive::base::{AlignedBuffer, ErrorKind, SegmentId};
 use pumice_drive::controller::{Depth, OpenOptions, check};
 use pumice_drive::media::layer::FaultPlan;
 use pumice_drive::media::{Medium, SUPERBLOCK_BYTES};
 
 /// Maximum number of bits that rot at once.
 const BITS_MAX: u32 = 4;
-
-/// Bytes of a page that contain a header, if the page begins with one.
-const HEADER_BYTES: u32 = 160;
-
-/// One flipped bit of a segment.
-#[derive(Clone, Copy, Debug)]
-struct Flip {
-    segment: u32,
-    offset: u32,
-    bit: u8,
-}
 
 impl World {
     /// Flips bits of the closed drive, and checks the consequences.
@@ -45,13 +35,16 @@ impl World {
             self.rot_superblock();
             return Ok(());
         }
-        let flips: Vec<Flip> =
-            (0..self.random.random_range(1..=BITS_MAX)).filter_map(|_| self.draw_flip()).collect();
-        flips.iter().for_each(|flip| self.flip(*flip));
+        let runtime = self.scene.runtime.clone();
+        let (memory, geometry) = (self.memory.clone(), self.geometry);
+        let draw = |_| runtime.block_on(Bit::draw(&mut self.random, &memory, &geometry));
+        let flips: Vec<Bit> = (0..BITS_MAX).filter_map(draw).collect();
+        let flip = |bit: &Bit| runtime.block_on(bit.flip(&memory));
+        flips.iter().for_each(flip);
         self.scene.tally.borrow_mut().rotten_bits += flips.len() as u64;
         self.scene.tally.borrow_mut().crash_states += 1;
         let judged = self.judge_rot();
-        flips.iter().rev().for_each(|flip| self.flip(*flip));
+        flips.iter().rev().for_each(flip);
         judged
     }
 
@@ -132,49 +125,6 @@ impl World {
                 found: error.chain(),
             }),
         }
-    }
-
-    /// Draws a bit in a used page of a segment; half of the bits are in its first bytes, where
-    /// headers are.
-    fn draw_flip(&mut self) -> Option<Flip> {
-        for _ in 0..30 {
-            let segment = self.random.random_range(0..self.geometry.segment_count);
-            let pages = match self.random.random() {
-                true => self.geometry.segment_bytes / BLOCK_BYTES as u32,
-                // Where even an almost empty segment contains data.
-                false => 16,
-            };
-            let page = self.random.random_range(0..pages) * BLOCK_BYTES as u32;
-            let within = match self.random.random_range(0..3) {
-                0 => HEADER_BYTES,
-                _ => BLOCK_BYTES as u32,
-            };
-            let flip = Flip {
-                segment,
-                offset: page + self.random.random_range(0..within),
-                bit: self.random.random_range(0..8),
-            };
-            if self.page(flip).iter().any(|&byte| byte != 0) {
-                return Some(flip);
-            }
-        }
-        None
-    }
-
-    /// Returns the page around a bit.
-    fn page(&self, flip: Flip) -> AlignedBuffer {
-        let page = flip.offset / BLOCK_BYTES as u32 * BLOCK_BYTES as u32;
-        let buffer = AlignedBuffer::zeroed(BLOCK_BYTES);
-        let read = self.memory.read(SegmentId(flip.segment), page, buffer);
-        self.scene.runtime.block_on(read).0
-    }
-
-    fn flip(&self, flip: Flip) {
-        let mut bytes = self.page(flip);
-        bytes[flip.offset as usize % BLOCK_BYTES] ^= 1 << flip.bit;
-        let page = flip.offset / BLOCK_BYTES as u32 * BLOCK_BYTES as u32;
-        let write = self.memory.append(SegmentId(flip.segment), page, bytes.into());
-        self.scene.runtime.block_on(write).expect("memory does not fail");
     }
 
     /// Damages one of the superblock slots: one slot is enough.

@@ -5,13 +5,18 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use super::crash_point::CrashPoint;
-use super::medium::TracedMedium;
+use super::damage::Damage;
+use super::gauge::{self, InFlight};
+use super::hazard::{Hazard, Hazards};
+use super::medium::{Misread, TracedMedium};
 use super::oracle::{Mismatch, Oracle};
 use super::tally::Tally;
 use super::trace::Trace;
 use pumice_drive::base::clock::{Spawn, Task};
+use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{Clock, ErrorKind, Result};
-use pumice_drive::controller::Drive;
+use pumice_drive::codec::Codec;
+use pumice_drive::controller::{Drive, Info};
 use pumice_drive::runtime::Runtime;
 
 /// The drive under torture.
@@ -70,6 +75,24 @@ pub(super) struct Faults {
     pub(super) of_reads: bool,
 }
 
+/// What a drive of the world must not exceed, and what may run out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Whether the drive may run out of space.
+    pub(super) may_fill_up: bool,
+    /// Whether damage must not spread: a whole block is written over what cannot be read, and
+    /// garbage collection continues.
+    pub(super) is_strict: bool,
+    /// The codec of new data; `None` if data may be stored as it is although it compresses.
+    pub(super) codec: Option<Codec>,
+    /// Budget of the map's leaves.
+    pub(super) map_cache_bytes: u64,
+    /// Longest time of an operation of the medium.
+    pub(super) latency_ns: u64,
+    /// Segments that the medium has room for.
+    pub(super) segments_max: u32,
+}
+
 /// The shared state of one world.
 pub(super) struct Scene {
     /// Virtual time.
@@ -84,8 +107,27 @@ pub(super) struct Scene {
     pub(super) tally: RefCell<Tally>,
     /// Failures that are possible in this life.
     pub(super) faults: Cell<Faults>,
-    /// Whether the drive may run out of space.
-    pub(super) may_fill_up: bool,
+    /// What befalls the world.
+    pub(super) hazards: Hazards,
+    /// Damage to the medium.
+    pub(super) damage: RefCell<Damage>,
+    /// Whether stored bytes are or were damaged, so that reads may fail.
+    pub(super) is_damaged: Cell<bool>,
+    /// Number of batches that damage may have hit at the end of the log.
+    pub(super) lost_batches: Cell<u32>,
+    /// Whether the last opening was refused because of damage.
+    pub(super) was_refused: Cell<bool>,
+    /// Whether the disk was filled for ageing.
+    pub(super) is_prepared: Cell<bool>,
+    /// Lives that a sector which cannot be written has ended.
+    pub(super) ended_by_sectors: Cell<u32>,
+    /// Size of the disk that is durable.
+    pub(super) size_floor: Cell<u64>,
+    /// A wrong bit that the next opening reads.
+    pub(super) misread: Rc<Misread>,
+    /// Buffers that operations of the medium hold.
+    pub(super) in_flight: Rc<InFlight>,
+    limits: Limits,
     held: Rc<RefCell<Vec<Task>>>,
     verdict: RefCell<Option<Mismatch>>,
     requests: Cell<u64>,
@@ -95,7 +137,7 @@ pub(super) struct Scene {
 
 impl Scene {
     /// Creates the state before the first life.
-    pub(super) fn new(disk_bytes: u64, may_fill_up: bool) -> Self {
+    pub(super) fn new(disk_bytes: u64, hazards: Hazards, limits: Limits) -> Self {
         Self {
             runtime: Runtime::simulated(),
             crash_point: Rc::default(),
@@ -103,7 +145,17 @@ impl Scene {
             oracle: RefCell::new(Oracle::new(disk_bytes as usize)),
             tally: RefCell::default(),
             faults: Cell::default(),
-            may_fill_up,
+            hazards,
+            damage: RefCell::default(),
+            is_damaged: Cell::new(false),
+            lost_batches: Cell::new(0),
+            was_refused: Cell::new(false),
+            is_prepared: Cell::new(false),
+            ended_by_sectors: Cell::new(0),
+            size_floor: Cell::new(disk_bytes),
+            misread: Rc::default(),
+            in_flight: Rc::default(),
+            limits,
             held: Rc::default(),
             verdict: RefCell::default(),
             requests: Cell::new(0),
@@ -195,7 +247,8 @@ impl Scene {
             Some(ErrorKind::Poisoned) => faults.of_writes && verb != Verb::Read,
             Some(ErrorKind::Medium | ErrorKind::Corrupt) => {
                 // A trim may need to load leaves of the map.
-                faults.of_reads && verb != Verb::Flush
+                let is_damaged = self.is_damaged.get() && self.may_need(verb, offset, len);
+                (faults.of_reads || is_damaged) && verb != Verb::Flush
             }
             Some(_) => false,
         };
@@ -211,7 +264,50 @@ impl Scene {
     /// Returns whether the medium may fail in this life.
     pub(super) fn has_faults(&self) -> bool {
         let Faults { of_writes, of_reads } = self.faults.get();
-        of_writes || of_reads
+        of_writes || of_reads || self.is_damaged.get()
+    }
+
+    /// Returns the segments that the medium has room for.
+    pub(super) fn segments_max(&self) -> u32 {
+        self.limits.segments_max
+    }
+
+    /// Returns whether a request may need what is damaged.
+    fn may_need(&self, verb: Verb, offset: u64, len: u64) -> bool {
+        let block = BLOCK_BYTES as u64;
+        let is_whole = offset.is_multiple_of(block) && len.is_multiple_of(block);
+        match verb {
+            Verb::Read => true,
+            Verb::Write => !is_whole || !self.limits.is_strict,
+            Verb::Trim | Verb::WriteZeroes | Verb::Flush => !self.limits.is_strict,
+        }
+    }
+
+    /// Checks a refusal for lack of space against what the disk holds.
+    pub(super) fn judge_refusal(&self, info: &Info) -> Result<(), Mismatch> {
+        let codec = self.limits.codec.unwrap_or(Codec::None);
+        let needed = gauge::needed_bytes(&self.oracle.borrow(), codec);
+        self.tally.borrow_mut().refused_at(gauge::needed_percent(info, needed));
+        // What is damaged may take space for good.
+        let cannot_read = self.is_damaged.get() || self.faults.get().of_reads;
+        if cannot_read && !self.limits.is_strict {
+            return Ok(());
+        }
+        gauge::judge_refusal(info, needed)
+    }
+
+    /// Checks the memory that the drive takes.
+    pub(super) fn judge_memory(&self, info: &Info) -> Result<(), Mismatch> {
+        let most = self.in_flight.most();
+        self.tally.borrow_mut().held_at_most(most);
+        gauge::judge_memory(info, most, self.limits.map_cache_bytes)
+    }
+
+    /// Checks the time of a request that began at `begun_ns`.
+    pub(super) fn judge_time(&self, number: u64, begun_ns: u64) -> Result<(), Mismatch> {
+        let ns = self.runtime.now_ns() - begun_ns;
+        self.tally.borrow_mut().took_at_most(ns);
+        gauge::judge_time(&format!("request {number}"), ns, self.limits.latency_ns)
     }
 
     /// Returns whether a request may be refused for lack of space.
@@ -220,8 +316,11 @@ impl Scene {
             Verb::Write => {
                 let trims = self.trims_when_full.get();
                 self.trims_when_full.set(trims.or(Some(0)));
-                // A victim that cannot be read cannot be emptied.
-                self.may_fill_up || self.faults.get().of_reads
+                // A victim that cannot be read cannot be emptied; if strict, that must not matter.
+                let cannot_read = self.faults.get().of_reads || self.is_damaged.get();
+                let may_shrink = self.hazards.has(Hazard::Resize);
+                let Limits { may_fill_up, is_strict, .. } = self.limits;
+                may_fill_up || may_shrink || cannot_read && !is_strict
             }
             Verb::Trim | Verb::WriteZeroes => {
                 self.trims_when_full.get().is_some_and(|trims| trims >= TRIMS_WHEN_FULL)

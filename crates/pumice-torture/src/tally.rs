@@ -62,6 +62,27 @@ pub struct Tally {
     pub rotten_blocks: u64,
     /// Openings that failed because of rot.
     pub rot_refusals: u64,
+    /// Places of the medium that were damaged under a served drive.
+    pub damaged_places: u64,
+    /// Openings that read a wrong bit.
+    pub misreads: u64,
+    /// Openings that failed because of damage under a served drive, or in the opening.
+    pub refusals: u64,
+    /// Blocks that damage made unreadable when a drive was opened.
+    pub unreadable_blocks: u64,
+    /// Scrubs that completed.
+    pub scrubs: u64,
+    /// Changes of size or capacity that completed.
+    pub resizes: u64,
+    /// Drives extracted or rebuilt.
+    pub rescues: u64,
+    /// Longest time of a request, in nanoseconds of virtual time.
+    pub request_ns_max: u64,
+    /// Most bytes of buffers that operations of the medium held.
+    pub in_flight_bytes_max: u64,
+    /// Smallest share of the space for data that a disk took when a write was refused, in per cent,
+    /// if any was; an upper bound of the disk's content counts.
+    pub refused_at_percent: Option<u64>,
     /// Segments that garbage collection emptied.
     pub gc_victims: u64,
     /// Checkpoints written.
@@ -107,6 +128,22 @@ impl Tally {
         self.writes_torn += crash.writes_torn;
     }
 
+    /// Notes the share of the space in use when a write was refused.
+    pub(super) fn refused_at(&mut self, percent: u64) {
+        self.refused_at_percent =
+            Some(self.refused_at_percent.map_or(percent, |least| least.min(percent)));
+    }
+
+    /// Notes the bytes in flight.
+    pub(super) fn held_at_most(&mut self, bytes: u64) {
+        self.in_flight_bytes_max = self.in_flight_bytes_max.max(bytes);
+    }
+
+    /// Notes the time of a request.
+    pub(super) fn took_at_most(&mut self, ns: u64) {
+        self.request_ns_max = self.request_ns_max.max(ns);
+    }
+
     /// Adds another world's counters.
     pub fn add(&mut self, other: &Tally) {
         let Tally { fingerprint, .. } = *other;
@@ -136,6 +173,16 @@ impl Tally {
         self.rotten_bits += other.rotten_bits;
         self.rotten_blocks += other.rotten_blocks;
         self.rot_refusals += other.rot_refusals;
+        self.damaged_places += other.damaged_places;
+        self.misreads += other.misreads;
+        self.refusals += other.refusals;
+        self.unreadable_blocks += other.unreadable_blocks;
+        self.scrubs += other.scrubs;
+        self.resizes += other.resizes;
+        self.rescues += other.rescues;
+        self.took_at_most(other.request_ns_max);
+        self.held_at_most(other.in_flight_bytes_max);
+        other.refused_at_percent.into_iter().for_each(|percent| self.refused_at(percent));
         self.gc_victims += other.gc_victims;
         self.checkpoints += other.checkpoints;
         self.map_misses += other.map_misses;

@@ -11,8 +11,19 @@ use pumice_drive::controller::OpenOptions;
 
 const STEPS: u64 = 120;
 
+/// Runs worlds that have these hazards and no others.
+fn run_with(weights: Weights, seeds: std::ops::RangeInclusive<u64>) -> Tally {
+    let mut tally = Tally::default();
+    for seed in seeds {
+        let world = run_world(seed, &Rules { steps: STEPS, weights, is_strict: false }, None);
+        tally.add(&world.unwrap_or_else(|violation| panic!("{violation}")));
+    }
+    tally
+}
+
 fn run(seed: u64) -> Tally {
-    run_world(seed, STEPS, None).unwrap_or_else(|violation| panic!("{violation}"))
+    run_world(seed, &Rules { steps: STEPS, ..Rules::default() }, None)
+        .unwrap_or_else(|violation| panic!("{violation}"))
 }
 
 #[test]
@@ -51,9 +62,11 @@ fn the_independent_decoder_finds_the_same_disks() {
         return;
     }
     let (mut disks, mut batches, mut moved) = (0, 0, 0);
+    // Damaged drives hold disks of which only parts can be known.
+    let rules = Rules { steps: STEPS, weights: Weights::none(), is_strict: false };
     for seed in 4..=6 {
         let folder = tempfile::tempdir().unwrap();
-        run_world(seed, STEPS, Some(folder.path()))
+        run_world(seed, &rules, Some(folder.path()))
             .unwrap_or_else(|violation| panic!("{violation}"));
         for life in 1..=20 {
             let drive = folder.path().join(format!("world-{seed}-life-{life}.pumice"));
@@ -78,6 +91,56 @@ fn the_independent_decoder_finds_the_same_disks() {
     }
     let tame = disks < 10 || batches < 50 || moved == 0;
     assert!(!tame, "too tame a test: {disks} disks, {batches} batches, {moved} moved blocks");
+}
+
+#[test]
+fn bits_that_rot_under_a_served_drive_are_noticed() {
+    let tally = run_with(Weights::only(Hazard::Rot), 1..=8);
+    let tame = tally.damaged_places < 8 || tally.unreadable_blocks == 0;
+    assert!(!tame, "too tame a test: {tally:?}");
+}
+
+#[test]
+fn sectors_that_cannot_be_read_lose_nothing_silently() {
+    let tally = run_with(Weights::only(Hazard::BadReads), 1..=8);
+    let tame = tally.damaged_places < 8 || tally.unreadable_blocks == 0;
+    assert!(!tame, "too tame a test: {tally:?}");
+}
+
+#[test]
+fn a_wrong_bit_in_an_opening_loses_one_batch_at_most() {
+    let tally = run_with(Weights::only(Hazard::WrongOpening), 1..=40);
+    let tame = tally.refusals < 2 || tally.misreads < 10 || tally.changes_lost == 0;
+    assert!(!tame, "too tame a test: {tally:?}");
+}
+
+#[test]
+fn writes_that_never_arrive_are_noticed() {
+    let lost = run_with(Weights::only(Hazard::LostWrites), 1..=8);
+    let misdirected = run_with(Weights::only(Hazard::MisdirectedWrites), 1..=8);
+    for tally in [lost, misdirected] {
+        assert!(tally.unreadable_blocks + tally.refusals > 0, "too tame a test: {tally:?}");
+    }
+}
+
+#[test]
+fn drives_of_one_kind_of_data_keep_every_promise() {
+    let tally = run_with(Weights::only(Hazard::Content), 1..=12);
+    assert!(tally.gc_victims > 0 && tally.checkpoints > 12, "too tame a test: {tally:?}");
+}
+
+#[test]
+fn drives_that_age_keep_every_promise() {
+    let tally = run_with(Weights::only(Hazard::Age), 1..=3);
+    assert!(tally.requests > 5_000 && tally.gc_victims > 20, "too tame a test: {tally:?}");
+}
+
+#[test]
+fn drives_are_scrubbed_resized_extracted_and_rebuilt() {
+    let weights = Weights::only(Hazard::Scrub).and(Hazard::Resize).and(Hazard::Rescue);
+    let tally = run_with(weights, 1..=6);
+    let tame = tally.scrubs < 6 || tally.resizes < 6 || tally.rescues < 6;
+    assert!(!tame, "too tame a test: {tally:?}");
 }
 
 /// Ten minutes of virtual time in which a disk without a free block is overwritten some ten times.

@@ -11,6 +11,8 @@ pub struct Violation {
     pub seed: u64,
     /// Maximum number of requests of a life: it is part of the definition of a world.
     pub steps: u64,
+    /// The other rules, as arguments of the program; empty for the default.
+    pub arguments: String,
     /// The life in which the violation was found, from 1; after a crash, that is the next life.
     pub life: u64,
     /// Number of requests issued in the world until then.
@@ -23,10 +25,10 @@ pub struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, steps, life, request, promised, found } = self;
+        let Self { seed, steps, arguments, life, request, promised, found } = self;
         writeln!(f, "a promise was broken: seed {seed}, life {life}, request {request}")?;
         writeln!(f, "  promised: {promised}")?;
         writeln!(f, "  found:    {found}")?;
-        write!(f, "  again:    pumice-torture --seed {seed} --worlds 1 --steps {steps}")
+        write!(f, "  again:    pumice-torture --seed {seed} --worlds 1 --steps {steps}{arguments}")
     }
 }

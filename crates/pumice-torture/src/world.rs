@@ -13,13 +13,17 @@ use std::rc::Rc;
 
 use rand::{Rng, RngExt};
 
+use super::chores::SEGMENTS_TO_GROW;
 use super::crash_point::CrashAt;
-use super::host::Habits;
+use super::damage::LIVES_PER_SECTOR;
+use super::data::Texture;
+use super::hazard::{Hazard, Hazards, Weights};
+use super::host::{COLD_FIFTHS, Habits};
 use super::keep::Keep;
 use super::life::{Farewell, Life, Plan, Stage};
 use super::medium::Layers;
-use super::oracle::Mismatch;
-use super::scene::{Faults, Scene};
+use super::oracle::{LOST_BATCHES_MAX, Mismatch};
+use super::scene::{Faults, Limits, Scene};
 use super::tally::Tally;
 use super::violation::Violation;
 use pumice_drive::base::AlignedBuffer;
@@ -34,12 +38,56 @@ use pumice_drive::media::{Geometry, Medium, SUPERBLOCK_SLOTS};
 /// The smallest segments of the format: they fill up soonest.
 const SEGMENT_BYTES: u32 = 4 << 20;
 
+/// Blocks of a disk that ages.
+const AGED_BLOCKS: u64 = 8192;
+
+/// Segments of such a drive that data cannot take: the reserves, and one for each stream.
+const AGED_RESERVES: u64 = 8;
+
+/// Requests of a life of a world that ages, as a multiple of the steps.
+const STEPS_OF_AGE: u64 = 30;
+
+/// How worlds are drawn from seeds: a part of the definition of a world, beside its seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Maximum number of requests of a life; a world that ages has thirty times as many.
+    pub steps: u64,
+    /// The chance of each hazard.
+    pub weights: Weights,
+    /// Whether damage must not spread: whole blocks are written and trimmed over what cannot be
+    /// read, and no drive with room for its data is full.
+    pub is_strict: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { steps: crate::STEPS_DEFAULT, weights: Weights::default(), is_strict: false }
+    }
+}
+
+impl Rules {
+    /// Returns the arguments of the program that set the weights and the strictness.
+    fn arguments(&self) -> String {
+        self.weights.arguments() + if self.is_strict { " --strict" } else { "" }
+    }
+}
+
+/// The state of a world after a life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// The drive can be opened again.
+    Continues,
+    /// The drive is damaged beyond that.
+    Over,
+}
+
 /// A world between two lives.
 pub(super) struct World {
     pub(super) scene: Rc<Scene>,
     pub(super) random: Random,
     pub(super) memory: MemMedium,
     pub(super) geometry: Geometry,
+    /// Maximum number of requests of a life.
     steps: u64,
     life: u64,
     habits: Habits,
@@ -52,14 +100,14 @@ pub(super) struct World {
     keep: Option<Keep>,
 }
 
-/// Runs the world of one seed: every life issues at most `steps` requests. With `keep`, a folder,
-/// writes the medium before each life to `world-SEED-life-N.pumice` and the disk that the life
-/// found on it to `world-SEED-life-N.img`; the disk is missing if the life ended before that.
+/// Runs the world of one seed. With `keep`, a folder, writes the medium before each life to
+/// `world-SEED-life-N.pumice` and the disk that the life found on it to `world-SEED-life-N.img`; the
+/// disk is missing if the life ended before that.
 ///
 /// # Errors
 /// The first broken promise; a panic of the drive is one, and so is a state that cannot be kept.
-pub fn run_world(seed: u64, steps: u64, keep: Option<&Path>) -> Result<Tally, Box<Violation>> {
-    let mut world = World::new(seed, steps);
+pub fn run_world(seed: u64, rules: &Rules, keep: Option<&Path>) -> Result<Tally, Box<Violation>> {
+    let mut world = World::new(seed, rules);
     world.keep = keep.map(|folder| Keep { folder: folder.to_owned(), seed });
     let scene = world.scene.clone();
     let outcome = catch_unwind(AssertUnwindSafe(|| world.run()));
@@ -80,7 +128,8 @@ pub fn run_world(seed: u64, steps: u64, keep: Option<&Path>) -> Result<Tally, Bo
     };
     Err(Box::new(Violation {
         seed,
-        steps,
+        steps: rules.steps,
+        arguments: rules.arguments(),
         life: world.life,
         request: scene.requests(),
         promised: mismatch.promised,
@@ -89,32 +138,54 @@ pub fn run_world(seed: u64, steps: u64, keep: Option<&Path>) -> Result<Tally, Bo
 }
 
 impl World {
-    fn new(seed: u64, steps: u64) -> Self {
+    fn new(seed: u64, rules: &Rules) -> Self {
+        let hazards = rules.weights.draw(seed);
         let mut random = random(seed);
         let kind = random.random_range(0..6);
-        let (is_small, is_heavy) = (kind == 0, kind >= 2);
-        let (spec, may_fill_up) = draw_spec(&mut random, is_heavy);
+        let ages = hazards.has(Hazard::Age);
+        let (is_small, is_heavy) = (kind == 0 && !ages, kind >= 2 && !ages);
+        let texture = match hazards.has(Hazard::Content) || ages {
+            true => Texture::UNIFORM[random.random_range(0..Texture::UNIFORM.len())],
+            false => Texture::Any,
+        };
+        let age = ages.then_some(texture);
+        let (spec, may_fill_up) = draw_spec(&mut random, is_heavy, age);
         let geometry = spec.geometry().expect("worlds are drawn within the limits");
-        let memory = MemMedium::new(geometry.medium_bytes());
-        let scene = Rc::new(Scene::new(spec.size_bytes, may_fill_up));
+        let more = u64::from(SEGMENTS_TO_GROW) * u64::from(SEGMENT_BYTES);
+        let memory = MemMedium::new(geometry.medium_bytes() + more);
+        let options = draw_options(&mut random);
+        let latency_ns_max = [0, 20_000, 500_000, 2_000_000, 10_000_000][random.random_range(0..5)];
+        let limits = Limits {
+            latency_ns: latency_ns_max,
+            may_fill_up,
+            is_strict: rules.is_strict,
+            codec: (texture != Texture::Any).then_some(spec.codec),
+            map_cache_bytes: options.map_cache_bytes as u64,
+            segments_max: geometry.segment_count + SEGMENTS_TO_GROW,
+        };
+        let scene = Rc::new(Scene::new(spec.size_bytes, hazards, limits));
         scene.runtime.block_on(create(&memory, &spec)).expect("memory takes every drive");
         let blocks = spec.size_bytes / 4096;
         let habits = Habits {
             is_small,
             is_heavy,
+            texture,
+            ages,
             pause_ns: [0, 0, 100_000, 5_000_000][random.random_range(0..4)],
-            hot_offset: random.random_range(0..blocks - blocks / 5) * 4096,
-            trim_percent: [5, 15, 40][random.random_range(0..3)],
+            hot_offset: match ages {
+                // Of its two hot fifths, one is hotter.
+                true => blocks / 5 * COLD_FIFTHS * 4096,
+                false => random.random_range(0..blocks - blocks / 5) * 4096,
+            },
+            trim_percent: if ages { 5 } else { [5, 15, 40][random.random_range(0..3)] },
             flush_percent: if is_small { 60 } else { [1, 4, 20][random.random_range(0..3)] },
         };
-        let options = draw_options(&mut random);
-        let latency_ns_max = [0, 20_000, 500_000, 2_000_000, 10_000_000][random.random_range(0..5)];
         Self {
             scene,
             random,
             memory,
             geometry,
-            steps,
+            steps: if ages { rules.steps * STEPS_OF_AGE } else { rules.steps },
             life: 0,
             habits,
             options,
@@ -126,14 +197,18 @@ impl World {
     }
 
     fn run(&mut self) -> Result<(), Mismatch> {
-        for _ in 0..self.random.random_range(2..=6) {
+        let lives = if self.habits.ages { 1..=2 } else { 2..=6 };
+        for _ in 0..self.random.random_range(lives) {
             let plan = self.draw_plan();
-            let stage = self.live(&plan)?;
-            self.end(stage)?;
-            if stage == Stage::Closed && self.random.random() {
+            let (stage, fate) = self.live_on(&plan)?;
+            if fate == Fate::Over {
+                return self.rebuild_wreck();
+            }
+            if stage == Stage::Closed && !self.scene.is_damaged.get() && self.random.random() {
                 self.rot()?;
             }
         }
+        let has_bad_writes = self.scene.hazards.has(Hazard::BadWrites);
         // The state after a failed life must work like any other.
         let plan = Plan {
             crash: CrashAt::Never,
@@ -141,18 +216,61 @@ impl World {
             serving: FaultPlan { latency_ns: 0..=self.latency_ns_max, ..FaultPlan::default() },
             opening: FaultPlan::default(),
             may_be_refused: false,
-            faults: Faults::default(),
+            misread: None,
+            may_be_damaged: false,
+            faults: Faults { of_writes: has_bad_writes, of_reads: false },
             requests: self.steps / 4,
             ..self.draw_plan()
         };
-        let stage = self.live(&plan)?;
-        self.end(stage)?;
-        let plan = Plan { requests: 0, ..plan };
-        let stage = self.live(&plan)?;
-        self.end(stage)?;
+        for requests in [plan.requests, 0] {
+            if self.live_on(&Plan { requests, ..plan.clone() })?.1 == Fate::Over {
+                return self.rebuild_wreck();
+            }
+        }
         self.check()?;
+        if self.scene.hazards.has(Hazard::Rescue) {
+            self.rescue()?;
+        }
         self.trace_medium();
         Ok(())
+    }
+
+    /// Runs a life and determines the state of the medium after it. If the drive refuses to open
+    /// because of damage that can be healed, heals it and runs the life again.
+    fn live_on(&mut self, plan: &Plan) -> Result<(Stage, Fate), Mismatch> {
+        let stage = self.live(plan)?;
+        self.end(stage)?;
+        if stage == Stage::Poisoned && plan.is_sound() {
+            let ended = self.scene.ended_by_sectors.get() + 1;
+            self.scene.ended_by_sectors.set(ended);
+            let most = LIVES_PER_SECTOR * self.scene.damage.borrow().unwritable();
+            if ended > most {
+                return Err(Mismatch {
+                    promised: format!("sectors that cannot be written end {most} lives at most"),
+                    found: format!("life {ended} that they end"),
+                });
+            }
+        }
+        if !self.scene.was_refused.take() {
+            return Ok((stage, Fate::Continues));
+        }
+        let hazards = self.scene.hazards;
+        if hazards.has(Hazard::LostWrites) || hazards.has(Hazard::MisdirectedWrites) {
+            return Ok((stage, Fate::Over));
+        }
+        self.layers = None;
+        let mut damage = self.scene.damage.take();
+        self.scene.runtime.block_on(damage.heal(&self.memory));
+        self.scene.damage.replace(damage);
+        let stage = self.live(plan)?;
+        self.end(stage)?;
+        if self.scene.was_refused.take() {
+            return Err(Mismatch {
+                promised: "the drive opens again when all damage is healed".to_owned(),
+                found: "it refuses".to_owned(),
+            });
+        }
+        Ok((stage, Fate::Continues))
     }
 
     /// Runs one life; returns the stage it reached.
@@ -164,6 +282,7 @@ impl World {
         let seed = self.random.next_u64();
         let fresh = || Rc::new(Layers::new(self.memory.clone(), clock, seed, FaultPlan::default()));
         let layers = self.layers.take().unwrap_or_else(fresh);
+        self.scene.damage.borrow().put_on(&layers);
         let life = Life {
             scene: self.scene.clone(),
             layers: layers.clone(),
@@ -179,7 +298,9 @@ impl World {
         self.scene.end_tasks();
         self.scene.count_progress();
         if let Some(drive) = life.drive.take() {
-            self.scene.tally.borrow_mut().drive(&drive.info().operations);
+            let info = drive.info();
+            self.geometry.segment_count = info.segment_count;
+            self.scene.tally.borrow_mut().drive(&info.operations);
         }
         if self.scene.crash_point.loops_endlessly() {
             return Err(Mismatch {
@@ -200,7 +321,13 @@ impl World {
         }
         let is_last = life.stage.get() == Stage::Closed;
         self.farewell = life.farewell.take().map(|farewell| Farewell { is_last, ..farewell });
+        self.scene.damage.borrow_mut().remember(&layers);
         self.layers = Some(layers);
+        // A close vouches for everything.
+        if life.stage.get() != Stage::Closed {
+            let lost = self.scene.lost_batches.get().max(plan.lost_batches);
+            self.scene.lost_batches.set(lost);
+        }
         Ok(life.stage.get())
     }
 
@@ -241,7 +368,9 @@ impl World {
         }
         let crash = if loses_power {
             tally.power_losses += 1;
-            self.scene.runtime.block_on(layers.crash()).map_err(broke)?
+            let crash = self.scene.runtime.block_on(layers.crash()).map_err(broke)?;
+            self.scene.damage.borrow_mut().remember(&layers);
+            crash
         } else {
             tally.kills += 1;
             let crash = self.scene.runtime.block_on(layers.kill()).map_err(broke)?;
@@ -266,6 +395,7 @@ impl World {
         let report = self.scene.runtime.block_on(check(&self.memory, Depth::Full, &mut |_| ()));
         let found = match report {
             Ok(report) if report.problem_count == 0 => return Ok(()),
+            _ if self.scene.is_damaged.get() => return Ok(()),
             Ok(report) => format!("{} problems: {:?}", report.problem_count, report.problems),
             Err(error) => error.chain(),
         };
@@ -295,33 +425,34 @@ impl World {
         };
         let quiet = FaultPlan { latency_ns, ..FaultPlan::default() };
         let mut serving = quiet.clone();
-        let mut faults = Faults::default();
-        match random.random_range(0..10) {
-            0 => serving.append_errors = Trigger::Nth(random.random_range(1..12)),
-            1 => serving.sync_errors = Trigger::Nth(random.random_range(1..12)),
-            2 => serving.read_errors = Trigger::Probability(0.05),
-            3 => serving.read_corruptions = Trigger::Probability(0.05),
-            _ => {}
-        }
-        faults.of_writes = (serving.append_errors, serving.sync_errors) != Default::default();
-        faults.of_reads = (serving.read_errors, serving.read_corruptions) != Default::default();
-        match random.random_range(0..5) {
-            0 | 1 => serving.discards_ignored = Trigger::Probability(0.3),
-            2 => serving.discards_scrambled = Trigger::Probability(0.5),
-            3 => serving.discard_errors = Trigger::Probability(0.3),
-            _ => {}
-        }
-        let steps = self.steps.max(1);
+        let faults = draw_faults(random, self.scene.hazards, &mut serving);
+        let lost_batches = draw_hazards(random, self.scene.hazards, &mut serving);
         let mut opening = quiet;
-        let may_be_refused = random.random_range(0..8) == 0;
+        let mut may_be_refused = random.random_range(0..8) == 0;
         if may_be_refused {
             opening.read_errors = Trigger::Probability(0.1);
         }
+        let mut misread = None;
+        let is_tail_whole = self.scene.lost_batches.get() == 0;
+        if self.scene.hazards.has(Hazard::WrongOpening) && is_tail_whole {
+            may_be_refused = true;
+            let reads = random.random_range(0..6);
+            match random.random_range(0..3) {
+                0 => opening.read_errors = Trigger::Nth(reads + 1),
+                _ => misread = Some((reads, random.next_u64())),
+            }
+        }
+        let steps = self.steps.max(1);
         // The data of a killed process is in a volatile cache while the drive opens.
         let crash = match self.layers.is_some() && random.random_range(0..3) == 0 {
             true => CrashAt::BeforeUpdate(random.random_range(1..=3)),
             // Large writes and what garbage collection does for them take more.
-            false => draw_crash(random, if self.habits.is_heavy { steps * 4 } else { steps }),
+            false if !self.habits.ages => {
+                draw_crash(random, if self.habits.is_heavy { steps * 4 } else { steps })
+            }
+            // Age takes time.
+            false if random.random_range(0..3) > 0 => CrashAt::Never,
+            false => CrashAt::Poll(random.random_range(steps..steps * 3)),
         };
         // A life that writes next to nothing leaves the data after a lost batch in place.
         let requests = if self.habits.is_small && random.random() {
@@ -341,10 +472,51 @@ impl World {
             options: self.options,
             opening,
             may_be_refused,
+            may_be_damaged: self.scene.hazards.damages() && random.random(),
+            lost_batches,
+            misread,
             serving,
             faults,
         }
     }
+}
+
+/// Draws transient faults of a life. Returns which operations they may fail.
+fn draw_faults(random: &mut Random, hazards: Hazards, serving: &mut FaultPlan) -> Faults {
+    let mut faults = Faults::default();
+    match random.random_range(0..10) {
+        0 => serving.append_errors = Trigger::Nth(random.random_range(1..12)),
+        1 => serving.sync_errors = Trigger::Nth(random.random_range(1..12)),
+        2 => serving.read_errors = Trigger::Probability(0.05),
+        3 => serving.read_corruptions = Trigger::Probability(0.05),
+        _ => {}
+    }
+    faults.of_writes = (serving.append_errors, serving.sync_errors) != Default::default()
+        || hazards.has(Hazard::BadWrites);
+    faults.of_reads = (serving.read_errors, serving.read_corruptions) != Default::default();
+    match random.random_range(0..5) {
+        0 | 1 => serving.discards_ignored = Trigger::Probability(0.3),
+        2 => serving.discards_scrambled = Trigger::Probability(0.5),
+        3 => serving.discard_errors = Trigger::Probability(0.3),
+        _ => {}
+    }
+    faults
+}
+
+/// Adds the hazards of the medium to the faults of a life. Returns how many batches at the end of
+/// the log they may damage.
+fn draw_hazards(random: &mut Random, hazards: Hazards, serving: &mut FaultPlan) -> u32 {
+    serving.crash_leaves_unreadable = hazards.has(Hazard::TornUnreadable);
+    let number = Trigger::Nth(random.random_range(1..40));
+    if hazards.has(Hazard::LostWrites) {
+        serving.lost_writes = number;
+        return 1;
+    }
+    if hazards.has(Hazard::MisdirectedWrites) {
+        serving.misdirected_writes = number;
+        return LOST_BATCHES_MAX;
+    }
+    0
 }
 
 fn cannot_keep(error: std::io::Error) -> Mismatch {
@@ -371,12 +543,15 @@ fn draw_crash(random: &mut Random, requests: u64) -> CrashAt {
 }
 
 /// Draws a drive of some MiB, and whether it may run out of space.
-fn draw_spec(random: &mut Random, is_heavy: bool) -> (Spec, bool) {
-    let segments = match random.random_range(0..3) {
-        0 => None,
+fn draw_spec(random: &mut Random, is_heavy: bool, age: Option<Texture>) -> (Spec, bool) {
+    let drawn = random.random_range(0..3);
+    let segments = match (drawn, age) {
+        (0, _) => None,
+        (_, Some(texture)) => Some(aged_segments(texture) + random.random_range(0..=3)),
         _ => Some(random.random_range(10..=14)),
     };
     let blocks = match random.random_range(0..8) {
+        _ if age.is_some() => AGED_BLOCKS,
         // Not much more than a thin drive holds: it fills up.
         _ if is_heavy && segments.is_some() => random.random_range(2048..=12_288),
         0..4 => random.random_range(64..=1536),
@@ -398,6 +573,14 @@ fn draw_spec(random: &mut Random, is_heavy: bool) -> (Spec, bool) {
         |spec: &Spec| spec.geometry().map_or(0, |geometry| geometry.capacity_bytes());
     let is_thin = capacity_bytes(&spec) < capacity_bytes(&full);
     (spec, is_thin)
+}
+
+/// Returns the segments of a nearly full drive whose cold part has a texture.
+fn aged_segments(texture: Texture) -> u64 {
+    // Blocks of cold data are in frames with others; a block of noise has a header of its own.
+    let cold = AGED_BLOCKS / 5 * COLD_FIFTHS * texture.stored_bytes();
+    let hot = AGED_BLOCKS / 5 * (5 - COLD_FIFTHS) * Texture::Noise.stored_bytes();
+    AGED_RESERVES + (cold + hot).div_ceil(u64::from(SEGMENT_BYTES) / 100 * 92)
 }
 
 /// Draws the options for opening the drive, in some worlds with caches too small for any use.

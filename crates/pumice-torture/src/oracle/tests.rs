@@ -16,6 +16,12 @@ fn trim(request: u64, block: usize, count: usize) -> Change {
     Change { request, offset: block * BLOCK_BYTES, content }
 }
 
+/// Settles with everything that is durable, on a disk that can be read.
+fn settle(oracle: &mut Oracle, bytes: &[u8]) -> Result<Settled, Mismatch> {
+    let floor = oracle.durable();
+    oracle.settle(Found { bytes, unreadable: &BTreeSet::new() }, floor)
+}
+
 /// A disk of one byte a block.
 fn disk(bytes: [u8; BLOCKS]) -> Vec<u8> {
     bytes.into_iter().flat_map(|byte| [byte; BLOCK_BYTES]).collect()
@@ -43,7 +49,7 @@ const STATES: [[u8; BLOCKS]; 5] = [
 fn every_prefix_not_shorter_than_the_flush_is_right() {
     for durable in 0..=4 {
         for (kept, state) in STATES.into_iter().enumerate() {
-            let settled = oracle(durable).settle(&disk(state));
+            let settled = settle(&mut oracle(durable), &disk(state));
             match settled {
                 Ok(settled) => assert_eq!(settled, Settled { kept, lost: 4 - kept }),
                 Err(mismatch) => {
@@ -51,13 +57,13 @@ fn every_prefix_not_shorter_than_the_flush_is_right() {
                     assert!(mismatch.found.contains("a flush was lost"), "{mismatch:?}");
                 }
             }
-            assert_eq!(oracle(durable).settle(&disk(state)).is_ok(), kept >= durable);
+            assert_eq!(settle(&mut oracle(durable), &disk(state)).is_ok(), kept >= durable);
         }
     }
 }
 
 fn assert_refused(found: &[u8], what: &str) {
-    let mismatch = oracle(1).settle(found).expect_err(what);
+    let mismatch = settle(&mut oracle(1), found).expect_err(what);
     assert!(mismatch.found.contains("no prefix explains"), "{what}: {mismatch:?}");
 }
 
@@ -80,12 +86,12 @@ fn what_is_no_prefix_is_refused() {
 #[test]
 fn a_settled_disk_is_the_base_of_the_next_life() {
     let mut oracle = oracle(0);
-    oracle.settle(&disk(STATES[2])).unwrap();
+    settle(&mut oracle, &disk(STATES[2])).unwrap();
     assert_eq!((oracle.taken(), oracle.durable()), (0, 0));
     oracle.take(write(5, 7, 1));
-    let error = oracle.settle(&disk(STATES[3])).unwrap_err();
+    let error = settle(&mut oracle, &disk(STATES[3])).unwrap_err();
     assert!(error.found.contains("LBA 3"), "{error:?}");
-    oracle.settle(&disk([1, 1, 2, 2, 2, 2, 0, 5])).unwrap();
+    settle(&mut oracle, &disk([1, 1, 2, 2, 2, 2, 0, 5])).unwrap();
 }
 
 /// Judges a read of blocks 2..4, during which change 2 is taken.
@@ -135,11 +141,83 @@ fn a_mismatch_names_block_history_and_content() {
         oracle.take(Change { request, offset: 0, content: Content::Bytes(bytes) });
     }
     oracle.take(write(42, 1, 1));
-    let mut found = oracle.disk.clone();
+    let mut found = oracle.disk.bytes.clone();
     found[..BLOCK_BYTES].fill(7);
-    let mismatch = oracle.settle(&found).unwrap_err();
+    let mismatch = settle(&mut oracle, &found).unwrap_err();
     assert!(mismatch.found.contains("LBA 0"), "{mismatch:?}");
     assert!(mismatch.found.contains("1 (request 40), 2 (request 41)"), "{mismatch:?}");
     assert!(mismatch.found.contains("bytes 0x07"), "{mismatch:?}");
     assert!(mismatch.promised.contains("request 41 for LBA 0"), "{mismatch:?}");
+}
+
+fn unreadable(bytes: &[u8], block: usize) -> (BTreeSet<usize>, Vec<u8>) {
+    let mut found = bytes.to_vec();
+    found[bytes_of(block)].fill(0xa5);
+    (BTreeSet::from([block]), found)
+}
+
+#[test]
+fn a_block_that_could_not_be_read_holds_what_some_prefix_has() {
+    // Changes 2 to 4 agree but for blocks 3 and 4; of these, 4 cannot be read.
+    let (blocks, found) = unreadable(&disk(STATES[3]), 4);
+    let settled = |byte: u8| {
+        let mut oracle = oracle(1);
+        oracle.settle(Found { bytes: &found, unreadable: &blocks }, 1).unwrap();
+        oracle.begin_read(1, 4 * BLOCK_BYTES..5 * BLOCK_BYTES);
+        oracle.end_read(1, Some(&[byte; BLOCK_BYTES]))
+    };
+    assert_eq!((settled(0), settled(4)), (Ok(()), Ok(())));
+    for wrong in [1, 2, 0xa5] {
+        assert!(settled(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn a_vague_block_is_vague_until_it_is_written_as_a_whole() {
+    let (blocks, found) = unreadable(&disk(STATES[3]), 4);
+    let mut oracle = oracle(1);
+    oracle.settle(Found { bytes: &found, unreadable: &blocks }, 1).unwrap();
+    let half = Content::Bytes(vec![9; BLOCK_BYTES / 2]);
+    oracle.take(Change { request: 5, offset: 4 * BLOCK_BYTES, content: half });
+    for first in [0, 4] {
+        let mut bytes = disk(STATES[3]);
+        bytes[bytes_of(4)].fill(first);
+        bytes[4 * BLOCK_BYTES..][..BLOCK_BYTES / 2].fill(9);
+        oracle.begin_read(1, 0..bytes.len());
+        assert_eq!(oracle.end_read(1, Some(&bytes)), Ok(()));
+        bytes[bytes_of(4)].fill(first);
+        oracle.begin_read(1, 0..bytes.len());
+        assert!(oracle.end_read(1, Some(&bytes)).is_err(), "without the change");
+    }
+    oracle.take(write(6, 4, 1));
+    oracle.begin_read(1, 4 * BLOCK_BYTES..5 * BLOCK_BYTES);
+    assert!(oracle.end_read(1, Some(&[4; BLOCK_BYTES])).is_err(), "an older content");
+    settle(&mut oracle, &disk([1, 1, 2, 0, 6, 2, 0, 0])).unwrap();
+}
+
+#[test]
+fn a_change_vouches_for_what_was_durable_before_it() {
+    let mut oracle = oracle(0);
+    oracle.promise(2);
+    assert_eq!(oracle.vouched(1), 0);
+    oracle.take(write(5, 7, 1));
+    oracle.promise(4);
+    assert_eq!(oracle.vouched(1), 0, "4 was accepted before anything was durable");
+    oracle.promise(5);
+    assert_eq!(oracle.vouched(1), 2);
+}
+
+#[test]
+fn old_changes_become_a_part_of_the_base() {
+    let mut oracle = Oracle::new(BLOCKS * BLOCK_BYTES);
+    for number in 1..=2000 {
+        oracle.take(write(number, number as usize % BLOCKS, 1));
+        oracle.promise(number as usize);
+    }
+    assert!(oracle.changes.len() <= VOUCHED_MAX + 2, "{}", oracle.changes.len());
+    assert_eq!((oracle.taken(), oracle.vouched(1)), (2000, 1999));
+    let newest = (1993..=2000).map(|number: u64| (number as usize % BLOCKS, number as u8));
+    let mut bytes = disk([0; BLOCKS]);
+    newest.for_each(|(block, byte)| bytes[bytes_of(block)].fill(byte));
+    assert_eq!(settle(&mut oracle, &bytes), Ok(Settled { kept: 2000, lost: 0 }));
 }

@@ -1,6 +1,7 @@
 //! A medium that is slow, fails, returns wrong bytes and loses power, reproducibly by seed.
 //!
-//! It exercises exactly the failures that [`Medium`] allows. Every write goes through to the
+//! It exercises the failures that [`Medium`] allows and, if the plan asks for them, two that it does
+//! not allow and that real devices have: lost and misdirected writes. Every write goes through to the
 //! wrapped medium at once, and its earlier content is remembered until a sync, as if the write were
 //! still in a volatile cache:
 //!
@@ -8,6 +9,9 @@
 //! append: remember old bytes -> write through -> latency -> complete        sync: forget them
 //! crash:  each unsynced write, newest first: kept | dropped | torn at 512 bytes -> old bytes back
 //! ```
+//!
+//! [Bad ranges](BadRange) fail at every operation, until a write heals them. They belong to the
+//! medium and not to a plan.
 //!
 //! Before the crash, reads therefore see every write; after it, the wrapped medium holds what
 //! survived. Operations in progress at the crash count as unsynced. They and all later operations
@@ -17,15 +21,19 @@
 //! queues. Two writes to one region must not be in progress at the same time. An operation whose
 //! future is dropped stops where it is.
 
+mod bad;
 mod undo;
 
 use std::cell::{Cell, RefCell};
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use rand_xoshiro::rand_core::Rng;
 
-use self::undo::{Region, Rollback, UndoLog};
+pub use self::bad::BadRange;
+use self::bad::BadRanges;
+pub use self::undo::Region;
+use self::undo::{Rollback, UndoLog};
 use super::Layer;
 use crate::base::seed::{Random, random};
 use crate::base::wait::WaitQueue;
@@ -71,6 +79,19 @@ pub struct FaultPlan {
     pub discards_scrambled: Trigger,
     /// Failing discards. Whether the bytes are lost is random.
     pub discard_errors: Trigger,
+    /// Appends that fail with `NoSpace`, as on a full file system. Whether some of their bytes have
+    /// arrived is random.
+    pub no_space_errors: Trigger,
+    /// Appends and superblock writes that report success and change nothing. [`Medium`] does not
+    /// allow this.
+    pub lost_writes: Trigger,
+    /// Appends that report success and write their bytes to a random other offset of a random
+    /// segment. [`Medium`] does not allow this.
+    pub misdirected_writes: Trigger,
+    /// Whether a power loss leaves unreadable sectors: in each region, with a probability of a
+    /// half, the last sector of the newest unsynced write reads as an error until it is written
+    /// again.
+    pub crash_leaves_unreadable: bool,
 }
 
 impl Default for FaultPlan {
@@ -84,6 +105,10 @@ impl Default for FaultPlan {
             discards_ignored: Trigger::Never,
             discards_scrambled: Trigger::Never,
             discard_errors: Trigger::Never,
+            no_space_errors: Trigger::Never,
+            lost_writes: Trigger::Never,
+            misdirected_writes: Trigger::Never,
+            crash_leaves_unreadable: false,
         }
     }
 }
@@ -109,10 +134,13 @@ enum Kind {
     Discard,
     DiscardScrambled,
     DiscardError,
+    NoSpace,
+    LostWrite,
+    MisdirectedWrite,
 }
 
 /// Number of [`Kind`]s.
-const KINDS: usize = 7;
+const KINDS: usize = 10;
 
 /// A medium with faults. See the [module](self).
 pub struct Fault<M, C> {
@@ -123,6 +151,7 @@ pub struct Fault<M, C> {
     operations: Cell<[u64; KINDS]>,
     random: RefCell<Random>,
     undo: RefCell<UndoLog>,
+    bad: RefCell<BadRanges>,
     is_off: Cell<bool>,
     geometry: Cell<Option<Geometry>>,
     /// Operations in progress on the wrapped medium.
@@ -141,6 +170,7 @@ impl<M: Medium, C: Clock> Fault<M, C> {
             operations: Cell::default(),
             random: RefCell::new(random(seed)),
             undo: RefCell::default(),
+            bad: RefCell::default(),
             is_off: Cell::new(false),
             geometry: Cell::new(None),
             in_progress: Cell::new(0),
@@ -159,6 +189,22 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         &self.inner
     }
 
+    /// Makes a range bad.
+    pub fn add_bad_range(&self, range: BadRange) {
+        self.bad.borrow_mut().add(range);
+    }
+
+    /// Returns the ranges that are bad now. They are not stored on the wrapped medium: give them to
+    /// the next layer over it if it has them.
+    pub fn bad_ranges(&self) -> Vec<BadRange> {
+        self.bad.borrow().ranges().to_vec()
+    }
+
+    /// Makes every range good again.
+    pub fn clear_bad_ranges(&self) {
+        self.bad.borrow_mut().clear();
+    }
+
     /// Simulates a power loss: draws what survives of every unsynced write and leaves exactly that
     /// on the wrapped medium. From this call on, every operation fails, including those in
     /// progress.
@@ -170,9 +216,16 @@ impl<M: Medium, C: Clock> Fault<M, C> {
             return Err(Error::new(ErrorKind::InvalidInput, "the medium has already crashed"));
         }
         self.finished.wait_for(|| (self.in_progress.get() == 0).then_some(())).await;
+        let interrupted = self.undo.borrow().last_sectors();
         let (rollbacks, crash) = self.undo.borrow_mut().crash(&mut self.random.borrow_mut());
         for rollback in rollbacks {
             self.roll_back(rollback).await?;
+        }
+        let leaves_unreadable = self.plan.borrow().crash_leaves_unreadable;
+        for (region, offset) in interrupted.into_iter().filter(|_| leaves_unreadable) {
+            if below(&mut self.random.borrow_mut(), 2) == 0 {
+                self.add_bad_range(BadRange::unreadable(region, offset..offset + 1));
+            }
         }
         Ok(crash)
     }
@@ -252,17 +305,24 @@ impl<M: Medium, C: Clock> Fault<M, C> {
     /// Performs a write with all its faults.
     async fn write(&self, region: Region, offset: u32, buffer: Arc<AlignedBuffer>) -> Result<()> {
         let latency_ns = self.draw_latency_ns();
-        let fails = self.strikes(Kind::Append);
-        let arrives = !fails || below(&mut self.random.borrow_mut(), 2) == 0;
+        let failure = self.draw_failure(region, &range_of(offset, buffer.len()));
+        let is_lost = self.strikes(Kind::LostWrite);
+        let arrives = failure.is_ok() || below(&mut self.random.borrow_mut(), 2) == 0;
         // The bytes become visible at once, or after half of the operation's time.
         let is_late = latency_ns > 0 && below(&mut self.random.borrow_mut(), 2) == 0;
         let late_ns = if is_late { latency_ns / 2 } else { 0 };
         self.pass(late_ns).await?;
         let in_progress = self.enter()?;
+        let (region, offset) = self.draw_target(region, offset, buffer.len());
+        let range = range_of(offset, buffer.len());
         let id = self.remember(region, offset, buffer.len()).await?;
-        let written = if arrives { self.inner_write(region, offset, buffer).await } else { Ok(()) };
+        let is_written = arrives && !is_lost;
+        let written =
+            if is_written { self.inner_write(region, offset, buffer).await } else { Ok(()) };
+        if is_written && written.is_ok() && failure.is_ok() {
+            self.bad.borrow_mut().heal(region, &range);
+        }
         drop(in_progress);
-        let failure = if fails { Err(injected("append")) } else { Ok(()) };
         let waited = self.pass(latency_ns - late_ns).await;
         let result = written.and(waited).and(failure);
         match result {
@@ -270,6 +330,36 @@ impl<M: Medium, C: Clock> Fault<M, C> {
             Err(_) => self.undo.borrow_mut().doom(&[id]),
         }
         result
+    }
+
+    /// Draws the error of a write.
+    fn draw_failure(&self, region: Region, range: &Range<u32>) -> Result<()> {
+        if self.strikes(Kind::Append) {
+            return Err(injected("append"));
+        }
+        if matches!(region, Region::Segment(_)) && self.strikes(Kind::NoSpace) {
+            return Err(Error::new(ErrorKind::NoSpace, "injected lack of space in an append"));
+        }
+        if self.bad.borrow().fails_write(region, range) {
+            return Err(injected("append to a bad range"));
+        }
+        Ok(())
+    }
+
+    /// Returns where a write goes: to its target, unless the fault that misdirects it strikes.
+    fn draw_target(&self, region: Region, offset: u32, len: usize) -> (Region, u32) {
+        let Some(geometry) = self.geometry.get() else { return (region, offset) };
+        let is_append = matches!(region, Region::Segment(_));
+        if !is_append || !self.strikes(Kind::MisdirectedWrite) {
+            return (region, offset);
+        }
+        let random = &mut self.random.borrow_mut();
+        let unit = self.inner.capabilities().write_unit;
+        let segment = below_u64(random, u64::from(geometry.segment_count));
+        let places = (geometry.segment_bytes - range_of(0, len).end) / unit + 1;
+        let place = below_u64(random, u64::from(places));
+        let [segment, place] = [segment, place].map(|n| u32::try_from(n).expect("below a u32"));
+        (Region::Segment(SegmentId(segment)), place * unit)
     }
 
     /// Fills a segment of the wrapped medium with noise.
@@ -282,12 +372,19 @@ impl<M: Medium, C: Clock> Fault<M, C> {
 
     /// Applies the faults of a read that has its bytes: flips a bit, or fails and overwrites the
     /// bytes.
-    async fn spoil(&self, bytes: &mut [u8], latency_ns: u64) -> Result<()> {
+    async fn spoil(
+        &self,
+        region: Region,
+        offset: u32,
+        bytes: &mut [u8],
+        latency_ns: u64,
+    ) -> Result<()> {
         if self.strikes(Kind::ReadCorruption) && !bytes.is_empty() {
             let bit = below(&mut self.random.borrow_mut(), bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        let fails = self.strikes(Kind::Read);
+        let is_bad = self.bad.borrow().fails_read(region, &range_of(offset, bytes.len()));
+        let fails = self.strikes(Kind::Read) || is_bad;
         self.pass(latency_ns).await?;
         if !fails {
             return Ok(());
@@ -319,6 +416,9 @@ impl<M: Medium, C: Clock> Fault<M, C> {
             Kind::Discard => plan.discards_ignored,
             Kind::DiscardScrambled => plan.discards_scrambled,
             Kind::DiscardError => plan.discard_errors,
+            Kind::NoSpace => plan.no_space_errors,
+            Kind::LostWrite => plan.lost_writes,
+            Kind::MisdirectedWrite => plan.misdirected_writes,
         };
         match trigger {
             Trigger::Never => false,
@@ -368,6 +468,11 @@ impl Drop for InProgress<'_> {
         self.count.set(left.expect("an operation ends once"));
         self.finished.wake_all();
     }
+}
+
+fn range_of(offset: u32, len: usize) -> Range<u32> {
+    let len = u32::try_from(len).expect("offsets in a segment have 32 bits");
+    offset..offset + len
 }
 
 fn injected(operation: &str) -> Error {
@@ -423,7 +528,8 @@ impl<M: Medium, C: Clock> Layer for Fault<M, C> {
         };
         let (mut buffer, read) = self.inner.read(segment, offset, buffer).await;
         drop(in_progress);
-        let spoilt = self.spoil(&mut buffer, latency_ns).await;
+        let region = Region::Segment(segment);
+        let spoilt = self.spoil(region, offset, &mut buffer, latency_ns).await;
         (buffer, read.and(spoilt))
     }
 
@@ -469,7 +575,7 @@ impl<M: Medium, C: Clock> Layer for Fault<M, C> {
         let read = self.inner.read_superblock(slot).await;
         drop(in_progress);
         let mut buffer = read?;
-        self.spoil(&mut buffer, latency_ns).await?;
+        self.spoil(Region::Superblock(slot), 0, &mut buffer, latency_ns).await?;
         Ok(buffer)
     }
 

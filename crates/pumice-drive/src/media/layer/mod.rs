@@ -14,7 +14,7 @@ pub mod count;
 pub mod fault;
 
 pub use count::{Count, Counts};
-pub use fault::{Crash, Fault, FaultPlan, Trigger};
+pub use fault::{BadRange, Crash, Fault, FaultPlan, Region, Trigger};
 
 /// A medium that wraps another one and changes some of its operations.
 ///

@@ -445,3 +445,109 @@ fn a_killed_process_leaves_the_cache_as_it_was() {
     }
     assert!(kept > 5 && gone > 2 && torn > 5 && lost_later > 5, "{kept} {gone} {torn}");
 }
+
+fn read(world: &World, segment: u32, offset: u32, len: usize) -> Result<()> {
+    world.clock.run(world.fault.read(SegmentId(segment), offset, filled(len, 0))).1
+}
+
+#[test]
+fn a_bad_range_fails_until_a_write_heals_it() {
+    let world = World::new(1, FaultPlan::default());
+    let segment = Region::Segment(SegmentId(1));
+    world.append(1, 0, 12288, 1).unwrap();
+    world.fault.add_bad_range(BadRange::unreadable(segment, 4000..8193));
+    world.fault.set_plan(FaultPlan::default());
+    for _ in 0..3 {
+        medium_error(read(&world, 1, 0, 4096));
+        medium_error(read(&world, 1, 8192, 512));
+        read(&world, 1, 0, 3584).unwrap();
+        read(&world, 1, 8704, 512).unwrap();
+        read(&world, 0, 4096, 512).unwrap();
+    }
+    world.append(1, 4096, 4096, 2).unwrap();
+    read(&world, 1, 4096, 4096).unwrap();
+    let rest = [3584..4096, 8192..8704].map(|bytes| BadRange::unreadable(segment, bytes));
+    assert_eq!(world.fault.bad_ranges(), rest);
+    world.append(1, 0, 12288, 3).unwrap();
+    assert_eq!(world.fault.bad_ranges(), []);
+    read(&world, 1, 0, 12288).unwrap();
+}
+
+#[test]
+fn a_dead_range_stays_dead() {
+    let world = World::new(1, FaultPlan::default());
+    world.fault.add_bad_range(BadRange::dead(Region::Segment(SegmentId(0)), 4096..8192));
+    world.fault.add_bad_range(BadRange::dead(Region::Superblock(0), 0..512));
+    for _ in 0..3 {
+        medium_error(world.append(0, 0, 8192, 1));
+        medium_error(read(&world, 0, 4096, 512));
+        medium_error(world.write_superblock(1));
+        medium_error(world.clock.run(world.fault.read_superblock(0)));
+    }
+    world.append(0, 0, 4096, 1).unwrap();
+    world.clock.run(world.fault.read_superblock(1)).unwrap();
+    world.fault.clear_bad_ranges();
+    world.append(0, 0, 8192, 1).unwrap();
+}
+
+#[test]
+fn a_full_file_system_refuses_appends() {
+    let no_space_errors = Trigger::Probability(1.0);
+    let world = World::new(1, FaultPlan { no_space_errors, ..FaultPlan::default() });
+    assert_eq!(world.append(0, 0, 4096, 1).unwrap_err().kind(), ErrorKind::NoSpace);
+    world.write_superblock(1).unwrap();
+    world.sync().unwrap();
+    world.fault.set_plan(FaultPlan::default());
+    world.append(0, 0, 4096, 1).unwrap();
+    world.sync().unwrap();
+    world.crash();
+    assert_eq!(world.content(0)[..4096], [1; 4096]);
+}
+
+#[test]
+fn a_lost_write_succeeds_and_changes_nothing() {
+    let world = World::new(1, FaultPlan { lost_writes: Trigger::Nth(2), ..FaultPlan::default() });
+    world.append(0, 0, 4096, 1).unwrap();
+    world.append(0, 4096, 4096, 2).unwrap();
+    world.append(0, 8192, 4096, 3).unwrap();
+    world.sync().unwrap();
+    world.crash();
+    let content = sectors(&world.content(0)[..12288]);
+    assert_eq!(content, [[1; 8], [0; 8], [3; 8]].concat());
+}
+
+#[test]
+fn a_misdirected_write_is_somewhere_else() {
+    let mut found_in = BTreeSet::new();
+    for seed in 0..40 {
+        let misdirected_writes = Trigger::Nth(1);
+        let world = World::new(seed, FaultPlan { misdirected_writes, ..FaultPlan::default() });
+        world.append(0, 0, 4096, 1).unwrap();
+        world.sync().unwrap();
+        world.crash();
+        let written: Vec<u32> = (0..4).filter(|&at| world.content(at).contains(&1)).collect();
+        assert_eq!(written.len(), 1);
+        let count: usize = written.iter().map(|&at| world.content(at).len()).sum();
+        assert_eq!(count, GEOMETRY.segment_bytes as usize);
+        found_in.extend(written);
+    }
+    assert_eq!(found_in, BTreeSet::from([0, 1, 2, 3]));
+}
+
+#[test]
+fn a_power_loss_can_leave_unreadable_sectors() {
+    let mut unreadable = 0;
+    for seed in 0..40 {
+        let plan = FaultPlan { crash_leaves_unreadable: true, ..FaultPlan::default() };
+        let world = World::new(seed, plan);
+        world.append(0, 0, 4096, 1).unwrap();
+        world.sync().unwrap();
+        world.append(0, 4096, 4096, 2).unwrap();
+        world.crash();
+        let bad = world.fault.bad_ranges();
+        let expected = BadRange::unreadable(Region::Segment(SegmentId(0)), 7680..8192);
+        assert!(bad.is_empty() || bad == [expected]);
+        unreadable += bad.len();
+    }
+    assert!((10..30).contains(&unreadable), "{unreadable}");
+}

@@ -20,8 +20,10 @@ use crate::base::{AlignedBuffer, SegmentId};
 
 /// The target of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Region {
+pub enum Region {
+    /// A segment.
     Segment(SegmentId),
+    /// A superblock slot.
     Superblock(u32),
 }
 
@@ -163,6 +165,19 @@ impl UndoLog {
             }
         }
         draw_fates(torn, random)
+    }
+
+    /// Returns a sector (its region and byte offset) of each record that a power loss may have
+    /// interrupted: the newest write of each region, where the device was at work.
+    pub(super) fn last_sectors(&self) -> Vec<(Region, u32)> {
+        let mut last = std::collections::BTreeMap::new();
+        for record in &self.records {
+            if let Some(sector) = record.exposed_sectors().last() {
+                let bytes = u32::try_from(sector * SECTOR_BYTES).expect("offsets have 32 bits");
+                last.insert(record.region, record.offset + bytes);
+            }
+        }
+        last.into_iter().collect()
     }
 
     /// Draws the fate of every unsynced write. Returns the rollbacks in the order in which to apply
