@@ -216,6 +216,14 @@ impl Drive {
         Self { path: device.path().to_owned(), ..Self::absent() }
     }
 
+    /// The name of a drive that does not exist yet, in a new folder of its directory.
+    pub(crate) fn in_folder(folder: &str) -> Self {
+        let drive = Self::absent();
+        let folder = drive.beside(folder);
+        std::fs::create_dir(&folder).expect("a folder");
+        Self { path: folder.join("drive"), ..drive }
+    }
+
     /// The sockets at which servers of this drive answer `pumice info`.
     pub(crate) fn control_sockets(&self) -> Vec<PathBuf> {
         let Ok(entries) = std::fs::read_dir(self.beside("pumice")) else { return Vec::new() };

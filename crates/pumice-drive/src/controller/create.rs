@@ -133,6 +133,8 @@ impl Spec {
             watermark_checksum: chain_start(self.uuid),
             checkpoint: None,
             warn_percent: self.warn_percent,
+            bad_segments: Vec::new(),
+            detours: Vec::new(),
         };
         match superblock.impossible() {
             None => Ok(superblock),

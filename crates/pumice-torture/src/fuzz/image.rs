@@ -179,6 +179,8 @@ impl Writer {
             watermark_checksum: chain_start(uuid),
             checkpoint: None,
             warn_percent: [0; 4],
+            bad_segments: Vec::new(),
+            detours: Vec::new(),
         };
         Self {
             other_slot: superblock.clone(),

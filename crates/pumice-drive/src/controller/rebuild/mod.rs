@@ -134,6 +134,12 @@ impl Identity {
             watermark_checksum: chain_start(self.uuid),
             checkpoint,
             warn_percent: [0; 4],
+            bad_segments: Vec::new(),
+            // Without them the log seems to end where a stream left a bad segment.
+            detours: self
+                .superblock
+                .as_ref()
+                .map_or(Vec::new(), |known| known.superblock.detours.clone()),
         }
     }
 }

@@ -146,7 +146,8 @@ impl<'a, M: Medium> Reader<'a, M> {
         root: &Root,
         map_cache_bytes: usize,
     ) -> Result<Checkpoint> {
-        let mut space = Space::new(self.superblock.segment_count)?;
+        let Superblock { segment_count, bad_segments, .. } = self.superblock;
+        let mut space = Space::with_bad(*segment_count, bad_segments)?;
         // Segments opened after the checkpoint was begun are not in the table, but hold its pieces.
         for &(stream, segment, generation) in &root.opened {
             space.occupy(segment, stream, generation)?;

@@ -67,6 +67,8 @@ struct Segment {
     state: State,
     /// Garbage collection could not empty it, because something in it cannot be read.
     stuck: bool,
+    /// Nothing can be written in it: once free, it is not handed out.
+    is_bad: bool,
 }
 
 const FREE: Segment = Segment {
@@ -79,6 +81,7 @@ const FREE: Segment = Segment {
     stream: Stream::Host,
     state: State::Free,
     stuck: false,
+    is_bad: false,
 };
 
 /// The segment table of one drive.
@@ -120,6 +123,37 @@ impl Space {
         Ok(space)
     }
 
+    /// Creates a table of which some segments are bad: they are never handed out.
+    ///
+    /// # Errors
+    /// As [`Space::new`].
+    pub(crate) fn with_bad(segment_count: u32, bad: &[SegmentId]) -> Result<Self> {
+        let mut space = Self::new(segment_count)?;
+        for &segment in bad {
+            space.set_bad(segment);
+        }
+        space.changes = 0;
+        Ok(space)
+    }
+
+    /// Marks a segment as bad, if it exists.
+    pub(crate) fn set_bad(&mut self, segment: SegmentId) {
+        let Some(entry) = self.segments.get_mut(segment.0 as usize) else { return };
+        let was_available = entry.is_available();
+        entry.is_bad = true;
+        self.free_count -= u32::from(was_available && segment.0 < self.end);
+    }
+
+    /// Returns whether nothing can be written in a segment.
+    pub(crate) fn is_bad(&self, segment: SegmentId) -> bool {
+        self.segments.get(segment.0 as usize).is_some_and(|entry| entry.is_bad)
+    }
+
+    /// Returns the number of bad segments that hold nothing.
+    pub(crate) fn bad_free_count(&self) -> u32 {
+        self.matching(|entry| entry.state == State::Free && entry.is_bad).count() as u32
+    }
+
     /// Adds free segments up to `segment_count`; they are handed out after [`Space::set_end`].
     ///
     /// # Errors
@@ -139,8 +173,7 @@ impl Space {
     pub(crate) fn set_end(&mut self, end: u32) {
         self.end = end.min(self.segment_count());
         let below = &self.segments[..self.end as usize];
-        self.free_count =
-            below.iter().filter(|segment| segment.state == State::Free).count() as u32;
+        self.free_count = below.iter().filter(|segment| segment.is_available()).count() as u32;
         self.lowest_free = 0;
         self.changes += 1;
     }
@@ -179,7 +212,7 @@ impl Space {
             if number >= end && found >= free_count {
                 return number;
             }
-            found += u32::from(segment.state == State::Free);
+            found += u32::from(segment.is_available());
         }
         self.segment_count()
     }
@@ -230,8 +263,7 @@ impl Space {
     pub(crate) fn allocate(&mut self, stream: Stream, generation: u64) -> Option<SegmentId> {
         let to = self.end as usize;
         let from = (self.lowest_free as usize).min(to);
-        let free = |segment: &Segment| segment.state == State::Free;
-        let Some(found) = self.segments[from..to].iter().position(free) else {
+        let Some(found) = self.segments[from..to].iter().position(Segment::is_available) else {
             self.lowest_free = to as u32;
             return None;
         };
@@ -269,8 +301,9 @@ impl Space {
                 Err(wrong("the log continues in a segment that holds live data"))
             }
             State::Sealed | State::Free => {
-                self.free_count -= u32::from(entry.state == State::Free && segment.0 < self.end);
-                *entry = Segment { generation, stream, state: State::Open, ..FREE };
+                self.free_count -= u32::from(entry.is_available() && segment.0 < self.end);
+                let is_bad = entry.is_bad;
+                *entry = Segment { generation, stream, state: State::Open, is_bad, ..FREE };
                 Ok(())
             }
         }
@@ -299,8 +332,9 @@ impl Space {
             let what = "a checkpoint says two things about a segment";
             return Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment));
         }
-        self.free_count -= u32::from(target.state == State::Free && segment.0 < self.end);
+        self.free_count -= u32::from(target.is_available() && segment.0 < self.end);
         *target = Segment {
+            is_bad: target.is_bad,
             generation: entry.generation,
             last_seq: entry.last_seq,
             age: entry.age,
@@ -474,9 +508,8 @@ impl Space {
 
     /// Returns the first `count` segments that are free, or could be.
     pub(crate) fn lowest_empty(&self, count: usize) -> Vec<SegmentId> {
-        self.matching(|segment| segment.live_bytes == 0 && segment.state != State::Open)
-            .take(count)
-            .collect()
+        let could_be = |entry: &Segment| entry.is_available() || entry.is_empty();
+        self.matching(could_be).take(count).collect()
     }
 
     /// Returns whether a sealed segment without live bytes waits for a checkpoint that is newer
@@ -549,8 +582,9 @@ impl Space {
             self.inconsistent = Some(segment);
             return;
         }
-        *entry = FREE;
-        self.free_count += u32::from(segment.0 < self.end);
+        *entry = Segment { is_bad: entry.is_bad, ..FREE };
+        let is_available = entry.is_available();
+        self.free_count += u32::from(is_available && segment.0 < self.end);
         self.lowest_free = self.lowest_free.min(segment.0);
     }
 
@@ -600,6 +634,11 @@ pub fn benefit_over_cost(dead: u32, segment_bytes: u32, age: u64) -> f64 {
 }
 
 impl Segment {
+    /// Returns whether it can be handed out.
+    fn is_available(&self) -> bool {
+        self.state == State::Free && !self.is_bad
+    }
+
     /// Returns whether it is sealed and nothing in it is live.
     fn is_empty(&self) -> bool {
         self.state == State::Sealed && self.live_bytes == 0
