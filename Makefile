@@ -5,7 +5,7 @@ PUMICE := ./target/release/pumice
 PREFIX ?= /usr/local
 
 # What `make fuzz` runs, and for how long each.
-FUZZ_TARGETS := superblock segment batch record leaf checkpoint open nbd_handshake nbd_transmission nbd_client trace bench_results scan_partial
+FUZZ_TARGETS := superblock segment batch record leaf checkpoint open nbd_handshake nbd_transmission nbd_client nbd_handover fuse trace bench_results scan_partial
 SECONDS ?= 60
 
 # What `make mutants-diff` compares with.
@@ -79,6 +79,7 @@ lint: ## Check format, lints, documentation and dependency licences.
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) clippy --locked --package pumice --no-default-features --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --document-private-items
 	@if $(CARGO) deny --version > /dev/null 2>&1; then \
 		echo "$(CARGO) deny check licenses bans sources"; \

@@ -13,10 +13,12 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
 
 use crate::bad_input::refused;
 use crate::harness::{
-    COMMAND_LIMIT, Drive, Finished, PUMICE, counter, run, run_ok, spawn, stand_in, tool, wait_until,
+    COMMAND_LIMIT, Drive, Finished, LoopDevice, PUMICE, counter, run, run_ok, spawn, stand_in,
+    tool, wait_until,
 };
 
 /// A drive that can be attached. Whatever a test leaves of it goes when this is dropped.
@@ -28,6 +30,11 @@ impl Attachable {
     /// A new drive with an empty directory beside it, or why the test is skipped: attaching takes
     /// privileges, which not even CI has everywhere.
     fn new(size: &str) -> Option<Self> {
+        Self::named(Drive::absent(), size)
+    }
+
+    /// The same with a drive of a given name.
+    fn named(drive: Drive, size: &str) -> Option<Self> {
         let needed = ["/dev/fuse", "/dev/loop-control"];
         let lacks = needed.into_iter().find(|file| !Path::new(file).exists());
         if stand_in().is_some() || lacks.is_some() || !rustix::process::geteuid().is_root() {
@@ -37,7 +44,7 @@ impl Attachable {
         for name in ["losetup", "mkfs.ext4", "mkfs.xfs", "blkid", "mount"] {
             tool(name)?;
         }
-        let attachable = Self { drive: Drive::create(size, &[]) };
+        let attachable = Self { drive: drive.created(size, &[]) };
         fs::create_dir(attachable.mountpoint()).unwrap();
         Some(attachable)
     }
@@ -211,6 +218,59 @@ fn ext4_lives_on_an_attached_drive() {
 #[test]
 fn xfs_lives_on_an_attached_drive() {
     lives("xfs", &["xfs_repair", "-n"]);
+}
+
+/// A btrfs in a file, mounted; gone when dropped.
+struct Btrfs {
+    mountpoint: PathBuf,
+    _directory: TempDir,
+    _device: LoopDevice,
+}
+
+impl Btrfs {
+    fn mounted(mkfs: &Path) -> Option<Self> {
+        let device = LoopDevice::new(1 << 30)?;
+        run_ok(Command::new(mkfs).arg("-q").arg(device.path()));
+        let directory = tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir");
+        let mountpoint = directory.path().join("host");
+        fs::create_dir(&mountpoint).unwrap();
+        run_ok(Command::new("mount").arg(device.path()).arg(&mountpoint));
+        Some(Self { mountpoint, _directory: directory, _device: device })
+    }
+}
+
+impl Drop for Btrfs {
+    fn drop(&mut self) {
+        let _ = unmount(&self.mountpoint, UnmountFlags::DETACH);
+    }
+}
+
+/// Guards against a mounted btrfs that could not be detached: its mount has another device number
+/// than the device, so that it counted as a mount out of sight.
+#[test]
+fn btrfs_lives_on_a_drive_that_lies_on_btrfs() {
+    let Some(mkfs) = tool("mkfs.btrfs") else { return };
+    let Some(host) = Btrfs::mounted(&mkfs) else { return };
+    let Some(attachable) = Attachable::named(Drive::within(&host.mountpoint), "512M") else {
+        return;
+    };
+    let mountpoint = attachable.mountpoint();
+    let device = attachable.attach(&[]);
+    run_ok(Command::new(mkfs).arg("-q").arg(&device));
+    attachable.detach_well(&device);
+    attachable.mount(&[]);
+    write_files(&mountpoint);
+    sync();
+    attachable.detach_well(&mountpoint);
+    attachable.drive.assert_checks();
+    let device = attachable.mount(&[]);
+    assert_files(&mountpoint);
+    let elsewhere = attachable.drive.beside("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    mount_bind(&mountpoint, &elsewhere).unwrap();
+    refused(&attachable.detach(&device), "elsewhere: unmount it first");
+    unmount(&elsewhere, UnmountFlags::empty()).unwrap();
+    attachable.detach_well(&device);
 }
 
 fn fio(mountpoint: &Path) -> Option<Command> {

@@ -162,7 +162,8 @@ fn an_interrupted_benchmark_is_gone_on_with() {
     assert_eq!(part.header.plan, whole.header.plan);
     // What was under way when the signal came is run again, not kept as it was.
     for run in &part.runs {
-        let is_whole = if run.test < 2 { run.host_bytes == 1 << 20 } else { run.seconds >= 0.2 };
+        let is_whole =
+            if run.test < 2 { run.sample.host_bytes == 1 << 20 } else { run.sample.seconds >= 0.2 };
         assert!(is_whole, "{run:?}");
     }
     assert_eq!(cells(&part), cells(&whole));
@@ -195,7 +196,7 @@ fn results_are_those_of_the_server_and_obey_its_delay() {
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     server.stop();
     let runs = place.results("results").runs;
-    let counted: u64 = runs.iter().map(|run| run.operations).sum();
+    let counted: u64 = runs.iter().map(|run| run.sample.operations).sum();
     assert_eq!(reads_served(&counts), counted, "reads");
     runs.iter().for_each(obeys_delay);
     let ours = runs.iter().map(|run| run.value(Unit::Rate)).sum::<f64>() / runs.len() as f64;
@@ -209,7 +210,7 @@ fn results_are_those_of_the_server_and_obey_its_delay() {
     server.stop();
     fs::write(place.path("fio.json"), &theirs[theirs.find('{').expect("JSON")..]).expect("a file");
     let runs = pumice_bench::interop::read(&place.path("fio.json")).expect("results").runs;
-    assert_eq!(reads_served(&counts), runs[0].operations, "fio's reads");
+    assert_eq!(reads_served(&counts), runs[0].sample.operations, "fio's reads");
     obeys_delay(&runs[0]);
     // The machine may have been busy in one of the two.
     let ratio = ours / runs[0].value(Unit::Rate);
@@ -252,7 +253,7 @@ fn reads_served(counts: &Path) -> u64 {
 
 /// Four requests in flight, of at least two milliseconds each.
 fn obeys_delay(run: &RunResult) {
-    let told = run.latency.percentiles().expect("latencies");
+    let told = run.sample.latency.percentiles().expect("latencies");
     // The buckets of a histogram are exact to three digits.
     assert!(told.mean_ns >= 2e6 && told.p50_ns >= 1_998_000, "{told:?}");
     let per_second = run.value(Unit::Rate);

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use calamine::{Reader, Xlsx};
-use pumice_bench::engine::Interval;
+use pumice_bench::engine::{Interval, Sample};
 use pumice_bench::interop::fio_job;
 use pumice_bench::report;
 use pumice_bench::results::{FORMAT, Header, RunResult, Writer, read};
@@ -96,15 +96,17 @@ fn write(path: &Path, scale: f64, plan: Plan) {
                     level,
                     place,
                     begun_s: 0.0,
-                    seconds: 1.0,
-                    flush_seconds: 0.0,
-                    operations,
-                    host_bytes: operations * 4096,
-                    written_bytes: 0,
-                    latency: latency.clone(),
-                    interval_ns: 50_000_000,
-                    intervals: vec![interval; 20],
-                    generation_share: 0.0,
+                    sample: Sample {
+                        seconds: 1.0,
+                        flush_seconds: 0.0,
+                        operations,
+                        host_bytes: operations * 4096,
+                        written_bytes: 0,
+                        latency: latency.clone(),
+                        interval_ns: 50_000_000,
+                        intervals: vec![interval; 20],
+                        generation_share: 0.0,
+                    },
                     processor_share: 0.5,
                     device: None,
                     warnings: vec!["the processor was busy".to_owned()],

@@ -56,7 +56,7 @@ fn a_simulated_drive_gives_the_same_every_time_and_is_faster_with_data_that_comp
     assert_eq!(first.runs.len(), 12);
     for (one, other) in first.runs.iter().zip(&again.runs) {
         assert_eq!(measured(one), measured(other));
-        assert!(one.processor_share == 0.0 && one.generation_share == 0.0, "{one:?}");
+        assert!(one.processor_share == 0.0 && one.sample.generation_share == 0.0, "{one:?}");
     }
     let fact = |name: &str| {
         let fact = first.header.environment.iter().find(|(known, _)| known == name);

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use pumice_bench::target::Location;
-use pumice_drive::base::{Error, ErrorKind};
+use pumice_drive::base::ErrorKind;
 use rustix::fs::{fstatfs, sync};
 
 use crate::harness::{COMMAND_LIMIT, LoopDevice, run, run_ok, skip, tool};
@@ -31,7 +31,7 @@ fn refusal(device: &LoopDevice, destroy: bool) -> Option<ErrorKind> {
     let before = fs::read(device.path()).expect("the device");
     let prepared = location.prepare(DEVICE_BYTES, destroy);
     assert!(fs::read(device.path()).expect("the device") == before, "something was written");
-    prepared.err().map(|error| Error::from(error).kind())
+    prepared.err().map(|error| error.kind())
 }
 
 fn put(device: &LoopDevice, offset: u64, byte: u8) {
@@ -45,7 +45,6 @@ fn a_blank_device_may_be_written() {
     assert_eq!(refusal(&device, false), None);
     let location = Location::Device(device.path().to_owned());
     let error = location.prepare(DEVICE_BYTES + 1, true).unwrap_err();
-    let error = Error::from(error);
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{}", error.chain());
 }
 
@@ -145,5 +144,5 @@ fn a_dropped_cache_holds_nothing_of_the_target() {
     Location::Drive(path.with_file_name("none")).drop_cache().expect("nothing to do");
     location.remove();
     let gone = Location::File(folder.path().join("none")).drop_cache().unwrap_err();
-    assert_eq!(Error::from(gone).kind(), ErrorKind::NotFound);
+    assert_eq!(gone.kind(), ErrorKind::NotFound);
 }

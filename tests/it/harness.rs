@@ -192,7 +192,12 @@ pub(crate) struct Drive {
 impl Drive {
     /// Creates a drive of `size` with further arguments for `pumice create`.
     pub(crate) fn create(size: &str, args: &[&str]) -> Self {
-        let drive = Self::absent();
+        Self::absent().created(size, args)
+    }
+
+    /// The drive that has this name, created.
+    pub(crate) fn created(self, size: &str, args: &[&str]) -> Self {
+        let drive = self;
         if stand_in().is_some() {
             let bytes = pumice_drive::base::units::parse_size(size).expect("a size");
             let file = File::create(&drive.path).expect("create the stand-in's file");
@@ -222,6 +227,12 @@ impl Drive {
         let folder = drive.beside(folder);
         std::fs::create_dir(&folder).expect("a folder");
         Self { path: folder.join("drive"), ..drive }
+    }
+
+    /// The name of a drive in another directory that does not exist yet.
+    #[cfg(feature = "attach")]
+    pub(crate) fn within(directory: &Path) -> Self {
+        Self { path: directory.join("drive"), ..Self::absent() }
     }
 
     /// The sockets at which servers of this drive answer `pumice info`.

@@ -21,6 +21,7 @@ mod config;
 mod crash;
 #[cfg(feature = "http")]
 mod dashboard;
+mod decoder;
 mod demo;
 #[cfg(feature = "bench")]
 mod detect;
@@ -45,6 +46,7 @@ mod output;
 mod package;
 #[cfg(feature = "http")]
 mod page;
+#[cfg(feature = "bench")]
 mod payload;
 mod qemu;
 #[cfg(feature = "bench")]
@@ -55,6 +57,7 @@ mod rescue;
 mod resize;
 mod restart;
 mod rounds;
+#[cfg(feature = "bench")]
 mod scan;
 mod scrub;
 mod serve;

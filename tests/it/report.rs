@@ -8,7 +8,9 @@
 use std::fs;
 use std::process::Command;
 
-use pumice_report::{Axis, Bar, BarChart, Column, Document, LineChart, Number, Scale, Table};
+use pumice_report::{
+    Axis, Bar, BarChart, Column, Document, LineChart, Number, Point, Scale, Table,
+};
 
 use crate::harness;
 
@@ -141,13 +143,16 @@ fn crowded() -> Document {
     let mut chart = LineChart::new("Lines", axis(), Axis::new("latency", "µs"));
     for line in 0..9 {
         let y = |x: f64| 1e6 + 1e5 * f64::from(line) + 1e4 * (x / 50.0).sin();
-        let points = (0..5000).map(|x| (f64::from(x), y(f64::from(x))));
+        let points = (0..5000).map(|x| Point::new(f64::from(x), y(f64::from(x))));
         chart.line(format!("a line with number {line}"), points.collect());
     }
     section.block(chart);
     let (x, y) = (axis().with_scale(Scale::Log), axis().with_scale(Scale::Log));
     let mut chart = LineChart::new("Decades", x, y);
-    chart.line("one", vec![(1e-6, 1e-9), (1.0, 1.0), (1e9, 1e12)]);
+    chart.line(
+        "one",
+        [(1e-6, 1e-9), (1.0, 1.0), (1e9, 1e12)].map(|(x, y)| Point::new(x, y)).to_vec(),
+    );
     section.block(chart);
     let columns = (0..14).map(|index| Column::right(format!("column {index}")).with_unit("MB/s"));
     let columns = std::iter::once(Column::left("name")).chain(columns).collect();
@@ -168,7 +173,8 @@ fn hostile() -> Document {
     bars.group(evil, vec![Bar::from(Number::new(1.0, 1)).labelled(evil), Bar::missing(evil)]);
     bars.group(evil, vec![Bar::missing(evil), Number::new(f64::MAX, 1).with_unit(evil).into()]);
     let mut lines = LineChart::new(evil, axis(), axis());
-    lines.line(evil, vec![(1.0, 1.0), (f64::NAN, 2.0), (3.0, f64::INFINITY), (4.0, -1.0)]);
+    let points = [(1.0, 1.0), (f64::NAN, 2.0), (3.0, f64::INFINITY), (4.0, -1.0)];
+    lines.line(evil, points.map(|(x, y)| Point::new(x, y)).to_vec());
     lines.line(evil, Vec::new());
     let mut table = Table::with_columns(vec![Column::left(evil).with_unit(evil)]).titled(evil);
     table.push(vec![evil.into()]);

@@ -158,15 +158,54 @@ impl BarChart {
     }
 }
 
+/// A point of a line chart.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// Position on the horizontal axis.
+    pub x: f64,
+    /// Position on the vertical axis.
+    pub y: f64,
+    /// Standard deviation of y; `None` if it is unknown.
+    pub deviation: Option<f64>,
+}
+
+impl Point {
+    /// Returns a point without a deviation.
+    pub fn new(x: f64, y: f64) -> Self {
+        Self { x, y, deviation: None }
+    }
+
+    /// Returns whether both coordinates are finite.
+    fn is_drawable(&self) -> bool {
+        self.x.is_finite() && self.y.is_finite()
+    }
+
+    /// Returns the deviation, if it can be drawn.
+    pub(crate) fn drawable_deviation(&self) -> Option<f64> {
+        self.deviation.filter(|deviation| *deviation > 0.0 && deviation.is_finite())
+    }
+
+    /// Returns y, with its deviation if that can be drawn.
+    pub(crate) fn number(&self) -> Number {
+        let number = Number::plain(self.y);
+        match self.drawable_deviation() {
+            // Uses the larger number of decimals of both.
+            Some(deviation) => {
+                let decimals = number.decimals.max(Number::plain(deviation).decimals);
+                Number::new(self.y, decimals).with_deviation(deviation)
+            }
+            None => number,
+        }
+    }
+}
+
 /// One line of a chart, or unconnected points.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     /// Name in the legend.
     pub name: String,
-    /// Points (x, y) in order.
-    pub points: Vec<(f64, f64)>,
-    /// Standard deviations of y, point by point; may be shorter than `points`.
-    pub deviations: Vec<Option<f64>>,
+    /// Points in order.
+    pub points: Vec<Point>,
     /// Whether consecutive points are connected.
     pub is_joined: bool,
 }
@@ -191,16 +230,13 @@ impl LineChart {
     }
 
     /// Adds a line.
-    pub fn line(&mut self, name: impl Into<String>, points: Vec<(f64, f64)>) {
-        let (name, deviations) = (name.into(), Vec::new());
-        self.series.push(Series { name, points, deviations, is_joined: true });
+    pub fn line(&mut self, name: impl Into<String>, points: Vec<Point>) {
+        self.series.push(Series { name: name.into(), points, is_joined: true });
     }
 
-    /// Adds unconnected points: x, and y with its deviation if it has one.
-    pub fn dots(&mut self, name: impl Into<String>, dots: Vec<(f64, f64, Option<f64>)>) {
-        let deviations = dots.iter().map(|dot| dot.2).collect();
-        let points = dots.into_iter().map(|(x, y, _)| (x, y)).collect();
-        self.series.push(Series { name: name.into(), points, deviations, is_joined: false });
+    /// Adds unconnected points.
+    pub fn dots(&mut self, name: impl Into<String>, points: Vec<Point>) {
+        self.series.push(Series { name: name.into(), points, is_joined: false });
     }
 
     /// Returns the numbers as a table with at most `rows_max` rows (at least 2) and a column for
@@ -218,8 +254,8 @@ impl LineChart {
         let places = spaced(&self.places(), rows_max.max(2));
         for &x in &places {
             let cells = sorted.iter().map(|(is_joined, points)| {
-                let point = last_up_to(points, x).filter(|point| *is_joined || point.0 == x);
-                point.map(|point| point.1).into()
+                let point = last_up_to(points, x).filter(|point| *is_joined || point.x == x);
+                point.map(|point| point.number()).into()
             });
             table.push(std::iter::once(Number::plain(x).into()).chain(cells).collect());
         }
@@ -229,38 +265,18 @@ impl LineChart {
     /// Returns every x of a point, ascending, without repetitions.
     pub(crate) fn places(&self) -> Vec<f64> {
         let points = self.series.iter().flat_map(|series| &series.points);
-        let places = points.filter(|point| drawable(point)).map(|(x, _)| Ordered(*x));
+        let places = points.filter(|point| point.is_drawable()).map(|point| Ordered(point.x));
         places.collect::<BTreeSet<_>>().into_iter().map(|x| x.0).collect()
     }
 }
 
 impl Series {
-    /// Returns the points that can be drawn, with their deviations, in the order of x.
-    fn by_x(&self) -> Vec<(f64, Number)> {
-        let points = self.points.iter().enumerate().filter(|(_, point)| drawable(point));
-        let mut points: Vec<_> =
-            points.map(|(index, point)| (point.0, self.number(index, point.1))).collect();
-        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    /// Returns the points that can be drawn, in the order of x.
+    fn by_x(&self) -> Vec<Point> {
+        let mut points = self.points.clone();
+        points.retain(Point::is_drawable);
+        points.sort_by(|a, b| a.x.total_cmp(&b.x));
         points
-    }
-
-    /// Returns the y of a point, with its deviation if it has one.
-    pub(crate) fn number(&self, index: usize, y: f64) -> Number {
-        let number = Number::plain(y);
-        match self.deviation(index) {
-            // Uses the larger number of decimals of both.
-            Some(deviation) => {
-                let decimals = number.decimals.max(Number::plain(deviation).decimals);
-                Number::new(y, decimals).with_deviation(deviation)
-            }
-            None => number,
-        }
-    }
-
-    /// Returns the deviation of a point, if it can be drawn.
-    pub fn deviation(&self, index: usize) -> Option<f64> {
-        let deviation = self.deviations.get(index).copied().flatten();
-        deviation.filter(|deviation| *deviation > 0.0 && deviation.is_finite())
     }
 }
 
@@ -282,19 +298,14 @@ impl Ord for Ordered {
     }
 }
 
-/// Returns whether both coordinates of a point are finite.
-pub(crate) fn drawable(point: &(f64, f64)) -> bool {
-    point.0.is_finite() && point.1.is_finite()
-}
-
 fn named(name: &str, axis: &Axis) -> Column {
     Column::right(name).with_unit(&axis.unit)
 }
 
-fn last_up_to(points: &[(f64, Number)], x: f64) -> Option<(f64, Number)> {
-    let upto = points.partition_point(|point| point.0 <= x);
+fn last_up_to(points: &[Point], x: f64) -> Option<&Point> {
+    let upto = points.partition_point(|point| point.x <= x);
     let last = points.get(upto.checked_sub(1)?)?;
-    (upto < points.len() || last.0 == x).then(|| last.clone())
+    (upto < points.len() || last.x == x).then_some(last)
 }
 
 /// Returns at most `count` values, evenly spaced by index, including both ends.
@@ -329,8 +340,9 @@ mod tests {
     #[test]
     fn lines_show_the_last_point_before_each_row() {
         let mut chart = LineChart::new("Latency", Axis::new("time", "s"), Axis::new("p99", "µs"));
-        chart.line("a", (0..=100).map(|x| (f64::from(x), 2.0 * f64::from(x))).collect());
-        chart.line("b", vec![(49.0, 7.5), (20.0, 5.0), (f64::NAN, 1.0), (60.0, 9.0)]);
+        chart.line("a", (0..=100).map(|x| Point::new(f64::from(x), 2.0 * f64::from(x))).collect());
+        let points = [(49.0, 7.5), (20.0, 5.0), (f64::NAN, 1.0), (60.0, 9.0)];
+        chart.line("b", points.map(|(x, y)| Point::new(x, y)).to_vec());
         assert_eq!(
             chart.to_table(5).to_text(),
             "time    a    b\n   s   µs   µs\n   0    0\n  25   50    5\n  50  100  7.5\n\
@@ -342,8 +354,12 @@ mod tests {
     #[test]
     fn dots_are_at_their_own_places_with_their_deviations() {
         let mut chart = LineChart::new("x", Axis::new("saved", "%"), Axis::new("speed", "MB/s"));
-        chart.line("a", vec![(0.0, 1.0), (50.0, 2.0), (100.0, 3.0)]);
-        chart.dots("b", vec![(100.0, 8.0, None), (0.0, 7.0, Some(0.5))]);
+        let points = [(0.0, 1.0), (50.0, 2.0), (100.0, 3.0)];
+        chart.line("a", points.map(|(x, y)| Point::new(x, y)).to_vec());
+        chart.dots(
+            "b",
+            vec![Point::new(100.0, 8.0), Point { deviation: Some(0.5), ..Point::new(0.0, 7.0) }],
+        );
         assert_eq!(
             chart.to_table(5).to_text(),
             "saved     a          b\n    %  MB/s       MB/s\n    0     1  7.0 ± 0.5\n   50     2\n\

@@ -39,7 +39,7 @@ mod table;
 mod text;
 mod xlsx;
 
-pub use chart::{Axis, Bar, BarChart, BarGroup, LineChart, Scale, Series};
+pub use chart::{Axis, Bar, BarChart, BarGroup, LineChart, Point, Scale, Series};
 pub use document::{Block, Document, NoteKind, Section};
 pub use number::Number;
 pub use table::{Align, Cell, Column, Table};

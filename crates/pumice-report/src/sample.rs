@@ -1,6 +1,6 @@
 //! For tests: a document with every kind of block, as a benchmark would make it.
 
-use super::{Axis, Bar, BarChart, Column, Document, LineChart, Number, Scale, Table};
+use super::{Axis, Bar, BarChart, Column, Document, LineChart, Number, Point, Scale, Table};
 
 /// Texts that every printer of the whole document must show, whatever it does to charts.
 pub(crate) const EXPECTED: [&str; 12] = [
@@ -118,7 +118,7 @@ pub(crate) fn percentiles() -> LineChart {
         let percents = [0.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.99, 100.0];
         let at = |percent: f64| {
             let nines = -(1.0 - percent.min(99.995) / 100.0).log10();
-            (percent, base * f64::powf(tail, nines))
+            Point::new(percent, base * f64::powf(tail, nines))
         };
         chart.line(name, percents.map(at).to_vec());
     }
@@ -133,7 +133,8 @@ pub(crate) fn over_time() -> LineChart {
         let at = |second: u32| {
             let time = f64::from(second);
             let collecting = if second % 97 < 12 { 60.0 } else { 0.0 };
-            (time, base + 14.0 * (time / 9.0).sin() + 6.0 * (time * 1.7).cos() + collecting)
+            let wave = 14.0 * (time / 9.0).sin() + 6.0 * (time * 1.7).cos();
+            Point::new(time, base + wave + collecting)
         };
         chart.line(name, (0..300).map(at).collect());
     }

@@ -423,7 +423,7 @@ fn points(chart: &LineChart) -> Table {
     let rows = chart.series.iter().map(|line| line.points.len()).max().unwrap_or(0);
     for row in 0..rows {
         let cells = chart.series.iter().flat_map(|line| match line.points.get(row) {
-            Some((x, y)) => [Number::plain(*x).into(), line.number(row, *y).into()],
+            Some(point) => [Number::plain(point.x).into(), point.number().into()],
             None => [Cell::Empty, Cell::Empty],
         });
         table.push(cells.collect());

@@ -4,10 +4,9 @@
 //! counted instead.
 
 use std::borrow::Cow;
-use std::error::Error as StdError;
 use std::io;
 
-use pumice_drive::base::{Error as DriveError, ErrorKind};
+use pumice_drive::base::Error as DriveError;
 
 /// Result with the [`Error`] of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -41,33 +40,5 @@ pub enum Error {
     Sim(#[from] pumice_sim::Error),
     /// A measurement or a forecast failed.
     #[error(transparent)]
-    Bench(Box<dyn StdError + Send + Sync>),
-}
-
-impl Error {
-    /// Wraps an error of the benchmark.
-    pub(crate) fn bench(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self::Bench(error.into())
-    }
-}
-
-/// Programs that report all errors as those of a drive keep the kind and the chain of causes.
-impl From<Error> for DriveError {
-    fn from(error: Error) -> Self {
-        let what = error.to_string();
-        match error {
-            Error::InvalidInput(_) => Self::new(ErrorKind::InvalidInput, what),
-            Error::Unsupported(_) => Self::new(ErrorKind::Unsupported, what),
-            Error::NotAPartial(source) => {
-                Self::new(ErrorKind::InvalidInput, what).caused_by(source)
-            }
-            Error::Io { source, .. } => Self::os(what, source),
-            Error::Drive(error) => error,
-            Error::Sim(error) => error.into(),
-            Error::Bench(error) => match error.downcast::<Self>() {
-                Ok(error) => *error,
-                Err(error) => Self::new(ErrorKind::Medium, "cannot measure").caused_by(error),
-            },
-        }
-    }
+    Bench(#[from] pumice_bench::Error),
 }

@@ -23,7 +23,7 @@ use super::chunks::LOG_OVERHEAD;
 use super::outcome::Outcome;
 use super::verdict::Range;
 use super::{Error, Result};
-use pumice_bench::engine::{RunSpec, Sample, measure};
+use pumice_bench::engine::{RunSpec, measure};
 use pumice_bench::payload::{self, Kind, Payload};
 use pumice_bench::stats::Summary;
 use pumice_bench::target::{Access, Location};
@@ -130,7 +130,7 @@ fn measured(folder: &Path, stop: &AtomicBool) -> Result<Option<Vec<f64>>> {
     let mut bench = Bench {
         location: Location::Folder(made.path().to_owned()),
         access: Access { direct: true },
-        payload: Payload::new(payload::PayloadOptions::new(Kind::Random)).map_err(Error::bench)?,
+        payload: Payload::new(payload::PayloadOptions::new(Kind::Random))?,
         runs: 0,
     };
     let mut span_bytes = SPAN_BYTES_MIN;
@@ -162,7 +162,7 @@ struct Bench {
 impl Bench {
     /// Returns the seconds to write and flush `span_bytes` bytes; `None` if stopped.
     fn write(&mut self, span_bytes: u64, stop: &AtomicBool) -> Result<Option<f64>> {
-        self.location.prepare(span_bytes, true).map_err(Error::bench)?;
+        self.location.prepare(span_bytes, true)?;
         let workload = Workload {
             operation: Operation::Write,
             record_bytes: RECORD_BYTES,
@@ -186,7 +186,7 @@ impl Bench {
             }
             other => other,
         };
-        let Sample { seconds, .. } = sample.map_err(Error::bench)?;
+        let seconds = sample?.seconds;
         Ok((!stop.load(Ordering::Relaxed)).then_some(seconds))
     }
 }
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(medium.speed(&AtomicBool::new(true)).unwrap(), None);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         let gone = Medium::Folder(folder.path().join("gone"));
-        let error = pumice_drive::base::Error::from(gone.speed(&GO_ON).unwrap_err()).chain();
+        let error = pumice_drive::base::chain(&gone.speed(&GO_ON).unwrap_err());
         assert!(error.contains("cannot write in"), "{error}");
     }
 

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::outcome::{Estimate, Outcome};
 use super::{Error, Result};
 use pumice_bench::forecast::{
-    Asked, Data, Figures, ForecastOptions, Scenario, Source, Watch, forecasts, spec_of,
+    Asked, Data, Figures, ForecastOptions, Scenario, Source, Spec, Watch, forecasts,
 };
 use pumice_bench::payload::Saving;
 use pumice_drive::codec::Codec;
@@ -127,11 +127,11 @@ fn drive(
     }
     let all: Vec<Data> = ends.into_iter().map(|stored| at(savings, stored)).collect();
     let asked = Asked::default();
-    let size_bytes = spec_of(profile, &all[0], &options).map_err(Error::bench)?.size_bytes();
-    let (source, _) = Source::find("random-write", &asked).map_err(Error::bench)?;
-    let cases = source.cases(size_bytes, &asked).map_err(Error::bench)?;
+    let size_bytes = Spec::of(profile, &all[0], &options)?.size_bytes();
+    let (source, _) = Source::find("random-write", &asked)?;
+    let cases = source.cases(size_bytes, &asked)?;
     let scenario = Scenario { profile, cases: &cases, options: &options };
-    let made = forecasts(scenario, &all, watch, stop).map_err(Error::bench)?;
+    let made = forecasts(scenario, &all, watch, stop)?;
     let Some(made) = made else { return Ok(None) };
     let tests: Vec<_> = made.iter().filter_map(|made| made.tests.first()).collect();
     let drive = expected(&tests.iter().map(|test| &test.drive).collect::<Vec<_>>());

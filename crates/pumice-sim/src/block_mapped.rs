@@ -196,8 +196,10 @@ impl State {
     fn begin_log(&mut self, unit: u32) {
         let block = self.free.take(self.layout.address(unit, 0).die, Worn::Least);
         let newest = vec![NONE; self.layout.shape.pages_per_block as usize];
-        self.logs.insert(unit, Log { block, newest, rows: 0, is_ordered: true });
+        let old = self.logs.insert(unit, Log { block, newest, rows: 0, is_ordered: true });
         self.order.push_back(unit);
+        let fits = self.order.len() == self.logs.len() && old.is_none();
+        assert!(fits && self.logs.len() <= self.layout.logs_max as usize, "a log too many");
     }
 
     /// Programs a row in the log of its unit, which has room; `bytes` replace the row from byte

@@ -66,17 +66,3 @@ impl Error {
         }
     }
 }
-
-/// A simulated flash is a medium, and a simulated drive is used where a real one is: their callers
-/// expect the error of a drive.
-impl From<Error> for DriveError {
-    fn from(error: Error) -> Self {
-        let (kind, what) = (error.kind(), error.to_string());
-        match error {
-            Error::Drive(error) => error,
-            Error::Io { source, .. } => Self::new(kind, what).caused_by(source),
-            Error::Profile { source, .. } => Self::new(kind, what).caused_by(source),
-            _ => Self::new(kind, what),
-        }
-    }
-}

@@ -9,7 +9,7 @@
 //! * `medium`: the medium of the drive. `rot`: bits that flip while the drive is closed.
 //! * `oracle`: what a disk must hold. `scene`: what all parts of a world share. `trace`: the
 //!   fingerprint of a run.
-//! * `tally`, `violation`: the result.
+//! * `tally`, `violation`: the result. `keep`: the states of a world as files.
 //! * `full`: a full drive that is overwritten for hours, without crashes.
 //! * `fuzz`: the entry points of the fuzzers.
 //!
@@ -22,6 +22,7 @@ mod data;
 mod full;
 pub mod fuzz;
 mod host;
+mod keep;
 mod life;
 mod medium;
 mod oracle;

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "worlds are counted by the real second")]
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,6 +55,10 @@ struct Args {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     time: Option<Duration>,
 
+    /// Write the medium before each life, and the disk found on it, to this folder
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -94,6 +99,10 @@ fn run(args: &Args) -> Result<Option<Violation>> {
             .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
             .map_err(|error| Error::os("cannot catch signals", error))?;
     }
+    if let Some(folder) = &args.keep {
+        std::fs::create_dir_all(folder)
+            .map_err(|error| Error::os(format!("cannot create {}", folder.display()), error))?;
+    }
     let summary = torture(args, &stop);
     let shown = if args.json {
         serde_json::to_string_pretty(&summary).expect("results serialize") + "\n"
@@ -118,7 +127,7 @@ fn torture(args: &Args, stop: &AtomicBool) -> Summary {
         if is_over || stop.load(Ordering::Relaxed) {
             break;
         }
-        match run_world(args.seed.wrapping_add(index), args.steps) {
+        match run_world(args.seed.wrapping_add(index), args.steps, args.keep.as_deref()) {
             Ok(world) => tally.add(&world),
             Err(broken) => {
                 violation = Some(*broken);

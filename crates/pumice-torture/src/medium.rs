@@ -9,9 +9,9 @@ use std::sync::Arc;
 use super::crash_point::{CrashPoint, Effect};
 use super::trace::Trace;
 use pumice_drive::base::{AlignedBuffer, Clock, Result, SegmentId};
-use pumice_drive::media::layer::Fault;
+use pumice_drive::media::Medium;
+use pumice_drive::media::layer::{Fault, Layer};
 use pumice_drive::media::mem::MemMedium;
-use pumice_drive::media::{Capabilities, Geometry, Medium};
 use pumice_drive::runtime::Runtime;
 
 /// The layers below the handle.
@@ -45,72 +45,69 @@ impl TracedMedium {
         let place = u64::from(place) << 32 | u64::from(offset);
         self.trace.add(&[kind as u64, place, u64::from(is_ok), self.clock.now_ns()]);
     }
+
+    /// Runs an operation up to the crash point, and records it.
+    async fn traced<T>(
+        &self,
+        kind: Kind,
+        place: u32,
+        effect: Effect,
+        operation: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let result = self.crash_point.operation(effect, operation).await;
+        self.note(kind, place, 0, result.is_ok());
+        result
+    }
 }
 
-impl Medium for TracedMedium {
-    fn capabilities(&self) -> Capabilities {
-        self.layers.capabilities()
+impl Layer for TracedMedium {
+    type Inner = Layers;
+
+    fn inner(&self) -> &Layers {
+        &self.layers
     }
 
-    fn set_geometry(&self, geometry: Geometry) -> Result<()> {
-        self.layers.set_geometry(geometry)
-    }
-
-    async fn append(
+    async fn on_append(
         &self,
         segment: SegmentId,
         offset: u32,
         buffer: Arc<AlignedBuffer>,
     ) -> Result<()> {
         self.trace.add_bytes(&buffer);
-        let result = self
-            .crash_point
-            .operation(Effect::Update, self.layers.append(segment, offset, buffer))
-            .await;
+        let append = self.layers.append(segment, offset, buffer);
+        let result = self.crash_point.operation(Effect::Update, append).await;
         self.note(Kind::Append, segment.0, offset, result.is_ok());
         result
     }
 
-    async fn read(
+    async fn on_read(
         &self,
         segment: SegmentId,
         offset: u32,
         buffer: AlignedBuffer,
     ) -> (AlignedBuffer, Result<()>) {
-        let (buffer, result) = self
-            .crash_point
-            .operation(Effect::None, self.layers.read(segment, offset, buffer))
-            .await;
+        let read = self.layers.read(segment, offset, buffer);
+        let (buffer, result) = self.crash_point.operation(Effect::None, read).await;
         self.note(Kind::Read, segment.0, offset, result.is_ok());
         (buffer, result)
     }
 
-    async fn sync(&self) -> Result<()> {
-        let result = self.crash_point.operation(Effect::Update, self.layers.sync()).await;
-        self.note(Kind::Sync, 0, 0, result.is_ok());
-        result
+    async fn on_sync(&self) -> Result<()> {
+        self.traced(Kind::Sync, 0, Effect::Update, self.layers.sync()).await
     }
 
-    async fn discard(&self, segment: SegmentId) -> Result<()> {
-        let result =
-            self.crash_point.operation(Effect::Discard, self.layers.discard(segment)).await;
-        self.note(Kind::Discard, segment.0, 0, result.is_ok());
-        result
+    async fn on_discard(&self, segment: SegmentId) -> Result<()> {
+        let discard = self.layers.discard(segment);
+        self.traced(Kind::Discard, segment.0, Effect::Discard, discard).await
     }
 
-    async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
-        let result =
-            self.crash_point.operation(Effect::None, self.layers.read_superblock(slot)).await;
-        self.note(Kind::ReadSuperblock, slot, 0, result.is_ok());
-        result
+    async fn on_read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
+        let read = self.layers.read_superblock(slot);
+        self.traced(Kind::ReadSuperblock, slot, Effect::None, read).await
     }
 
-    async fn write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> Result<()> {
-        let result = self
-            .crash_point
-            .operation(Effect::Superblock, self.layers.write_superblock(slot, bytes))
-            .await;
-        self.note(Kind::WriteSuperblock, slot, 0, result.is_ok());
-        result
+    async fn on_write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> Result<()> {
+        let write = self.layers.write_superblock(slot, bytes);
+        self.traced(Kind::WriteSuperblock, slot, Effect::Superblock, write).await
     }
 }

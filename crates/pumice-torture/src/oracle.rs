@@ -112,6 +112,11 @@ impl Oracle {
         self.disk.len()
     }
 
+    /// Returns the disk with which the oracle was last settled.
+    pub(super) fn base(&self) -> &[u8] {
+        &self.base
+    }
+
     /// Returns the number of changes since the oracle was last settled.
     pub(super) fn taken(&self) -> usize {
         self.changes.len()

@@ -1,6 +1,10 @@
 //! Goal: the promises hold in a few worlds, and a seed determines a run.
 //! Method: a handful of seeds; `pumice-torture` runs as many as wanted.
 
+use std::path::Path;
+use std::process::Command;
+use std::{env, fs};
+
 use super::*;
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::OpenOptions;
@@ -8,7 +12,7 @@ use pumice_drive::controller::OpenOptions;
 const STEPS: u64 = 120;
 
 fn run(seed: u64) -> Tally {
-    run_world(seed, STEPS).unwrap_or_else(|violation| panic!("{violation}"))
+    run_world(seed, STEPS, None).unwrap_or_else(|violation| panic!("{violation}"))
 }
 
 #[test]
@@ -34,6 +38,46 @@ fn the_same_seed_is_the_same_run() {
     let first = run(7);
     assert_eq!(first, run(7), "a seed must determine the run");
     assert_ne!(first.fingerprint, run(8).fingerprint, "another seed must change the run");
+}
+
+/// `tests/decoder.py`, which was written from docs/format.md alone, reads each state that a crash
+/// or a close left, and finds the disk that the oracle accepted.
+#[test]
+fn the_independent_decoder_finds_the_same_disks() {
+    let decoder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder.py");
+    if Command::new("python3").arg("--version").output().is_err() {
+        assert!(env::var("CI").as_deref() != Ok("true"), "CI does not skip tests: no python3");
+        println!("skipped: python3 is not installed");
+        return;
+    }
+    let (mut disks, mut batches, mut moved) = (0, 0, 0);
+    for seed in 4..=6 {
+        let folder = tempfile::tempdir().unwrap();
+        run_world(seed, STEPS, Some(folder.path()))
+            .unwrap_or_else(|violation| panic!("{violation}"));
+        for life in 1..=20 {
+            let drive = folder.path().join(format!("world-{seed}-life-{life}.pumice"));
+            let (found, expected) = (drive.with_extension("found"), drive.with_extension("img"));
+            if !drive.exists() {
+                continue;
+            }
+            let mut command = Command::new("python3");
+            let output = command.arg(&decoder).arg(&drive).arg(&found).output().unwrap();
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "world {seed}, life {life}: {error}");
+            let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            batches += summary["replayed"]["batches"].as_u64().unwrap();
+            moved += summary["replayed"]["moved_blocks"].as_u64().unwrap();
+            // A life that crashed while it opened compared nothing.
+            if expected.exists() {
+                let is_same = fs::read(found).unwrap() == fs::read(expected).unwrap();
+                assert!(is_same, "world {seed}, life {life}: another disk; {summary:#}");
+                disks += 1;
+            }
+        }
+    }
+    let tame = disks < 10 || batches < 50 || moved == 0;
+    assert!(!tame, "too tame a test: {disks} disks, {batches} batches, {moved} moved blocks");
 }
 
 /// Ten minutes of virtual time in which a disk without a free block is overwritten some ten times.

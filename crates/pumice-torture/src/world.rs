@@ -8,12 +8,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::rc::Rc;
 
 use rand::{Rng, RngExt};
 
 use super::crash_point::CrashAt;
 use super::host::Habits;
+use super::keep::Keep;
 use super::life::{Farewell, Life, Plan, Stage};
 use super::medium::Layers;
 use super::oracle::Mismatch;
@@ -47,14 +49,18 @@ pub(super) struct World {
     /// The layer below the drive, if it outlives the last life.
     layers: Option<Rc<Layers>>,
     farewell: Option<Farewell>,
+    keep: Option<Keep>,
 }
 
-/// Runs the world of one seed: every life issues at most `steps` requests.
+/// Runs the world of one seed: every life issues at most `steps` requests. With `keep`, a folder,
+/// writes the medium before each life to `world-SEED-life-N.pumice` and the disk that the life
+/// found on it to `world-SEED-life-N.img`; the disk is missing if the life ended before that.
 ///
 /// # Errors
-/// The first broken promise; a panic of the drive is one.
-pub fn run_world(seed: u64, steps: u64) -> Result<Tally, Box<Violation>> {
+/// The first broken promise; a panic of the drive is one, and so is a state that cannot be kept.
+pub fn run_world(seed: u64, steps: u64, keep: Option<&Path>) -> Result<Tally, Box<Violation>> {
     let mut world = World::new(seed, steps);
+    world.keep = keep.map(|folder| Keep { folder: folder.to_owned(), seed });
     let scene = world.scene.clone();
     let outcome = catch_unwind(AssertUnwindSafe(|| world.run()));
     scene.end_tasks();
@@ -115,6 +121,7 @@ impl World {
             latency_ns_max,
             layers: None,
             farewell: None,
+            keep: None,
         }
     }
 
@@ -152,6 +159,7 @@ impl World {
     fn live(&mut self, plan: &Plan) -> Result<Stage, Mismatch> {
         self.life += 1;
         self.scene.tally.borrow_mut().lives += 1;
+        let is_kept = self.keep_medium()?;
         let clock = self.scene.runtime.clone();
         let seed = self.random.next_u64();
         let fresh = || Rc::new(Layers::new(self.memory.clone(), clock, seed, FaultPlan::default()));
@@ -181,6 +189,9 @@ impl World {
         }
         self.scene.crash_point.set(CrashAt::Never);
         self.scene.oracle.borrow_mut().end_life();
+        if is_kept && life.stage.get() != Stage::Opening {
+            self.keep_disk()?;
+        }
         if let Some(mismatch) = self.scene.verdict() {
             return Err(mismatch);
         }
@@ -191,6 +202,22 @@ impl World {
         self.farewell = life.farewell.take().map(|farewell| Farewell { is_last, ..farewell });
         self.layers = Some(layers);
         Ok(life.stage.get())
+    }
+
+    /// Keeps the medium before a life, if all of it is in memory; returns whether it is kept.
+    fn keep_medium(&self) -> Result<bool, Mismatch> {
+        let Some(keep) = self.keep.as_ref().filter(|_| self.layers.is_none()) else {
+            return Ok(false);
+        };
+        keep.medium(self.life, &self.memory, self.geometry, &self.scene.runtime)
+            .map_err(cannot_keep)?;
+        Ok(true)
+    }
+
+    /// Keeps the disk that the life found.
+    fn keep_disk(&self) -> Result<(), Mismatch> {
+        let Some(keep) = &self.keep else { return Ok(()) };
+        keep.disk(self.life, self.scene.oracle.borrow().base()).map_err(cannot_keep)
     }
 
     /// Determines the state of the medium after a life.
@@ -318,6 +345,10 @@ impl World {
             faults,
         }
     }
+}
+
+fn cannot_keep(error: std::io::Error) -> Mismatch {
+    Mismatch { promised: "the states can be kept as files".to_owned(), found: error.to_string() }
 }
 
 /// Draws the moment of the crash of a life with `requests` requests, if it crashes: often while the

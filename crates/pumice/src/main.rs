@@ -2,8 +2,6 @@
 
 mod cli;
 mod control;
-#[cfg(feature = "attach")]
-mod fuse;
 #[cfg(feature = "http")]
 mod http;
 mod watch;

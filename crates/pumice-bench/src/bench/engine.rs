@@ -58,7 +58,7 @@ pub struct Interval {
 }
 
 /// Measurements of a run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Seconds from the first request to the last reply, including the flush if it is timed.
     pub seconds: f64,
@@ -70,7 +70,7 @@ pub struct Sample {
     pub host_bytes: u64,
     /// Bytes written by the host.
     pub written_bytes: u64,
-    /// Latency of each request in ns.
+    /// Latency of each request in ns; empty if unknown.
     pub latency: Latencies,
     /// Length of each interval in ns, and the intervals in order.
     pub interval_ns: u64,

@@ -13,8 +13,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::sink::{Activity, Sink, Status};
 use crate::bench::engine::{self, RunSpec, Sample};
+use crate::bench::results::RunResult;
 use crate::bench::results::environment::{Device, memory_bytes};
-use crate::bench::results::{RunPosition, RunResult};
 use crate::bench::target::{Access, Location};
 use crate::bench::warnings::warnings;
 use crate::error::Result;
@@ -242,18 +242,26 @@ impl Runner<'_> {
             return Ok(());
         }
         self.note_held(workload, cell.level);
-        let mut run = RunResult::new(
-            RunPosition { round, test: cell.test, level: cell.level, place: position },
-            sample,
-        );
-        run.begun_s = begun[0] - self.bench.begun;
-        let threads = f64::from(workload.threads);
-        if self.sim.is_none() {
-            let wall = (ended[0] - begun[0]).max(1e-9);
-            run.processor_share = (ended[1] - begun[1]) / wall / threads;
-        }
+        // A simulation runs in virtual time.
+        let processor_share = match self.sim {
+            Some(_) => 0.0,
+            None => {
+                let wall = (ended[0] - begun[0]).max(1e-9);
+                (ended[1] - begun[1]) / wall / f64::from(workload.threads)
+            }
+        };
         let now = self.bench.device.as_ref().and_then(Device::bytes);
-        run.device = now.zip(counted).map(|(now, earlier)| now.since(earlier));
+        let mut run = RunResult {
+            round,
+            test: cell.test,
+            level: cell.level,
+            place: position,
+            begun_s: begun[0] - self.bench.begun,
+            sample,
+            processor_share,
+            device: now.zip(counted).map(|(now, earlier)| now.since(earlier)),
+            warnings: Vec::new(),
+        };
         let in_process = matches!(self.bench.location, Location::Drive(_) | Location::Sim(_));
         run.warnings = warnings(plan, &run, memory_bytes(), in_process);
         self.bench.sink.keep(&run)?;

@@ -44,7 +44,7 @@ pub(super) fn warnings(
     let mut say = |doubt: String| warnings.push(doubt);
     let writes = workload.operation.writes() && workload.operation != Operation::Trim;
     if writes && workload.flush == Flush::Untimed {
-        say(format!("the flush of {:.2} s at the end is not counted", run.flush_seconds));
+        say(format!("the flush of {:.2} s at the end is not counted", run.sample.flush_seconds));
     }
     let is_warm = !plan.direct && !writes && plan.cache == Cache::Warm;
     let fits = memory_bytes.filter(|memory| is_warm && workload.span_bytes < *memory);
@@ -52,8 +52,8 @@ pub(super) fn warnings(
         let (span, memory) = (format_size(workload.span_bytes), format_size(memory));
         say(format!("the span of {span} fits in the memory of {memory}: reads may come from it"));
     }
-    if run.generation_share > GENERATION_SHARE_MAX {
-        let percent = run.generation_share * 100.0;
+    if run.sample.generation_share > GENERATION_SHARE_MAX {
+        let percent = run.sample.generation_share * 100.0;
         say(format!("data generation took {percent:.0} % of the time"));
     }
     if run.processor_share > PROCESSOR_SHARE_MAX && !in_process {
@@ -62,16 +62,18 @@ pub(super) fn warnings(
             "the bench used the processor {percent:.0} % of the time and may be the limit"
         ));
     }
-    if run.seconds < SECONDS_MIN || run.operations < OPERATIONS_MIN {
-        let (operations, seconds) = (run.operations, run.seconds);
+    if run.sample.seconds < SECONDS_MIN || run.sample.operations < OPERATIONS_MIN {
+        let (operations, seconds) = (run.sample.operations, run.sample.seconds);
         say(format!("only {operations} requests in {seconds:.3} s"));
     }
-    if let Some(ratio) = halves(&run.intervals).filter(|r| !(HALVES_MIN..=HALVES_MAX).contains(r)) {
+    if let Some(ratio) =
+        halves(&run.sample.intervals).filter(|r| !(HALVES_MIN..=HALVES_MAX).contains(r))
+    {
         say(format!("the second half ran at {ratio:.2} times the speed of the first"));
     }
-    let reads = !writes && workload.operation != Operation::Trim && run.host_bytes > 0;
+    let reads = !writes && workload.operation != Operation::Trim && run.sample.host_bytes > 0;
     if let Some(device) = run.device.filter(|_| reads && !in_process) {
-        let share = device.read as f64 / run.host_bytes as f64;
+        let share = device.read as f64 / run.sample.host_bytes as f64;
         if share < READ_SHARE_MIN {
             let percent = share * 100.0;
             say(format!(
@@ -101,71 +103,30 @@ fn halves(intervals: &[Interval]) -> Option<f64> {
 mod tests {
     //! Goal: a run that could fool says so, one that could not says nothing.
     use super::*;
-    use crate::bench::results::DeviceBytes;
-    use crate::stats::Latencies;
-    use crate::workload::{Level, Order, Test, Unit};
-    use crate::workload::{Pattern, Workload};
+    use crate::bench::engine::Sample;
+    use crate::bench::results::{DeviceBytes, sample};
+    use crate::workload::{Unit, Workload};
 
     fn plan(operation: Operation) -> Plan {
-        let workload = Workload {
-            operation,
-            record_bytes: 4096,
-            depth: 1,
-            threads: 1,
-            span_bytes: 1 << 20,
-            shift_bytes: 0,
-            pattern: Pattern::default(),
-            reads_percent: 50,
-            seconds: 1.0,
-            flush: Flush::Timed,
-        };
-        let level = Level {
-            name: "random".into(),
-            kind: "random".into(),
-            saved_percent: None,
-            duplicates_percent: None,
-        };
-        Plan {
-            tests: vec![Test { name: "test".into(), unit: Unit::Rate, workload }],
-            levels: vec![level],
-            runs: 1,
-            runs_max: 1,
-            precision_percent: None,
-            steady: None,
-            precondition: 0,
-            fills: true,
-            order: Order::Given,
-            direct: false,
-            cache: Cache::Dropped,
-            warm_up_seconds: 0.0,
-            seed: 1,
-        }
+        let workload =
+            Workload { depth: 1, span_bytes: 1 << 20, ..sample::workload(operation, 4096) };
+        let tests = vec![sample::test("test", Unit::Rate, workload)];
+        Plan { tests, direct: false, ..sample::plan() }
     }
 
     fn good() -> RunResult {
+        let run = sample::run(0, 1, 0, 2200.0);
+        let interval = Interval { operations: 100, ..Interval::default() };
         RunResult {
-            round: 0,
             test: 0,
-            level: 0,
-            place: 0,
-            begun_s: 0.0,
-            seconds: 1.0,
-            flush_seconds: 0.1,
-            operations: 2200,
-            host_bytes: 2200 * 4096,
-            written_bytes: 0,
-            latency: Latencies::new(),
-            interval_ns: 50_000_000,
-            intervals: vec![Interval { operations: 100, ..Interval::default() }; 22],
-            generation_share: 0.01,
-            processor_share: 0.5,
-            device: Some(DeviceBytes {
-                read: 2200 * 4096,
-                written: 0,
-                discarded: 0,
-                smart_written: None,
-            }),
-            warnings: Vec::new(),
+            device: run.device.map(|bytes| DeviceBytes { read: 2200 * 4096, written: 0, ..bytes }),
+            sample: Sample {
+                flush_seconds: 0.1,
+                written_bytes: 0,
+                intervals: vec![interval; 22],
+                ..run.sample
+            },
+            ..run
         }
     }
 
@@ -193,14 +154,16 @@ mod tests {
         for (plan, run, words) in [
             (&write, good(), "flush of 0.10 s"),
             (&warm, good(), "fits in the memory"),
-            (&read, with(|run| run.generation_share = 0.3), "30 % of the time"),
+            (&read, with(|run| run.sample.generation_share = 0.3), "30 % of the time"),
             (&read, with(|run| run.processor_share = 0.99), "processor 99 %"),
-            (&read, with(|run| run.operations = 3), "only 3 requests"),
-            (&read, with(|run| run.seconds = 0.01), "in 0.010 s"),
+            (&read, with(|run| run.sample.operations = 3), "only 3 requests"),
+            (&read, with(|run| run.sample.seconds = 0.01), "in 0.010 s"),
             (&read, with(|run| run.device.as_mut().expect("counted").read = 0), "only 0 %"),
             (
                 &read,
-                with(|run| run.intervals[11..].iter_mut().for_each(|one| one.operations = 50)),
+                with(|run| {
+                    run.sample.intervals[11..].iter_mut().for_each(|one| one.operations = 50)
+                }),
                 "0.50 times",
             ),
         ] {

@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::payload::{Kind, KindName, Saving};
 use pumice_drive::codec::Codec;
+use pumice_sim::ftl::StoredSizes;
 
 /// Quantiles of a distribution: with more, the mean changes by less than a thousandth.
 const QUANTILES: usize = 1024;
@@ -73,6 +74,14 @@ impl Data {
     /// Returns the mean stored fraction of a block, at least a byte.
     pub(super) fn stored_fraction(&self) -> f64 {
         self.saved.stored_fraction().max(STORED_LEAST)
+    }
+
+    /// Returns the stored fractions for a drive; the seed assigns them to blocks.
+    pub(super) fn sizes(&self, seed: u64) -> StoredSizes {
+        match self.fractions() {
+            [] => StoredSizes::Constant(self.stored_fraction()),
+            fractions => StoredSizes::Table { fractions: fractions.to_vec(), seed },
+        }
     }
 }
 

@@ -28,7 +28,7 @@ impl Spec {
     ///
     /// # Errors
     /// [`Error::Unsupported`] for options that only a log supports; the errors of invalid profiles.
-    pub(super) fn of(profile: &Profile, data: &Data, options: &ForecastOptions) -> Result<Self> {
+    pub fn of(profile: &Profile, data: &Data, options: &ForecastOptions) -> Result<Self> {
         if !matches!(profile.design, Design::Log { .. }) {
             let asked = [
                 ("--over-provisioning", options.over_provisioning_percent.is_some()),

@@ -9,10 +9,11 @@ use std::sync::atomic::AtomicBool;
 use serde::Serialize;
 
 use super::host::Lane;
+use super::scenario::Setup;
 use super::side_by_side::{side_by_side, threads};
-use super::{Case, Data, Figures, Forecast, ForecastOptions, Scenario, Setup, State, Watch};
+use super::{Case, Data, Figures, Forecast, ForecastOptions, Scenario, State, Watch};
 use crate::error::Result;
-use pumice_report::{Axis, Cell, Column, Document, LineChart, Number, Scale, Table};
+use pumice_report::{Axis, Cell, Column, Document, LineChart, Number, Point, Scale, Table};
 use pumice_sim::profile::Profile;
 
 /// One cell of a grid.
@@ -247,7 +248,7 @@ impl Grid {
                 let column = rows.iter().filter_map(|row| row.get(column));
                 let points = column.clone().filter_map(|forecast| {
                     let value = amplification(&forecast.tests[index].drive)?;
-                    Some((forecast.over_provisioning_percent?, value))
+                    Some(Point::new(forecast.over_provisioning_percent?, value))
                 });
                 let name = column.clone().next().map_or("", |forecast| &forecast.data.name);
                 chart.line(name, points.collect());
@@ -265,11 +266,11 @@ impl Grid {
                 for row in &rows {
                     let points = row.iter().filter_map(|forecast| {
                         let value = value(&forecast.tests[index].drive)?;
-                        Some((forecast.data.saved.percent(), value))
+                        Some(Point::new(forecast.data.saved.percent(), value))
                     });
                     let over = over(&row[0]);
                     let mut points: Vec<_> = points.collect();
-                    points.sort_by(|one, other| one.0.total_cmp(&other.0));
+                    points.sort_by(|one, other| one.x.total_cmp(&other.x));
                     chart.line(format!("{over} over-provisioned"), points);
                 }
                 charts.push(chart);

@@ -66,37 +66,32 @@ fn off_formula(figures: &Figures) -> Option<f64> {
 impl Forecast {
     /// Returns the full report, with charts.
     pub fn document(&self) -> Document {
-        let mut document = Document::new(format!("Forecast for {}", self.name), self.lead());
-        let section = document.section("what was simulated").pairs(self.facts());
-        if let Some(scaled) = self.scaled() {
-            section.note(scaled);
-        }
-        for test in &self.tests {
-            let section = document.section(&test.name);
-            section.paragraph(preconditioned(&test.drive, self.state)).block(table(test));
-            if test.drive.course.len() > 1 {
-                for chart in course(test) {
-                    section.block(chart);
-                }
-            }
-            if test.drive.wear.is_some() {
-                section.block(wear(test));
-            }
-        }
-        self.remarks(&mut document);
-        document
+        self.report(true)
     }
 
     /// Returns the report without charts, for a terminal.
     pub fn summary(&self) -> Document {
+        self.report(false)
+    }
+
+    fn report(&self, with_charts: bool) -> Document {
         let mut document = Document::new(format!("Forecast for {}", self.name), self.lead());
-        let section = document.section("").pairs(self.facts());
+        let heading = if with_charts { "what was simulated" } else { "" };
+        let section = document.section(heading).pairs(self.facts());
         if let Some(scaled) = self.scaled() {
             section.note(scaled);
         }
         for test in &self.tests {
             let section = document.section(&test.name);
             section.paragraph(preconditioned(&test.drive, self.state)).block(table(test));
+            if with_charts && test.drive.course.len() > 1 {
+                for chart in course(test) {
+                    section.block(chart);
+                }
+            }
+            if with_charts && test.drive.wear.is_some() {
+                section.block(wear(test));
+            }
         }
         self.remarks(&mut document);
         document
@@ -233,7 +228,9 @@ fn course(test: &Test) -> [LineChart; 3] {
         let mut chart = LineChart::new(title, written(), y);
         for (name, figures) in variants(test) {
             let points = figures.course.iter();
-            let points = points.filter_map(|it| Some((it.host_bytes as f64 / 1e9, value(it)?)));
+            let points = points.filter_map(|it| {
+                Some(pumice_report::Point::new(it.host_bytes as f64 / 1e9, value(it)?))
+            });
             chart.line(name, points.collect());
         }
         chart
@@ -253,8 +250,10 @@ fn wear(test: &Test) -> LineChart {
     let (x, y) = (Axis::new("erasures", ""), Axis::new("blocks", ""));
     let mut chart = LineChart::new("Wear", x, y);
     for (name, figures) in variants(test) {
-        let points =
-            figures.erases.iter().map(|&(count, blocks)| (f64::from(count), blocks as f64));
+        let points = figures
+            .erases
+            .iter()
+            .map(|&(count, blocks)| pumice_report::Point::new(f64::from(count), blocks as f64));
         chart.line(name, points.collect());
     }
     chart

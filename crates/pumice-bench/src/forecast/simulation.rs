@@ -18,8 +18,9 @@ use std::sync::atomic::AtomicBool;
 use super::device::{Device, Spec};
 use super::figures::{Breakdown, Endurance, Figures, Point, Preconditioning, Speed};
 use super::host::{FillHost, Lane, Limits, LoadHost, ReplayHost, Tally};
+use super::scenario::Setup;
 use super::source::{Case, Load, TraceLoad};
-use super::{ForecastOptions, Scenario, Setup, State};
+use super::{ForecastOptions, Scenario, State};
 use crate::error::{Error, Result};
 use crate::workload::{Operation, Pattern, Workload};
 use pumice_drive::base::seed::mix;
@@ -107,7 +108,7 @@ impl<'a> Simulation<'a> {
     /// Returns a new drive.
     ///
     /// # Errors
-    /// The errors of [`super::spec_of`].
+    /// The errors of [`Spec::of`].
     pub(super) fn new(setup: &Setup<'a>, lane: Lane<'a>, name: &'a str) -> Result<Self> {
         let Setup { scenario: Scenario { profile, options, .. }, data } = *setup;
         let spec = setup.spec()?;

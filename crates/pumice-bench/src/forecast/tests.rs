@@ -5,11 +5,13 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 
 use super::*;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::payload::Saving;
 use crate::workload::Changes;
+use pumice_sim::profile::Profile;
 
 /// 256 MiB, on four dies with a quarter more flash, in segments of 256 blocks.
 const PROFILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/forecast/samples/small.toml");
@@ -33,14 +35,21 @@ fn saved(percent: f64) -> Data {
     Data::saved(Saving::from_fraction(percent / 100.0))
 }
 
-/// Returns the forecast of an operation, a preset or a file.
+/// Returns the forecast of an operation, a preset or a file for the small drive.
 fn made(workload: &str, data: &Data, asked: &Asked, options: &ForecastOptions) -> Result<Forecast> {
-    let profile = profile();
-    let size_bytes = spec_of(&profile, data, options)?.size_bytes();
-    let (source, _) = Source::find(workload, asked)?;
-    let cases = source.cases(size_bytes, asked)?;
-    let made =
-        forecast(Scenario { profile: &profile, cases: &cases, options }, data, &Silent, &GO_ON)?;
+    made_on(&profile(), workload, data, asked, options)
+}
+
+fn made_on(
+    profile: &Profile,
+    workload: &str,
+    data: &Data,
+    asked: &Asked,
+    options: &ForecastOptions,
+) -> Result<Forecast> {
+    let size_bytes = Spec::of(profile, data, options)?.size_bytes();
+    let cases = Source::find(workload, asked)?.0.cases(size_bytes, asked)?;
+    let made = forecast(Scenario { profile, cases: &cases, options }, data, &Silent, &GO_ON)?;
     Ok(made.expect("it was not stopped"))
 }
 
@@ -348,7 +357,7 @@ fn a_scaled_drive_stands_for_the_whole_one_and_says_so() {
         changes: Changes { span_bytes: Some(SIZE / 2), ..Changes::default() },
         ..Asked::default()
     };
-    let simulated = spec_of(&profile, &Data::none(), &options(Some(128 << 20))).unwrap();
+    let simulated = Spec::of(&profile, &Data::none(), &options(Some(128 << 20))).unwrap();
     let scaled = asked.scaled(SIZE, simulated.size_bytes()).unwrap();
     let span = scaled.changes.span_bytes.unwrap();
     assert!(
@@ -458,7 +467,8 @@ fn reports_of_a_grid_have_every_figure_at_its_place() {
         })
         .collect();
     let shown = |index: usize| -> Vec<(f64, f64)> {
-        charts.iter().map(|chart| chart.series[index].points[1]).collect()
+        let points = charts.iter().map(|chart| chart.series[index].points[1]);
+        points.map(|point| (point.x, point.y)).collect()
     };
     let wa = |index: usize| amplification(&grid.forecasts[index].tests[0].drive).all;
     // Over-provisioning of the first data; then data of the first over-provisioning.
@@ -473,7 +483,7 @@ fn reports_of_a_grid_have_every_figure_at_its_place() {
 fn a_block_mapped_drive_has_its_merges_told() {
     let profile = Profile::find("jmicron-jmf602b").unwrap();
     let options = ForecastOptions::default();
-    let size_bytes = spec_of(&profile, &Data::none(), &options).unwrap().size_bytes();
+    let size_bytes = Spec::of(&profile, &Data::none(), &options).unwrap().size_bytes();
     let of = |operation: &str, span: u64| {
         let asked = Asked {
             changes: Changes { span_bytes: Some(span), depth: Some(3), ..Changes::default() },
@@ -504,28 +514,19 @@ fn a_block_mapped_drive_has_its_merges_told() {
     assert!(of_ordered.all < 1.3 && ordered.writes.mb_per_s > 10.0, "{of_ordered:?}");
     assert!(ordered.endurance.unwrap().host_bytes > 40.0 * endurance);
     let scaled = ForecastOptions { scaled_bytes: Some(1 << 30), ..options.clone() };
-    let refused = spec_of(&profile, &Data::none(), &scaled).unwrap_err().to_string();
+    let refused = Spec::of(&profile, &Data::none(), &scaled).unwrap_err().to_string();
     assert!(refused.contains("--scaled is for profiles of kind \"log\" only"), "{refused}");
 }
 
 #[test]
 fn a_disk_has_no_endurance_rather_than_none_left() {
     let (profile, options) = (Profile::find("hdd-2010").unwrap(), ForecastOptions::default());
-    let size_bytes = spec_of(&profile, &Data::none(), &options).unwrap().size_bytes();
     let asked = Asked {
         changes: Changes { depth: Some(1), seconds: Some(2.0), ..Changes::default() },
         ..Asked::default()
     };
-    let cases = Source::find("random-read", &asked).unwrap().0.cases(size_bytes, &asked).unwrap();
     let data = saved(50.0);
-    let made = forecast(
-        Scenario { profile: &profile, cases: &cases, options: &options },
-        &data,
-        &Silent,
-        &GO_ON,
-    )
-    .unwrap()
-    .unwrap();
+    let made = made_on(&profile, "random-read", &data, &asked, &options).unwrap();
     let figures = &made.tests[0].drive;
     assert!(made.tests[0].uncompressed.is_none() && figures.preconditioning.filled_bytes == 0);
     // A seek and half a turn.
@@ -535,15 +536,7 @@ fn a_disk_has_no_endurance_rather_than_none_left() {
         changes: Changes { span_bytes: Some(1 << 30), ..Changes::default() },
         ..Asked::default()
     };
-    let cases = Source::find("random-write", &asked).unwrap().0.cases(size_bytes, &asked).unwrap();
-    let made = forecast(
-        Scenario { profile: &profile, cases: &cases, options: &options },
-        &data,
-        &Silent,
-        &GO_ON,
-    )
-    .unwrap()
-    .unwrap();
+    let made = made_on(&profile, "random-write", &data, &asked, &options).unwrap();
     let figures = &made.tests[0].drive;
     assert_eq!(figures.write_latency.unwrap().count, 20_000, "not all of the span");
     assert!(figures.write_amplification.is_none() && figures.wear.is_none());

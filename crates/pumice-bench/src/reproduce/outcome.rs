@@ -6,7 +6,7 @@ use super::experiment::{Basis, Experiment, Measure, Published};
 use crate::bench::results::{Results, RunResult};
 use crate::error::{Error, Result};
 use crate::workload::Level;
-use pumice_report::{Axis, Column, Document, LineChart, Number, Table};
+use pumice_report::{Axis, Column, Document, LineChart, Number, Point, Table};
 
 /// One cell.
 #[derive(Clone, Debug, Serialize)]
@@ -92,12 +92,17 @@ impl Outcome {
         let value = |run: &RunResult| match published.measure {
             Measure::Value => run.value(unit),
             Measure::LatencyMean => ms(run, |run| {
-                let sum: u64 = run.intervals.iter().map(|interval| interval.latency_ns_sum).sum();
-                sum as f64 / run.operations.max(1) as f64
+                let sum: u64 =
+                    run.sample.intervals.iter().map(|interval| interval.latency_ns_sum).sum();
+                sum as f64 / run.sample.operations.max(1) as f64
             }),
             Measure::LatencyMax => ms(run, |run| {
-                run.intervals.iter().map(|interval| interval.latency_ns_max).max().unwrap_or(0)
-                    as f64
+                run.sample
+                    .intervals
+                    .iter()
+                    .map(|interval| interval.latency_ns_max)
+                    .max()
+                    .unwrap_or(0) as f64
             }),
         };
         let values: Vec<f64> = results.cell(test, level).map(value).collect();
@@ -201,11 +206,11 @@ fn charts(one: &Reproduced) -> Vec<LineChart> {
         let y = if unit == "ms" { "latency" } else { "throughput" };
         let axis = Axis::new("compressibility according to the experiment", "%");
         let mut chart = LineChart::new(test, axis, Axis::new(y, unit));
-        let simulated = cells.iter().map(|(x, cell)| (*x, cell.simulated));
+        let simulated = cells.iter().map(|(x, cell)| Point::new(*x, cell.simulated));
         chart.line("simulated", simulated.collect());
-        let published = cells
-            .iter()
-            .filter_map(|(x, cell)| Some((*x, cell.published?, cell.published_deviation)));
+        let published = cells.iter().filter_map(|(x, cell)| {
+            Some(Point { x: *x, y: cell.published?, deviation: cell.published_deviation })
+        });
         chart.dots("published", published.collect());
         is_spanned.then_some(chart)
     };
@@ -339,9 +344,11 @@ mod tests {
         let charts = charts(&one);
         assert_eq!(charts.len(), 1, "one level is no chart");
         let [simulated, published] = &charts[0].series[..] else { panic!("{charts:?}") };
-        assert_eq!(simulated.points, [(2.0, 19.0), (50.0, 30.0), (98.0, 51.0)]);
-        assert_eq!(published.points, [(2.0, 20.0), (98.0, 50.0)]);
-        assert_eq!((published.deviation(0), published.is_joined), (Some(2.5), false));
+        let points = [(2.0, 19.0), (50.0, 30.0), (98.0, 51.0)];
+        assert_eq!(simulated.points, points.map(|(x, y)| Point::new(x, y)));
+        let points = [(2.0, 20.0), (98.0, 50.0)];
+        assert_eq!(published.points.iter().map(|it| (it.x, it.y)).collect::<Vec<_>>(), points);
+        assert_eq!((published.points[0].deviation, published.is_joined), (Some(2.5), false));
         let all = [one];
         assert!(document(&all).to_html().contains("<figure"));
         assert!(!summary(&all).to_text().contains("compressibility"));

@@ -191,15 +191,20 @@ impl Error {
 
     /// Returns the error and all its causes in one line, for the top of a program to print.
     pub fn chain(&self) -> String {
-        let mut line = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            line.push_str(": ");
-            line.push_str(&error.to_string());
-            cause = error.source();
-        }
-        line
+        chain(self)
     }
+}
+
+/// Returns an error and all its causes in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        line.push_str(": ");
+        line.push_str(&error.to_string());
+        cause = error.source();
+    }
+    line
 }
 
 impl fmt::Display for Error {

@@ -41,6 +41,34 @@ impl fmt::Display for SeqNo {
     }
 }
 
+/// Returns a length or an offset within a segment in the 32 bits that the format has for it.
+///
+/// # Panics
+/// If it is longer than any segment can be.
+#[inline]
+pub fn len_u32(len: usize) -> u32 {
+    u32::try_from(len).expect("lengths within a segment have 32 bits")
+}
+
+/// Returns the length of something in memory.
+///
+/// # Panics
+/// If nothing in memory can be as long.
+#[inline]
+pub fn len_usize(len: u64) -> usize {
+    usize::try_from(len).expect("lengths in memory fit the address space")
+}
+
+/// Returns the bytes of `blocks` blocks, as the length of a buffer.
+///
+/// # Panics
+/// If no buffer can have that length.
+pub(crate) fn buffer_bytes(blocks: u64) -> usize {
+    let blocks = usize::try_from(blocks).ok();
+    let bytes = blocks.and_then(|blocks| blocks.checked_mul(BLOCK_BYTES));
+    bytes.expect("blocks in a buffer fit in memory")
+}
+
 /// Returns the nanoseconds that `bytes` take at `bytes_per_s`, rounded up. A rate of 0 counts as 1.
 /// The result saturates at `u64::MAX`.
 pub fn transfer_ns(bytes: u64, bytes_per_s: u64) -> u64 {

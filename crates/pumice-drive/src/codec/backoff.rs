@@ -19,6 +19,7 @@ const FAILURES_BEFORE_SKIPPING: u32 = 16;
 /// attempt in nine: random 4 KiB frames then pass LZ4 at 18 GB/s instead of 7, zstd 1 at 9 instead
 /// of 1.5, and a plain copy at 27.
 pub const FRAMES_MISSED_MAX: u32 = 8;
+const _: () = assert!(FRAMES_MISSED_MAX.is_power_of_two(), "the number of skips doubles up to it");
 
 /// Decides for each frame of a stream whether to try to compress it.
 #[derive(Debug, Default)]
@@ -35,6 +36,7 @@ impl Backoff {
         if self.skips_left == 0 {
             return true;
         }
+        assert!(self.failures == FAILURES_BEFORE_SKIPPING, "attempts are skipped after failures");
         self.skips_left -= 1;
         false
     }
@@ -53,5 +55,6 @@ impl Backoff {
         self.failures = FAILURES_BEFORE_SKIPPING;
         self.skip_next = (self.skip_next * 2).clamp(1, FRAMES_MISSED_MAX);
         self.skips_left = self.skip_next;
+        assert!((1..=FRAMES_MISSED_MAX).contains(&self.skips_left), "skips are bounded");
     }
 }

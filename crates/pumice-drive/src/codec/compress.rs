@@ -12,6 +12,7 @@ use super::{Codec, Encoding, Engine};
 /// 1/32 avoids the decoding of 2 % of the 4 KiB frames with LZ4 (1 % with zstd), which together
 /// would have saved 0.04 % of the bytes; with frames of 32 KiB, of 4 % (2 %) and 0.06 %.
 pub const SAVING_DIVISOR: usize = 32;
+const _: () = assert!(SAVING_DIVISOR > 1, "an encoding may save less than everything");
 
 /// Encodes payloads with one [`Codec`].
 ///
@@ -50,7 +51,10 @@ impl Compressor {
     /// # Panics
     /// If the target is shorter than [`Compressor::target_bytes`] of the source's length.
     pub fn compress(&mut self, source: &[u8], target: &mut [u8]) -> (Encoding, usize) {
-        assert!(target.len() >= Self::target_bytes(source.len()));
+        assert!(
+            target.len() >= Self::target_bytes(source.len()),
+            "the target holds the longest encoding"
+        );
         if !self.engine.is_none() && self.backoff.is_worth_trying() {
             let worthwhile_bytes = source.len() - source.len().div_ceil(SAVING_DIVISOR);
             let encoded = self.engine.encode(source, target, worthwhile_bytes);

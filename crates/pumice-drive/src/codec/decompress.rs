@@ -46,6 +46,10 @@ impl Decompressor {
                 .map_err(zstd_safe::get_error_name)
                 .or_error(ErrorKind::Corrupt, "a zstd payload does not decode")?,
         };
+        assert!(
+            encoding == Encoding::Store || decoded <= target.len(),
+            "a codec writes within its target"
+        );
         if decoded == target.len() {
             return Ok(());
         }

@@ -16,6 +16,7 @@ use super::{Codec, Encoding};
 /// up). At 8 KiB they would be 0.9 % larger. The small table does not support 64 KiB. Source:
 /// lz4_flex, `CompressTable`.
 const LZ4_SMALL_BYTES: usize = 16 << 10;
+const _: () = assert!(LZ4_SMALL_BYTES <= 64 << 10, "entries of the small table have 16 bits");
 
 /// One codec with its tables and contexts.
 pub struct Engine(Kind);
@@ -50,7 +51,9 @@ impl Engine {
     /// have any length.
     pub fn target_bytes(source_bytes: usize) -> usize {
         // LZ4's bound is the larger one.
-        get_maximum_output_size(source_bytes)
+        let bytes = get_maximum_output_size(source_bytes);
+        assert!(bytes >= source_bytes, "a target has room for the source as it is");
+        bytes
     }
 
     /// Returns whether this is [`Codec::None`], which encodes nothing.
@@ -67,6 +70,7 @@ impl Engine {
         target: &mut [u8],
         most_bytes: usize,
     ) -> Option<(Encoding, usize)> {
+        let room = target.len();
         let (encoding, encoded) = match &mut self.0 {
             Kind::None => return None,
             Kind::Lz4 { small, large } => {
@@ -80,6 +84,7 @@ impl Engine {
                 (Encoding::Zstd, context.compress2(target, source).ok()?)
             }
         };
+        assert!(encoded <= room, "a codec writes within its target");
         (encoded <= most_bytes).then_some((encoding, encoded))
     }
 }

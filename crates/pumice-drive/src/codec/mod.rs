@@ -48,6 +48,10 @@ const ZSTD_LEVEL_MIN: i32 = -7;
 
 /// Highest zstd level on offer: the last one below those that zstd calls "ultra".
 const ZSTD_LEVEL_MAX: i32 = 19;
+const _: () = assert!(
+    ZSTD_LEVEL_MIN <= ZSTD_LEVEL_DEFAULT && ZSTD_LEVEL_DEFAULT <= ZSTD_LEVEL_MAX,
+    "the default level is on offer"
+);
 
 /// The codec that compresses the frames of a drive. It affects writes only: every frame names its
 /// own [encoding](Encoding), so one drive can hold frames of several codecs.

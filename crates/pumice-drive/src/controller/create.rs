@@ -1,5 +1,12 @@
 //! Making a new drive on a medium.
 
+#![warn(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::indexing_slicing
+)]
+
 use uuid::Uuid;
 
 use super::core::{SEGMENTS_MIN, WARN_THRESHOLDS_MAX, meta_segments, usable_segment_bytes};
@@ -95,7 +102,7 @@ impl Spec {
             )));
         }
         if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes)
-            || !self.segment_bytes.is_multiple_of(BLOCK_BYTES as u32)
+            || !u64::from(self.segment_bytes).is_multiple_of(BLOCK_BYTES as u64)
         {
             return Err(invalid("a segment must be a multiple of 4 KiB from 4M to 1G".into()));
         }
@@ -136,10 +143,15 @@ impl Spec {
             bad_segments: Vec::new(),
             detours: Vec::new(),
         };
-        match superblock.impossible() {
-            None => Ok(superblock),
-            Some(what) => Err(invalid(what.into())),
+        if let Some(what) = superblock.impossible() {
+            return Err(invalid(what.into()));
         }
+        superblock.check_invariants();
+        assert!(
+            geometry(&superblock).capacity_bytes() <= capacity,
+            "the segments of a drive fit in its capacity"
+        );
+        Ok(superblock)
     }
 
     /// Returns the bytes of log that hold the whole disk with incompressible data, written block by
@@ -162,7 +174,9 @@ impl Spec {
             ..DriveShape::default()
         };
         let kept = meta_segments(&shape, MAP_CACHE_BYTES_DEFAULT);
-        (segments + u64::from(kept) + u64::from(SEGMENTS_MIN)) * segment_bytes
+        let capacity = (segments + u64::from(kept) + u64::from(SEGMENTS_MIN)) * segment_bytes;
+        assert!(capacity >= self.size_bytes, "a full drive holds the whole disk");
+        capacity
     }
 }
 

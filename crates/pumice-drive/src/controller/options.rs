@@ -1,5 +1,12 @@
 //! How a drive is opened, and the defaults.
 
+#![warn(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::indexing_slicing
+)]
+
 use super::core::WARN_THRESHOLDS_MAX;
 use crate::codec::Codec;
 

@@ -1,7 +1,14 @@
 //! Addresses in the log, as types.
 
+#![warn(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::indexing_slicing
+)]
+
 use crate::base::SegmentId;
-use crate::format::{RecordPlace, Source};
+use crate::format::{FRAME_BLOCKS_MAX, RecordAddress, Source};
 
 /// Address of a frame: where the header of its record begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,10 +25,20 @@ impl From<Source> for FrameAddress {
     }
 }
 
-impl From<RecordPlace> for FrameAddress {
-    fn from(place: RecordPlace) -> Self {
+impl From<RecordAddress> for FrameAddress {
+    fn from(place: RecordAddress) -> Self {
         Self { segment: place.segment, offset: place.offset }
     }
+}
+
+/// Returns a number of blocks of one frame in the width that frames have for it.
+///
+/// # Panics
+/// If no frame has this many blocks.
+#[inline]
+pub(crate) fn blocks_of_frame(count: u64) -> u8 {
+    assert!(count <= u64::from(FRAME_BLOCKS_MAX), "a frame has at most 64 blocks");
+    u8::try_from(count).expect("the number of blocks of a frame has 8 bits")
 }
 
 /// Address and size of a frame.
@@ -47,13 +64,21 @@ impl FramePlace {
     /// Returns the bytes of the record that `count` of its blocks, starting with block `index`,
     /// account for. The shares of any partition of the frame add up to exactly `record_bytes`.
     #[inline]
+    ///
+    /// # Panics
+    /// If the frame does not have these blocks.
     pub(crate) fn share(&self, index: u8, count: u8) -> u32 {
+        assert!(
+            u16::from(index) + u16::from(count) <= u16::from(self.blocks),
+            "a share is of blocks of the frame"
+        );
         if count == self.blocks {
             return self.record_bytes;
         }
         let up_to =
             |block: u64| u64::from(self.record_bytes) * block / u64::from(self.blocks.max(1));
-        (up_to(u64::from(index) + u64::from(count)) - up_to(u64::from(index))) as u32
+        let share = up_to(u64::from(index) + u64::from(count)) - up_to(u64::from(index));
+        u32::try_from(share).expect("a share is at most the whole record")
     }
 }
 

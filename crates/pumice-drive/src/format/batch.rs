@@ -29,6 +29,10 @@ pub const BATCH_ALIGNMENT: usize = 4096;
 /// of 1 MiB with a header for each block fits well.
 pub const BATCH_BYTES_MAX: usize = 4 << 20;
 
+const _: () = assert!(size_of::<Layout>() == BATCH_HEADER_BYTES, "the layout fills the header");
+const _: () = assert!(BATCH_BYTES_MAX.is_multiple_of(BATCH_ALIGNMENT), "whole write units");
+const _: () = assert!(BATCH_BYTES_MAX <= u32::MAX as usize, "lengths in a header have 32 bits");
+
 const MAGIC: [u8; 8] = *b"PUMICEBT";
 
 /// [`super::FORMAT_VERSION`] in the width that the header has for it.
@@ -121,6 +125,45 @@ pub fn chain_record(checksum: u32, record_header: &[u8; RECORD_HEADER_BYTES]) ->
 }
 
 impl BatchHeader {
+    /// Checks what holds for every batch that a drive seals. Call it before
+    /// [`BatchHeader::encode_into`], which encodes other values too, for tests of the decoders.
+    ///
+    /// # Panics
+    /// If a rule is violated.
+    pub fn check_invariants(&self) {
+        assert!(self.seq > self.watermark, "a batch is sealed before it is durable");
+        assert!(self.batch_bytes() <= BATCH_BYTES_MAX as u64, "a batch fits in a reader's buffer");
+        assert!(
+            self.batch_bytes().is_multiple_of(BATCH_ALIGNMENT as u64),
+            "a batch fills whole write units"
+        );
+        assert!(
+            (self.offset as usize).is_multiple_of(BATCH_ALIGNMENT),
+            "a batch begins at a write unit"
+        );
+        assert!(
+            self.offset as usize >= super::SEGMENT_HEADER_BYTES,
+            "a batch begins after the segment header"
+        );
+        assert!(
+            u64::from(self.offset) + self.batch_bytes() <= u64::from(super::SEGMENT_BYTES_MAX),
+            "a batch ends within its segment"
+        );
+        let padding_bytes = self.body_bytes.checked_sub(self.record_bytes);
+        let padding_bytes = padding_bytes.expect("the records of a batch lie in its body");
+        assert!((padding_bytes as usize) < BATCH_ALIGNMENT, "padding is shorter than a write unit");
+        assert!(
+            u64::from(self.record_count) * RECORD_HEADER_BYTES as u64
+                <= u64::from(self.record_bytes),
+            "every record of a batch has a header"
+        );
+        assert_eq!(
+            self.record_count == 0,
+            self.record_bytes == 0,
+            "bytes of records belong to records"
+        );
+    }
+
     /// Writes the header at the start of `target` and returns its checksum, which the next batch
     /// names.
     ///
@@ -195,6 +238,11 @@ impl BatchHeader {
             && header.record_bytes <= header.body_bytes
             && header.seq.0 > 0;
         ensure(is_possible, CORRUPT, "a batch header's values are impossible")?;
+        debug_assert_eq!(
+            header.encode_into(&mut [0; BATCH_HEADER_BYTES]),
+            checksum,
+            "a batch header has a single encoding"
+        );
         Ok((header, checksum))
     }
 

@@ -3,18 +3,20 @@
 //!
 //! ```text
 //! metadata payload: | raw_bytes u32 | encoded_bytes u32 | encoded | zero padding |
-//! root:             | Layout | Segment * opened | MetaPlace u64 * (page lists, tables, dropped) |
+//! root:             | Layout | opened segments | addresses: page lists, tables, dropped lists |
 //! ```
 //!
 //! Everything that a checkpoint names is written before its root, and the root before the
 //! superblock that names it. Decoders accept untrusted bytes: every count is compared with the
 //! length of the input before anything is allocated.
 
+use std::collections::BTreeSet;
+
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::layout::layout;
-use super::map::{DirectoryEntry, MetaPlace};
+use super::map::{DirectoryEntry, MetadataAddress};
 use super::segment::Stream;
 use crate::base::{ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
 
@@ -22,8 +24,8 @@ use crate::base::{ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
 pub const META_PREFIX_BYTES: usize = 8;
 
 /// Maximum bytes of a metadata payload before encoding. Leaves and pieces of lists have at most 16
-/// KiB, so that a [`MetaPlace`] can name them. A root, which the superblock names, may have this
-/// many: 60 thousand pieces, enough for the tables of 30 million segments.
+/// KiB, so that a [`MetadataAddress`] can name them. A root, which the superblock names, may have
+/// this many: 60 thousand pieces, enough for the tables of 30 million segments.
 pub const META_RAW_BYTES_MAX: usize = 512 << 10;
 
 const MAGIC: [u8; 8] = *b"PUMICECP";
@@ -32,6 +34,13 @@ const NO_SEGMENT: u32 = u32::MAX;
 /// Exclusive upper bound of sequence numbers, for which sources have 56 bits. No drive writes this
 /// many batches.
 const SEQ_END: u64 = 1 << 56;
+const _: () = assert!(SEQ_END == 1 << super::record::ORIGIN_BITS, "a source names any batch");
+const _: () = assert!(NO_SEGMENT > super::META_SEGMENTS_MAX, "no segment has this number");
+const _: () = assert!(
+    super::RECORD_HEADER_BYTES + META_PREFIX_BYTES + META_RAW_BYTES_MAX
+        <= super::BATCH_BYTES_MAX - super::BATCH_HEADER_BYTES,
+    "the longest root fits in a batch"
+);
 
 layout! {
     struct RootLayout: 160 {
@@ -107,7 +116,11 @@ fn split_meta_payload(payload: &[u8]) -> Option<(usize, &[u8])> {
     let is_right = raw <= META_RAW_BYTES_MAX
         && padding.len() < super::META_ALIGNMENT as usize
         && padding.iter().all(|&byte| byte == 0);
-    is_right.then_some((raw, encoded))
+    is_right.then(|| {
+        let bytes = META_PREFIX_BYTES + encoded.len() + padding.len();
+        assert_eq!(bytes, payload.len(), "the parts of a metadata payload add up");
+        (raw, encoded)
+    })
 }
 
 /// The end of a stream when a checkpoint was started.
@@ -119,6 +132,17 @@ pub struct StreamTail {
     pub generation: u64,
     /// Byte offset at which the next batch begins; 0 before the first batch.
     pub used: u32,
+}
+
+/// A segment that was opened while a checkpoint was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OpenedSegment {
+    /// The segment.
+    pub segment: SegmentId,
+    /// Its generation.
+    pub generation: u64,
+    /// The stream that continues in it.
+    pub stream: Stream,
 }
 
 /// The root of a checkpoint: the state of the drive after the batch `watermark`.
@@ -147,20 +171,59 @@ pub struct Root {
     /// Tails of the streams at the watermark.
     pub tails: [Option<StreamTail>; Stream::COUNT],
     /// Segments that were opened after the watermark and hold parts of the checkpoint.
-    pub opened: Vec<(Stream, SegmentId, u64)>,
+    pub opened_segments: Vec<OpenedSegment>,
     /// Number of directory pages that exist, in all page lists.
     pub page_count: u32,
     /// Number of dropped ranges, in all lists of them.
     pub dropped_count: u32,
     /// Pieces of the list of directory pages.
-    pub page_lists: Vec<MetaPlace>,
+    pub page_lists: Vec<MetadataAddress>,
     /// Pieces of the segment table.
-    pub tables: Vec<MetaPlace>,
+    pub tables: Vec<MetadataAddress>,
     /// Pieces of the list of dropped ranges.
-    pub dropped_lists: Vec<MetaPlace>,
+    pub dropped_lists: Vec<MetadataAddress>,
 }
 
 impl Root {
+    /// Checks what holds for every root that a drive writes. Call it before [`Root::encode`], which
+    /// encodes other values too, for tests of the decoders.
+    ///
+    /// # Panics
+    /// If a rule is violated.
+    pub fn check_invariants(&self) {
+        assert!(self.watermark.0 < SEQ_END, "a sequence number has 56 bits");
+        assert!(self.size_bytes <= super::SIZE_BYTES_MAX, "the size of a disk");
+        assert!(self.segment_count <= super::META_SEGMENTS_MAX, "an address names any segment");
+        for tail in self.tails.iter().flatten() {
+            assert!(tail.segment.0 < self.segment_count, "a stream ends on the drive");
+            assert!(
+                (tail.used as usize).is_multiple_of(super::BATCH_ALIGNMENT),
+                "a stream ends where the next batch begins"
+            );
+        }
+        assert_eq!(
+            self.page_count == 0,
+            self.page_lists.is_empty(),
+            "directory pages are listed in pieces"
+        );
+        assert_eq!(
+            self.dropped_count == 0,
+            self.dropped_lists.is_empty(),
+            "dropped ranges are listed in pieces"
+        );
+        assert_eq!(
+            self.segment_count == 0,
+            self.tables.is_empty(),
+            "every segment has an entry in a piece of the table"
+        );
+        let lists = self.page_lists.iter().chain(&self.tables).chain(&self.dropped_lists);
+        let addresses = lists.clone().collect::<BTreeSet<_>>();
+        assert_eq!(addresses.len(), lists.count(), "every piece of a list is a record of its own");
+        let uses = self.opened_segments.iter().map(|opened| (opened.segment, opened.generation));
+        let distinct = uses.collect::<BTreeSet<_>>().len();
+        assert_eq!(distinct, self.opened_segments.len(), "each use of a segment is opened once");
+    }
+
     /// Encodes the root.
     pub fn encode(&self) -> Vec<u8> {
         let mut layout = RootLayout::new_zeroed();
@@ -185,20 +248,24 @@ impl Root {
         layout.page_count = self.page_count.into();
         layout.dropped_count = self.dropped_count.into();
         let count = |len: usize| U32::new(u32::try_from(len).expect("a list of a checkpoint"));
-        layout.opened_count = count(self.opened.len());
+        layout.opened_count = count(self.opened_segments.len());
         layout.page_lists = count(self.page_lists.len());
         layout.tables = count(self.tables.len());
         layout.dropped_lists = count(self.dropped_lists.len());
         let mut bytes = layout.as_bytes().to_vec();
-        for &(stream, segment, generation) in &self.opened {
+        for &OpenedSegment { segment, generation, stream } in &self.opened_segments {
             bytes.extend(encode_tail(generation, segment.0, stream as u32).as_bytes());
         }
-        for place in self.page_lists.iter().chain(&self.tables).chain(&self.dropped_lists) {
-            bytes.extend(place.pack().to_le_bytes());
+        for address in self.page_lists.iter().chain(&self.tables).chain(&self.dropped_lists) {
+            bytes.extend(address.pack().to_le_bytes());
         }
-        let places = self.page_lists.len() + self.tables.len() + self.dropped_lists.len();
-        let tails = self.opened.len() * size_of::<TailLayout>();
-        assert_eq!(bytes.len(), size_of::<RootLayout>() + tails + places * 8, "length of a root");
+        let addresses = self.page_lists.len() + self.tables.len() + self.dropped_lists.len();
+        let tails = self.opened_segments.len() * size_of::<TailLayout>();
+        assert_eq!(
+            bytes.len(),
+            size_of::<RootLayout>() + tails + addresses * 8,
+            "length of a root"
+        );
         bytes
     }
 
@@ -214,28 +281,30 @@ impl Root {
         let (layout, rest) = RootLayout::read_from_prefix(bytes).ok()?;
         let count = |count: U32| count.get() as usize;
         let opened_bytes = count(layout.opened_count).checked_mul(size_of::<TailLayout>())?;
-        let (opened, places) = rest.split_at_checked(opened_bytes)?;
+        let (opened, addresses) = rest.split_at_checked(opened_bytes)?;
         let lists = [layout.page_lists, layout.tables, layout.dropped_lists].map(count);
         let is_right = layout.magic == MAGIC
             && layout.reserved == [0; 8]
             && layout.watermark.get() < SEQ_END
-            && places.len() as u64 == lists.iter().map(|&list| list as u64 * 8).sum::<u64>();
+            && addresses.len() as u64 == lists.iter().map(|&list| list as u64 * 8).sum::<u64>();
         if !is_right {
             return None;
         }
-        let mut places = places
+        let mut addresses = addresses
             .as_chunks::<8>()
             .0
             .iter()
-            .map(|word| MetaPlace::unpack(u64::from_le_bytes(*word)));
-        let mut list = |count: usize| places.by_ref().take(count).collect::<Option<Vec<_>>>();
+            .map(|word| MetadataAddress::unpack(u64::from_le_bytes(*word)));
+        let mut list = |count: usize| addresses.by_ref().take(count).collect::<Option<Vec<_>>>();
         let [pages, tables, dropped] = lists;
         let (page_lists, tables, dropped_lists) = (list(pages)?, list(tables)?, list(dropped)?);
         let opened = opened.chunks_exact(size_of::<TailLayout>()).map(|bytes| {
             let tail = TailLayout::read_from_bytes(bytes).ok()?;
             let stream = u8::try_from(tail.used.get()).ok().and_then(Stream::from_u8)?;
-            Some((stream, SegmentId(tail.segment.get()), tail.generation.get()))
+            let segment = SegmentId(tail.segment.get());
+            Some(OpenedSegment { segment, generation: tail.generation.get(), stream })
         });
+        assert!(addresses.next().is_none(), "every address of a root belongs to a list");
         Some(Self {
             epoch: layout.epoch.get(),
             segment_count: layout.segment_count.get(),
@@ -248,7 +317,7 @@ impl Root {
             moved_bytes: layout.moved_bytes.get(),
             mapped_blocks: layout.mapped_blocks.get(),
             tails: layout.tails.map(|bytes| decode_tail(&bytes)),
-            opened: opened.collect::<Option<_>>()?,
+            opened_segments: opened.collect::<Option<_>>()?,
             page_count: layout.page_count.get(),
             dropped_count: layout.dropped_count.get(),
             page_lists,
@@ -295,6 +364,7 @@ impl TableEntry {
 
     /// Appends the entry to `out`.
     pub fn encode_into(&self, out: &mut Vec<u8>) {
+        let end = out.len() + Self::BYTES;
         let mut layout = TableLayout::new_zeroed();
         if self.in_use {
             layout.generation = self.generation.into();
@@ -305,6 +375,7 @@ impl TableEntry {
             layout.state = 1;
         }
         out.extend(layout.as_bytes());
+        assert_eq!(out.len(), end, "an entry is found by the number of its segment");
     }
 
     /// Decodes an entry of [`TableEntry::BYTES`] bytes.
@@ -378,8 +449,8 @@ mod tests {
     //! allocation of a size that the input names.
     use super::*;
 
-    fn place(number: u32) -> MetaPlace {
-        MetaPlace { segment: SegmentId(number), offset: 4096 + 16 * number, bytes: 160 }
+    fn address(number: u32) -> MetadataAddress {
+        MetadataAddress { segment: SegmentId(number), offset: 4096 + 16 * number, bytes: 160 }
     }
 
     fn sample() -> Root {
@@ -396,12 +467,16 @@ mod tests {
             moved_bytes: 4,
             mapped_blocks: 5,
             tails: [Some(tail), None, Some(StreamTail { used: 0, ..tail })],
-            opened: vec![(Stream::Meta, SegmentId(8), 9 << 32 | 1)],
+            opened_segments: vec![OpenedSegment {
+                segment: SegmentId(8),
+                generation: 9 << 32 | 1,
+                stream: Stream::Meta,
+            }],
             page_count: 6,
             dropped_count: 7,
-            page_lists: vec![place(1), place(2)],
-            tables: vec![place(3)],
-            dropped_lists: vec![place(4), place(5), place(6)],
+            page_lists: vec![address(1), address(2)],
+            tables: vec![address(3)],
+            dropped_lists: vec![address(4), address(5), address(6)],
         }
     }
 

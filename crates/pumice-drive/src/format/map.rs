@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! directory page: 512 entries of 8 bytes, one for each leaf
-//! entry:          0 hole | 1 << 63 | byte: fill | place of the leaf's record
-//! place:          0 | segment 26 | offset / 16: 26 | bytes / 16: 11 bits
+//! entry:          0 hole | 1 << 63 | byte: fill | address of the leaf's record
+//! address:        0 | segment 26 | offset / 16: 26 | bytes / 16: 11 bits
 //! leaf:           1..=1024 runs of 16 bytes that partition its 1024 blocks in order
 //! ```
 //!
@@ -30,14 +30,38 @@ pub const LEAF_BLOCKS: u16 = 1024;
 /// Bytes of one run of a leaf.
 pub const LEAF_RUN_BYTES: usize = 16;
 
-/// Number of segments that a [`MetaPlace`] can name.
+/// Number of segments that a [`MetadataAddress`] can name.
 pub const META_SEGMENTS_MAX: u32 = 1 << 26;
 
-/// Maximum bytes of a metadata record. A [`MetaPlace`] counts them in units of 16, in 11 bits.
+/// Maximum bytes of a metadata record. A [`MetadataAddress`] counts them in units of 16, in 11
+/// bits.
 pub const META_RECORD_BYTES_MAX: u32 = 2047 * UNIT;
 
 /// Offsets and lengths of metadata records are multiples of this many bytes.
 const UNIT: u32 = 16;
+
+const _: () = assert!(UNIT == super::META_ALIGNMENT, "an address counts units of alignment");
+const _: () = assert!(META_SEGMENTS_MAX == 1 << SEGMENT_BITS, "an address names any segment");
+const _: () = assert!(META_RECORD_BYTES_MAX == ((1 << BYTES_BITS) - 1) * UNIT, "longest record");
+const _: () = assert!(super::SEGMENT_BYTES_MAX == UNIT << OFFSET_BITS, "offsets in a segment");
+const _: () = assert!(SEGMENT_BITS + OFFSET_BITS + BYTES_BITS == 63, "the tag bit remains");
+const _: () = assert!(
+    super::RECORD_HEADER_BYTES
+        + super::META_PREFIX_BYTES
+        + (LEAF_BLOCKS as usize * LEAF_RUN_BYTES).next_multiple_of(UNIT as usize)
+        <= META_RECORD_BYTES_MAX as usize,
+    "an address names the longest leaf"
+);
+const _: () = assert!(
+    LEAF_BLOCKS.is_multiple_of(FRAME_BLOCKS_MAX),
+    "a frame that crosses no multiple of its blocks crosses no leaf"
+);
+const _: () = assert!(
+    (super::SIZE_BYTES_MAX / BLOCK_LENGTH as u64 / LEAF_BLOCKS as u64)
+        / (DIRECTORY_PAGE_LEAVES as u64)
+        <= u32::MAX as u64,
+    "the number of a directory page has 32 bits"
+);
 
 const SEGMENT_BITS: u32 = 26;
 const OFFSET_BITS: u32 = 26;
@@ -55,6 +79,8 @@ layout! {
     }
 }
 
+const _: () = assert!(size_of::<LeafRun>() == LEAF_RUN_BYTES, "the layout fills a run");
+
 pub(super) const FIELDS: &[super::layout::Field] = LeafRun::FIELDS;
 
 const HOLE: u32 = 0;
@@ -71,6 +97,11 @@ pub struct MapLimits {
 
 impl MapLimits {
     fn contain(&self, segment: u32, offset: u32, bytes: u32) -> bool {
+        debug_assert!(self.segment_count <= META_SEGMENTS_MAX, "an address names any segment");
+        debug_assert!(
+            self.segment_bytes <= super::SEGMENT_BYTES_MAX,
+            "an address names any offset in a segment"
+        );
         let end = u64::from(offset) + u64::from(bytes);
         segment < self.segment_count && end <= u64::from(self.segment_bytes)
     }
@@ -78,7 +109,7 @@ impl MapLimits {
 
 /// The location and length of a metadata record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MetaPlace {
+pub struct MetadataAddress {
     /// The segment, below [`META_SEGMENTS_MAX`].
     pub segment: SegmentId,
     /// Byte offset in the segment: a multiple of 16 below 2^30.
@@ -87,7 +118,7 @@ pub struct MetaPlace {
     pub bytes: u32,
 }
 
-impl MetaPlace {
+impl MetadataAddress {
     /// Packs the location into 64 bits. Bit 63 is 0, and at least one other bit is 1.
     ///
     /// # Panics
@@ -97,11 +128,14 @@ impl MetaPlace {
         assert!(offset.is_multiple_of(UNIT), "unaligned metadata");
         assert!(bytes.is_multiple_of(UNIT) && bytes > 0, "length of metadata");
         let (offset, bytes) = (offset / UNIT, bytes / UNIT);
-        assert!(segment.0 >> SEGMENT_BITS == 0 && offset >> OFFSET_BITS == 0);
-        assert!(bytes >> BYTES_BITS == 0);
-        u64::from(segment.0) << (OFFSET_BITS + BYTES_BITS)
+        assert!(segment.0 >> SEGMENT_BITS == 0, "the segment of metadata has 26 bits");
+        assert!(offset >> OFFSET_BITS == 0, "metadata begins within the largest segment");
+        assert!(bytes >> BYTES_BITS == 0, "metadata is at most 2047 units long");
+        let packed = u64::from(segment.0) << (OFFSET_BITS + BYTES_BITS)
             | u64::from(offset) << BYTES_BITS
-            | u64::from(bytes)
+            | u64::from(bytes);
+        debug_assert_eq!(Self::unpack(packed), Some(self), "an address is unpacked as it was");
+        packed
     }
 
     /// Returns the location that packs to `packed`, if there is one.
@@ -110,12 +144,12 @@ impl MetaPlace {
         #[expect(clippy::cast_possible_truncation, reason = "at most 26 bits are kept")]
         let bits = |from: u32, count: u32| (packed >> from) as u32 & ((1 << count) - 1);
         let bytes = bits(0, BYTES_BITS) * UNIT;
-        let place = Self {
+        let address = Self {
             segment: SegmentId(bits(OFFSET_BITS + BYTES_BITS, SEGMENT_BITS)),
             offset: bits(BYTES_BITS, OFFSET_BITS) * UNIT,
             bytes,
         };
-        (packed & FILL_TAG == 0 && bytes > 0).then_some(place)
+        (packed & FILL_TAG == 0 && bytes > 0).then_some(address)
     }
 
     /// Returns whether the record lies within a drive.
@@ -132,17 +166,20 @@ pub enum DirectoryEntry {
     /// Every byte of all its blocks has this value.
     Fill(u8),
     /// The record at this location holds its runs.
-    Leaf(MetaPlace),
+    Leaf(MetadataAddress),
 }
 
 impl DirectoryEntry {
     /// Packs the entry into 64 bits, of which the two highest are never both set.
     pub fn pack(self) -> u64 {
-        match self {
+        let packed = match self {
             Self::Hole => 0,
             Self::Fill(byte) => FILL_TAG | u64::from(byte),
-            Self::Leaf(place) => place.pack(),
-        }
+            Self::Leaf(address) => address.pack(),
+        };
+        assert!(packed >> 62 != 0b11, "the two highest bits of an entry are never both set");
+        assert_eq!(packed == 0, self == Self::Hole, "only a hole packs to 0");
+        packed
     }
 
     /// Returns the entry that packs to `packed`, if there is one.
@@ -150,7 +187,7 @@ impl DirectoryEntry {
     pub fn unpack(packed: u64) -> Option<Self> {
         match packed {
             0 => Some(Self::Hole),
-            _ if packed & FILL_TAG == 0 => MetaPlace::unpack(packed).map(Self::Leaf),
+            _ if packed & FILL_TAG == 0 => MetadataAddress::unpack(packed).map(Self::Leaf),
             _ => u8::try_from(packed & !FILL_TAG).ok().map(Self::Fill),
         }
     }
@@ -177,7 +214,7 @@ pub fn decode_page(bytes: &[u8], limits: &MapLimits) -> Result<[u64; DIRECTORY_P
         *entry = u64::from_le_bytes(*source);
         let is_possible = match DirectoryEntry::unpack(*entry) {
             None => false,
-            Some(DirectoryEntry::Leaf(place)) => place.is_within(limits),
+            Some(DirectoryEntry::Leaf(address)) => address.is_within(limits),
             Some(_) => true,
         };
         let what = "a directory page of the map has an impossible entry";
@@ -258,11 +295,16 @@ pub fn decode_leaf<'a>(
         ensure(is_possible, CORRUPT, "a leaf of the map has an impossible run")?;
         previous = Some(run.content());
     }
+    assert!(runs.len() <= usize::from(LEAF_BLOCKS), "a run of a leaf has a block or more");
     Ok(runs.iter().map(|run| (run.start.get(), run.content())))
 }
 
 impl LeafRun {
     fn is_possible(&self, count: u16, limits: &MapLimits) -> bool {
+        assert!(
+            (1..=LEAF_BLOCKS).contains(&count),
+            "a run that is in order has blocks of its leaf"
+        );
         let (segment, offset) = (self.segment.get(), self.offset.get());
         let record_bytes = self.record_bytes.get();
         if self.blocks == 0 {

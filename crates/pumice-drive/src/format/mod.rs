@@ -34,21 +34,22 @@ pub use batch::{
     BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, chain_record, chain_start,
 };
 pub use checkpoint::{
-    DroppedRange, META_PREFIX_BYTES, META_RAW_BYTES_MAX, Root, StreamTail, TableEntry, meta_payload,
+    DroppedRange, META_PREFIX_BYTES, META_RAW_BYTES_MAX, OpenedSegment, Root, StreamTail,
+    TableEntry, meta_payload,
 };
 pub use layout::Field;
 pub use map::{
     DIRECTORY_PAGE_BYTES, DIRECTORY_PAGE_LEAVES, DirectoryEntry, LEAF_BLOCKS, LEAF_RUN_BYTES,
-    META_RECORD_BYTES_MAX, META_SEGMENTS_MAX, MapLimits, MetaPlace, RunContent, decode_leaf,
+    META_RECORD_BYTES_MAX, META_SEGMENTS_MAX, MapLimits, MetadataAddress, RunContent, decode_leaf,
     decode_page, encode_page, encode_run,
 };
 pub use record::{
-    META_ALIGNMENT, MetaKind, RECORD_HEADER_BYTES, Record, RecordPlace, SOURCE_BYTES, Source,
+    META_ALIGNMENT, MetaKind, RECORD_HEADER_BYTES, Record, RecordAddress, SOURCE_BYTES, Source,
     check_payload,
 };
 pub use segment::{DriveShape, SEGMENT_HEADER_BYTES, SegmentHeader, Stream, generation};
 pub use superblock::{
-    BAD_SEGMENTS_MAX, CheckpointPlace, DETOURS_MAX, Detour, FORMAT_VERSION, FRAME_BLOCKS_MAX,
+    BAD_SEGMENTS_MAX, CheckpointAddress, DETOURS_MAX, Detour, FORMAT_VERSION, FRAME_BLOCKS_MAX,
     SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SIZE_BYTES_MAX, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC,
     Superblock,
 };

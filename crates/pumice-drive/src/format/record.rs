@@ -67,6 +67,19 @@ pub(super) const SOURCE_LENGTH: u32 = 16;
 pub(super) const BLOCK_LENGTH: u32 = 4096;
 const _: () = assert!(BLOCK_LENGTH as usize == BLOCK_BYTES);
 
+const _: () = assert!(size_of::<Layout>() == RECORD_HEADER_BYTES, "the layout fills the header");
+const _: () = assert!(size_of::<SourceLayout>() == SOURCE_BYTES, "the layout fills a source");
+const _: () = assert!(
+    RECORD_HEADER_BYTES + super::FRAME_BLOCKS_MAX as usize * (SOURCE_BYTES + BLOCK_BYTES)
+        <= super::BATCH_BYTES_MAX,
+    "the longest frame fits in a batch"
+);
+const _: () = assert!(
+    super::BATCH_ALIGNMENT.is_multiple_of(META_ALIGNMENT as usize)
+        && super::BATCH_HEADER_BYTES.is_multiple_of(META_ALIGNMENT as usize),
+    "the first record of a batch is aligned for metadata"
+);
+
 const KIND_DATA: u8 = 1;
 const KIND_FILL: u8 = 2;
 const KIND_TRIM: u8 = 3;
@@ -74,11 +87,12 @@ const KIND_OPEN: u8 = 4;
 const KIND_META: u8 = 5;
 
 /// Bits of a source's first word that hold the origin. The remaining bits count blocks.
-const ORIGIN_BITS: u32 = 56;
+pub(super) const ORIGIN_BITS: u32 = 56;
+const _: () = assert!(ORIGIN_BITS + u8::BITS == u64::BITS, "a source's first word is full");
 
 /// The location of a record, which its header's checksum covers too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecordPlace {
+pub struct RecordAddress {
     /// Generation of the segment.
     pub generation: u64,
     /// The segment.
@@ -121,7 +135,7 @@ pub enum MetaKind {
 
 impl MetaKind {
     fn from_u8(kind: u8) -> Option<Self> {
-        Some(match kind {
+        let found = match kind {
             1 => Self::Leaf,
             2 => Self::Page,
             3 => Self::PageList,
@@ -129,7 +143,9 @@ impl MetaKind {
             5 => Self::Dropped,
             6 => Self::Root,
             _ => return None,
-        })
+        };
+        assert_eq!(found as u8, kind, "a kind has a single number");
+        Some(found)
     }
 }
 
@@ -193,6 +209,48 @@ pub enum Record {
 }
 
 impl Record {
+    /// Checks what holds for every record that a drive writes. Call it before
+    /// [`Record::encode_into`], which encodes other values too, for tests of the decoders.
+    ///
+    /// # Panics
+    /// If a rule is violated.
+    #[inline]
+    pub fn check_invariants(&self) {
+        const BLOCKS_MAX: u64 = super::SIZE_BYTES_MAX / BLOCK_BYTES as u64;
+        let (lba, blocks) = self.lba_range();
+        assert!(
+            lba.0 <= BLOCKS_MAX && blocks <= BLOCKS_MAX - lba.0,
+            "the blocks of a record lie on the largest disk"
+        );
+        match *self {
+            Record::Data { lba_count, source_count, stored_bytes, .. } => {
+                assert!((1..=super::FRAME_BLOCKS_MAX).contains(&lba_count), "blocks of a frame");
+                assert!(u16::from(source_count) <= lba_count, "a source covers a block or more");
+                assert!(
+                    stored_bytes <= u32::from(lba_count) * BLOCK_LENGTH,
+                    "a payload that encoding would lengthen is stored as it is"
+                );
+            }
+            Record::Fill { .. } | Record::Trim { .. } => {
+                assert!(blocks > 0, "a fill or a trim concerns a block or more");
+            }
+            Record::Open { segment, generation, .. } => {
+                assert!(segment.0 < super::META_SEGMENTS_MAX, "an address names any segment");
+                assert!(generation > 0, "a stream continues in an opened segment");
+            }
+            Record::Meta { stored_bytes, .. } => {
+                assert!(
+                    stored_bytes as usize >= super::META_PREFIX_BYTES,
+                    "the lengths of a metadata payload precede it"
+                );
+                assert!(
+                    self.record_bytes().is_multiple_of(META_ALIGNMENT),
+                    "metadata ends where other metadata can begin"
+                );
+            }
+        }
+    }
+
     /// Returns the first block and the number of blocks. The number is 0 for records that do not
     /// concern blocks.
     pub fn lba_range(&self) -> (Lba, u64) {
@@ -228,7 +286,8 @@ impl Record {
     /// Returns the bytes of the whole record: header, sources and payload.
     #[inline]
     pub fn record_bytes(&self) -> u32 {
-        self.header_bytes() + self.stored_bytes()
+        let bytes = self.header_bytes().checked_add(self.stored_bytes());
+        bytes.expect("a record is shorter than 4 GiB")
     }
 
     /// Returns the checksum of the payload, if the record has one.
@@ -241,13 +300,13 @@ impl Record {
         }
     }
 
-    /// Writes the header, for the location `place`, and the sources at the start of `target`.
+    /// Writes the header, for the location `address`, and the sources at the start of `target`.
     ///
     /// # Panics
     /// If `target` is shorter than [`Record::header_bytes`], or if the number of `sources` differs
     /// from the record's.
     #[inline]
-    pub fn encode_into(&self, place: RecordPlace, sources: &[Source], target: &mut [u8]) {
+    pub fn encode_into(&self, address: RecordAddress, sources: &[Source], target: &mut [u8]) {
         let (number, blocks, source_count, kind, argument, tail) = match *self {
             Record::Data { lba, lba_count, source_count, encoding, payload_checksum, .. } => {
                 let blocks = u8::try_from(lba_count).expect("a frame has at most 64 blocks");
@@ -279,12 +338,12 @@ impl Record {
             bytes.copy_from_slice(source.layout().as_bytes());
         }
         let (sources, _) = rest.split_at(sources.len() * SOURCE_BYTES);
-        layout.header_checksum = checksum(&layout, sources, place).into();
+        layout.header_checksum = checksum(&layout, sources, address).into();
         header.copy_from_slice(layout.as_bytes());
     }
 
     /// Decodes the record header and its sources at the start of `bytes`, which were read from
-    /// `place`.
+    /// `address`.
     ///
     /// The block range is checked for overflow only. The caller checks whether it lies on the drive
     /// and whether the payload lies within the bytes that were read.
@@ -292,13 +351,13 @@ impl Record {
     /// # Errors
     /// `Corrupt`, with the location.
     #[inline]
-    pub fn decode(bytes: &[u8], place: RecordPlace) -> Result<Self> {
-        Self::decode_at(bytes, place)
-            .map_err(|error| error.in_segment(place.segment).at_offset(u64::from(place.offset)))
+    pub fn decode(bytes: &[u8], address: RecordAddress) -> Result<Self> {
+        Self::decode_at(bytes, address)
+            .map_err(|error| error.in_segment(address.segment).at_offset(u64::from(address.offset)))
     }
 
     #[inline]
-    fn decode_at(bytes: &[u8], place: RecordPlace) -> Result<Self> {
+    fn decode_at(bytes: &[u8], address: RecordAddress) -> Result<Self> {
         const CORRUPT: ErrorKind = ErrorKind::Corrupt;
         let layout = Layout::read_from_prefix(bytes).ok();
         let (mut layout, rest) = layout.or_error(CORRUPT, "a record header is truncated")?;
@@ -306,20 +365,28 @@ impl Record {
         let sources = sources.or_error(CORRUPT, "the sources of a record are truncated")?;
         let expected = layout.header_checksum.get();
         layout.header_checksum = 0.into();
-        if checksum(&layout, sources, place) != expected {
+        if checksum(&layout, sources, address) != expected {
             return Err(Error::new(CORRUPT, "a record header's checksum is wrong"));
         }
         let record = Self::from_layout(&layout);
-        record
+        let record = record
             .filter(|record| record.is_possible(&layout, sources))
-            .or_error(CORRUPT, "a record's values are impossible")
+            .or_error(CORRUPT, "a record's values are impossible")?;
+        assert!(
+            record.header_bytes() as usize <= bytes.len(),
+            "a record is decoded with all of its sources"
+        );
+        Ok(record)
     }
 
     /// Returns the sources of this record, which was decoded from the start of `bytes`.
     pub fn sources<'a>(&self, bytes: &'a [u8]) -> impl Iterator<Item = Source> + use<'a> {
         let sources = bytes.get(RECORD_HEADER_BYTES..self.header_bytes() as usize);
-        let entries = sources.unwrap_or_default().chunks_exact(SOURCE_BYTES);
-        entries.filter_map(|bytes| SourceLayout::read_from_bytes(bytes).ok()).map(Source::from)
+        let sources = sources.expect("the bytes from which a record was decoded hold its sources");
+        let (layouts, rest) =
+            <[SourceLayout]>::ref_from_prefix(sources).expect("sources need no alignment");
+        assert!(rest.is_empty(), "whole sources precede a payload");
+        layouts.iter().copied().map(Source::from)
     }
 
     fn from_layout(layout: &Layout) -> Option<Self> {
@@ -389,6 +456,7 @@ impl Record {
 impl Source {
     fn layout(&self) -> SourceLayout {
         assert!(self.origin.0 >> ORIGIN_BITS == 0, "an origin has 56 bits");
+        assert!(self.blocks > 0, "a source covers a block or more");
         SourceLayout {
             origin_blocks: (self.origin.0 | u64::from(self.blocks) << ORIGIN_BITS).into(),
             segment: self.segment.0.into(),
@@ -414,22 +482,22 @@ impl From<SourceLayout> for Source {
 /// # Errors
 /// `Corrupt`, with the location.
 #[inline]
-pub fn check_payload(payload: &[u8], expected: u64, place: RecordPlace) -> Result<()> {
+pub fn check_payload(payload: &[u8], expected: u64, address: RecordAddress) -> Result<()> {
     if crc64(payload) == expected {
         return Ok(());
     }
     let error = Error::new(ErrorKind::Corrupt, "a record's payload has a wrong checksum");
-    Err(error.in_segment(place.segment).at_offset(u64::from(place.offset)))
+    Err(error.in_segment(address.segment).at_offset(u64::from(address.offset)))
 }
 
-fn checksum(layout: &Layout, sources: &[u8], place: RecordPlace) -> u32 {
+fn checksum(layout: &Layout, sources: &[u8], address: RecordAddress) -> u32 {
     let mut bytes = [0; 16 + RECORD_HEADER_BYTES];
     let (generation, rest) = bytes.split_at_mut(8);
-    generation.copy_from_slice(&place.generation.to_le_bytes());
+    generation.copy_from_slice(&address.generation.to_le_bytes());
     let (segment, rest) = rest.split_at_mut(4);
-    segment.copy_from_slice(&place.segment.0.to_le_bytes());
+    segment.copy_from_slice(&address.segment.0.to_le_bytes());
     let (offset, rest) = rest.split_at_mut(4);
-    offset.copy_from_slice(&place.offset.to_le_bytes());
+    offset.copy_from_slice(&address.offset.to_le_bytes());
     rest.copy_from_slice(layout.as_bytes());
     if sources.is_empty() { crc32(&bytes) } else { crc32_pair(&bytes, sources) }
 }
@@ -439,8 +507,8 @@ mod tests {
     //! Goal: round trip of every kind; every damaged bit and every wrong location is noticed.
     use super::*;
 
-    const PLACE: RecordPlace =
-        RecordPlace { generation: 1 << 32 | 7, segment: SegmentId(3), offset: 4097 };
+    const PLACE: RecordAddress =
+        RecordAddress { generation: 1 << 32 | 7, segment: SegmentId(3), offset: 4097 };
 
     const SOURCES: [Source; 2] = [
         Source { origin: SeqNo(9), blocks: 3, segment: SegmentId(5), offset: 77 },
@@ -499,12 +567,12 @@ mod tests {
                 assert!(Record::decode(&good[..len], PLACE).is_err());
             }
             let wrong = [
-                RecordPlace { generation: 1, ..PLACE },
-                RecordPlace { segment: SegmentId(4), ..PLACE },
-                RecordPlace { offset: 4098, ..PLACE },
+                RecordAddress { generation: 1, ..PLACE },
+                RecordAddress { segment: SegmentId(4), ..PLACE },
+                RecordAddress { offset: 4098, ..PLACE },
             ];
-            for place in wrong {
-                assert!(Record::decode(&good, place).is_err(), "{place:?}");
+            for address in wrong {
+                assert!(Record::decode(&good, address).is_err(), "{address:?}");
             }
         }
     }

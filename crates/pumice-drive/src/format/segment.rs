@@ -19,6 +19,12 @@ const LENGTH: u32 = 4096;
 
 const MAGIC: [u8; 8] = *b"PUMICESG";
 
+const _: () = assert!(size_of::<Layout>() == SEGMENT_HEADER_BYTES, "the layout fills the header");
+const _: () = assert!(
+    SEGMENT_HEADER_BYTES.is_multiple_of(super::BATCH_ALIGNMENT),
+    "the first batch is aligned"
+);
+
 layout! {
     struct Layout: 4096 {
         magic: [u8; 8],
@@ -76,7 +82,7 @@ pub struct DriveShape {
 
 /// The kind of data that is appended to a segment. Each stream has one open segment, so data of
 /// different ages does not share segments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Stream {
     /// Host writes.
@@ -94,8 +100,14 @@ impl Stream {
     /// All streams.
     pub const ALL: [Self; Self::COUNT] = [Self::Host, Self::Moved, Self::Meta];
 
+    const IS_ORDERED: () = {
+        let [host, moved, meta] = Self::ALL;
+        assert!(host as u8 == 0 && moved as u8 == 1 && meta as u8 == 2, "streams in order");
+    };
+
     /// Returns the stream with this number on the medium, if any.
     pub fn from_u8(stream: u8) -> Option<Self> {
+        const { Self::IS_ORDERED };
         Self::ALL.get(usize::from(stream)).copied()
     }
 }
@@ -107,6 +119,34 @@ pub fn generation(epoch: u32, ordinal: u32) -> u64 {
 }
 
 impl SegmentHeader {
+    /// Checks what holds for every segment that a drive starts. Call it before
+    /// [`SegmentHeader::encode_into`], which encodes other values too, for tests of the decoders.
+    ///
+    /// # Panics
+    /// If a rule is violated.
+    pub fn check_invariants(&self) {
+        let shape = &self.shape;
+        assert!(self.first_seq.0 > 0, "the first batch of a drive is 1");
+        assert!(self.segment.0 < shape.segment_count, "a drive uses its own segments");
+        assert!(shape.segment_count <= super::META_SEGMENTS_MAX, "an address names any segment");
+        assert!(
+            (super::SEGMENT_BYTES_MIN..=super::SEGMENT_BYTES_MAX).contains(&shape.segment_bytes),
+            "bytes of a segment"
+        );
+        assert!(
+            shape.frame_blocks.is_power_of_two() && shape.frame_blocks <= super::FRAME_BLOCKS_MAX,
+            "blocks of a frame"
+        );
+        assert!(
+            (1..=super::SIZE_BYTES_MAX).contains(&shape.size_bytes),
+            "the size of a disk lies within the limits of the format"
+        );
+        assert!(
+            shape.data_offset >= 2 * super::SUPERBLOCK_BYTES as u64,
+            "segments follow the superblock slots"
+        );
+    }
+
     /// Writes the header at the start of `target`.
     ///
     /// # Panics
@@ -173,7 +213,7 @@ impl SegmentHeader {
                 && layout.reserved.iter().all(|&byte| byte == 0)
         });
         let stream = stream.or_error(CORRUPT, "the segment header's values are impossible")?;
-        Ok(Some(Self {
+        let header = Self {
             uuid,
             generation: layout.generation.get(),
             first_seq: SeqNo(layout.first_seq.get()),
@@ -186,7 +226,15 @@ impl SegmentHeader {
                 segment_count: layout.segment_count.get(),
                 frame_blocks: layout.frame_blocks.get(),
             },
-        }))
+        };
+        debug_assert!(header.encodes_to(bytes), "a segment header has a single encoding");
+        Ok(Some(header))
+    }
+
+    fn encodes_to(&self, bytes: &[u8]) -> bool {
+        let mut again = [0; SEGMENT_HEADER_BYTES];
+        self.encode_into(&mut again);
+        again == *bytes
     }
 }
 

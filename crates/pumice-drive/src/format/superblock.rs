@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::layout::layout;
 use super::map::META_SEGMENTS_MAX;
-use super::record::{BLOCK_LENGTH, RecordPlace};
+use super::record::{BLOCK_LENGTH, RecordAddress};
 use super::segment::{DriveShape, Stream};
 use crate::base::checksum::crc64;
 use crate::base::{Error, ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
@@ -50,6 +50,16 @@ pub const BAD_SEGMENTS_MAX: usize = 128;
 
 /// Most detours of a superblock. One is needed for each stream, until the next checkpoint.
 pub const DETOURS_MAX: usize = 16;
+
+const _: () = assert!(size_of::<Layout>() == SUPERBLOCK_BYTES, "the layout fills a slot");
+const _: () = assert!(FRAME_BLOCKS_MAX <= u8::MAX as u16, "a run counts the blocks of a frame");
+const _: () = assert!(SEGMENT_BYTES_MIN.is_multiple_of(BLOCK_LENGTH), "blocks fill a segment");
+const _: () = assert!(SEGMENT_BYTES_MIN < SEGMENT_BYTES_MAX, "sizes of a segment");
+const _: () = assert!(SIZE_BYTES_MAX.is_multiple_of(BLOCK_LENGTH as u64), "blocks fill a disk");
+const _: () = assert!(
+    SIZE_BYTES_MAX <= i64::MAX as u64,
+    "offsets on the disk fit in the type of the kernel's file offsets"
+);
 
 layout! {
     struct Layout: 4096 {
@@ -127,7 +137,7 @@ pub struct Superblock {
     /// Header checksum of that batch; for an empty log, the chain's start (see the batch header).
     pub watermark_checksum: u64,
     /// The newest checkpoint. Before the first one, the log begins in segment 0.
-    pub checkpoint: Option<CheckpointPlace>,
+    pub checkpoint: Option<CheckpointAddress>,
     /// Shares of the capacity in use at which to warn, in per cent; 0 is none.
     pub warn_percent: [u8; 4],
     /// Segments in which an append failed, each once: nothing is written there any more. At most
@@ -153,9 +163,9 @@ pub struct Detour {
 
 /// The location of a checkpoint's root record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CheckpointPlace {
+pub struct CheckpointAddress {
     /// Segment and offset of the record, and the segment's generation.
-    pub place: RecordPlace,
+    pub address: RecordAddress,
     /// Bytes of the record, at least 1.
     pub record_bytes: u32,
     /// Checksum of its payload.
@@ -163,6 +173,19 @@ pub struct CheckpointPlace {
 }
 
 impl Superblock {
+    /// Checks what holds for every superblock that a drive stores. Call it before
+    /// [`Superblock::encode`], which encodes other values too, for tests of the decoders. The
+    /// location of the checkpoint comes from the medium and is checked when the checkpoint is read.
+    ///
+    /// # Panics
+    /// If a rule is violated.
+    pub fn check_invariants(&self) {
+        assert_eq!(self.impossible(), None, "a superblock that no program would open");
+        if let Some(checkpoint) = &self.checkpoint {
+            assert!(checkpoint.record_bytes > 0, "an empty root means that there is no checkpoint");
+        }
+    }
+
     /// Encodes the slot.
     pub fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
         let mut layout = Layout::new_zeroed();
@@ -185,10 +208,9 @@ impl Superblock {
         layout.watermark_checksum = self.watermark_checksum.into();
         layout.warn_percent = self.warn_percent;
         if let Some(checkpoint) = &self.checkpoint {
-            assert!(checkpoint.record_bytes > 0, "an empty root means that there is no checkpoint");
-            layout.checkpoint_segment = checkpoint.place.segment.0.into();
-            layout.checkpoint_offset = checkpoint.place.offset.into();
-            layout.checkpoint_generation = checkpoint.place.generation.into();
+            layout.checkpoint_segment = checkpoint.address.segment.0.into();
+            layout.checkpoint_offset = checkpoint.address.offset.into();
+            layout.checkpoint_generation = checkpoint.address.generation.into();
             layout.checkpoint_bytes = checkpoint.record_bytes.into();
             layout.checkpoint_checksum = checkpoint.payload_checksum.into();
         }
@@ -270,7 +292,16 @@ impl Superblock {
             && lists.detour_segments == layout.detour_segments
             && lists.detour_streams == layout.detour_streams;
         ensure(is_zero, CORRUPT, "reserved superblock bytes are not zero")?;
+        debug_assert!(
+            layout.features_compatible.get() != 0 || superblock.encodes_to(bytes),
+            "a superblock has a single encoding"
+        );
         Ok(superblock)
+    }
+
+    /// Returns whether this superblock encodes to `bytes`, without a checkpoint that is absent.
+    fn encodes_to(&self, bytes: &[u8]) -> bool {
+        self.checkpoint.is_none() || self.encode() == *bytes
     }
 
     /// Returns `None` if a list is impossible.
@@ -291,8 +322,8 @@ impl Superblock {
             codec_level: layout.codec_level.get(),
             watermark: SeqNo(layout.watermark.get()),
             watermark_checksum: layout.watermark_checksum.get(),
-            checkpoint: (layout.checkpoint_bytes.get() > 0).then(|| CheckpointPlace {
-                place: RecordPlace {
+            checkpoint: (layout.checkpoint_bytes.get() > 0).then(|| CheckpointAddress {
+                address: RecordAddress {
                     generation: layout.checkpoint_generation.get(),
                     segment: SegmentId(layout.checkpoint_segment.get()),
                     offset: layout.checkpoint_offset.get(),
@@ -403,8 +434,8 @@ mod tests {
             codec_level: -1,
             watermark: SeqNo(99),
             watermark_checksum: 0xfeed,
-            checkpoint: Some(CheckpointPlace {
-                place: RecordPlace { generation: 7, segment: SegmentId(2299), offset: 8192 },
+            checkpoint: Some(CheckpointAddress {
+                address: RecordAddress { generation: 7, segment: SegmentId(2299), offset: 8192 },
                 record_bytes: 160,
                 payload_checksum: 0xbeef,
             }),

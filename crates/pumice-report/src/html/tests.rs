@@ -3,8 +3,12 @@
 //!
 //! Method: a reader of tags that knows which elements have no end tag.
 
-use super::super::{Align, Axis, Bar, Number, sample};
-use super::*;
+use std::collections::BTreeSet;
+
+use super::super::{Align, Axis, Bar, Number, Point, sample};
+use crate::chart::{BarChart, LineChart};
+use crate::document::Document;
+use crate::table::{Column, Table};
 
 /// Elements without an end tag.
 const VOID: [&str; 3] = ["meta", "link", "!DOCTYPE"];
@@ -93,7 +97,7 @@ fn text_from_outside_stays_text() {
     bars.group(evil, vec![Bar::from(Number::new(1.0, 0).with_unit(evil)).labelled(evil)]);
     bars.group(evil, vec![Bar::missing(evil)]);
     let mut lines = LineChart::new(evil, axis(), axis());
-    lines.line(evil, vec![(1.0, 1.0)]);
+    lines.line(evil, vec![Point::new(1.0, 1.0)]);
     lines.line(evil, Vec::new());
     document.section(evil).paragraph(evil).note(evil).warning(evil).pairs([(evil, evil)]);
     document.section(evil).preformatted(evil).block(table.titled(evil)).block(bars).block(lines);

@@ -14,7 +14,7 @@ use super::super::number::grouped;
 use super::super::text::{bar_text, log_floor};
 use super::label::{parts, shortened, text_width, wrapped};
 use super::pixel_axis::{Ends, PixelAxis};
-use super::{FONT_LABEL, FONT_TITLE, Frame, Px, Svg, series_class};
+use super::{FONT_LABEL, FONT_TITLE, Frame, Pixel, Px, Size, Svg, series_class};
 
 /// Minimum and maximum width of a bar in pixels: it must be visible, and a single bar must not fill
 /// the chart.
@@ -53,14 +53,14 @@ pub(crate) fn bars(chart: &BarChart, frame: &Frame<'_>) -> String {
         chart.groups().len(),
         chart.series.len()
     );
-    let mut svg = Svg::new(frame, (layout.width, layout.height), &chart.title, &description);
-    let heading = shortened(&chart.axis.heading(), FONT_TITLE, layout.width);
-    svg.label("axis", 0.0, FONT_TITLE, &heading);
+    let mut svg = Svg::new(frame, layout.size, &chart.title, &description);
+    let heading = shortened(&chart.axis.heading(), FONT_TITLE, layout.size.width);
+    svg.label("axis", Pixel { x: 0.0, y: FONT_TITLE }, &heading);
     for (tick, label) in layout.axis.ticks() {
         let y = layout.axis.at(tick);
-        let line = format!("M{} {}H{}", Px(layout.left), Px(y), Px(layout.width));
+        let line = format!("M{} {}H{}", Px(layout.left), Px(y), Px(layout.size.width));
         svg.empty("path", &[("class", &"grid"), ("d", &line)]);
-        svg.label("tick end", layout.left - TICK_GAP, y + 4.0, &label);
+        svg.label("tick end", Pixel { x: layout.left - TICK_GAP, y: y + 4.0 }, &label);
     }
     for (index, group) in chart.groups().iter().enumerate() {
         let middle = layout.left + (index as f64 + 0.5) * layout.group_width;
@@ -72,15 +72,14 @@ pub(crate) fn bars(chart: &BarChart, frame: &Frame<'_>) -> String {
         draw_name(&mut svg, &layout, middle, &group.name);
     }
     let floor = layout.axis.floor();
-    let line = format!("M{} {}H{}", Px(layout.left), Px(floor), Px(layout.width));
+    let line = format!("M{} {}H{}", Px(layout.left), Px(floor), Px(layout.size.width));
     svg.empty("path", &[("class", &"floor"), ("d", &line)]);
     svg.finish()
 }
 
 /// Sizes from which everything else follows.
 struct Layout {
-    width: f64,
-    height: f64,
+    size: Size,
     left: f64,
     bottom: f64,
     group_width: f64,
@@ -119,8 +118,8 @@ impl Layout {
         let room = if series == 1.0 { group_width - 4.0 } else { bar_width };
         let fits = |bar: &Bar| text_width(&number_text(bar), FONT_LABEL) <= room;
         let has_numbers = all().filter(|bar| bar.number.is_some()).all(fits);
-        let width = left + groups * group_width;
-        Self { width, height, left, bottom, group_width, bar_width, axis, has_numbers }
+        let size = Size { width: left + groups * group_width, height };
+        Self { size, left, bottom, group_width, bar_width, axis, has_numbers }
     }
 }
 
@@ -205,7 +204,7 @@ fn draw_bar(svg: &mut Svg, layout: &Layout, drawn: &DrawnBar<'_>) {
     }
     if layout.has_numbers {
         let y = if height >= 0.0 { highest - 5.0 } else { highest + FONT_LABEL + 2.0 };
-        svg.label("number middle", middle, y, &number_text(bar));
+        svg.label("number middle", Pixel { x: middle, y }, &number_text(bar));
     }
     svg.close();
 }
@@ -215,7 +214,8 @@ fn draw_missing(svg: &mut Svg, layout: &Layout, bar: &Bar, middle: f64) {
     let text = bar_text(bar);
     let floor = layout.axis.floor();
     if bar.label.is_empty() || layout.bar_width < FONT_LABEL {
-        svg.label("number middle", middle, floor - 5.0, super::super::number::NO_NUMBER);
+        let above = Pixel { x: middle, y: floor - 5.0 };
+        svg.label("number middle", above, super::super::number::NO_NUMBER);
         return;
     }
     let text = shortened(&text, FONT_LABEL, floor - ABOVE - 12.0);
@@ -241,7 +241,7 @@ fn draw_name(svg: &mut Svg, layout: &Layout, middle: f64, name: &str) {
     svg.leaf("title", &[], name);
     for (index, line) in name_lines(name, layout.group_width).iter().enumerate() {
         let y = layout.bottom + 6.0 + LINE_HEIGHT * (index as f64 + 0.75);
-        svg.label("tick middle", middle, y, line);
+        svg.label("tick middle", Pixel { x: middle, y }, line);
     }
     svg.close();
 }

@@ -2,7 +2,7 @@
 
 use super::super::chart::Series;
 use super::lines::MARKERS_MAX;
-use super::{COLOURS, Px, Svg, series_class};
+use super::{COLOURS, Pixel, Px, Svg, series_class};
 
 /// Pixels from the centre of a marker to its edge.
 pub(super) const MARKER_RADIUS: f64 = 2.8;
@@ -26,7 +26,10 @@ pub(crate) fn line_key(index: usize, series: &Series) -> String {
         }
         if !series.is_joined || series.points.len() <= MARKERS_MAX {
             svg.open("g", &[("class", &"marker")]);
-            svg.empty("path", &[("d", &marker(index, 12.0, 6.0, MARKER_RADIUS + 0.4))]);
+            svg.empty(
+                "path",
+                &[("d", &marker(index, Pixel { x: 12.0, y: 6.0 }, MARKER_RADIUS + 0.4))],
+            );
             svg.close();
         }
     })
@@ -34,7 +37,7 @@ pub(crate) fn line_key(index: usize, series: &Series) -> String {
 
 /// A sample without a title: the name follows it.
 fn key(index: usize, width: f64, draw: impl FnOnce(&mut Svg)) -> String {
-    let mut svg = Svg { text: String::new(), open: Vec::new() };
+    let mut svg = Svg::default();
     let size = [("width", Px(width)), ("height", Px(12.0))];
     svg.open(
         "svg",
@@ -56,8 +59,8 @@ pub(super) fn line_class(index: usize) -> &'static str {
 }
 
 /// Returns the outline of a marker, of one of four shapes.
-pub(super) fn marker(index: usize, x: f64, y: f64, radius: f64) -> String {
-    let (x, y, r) = (Px(x), Px(y), radius);
+pub(super) fn marker(index: usize, center: Pixel, radius: f64) -> String {
+    let (x, y, r) = (Px(center.x), Px(center.y), radius);
     let path = match index % 4 {
         0 => {
             return format!(

@@ -1,11 +1,11 @@
 //! A line chart: one path for each series, markers where points are few.
 
-use super::super::chart::{LineChart, Series};
+use super::super::chart::{LineChart, Point, Series};
 use super::super::number::Number;
 use super::key::{MARKER_RADIUS, line_class, marker};
 use super::label::{shortened, text_width};
 use super::pixel_axis::{Ends, PixelAxis};
-use super::{FONT_LABEL, FONT_TITLE, Frame, Px, Svg, series_class};
+use super::{FONT_LABEL, FONT_TITLE, Frame, Pixel, Px, Size, Svg, series_class};
 
 /// Maximum number of points of a series with markers.
 pub(super) const MARKERS_MAX: usize = 40;
@@ -20,8 +20,8 @@ const TICK_GAP: f64 = 8.0;
 /// Draws a line chart.
 pub(crate) fn lines(chart: &LineChart, frame: &Frame<'_>) -> String {
     let points = || chart.series.iter().flat_map(|series| &series.points);
-    let xs: Vec<f64> = points().map(|point| point.0).collect();
-    let ys: Vec<f64> = chart.series.iter().flat_map(reach).collect();
+    let xs: Vec<f64> = points().map(|point| point.x).collect();
+    let ys: Vec<f64> = points().flat_map(reach).collect();
     let bottom = ABOVE + frame.plot_height;
     let y = PixelAxis::new(chart.y.scale, &ys, (frame.plot_height / 42.0) as usize, Ends::Ticks);
     let y = y.between(bottom, ABOVE);
@@ -39,12 +39,13 @@ pub(crate) fn lines(chart: &LineChart, frame: &Frame<'_>) -> String {
         chart.x.heading(),
         chart.series.len()
     );
-    let size = (frame.width, bottom + BELOW);
+    let size = Size { width: frame.width, height: bottom + BELOW };
     let mut svg = Svg::new(frame, size, &chart.title, &description);
     let heading = shortened(&chart.y.heading(), FONT_TITLE, frame.width);
-    svg.label("axis", 0.0, FONT_TITLE, &heading);
+    svg.label("axis", Pixel { x: 0.0, y: FONT_TITLE }, &heading);
     let heading = shortened(&chart.x.heading(), FONT_TITLE, right - left);
-    svg.label("axis middle", (left + right) / 2.0, bottom + BELOW - 6.0, &heading);
+    let below = Pixel { x: (left + right) / 2.0, y: bottom + BELOW - 6.0 };
+    svg.label("axis middle", below, &heading);
     draw_grid(&mut svg, &x, &y, Plot { left, right, bottom });
     for (index, series) in chart.series.iter().enumerate() {
         svg.open("g", &[("class", &series_class(index))]);
@@ -66,27 +67,17 @@ pub(crate) fn lines(chart: &LineChart, frame: &Frame<'_>) -> String {
     svg.finish()
 }
 
-/// Returns the y of every point, and the ends of its deviation if it can be drawn.
-fn reach(series: &Series) -> impl Iterator<Item = f64> {
-    series.points.iter().enumerate().flat_map(|(index, &(_, y))| {
-        let deviation = series.deviation(index).unwrap_or(0.0);
-        [y, y + deviation, if y > deviation { y - deviation } else { y }]
-    })
-}
-
-/// Coordinates in pixels.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Pixel {
-    x: f64,
-    y: f64,
+/// Returns the y of a point, and the ends of its deviation if it can be drawn.
+fn reach(point: &Point) -> [f64; 3] {
+    let (y, deviation) = (point.y, point.drawable_deviation().unwrap_or(0.0));
+    [y, y + deviation, if y > deviation { y - deviation } else { y }]
 }
 
 /// A point of a series and where it is drawn.
 #[derive(Clone, Copy, Debug)]
 struct DrawnPoint {
     pixel: Pixel,
-    x: f64,
-    y: f64,
+    point: Point,
 }
 
 /// Edges of the plot in pixels.
@@ -99,13 +90,13 @@ struct Plot {
 
 /// A bar with two ends at each point that has a deviation.
 fn draw_deviations(svg: &mut Svg, series: &Series, x: &PixelAxis, y: &PixelAxis) {
-    for (index, &(at, value)) in series.points.iter().enumerate() {
-        let Some(deviation) = series.deviation(index) else { continue };
-        let (high, low) = (value + deviation, value - deviation);
-        if !(x.shows(at) && y.shows(high) && y.shows(low)) {
+    for point in &series.points {
+        let Some(deviation) = point.drawable_deviation() else { continue };
+        let (high, low) = (point.y + deviation, point.y - deviation);
+        if !(x.shows(point.x) && y.shows(high) && y.shows(low)) {
             continue;
         }
-        let (at, high, low) = (x.at(at), y.at(high), y.at(low));
+        let (at, high, low) = (x.at(point.x), y.at(high), y.at(low));
         let end = |y: f64| format!("M{} {}h{}", Px(at - 4.0), Px(y), Px(8.0));
         let d = format!("M{} {}V{}{}{}", Px(at), Px(high), Px(low), end(high), end(low));
         svg.empty("path", &[("class", &"error-halo"), ("d", &d)]);
@@ -119,7 +110,7 @@ fn draw_grid(svg: &mut Svg, x: &PixelAxis, y: &PixelAxis, plot: Plot) {
         let at = y.at(tick);
         let line = format!("M{} {}H{}", Px(left), Px(at), Px(right));
         svg.empty("path", &[("class", &"grid"), ("d", &line)]);
-        svg.label("tick end", left - TICK_GAP, at + 4.0, &label);
+        svg.label("tick end", Pixel { x: left - TICK_GAP, y: at + 4.0 }, &label);
     }
     let floor = format!("M{} {}H{}", Px(left), Px(bottom), Px(right));
     svg.empty("path", &[("class", &"floor"), ("d", &floor)]);
@@ -130,19 +121,20 @@ fn draw_grid(svg: &mut Svg, x: &PixelAxis, y: &PixelAxis, plot: Plot) {
         svg.empty("path", &[("class", &"floor"), ("d", &line)]);
         // Labels that would touch the previous label are omitted.
         if at - half >= free_from {
-            svg.label("tick middle", at, bottom + 4.0 + FONT_LABEL + 2.0, &label);
+            let below = Pixel { x: at, y: bottom + 4.0 + FONT_LABEL + 2.0 };
+            svg.label("tick middle", below, &label);
             free_from = at + half + TICK_GAP;
         }
     }
 }
 
 /// Returns the points that can be drawn; each point that cannot be drawn starts a new piece.
-fn pieces(points: &[(f64, f64)], x: &PixelAxis, y: &PixelAxis) -> Vec<Vec<DrawnPoint>> {
-    let shown = |point: &(f64, f64)| x.shows(point.0) && y.shows(point.1);
+fn pieces(points: &[Point], x: &PixelAxis, y: &PixelAxis) -> Vec<Vec<DrawnPoint>> {
+    let shown = |point: &Point| x.shows(point.x) && y.shows(point.y);
     let pieces = points.split(|point| !shown(point)).filter(|piece| !piece.is_empty());
-    let drawn = |&(at, value): &(f64, f64)| {
-        let pixel = Pixel { x: x.at(at), y: y.at(value) };
-        DrawnPoint { pixel, x: at, y: value }
+    let drawn = |&point: &Point| {
+        let pixel = Pixel { x: x.at(point.x), y: y.at(point.y) };
+        DrawnPoint { pixel, point }
     };
     pieces.map(|piece| piece.iter().map(drawn).collect()).collect()
 }
@@ -176,7 +168,8 @@ fn path(pieces: &[Vec<Pixel>]) -> String {
     d
 }
 
-fn draw_marker(svg: &mut Svg, chart: &LineChart, index: usize, point: &DrawnPoint) {
+fn draw_marker(svg: &mut Svg, chart: &LineChart, index: usize, drawn: &DrawnPoint) {
+    let DrawnPoint { pixel, point } = drawn;
     let with_unit = |value: f64, unit: &str| Number::plain(value).with_unit(unit).to_string();
     let about = format!(
         "{}: {} at {}",
@@ -186,7 +179,7 @@ fn draw_marker(svg: &mut Svg, chart: &LineChart, index: usize, point: &DrawnPoin
     );
     svg.open("g", &[("class", &"marker")]);
     svg.leaf("title", &[], &about);
-    svg.empty("path", &[("d", &marker(index, point.pixel.x, point.pixel.y, MARKER_RADIUS))]);
+    svg.empty("path", &[("d", &marker(index, *pixel, MARKER_RADIUS))]);
     svg.close();
 }
 
@@ -201,7 +194,7 @@ mod tests {
         let points = [5.0, 9.0, 1.0, 4.0, 4.5, 7.0].into_iter().enumerate();
         let points = points.map(|(index, y)| {
             let pixel = Pixel { x: index as f64 * 0.2, y };
-            DrawnPoint { pixel, x: 0.0, y: 0.0 }
+            DrawnPoint { pixel, point: Point::new(0.0, 0.0) }
         });
         let points: Vec<_> = points.collect();
         let kept: Vec<_> = thinned(&points).iter().map(|pixel| (pixel.x, pixel.y)).collect();
@@ -212,6 +205,7 @@ mod tests {
     fn what_cannot_be_drawn_is_a_gap() {
         let places = |scale| PixelAxis::new(scale, &[1.0, 10.0], 5, Ends::Data).between(0.0, 10.0);
         let points = [(1.0, 1.0), (2.0, 10.0), (3.0, 0.0), (f64::NAN, 3.0), (4.0, 1.0)];
+        let points = points.map(|(x, y)| Point::new(x, y));
         let pieces = pieces(&points, &places(Scale::Linear), &places(Scale::Log));
         let thinned: Vec<_> = pieces.iter().map(|piece| thinned(piece)).collect();
         let path = path(&thinned);

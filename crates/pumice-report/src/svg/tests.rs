@@ -3,7 +3,7 @@
 //!
 //! Method: a reader of the XML that the writer makes, strict about balance, quotes and escapes.
 
-use super::super::{Axis, Bar, BarChart, LineChart, Number, Scale, sample};
+use super::super::{Axis, Bar, BarChart, LineChart, Number, Point, Scale, sample};
 use super::*;
 
 const FRAME: Frame<'_> = Frame { id: "chart", width: 700.0, plot_height: 200.0 };
@@ -100,8 +100,11 @@ fn lines_have_a_path_each_and_markers_where_points_are_few() {
 #[test]
 fn dots_are_not_joined_and_have_their_deviations() {
     let mut chart = LineChart::new("T", Axis::new("saved", "%"), Axis::new("rate", "MB/s"));
-    chart.line("a", vec![(0.0, 0.0), (10.0, 100.0)]);
-    chart.dots("b", vec![(5.0, 50.0, Some(25.0)), (7.0, 60.0, None)]);
+    chart.line("a", vec![Point::new(0.0, 0.0), Point::new(10.0, 100.0)]);
+    chart.dots(
+        "b",
+        vec![Point { deviation: Some(25.0), ..Point::new(5.0, 50.0) }, Point::new(7.0, 60.0)],
+    );
     let (tags, _) = read(&lines(&chart, &FRAME));
     assert_eq!(tags.iter().filter(|tag| tag.contains("\"line\"")).count(), 1);
     assert_eq!(tags.iter().filter(|tag| tag.contains("\"marker\"")).count(), 4);
@@ -124,7 +127,7 @@ fn text_from_outside_stays_text() {
     let bar = Bar::from(Number::new(1.0, 1).with_unit(evil)).labelled(evil);
     chart.group(evil, vec![bar, Bar::missing(evil)]);
     let mut line = LineChart::new(evil, Axis::new(evil, evil), Axis::new(evil, evil));
-    line.line(evil, vec![(1.0, 2.0)]);
+    line.line(evil, vec![Point::new(1.0, 2.0)]);
     for drawing in [bars(&chart, &FRAME), lines(&line, &FRAME)] {
         let (tags, text) = read(&drawing);
         assert!(!tags.iter().any(|tag| tag.starts_with("script")), "{drawing}");
@@ -143,7 +146,7 @@ fn extreme_numbers_give_finite_drawings() {
         for value in extremes {
             chart.group("g", vec![Number::new(value, 1).with_deviation(f64::MAX).into()]);
         }
-        line.line("l", extremes.iter().flat_map(|&x| extremes.map(|y| (x, y))).collect());
+        line.line("l", extremes.iter().flat_map(|&x| extremes.map(|y| Point::new(x, y))).collect());
         let empty = [
             bars(&BarChart::new("T", "op", axis(), Vec::<String>::new()), &FRAME),
             lines(&LineChart::new("T", axis(), axis()), &FRAME),

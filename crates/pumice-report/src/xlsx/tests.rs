@@ -7,7 +7,7 @@ use std::io::{Cursor, Read};
 
 use calamine::{Data, Reader, Xlsx};
 
-use super::super::{Bar, sample};
+use super::super::{Bar, Point, sample};
 use super::*;
 
 fn read(document: &Document) -> Xlsx<Cursor<Vec<u8>>> {
@@ -58,7 +58,7 @@ fn text_is_never_a_formula() {
         let mut chart = BarChart::new(text, text, Axis::new(text, text), [text]);
         chart.group(text, vec![Bar::missing(text)]);
         let mut lines = LineChart::new(text, Axis::new(text, text), Axis::new(text, text));
-        lines.line(text, vec![(1.0, 1.0)]);
+        lines.line(text, vec![Point::new(1.0, 1.0)]);
         let mut table = Table::with_columns(vec![Column::left(text)]).titled(text);
         table.push(vec![text.into()]);
         let section = document.section(text);
@@ -176,8 +176,11 @@ fn parts(document: &Document, start: &str) -> Vec<(String, String)> {
 fn dots_keep_their_deviations_in_a_workbook() {
     let mut document = Document::default();
     let mut chart = LineChart::new("T", Axis::new("saved", "%"), Axis::new("rate", "MB/s"));
-    chart.line("a", vec![(0.0, 1.0), (50.0, 2.0)]);
-    chart.dots("b", vec![(0.0, 7.0, Some(0.5)), (50.0, 8.0, None)]);
+    chart.line("a", vec![Point::new(0.0, 1.0), Point::new(50.0, 2.0)]);
+    chart.dots(
+        "b",
+        vec![Point { deviation: Some(0.5), ..Point::new(0.0, 7.0) }, Point::new(50.0, 8.0)],
+    );
     document.section("x").block(chart);
     let charts = parts(&document, "xl/charts/chart");
     let xml = &charts[0].1;

@@ -10,25 +10,17 @@ use rand::RngExt;
 
 use super::*;
 use crate::content::SECTOR_BYTES;
+use crate::ftl::sample;
 use pumice_drive::base::seed::random;
 use pumice_drive::runtime::Runtime;
 
 const SPEC: BlockMappedSpec = BlockMappedSpec {
-    shape: FlashShape {
-        channels: 2,
-        dies_per_channel: 2,
-        planes: 1,
-        blocks_per_plane: 32,
-        pages_per_block: 16,
-        page_bytes: 4096,
-    },
+    shape: FlashShape { planes: 1, blocks_per_plane: 32, pages_per_block: 16, ..sample::SHAPE },
     timing: FlashTiming {
-        read_ns: 50_000,
         program_ns: 1_000_000,
-        erase_ns: 2_000_000,
         bus_bytes_per_s: 40_960_000,
         multi_plane: false,
-        cache_program: false,
+        ..sample::TIMING
     },
     bad_percent: 0.0,
     log_blocks: 4,

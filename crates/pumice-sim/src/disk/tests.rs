@@ -2,11 +2,15 @@
 //! Method: random operations against an array; streams and single accesses against arithmetic; the
 //! same load with and without an order of its own.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use futures_util::future::try_join_all;
 use rand::RngExt;
 
 use super::*;
 use crate::content::SECTOR_BYTES;
+use pumice_drive::base::Clock;
 use pumice_drive::base::seed::random;
 use pumice_drive::runtime::Runtime;
 

@@ -5,11 +5,13 @@
 //! profiles of other designs.
 
 use std::cell::Cell;
+use std::rc::Rc;
 
 use rand::RngExt;
 
 use super::*;
 use crate::front::FrontSpec;
+use crate::ftl::sample;
 use crate::nand::{FlashShape, FlashTiming, NandSpec};
 use pumice_drive::base::seed::{Random, random};
 use pumice_drive::base::wait::WaitQueue;
@@ -40,19 +42,11 @@ fn spec(codec: Codec) -> SimSpec {
             shape: FlashShape {
                 channels: 4,
                 dies_per_channel: DIES / 4,
-                planes: 2,
                 blocks_per_plane: 48,
                 pages_per_block: 64,
-                page_bytes: 4096,
+                ..sample::SHAPE
             },
-            timing: FlashTiming {
-                read_ns: 50_000,
-                program_ns: 900_000,
-                erase_ns: 2_000_000,
-                bus_bytes_per_s: 50_000_000,
-                multi_plane: true,
-                cache_program: false,
-            },
+            timing: FlashTiming { bus_bytes_per_s: 50_000_000, ..sample::TIMING },
             nand: NandSpec { bad_percent: 0.0, seed: 1, store_bytes_per_s: None },
         }),
     }

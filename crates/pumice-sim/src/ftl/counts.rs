@@ -66,6 +66,12 @@ impl LogCounts {
         }
     }
 
+    /// Returns the sum of the bytes of all causes.
+    pub(super) fn caused_bytes(&self) -> u64 {
+        let moved = self.collected_bytes + self.leveled_bytes;
+        self.host_bytes + moved + self.padding_bytes + self.parity_bytes
+    }
+
     /// Returns programmed bytes over host bytes, at 4 KiB per block; 0 before the first write.
     pub fn write_amplification(&self) -> f64 {
         self.per_host_byte(self.flash_bytes)

@@ -120,6 +120,8 @@ impl Drain {
         let host_row = match covered {
             None => NO_HOST_ROW,
             Some(covered) => {
+                let last = self.host_rows.back().map_or(self.covered, |row| row.covered);
+                assert!(covered >= last, "rows of the host are issued in order");
                 let row = HostRow { die: address.die, covered, done_ns: UNKNOWN_NS };
                 self.host_rows.push_back(row);
                 self.first_host_row + self.host_rows.len() as u64 - 1

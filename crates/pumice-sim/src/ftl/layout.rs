@@ -157,15 +157,10 @@ mod tests {
 
     use super::*;
     use crate::ftl::StoredSizes;
+    use crate::ftl::sample;
 
-    const SHAPE: FlashShape = FlashShape {
-        channels: 2,
-        dies_per_channel: 3,
-        planes: 2,
-        blocks_per_plane: 10,
-        pages_per_block: 8,
-        page_bytes: 4096,
-    };
+    const SHAPE: FlashShape =
+        FlashShape { dies_per_channel: 3, blocks_per_plane: 10, ..sample::SHAPE };
 
     fn frames(fraction: f64) -> FrameSizes {
         let header = if fraction < 1.0 { 24 } else { 0 };

@@ -96,7 +96,7 @@ impl Segments {
             self.blocks[index] = self.free_blocks.take(die, which);
         }
         let entry = &mut self.segments[segment as usize];
-        debug_assert_eq!((entry.state, entry.live_count), (State::Free, 0));
+        assert!(entry.state == State::Free && entry.live_count == 0, "segment {segment} is in use");
         entry.state = State::Open;
         entry.age = 0;
         Some(segment)
@@ -106,6 +106,7 @@ impl Segments {
     #[inline]
     pub(super) fn add(&mut self, segment: u32, bytes: u32, age: u64) {
         let entry = &mut self.segments[segment as usize];
+        assert!(entry.state == State::Open, "segment {segment} takes no frames");
         entry.live_bytes += bytes;
         entry.live_count += 1;
         entry.age = entry.age.max(age);
@@ -116,6 +117,8 @@ impl Segments {
     #[inline]
     pub(super) fn release(&mut self, segment: u32, bytes: u32) -> bool {
         let entry = &mut self.segments[segment as usize];
+        let has_frame = entry.live_bytes >= bytes && entry.live_count > 0;
+        assert!(has_frame, "segment {segment} has no live frame of {bytes} bytes");
         entry.live_bytes -= bytes;
         entry.live_count -= 1;
         let listed = entry.lbas.len();
@@ -125,7 +128,8 @@ impl Segments {
     /// Seals an open segment whose first `used_bytes` could hold frames; `lbas` are its blocks.
     pub(super) fn seal(&mut self, segment: u32, used_bytes: u32, lbas: LbaSet) {
         let entry = &mut self.segments[segment as usize];
-        debug_assert_eq!(entry.state, State::Open);
+        let fits = entry.live_bytes <= used_bytes && entry.live_count <= lbas.len();
+        assert!(entry.state == State::Open && fits, "segment {segment} cannot be sealed");
         entry.state = State::Sealed;
         entry.used_bytes = used_bytes;
         entry.lbas = lbas;
@@ -133,7 +137,9 @@ impl Segments {
 
     /// Replaces the list of a sealed segment.
     pub(super) fn set_lbas(&mut self, segment: u32, lbas: LbaSet) {
-        self.segments[segment as usize].lbas = lbas;
+        let entry = &mut self.segments[segment as usize];
+        assert_eq!(entry.live_count, lbas.len(), "live frames of segment {segment}");
+        entry.lbas = lbas;
     }
 
     pub(super) fn lbas(&self, segment: u32) -> &LbaSet {
@@ -187,7 +193,7 @@ impl Segments {
     /// Takes a sealed segment as a victim, and returns its list.
     pub(super) fn take(&mut self, segment: u32) -> LbaSet {
         let entry = &mut self.segments[segment as usize];
-        debug_assert_eq!(entry.state, State::Sealed);
+        assert!(entry.state == State::Sealed, "segment {segment} is no victim");
         entry.state = State::Victim;
         std::mem::take(&mut entry.lbas)
     }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use super::*;
 use crate::ftl::sample::small;
-use pumice_drive::base::{Error as DriveError, ErrorKind};
+use pumice_drive::base::{ErrorKind, chain};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 static GO_ON: AtomicBool = AtomicBool::new(false);
@@ -218,6 +218,6 @@ fn over_provisioning_is_what_was_asked_for() {
             assert!((ratio / (1.0 + percent / 100.0) - 1.0).abs() < 1e-4, "{percent}: {ratio}");
         }
     }
-    let full = DriveError::from(sold.over_provisioned(0.0).unwrap_err()).chain();
+    let full = chain(&sold.over_provisioned(0.0).unwrap_err());
     assert!(full.contains("has room for"), "{full}");
 }

@@ -89,7 +89,8 @@ impl FreeBlocks {
 
     /// Returns a block with this erase count to the set.
     pub fn release(&mut self, address: BlockAddress, erases: u32) {
-        self.dies[address.die as usize].insert((erases, address.block));
+        let is_new = self.dies[address.die as usize].insert((erases, address.block));
+        assert!(is_new && !self.bad.contains(address), "{address:?} is not in use");
     }
 
     /// Returns the erase count of each good block, die after die.
@@ -113,6 +114,7 @@ impl FreeBlocks {
             sum += f64::from(erases);
             squares += f64::from(erases).powi(2);
         }
+        assert_eq!(sum, flash.counts().blocks_erased as f64, "only good blocks are erased");
         wear.min = wear.min.min(wear.max);
         wear.mean = sum / count.max(1.0);
         wear.deviation = (squares / count.max(1.0) - wear.mean.powi(2)).max(0.0).sqrt();
@@ -131,14 +133,14 @@ mod tests {
     //! Method: take all of a small flash; release some.
 
     use super::*;
+    use crate::ftl::sample;
 
     const SHAPE: FlashShape = FlashShape {
         channels: 1,
-        dies_per_channel: 2,
         planes: 1,
         blocks_per_plane: 1000,
         pages_per_block: 1,
-        page_bytes: 4096,
+        ..sample::SHAPE
     };
 
     #[test]

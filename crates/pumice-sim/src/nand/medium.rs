@@ -21,6 +21,7 @@ use super::blocks::{FreeBlocks, Worn};
 use super::flash::{BlockAddress, Flash, FlashCounts};
 use pumice_drive::base::units::transfer_ns;
 use pumice_drive::base::{AlignedBuffer, Clock, Error, ErrorKind, Result, SegmentId};
+use pumice_drive::media::layer::Layer;
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::media::{Capabilities, Geometry, Medium, SUPERBLOCK_SLOTS, SUPERBLOCK_STRIDE};
 
@@ -161,7 +162,7 @@ impl<C: Clock> NandMedium<C> {
                     placed.rows += 1;
                     *store_free_ns = now_ns + self.store_ns(shape.row_bytes());
                     let address = BlockAddress { die, block: placed.blocks[die as usize] };
-                    let ended_ns = flash.program(now_ns, address, row)?;
+                    let ended_ns = flash.program(now_ns, address, row).expect("rows are in order");
                     placed.ended_ns = placed.ended_ns.max(ended_ns);
                     continue;
                 }
@@ -173,10 +174,10 @@ impl<C: Clock> NandMedium<C> {
     }
 
     /// Returns the time at which the flash has read a range of a segment.
-    fn sense(&self, segment: SegmentId, offset: u32, len: u32) -> Result<u64> {
+    fn sense(&self, segment: SegmentId, offset: u32, len: u32) -> u64 {
         let now_ns = self.clock.now_ns();
         let state = &mut *self.state.borrow_mut();
-        let Some(Some(placed)) = state.segments.get(segment.0 as usize) else { return Ok(now_ns) };
+        let Some(Some(placed)) = state.segments.get(segment.0 as usize) else { return now_ns };
         let shape = *state.flash.shape();
         let (row_bytes, page_bytes) = (shape.row_bytes(), shape.page_bytes);
         let mut ended_ns = now_ns;
@@ -191,9 +192,9 @@ impl<C: Clock> NandMedium<C> {
             let die = row % shape.dies();
             let address = BlockAddress { die, block: placed.blocks[die as usize] };
             let read = state.flash.read(now_ns, address, row / shape.dies(), pages, to - from);
-            ended_ns = ended_ns.max(read?);
+            ended_ns = ended_ns.max(read.expect("the row was programmed"));
         }
-        Ok(ended_ns)
+        ended_ns
     }
 
     async fn until_ns(&self, ns: u64) {
@@ -204,15 +205,21 @@ impl<C: Clock> NandMedium<C> {
     }
 }
 
-impl<C: Clock> Medium for NandMedium<C> {
-    fn capabilities(&self) -> Capabilities {
+impl<C: Clock> Layer for NandMedium<C> {
+    type Inner = MemMedium;
+
+    fn inner(&self) -> &MemMedium {
+        &self.memory
+    }
+
+    fn on_capabilities(&self) -> Capabilities {
         Capabilities::default()
             .with_write_unit(WRITE_UNIT)
             .with_read_unit(READ_UNIT)
             .with_discard(true)
     }
 
-    fn set_geometry(&self, geometry: Geometry) -> Result<()> {
+    fn on_set_geometry(&self, geometry: Geometry) -> Result<()> {
         let fits = geometry.segment_bytes == self.geometry.segment_bytes
             && geometry.segment_count <= self.geometry.segment_count;
         if !fits {
@@ -223,7 +230,7 @@ impl<C: Clock> Medium for NandMedium<C> {
         self.memory.set_geometry(geometry)
     }
 
-    async fn append(
+    async fn on_append(
         &self,
         segment: SegmentId,
         offset: u32,
@@ -236,7 +243,7 @@ impl<C: Clock> Medium for NandMedium<C> {
         Ok(())
     }
 
-    async fn read(
+    async fn on_read(
         &self,
         segment: SegmentId,
         offset: u32,
@@ -244,21 +251,13 @@ impl<C: Clock> Medium for NandMedium<C> {
     ) -> (AlignedBuffer, Result<()>) {
         let len = buffer.len() as u32;
         let (buffer, result) = self.memory.read(segment, offset, buffer).await;
-        let sensed = result.and_then(|()| self.sense(segment, offset, len));
-        match sensed {
-            Ok(ended_ns) => {
-                self.until_ns(ended_ns).await;
-                (buffer, Ok(()))
-            }
-            Err(error) => (buffer, Err(error)),
+        if result.is_ok() {
+            self.until_ns(self.sense(segment, offset, len)).await;
         }
+        (buffer, result)
     }
 
-    async fn sync(&self) -> Result<()> {
-        self.memory.sync().await
-    }
-
-    async fn discard(&self, segment: SegmentId) -> Result<()> {
+    async fn on_discard(&self, segment: SegmentId) -> Result<()> {
         self.memory.discard(segment).await?;
         let now_ns = self.clock.now_ns();
         let state = &mut *self.state.borrow_mut();
@@ -266,18 +265,10 @@ impl<C: Clock> Medium for NandMedium<C> {
         let Some(placed) = placed else { return Ok(()) };
         for (die, &block) in (0..).zip(&placed.blocks) {
             let address = BlockAddress { die, block };
-            state.flash.erase(now_ns, address)?;
+            state.flash.erase(now_ns, address).expect("the block was programmed");
             state.free.release(address, state.flash.erases(address));
         }
         Ok(())
-    }
-
-    async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
-        self.memory.read_superblock(slot).await
-    }
-
-    async fn write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> Result<()> {
-        self.memory.write_superblock(slot, bytes).await
     }
 }
 

@@ -41,8 +41,8 @@ impl Timeline {
     /// Inserts an interval before the one at `at`, merged with a neighbour that it touches.
     fn insert(&mut self, at: usize, from: u64, to: u64) {
         let touches_before = at > 0 && self.busy[at - 1].1 == from;
-        let touches_behind = self.busy.get(at).is_some_and(|&(next, _)| next == to);
-        match (touches_before, touches_behind) {
+        let touches_after = self.busy.get(at).is_some_and(|&(next, _)| next == to);
+        match (touches_before, touches_after) {
             (true, true) => {
                 let (_, end) = self.busy.remove(at).expect("an interval was just seen there");
                 self.busy[at - 1].1 = end;

@@ -9,8 +9,9 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::Value as Json;
 
+use super::parse::FILE_BYTES_MAX;
 use super::*;
-use pumice_drive::base::{Error as DriveError, ErrorKind};
+use pumice_drive::base::{ErrorKind, chain};
 
 /// A log-structured drive, with every key that it can have.
 const LOG: &str = r#"
@@ -107,7 +108,7 @@ fn with(text: &str, key: &str, number: &str) -> String {
 }
 
 fn parse(text: &str) -> std::result::Result<Profile, String> {
-    Profile::parse(text, "own.toml").map_err(|error| DriveError::from(error).chain())
+    Profile::parse(text, "own.toml").map_err(|error| chain(&error))
 }
 
 fn flash_figures(profile: &Profile) -> FlashFigures {

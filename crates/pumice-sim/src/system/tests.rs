@@ -6,7 +6,9 @@ use std::rc::Rc;
 
 use rand::RngExt;
 
+use super::spec::CALL_NS;
 use super::*;
+use pumice_drive::base::Clock;
 use pumice_drive::base::seed::random;
 
 /// A small file of the drive that the articles on compression were about.

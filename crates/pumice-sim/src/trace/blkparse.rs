@@ -11,7 +11,8 @@
 //!
 //! Source: blkparse(1), output description.
 
-use super::{Entry, Verb, number, sectors, shown, time_ns};
+use super::entry::{Entry, number, sectors, shown, time_ns};
+use crate::log_drive::Verb;
 
 const SECOND_NS: f64 = 1e9;
 

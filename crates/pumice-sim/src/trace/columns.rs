@@ -4,7 +4,8 @@
 //! file times, in 100 ns); MQSim's README, section on traces; the DiskSim manual, appendix on
 //! ASCII traces (bit 0 of the flags is set for reads, times are ms with decimals).
 
-use super::{Entry, Verb, number, sectors, shown, time_ns};
+use super::entry::{Entry, number, sectors, shown, time_ns};
+use crate::log_drive::Verb;
 
 type Parsed = Result<Entry, String>;
 

@@ -14,7 +14,8 @@
 //! Source: fio's documentation, "Trace file format v2" and "v3"; version 3 counts time in
 //! microseconds since the job began, as fio of 2024 writes it.
 
-use super::{Entry, Verb, number, shown};
+use super::entry::{Entry, number, shown};
+use crate::log_drive::Verb;
 
 /// Maximum number of distinct files; more are an error.
 const FILES_MAX: usize = 1024;

@@ -5,7 +5,11 @@
 
 use rand::RngExt;
 
+use super::entry::OFFSET_MAX;
+use super::reader::LINE_BYTES_MAX;
 use super::*;
+use crate::Result;
+use crate::log_drive::Verb;
 use pumice_drive::base::seed::random;
 
 const MSR: &str = "\

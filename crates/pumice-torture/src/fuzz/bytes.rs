@@ -14,7 +14,7 @@ use pumice_drive::codec::{Codec, Compressor, Decompressor, Encoding};
 use pumice_drive::format::{
     BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, DIRECTORY_PAGE_BYTES,
     DirectoryEntry, DroppedRange, FRAME_BLOCKS_MAX, MapLimits, RECORD_HEADER_BYTES, Record,
-    RecordPlace, Root, SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES, SOURCE_BYTES, SUPERBLOCK_BYTES,
+    RecordAddress, Root, SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES, SOURCE_BYTES, SUPERBLOCK_BYTES,
     SegmentHeader, Superblock, TableEntry, chain_record, check_payload, decode_leaf, decode_page,
     encode_page, encode_run, meta_payload,
 };
@@ -83,7 +83,8 @@ fn walk(header: &BatchHeader, records: &mut [u8], put_right: bool) -> bool {
     let (mut at, mut chain) = (0, 0);
     for _ in 0..header.record_count {
         let offset = header.offset.wrapping_add((BATCH_HEADER_BYTES + at) as u32);
-        let place = RecordPlace { generation: header.generation, segment: header.segment, offset };
+        let place =
+            RecordAddress { generation: header.generation, segment: header.segment, offset };
         let rest = &mut records[at..];
         if put_right {
             seal_record(rest, place);
@@ -108,7 +109,7 @@ fn walk(header: &BatchHeader, records: &mut [u8], put_right: bool) -> bool {
 /// every codec), a record header, its sources, a payload.
 pub fn record(input: &[u8]) -> bool {
     let Some((&mode, input)) = input.split_first() else { return false };
-    let place = RecordPlace { generation: 1 << 32, segment: SegmentId(3), offset: 4096 + 128 };
+    let place = RecordAddress { generation: 1 << 32, segment: SegmentId(3), offset: 4096 + 128 };
     settle(Record::decode(input, place));
     let mut bytes = input[..input.len().min(BATCH_BYTES_MAX)].to_vec();
     if bytes.len() < RECORD_HEADER_BYTES {
@@ -254,7 +255,7 @@ fn seal(bytes: &mut [u8], at: usize) {
 
 /// Writes the checksum of the record header at the start of `bytes`, and of its sources, for
 /// `place`; does nothing if they are truncated.
-fn seal_record(bytes: &mut [u8], place: RecordPlace) {
+fn seal_record(bytes: &mut [u8], place: RecordAddress) {
     let Some(&source_count) = bytes.get(17) else { return };
     let length = RECORD_HEADER_BYTES + usize::from(source_count) * SOURCE_BYTES;
     let Some(head) = bytes.get_mut(..length) else { return };

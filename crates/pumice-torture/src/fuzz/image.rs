@@ -38,8 +38,8 @@ use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{AlignedBuffer, Lba, SegmentId, SeqNo};
 use pumice_drive::codec::{Codec, Compressor};
 use pumice_drive::format::{
-    BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, CheckpointPlace,
-    DroppedRange, Record, RecordPlace, SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES, SUPERBLOCK_BYTES,
+    BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, CheckpointAddress,
+    DroppedRange, Record, RecordAddress, SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES, SUPERBLOCK_BYTES,
     SegmentHeader, Source, Stream, Superblock, chain_record, chain_start, generation,
 };
 
@@ -341,7 +341,7 @@ impl Writer {
         record: Record,
         sources: Vec<Source>,
         payload: Vec<u8>,
-    ) -> RecordPlace {
+    ) -> RecordAddress {
         if stream != self.stream {
             self.seal();
             self.stream = stream;
@@ -353,7 +353,7 @@ impl Writer {
         }
         let tail = self.tails[stream as usize].as_ref().expect("just begun");
         let offset = tail.used.max(SEGMENT_HEADER_BYTES) + BATCH_HEADER_BYTES + self.record_bytes;
-        let place = RecordPlace {
+        let place = RecordAddress {
             generation: tail.header.generation,
             segment: tail.header.segment,
             offset: offset as u32,
@@ -393,7 +393,7 @@ impl Writer {
         let mut batch = vec![0; whole];
         let (mut at, mut chain) = (BATCH_HEADER_BYTES, 0);
         for Pending { record, sources, payload } in records {
-            let place = RecordPlace { generation, segment, offset: (base + at) as u32 };
+            let place = RecordAddress { generation, segment, offset: (base + at) as u32 };
             record.encode_into(place, sources, &mut batch[at..]);
             chain = chain_record(chain, batch[at..].first_chunk().expect("room was made"));
             at += record.header_bytes() as usize;
@@ -477,13 +477,13 @@ impl Writer {
     }
 
     fn set_checkpoint(&mut self, field: u8, value: u64) {
-        let nowhere = RecordPlace { generation: 0, segment: SegmentId(0), offset: 0 };
-        let none = CheckpointPlace { place: nowhere, record_bytes: 0, payload_checksum: 0 };
+        let nowhere = RecordAddress { generation: 0, segment: SegmentId(0), offset: 0 };
+        let none = CheckpointAddress { address: nowhere, record_bytes: 0, payload_checksum: 0 };
         let checkpoint = self.superblock.checkpoint.get_or_insert(none);
         match field {
-            15 => checkpoint.place.segment = SegmentId(value as u32),
-            16 => checkpoint.place.offset = value as u32,
-            17 => checkpoint.place.generation = value,
+            15 => checkpoint.address.segment = SegmentId(value as u32),
+            16 => checkpoint.address.offset = value as u32,
+            17 => checkpoint.address.generation = value,
             18 => checkpoint.record_bytes = value as u32,
             _ => checkpoint.payload_checksum = value,
         }

@@ -4,7 +4,9 @@
 //! * `image`: a small drive's medium, written from a script with valid checksums; a checkpoint if
 //!   the script has one.
 //! * `open`: opens and checks such a medium.
-//! * `nbd`: the NBD server against any client; `nbd_client`: the client against any server.
+//! * `nbd`: the NBD server against any client; `nbd_client`: the client against any server;
+//!   `nbd_handover`: a server against what any predecessor hands over.
+//! * `fuse`: a FUSE session against any kernel. `sockets`: what the targets on sockets share.
 //! * `files`: traces, results of benchmarks, partial results of scans.
 //!
 //! An entry point panics when a promise is broken; otherwise it returns whether the input was
@@ -17,17 +19,22 @@
 
 mod bytes;
 mod files;
+mod fuse;
 mod image;
 mod nbd;
 mod nbd_client;
+mod nbd_handover;
 mod open;
+mod sockets;
 #[cfg(test)]
 mod tests;
 
 pub use bytes::{batch, checkpoint, leaf, record, segment, superblock};
 pub use files::{bench_results, scan_partial, trace};
+pub use fuse::fuse;
 pub use nbd::{nbd_handshake, nbd_transmission};
 pub use nbd_client::nbd_client;
+pub use nbd_handover::nbd_handover;
 pub use open::open;
 
 /// A fuzz entry point; returns whether the input was accepted.
@@ -35,7 +42,7 @@ pub type EntryPoint = fn(&[u8]) -> bool;
 
 /// Every target: its name in `fuzz/fuzz_targets/` and `fuzz/corpus/`, and its entry point. A new
 /// target needs a line here, a binary in `fuzz/`, its name in the Makefile, and a few seeds.
-pub const TARGETS: [(&str, EntryPoint); 13] = [
+pub const TARGETS: [(&str, EntryPoint); 15] = [
     ("superblock", superblock),
     ("segment", segment),
     ("batch", batch),
@@ -46,6 +53,8 @@ pub const TARGETS: [(&str, EntryPoint); 13] = [
     ("nbd_handshake", nbd_handshake),
     ("nbd_transmission", nbd_transmission),
     ("nbd_client", nbd_client),
+    ("nbd_handover", nbd_handover),
+    ("fuse", fuse),
     ("trace", trace),
     ("bench_results", bench_results),
     ("scan_partial", scan_partial),

@@ -5,7 +5,6 @@
 //! down, and reads all answers; the server must then end the connection. The disk asserts that
 //! every request lies within it.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -13,17 +12,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use futures_util::future::join;
-use rustix::net::Shutdown;
 
-use pumice_drive::runtime::{Backend, Runtime};
+use super::sockets::{ANSWERS_KEPT_MAX, receive, runtime, send};
 use pumice_nbd::memory_disk::MemoryDisk;
 use pumice_nbd::{Export, Options, Server};
 
 /// Size of the disk: slightly more than the piece in which long requests are streamed.
 const DISK_BYTES: u64 = (1 << 20) + (64 << 10);
-
-/// Maximum number of bytes of answers that are kept, from the beginning.
-const ANSWERS_KEPT_MAX: usize = 8 << 20;
 
 /// Length of the greeting.
 const GREETING_BYTES: usize = 18;
@@ -84,10 +79,7 @@ fn check_replies(input: &[u8], mut replies: &[u8]) {
 /// Runs a client that sends `bytes`. Returns the start of the answers, and the number of requests
 /// that the disk completed.
 fn converse(bytes: &[u8]) -> (Vec<u8>, u64) {
-    let runtime = RUNTIME.with_borrow_mut(|runtime| {
-        let new = || Runtime::new(Backend::Auto).expect("an I/O backend");
-        runtime.get_or_insert_with(new).clone()
-    });
+    let runtime = runtime();
     let mut options = Options::default();
     options.payload_bytes = 2 << 20;
     let disk = Rc::new(disk());
@@ -111,40 +103,4 @@ fn disk() -> MemoryDisk {
         MemoryDisk { is_ready: |offset| offset.is_multiple_of(2), ..MemoryDisk::new(DISK_BYTES) };
     disk.bytes.borrow_mut().chunks_mut(64 << 10).skip(1).step_by(2).for_each(|data| data.fill(1));
     disk
-}
-
-thread_local! {
-    static RUNTIME: RefCell<Option<Runtime>> = const { RefCell::new(None) };
-}
-
-async fn send(runtime: &Runtime, socket: &Arc<OwnedFd>, mut bytes: Vec<u8>) {
-    let (mut start, end) = (0, bytes.len());
-    while start < end {
-        let (returned, result) = runtime.send(socket, bytes, start..end).await;
-        bytes = returned;
-        match result {
-            Ok(sent) => start += sent,
-            // The server has closed the connection.
-            Err(_) => break,
-        }
-    }
-    // Fails if the server has already closed it.
-    let _closed = rustix::net::shutdown(socket, Shutdown::Write);
-}
-
-async fn receive(runtime: &Runtime, socket: &Arc<OwnedFd>) -> Vec<u8> {
-    let mut answers = Vec::new();
-    let mut buffer = vec![0; 64 << 10];
-    loop {
-        let range = 0..buffer.len();
-        let (returned, result) = runtime.receive(socket, buffer, range).await;
-        buffer = returned;
-        match result {
-            Ok(0) | Err(_) => return answers,
-            Ok(length) => {
-                let kept = length.min(ANSWERS_KEPT_MAX - answers.len());
-                answers.extend_from_slice(&buffer[..kept]);
-            }
-        }
-    }
 }

@@ -138,6 +138,8 @@ fn seeds(target: &str) -> Vec<(&'static str, Vec<u8>)> {
         "nbd_handshake" => handshake_seeds(),
         "nbd_transmission" => transmission_seeds(),
         "nbd_client" => client_seeds(),
+        "nbd_handover" => handover_seeds(),
+        "fuse" => fuse_seeds(),
         "trace" => trace_seeds(),
         "bench_results" => results_seeds(),
         "scan_partial" => partial_seeds(),
@@ -187,6 +189,18 @@ fn hostile() -> Vec<(&'static str, &'static str, Vec<u8>)> {
             "answers-without-end",
             chunk(0, &[GREETING, &inform(1).repeat(99)].concat()),
         ),
+        ("nbd_handover", "fewer-sockets", [&[0], &handover(0, 1, 0, b"")[1..]].concat()),
+        ("nbd_handover", "fewer-bytes", handover(1, 1, 70_000, b"short")),
+        (
+            "nbd_handover",
+            "another-version",
+            [&b"\0"[..], br#"{"version":2,"listeners":[],"clients":[]}"#, b"\n"].concat(),
+        ),
+        ("nbd_handover", "no-manifest", b"\x02{}".to_vec()),
+        ("fuse", "no-init", fuse(1, &[fuse_request(15, &span(0, 512))])),
+        ("fuse", "init-of-an-old-kernel", fuse(1, &[fuse_request(26, &[0; 16])])),
+        ("fuse", "write-off-the-disk", fuse(3, &[fuse_write(u64::MAX - 3, b"off")])),
+        ("fuse", "wrong-lengths", fuse(2, &[fuse_write(0, b"data"), vec![7; 39]])),
         ("trace", "offset-beyond-any-drive", b"\x01 0 0 99999999999999999999 8 1\n".to_vec()),
         ("bench_results", "other-json", b"{\"fio version\": 3, \"jobs\": [{}]}".to_vec()),
         ("scan_partial", "other-json", b"{\"pumice_scan\": 1, \"main\": 0}".to_vec()),
@@ -429,6 +443,77 @@ fn client_seeds() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("read", dialogue(&reply(0))),
         ("write-refused", [dialogue(&reply(0)), chunk(28, &refused)].concat()),
+    ]
+}
+
+/// A handover of listeners and clients, with what the clients sent already: the same for each.
+fn handover(listeners: u8, clients: u8, unread_bytes: usize, unread: &[u8]) -> Vec<u8> {
+    let listener = r#"{"Unix":{"path":"/nowhere/socket","file":null}}"#;
+    let dialect = r#"{"headers":"Simple","contexts":[false,false]}"#;
+    let client =
+        format!(r#"{{"export":"disk","dialect":{dialect},"unread_bytes":{unread_bytes}}}"#);
+    let list = |text: &str, count| vec![text.to_owned(); usize::from(count)].join(",");
+    let (listens, parked) = (list(listener, listeners), list(&client, clients));
+    let manifest = format!(r#"{{"version":1,"listeners":[{listens}],"clients":[{parked}]}}"#);
+    let unread = unread.repeat(clients.into());
+    let sockets = listeners + clients;
+    [&[sockets][..], manifest.as_bytes(), b"\n", &unread].concat()
+}
+
+fn handover_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let read = request(0, 0, 1, 512, 512);
+    let write = [request(1, 1, 2, 0, 512), vec![3; 512]].concat();
+    vec![
+        ("listener-and-client", handover(1, 1, 0, b"")),
+        ("half-a-request", handover(0, 2, 20, &read[..20])),
+        ("requests", handover(1, 2, read.len() + write.len(), &[read, write].concat())),
+    ]
+}
+
+/// The first byte of an input for a FUSE session, and its messages with their lengths.
+fn fuse(mode: u8, messages: &[Vec<u8>]) -> Vec<u8> {
+    let framed = messages
+        .iter()
+        .flat_map(|message| [&(message.len() as u16).to_le_bytes()[..], message].concat());
+    [mode].into_iter().chain(framed).collect()
+}
+
+/// A FUSE request for the file without its length, numbered by its operation.
+fn fuse_request(operation: u8, arguments: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0, 0, 0, 0, operation, 0, 0, 0, operation, 0, 0, 0, 0, 0, 0, 0, 2];
+    bytes.resize(40, 0);
+    bytes.extend(arguments);
+    bytes
+}
+
+/// Arguments of a FUSE read or write.
+fn span(offset: u64, length: u32) -> Vec<u8> {
+    let mut bytes = vec![0; 8];
+    bytes.extend(offset.to_le_bytes());
+    bytes.extend(length.to_le_bytes());
+    bytes.resize(40, 0);
+    bytes
+}
+
+fn fuse_write(offset: u64, data: &[u8]) -> Vec<u8> {
+    fuse_request(16, &[&span(offset, 0), data].concat())
+}
+
+fn fuse_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let punch = [0, 4096, 4096, 3].map(u64::to_le_bytes).concat();
+    let mut lookup = fuse_request(1, b"disk\0");
+    lookup[16] = 1;
+    let about = [3, 14, 17, 27, 21].map(|operation| fuse_request(operation, &[0; 16]));
+    let listed = fuse_request(28, &span(0, 4096));
+    let read = fuse_request(15, &span(4096, 8192));
+    let ends = [25, 18, 29, 2, 36, 42].map(|operation| fuse_request(operation, &[0; 24]));
+    vec![
+        ("read", fuse(3, std::slice::from_ref(&read))),
+        ("write-at-once", fuse(3, &[fuse_write(4096, &[5; 512]), read.clone()])),
+        ("write-that-waits", fuse(3, &[fuse_write(4097, &[5; 512]), fuse_request(20, &[0; 16])])),
+        ("long-write", fuse(3, &[fuse_write(1, &[6; 17 << 10])])),
+        ("punch", fuse(3, &[fuse_request(43, &punch)])),
+        ("file-system", fuse(3, &[&[lookup][..], &about, &[listed, read], &ends].concat())),
     ]
 }
 

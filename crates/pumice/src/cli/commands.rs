@@ -94,11 +94,11 @@ impl DriveCommand {
     fn run(self) -> anyhow::Result<Outcome> {
         match self {
             Self::Create(args) => create::run(&args),
-            Self::Serve(args) => Ok(serve::run(&args)?),
+            Self::Serve(args) => serve::run(&args),
             #[cfg(feature = "attach")]
-            Self::Attach(args) => Ok(attach::run(&args)?),
+            Self::Attach(args) => attach::run(&args),
             #[cfg(feature = "attach")]
-            Self::Detach(args) => Ok(detach::run(&args)?),
+            Self::Detach(args) => detach::run(&args),
             Self::Info(args) => info::run(&args),
             Self::Check(args) => check::run(&args),
             Self::Scrub(args) => scrub::run(&args),
@@ -106,7 +106,7 @@ impl DriveCommand {
             Self::Extract(args) => extract::run(&args),
             Self::Rebuild(args) => rebuild::run(&args),
             #[cfg(feature = "top")]
-            Self::Top(args) => Ok(top::run(&args)?),
+            Self::Top(args) => top::run(&args),
         }
     }
 }

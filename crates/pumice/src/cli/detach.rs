@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
+use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::Outcome;
 use super::attach::{Attachment, take_down};
-use pumice_drive::base::{Error, ErrorKind, Result};
 
 /// Time limit for a process to close its drive, with a checkpoint on a slow medium.
 const CLOSE_SECONDS_MAX: i64 = 120;
@@ -28,8 +28,7 @@ pub(crate) struct Args {
 /// Nothing of that name is attached, or it is in use.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if !rustix::process::geteuid().is_root() {
-        let what = "detaching a drive removes a block device and needs root: try sudo";
-        return Err(Error::new(ErrorKind::PermissionDenied, what));
+        bail!("detaching a drive removes a block device and needs root: try sudo");
     }
     let attachment = Attachment::find(&args.target)?;
     // Opened first: the descriptor refers to this process even if the number is reused.
@@ -40,18 +39,16 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         attachment.remove()?;
         return Ok(Outcome::Good);
     };
-    let cannot = |error: rustix::io::Errno| {
-        let what = format!("cannot end the process that serves {}", args.target.display());
-        Error::os(what, error.into())
-    };
-    pidfd_send_signal(&process, Signal::TERM).map_err(cannot)?;
+    let target = args.target.display();
+    let cannot = || format!("cannot end the process that serves {target}");
+    pidfd_send_signal(&process, Signal::TERM).with_context(cannot)?;
     let limit = Timespec { tv_sec: CLOSE_SECONDS_MAX, tv_nsec: 0 };
-    if poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&limit)).map_err(cannot)? == 0 {
-        let what = format!(
-            "{} is detached, but its process has not closed the drive in {CLOSE_SECONDS_MAX} s",
-            args.target.display()
+    let mut polled = [PollFd::new(&process, PollFlags::IN)];
+    if poll(&mut polled, Some(&limit)).with_context(cannot)? == 0 {
+        bail!(
+            "{target} is detached, but its process has not closed the drive in \
+             {CLOSE_SECONDS_MAX} s"
         );
-        return Err(Error::new(ErrorKind::Busy, what));
     }
     let Some(words) = attachment.last_words() else { return Ok(Outcome::Good) };
     let log = attachment.log_file();

@@ -4,12 +4,12 @@
 //! written. An existing file is truncated only when its new content is complete in memory.
 
 use std::fs::File;
-use std::io::{ErrorKind as IoErrorKind, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use super::output::open_output;
+use super::output::{open_output, print_bytes};
 use pumice_report::{Document, Table};
 
 /// The error for two results on stdout.
@@ -50,7 +50,13 @@ enum Format {
 }
 
 /// The open destinations of a report.
-pub(crate) struct Opened(Vec<(Format, Destination)>);
+pub(crate) struct Opened(Vec<Output>);
+
+/// A report in one format.
+struct Output {
+    format: Format,
+    destination: Destination,
+}
 
 enum Destination {
     Stdout,
@@ -85,7 +91,7 @@ impl Documents {
             } else {
                 Destination::Stdout
             };
-            opened.0.push((format, destination));
+            opened.0.push(Output { format, destination });
         }
         Ok(opened)
     }
@@ -99,7 +105,7 @@ impl Documents {
         if inputs.iter().any(|input| same(input)) {
             bail!("{} is an input: name another file to write to", path.display());
         }
-        let mut others = opened.0.iter().filter_map(|(_, destination)| match destination {
+        let mut others = opened.0.iter().filter_map(|output| match &output.destination {
             Destination::File { path, .. } => Some(path),
             Destination::Stdout => None,
         });
@@ -119,7 +125,7 @@ impl Opened {
 
     /// Whether one of the destinations is stdout.
     pub(crate) fn uses_stdout(&self) -> bool {
-        self.0.iter().any(|(_, destination)| matches!(destination, Destination::Stdout))
+        self.0.iter().any(|output| matches!(output.destination, Destination::Stdout))
     }
 
     /// Writes the document, or for CSV the table, to all destinations.
@@ -127,7 +133,7 @@ impl Opened {
     /// # Errors
     /// I/O errors; a document that does not fit into a workbook.
     pub(crate) fn write(mut self, document: &Document, table: &Table) -> Result<()> {
-        for (format, destination) in &mut self.0 {
+        for Output { format, destination } in &mut self.0 {
             let bytes = match format {
                 Format::Html => document.to_html().into_bytes(),
                 Format::Xlsx => {
@@ -144,7 +150,7 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        for (_, destination) in &self.0 {
+        for Output { destination, .. } in &self.0 {
             if let Destination::File { path, is_new: true, .. } = destination {
                 // The error that led here matters more.
                 let _ = std::fs::remove_file(path);
@@ -157,15 +163,7 @@ impl Destination {
     /// Writes the whole content. From then on, a new file is kept.
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         match self {
-            Self::Stdout => {
-                let mut stdout = std::io::stdout().lock();
-                match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-                    Err(error) if error.kind() != IoErrorKind::BrokenPipe => {
-                        Err(error).context("cannot write to stdout")
-                    }
-                    _ => Ok(()),
-                }
-            }
+            Self::Stdout => print_bytes(bytes),
             Self::File { file, path, is_new } => {
                 let written = file.set_len(0).and_then(|()| file.write_all(bytes));
                 written.with_context(|| format!("cannot write {}", path.display()))?;

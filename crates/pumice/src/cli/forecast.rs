@@ -11,8 +11,8 @@ use super::signals::Interrupt;
 use super::values::{gigabytes, percent, up_to, whole_number, word};
 use super::{Outcome, print, size};
 use pumice_bench::forecast::{
-    Asked, Case, Data, ForecastOptions, GridCell, GridSpec, SCALED_BYTES, Scenario, Source, State,
-    Watch, forecast, grid, size_bytes, spec_of,
+    Asked, Case, Data, ForecastOptions, GridCell, GridSpec, SCALED_BYTES, Scenario, Source, Spec,
+    State, Watch, forecast, grid, size_bytes,
 };
 use pumice_bench::payload::Saving;
 use pumice_bench::workload::Changes;
@@ -245,7 +245,14 @@ impl Answer {
 /// The simulations to run: the cases for each over-provisioning.
 struct Plan {
     options: ForecastOptions,
-    rows: Vec<(Option<f64>, Vec<Case>)>,
+    rows: Vec<Row>,
+}
+
+/// The simulations with one over-provisioning.
+struct Row {
+    /// `None` for that of the profile.
+    over_provisioning_percent: Option<f64>,
+    cases: Vec<Case>,
 }
 
 impl Plan {
@@ -271,30 +278,30 @@ impl Plan {
             let options = ForecastOptions { over_provisioning_percent, ..options.clone() };
             // Impossible requests are refused before the data is measured, which may take long.
             let data = Data::none();
-            let simulated_bytes = spec_of(profile, &data, &options)?.size_bytes();
+            let simulated_bytes = Spec::of(profile, &data, &options)?.size_bytes();
             let asked = asked.scaled(size_bytes(profile, &data, &options)?, simulated_bytes)?;
-            Ok((over_provisioning_percent, source.cases(simulated_bytes, &asked)?))
+            let cases = source.cases(simulated_bytes, &asked)?;
+            Ok(Row { over_provisioning_percent, cases })
         };
         let rows = over.into_iter().map(row).collect::<Result<_>>()?;
         Ok(Self { options, rows })
     }
 
     fn row(&self, index: usize) -> (ForecastOptions, &[Case]) {
-        let (over_provisioning_percent, cases) = &self.rows[index];
+        let Row { over_provisioning_percent, cases } = &self.rows[index];
         let over_provisioning_percent = *over_provisioning_percent;
         (ForecastOptions { over_provisioning_percent, ..self.options.clone() }, cases)
     }
 
     /// Returns every combination of a row and data.
     fn cells(&self, data: &[Data]) -> Vec<GridCell> {
-        let pairs = self.rows.iter().flat_map(|row| data.iter().map(move |data| (row, data)));
-        let cell =
-            |((over_provisioning_percent, cases), data): (&(_, Vec<Case>), &Data)| GridCell {
-                over_provisioning_percent: *over_provisioning_percent,
-                data: data.clone(),
-                cases: cases.clone(),
-            };
-        pairs.map(cell).collect()
+        let cell = |row: &Row, data: &Data| GridCell {
+            over_provisioning_percent: row.over_provisioning_percent,
+            data: data.clone(),
+            cases: row.cases.clone(),
+        };
+        let cells = |row| data.iter().map(move |data| cell(row, data));
+        self.rows.iter().flat_map(cells).collect()
     }
 }
 
@@ -329,29 +336,26 @@ impl Args {
 
     /// Refuses options that have no effect on this kind of workload.
     fn refuse_unused_options(&self, source: &Source) -> Result<()> {
-        let changes = [
-            ("--span", self.span.is_some()),
-            ("--record", !self.records.is_empty()),
-            ("--depth", self.depth.is_some()),
-            ("--threads", self.threads.is_some()),
-            ("--pattern", self.pattern.is_some()),
-        ];
-        let of_preset = [("--operation", !self.operations.is_empty())];
-        let of_trace = [
-            ("--format", self.format.is_some()),
-            ("--skip-bad", self.skip_bad),
-            ("--fold", self.fold),
-            ("--disk", self.disk.is_some()),
-        ];
-        let (kind, wrong): (&str, Vec<&[(&str, bool)]>) = match source {
-            Source::Preset(_) => ("a preset", vec![&of_trace]),
-            Source::Operation(_) => ("an operation", vec![&of_preset, &of_trace]),
-            Source::Jobs(_) => ("a job file", vec![&changes, &of_preset, &of_trace]),
-            Source::Trace(_) => ("a trace", vec![&changes, &of_preset]),
+        let given = |option, is_given: bool| is_given.then_some(option);
+        let change = given("--span", self.span.is_some())
+            .or(given("--record", !self.records.is_empty()))
+            .or(given("--depth", self.depth.is_some()))
+            .or(given("--threads", self.threads.is_some()))
+            .or(given("--pattern", self.pattern.is_some()));
+        let of_preset = given("--operation", !self.operations.is_empty());
+        let of_trace = given("--format", self.format.is_some())
+            .or(given("--skip-bad", self.skip_bad))
+            .or(given("--fold", self.fold))
+            .or(given("--disk", self.disk.is_some()));
+        let (kind, unused) = match source {
+            Source::Preset(_) => ("a preset", of_trace),
+            Source::Operation(_) => ("an operation", of_preset.or(of_trace)),
+            Source::Jobs(_) => ("a job file", change.or(of_preset).or(of_trace)),
+            Source::Trace(_) => ("a trace", change.or(of_preset)),
         };
-        match wrong.into_iter().flatten().find(|(_, is_given)| *is_given) {
+        match unused {
             None => Ok(()),
-            Some((option, _)) => bail!("{option} has no effect on {kind}: remove it"),
+            Some(option) => bail!("{option} has no effect on {kind}: remove it"),
         }
     }
 }

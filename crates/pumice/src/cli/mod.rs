@@ -3,7 +3,7 @@
 //! * One file or folder for each subcommand, with its flags and its `run`.
 //! * `commands`: the subcommands in groups; `config`: a file of flags; `values`: parsers of flags.
 //! * `open`: a drive for a subcommand; `signals`: Ctrl-C and the like; `watch`: metrics of `serve`.
-//! * `output`: results and messages; `documents`: reports in several formats.
+//! * `log`: the log; `output`: results and messages; `documents`: reports in several formats.
 //!
 //! Results go to stdout, progress and logs to stderr. The exit code is 0 for success, 1 if the
 //! subcommand ran and found a problem, and 2 if it could not run. A reader that closes stdout early
@@ -33,6 +33,7 @@ mod extract;
 #[cfg(feature = "bench")]
 mod forecast;
 mod info;
+mod log;
 mod manual;
 mod open;
 mod output;
@@ -61,7 +62,8 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 
 use self::commands::{Command, DriveCommand, program};
 use self::config::Arguments;
-pub(crate) use self::output::{at_path, chain, print, print_json, say_error};
+use self::log::{LogFormat, LogLevel};
+pub(crate) use self::output::{chain, print, print_json, say_error};
 pub(crate) use self::values::{size, thresholds};
 
 /// How a subcommand ended that could run.
@@ -103,43 +105,6 @@ struct Cli {
     log_format: LogFormat,
 }
 
-/// The level of a log entry. "The log" in docs/operate.md describes what each level contains.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum LogLevel {
-    /// Nothing
-    Off,
-    /// Failures that require action
-    Error,
-    /// Conditions that deserve attention
-    Warn,
-    /// Starts, stops and changes
-    Info,
-    /// Details of requests and internal operations, for developers
-    Debug,
-}
-
-impl From<LogLevel> for tracing::level_filters::LevelFilter {
-    fn from(level: LogLevel) -> Self {
-        match level {
-            LogLevel::Off => Self::OFF,
-            LogLevel::Error => Self::ERROR,
-            LogLevel::Warn => Self::WARN,
-            LogLevel::Info => Self::INFO,
-            LogLevel::Debug => Self::DEBUG,
-        }
-    }
-}
-
-/// The format of the log.
-#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
-enum LogFormat {
-    /// Human-readable lines without timestamps
-    #[default]
-    Text,
-    /// One JSON object per line, with a timestamp
-    Json,
-}
-
 /// Runs the program with the process's arguments.
 pub(crate) fn main() -> ExitCode {
     run(std::env::args_os())
@@ -163,7 +128,7 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Drive(DriveCommand::Serve(_)) => LogLevel::Info,
         _ => LogLevel::Warn,
     };
-    start_log(cli.log_format, cli.log.unwrap_or(default_level));
+    log::start(cli.log_format, cli.log.unwrap_or(default_level));
     match cli.command.run() {
         Ok(Outcome::Good) => ExitCode::SUCCESS,
         Ok(Outcome::Problem) => ExitCode::from(1),
@@ -178,26 +143,12 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Sends the log to stderr.
-fn start_log(format: LogFormat, level: LogLevel) {
-    let log = tracing_subscriber::fmt()
-        .with_max_level(tracing::level_filters::LevelFilter::from(level))
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .with_target(false)
-        .log_internal_errors(false);
-    match format {
-        LogFormat::Text => log.without_time().init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
-    }
-}
-
 /// Prints help and version as clap formats them, and every mistake as one line.
 fn refuse(error: &clap::Error, arguments: &Arguments) -> ExitCode {
     if !error.use_stderr() {
         return match print(&error.render().to_string()) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => fail(&error.into()),
+            Err(error) => fail(&error),
         };
     }
     if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {

@@ -3,8 +3,10 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use crate::cli::{at_path, size};
-use pumice_drive::base::{Clock, ErrorKind, Result};
+use anyhow::{Context, Result};
+
+use crate::cli::size;
+use pumice_drive::base::{self, Clock, ErrorKind};
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::{COLD_FRAME_BLOCKS_DEFAULT, Drive, OpenOptions};
 use pumice_drive::media::file::{FileMedium, FileOptions};
@@ -54,7 +56,10 @@ const BUSY_ATTEMPTS: u32 = 50;
 const BUSY_PAUSE_NS: u64 = 20_000_000;
 
 /// Repeats `attempt` for up to a second while it fails with `Busy`, and returns its result.
-pub(crate) fn while_busy<T>(runtime: &Runtime, attempt: impl Fn() -> Result<T>) -> Result<T> {
+pub(crate) fn while_busy<T>(
+    runtime: &Runtime,
+    attempt: impl Fn() -> base::Result<T>,
+) -> base::Result<T> {
     for _ in 1..BUSY_ATTEMPTS {
         match attempt() {
             Err(error) if error.kind() == ErrorKind::Busy => {
@@ -66,13 +71,31 @@ pub(crate) fn while_busy<T>(runtime: &Runtime, attempt: impl Fn() -> Result<T>) 
     attempt()
 }
 
+/// Waits for up to a second until `condition` holds. Returns whether it does.
+#[cfg(feature = "attach")]
+pub(crate) fn wait_until(runtime: &Runtime, condition: impl Fn() -> bool) -> bool {
+    for _ in 1..BUSY_ATTEMPTS {
+        if condition() {
+            return true;
+        }
+        runtime.block_on(runtime.sleep_ns(BUSY_PAUSE_NS));
+    }
+    condition()
+}
+
+/// Whether a drive could not be opened because it is open elsewhere.
+#[cfg(feature = "attach")]
+pub(crate) fn is_busy(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<base::Error>().is_some_and(|error| error.kind() == ErrorKind::Busy)
+}
+
 /// Opens the medium at `path`.
 ///
 /// # Errors
 /// Those of [`FileMedium::open`]; `Busy` if the medium is still in use after a second.
 pub(crate) fn medium(runtime: &Runtime, path: &Path, read_only: bool) -> Result<FileMedium> {
     let options = FileOptions::default().with_read_only(read_only).with_direct(true);
-    while_busy(runtime, || FileMedium::open(runtime.clone(), path, options))
+    Ok(while_busy(runtime, || FileMedium::open(runtime.clone(), path, options))?)
 }
 
 /// Opens the drive at `path` and starts its background tasks.
@@ -82,5 +105,5 @@ pub(crate) fn medium(runtime: &Runtime, path: &Path, read_only: bool) -> Result<
 pub(crate) fn drive(runtime: &Runtime, path: &Path, options: OpenOptions) -> Result<Rc<FileDrive>> {
     let medium = medium(runtime, path, options.read_only)?;
     let opening = Drive::open(medium, runtime.clone(), options);
-    runtime.block_on(opening).map_err(|error| at_path(path, error))
+    runtime.block_on(opening).with_context(|| path.display().to_string())
 }

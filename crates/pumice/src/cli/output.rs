@@ -7,9 +7,7 @@ use std::fs::File;
 use std::io::{ErrorKind as IoErrorKind, Write};
 use std::path::Path;
 
-use anyhow::{Context, bail};
-
-use pumice_drive::base::{Error, Result};
+use anyhow::{Context, Result, bail};
 
 /// Prints one line to stderr.
 pub(crate) fn say_error(line: &str) {
@@ -34,10 +32,15 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
 
 /// Prints a result to stdout. A reader that has closed it is not an error.
 pub(crate) fn print(text: &str) -> Result<()> {
+    print_bytes(text.as_bytes())
+}
+
+/// Prints a result that is not text to stdout. A reader that has closed it is not an error.
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != IoErrorKind::BrokenPipe => {
-            Err(Error::os("cannot write to stdout", error))
+            Err(error).context("cannot write to stdout")
         }
         _ => Ok(()),
     }
@@ -49,16 +52,11 @@ pub(crate) fn print_json(value: &(impl serde::Serialize + ?Sized)) -> Result<()>
     print(&(text + "\n"))
 }
 
-/// Adds a path to an error of the drive.
-pub(crate) fn at_path(path: &Path, error: Error) -> Error {
-    Error::new(error.kind(), path.display().to_string()).caused_by(error)
-}
-
 /// Opens a file for writing without truncating it. A file that exists is opened only with `force`.
 ///
 /// # Errors
 /// The file exists and `force` is not set; the path is not a regular file; I/O errors.
-pub(crate) fn open_output(path: &Path, force: bool) -> anyhow::Result<File> {
+pub(crate) fn open_output(path: &Path, force: bool) -> Result<File> {
     let shown = path.display();
     if path.is_dir() {
         bail!("{shown} is a directory: name a file in it");

@@ -200,7 +200,7 @@ fn new_drive(runtime: &Runtime, spec: &Spec, args: &Args) -> Result<Rc<FileDrive
     let medium = super::open::medium(runtime, &args.target, false)?;
     runtime.block_on(create(&medium, spec)).with_context(at_target)?;
     drop(medium);
-    Ok(super::open::drive(runtime, &args.target, OpenOptions::default())?)
+    super::open::drive(runtime, &args.target, OpenOptions::default())
 }
 
 async fn rebuild(

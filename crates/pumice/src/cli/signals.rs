@@ -13,11 +13,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level::pipe};
 
-use pumice_drive::base::{Error, Result};
 use pumice_drive::runtime::Runtime;
 
 /// The signals that end a command.
@@ -26,17 +26,16 @@ const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 /// Exit code of a command that a second signal ends.
 const INTERRUPTED: i32 = 2;
 
-fn cannot_catch(error: std::io::Error) -> Error {
-    Error::os("cannot catch signals", error)
-}
+/// What failed, for every error in this file but one.
+const CANNOT_CATCH: &str = "cannot catch signals";
 
 /// Sets `asked` at the first `signal`, and ends the process with `exit_code` at the second.
 fn set_then_exit(signal: i32, exit_code: i32, asked: &Arc<AtomicBool>) -> Result<()> {
     // The order counts: the first signal finds the flag unset, and sets it.
     flag::register_conditional_shutdown(signal, exit_code, asked.clone())
         .and_then(|_| flag::register(signal, asked.clone()))
-        .map(|_| ())
-        .map_err(cannot_catch)
+        .map(drop)
+        .context(CANNOT_CATCH)
 }
 
 /// Returns a flag that each signal sets.
@@ -46,7 +45,7 @@ fn set_then_exit(signal: i32, exit_code: i32, asked: &Arc<AtomicBool>) -> Result
 pub(crate) fn flag() -> Result<Arc<AtomicBool>> {
     let asked = Arc::new(AtomicBool::new(false));
     for signal in ENDING {
-        flag::register(signal, asked.clone()).map_err(cannot_catch)?;
+        flag::register(signal, asked.clone()).context(CANNOT_CATCH)?;
     }
     Ok(asked)
 }
@@ -57,10 +56,10 @@ pub(crate) fn flag() -> Result<Arc<AtomicBool>> {
 /// Those of the operating system.
 #[cfg(feature = "attach")]
 pub(crate) fn socket() -> Result<OwnedFd> {
-    let (receiver, sender) = UnixStream::pair().map_err(cannot_catch)?;
+    let (receiver, sender) = UnixStream::pair().context(CANNOT_CATCH)?;
     for signal in ENDING {
-        let sender = sender.try_clone().map_err(cannot_catch)?;
-        pipe::register(signal, sender).map_err(cannot_catch)?;
+        let sender = sender.try_clone().context(CANNOT_CATCH)?;
+        pipe::register(signal, sender).context(CANNOT_CATCH)?;
     }
     Ok(receiver.into())
 }
@@ -110,17 +109,17 @@ impl Signals {
     /// # Errors
     /// Those of the operating system.
     pub(crate) fn catch(may_restart: bool) -> Result<Self> {
-        let (receiver, sender) = UnixStream::pair().map_err(cannot_catch)?;
+        let (receiver, sender) = UnixStream::pair().context(CANNOT_CATCH)?;
         let is_ending = Arc::new(AtomicBool::new(false));
         for signal in ENDING {
-            let sender = sender.try_clone().map_err(cannot_catch)?;
+            let sender = sender.try_clone().context(CANNOT_CATCH)?;
             if signal != SIGHUP || !may_restart {
                 set_then_exit(signal, 128 + signal, &is_ending)?;
             }
-            pipe::register(signal, sender).map_err(cannot_catch)?;
+            pipe::register(signal, sender).context(CANNOT_CATCH)?;
         }
         // The program that executed this one may have blocked them, see `block`.
-        all().thread_unblock().map_err(|error| cannot_catch(error.into()))?;
+        all().thread_unblock().context(CANNOT_CATCH)?;
         Ok(Self { socket: Arc::new(receiver.into()), is_ending })
     }
 
@@ -144,8 +143,7 @@ impl Signals {
 /// # Errors
 /// Those of the operating system.
 pub(crate) fn block() -> Result<()> {
-    let blocked = all().thread_block();
-    blocked.map_err(|error| Error::os("cannot block signals", error.into()))
+    all().thread_block().context("cannot block signals")
 }
 
 /// Whether SIGHUP means that the terminal was closed, and so asks for shutdown, not for a restart.

@@ -2,23 +2,24 @@
 
 use std::rc::Rc;
 
+#[cfg(feature = "http")]
+use anyhow::Context;
+use anyhow::Result;
+
 use super::open::FileDrive;
 use super::size;
 #[cfg(feature = "http")]
 use crate::http::{Access, Http, Serving};
 use crate::watch::{Connections, Measured, Watch};
-#[cfg(feature = "http")]
-use pumice_drive::base::Error;
-use pumice_drive::base::Result;
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::Disk;
 use pumice_nbd::Server;
 
 /// Without `http` nothing listens and nothing serves.
 #[cfg(not(feature = "http"))]
-pub(crate) type Http = std::convert::Infallible;
+pub(crate) enum Http {}
 #[cfg(not(feature = "http"))]
-pub(crate) type Serving = std::convert::Infallible;
+pub(crate) type Serving = Box<Http>;
 
 /// A drive with counters of its requests.
 pub(crate) type MeasuredDrive = Measured<FileDrive>;
@@ -58,12 +59,16 @@ impl Args {
     #[cfg(feature = "http")]
     pub(crate) fn bind(&self) -> Result<Option<Http>> {
         let Some(address) = self.http else { return Ok(None) };
-        let token = self.http_token_file.as_ref().map(|path| {
-            let cannot = |error| Error::os(format!("cannot read {}", path.display()), error);
-            std::fs::read_to_string(path).map(|token| token.trim().to_owned()).map_err(cannot)
-        });
-        let access = Access::new(address, token.transpose()?, self.http_insecure)?;
-        Http::bind(access).map(Some)
+        let token = match &self.http_token_file {
+            Some(path) => {
+                let token = std::fs::read_to_string(path);
+                let token = token.with_context(|| format!("cannot read {}", path.display()))?;
+                Some(token.trim().to_owned())
+            }
+            None => None,
+        };
+        let access = Access::new(address, token, self.http_insecure)?;
+        Ok(Some(Http::bind(access)?))
     }
 
     #[cfg(not(feature = "http"))]
@@ -105,7 +110,7 @@ pub(crate) fn serve(
 ) -> Result<Option<Serving>> {
     let Some(http) = http else { return Ok(None) };
     tracing::info!(url = %format_args!("http://{}/", http.address()), "HTTP server started");
-    http.serve(runtime, watch.clone()).map(Some)
+    Ok(Some(http.serve(runtime, watch.clone())?))
 }
 
 #[cfg(not(feature = "http"))]

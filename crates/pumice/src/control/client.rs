@@ -5,8 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::directory::socket_path;
 use super::protocol::{ANSWER_BYTES_MAX, Answer, Request, line};
-use super::socket_path;
+#[cfg(feature = "top")]
 use crate::watch::Snapshot;
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::Info;
@@ -52,6 +53,7 @@ pub(crate) fn info(drive: &Path) -> Result<Option<Info>> {
 ///
 /// # Errors
 /// Those of [`connect`] and [`Client::ask`].
+#[cfg(feature = "top")]
 pub(crate) fn snapshot(drive: &Path) -> Result<Option<Snapshot>> {
     let Some(client) = connect(drive)? else { return Ok(None) };
     match client.ask(&Request::Watch {}, |_| ())? {

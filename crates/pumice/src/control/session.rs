@@ -178,8 +178,10 @@ impl Link {
                 self.runtime.receive(&self.client, bytes, end..REQUEST_BYTES_MAX).await;
             bytes = buffer;
             let received = received.map_err(|error| Error::os("cannot read a request", error))?;
-            if let Some(len) = bytes[end..end + received].iter().position(|&byte| byte == b'\n') {
-                return serde_json::from_slice(&bytes[..end + len]).map_err(|error| {
+            let mut arrived = bytes.iter().take(end + received).skip(end);
+            if let Some(length) = arrived.position(|&byte| byte == b'\n') {
+                bytes.truncate(end + length);
+                return serde_json::from_slice(&bytes).map_err(|error| {
                     wrong("unknown request: is the server another version?").caused_by(error)
                 });
             }

@@ -151,8 +151,8 @@ fn is_token(offered: Option<&[u8]>, token: &str, may_be_password: bool) -> bool 
         return false;
     }
     let Ok(decoded) = STANDARD.decode(credentials.trim()) else { return false };
-    let colon = decoded.iter().position(|&byte| byte == b':');
-    colon.is_some_and(|colon| is_same(&decoded[colon + 1..], token.as_bytes()))
+    let password = decoded.splitn(2, |&byte| byte == b':').nth(1);
+    password.is_some_and(|password| is_same(password, token.as_bytes()))
 }
 
 /// Compares in a time that does not reveal the position of the first difference.

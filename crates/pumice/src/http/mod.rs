@@ -25,6 +25,17 @@
 //!
 //! [`Action`]: crate::watch::Action
 
+// Requests come from other machines. Tests index and cast what they have made themselves.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        clippy::indexing_slicing
+    )
+)]
+
 mod access;
 mod ask;
 mod metrics;

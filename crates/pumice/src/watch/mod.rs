@@ -13,6 +13,21 @@
 //!
 //! [`Disk`]: pumice_nbd::Disk
 
+// Snapshots are shown to other machines. Tests index and cast what they have made themselves.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        clippy::indexing_slicing
+    )
+)]
+#![cfg_attr(
+    not(all(feature = "http", feature = "top")),
+    allow(dead_code, unused_imports, reason = "each of the two shows a part of this")
+)]
+
 mod latency;
 mod measured;
 mod rates;

@@ -4,8 +4,15 @@
 //! of a file in memory and of a small drive. Real file systems and devices are tested in
 //! `tests/it/detect.rs`.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::data::Maker;
+use super::judge::{Rates, Reading, SweepReading};
 use super::judge::{account, answer, best, reach, speeds, threshold, zeroes};
+use super::look::{DISTANCES_KIB, SAVINGS};
+use super::region::RECORD_BYTES;
 use super::*;
+use crate::bench::target::{Access, Location};
 use crate::payload::measure;
 use pumice_drive::base::ErrorKind;
 use pumice_drive::codec::Codec;

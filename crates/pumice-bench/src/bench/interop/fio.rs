@@ -273,26 +273,34 @@ mod tests {
         assert_eq!(results.header.target, "data");
         assert!(!results.header.plan.direct);
         let run = &results.runs[0];
-        assert_eq!((run.operations, run.host_bytes, run.written_bytes), (1024, 4 << 20, 4 << 20));
+        assert_eq!(
+            (run.sample.operations, run.sample.host_bytes, run.sample.written_bytes),
+            (1024, 4 << 20, 4 << 20)
+        );
         let json: Value = serde_json::from_str(PLUS).expect("JSON");
         for (run, job, direction) in [(0, 0, "write"), (1, 1, "read"), (2, 1, "write")] {
             let fio = &json["jobs"][job][direction];
             let number = |value: &Value| value.as_f64().expect("a number");
             let iops = results.runs[run].value(Unit::Rate);
             assert!((iops / number(&fio["iops"]) - 1.0).abs() < 1e-3, "{iops}");
-            let told = results.runs[run].latency.percentiles().expect("bins");
+            let told = results.runs[run].sample.latency.percentiles().expect("bins");
             for (mine, theirs) in [(told.p50_ns, "50.000000"), (told.p99_ns, "99.000000")] {
                 let theirs = number(&fio["clat_ns"]["percentile"][theirs]);
                 assert!((mine as f64 / theirs - 1.0).abs() < 0.02, "{mine} {theirs}");
             }
-            assert_eq!(told.count, results.runs[run].operations);
+            assert_eq!(told.count, results.runs[run].sample.operations);
         }
     }
 
     #[test]
     fn plain_json_has_rates_and_says_what_is_missing() {
         let results = parse(PLAIN).expect("output of fio");
-        assert!(results.runs.iter().all(|run| run.latency.count() == 0 && run.operations > 0));
+        assert!(
+            results
+                .runs
+                .iter()
+                .all(|run| run.sample.latency.count() == 0 && run.sample.operations > 0)
+        );
         assert!(results.header.about.contains("json+"));
     }
 

@@ -3,6 +3,7 @@
 //! A test that occurs again with identical parameters is a further round: tools without rounds are
 //! run repeatedly and their outputs concatenated into one file.
 
+use crate::bench::engine::Sample;
 use crate::bench::results::{FORMAT, Header, Results, RunResult};
 use crate::stats::Latencies;
 use crate::workload::{Cache, Level, Order, Plan, Test};
@@ -96,15 +97,17 @@ impl Imported {
             level: 0,
             place: self.runs.len() as u64,
             begun_s: 0.0,
-            seconds: measured.seconds,
-            flush_seconds: 0.0,
-            operations: measured.operations,
-            host_bytes: measured.host_bytes,
-            written_bytes: if writes { measured.host_bytes } else { 0 },
-            latency: measured.latency,
-            interval_ns: 1_000_000_000,
-            intervals: Vec::new(),
-            generation_share: 0.0,
+            sample: Sample {
+                seconds: measured.seconds,
+                flush_seconds: 0.0,
+                operations: measured.operations,
+                host_bytes: measured.host_bytes,
+                written_bytes: if writes { measured.host_bytes } else { 0 },
+                latency: measured.latency,
+                interval_ns: 1_000_000_000,
+                intervals: Vec::new(),
+                generation_share: 0.0,
+            },
             processor_share: 0.0,
             device: None,
             warnings: measured.warnings,

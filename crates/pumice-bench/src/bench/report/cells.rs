@@ -94,7 +94,7 @@ impl Cell<'_> {
     /// Returns the latencies of all runs.
     pub(super) fn latency(&self) -> Latencies {
         let mut all = Latencies::new();
-        self.runs.iter().for_each(|run| all.merge(&run.latency));
+        self.runs.iter().for_each(|run| all.merge(&run.sample.latency));
         all
     }
 }

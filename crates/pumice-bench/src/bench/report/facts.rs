@@ -98,14 +98,14 @@ fn counted(cell: &Cell<'_>) -> Option<([f64; 3], [f64; 3])> {
     };
     let read = |run: &RunResult, _| match operation {
         Operation::Trim => 0,
-        Operation::Copy => run.written_bytes,
-        _ => run.host_bytes.saturating_sub(run.written_bytes),
+        Operation::Copy => run.sample.written_bytes,
+        _ => run.sample.host_bytes.saturating_sub(run.sample.written_bytes),
     };
     let trimmed = |run: &RunResult, _| match operation {
-        Operation::Trim => run.host_bytes,
+        Operation::Trim => run.sample.host_bytes,
         _ => 0,
     };
-    let host = [sum(&|run, _| run.written_bytes), sum(&read), sum(&trimmed)];
+    let host = [sum(&|run, _| run.sample.written_bytes), sum(&read), sum(&trimmed)];
     let device = [
         sum(&|_, device| device.written),
         sum(&|_, device| device.read),

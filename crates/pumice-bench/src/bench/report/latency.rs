@@ -2,7 +2,7 @@
 
 use super::cells::Cells;
 use crate::stats::Latencies;
-use pumice_report::{Axis, Cell, Column, LineChart, Number, Scale, Section, Table};
+use pumice_report::{Axis, Cell, Column, LineChart, Number, Point, Scale, Section, Table};
 
 /// Percentages of a curve; from 90 % on, tails differ by their nines.
 const PERCENTS: [f64; 18] = [
@@ -63,11 +63,11 @@ pub(super) fn of_cell(latency: &Latencies) -> Vec<Cell> {
 }
 
 /// Latency in µs over percentage, as long as at least one request lies beyond.
-fn curve(latency: &Latencies) -> Vec<(f64, f64)> {
+fn curve(latency: &Latencies) -> Vec<Point> {
     let beyond = |percent: &f64| latency.count() as f64 * (1.0 - percent / 100.0) >= 1.0 - 1e-9;
     let point = |percent: f64| {
         let ns = latency.quantile_ns(percent / 100.0)?;
-        Some((percent, ns as f64 / 1e3))
+        Some(Point::new(percent, ns as f64 / 1e3))
     };
     PERCENTS.into_iter().filter(beyond).filter_map(point).collect()
 }
@@ -82,8 +82,8 @@ mod tests {
         let mut latency = Latencies::new();
         (1..=1000).for_each(|us| latency.record(us * 1000));
         let curve = curve(&latency);
-        assert_eq!(curve.last().map(|point| point.0), Some(99.9));
-        let at = |percent: f64| curve.iter().find(|point| point.0 == percent).expect("a point").1;
+        assert_eq!(curve.last().map(|point| point.x), Some(99.9));
+        let at = |percent: f64| curve.iter().find(|point| point.x == percent).expect("a point").y;
         assert!((at(50.0) / 500.0 - 1.0).abs() < 2e-3 && (at(99.9) / 999.0 - 1.0).abs() < 2e-3);
         assert!(of_cell(&Latencies::new()).is_empty());
     }

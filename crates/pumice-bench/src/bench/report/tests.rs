@@ -91,7 +91,7 @@ fn warnings_are_joined_and_findings_named() {
     }
     results.runs[2].warnings.push("a stall".to_owned());
     results.runs.iter_mut().for_each(|run| run.warnings.push("a loop device".to_owned()));
-    results.runs[4].host_bytes = 400_000_000;
+    results.runs[4].sample.host_bytes = 400_000_000;
     let text = text_of(&document(std::slice::from_ref(&results)), "Read this first");
     let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for wanted in [

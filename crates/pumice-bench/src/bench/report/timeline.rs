@@ -5,7 +5,7 @@
 use super::cells::{Cell, Cells};
 use crate::bench::engine::Interval;
 use crate::workload::Unit;
-use pumice_report::{Axis, LineChart, Section};
+use pumice_report::{Axis, LineChart, Point, Section};
 
 /// Returns a chart of the rate and a chart of the maximum latency for each time-based test; no
 /// blocks if there are none.
@@ -30,8 +30,10 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
             let (seconds, course) = course(cell);
             let at = |index: usize| (index as f64 + 0.5) * seconds;
             let points = course.iter().enumerate();
-            let rates = points.clone().map(|(i, part)| (at(i), part.rate / seconds * scale));
-            let latencies = points.map(|(i, part)| (at(i), part.latency_ns_max as f64 / 1e6));
+            let rates =
+                points.clone().map(|(i, part)| Point::new(at(i), part.rate / seconds * scale));
+            let latencies =
+                points.map(|(i, part)| Point::new(at(i), part.latency_ns_max as f64 / 1e6));
             if course.len() > 1 {
                 rate.line(&cell.level.name, rates.collect());
                 longest.line(&cell.level.name, latencies.collect());
@@ -58,12 +60,12 @@ struct Part {
 
 /// Returns the seconds of an interval, and the intervals of all runs, converted to the same length.
 fn course(cell: &Cell<'_>) -> (f64, Vec<Part>) {
-    let coarsest = cell.runs.iter().map(|run| run.interval_ns).max().unwrap_or(1);
+    let coarsest = cell.runs.iter().map(|run| run.sample.interval_ns).max().unwrap_or(1);
     let mut parts: Vec<(Part, u32)> = Vec::new();
     for run in &cell.runs {
-        let whole = run.intervals.len().saturating_sub(1);
-        let joined = (coarsest / run.interval_ns.max(1)).max(1) as usize;
-        for (index, intervals) in run.intervals[..whole].chunks_exact(joined).enumerate() {
+        let whole = run.sample.intervals.len().saturating_sub(1);
+        let joined = (coarsest / run.sample.interval_ns.max(1)).max(1) as usize;
+        for (index, intervals) in run.sample.intervals[..whole].chunks_exact(joined).enumerate() {
             if parts.len() == index {
                 parts.push((Part::default(), 0));
             }
@@ -91,10 +93,10 @@ mod tests {
         let interval =
             |operations, latency_ns_max| Interval { operations, latency_ns_sum: 0, latency_ns_max };
         results.runs.retain(|run| run.test == 1 && run.level == 0);
-        results.runs[0].interval_ns = 100_000_000;
-        results.runs[0].intervals = vec![interval(30, 5), interval(50, 9), interval(1, 99)];
-        results.runs[1].interval_ns = 50_000_000;
-        results.runs[1].intervals =
+        results.runs[0].sample.interval_ns = 100_000_000;
+        results.runs[0].sample.intervals = vec![interval(30, 5), interval(50, 9), interval(1, 99)];
+        results.runs[1].sample.interval_ns = 50_000_000;
+        results.runs[1].sample.intervals =
             [10, 10, 20, 20, 7].map(|operations| interval(operations, 6)).to_vec();
         let cells = Cells::new(&results);
         let (seconds, parts) = course(&cells.of_test(1)[0]);

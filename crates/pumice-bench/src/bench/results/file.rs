@@ -113,7 +113,9 @@ fn read_from(file: &File, path: &Path) -> Result<(Results, u64)> {
         if run.test >= plan.tests.len() || run.level >= plan.levels.len() {
             return Err(lines.wrong("a run of a test or level that the plan does not contain"));
         }
-        if !(run.seconds.is_finite() && run.seconds >= 0.0) || run.interval_ns == 0 {
+        if !(run.sample.seconds.is_finite() && run.sample.seconds >= 0.0)
+            || run.sample.interval_ns == 0
+        {
             return Err(lines.wrong("a run with an invalid duration"));
         }
         if runs.len() == RUNS_MAX {

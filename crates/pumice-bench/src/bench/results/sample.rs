@@ -1,6 +1,6 @@
 //! For tests: results whose numbers are known.
 
-use crate::bench::engine::Interval;
+use crate::bench::engine::{Interval, Sample};
 use crate::bench::results::{DeviceBytes, FORMAT, Header, LevelFindings, Results, RunResult};
 use crate::payload::{Finding, Saving};
 use crate::stats::Latencies;
@@ -78,15 +78,17 @@ pub(crate) fn run(round: u32, test: usize, level: usize, value: f64) -> RunResul
         level,
         place: u64::from(round) * 4 + (test * 2 + level) as u64,
         begun_s: 0.0,
-        seconds: 1.0,
-        flush_seconds: 0.0,
-        operations: host_bytes / RECORD_BYTES,
-        host_bytes,
-        written_bytes: host_bytes,
-        latency,
-        interval_ns: 50_000_000,
-        intervals: vec![interval; 20],
-        generation_share: 0.0,
+        sample: Sample {
+            seconds: 1.0,
+            flush_seconds: 0.0,
+            operations: host_bytes / RECORD_BYTES,
+            host_bytes,
+            written_bytes: host_bytes,
+            latency,
+            interval_ns: 50_000_000,
+            intervals: vec![interval; 20],
+            generation_share: 0.0,
+        },
         processor_share: 0.5,
         device: Some(DeviceBytes {
             read: 0,

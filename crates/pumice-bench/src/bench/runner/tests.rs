@@ -3,32 +3,21 @@
 //! on real files; a sink that looks at the file before each run, and stops after some.
 
 use super::*;
+use crate::bench::results::sample;
 use crate::payload::Meter;
-use crate::workload::{Level, Test, Unit};
+use crate::workload::{Level, Unit};
 use pumice_drive::codec::Codec;
 
 const SPAN: u64 = 1 << 20;
 
 fn workload(operation: Operation) -> Workload {
-    Workload {
-        operation,
-        record_bytes: 64 << 10,
-        depth: 2,
-        threads: 1,
-        span_bytes: SPAN,
-        shift_bytes: 0,
-        pattern: Pattern::default(),
-        reads_percent: 50,
-        seconds: 0.01,
-        flush: Flush::Timed,
-    }
+    let workload = sample::workload(operation, 64 << 10);
+    Workload { depth: 2, span_bytes: SPAN, reads_percent: 50, seconds: 0.01, ..workload }
 }
 
 fn plan(operations: &[Operation]) -> Plan {
-    let test = |operation: &Operation| Test {
-        name: operation.name().into(),
-        unit: Unit::Throughput,
-        workload: workload(*operation),
+    let test = |operation: &Operation| {
+        sample::test(operation.name(), Unit::Throughput, workload(*operation))
     };
     let level = |percent: f64| Level {
         name: format!("{percent}"),
@@ -41,15 +30,9 @@ fn plan(operations: &[Operation]) -> Plan {
         levels: [90.0, 50.0, 10.0].map(level).to_vec(),
         runs: 3,
         runs_max: 3,
-        precision_percent: None,
-        steady: None,
-        precondition: 0,
-        fills: true,
-        order: Order::Shuffled,
         direct: false,
-        cache: Cache::Dropped,
-        warm_up_seconds: 0.0,
         seed: 1,
+        ..sample::plan()
     };
     plan.check().expect("a plan");
     plan
@@ -109,7 +92,7 @@ fn carried_out(
 
 /// What is the same however long things take.
 fn content(run: &RunResult) -> (u32, usize, usize, u64, u64) {
-    (run.round, run.test, run.level, run.place, run.host_bytes)
+    (run.round, run.test, run.level, run.place, run.sample.host_bytes)
 }
 
 #[test]
@@ -128,7 +111,7 @@ fn every_cell_runs_once_a_round_and_finds_its_own_data() {
         // A new file is emptied first.
         let asked = if run.test == 2 { 0.0 } else { asked };
         assert!((saved - asked).abs() < 1.0, "{saved} for {:?}", content(run));
-        assert_eq!(run.host_bytes, SPAN);
+        assert_eq!(run.sample.host_bytes, SPAN);
     }
     // Levels follow each other, so each is filled once a round, for its first test.
     let fills: Vec<_> = steps.iter().filter(|step| step.activity == Activity::Fill).collect();
@@ -223,10 +206,9 @@ fn trimmed_data_is_put_back() {
 
 /// A run with that value in MB/s.
 fn run(round: u32, test: usize, level: usize, value: f64) -> RunResult {
-    let mut sample = crate::bench::results::tests::sample();
-    sample.host_bytes = (value * 1e6) as u64;
-    sample.seconds = 1.0;
-    RunResult::new(RunPosition { round, test, level, place: 0 }, sample)
+    let mut run = sample::run(round, test, level, 0.0);
+    run.sample.host_bytes = (value * 1e6) as u64;
+    run
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::{Core, Purpose};
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Lba, Result};
 use crate::codec::{Compressor, Encoding};
-use crate::format::{MetaKind, RECORD_HEADER_BYTES, Record, Source, Stream};
+use crate::format::{META_RAW_BYTES_MAX, MetaKind, RECORD_HEADER_BYTES, Record, Source, Stream};
 
 /// What an attempt to append came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +71,20 @@ pub(crate) struct BlockWrite<'a> {
     pub(crate) host_bytes: usize,
 }
 
+impl BlockWrite<'_> {
+    /// Asserts what the callers have made sure of, on a disk of `size_bytes`.
+    #[inline]
+    fn check(&self, size_bytes: u64) {
+        let end = self.lba.0 + self.blocks as u64;
+        assert!(end <= size_bytes / BLOCK_BYTES as u64, "a write lies on the disk");
+        assert!(self.host_bytes <= self.blocks * BLOCK_BYTES, "a write's blocks hold its bytes");
+        assert!(
+            self.edges.iter().all(|edge| (self.lba.0..end).contains(&edge.lba.0)),
+            "the edges of a write are among its blocks"
+        );
+    }
+}
+
 /// Live blocks of one frame, encoded, for another place in the log.
 pub(crate) struct Move<'a> {
     /// First block of the frame.
@@ -109,6 +123,7 @@ impl Core {
         if !self.make_room(worst_case_bytes(write.blocks), Purpose::Data)? {
             return Ok(Attempt::Wait);
         }
+        write.check(self.size_bytes());
         let unchanged = |edge: &Edge| self.version(edge.lba) == Some(edge.before);
         if !self.is_resident(write.lba, write.blocks as u64) || !write.edges.iter().all(unchanged) {
             return Ok(Attempt::Changed);
@@ -118,7 +133,8 @@ impl Core {
             for span in spans(lba, part, self.superblock.frame_blocks) {
                 match span {
                     Span::Data { lba, bytes } => {
-                        let blocks = (bytes.len() / BLOCK_BYTES) as u8;
+                        let blocks = u8::try_from(bytes.len() / BLOCK_BYTES);
+                        let blocks = blocks.expect("a frame has at most 64 blocks");
                         let encode = |target: &mut [u8]| encode(bytes, target);
                         let batch = self.log.open_batch(Stream::Host);
                         let place = batch.push_frame(lba, blocks, encode);
@@ -133,7 +149,7 @@ impl Core {
             }
             lba.0 += (part.len() / BLOCK_BYTES) as u64;
         }
-        assert_eq!(lba.0, write.lba.0 + write.blocks as u64, "a write has other parts than blocks");
+        assert_eq!(lba.0, write.lba.0 + write.blocks as u64, "the parts of a write are its blocks");
         self.counters.host_bytes.add(write.host_bytes as u64);
         Ok(Attempt::Done)
     }
@@ -147,6 +163,10 @@ impl Core {
             return Ok(Attempt::Wait);
         }
         let (lba, count) = record.lba_range();
+        assert!(
+            lba.0 + count <= self.size_bytes() / BLOCK_BYTES as u64,
+            "a range that is mapped lies on the disk"
+        );
         if self.map.missing_edges(lba, count).is_some() {
             return Ok(Attempt::Changed);
         }
@@ -159,6 +179,9 @@ impl Core {
     /// # Errors
     /// `NoSpace`, `Poisoned`; nothing is appended then.
     pub(crate) fn move_frame(&mut self, moved: &Move<'_>) -> Result<Attempt> {
+        assert!(!moved.frames.is_empty(), "what is live of a frame becomes a frame");
+        let bytes: usize = moved.frames.iter().map(MovedFrame::record_bytes).sum();
+        assert!(bytes <= moved.room_bytes, "frames that move fit the room that they ask for");
         if !self.make_room(moved.room_bytes, Purpose::Moved)? {
             return Ok(Attempt::Wait);
         }
@@ -184,6 +207,7 @@ impl Core {
         joined: &MovedFrame<'_>,
         is_current: impl FnOnce(&Self) -> bool,
     ) -> Result<Attempt> {
+        assert!(!joined.sources.is_empty(), "a joined frame has the frames that it is joined from");
         if !self.make_room(joined.record_bytes(), Purpose::Moved)? {
             return Ok(Attempt::Wait);
         }
@@ -204,6 +228,7 @@ impl Core {
         raw: &[u8],
         compressor: &mut Compressor,
     ) -> Result<Option<MetaRecord>> {
+        assert!(raw.len() <= META_RAW_BYTES_MAX, "recovery reads no longer metadata");
         if !self.make_room(meta_bytes_max(raw.len()), Purpose::Meta)? {
             return Ok(None);
         }
@@ -220,6 +245,10 @@ impl Core {
         let MetaPosition { kind, number } = position;
         let batch = self.log.open_batch(Stream::Meta);
         let appended = batch.push_meta(kind, number, raw, compressor);
+        assert!(
+            appended.place.bytes as usize <= meta_bytes_max(raw.len()),
+            "a metadata record fits the room that was made for it"
+        );
         self.space.add_live(appended.place.segment, appended.place.bytes);
         self.counters.meta_bytes.add(u64::from(appended.place.bytes));
         appended
@@ -250,9 +279,14 @@ impl Core {
     /// Puts a moved frame into the open batch of its stream, which has the room, and maps it.
     fn push_moved(&mut self, moved: &MovedFrame<'_>) {
         let place = self.log.open_batch(Stream::Moved).push_moved(moved);
+        assert_eq!(
+            place.record_bytes as usize,
+            moved.record_bytes(),
+            "a moved frame takes the bytes that were counted for it"
+        );
         self.counters.moved_bytes.add(moved.record_bytes() as u64);
         let blocks: u32 = moved.sources.iter().map(|source| u32::from(source.blocks)).sum();
-        assert_eq!(blocks, u32::from(moved.blocks), "a moved frame has other sources than blocks");
+        assert_eq!(blocks, u32::from(moved.blocks), "each block of a moved frame has a source");
         self.map_moved(moved.lba, place, moved.sources.iter().copied());
     }
 }
@@ -274,15 +308,19 @@ impl Core {
     fn check_place(&self, place: &FramePlace) {
         let end = u64::from(place.offset) + u64::from(place.record_bytes);
         assert!(
-            end <= u64::from(self.superblock.segment_bytes) && place.blocks > 0,
-            "a frame of segment {} ends beyond the segment",
+            end <= u64::from(self.superblock.segment_bytes),
+            "a frame of segment {} ends within the segment",
             place.segment
         );
+        assert!(place.blocks > 0, "a frame has a block");
     }
 
     /// Maps the blocks of a fill or a trim.
     pub(crate) fn map_range(&mut self, record: &Record) {
+        let is_range = matches!(record, Record::Fill { .. } | Record::Trim { .. });
+        assert!(is_range, "a fill or a trim is mapped as a range");
         let (lba, count) = record.lba_range();
+        assert!(count > 0, "a range has a block");
         let mapping = match *record {
             Record::Fill { byte, .. } => Mapping::Fill(byte),
             _ => Mapping::Hole,
@@ -314,5 +352,6 @@ impl Core {
             });
             index += source.blocks;
         }
+        assert_eq!(index, place.blocks, "the sources of a moved frame are those of its blocks");
     }
 }

@@ -16,8 +16,8 @@ use super::{Core, MetaPosition, Purpose, Wakes};
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::codec::Compressor;
 use crate::format::{
-    DirectoryEntry, DroppedRange, MetaKind, MetaPlace, Root, Stream, StreamTail, Superblock,
-    TableEntry, encode_page,
+    DirectoryEntry, DroppedRange, MetaKind, MetadataAddress, OpenedSegment, Root, Stream,
+    StreamTail, Superblock, TableEntry, encode_page,
 };
 
 /// Checkpoints may take one part in this many of the bytes written to the medium.
@@ -40,7 +40,7 @@ pub(crate) struct NewestCheckpoint {
     /// Media bytes of the drive's life when it was begun.
     pub(crate) begun_at_bytes: u64,
     /// Its lists and its root.
-    pub(crate) lists: Vec<MetaPlace>,
+    pub(crate) lists: Vec<MetadataAddress>,
 }
 
 /// The checkpoints of one drive.
@@ -51,7 +51,7 @@ pub(crate) struct Checkpoints {
     /// Whether some task has the turn to change checkpoint and superblock.
     is_running: bool,
     /// Metadata segments opened since the running checkpoint was begun.
-    opened: Vec<(Stream, SegmentId, u64)>,
+    opened_segments: Vec<OpenedSegment>,
     completed: u64,
 }
 
@@ -74,7 +74,8 @@ pub(crate) struct Begun {
 
 impl Checkpoints {
     pub(super) fn new(newest: NewestCheckpoint) -> Self {
-        Self { newest, own_bytes: 0, is_running: false, opened: Vec::new(), completed: 0 }
+        let opened_segments = Vec::new();
+        Self { newest, own_bytes: 0, is_running: false, opened_segments, completed: 0 }
     }
 
     /// Returns the batch up to which everything is in the newest checkpoint.
@@ -103,7 +104,11 @@ impl Checkpoints {
     /// is read before the log after it, which would say so.
     pub(super) fn segment_opened(&mut self, stream: Stream, segment: SegmentId, generation: u64) {
         if self.is_running && stream == Stream::Meta {
-            self.opened.push((stream, segment, generation));
+            assert!(
+                self.opened_segments.iter().all(|opened| opened.segment != segment),
+                "segment {segment} is opened once while a checkpoint is written"
+            );
+            self.opened_segments.push(OpenedSegment { segment, generation, stream });
         }
     }
 }
@@ -116,9 +121,9 @@ impl Core {
 
     /// Returns the turn. A checkpoint may have become due that could not be begun.
     pub(crate) fn return_turn(&mut self) {
-        assert!(self.checkpoints.is_running, "the turn is returned twice");
+        assert!(self.checkpoints.is_running, "the turn was taken before it is returned");
         self.checkpoints.is_running = false;
-        self.checkpoints.opened.clear();
+        self.checkpoints.opened_segments.clear();
         self.wake(Wakes::TURN);
         self.wake(Wakes::CHECKPOINTER);
     }
@@ -174,12 +179,16 @@ impl Core {
     /// # Panics
     /// If the turn was not taken, or a checkpoint is running.
     pub(crate) fn begin_checkpoint(&mut self) -> Begun {
-        assert!(self.checkpoints.is_running, "a checkpoint is begun without the turn");
+        self.check_turn();
         self.seal_all();
-        self.checkpoints.opened.clear();
+        assert!(
+            !Stream::ALL.into_iter().any(|stream| self.log.is_open(stream)),
+            "a checkpoint is of a moment between batches"
+        );
+        self.checkpoints.opened_segments.clear();
         self.checkpoints.own_bytes = 0;
         let ChainEnd { seq, checksum } = self.log.chain_end();
-        assert!(seq >= self.checkpoints.checkpointed(), "a checkpoint is older than the last");
+        assert!(seq >= self.checkpoints.checkpointed(), "a checkpoint is not before the last");
         let DroppedSnapshot { ranges, leaf_mapped_blocks } = self.map.begin_checkpoint();
         let dropped = ranges.iter().map(|range| DroppedRange {
             start: range.start,
@@ -206,19 +215,28 @@ impl Core {
             moved_bytes,
             mapped_blocks: leaf_mapped_blocks,
             tails,
-            opened: Vec::new(),
+            opened_segments: Vec::new(),
             page_count: 0,
             dropped_count: 0,
             page_lists: Vec::new(),
             tables: Vec::new(),
             dropped_lists: Vec::new(),
         };
-        Begun { root, dropped: dropped.collect(), table: self.space.table() }
+        let table = self.space.table();
+        assert_eq!(table.len(), root.segment_count as usize, "a checkpoint has all segments");
+        Begun { root, dropped: dropped.collect(), table }
+    }
+
+    /// Asserts that some task has the turn to change checkpoint and superblock.
+    fn check_turn(&self) {
+        assert!(self.checkpoints.is_running, "checkpoint and superblock change in turn");
     }
 
     /// Returns the next leaf to write, each once, in order; `None` at the end. Its content when the
     /// checkpoint began is appended to `raw`, unless it is one hole or fill.
     pub(crate) fn next_leaf(&mut self, raw: &mut Vec<u8>) -> Option<PendingLeaf> {
+        self.check_turn();
+        assert!(raw.is_empty(), "a leaf is written alone");
         let leaf = self.map.next_pending()?;
         Some(PendingLeaf { leaf, content: self.map.pending_content(leaf, raw) })
     }
@@ -236,6 +254,7 @@ impl Core {
         let entry = match content {
             LeafContent::Uniform(mapping) => entry_of(mapping),
             LeafContent::Runs => {
+                assert!(!raw.is_empty(), "a leaf of runs has content");
                 let position = MetaPosition { kind: MetaKind::Leaf, number: leaf };
                 match self.append_meta(position, raw, compressor)? {
                     Some(appended) => DirectoryEntry::Leaf(appended.place),
@@ -252,12 +271,13 @@ impl Core {
     /// # Errors
     /// `NoSpace`, `Poisoned`.
     pub(crate) fn append_page(&mut self, page: u32, compressor: &mut Compressor) -> Result<bool> {
+        self.check_turn();
         let raw = encode_page(&self.map.page(page));
         let position = MetaPosition { kind: MetaKind::Page, number: u64::from(page) };
         let Some(appended) = self.append_meta(position, &raw, compressor)? else {
             return Ok(false);
         };
-        self.map.set_page_place(page, appended.place);
+        self.map.set_page_address(page, appended.place);
         Ok(true)
     }
 
@@ -271,13 +291,19 @@ impl Core {
         root: &mut Root,
         compressor: &mut Compressor,
     ) -> Result<Option<MetaRecord>> {
+        self.check_turn();
+        assert!(root.watermark <= self.log.sealed_seq(), "a root is of what was sealed");
         // Making room may open one more segment.
-        root.opened.clone_from(&self.checkpoints.opened);
-        root.opened.push((Stream::Meta, SegmentId(0), 0));
+        root.opened_segments.clone_from(&self.checkpoints.opened_segments);
+        let one_more = OpenedSegment { segment: SegmentId(0), generation: 0, stream: Stream::Meta };
+        root.opened_segments.push(one_more);
+        let longest = root.opened_segments.len();
         if !self.make_room(meta_bytes_max(root.encode().len()), Purpose::Meta)? {
             return Ok(None);
         }
-        root.opened.clone_from(&self.checkpoints.opened);
+        root.opened_segments.clone_from(&self.checkpoints.opened_segments);
+        assert!(root.opened_segments.len() <= longest, "making room opens one segment at most");
+        root.check_invariants();
         let position = MetaPosition { kind: MetaKind::Root, number: 0 };
         let appended = self.push_meta(position, &root.encode(), compressor);
         self.seal(Stream::Meta);
@@ -285,16 +311,19 @@ impl Core {
     }
 
     /// Ends a checkpoint that both superblock slots name: what only the one before named is dead.
-    pub(crate) fn end_checkpoint(&mut self, root: &Root, lists: Vec<MetaPlace>) {
+    pub(crate) fn end_checkpoint(&mut self, root: &Root, lists: Vec<MetadataAddress>) {
+        self.check_turn();
         let checkpointed = root.watermark;
-        assert!(checkpointed >= self.checkpoints.checkpointed(), "the checkpoint moves back");
-        assert!(checkpointed <= self.log.durable_seq(), "a checkpoint is ahead of the watermark");
+        assert!(checkpointed >= self.checkpoints.checkpointed(), "a checkpoint never moves back");
+        assert!(checkpointed <= self.log.durable_seq(), "a checkpoint is of what is durable");
+        assert!(!lists.is_empty(), "a checkpoint has a root");
         let superseded = self.map.end_checkpoint();
         self.release_all(&superseded);
         let newest = NewestCheckpoint { checkpointed, begun_at_bytes: root.media_bytes, lists };
         let before = std::mem::replace(&mut self.checkpoints.newest, newest);
         self.release_all(&before.lists);
         self.checkpoints.completed += 1;
+        self.check_invariants();
     }
 
     /// Lets continue what waited for a checkpoint, written or not.
@@ -305,13 +334,15 @@ impl Core {
 
     /// Abandons a checkpoint: the leaves and pages that it wrote are for the next one to name, its
     /// `lists` are dead. Does nothing after [`Core::end_checkpoint`].
-    pub(crate) fn abandon_checkpoint(&mut self, lists: &[MetaPlace]) {
+    pub(crate) fn abandon_checkpoint(&mut self, lists: &[MetadataAddress]) {
+        self.check_turn();
         self.map.abandon_checkpoint();
         self.release_all(lists);
     }
 
-    fn release_all(&mut self, places: &[MetaPlace]) {
+    fn release_all(&mut self, places: &[MetadataAddress]) {
         for place in places {
+            assert!(place.bytes > 0, "a metadata record has a header");
             self.space.release(place.segment, place.bytes);
         }
     }
@@ -321,20 +352,21 @@ impl Core {
     /// name.
     pub(crate) fn checkpoint_only_bytes(&self, segment: SegmentId) -> u64 {
         let lists = self.checkpoints.newest.lists.iter().copied();
-        let all = lists.chain(self.map.superseded_places());
+        let all = lists.chain(self.map.superseded_addresses());
         all.filter(|place| place.segment == segment).map(|place| u64::from(place.bytes)).sum()
     }
 
     /// Returns every metadata record that is live while no checkpoint is being written.
-    pub(crate) fn metadata(&self) -> Vec<MetaPlace> {
-        let map = self.map.meta_places().chain(self.map.superseded_places());
+    pub(crate) fn metadata(&self) -> Vec<MetadataAddress> {
+        let map = self.map.metadata_addresses().chain(self.map.superseded_addresses());
         map.chain(self.checkpoints.newest.lists.iter().copied()).collect()
     }
 
     /// Returns the superblock to write next: as it is, with the watermark of now.
     pub(crate) fn next_superblock(&self) -> Superblock {
+        self.check_turn();
         let durable = self.log.durable_end();
-        assert!(durable.seq >= self.superblock.watermark, "a superblock's watermark moves back");
+        assert!(durable.seq >= self.superblock.watermark, "a watermark never moves back");
         let mut superblock = self.superblock.clone();
         superblock.watermark = durable.seq;
         superblock.watermark_checksum = durable.checksum;
@@ -346,21 +378,27 @@ impl Core {
 
     /// Returns the superblock slot to write next.
     pub(crate) fn next_superblock_slot(&self) -> u32 {
-        1 - self.superblock_slot
+        let slot = 1_u32.checked_sub(self.superblock_slot);
+        slot.expect("a medium has two superblock slots")
     }
 
     /// Notes that the superblock in a slot is durable.
     pub(crate) fn superblock_slot_written(&mut self, slot: u32) {
-        assert_ne!(slot, self.superblock_slot, "the only valid superblock was overwritten");
+        self.check_turn();
+        assert_ne!(slot, self.superblock_slot, "the only valid superblock is not overwritten");
         self.superblock_slot = slot;
     }
 
     /// Notes that a superblock is durable in both slots.
     pub(crate) fn set_superblock(&mut self, superblock: Superblock) {
         // Equal only where the counter, which is read from the medium, is worn out.
-        assert!(superblock.revision >= self.superblock.revision, "a superblock's revision is old");
-        assert!(superblock.watermark <= self.log.durable_seq(), "a superblock is ahead of the log");
+        assert!(superblock.revision >= self.superblock.revision, "revisions never decrease");
+        let before = &self.superblock;
+        assert_eq!(superblock.uuid, before.uuid, "a drive keeps its identity");
+        assert_eq!(superblock.epoch, before.epoch, "the epoch changes when a drive is opened");
+        assert!(superblock.size_bytes >= before.size_bytes, "a disk never gets smaller");
         self.superblock = superblock;
+        self.check_invariants();
     }
 
     /// Checks that the log ends as a superblock that says "closed in order" would claim.

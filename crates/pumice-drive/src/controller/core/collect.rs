@@ -79,6 +79,7 @@ impl Collector {
     /// Adds what was gained, or takes off what moving cost.
     fn earn(&mut self, bytes: i64) {
         self.credit = self.credit.saturating_add(bytes).min(CREDIT_BYTES);
+        assert!(self.credit <= CREDIT_BYTES, "the host saves up a batch at most");
     }
 
     /// Adds the worth of an empty segment, unless its emptying has earned that already.
@@ -169,10 +170,13 @@ impl Core {
         let last_seq = self.space.last_seq(segment);
         assert!(
             last_seq <= self.checkpoints.checkpointed(),
-            "segment {segment} is freed before batch {last_seq} is in a checkpoint"
+            "segment {segment} is freed once its last batch, {last_seq}, is in a checkpoint"
         );
+        assert!(last_seq <= self.log.durable_seq(), "a segment that is freed was written");
         self.collector.earn_segment(segment, self.superblock.segment_bytes);
+        let free_before = self.space.free_count();
         self.space.free(segment);
+        assert!(self.space.free_count() >= free_before, "freeing a segment takes none away");
         self.wake(Wakes::PROGRESS);
     }
 
@@ -197,6 +201,7 @@ impl Core {
 
     /// Begins to empty a segment.
     pub(crate) fn begin_victim(&mut self, segment: SegmentId) -> Victim {
+        assert!(!self.space.is_free(segment), "a victim is in use");
         self.collector.victims += 1;
         // What must be evacuated earns nothing, and the host need not wait for it.
         let is_evacuated = segment.0 >= self.space.end();
@@ -216,12 +221,17 @@ impl Core {
 
     /// Adds what a part of a victim earned: the bytes passed in it, less the bytes moved.
     pub(crate) fn earn(&mut self, passed_bytes: u32, moved_bytes: u64) {
+        assert!(
+            passed_bytes <= self.superblock.segment_bytes,
+            "no more of a victim is passed than it has"
+        );
         self.collector.earn(i64::from(passed_bytes).saturating_sub_unsigned(moved_bytes));
         self.wake(Wakes::PROGRESS);
     }
 
     /// Notes that all that can be moved out of a segment was moved, and earned.
     pub(crate) fn victim_scanned(&mut self, segment: SegmentId) {
+        assert!(!self.space.is_free(segment), "a victim stays in use until it is freed");
         if self.space.live_bytes_of(segment) == 0 {
             self.collector.credited.push(segment);
         }
@@ -235,7 +245,8 @@ impl Core {
     /// Notes that a segment was emptied, as it was before. Returns whether victims still gain
     /// something.
     pub(crate) fn end_victim(&mut self, victim: &Victim) -> bool {
-        let moved_bytes = self.counters.moved_bytes.get() - victim.moved_bytes;
+        let moved_bytes = self.counters.moved_bytes.get().checked_sub(victim.moved_bytes);
+        let moved_bytes = moved_bytes.expect("counters never decrease");
         let segment_bytes = self.superblock.segment_bytes;
         tracing::debug!(
             segment = %victim.segment,
@@ -254,6 +265,7 @@ impl Core {
             self.collector.fruitless = 0;
             return false;
         }
+        assert!(self.collector.fruitless <= FRUITLESS_MAX, "fruitless victims end the collection");
         true
     }
 

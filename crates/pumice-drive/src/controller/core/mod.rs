@@ -39,6 +39,13 @@
 //! copy of the compressed bytes. Front ends will send their calls through a queue instead of
 //! [`std::cell::RefCell`], and [`Wakes`] will be answers in the other direction.
 
+#![warn(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::indexing_slicing
+)]
+
 mod append;
 mod bad;
 mod checkpoint;
@@ -49,11 +56,11 @@ mod resize;
 mod room;
 
 use super::log::{BatchToWrite, ChainEnd, Log, LogEnd, Tail, Totals};
-use super::map::{L2p, Leaf, Lookup, Mapping, Reap};
+use super::map::{KeptLeaves, L2p, Leaf, Lookup, Mapping, Reap};
 use super::place::FrameAddress;
 use super::space::Space;
 use crate::base::{Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
-use crate::format::{DirectoryEntry, MapLimits, MetaPlace, Stream, Superblock};
+use crate::format::{DirectoryEntry, MapLimits, MetadataAddress, Stream, Superblock};
 
 pub(crate) use append::{Attempt, BlockWrite, Edge, MetaPosition, Move};
 pub(crate) use checkpoint::{Begun, Checkpoints, NewestCheckpoint};
@@ -139,7 +146,7 @@ pub(crate) struct Restored {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeafPlace {
     /// The place.
-    pub(crate) place: MetaPlace,
+    pub(crate) place: MetadataAddress,
     /// Generation of its segment.
     pub(crate) generation: u64,
 }
@@ -178,6 +185,11 @@ impl Core {
     pub(crate) fn new(superblock: Superblock, settings: Settings, restored: Restored) -> Self {
         let Restored { map, space, newest, tails } = restored;
         let shape = superblock.shape();
+        assert_eq!(
+            space.segment_count(),
+            superblock.segment_count,
+            "the segment table has the segments of the superblock"
+        );
         let end = LogEnd { seq: newest.checkpointed, checksum: 0, tails };
         let log = Log::new(end, shape, superblock.epoch, superblock.uuid, 0);
         Self {
@@ -213,12 +225,35 @@ impl Core {
         totals: Totals,
         buffers: usize,
     ) {
-        assert!(end.seq >= self.checkpoints.checkpointed(), "the log ends before its checkpoint");
-        assert!(end.seq >= superblock.watermark, "the log ends before its watermark");
+        assert!(end.seq >= self.checkpoints.checkpointed(), "the log reaches its checkpoint");
+        assert!(end.seq >= superblock.watermark, "the log reaches its watermark");
+        assert_eq!(buffers == 0, self.settings.is_read_only, "only a drive to write has buffers");
+        let segment_use = |tail: Tail| (tail.segment, tail.generation);
+        for (stream, tail) in Stream::ALL.into_iter().zip(end.tails) {
+            assert_eq!(
+                tail.map(segment_use),
+                self.log.tail(stream).map(segment_use),
+                "the log ends in the segment that replay entered last for stream {stream:?}"
+            );
+        }
         let Superblock { epoch, uuid, .. } = superblock;
         self.log = Log::new(end, superblock.shape(), epoch, uuid, buffers);
         (self.superblock, self.superblock_slot) = (superblock, superblock_slot);
         self.counters = Counters::new(totals);
+        self.check_invariants();
+    }
+
+    /// Asserts what holds between calls once the drive is open.
+    #[inline]
+    fn check_invariants(&self) {
+        let durable = self.log.durable_seq();
+        assert!(self.checkpoints.checkpointed() <= durable, "a checkpoint is of what is durable");
+        assert!(self.superblock.watermark <= durable, "a superblock calls durable what is durable");
+        assert!(self.superblock_slot <= 1, "a medium has two superblock slots");
+        assert!(
+            self.is_resizing || self.space.segment_count() == self.superblock.segment_count,
+            "the segment table has the segments of the superblock, except in a resize"
+        );
     }
 
     /// Returns which queues must be woken since the last call.
@@ -230,6 +265,7 @@ impl Core {
     /// Notes that the waiters of a queue must look again.
     #[inline]
     pub(crate) fn wake(&mut self, queue: Wakes) {
+        assert!(!queue.is_empty(), "a wake names a queue");
         self.wakes.0 |= queue.0;
     }
 
@@ -341,6 +377,7 @@ impl Core {
         match self.map.lookup(lba) {
             Lookup::Missing(leaf) => Located::Missing(leaf),
             Lookup::Run(mapping, blocks) => {
+                assert!(blocks > 0, "a run has a block");
                 let generation = match mapping {
                     Mapping::Frame { place, .. } => self.space.generation(place.segment),
                     Mapping::Hole | Mapping::Fill(_) => 0,
@@ -383,14 +420,13 @@ impl Core {
 
     /// Takes a leaf that was loaded from `place` into memory. Does nothing if the leaf has been
     /// loaded, moved or taken down in the meantime.
-    pub(crate) fn install_leaf(&mut self, leaf: u64, place: MetaPlace, content: Leaf) {
+    pub(crate) fn install_leaf(&mut self, leaf: u64, place: MetadataAddress, content: Leaf) {
         self.map.install(leaf, place, content);
     }
 
-    /// Keeps the leaves at both ends of a range in memory, once they are there, until the next
-    /// call; `None` releases them.
-    pub(crate) fn keep_leaves(&mut self, range: Option<(Lba, u64)>) {
-        self.map.keep(range);
+    /// Keeps leaves in memory, once they are there, until the next call; `None` releases them.
+    pub(crate) fn keep_leaves(&mut self, leaves: Option<KeptLeaves>) {
+        self.map.keep(leaves);
     }
 
     /// Returns the place to load a leaf from, if it must be loaded.
@@ -401,13 +437,13 @@ impl Core {
 
     /// Makes the next checkpoint write a leaf again elsewhere, if its newest version is at `place`.
     /// Returns false if the leaf must be loaded first. The number may come from the medium.
-    pub(crate) fn touch_leaf(&mut self, leaf: u64, place: MetaPlace) -> bool {
+    pub(crate) fn touch_leaf(&mut self, leaf: u64, place: MetadataAddress) -> bool {
         !self.map.is_current_leaf(leaf, place) || self.map.touch_leaf(leaf)
     }
 
     /// Makes the next checkpoint write a directory page again elsewhere, if its newest version is
     /// at `place`. The number may come from the medium.
-    pub(crate) fn touch_page(&mut self, page: u32, place: MetaPlace) {
+    pub(crate) fn touch_page(&mut self, page: u32, place: MetadataAddress) {
         if self.map.is_current_page(page, place) {
             self.map.touch_page(page);
         }
@@ -424,8 +460,15 @@ impl Core {
     }
 
     fn reap_steps(&mut self, steps: u32) -> Reap {
+        assert!(steps > 0, "taking leaves down makes progress");
+        let released_before = self.space.live_bytes();
         let Self { map, space, .. } = self;
-        map.reap(steps, |dead| space.release_blocks(dead.place, dead.index, dead.count))
+        let reap = map.reap(steps, |dead| space.release_blocks(dead.place, dead.index, dead.count));
+        assert!(
+            self.space.live_bytes() <= released_before,
+            "taking leaves down makes nothing live"
+        );
+        reap
     }
 
     /// Returns the next batch for a writer, which is in flight from now on.
@@ -450,6 +493,7 @@ impl Core {
 
     /// Notes that a batch is on the medium.
     pub(crate) fn batch_written(&mut self, seq: SeqNo) {
+        assert!(seq <= self.log.sealed_seq(), "a batch is sealed before it is written");
         self.counters.batches.add(1);
         let was_full = self.log.is_medium_full();
         self.log.written(seq);
@@ -471,7 +515,9 @@ impl Core {
 
     /// Begins the next sync, if one was requested; returns what it will make durable.
     pub(crate) fn begin_sync(&mut self) -> Option<ChainEnd> {
-        self.log.begin_sync().then(|| self.log.written_end())
+        let end = self.log.begin_sync().then(|| self.log.written_end())?;
+        assert!(end.seq >= self.log.durable_seq(), "a sync makes no less durable than the last");
+        Some(end)
     }
 
     /// Notes that the sync that was begun last has ended well: the watermark advances to `end`.
@@ -479,6 +525,7 @@ impl Core {
         self.counters.syncs.add(1);
         self.log.set_durable(end);
         self.log.sync_ended();
+        self.check_invariants();
         self.wake(Wakes::PROGRESS);
     }
 

@@ -7,9 +7,10 @@
 //!
 //! Data stops first, and what frees space continues.
 
-use crate::base::units::BLOCK_BYTES;
+use crate::base::units::{BLOCK_BYTES, len_usize};
 use crate::format::{
-    BATCH_HEADER_BYTES, DriveShape, LEAF_BLOCKS, LEAF_RUN_BYTES, SEGMENT_HEADER_BYTES, TableEntry,
+    BATCH_HEADER_BYTES, DriveShape, LEAF_BLOCKS, LEAF_RUN_BYTES, SEGMENT_HEADER_BYTES, Stream,
+    TableEntry,
 };
 
 use super::super::log::CLOSING_BYTES;
@@ -30,13 +31,18 @@ pub(crate) const RESERVED_SEGMENTS: u32 = GC_SEGMENTS + TRIM_SEGMENTS;
 /// Segments a drive needs at least: the one that each stream writes to, one for it to continue in,
 /// the reserves, and something for data.
 pub(crate) const SEGMENTS_MIN: u32 = 10;
+const _: () = assert!(
+    SEGMENTS_MIN as usize >= 2 * Stream::COUNT + RESERVED_SEGMENTS as usize,
+    "the smallest drive has two segments for each stream beside the reserves"
+);
 
 /// Returns the bytes that a segment holds at worst: its end may be too short for one more atomic
 /// write.
 pub(crate) fn usable_segment_bytes(segment_bytes: u32) -> u64 {
     let unusable =
         SEGMENT_HEADER_BYTES + BATCH_HEADER_BYTES + CLOSING_BYTES as usize + ATOMIC_WRITE_BYTES;
-    u64::from(segment_bytes) - unusable as u64
+    let usable = u64::from(segment_bytes).checked_sub(unusable as u64);
+    usable.expect("every segment holds an atomic write")
 }
 
 /// Returns the segments to reserve for checkpoints: one to write to, and as many as the largest
@@ -48,20 +54,23 @@ pub(crate) fn meta_segments(shape: &DriveShape, map_cache_bytes: usize) -> u32 {
     let checkpoint_bytes = map_bytes + map.leaves * 8 + table_bytes;
     let wanted = checkpoint_bytes.div_ceil(u64::from(shape.segment_bytes));
     // A thin drive cannot reserve what its whole map would take; it writes checkpoints more often.
-    1 + wanted.min(u64::from(shape.segment_count / 8).max(1)) as u32
+    let reserved = wanted.min(u64::from(shape.segment_count / 8).max(1));
+    assert!(reserved > 0, "a checkpoint has a root, which takes room");
+    1 + u32::try_from(reserved).expect("an eighth of the segments has a number")
 }
 
 /// Returns the bytes of the map that may be dirty: as many as a checkpoint finds room for in the
 /// segments reserved for it, and no more than the cache.
 pub(crate) fn dirty_bytes_max(shape: &DriveShape, map_cache_bytes: usize) -> usize {
-    let reserved = u64::from(meta_segments(shape, map_cache_bytes) - 1);
+    let reserved = meta_segments(shape, map_cache_bytes).checked_sub(1);
+    let reserved = u64::from(reserved.expect("one segment is for checkpoints to write to"));
     // The rest is for the directory, the tables and the ends of segments.
     let bytes = reserved * u64::from(shape.segment_bytes / 4 * 3);
     // In memory a leaf takes up to twice its bytes on the medium.
     if MapSize::of(shape).bytes <= bytes {
         map_cache_bytes
     } else {
-        (bytes as usize).min(map_cache_bytes)
+        len_usize(bytes.min(map_cache_bytes as u64))
     }
 }
 
@@ -75,6 +84,7 @@ struct MapSize {
 impl MapSize {
     fn of(shape: &DriveShape) -> Self {
         let leaves = shape.size_bytes.div_ceil(u64::from(LEAF_BLOCKS) * BLOCK_BYTES as u64);
+        assert!(leaves > 0, "a disk has a block");
         let bytes = leaves * (u64::from(LEAF_BLOCKS) * LEAF_RUN_BYTES as u64 + 64);
         Self { leaves, bytes }
     }

@@ -37,7 +37,7 @@ impl Core {
     /// Ends a resize, done or not. The table must not be longer than the superblock says, or a
     /// checkpoint would be; segments up to there that were withheld are handed out again.
     pub(crate) fn end_resize(&mut self, segment_count: u32) {
-        assert!(self.is_resizing, "no resize is under way");
+        self.check_resizing();
         self.is_resizing = false;
         self.set_compacting(false);
         if self.space.segment_count() > segment_count {
@@ -47,6 +47,12 @@ impl Core {
         if self.space.grow(segment_count).is_ok() && self.space.end() != segment_count {
             self.space.set_end(segment_count);
         }
+        self.check_invariants();
+    }
+
+    /// Asserts that a resize is under way.
+    fn check_resizing(&self) {
+        assert!(self.is_resizing, "the segments of a drive change in a resize only");
     }
 
     /// Adds segments to the table; none of them is handed out yet.
@@ -54,12 +60,18 @@ impl Core {
     /// # Errors
     /// `InvalidInput` if the table does not fit in memory.
     pub(crate) fn add_segments(&mut self, segment_count: u32) -> Result<()> {
+        self.check_resizing();
         self.space.grow(segment_count)
     }
 
     /// Uses what a superblock that is durable has more than before: segments, blocks.
     pub(crate) fn use_growth(&mut self) {
+        self.check_resizing();
         let Superblock { segment_count, size_bytes, .. } = self.superblock;
+        assert!(
+            segment_count <= self.space.segment_count(),
+            "segments are in the table before the superblock names them"
+        );
         self.space.set_end(segment_count);
         self.map.grow(size_bytes / BLOCK_BYTES as u64);
         self.take_shape();
@@ -67,14 +79,18 @@ impl Core {
 
     /// Takes the segments from `segment_count` on, which are free, out of the table.
     pub(crate) fn remove_segments(&mut self, segment_count: u32) {
+        self.check_resizing();
+        assert!(segment_count >= self.space.end(), "segments are emptied before they are removed");
         self.space.shrink(segment_count);
     }
 
     /// Takes more of the segments from `end` on out of use, step by step, so that there is always
     /// room for what garbage collection moves out of them.
     pub(crate) fn evacuate_step(&mut self, end: u32) {
+        self.check_resizing();
         let room = self.reserved_segments(Purpose::Data) + ROOM_SEGMENTS;
         let step = self.space.lowest_end(end, room);
+        assert!(step >= end, "no segment is emptied that is to stay");
         if step < self.space.end() {
             self.space.set_end(step);
         }
@@ -96,11 +112,13 @@ impl Core {
 
     /// Adapts what depends on the drive's shape to the superblock.
     pub(crate) fn take_shape(&mut self) {
+        self.check_resizing();
         let shape = self.superblock.shape();
         let map_cache_bytes = self.settings.map_cache_bytes;
         self.log.set_shape(shape);
         self.meta_segments = meta_segments(&shape, map_cache_bytes);
         self.dirty_bytes_max = dirty_bytes_max(&shape, map_cache_bytes);
+        assert!(self.dirty_bytes_max <= map_cache_bytes, "what is dirty fits the map's cache");
         self.wake(Wakes::COLLECTOR);
         self.wake(Wakes::PROGRESS);
     }

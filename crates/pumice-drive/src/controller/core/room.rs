@@ -9,10 +9,11 @@
 //! acknowledged it cannot fail for lack of space; a refused one changed nothing. The callers in
 //! `append` use the room in the same call.
 
-use super::super::log::packing::moved_bytes_max;
+use super::super::log::packing::{RECORDS_BYTES_MAX, moved_bytes_max};
 use super::super::log::{Fit, SealedBatch};
 use super::reserves::{GC_SEGMENTS, RESERVED_SEGMENTS};
 use super::{Core, Wakes};
+use crate::base::units::len_u32;
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{RECORD_HEADER_BYTES, Record, Stream, generation};
 
@@ -64,6 +65,7 @@ impl Core {
     /// # Errors
     /// `NoSpace` if the log is full, `Poisoned`.
     pub(crate) fn make_room(&mut self, bytes: usize, purpose: Purpose) -> Result<bool> {
+        assert!(bytes <= RECORDS_BYTES_MAX, "a request for room fits an empty batch");
         self.log.check_poison()?;
         if let Err(error) = self.log.check_medium_full() {
             // Background work waits, except for the end of the drive, which it would keep.
@@ -84,10 +86,22 @@ impl Core {
                 return Err(Error::new(ErrorKind::NoSpace, "the drive's log is full"));
             }
         }
+        self.check_tail(stream);
         self.log.begin_batch(stream);
         let room = self.log.open_batch(stream).room();
-        assert!(room >= bytes, "a new batch has {room} bytes of room, {bytes} were requested");
+        assert!(room >= bytes, "a new batch with {room} bytes of room takes the {bytes} requested");
         Ok(true)
+    }
+
+    /// Asserts that the log and the segment table agree on the segment that a stream is appended
+    /// to.
+    fn check_tail(&self, stream: Stream) {
+        let tail = self.log.tail(stream).expect("a stream has a segment before a batch begins");
+        assert!(
+            self.space.is_open(tail.segment, stream, tail.generation),
+            "segment {} is open for stream {stream:?}, which is appended to it",
+            tail.segment
+        );
     }
 
     fn obstacle(&mut self, bytes: usize, purpose: Purpose) -> Obstacle {
@@ -148,6 +162,13 @@ impl Core {
                 return Ok(false);
             }
         }
+        assert!(
+            Stream::ALL
+                .iter()
+                .filter_map(|&stream| self.log.tail(stream))
+                .all(|tail| tail.segment.0 < self.space.end()),
+            "every stream continues in a segment that may be handed out"
+        );
         Ok(true)
     }
 
@@ -160,6 +181,10 @@ impl Core {
 
     fn batch_sealed(&mut self, stream: Stream, sealed: SealedBatch) {
         let SealedBatch { segment, seq, media_bytes } = sealed;
+        assert!(
+            media_bytes <= u64::from(self.superblock.segment_bytes),
+            "a batch is no longer than its segment"
+        );
         self.counters.media_bytes.add(media_bytes);
         self.note_batch(segment, seq);
         self.checkpoints.batch_sealed(stream, media_bytes);
@@ -211,6 +236,7 @@ impl Core {
             // The log begins in the lowest segment, whatever is written first.
             self.open_segment(Stream::Host);
         }
+        assert!(self.log.free_buffers() >= 2, "a stream has the buffers to change its segment");
         let generation = self.next_generation();
         let segment = self.space.allocate(stream, generation);
         let segment = segment.expect("a free segment was just counted");
@@ -226,6 +252,7 @@ impl Core {
         }
         let unused_bytes = self.unused_bytes(stream);
         self.enter_segment(stream, segment, generation, unused_bytes);
+        self.check_tail(stream);
     }
 
     /// Returns a generation that no segment has had: the epoch grows with each opening, the ordinal
@@ -261,8 +288,9 @@ impl Core {
     /// of the host is placed as a whole and leaves more: moved frames fit there.
     fn unused_bytes(&self, stream: Stream) -> u32 {
         let used = self.log.tail(stream).map_or(0, |tail| tail.used);
-        let unused = self.superblock.segment_bytes.saturating_sub(used);
-        let frame = moved_bytes_max(usize::from(self.superblock.frame_blocks)) as u32;
+        let unused = self.superblock.segment_bytes.checked_sub(used);
+        let unused = unused.expect("a stream's tail lies within its segment");
+        let frame = len_u32(moved_bytes_max(usize::from(self.superblock.frame_blocks)));
         if stream == Stream::Host { unused.min(frame) } else { unused }
     }
 
@@ -276,6 +304,7 @@ impl Core {
             self.seal(Stream::Host);
             self.log.begin_batch(Stream::Host);
         }
+        self.check_tail(Stream::Host);
         self.log.announce(Stream::Host, record);
         // What is written in the new segment must not precede this in the log.
         self.seal(Stream::Host);

@@ -19,7 +19,7 @@ use std::cell::{Cell, RefCell};
 
 use super::super::core::LeafPlace;
 use super::super::log::metadata::{Wanted, decode_meta, read_meta};
-use super::super::map::{LEAF_BLOCKS, Leaf, Reap};
+use super::super::map::{KeptLeaves, LEAF_BLOCKS, Leaf, Reap};
 use super::super::place::FrameAddress;
 use super::Drive;
 use crate::base::wait::WaitQueue;
@@ -97,7 +97,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let is_free = || (!self.loads.is_keeping.get()).then_some(());
         self.loads.kept.wait_for(is_free).await;
         self.loads.is_keeping.set(true);
-        self.with_core(|core| core.keep_leaves(Some((lba, count))));
+        self.with_core(|core| core.keep_leaves(Some(KeptLeaves::of_range(lba, count))));
         Kept(self)
     }
 

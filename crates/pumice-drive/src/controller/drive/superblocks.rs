@@ -89,6 +89,7 @@ pub(crate) async fn store_next<M: Medium>(
 /// # Errors
 /// `Medium`.
 pub(crate) async fn store<M: Medium>(medium: &M, slot: u32, superblock: &Superblock) -> Result<()> {
+    superblock.check_invariants();
     let mut bytes = AlignedBuffer::zeroed(SUPERBLOCK_BYTES);
     bytes.copy_from_slice(&superblock.encode());
     medium.write_superblock(slot, bytes).await

@@ -6,6 +6,7 @@
 use super::super::core::Core;
 use super::super::drive::Drive;
 use super::super::map::Mapping;
+use super::super::place::blocks_of_frame;
 use crate::base::{Clock, Error, ErrorKind, Result, SegmentId};
 use crate::format::Stream;
 use crate::media::Medium;
@@ -103,7 +104,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let Some(runs) = core.map().leaf_runs(leaf) else { return Ok(false) };
         for (_, blocks, mapping) in runs {
             let Mapping::Frame { place, index } = mapping else { continue };
-            count(place.segment, place.share(index, blocks as u8))?;
+            count(place.segment, place.share(index, blocks_of_frame(blocks)))?;
         }
         Ok(true)
     }
@@ -122,7 +123,7 @@ fn compare(core: &Core, mut counted: Vec<u64>) -> Result<Audit> {
     let (mut used_segments, mut live_bytes) = (0, 0);
     for used in space.used() {
         used_segments += 1;
-        let count = std::mem::take(&mut counted[used.segment.0 as usize]);
+        let count = counted.get_mut(used.segment.0 as usize).map_or(0, std::mem::take);
         live_bytes += count;
         if count != u64::from(used.live_bytes) {
             let (segment, live) = (used.segment, used.live_bytes);

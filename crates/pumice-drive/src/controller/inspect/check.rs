@@ -15,7 +15,7 @@ use super::super::log::records::{Found, check_possible, records};
 use super::super::log::segment_scan::SegmentScan;
 use super::super::map::{Mapping, Reap};
 use super::super::options::MAP_CACHE_BYTES_DEFAULT;
-use super::super::place::FramePlace;
+use super::super::place::{FramePlace, blocks_of_frame};
 use super::super::recovery::{Limits, Reader, Recovered, recover};
 use super::super::space::UsedSegment;
 use super::frames::check_frame;
@@ -179,7 +179,7 @@ impl<M: Medium> Check<'_, M> {
             self.report.leaves += 1;
             for (_, count, mapping) in self.core.map().leaf_runs(leaf).into_iter().flatten() {
                 if let Mapping::Frame { place, index } = mapping {
-                    let share = place.share(index, count as u8);
+                    let share = place.share(index, blocks_of_frame(count));
                     let named = counted.entry(place.segment).or_default();
                     named.bytes += u64::from(share);
                     named.blocks += count;
@@ -271,10 +271,12 @@ impl<M: Medium> Check<'_, M> {
             segment: found.place.segment,
             offset: found.place.offset,
             record_bytes: found.record.record_bytes(),
-            blocks: lba_count as u8,
+            blocks: blocks_of_frame(lba_count.into()),
         };
         let pieces = self.core.map().live_pieces(lba, place);
-        Ok(pieces.map(|piece| u64::from(piece.count)).sum())
+        let blocks = pieces.map(|piece| u64::from(piece.count)).sum();
+        assert!(blocks <= u64::from(lba_count), "the blocks of a frame are live once");
+        Ok(blocks)
     }
 }
 

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use super::super::drive::Drive;
 use super::super::map::{LEAF_BLOCKS, Mapping};
 use super::Problem;
-use crate::base::units::BLOCK_BYTES;
+use crate::base::units::{BLOCK_BYTES, buffer_bytes};
 use crate::base::{Clock, Error, Lba};
 use crate::media::Medium;
 
@@ -74,7 +74,10 @@ impl<'a, M: Medium, C: Clock> Extract<'a, M, C> {
     /// writes during the extraction is unspecified.
     pub async fn next(&mut self) -> Option<Extracted<'_>> {
         Some(match self.advance().await? {
-            Step::Data { offset, len } => Extracted::Data { offset, bytes: &self.buffer[..len] },
+            Step::Data { offset, len } => {
+                let bytes = self.buffer.get(..len).expect("what was read fits in the buffer");
+                Extracted::Data { offset, bytes }
+            }
             Step::Fill { offset, len, byte } => Extracted::Fill { offset, len, byte },
             Step::Lost(problem) => Extracted::Lost(problem),
         })
@@ -101,20 +104,23 @@ impl<'a, M: Medium, C: Clock> Extract<'a, M, C> {
                 return Some(Step::Lost(self.lost(first, u64::from(LEAF_BLOCKS), &error)));
             }
         }
-        let (lba, count, mapping) = self.runs[0];
+        let (lba, count, mapping) = self.runs.front().copied().expect("runs of a leaf are left");
         let offset = lba.0 * BLOCK_BYTES as u64;
         if let Mapping::Fill(byte) = mapping {
             self.runs.pop_front();
             return Some(Step::Fill { offset, len: count * BLOCK_BYTES as u64, byte });
         }
         let (runs, blocks) = self.frames_together();
-        let len = blocks as usize * BLOCK_BYTES;
-        match self.drive.read(offset, &mut self.buffer[..len]).await {
+        assert!(runs > 0 && blocks >= count, "the first run is read");
+        let len = buffer_bytes(blocks);
+        let target = self.buffer.get_mut(..len).expect("frames read together fit in the buffer");
+        match self.drive.read(offset, target).await {
             Err(_) if runs > 1 => {
                 self.single = runs;
                 Box::pin(self.advance()).await
             }
             read => {
+                assert!(runs <= self.runs.len(), "the runs that were read are left");
                 self.runs.drain(..runs);
                 self.single = self.single.saturating_sub(runs);
                 Some(match read {
@@ -149,9 +155,9 @@ impl<'a, M: Medium, C: Clock> Extract<'a, M, C> {
     fn frames_together(&self) -> (usize, u64) {
         let (mut runs, mut blocks) = (0, 0);
         let limit = if self.single > 0 { 1 } else { self.runs.len() };
-        let first = self.runs[0].0;
+        let Some(&(first, _, _)) = self.runs.front() else { return (0, 0) };
         for &(lba, count, mapping) in self.runs.iter().take(limit) {
-            let fits = (blocks + count) as usize * BLOCK_BYTES <= CHUNK_BYTES;
+            let fits = (blocks + count) * BLOCK_BYTES as u64 <= CHUNK_BYTES as u64;
             let is_frame = matches!(mapping, Mapping::Frame { .. });
             if !is_frame || lba.0 != first.0 + blocks || !fits {
                 break;
@@ -163,11 +169,12 @@ impl<'a, M: Medium, C: Clock> Extract<'a, M, C> {
 
     fn lost(&self, lba: Lba, count: u64, error: &Error) -> Problem {
         let end = self.drive.size_bytes() / BLOCK_BYTES as u64;
+        let rest = end.checked_sub(lba.0).expect("lost blocks lie on the disk");
         Problem {
             what: error.chain(),
             segment: error.segment().map(|segment| segment.0),
             lba: Some(lba.0),
-            lba_count: Some(count.min(end - lba.0)),
+            lba_count: Some(count.min(rest)),
         }
     }
 }

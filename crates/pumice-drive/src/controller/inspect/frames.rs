@@ -23,6 +23,7 @@ pub(crate) fn check_frame(
     let named = |error: Error| error.in_segment(place.segment).at_offset(u64::from(place.offset));
     let encoding = Encoding::from_u8(encoding)
         .ok_or_else(|| named(Error::new(ErrorKind::Corrupt, "a frame has an unknown encoding")))?;
-    let frame = &mut frame[..usize::from(lba_count) * BLOCK_BYTES];
+    let frame = frame.get_mut(..usize::from(lba_count) * BLOCK_BYTES);
+    let frame = frame.expect("the buffer holds the longest frame");
     decompressor.decompress(encoding, found.payload(), frame).map_err(named)
 }

@@ -4,6 +4,13 @@
 //! * `scrub`: reads all that an open drive holds. `extract`: takes the whole disk out.
 //! * `check`: checks a drive that is not open. `audit`: recounts the accounts of an open one.
 
+#![warn(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::indexing_slicing
+)]
+
 mod audit;
 mod check;
 mod extract;

@@ -107,7 +107,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             .filter_map(|stream| core.log().filled(stream))
             .map(|filled| segment_bytes.saturating_sub(u64::from(filled)))
             .sum();
-        let used_bytes = u64::from(count - free) * segment_bytes;
+        let used = count.checked_sub(free).expect("free segments are segments of the drive");
+        let used_bytes = u64::from(used) * segment_bytes;
         // Neither can be more, unless the medium holds wrong counts.
         let live_bytes = space.live_bytes().min(used_bytes);
         let unfilled = unfilled.min(used_bytes - live_bytes);
@@ -130,6 +131,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let views: Vec<SegmentView> = space.views().collect();
         let cells =
             views.chunks(segments_per_cell as usize).map(|chunk| cell(chunk, segment_bytes));
+        assert!(cells.len() <= cells_max.max(1) as usize, "a map has no more cells than asked for");
         SegmentMap {
             segment_count: space.segment_count(),
             segments_per_cell,

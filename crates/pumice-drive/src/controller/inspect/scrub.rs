@@ -26,16 +26,16 @@ use super::super::log::metadata::{Wanted, decode_meta};
 use super::super::log::records::{Found, check_possible, records};
 use super::super::log::segment_scan::SegmentScan;
 use super::super::map::{Leaf, Mapping};
-use super::super::place::{FramePlace, SegmentUse};
+use super::super::place::{FramePlace, SegmentUse, blocks_of_frame};
 use super::super::recovery::Reader;
 use super::check_frame;
 use super::problem::{PROBLEMS_LISTED_MAX, Problem};
-use crate::base::units::BLOCK_BYTES;
+use crate::base::units::{BLOCK_BYTES, buffer_bytes};
 use crate::base::{Clock, Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
 use crate::codec::Decompressor;
 use crate::format::{
-    DIRECTORY_PAGE_LEAVES, FRAME_BLOCKS_MAX, LEAF_BLOCKS, MetaKind, MetaPlace, Record, Stream,
-    decode_page,
+    DIRECTORY_PAGE_LEAVES, FRAME_BLOCKS_MAX, LEAF_BLOCKS, MetaKind, MetadataAddress, Record,
+    Stream, decode_page,
 };
 use crate::media::Medium;
 
@@ -209,7 +209,13 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
                     return Ok(self.report);
                 }
                 self.check_segment(used).await?;
-                self.drive.update_scrub(|progress| progress.scrub_segments_done += 1);
+                self.drive.update_scrub(|progress| {
+                    progress.scrub_segments_done += 1;
+                    assert!(
+                        progress.scrub_segments_done <= progress.scrub_segments,
+                        "a scrub reads the segments of its rounds"
+                    );
+                });
                 self.publish_progress();
             }
         }
@@ -324,10 +330,11 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             return u64::from(record_bytes);
         }
         let (segment, offset) = (found.place.segment, found.place.offset);
-        let place = FramePlace { segment, offset, record_bytes, blocks: count as u8 };
+        let place = FramePlace { segment, offset, record_bytes, blocks: blocks_of_frame(count) };
         let core = drive.core();
         let pieces = core.map().live_pieces(lba, place);
         let live_bytes = pieces.map(|piece| u64::from(place.share(piece.index, piece.count))).sum();
+        assert!(live_bytes <= u64::from(record_bytes), "the blocks of a frame are live once");
         if live_bytes > 0 {
             self.report.frames += 1;
             let decompressor = &mut *self.decompressor.borrow_mut();
@@ -341,7 +348,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
     fn check_meta(&mut self, kind: MetaKind, number: u64, found: &Found<'_>) -> u64 {
         let record_bytes = found.record.record_bytes();
         let (segment, offset) = (found.place.segment, found.place.offset);
-        let place = MetaPlace { segment, offset, bytes: record_bytes };
+        let place = MetadataAddress { segment, offset, bytes: record_bytes };
         let core = self.drive.core();
         let map = core.map();
         let is_live = match kind {
@@ -418,7 +425,8 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
                 here.map(|(lba, count, _)| (lba, count)).collect()
             };
             for (lba, count) in runs {
-                let bytes = &mut self.frame[..count as usize * BLOCK_BYTES];
+                let bytes = self.frame.get_mut(..buffer_bytes(count));
+                let bytes = bytes.expect("the buffer holds the longest frame");
                 let read = drive.read_blocks(lba, bytes).await;
                 self.pace.spend(drive, count * BLOCK_BYTES as u64).await;
                 if let Err(error) = read

@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 
 use crate::base::AlignedBuffer;
+use crate::base::aligned::ALIGNMENT;
 
 /// Longest media read that adjacent frames are joined into: what one operation of a fast medium
 /// moves in well under a millisecond.
@@ -16,6 +17,12 @@ const SMALL_BYTES: usize = 16 << 10;
 
 /// The longest coalesced read and its widening.
 const LARGE_BYTES: usize = COALESCED_BYTES_MAX + (8 << 10);
+const _: () = assert!(
+    SMALL_BYTES < LARGE_BYTES
+        && SMALL_BYTES.is_multiple_of(ALIGNMENT)
+        && LARGE_BYTES.is_multiple_of(ALIGNMENT),
+    "the capacity of a kept buffer says which size it has"
+);
 
 /// Buffers kept of each size: 4 MiB of small ones, as many as the requests that a server runs at
 /// once; 8 MiB of large ones.
@@ -38,6 +45,7 @@ impl Buffers {
             _ => return AlignedBuffer::zeroed(len),
         };
         let mut buffer = kept.borrow_mut().pop().unwrap_or_else(|| AlignedBuffer::zeroed(bytes));
+        assert_eq!(buffer.capacity(), bytes, "kept buffers of one size have that size");
         buffer.set_len(len);
         buffer
     }
@@ -53,6 +61,7 @@ impl Buffers {
         if kept.len() < limit {
             kept.push(buffer);
         }
+        assert!(kept.len() <= limit, "no more buffers are kept than the limit");
     }
 
     /// Returns the bytes of memory held by buffers not in use.

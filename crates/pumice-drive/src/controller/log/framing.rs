@@ -5,7 +5,7 @@
 //! leave the data and become fills.
 
 use crate::base::Lba;
-use crate::base::units::BLOCK_BYTES;
+use crate::base::units::{BLOCK_BYTES, len_usize};
 use crate::codec::fill_byte;
 
 /// A part of a write that becomes one record.
@@ -31,7 +31,8 @@ pub enum Span<'a> {
 
 /// Returns the spans of `bytes` (whole blocks) written at `lba`, in order.
 pub fn spans(lba: Lba, bytes: &[u8], frame_blocks: u16) -> Spans<'_> {
-    assert!(bytes.len().is_multiple_of(BLOCK_BYTES), "a write is not whole blocks");
+    assert!(bytes.len().is_multiple_of(BLOCK_BYTES), "a write is whole blocks");
+    assert!(frame_blocks > 0, "a frame has a block");
     Spans {
         lba: lba.0,
         rest: bytes,
@@ -63,12 +64,14 @@ impl<'a> Iterator for Spans<'a> {
             self.advance(1);
             count += 1;
         }
+        assert_eq!(lba.0 + count, self.lba, "a fill ends where the next span begins");
         Some(Span::Fill { lba, count, byte })
     }
 }
 
 impl<'a> Spans<'a> {
     fn data(&mut self, lba: Lba) -> Span<'a> {
+        assert!(self.fill.is_none(), "a frame begins with a block of data");
         let whole = self.rest;
         let border = self.frame_blocks - self.lba % self.frame_blocks;
         let mut blocks = 0;
@@ -76,12 +79,15 @@ impl<'a> Spans<'a> {
             self.advance(1);
             blocks += 1;
         }
-        Span::Data { lba, bytes: &whole[..blocks as usize * BLOCK_BYTES] }
+        assert!((1..=border).contains(&blocks), "a frame ends at a border of frames or before it");
+        let (bytes, _) = whole.split_at(len_usize(blocks) * BLOCK_BYTES);
+        Span::Data { lba, bytes }
     }
 
     fn advance(&mut self, blocks: u64) {
+        let (_, rest) = self.rest.split_at(len_usize(blocks) * BLOCK_BYTES);
         self.lba += blocks;
-        self.rest = &self.rest[blocks as usize * BLOCK_BYTES..];
+        self.rest = rest;
         self.fill = first_fill(self.rest);
     }
 }
@@ -100,7 +106,7 @@ mod tests {
         let block = |letter| match letter {
             '0' => vec![0; BLOCK_BYTES],
             'f' => vec![0xff; BLOCK_BYTES],
-            _ => (0..BLOCK_BYTES).map(|at| at as u8).collect(),
+            _ => (0..BLOCK_BYTES).map(|at| at.to_le_bytes()[0]).collect(),
         };
         letters.chars().flat_map(block).collect()
     }

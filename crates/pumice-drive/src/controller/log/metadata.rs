@@ -11,7 +11,9 @@ use std::cell::RefCell;
 use super::buffers::Buffers;
 use crate::base::{Error, ErrorKind, Result};
 use crate::codec::{Decompressor, Encoding};
-use crate::format::{MetaKind, MetaPlace, Record, RecordPlace, check_payload, meta_payload};
+use crate::format::{
+    MetaKind, MetadataAddress, Record, RecordAddress, check_payload, meta_payload,
+};
 use crate::media::Medium;
 
 /// Bytes of a leaf, of a directory page, and of a piece of a list, before encoding.
@@ -24,7 +26,7 @@ pub(crate) const PAGE_ENTRY_BYTES: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     /// Its place.
-    pub(crate) place: RecordPlace,
+    pub(crate) place: RecordAddress,
     /// Bytes of the record.
     pub(crate) record_bytes: u32,
     /// Its kind.
@@ -35,9 +37,9 @@ pub(crate) struct Wanted {
 
 impl Wanted {
     /// Identifies the record at a place that a map or a list names, in a generation of its segment.
-    pub(crate) fn at(place: MetaPlace, generation: u64, kind: MetaKind, number: u64) -> Self {
-        let MetaPlace { segment, offset, bytes } = place;
-        let place = RecordPlace { generation, segment, offset };
+    pub(crate) fn at(place: MetadataAddress, generation: u64, kind: MetaKind, number: u64) -> Self {
+        let MetadataAddress { segment, offset, bytes } = place;
+        let place = RecordAddress { generation, segment, offset };
         Self { place, record_bytes: bytes, kind, number }
     }
 }
@@ -65,9 +67,11 @@ pub(crate) async fn read_meta<M: Medium>(
     let offset = wanted.place.offset;
     let start = offset / unit * unit;
     let end = offset.saturating_add(wanted.record_bytes).next_multiple_of(unit);
+    assert!(start <= offset && end - offset >= wanted.record_bytes, "a read covers the record");
     let buffer = buffers.take((end - start) as usize);
     let (bytes, result) = medium.read(wanted.place.segment, start, buffer).await;
-    let record = &bytes[(offset - start) as usize..][..wanted.record_bytes as usize];
+    let (_, record) = bytes.split_at((offset - start) as usize);
+    let (record, _) = record.split_at(wanted.record_bytes as usize);
     let decoded = result.and_then(|()| decode_meta(record, decompressor, wanted));
     buffers.put(bytes);
     decoded
@@ -94,7 +98,7 @@ pub(crate) fn decode_meta(
     if (kind, number, record.record_bytes()) != (wanted.kind, wanted.number, wanted.record_bytes) {
         return Err(wrong("a metadata record is not the one that the map names"));
     }
-    let payload = &bytes[record.header_bytes() as usize..];
+    let (_, payload) = bytes.split_at(record.header_bytes() as usize);
     check_payload(payload, payload_checksum, place)?;
     let (raw_bytes, encoded) = meta_payload(payload)?;
     if kind != MetaKind::Root && raw_bytes > LIST_BYTES {

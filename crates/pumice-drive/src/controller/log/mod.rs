@@ -23,7 +23,15 @@
 //!
 //! [`Log`] is a part of the core: it does no I/O, awaits nothing and wakes no one.
 
+#![warn(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::indexing_slicing
+)]
+
 pub(crate) mod buffers;
+mod by_stream;
 pub(crate) mod framing;
 pub(crate) mod metadata;
 pub(crate) mod packing;
@@ -37,6 +45,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use by_stream::ByStream;
 use packing::{BatchPlace, OpenBatch, batch_buffer};
 
 use super::place::FrameAddress;
@@ -51,7 +60,27 @@ use crate::format::{
 pub(crate) const BUFFER_COUNT: usize = 10;
 
 /// Bytes at the end of every segment that are reserved for the batch that names the next segment.
-pub(crate) const CLOSING_BYTES: u32 = BATCH_ALIGNMENT as u32;
+pub(crate) const CLOSING_BYTES: u32 = UNIT;
+
+/// [`BATCH_ALIGNMENT`] in the width of offsets within a segment.
+const UNIT: u32 = 4096;
+const _: () = assert!(UNIT as usize == BATCH_ALIGNMENT, "the unit of offsets is that of batches");
+
+/// [`SEGMENT_HEADER_BYTES`] in the width of offsets within a segment.
+const FIRST_BATCH_OFFSET: u32 = 4096;
+const _: () = assert!(
+    FIRST_BATCH_OFFSET as usize == SEGMENT_HEADER_BYTES,
+    "the first batch of a segment follows the segment's header"
+);
+
+/// Exclusive upper bound of the sequence numbers that are taken from a medium: half of those that a
+/// record's sources can name. A drive that continues there never comes to the other half.
+const SEQ_END: u64 = 1 << 55;
+
+/// Returns the bytes of a batch whose header was decoded, which holds it to a maximum.
+fn batch_bytes(header: &BatchHeader) -> u32 {
+    u32::try_from(header.batch_bytes()).expect("a decoded batch has at most 4 MiB")
+}
 
 /// The segment that a stream is appended to, and the next free byte in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,11 +174,13 @@ struct Sealed {
 
 /// The log of one drive.
 pub(crate) struct Log {
-    open: [Option<OpenBatch>; Stream::COUNT],
-    tails: [Option<Tail>; Stream::COUNT],
+    open: ByStream<Option<OpenBatch>>,
+    tails: ByStream<Option<Tail>>,
     /// Sealed batches that are not all written, in the order of the chain.
     sealed: VecDeque<Sealed>,
     free: Vec<Arc<AlignedBuffer>>,
+    /// Batch buffers: those that are free, open and sealed.
+    buffers: usize,
     chain: ChainEnd,
     written: ChainEnd,
     durable: ChainEnd,
@@ -177,12 +208,14 @@ impl Log {
         uuid: Uuid,
         buffers: usize,
     ) -> Self {
+        assert!(buffers == 0 || buffers == BUFFER_COUNT, "a log has all its buffers or none");
         let chain = ChainEnd { seq: end.seq, checksum: end.checksum };
-        Self {
-            open: [const { None }; Stream::COUNT],
-            tails: end.tails,
+        let log = Self {
+            open: ByStream([const { None }; Stream::COUNT]),
+            tails: ByStream(end.tails),
             sealed: VecDeque::with_capacity(BUFFER_COUNT),
             free: (0..buffers).map(|_| batch_buffer()).collect(),
+            buffers,
             chain,
             written: chain,
             durable: chain,
@@ -195,19 +228,21 @@ impl Log {
             syncs_begun: 0,
             syncs_ended: 0,
             is_closing: false,
-        }
+        };
+        log.check_invariants();
+        log
     }
 
     #[inline]
     fn open(&self, stream: Stream) -> Option<&OpenBatch> {
-        self.open[stream as usize].as_ref()
+        self.open[stream].as_ref()
     }
 
     /// Returns how `bytes` of records fit into a stream, whose segment must be below
     /// `segments_end`.
     #[inline]
     pub(crate) fn fit(&self, stream: Stream, bytes: usize, segments_end: u32) -> Fit {
-        let Some(tail) = self.tails[stream as usize] else { return Fit::NewSegment };
+        let Some(tail) = self.tail(stream) else { return Fit::NewSegment };
         if tail.segment.0 >= segments_end {
             return Fit::NewSegment;
         }
@@ -216,6 +251,7 @@ impl Log {
             return Fit::Open;
         }
         let used = open.map_or(tail.used, OpenBatch::end);
+        assert!(used <= self.shape.segment_bytes, "a stream's tail lies within its segment");
         let header = if used == 0 { SEGMENT_HEADER_BYTES } else { 0 } + BATCH_HEADER_BYTES;
         let room = (self.shape.segment_bytes - CLOSING_BYTES).saturating_sub(used);
         if room as usize >= header + bytes { Fit::NewBatch } else { Fit::NewSegment }
@@ -236,24 +272,32 @@ impl Log {
     /// # Panics
     /// If a batch is open, or another stream is appended to the same use of the segment.
     pub(crate) fn start_segment(&mut self, stream: Stream, segment: SegmentId, generation: u64) {
-        assert!(!self.is_open(stream), "stream {stream:?} changes its segment with an open batch");
-        self.tails[stream as usize] = Some(Tail { segment, generation, used: 0 });
+        assert!(!self.is_open(stream), "stream {stream:?} seals its batch before it continues");
+        assert!(
+            self.tails.0.iter().flatten().all(|tail| tail.segment != segment),
+            "segment {segment} is the tail of no stream before stream {stream:?} enters it"
+        );
+        self.tails[stream] = Some(Tail { segment, generation, used: 0 });
     }
 
     /// Returns the tail of a stream.
     pub(crate) fn tail(&self, stream: Stream) -> Option<Tail> {
-        self.tails[stream as usize]
+        self.tails[stream]
     }
 
     /// Returns the bytes of a stream's segment that are taken, those of the open batch included.
     pub(crate) fn filled(&self, stream: Stream) -> Option<u32> {
         let tail = self.tail(stream)?;
-        Some(self.open(stream).map_or(tail.used, OpenBatch::end))
+        let filled = self.open(stream).map_or(tail.used, OpenBatch::end);
+        assert!(filled >= tail.used, "an open batch ends after the tail that it began at");
+        Some(filled)
     }
 
     /// Sets the shape that segment headers state from now on.
     pub(crate) fn set_shape(&mut self, shape: DriveShape) {
         assert_eq!(shape.segment_bytes, self.shape.segment_bytes, "segments never change size");
+        assert_eq!(shape.frame_blocks, self.shape.frame_blocks, "frames never change size");
+        assert_eq!(shape.data_offset, self.shape.data_offset, "segment 0 stays where it is");
         self.shape = shape;
     }
 
@@ -279,13 +323,16 @@ impl Log {
     }
 
     fn begin(&mut self, stream: Stream, segment_end: u32) {
-        assert!(!self.is_open(stream), "stream {stream:?} has an open batch");
-        let Tail { segment, generation, used } = self.tail(stream).expect("no segment");
-        assert!(used < segment_end, "segment {segment} has no room for a batch");
-        let buffer = self.free.pop().expect("no free batch buffer");
+        assert!(!self.is_open(stream), "stream {stream:?} has at most one open batch");
+        let tail = self.tail(stream).expect("a stream has a segment before a batch begins");
+        let Tail { segment, generation, used } = tail;
+        assert!(used < segment_end, "segment {segment} has room for a batch");
+        assert!(used.is_multiple_of(UNIT), "batches begin at multiples of the alignment");
+        let buffer = self.free.pop().expect("a batch buffer is free before a batch begins");
         let place = BatchPlace { segment, generation, base: used };
         let open = OpenBatch::begin(buffer, place, used == 0, segment_end);
-        self.open[stream as usize] = Some(open);
+        self.open[stream] = Some(open);
+        self.check_invariants();
     }
 
     /// Returns a stream's open batch.
@@ -294,16 +341,17 @@ impl Log {
     /// If none is open.
     #[inline]
     pub(crate) fn open_batch(&mut self, stream: Stream) -> &mut OpenBatch {
-        self.open[stream as usize].as_mut().expect("no open batch")
+        self.open[stream].as_mut().expect("a batch is open before records are added")
     }
 
     /// Seals a stream's open batch for the writers; a batch without a record is discarded: the
     /// request that began it was cancelled. `totals` are the drive's counters without the batch's
     /// own media bytes. Afterwards no batch is open in the stream.
     pub(crate) fn seal(&mut self, stream: Stream, totals: Totals) -> Option<SealedBatch> {
-        let open = self.open[stream as usize].take()?;
+        let open = self.open[stream].take()?;
         if open.is_empty() {
             self.free.push(open.into_buffer());
+            self.check_invariants();
             return None;
         }
         Some(self.seal_batch(stream, open, totals))
@@ -314,17 +362,19 @@ impl Log {
     /// # Panics
     /// If no batch is open, or it holds records.
     pub(crate) fn seal_empty(&mut self, stream: Stream, totals: Totals) -> SealedBatch {
-        let open = self.open[stream as usize].take().expect("no open batch");
+        let open = self.open[stream].take().expect("a batch that only vouches was begun");
         assert!(open.is_empty(), "a batch that only vouches holds records");
         self.seal_batch(stream, open, totals)
     }
 
     fn seal_batch(&mut self, stream: Stream, open: OpenBatch, totals: Totals) -> SealedBatch {
         let end = open.end();
-        assert!(end <= self.shape.segment_bytes, "a batch is longer than its segment");
-        let seq = SeqNo(self.chain.seq.0 + 1);
-        let tail = self.tails[stream as usize].as_mut().expect("an open batch has a segment");
-        assert!(tail.used < end, "a sealed batch ends before it begins");
+        assert!(end <= self.shape.segment_bytes, "a batch ends within its segment");
+        let seq = self.chain.seq.0.checked_add(1).map(SeqNo);
+        let seq = seq.expect("a drive writes fewer than 2^64 batches");
+        let tail = self.tails[stream].as_mut().expect("an open batch has a segment");
+        assert!(tail.used < end, "a sealed batch ends after it begins");
+        assert_eq!(open.begin_in(tail.segment), Some(tail.used), "a batch begins at its tail");
         let media_bytes = u64::from(end - tail.used);
         let segment_header = (tail.used == 0).then_some(SegmentHeader {
             uuid: self.uuid,
@@ -357,6 +407,7 @@ impl Log {
         let end = ChainEnd { seq, checksum };
         self.sealed.push_back(Sealed { end, place, buffer, progress: Progress::Waiting });
         self.chain = end;
+        self.check_invariants();
         SealedBatch { segment: place.segment, seq, media_bytes }
     }
 
@@ -371,6 +422,7 @@ impl Log {
         let sealed = waiting.find(|sealed| sealed.progress == Progress::Waiting)?;
         sealed.progress = Progress::InFlight;
         let Sealed { end, place, ref buffer, .. } = *sealed;
+        assert!(end.seq > self.written.seq, "a batch is written once");
         Some(BatchToWrite { seq: end.seq, place, bytes: buffer.clone() })
     }
 
@@ -380,7 +432,7 @@ impl Log {
     /// If the batch is not in flight.
     pub(crate) fn written(&mut self, seq: SeqNo) {
         let found = self.sealed.iter_mut().find(|sealed| sealed.end.seq == seq);
-        let found = found.expect("an unknown batch was written");
+        let found = found.expect("a batch that was written is sealed, and not written yet");
         assert_eq!(found.progress, Progress::InFlight, "batch {seq} is not being written");
         found.progress = Progress::Written;
         self.lacks_space = self.lacks_space.filter(|&lacking| lacking != seq);
@@ -390,6 +442,7 @@ impl Log {
             self.written = first.end;
             self.free.push(first.buffer);
         }
+        self.check_invariants();
     }
 
     /// Notes that the medium had no space for batch `seq`: it waits to be written again.
@@ -422,16 +475,15 @@ impl Log {
 
     /// Returns the bytes from `address` to the end of its batch, if they are still in a buffer.
     pub(crate) fn in_memory(&self, address: FrameAddress) -> Option<&[u8]> {
-        let mut open = self.open.iter().flatten();
+        let mut open = self.open.0.iter().flatten();
         if let Some(bytes) = open.find_map(|open| open.bytes_from(address)) {
             return Some(bytes);
         }
-        let sealed = self.sealed.iter().find(|sealed| {
-            let base = sealed.place.base;
-            sealed.place.segment == address.segment
-                && (base..base + sealed.buffer.len() as u32).contains(&address.offset)
-        })?;
-        Some(&sealed.buffer[(address.offset - sealed.place.base) as usize..])
+        self.sealed.iter().find_map(|sealed| {
+            let at = address.offset.checked_sub(sealed.place.base)?;
+            let bytes = sealed.buffer.get(at as usize..)?;
+            (sealed.place.segment == address.segment && !bytes.is_empty()).then_some(bytes)
+        })
     }
 
     /// Returns the last sealed batch.
@@ -474,14 +526,20 @@ impl Log {
     /// # Panics
     /// If the batch is not written, or lies before the watermark.
     pub(crate) fn set_durable(&mut self, end: ChainEnd) {
-        assert!(end.seq <= self.written.seq, "a batch is durable before it is written");
-        assert!(end.seq >= self.durable.seq, "the watermark moves back");
+        assert!(end.seq <= self.written.seq, "a batch is written before it is durable");
+        assert!(end.seq >= self.durable.seq, "the watermark never moves back");
+        assert!(
+            end.seq < self.written.seq || end == self.written,
+            "the watermark has the checksum of its batch"
+        );
         self.durable = end;
+        self.check_invariants();
     }
 
     /// Requests a sync that has not begun yet; returns its number.
     pub(crate) fn request_sync(&mut self) -> u64 {
         self.syncs_requested = self.syncs_begun + 1;
+        assert!(self.syncs_requested > self.syncs_ended, "a sync that is requested has not ended");
         self.syncs_requested
     }
 
@@ -490,14 +548,15 @@ impl Log {
         if self.syncs_requested <= self.syncs_begun || self.poison.is_some() {
             return false;
         }
-        assert_eq!(self.syncs_begun, self.syncs_ended, "two syncs run at once");
+        assert_eq!(self.syncs_begun, self.syncs_ended, "syncs run one after the other");
         self.syncs_begun += 1;
+        assert_eq!(self.syncs_begun, self.syncs_requested, "a sync that begins was requested");
         true
     }
 
     /// Notes that the sync that was begun last has ended well.
     pub(crate) fn sync_ended(&mut self) {
-        assert_eq!(self.syncs_begun, self.syncs_ended + 1, "no sync is running");
+        assert_eq!(self.syncs_begun, self.syncs_ended + 1, "a sync begins before it ends");
         self.syncs_ended = self.syncs_begun;
     }
 
@@ -508,6 +567,7 @@ impl Log {
 
     /// Returns whether the sync with a number has ended well.
     pub(crate) fn has_synced(&self, number: u64) -> bool {
+        assert!(number <= self.syncs_requested, "a sync that is waited for was requested");
         self.syncs_ended >= number
     }
 
@@ -542,5 +602,26 @@ impl Log {
     /// Returns whether [`Log::close`] was called.
     pub(crate) fn is_closing(&self) -> bool {
         self.is_closing
+    }
+
+    /// Asserts what holds between calls.
+    #[inline]
+    fn check_invariants(&self) {
+        assert!(self.durable.seq <= self.written.seq, "what is durable is written");
+        assert!(self.written.seq <= self.chain.seq, "what is written is sealed");
+        assert_eq!(
+            self.chain.seq.0 - self.written.seq.0,
+            self.sealed.len() as u64,
+            "each batch that is sealed and not written has a buffer"
+        );
+        assert_eq!(
+            self.free.len() + self.open.0.iter().flatten().count() + self.sealed.len(),
+            self.buffers,
+            "each buffer is free, open or sealed"
+        );
+        debug_assert!(
+            (self.written.seq.0 + 1..).zip(&self.sealed).all(|(seq, next)| next.end.seq.0 == seq),
+            "sealed batches are consecutive"
+        );
     }
 }

@@ -16,13 +16,13 @@ use std::sync::Arc;
 
 use super::super::place::{FrameAddress, FramePlace};
 use crate::base::checksum::crc64;
-use crate::base::units::BLOCK_BYTES;
+use crate::base::units::{BLOCK_BYTES, len_u32};
 use crate::base::{AlignedBuffer, Lba, SegmentId};
 use crate::codec::{Compressor, Encoding};
 use crate::format::{
-    BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX, META_ALIGNMENT,
-    META_PREFIX_BYTES, MetaKind, MetaPlace, RECORD_HEADER_BYTES, Record, RecordPlace,
-    SEGMENT_HEADER_BYTES, SOURCE_BYTES, SegmentHeader, Source, chain_record,
+    BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX,
+    META_ALIGNMENT, META_PREFIX_BYTES, MetaKind, MetadataAddress, RECORD_HEADER_BYTES, Record,
+    RecordAddress, SEGMENT_HEADER_BYTES, SOURCE_BYTES, SegmentHeader, Source, chain_record,
 };
 
 /// A host write of up to this many bytes is atomic; a longer one is cut, between blocks, into
@@ -33,6 +33,18 @@ pub const ATOMIC_WRITE_BYTES: usize = 1 << 20;
 /// past 1 MiB of payload no medium here gets faster; it must hold an atomic write (1 MiB) with a
 /// record header for each block, a batch header and a segment header.
 pub(crate) const BATCH_LIMIT: usize = (1 << 20) + (64 << 10);
+const _: () = assert!(
+    BATCH_LIMIT
+        >= SEGMENT_HEADER_BYTES
+            + BATCH_HEADER_BYTES
+            + ATOMIC_WRITE_BYTES
+            + ATOMIC_WRITE_BYTES / BLOCK_BYTES * RECORD_HEADER_BYTES,
+    "a batch holds an atomic write, whatever its content"
+);
+const _: () = assert!(BATCH_LIMIT <= BATCH_BYTES_MAX, "every reader can hold a batch");
+
+/// Bytes of records that any empty batch has room for, also the first of a segment.
+pub(crate) const RECORDS_BYTES_MAX: usize = BATCH_LIMIT - SEGMENT_HEADER_BYTES - BATCH_HEADER_BYTES;
 
 /// Location of a batch.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +72,7 @@ pub(crate) struct OpenBatch {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MetaRecord {
     /// Its place.
-    pub(crate) place: MetaPlace,
+    pub(crate) place: MetadataAddress,
     /// The checksum of its stored payload.
     pub(crate) payload_checksum: u64,
 }
@@ -130,15 +142,24 @@ impl OpenBatch {
     ) -> Self {
         let bytes = exclusive(&mut buffer);
         bytes.set_len(bytes.capacity());
+        assert_eq!(bytes.len(), batch_buffer_bytes(), "a batch is packed into a batch buffer");
+        assert_eq!(is_first, place.base == 0, "the first batch of a segment begins at its front");
         let header_at = if is_first { SEGMENT_HEADER_BYTES } else { 0 };
-        let limit = BATCH_LIMIT.min((segment_end - place.base) as usize);
+        let room = segment_end.checked_sub(place.base).expect("a batch begins in its segment");
+        let limit = BATCH_LIMIT.min(room as usize);
         let used = header_at + BATCH_HEADER_BYTES;
+        assert!(used <= limit, "a batch has room for its headers");
         Self { buffer, place, header_at, used, limit, record_count: 0, records_checksum: 0 }
+    }
+
+    /// Returns the offset at which the batch begins, if it lies in `segment`.
+    pub(super) fn begin_in(&self, segment: SegmentId) -> Option<u32> {
+        (self.place.segment == segment).then_some(self.place.base)
     }
 
     /// Returns the bytes of records that still fit.
     pub(crate) fn room(&self) -> usize {
-        self.limit - self.used
+        self.limit.checked_sub(self.used).expect("a batch is filled up to its limit")
     }
 
     /// Returns whether it holds no record yet.
@@ -148,12 +169,13 @@ impl OpenBatch {
 
     /// Returns the buffer of a batch that is discarded.
     pub(crate) fn into_buffer(self) -> Arc<AlignedBuffer> {
+        assert!(self.is_empty(), "a batch that is discarded holds no record");
         self.buffer
     }
 
     /// Returns the offset in the segment at which the batch would end if it were sealed now.
     pub(crate) fn end(&self) -> u32 {
-        self.place.base + self.used.next_multiple_of(BATCH_ALIGNMENT) as u32
+        self.place.base + len_u32(self.used.next_multiple_of(BATCH_ALIGNMENT))
     }
 
     /// Appends a frame of `blocks` blocks, whose payload `encode` writes at the start of the bytes
@@ -166,21 +188,22 @@ impl OpenBatch {
         blocks: u8,
         encode: impl FnOnce(&mut [u8]) -> (Encoding, usize),
     ) -> FramePlace {
-        let place = self.record_place();
-        let payload_at = self.used + RECORD_HEADER_BYTES;
-        let buffer = exclusive(&mut self.buffer);
-        let (encoding, stored) = encode(&mut buffer[payload_at..]);
-        assert!(stored <= usize::from(blocks) * BLOCK_BYTES, "an encoded frame has grown");
-        let payload = &buffer[payload_at..payload_at + stored];
+        assert!(blocks > 0, "a frame has a block");
+        let place = self.record_address();
+        let (header, target) = self.rest().split_at_mut(RECORD_HEADER_BYTES);
+        let (encoding, stored) = encode(target);
+        assert!(stored <= usize::from(blocks) * BLOCK_BYTES, "an encoded frame never grows");
+        let payload = target.get(..stored).expect("an encoded frame lies in its target");
         let record = Record::Data {
             lba,
             lba_count: u16::from(blocks),
             source_count: 0,
             encoding: encoding as u8,
-            stored_bytes: stored as u32,
+            stored_bytes: len_u32(stored),
             payload_checksum: crc64(payload),
         };
-        record.encode_into(place, &[], &mut buffer[self.used..]);
+        record.check_invariants();
+        record.encode_into(place, &[], header);
         self.advance(record.record_bytes() as usize);
         FramePlace {
             segment: place.segment,
@@ -192,19 +215,26 @@ impl OpenBatch {
 
     /// Copies a moved frame into the batch as it is. The caller has made sure of the room.
     pub(crate) fn push_moved(&mut self, frame: &MovedFrame<'_>) -> FramePlace {
-        let place = self.record_place();
+        assert!(!frame.sources.is_empty(), "a moved frame names its sources");
+        assert!(
+            frame.payload.len() <= usize::from(frame.blocks) * BLOCK_BYTES,
+            "a payload is never longer than its blocks"
+        );
+        let place = self.record_address();
+        let source_count = u8::try_from(frame.sources.len());
         let record = Record::Data {
             lba: frame.lba,
             lba_count: u16::from(frame.blocks),
-            source_count: frame.sources.len() as u8,
+            source_count: source_count.expect("a frame has no more sources than blocks"),
             encoding: frame.encoding,
-            stored_bytes: frame.payload.len() as u32,
+            stored_bytes: len_u32(frame.payload.len()),
             payload_checksum: frame.payload_checksum,
         };
-        let target = &mut exclusive(&mut self.buffer)[self.used..];
-        record.encode_into(place, frame.sources, target);
-        target[record.header_bytes() as usize..][..frame.payload.len()]
-            .copy_from_slice(frame.payload);
+        let (header, rest) = self.rest().split_at_mut(record.header_bytes() as usize);
+        record.check_invariants();
+        record.encode_into(place, frame.sources, header);
+        let (payload, _) = rest.split_at_mut(frame.payload.len());
+        payload.copy_from_slice(frame.payload);
         self.advance(record.record_bytes() as usize);
         FramePlace {
             segment: place.segment,
@@ -216,14 +246,17 @@ impl OpenBatch {
 
     /// Adds a record without payload: a fill or a trim.
     pub(crate) fn push_range(&mut self, record: &Record) {
-        let place = self.record_place();
-        record.encode_into(place, &[], &mut exclusive(&mut self.buffer)[self.used..]);
+        assert_eq!(record.stored_bytes(), 0, "a record about a range has no payload");
+        let place = self.record_address();
+        record.check_invariants();
+        record.encode_into(place, &[], self.rest());
         self.advance(record.record_bytes() as usize);
     }
 
     /// Adds the record that names a stream's next segment. It may lie beyond the limit, in the
     /// bytes that every segment reserves for it.
     pub(crate) fn push_open(&mut self, record: &Record) {
+        assert!(matches!(record, Record::Open { .. }), "only this record has bytes reserved");
         self.limit += RECORD_HEADER_BYTES;
         self.push_range(record);
     }
@@ -237,29 +270,32 @@ impl OpenBatch {
         raw: &[u8],
         compressor: &mut Compressor,
     ) -> MetaRecord {
-        let place = self.record_place();
-        assert!(place.offset.is_multiple_of(META_ALIGNMENT), "metadata is not aligned");
-        let buffer = exclusive(&mut self.buffer);
-        let payload_at = self.used + RECORD_HEADER_BYTES;
-        let encoded_at = payload_at + META_PREFIX_BYTES;
-        let (encoding, encoded) = compressor.compress(raw, &mut buffer[encoded_at..]);
-        let lengths = [raw.len() as u32, encoded as u32].map(u32::to_le_bytes);
-        buffer[payload_at..encoded_at].copy_from_slice(lengths.as_flattened());
+        let place = self.record_address();
+        assert!(place.offset.is_multiple_of(META_ALIGNMENT), "metadata is aligned");
+        let (header, rest) = self.rest().split_at_mut(RECORD_HEADER_BYTES);
+        let (prefix, target) = rest.split_at_mut(META_PREFIX_BYTES);
+        let (encoding, encoded) = compressor.compress(raw, target);
+        assert!(encoded <= raw.len(), "encoded metadata never grows");
+        let lengths = [len_u32(raw.len()), len_u32(encoded)].map(u32::to_le_bytes);
+        prefix.copy_from_slice(lengths.as_flattened());
         let record_bytes = meta_bytes_max(encoded);
-        let end = self.used + record_bytes;
-        buffer[encoded_at + encoded..end].fill(0);
-        let payload_checksum = crc64(&buffer[payload_at..end]);
+        let stored_bytes = record_bytes - RECORD_HEADER_BYTES;
+        let (payload, _) = rest.split_at_mut(stored_bytes);
+        let (_, padding) = payload.split_at_mut(META_PREFIX_BYTES + encoded);
+        padding.fill(0);
+        let payload_checksum = crc64(payload);
         let record = Record::Meta {
             kind,
             number,
             encoding: encoding as u8,
-            stored_bytes: (end - payload_at) as u32,
+            stored_bytes: len_u32(stored_bytes),
             payload_checksum,
         };
-        record.encode_into(place, &[], &mut buffer[self.used..]);
+        record.check_invariants();
+        record.encode_into(place, &[], header);
         self.advance(record_bytes);
-        let bytes = record_bytes as u32;
-        let place = MetaPlace { segment: place.segment, offset: place.offset, bytes };
+        let bytes = len_u32(record_bytes);
+        let place = MetadataAddress { segment: place.segment, offset: place.offset, bytes };
         MetaRecord { place, payload_checksum }
     }
 
@@ -280,48 +316,65 @@ impl OpenBatch {
         header: BatchHeader,
         segment_header: Option<&SegmentHeader>,
     ) -> (BatchPlace, Arc<AlignedBuffer>, u64) {
+        assert!(!self.is_empty(), "a batch that is sealed holds a record");
+        assert_eq!(
+            segment_header.is_some(),
+            self.header_at > 0,
+            "the first batch of a segment, and no other, follows a segment header"
+        );
         let end = self.used.next_multiple_of(BATCH_ALIGNMENT);
         let body_at = self.header_at + BATCH_HEADER_BYTES;
         let (used, header_at) = (self.used, self.header_at);
         let records_checksum = self.records_checksum;
         let buffer = exclusive(&mut self.buffer);
-        buffer[used..end].fill(0);
+        buffer.get_mut(used..end).expect("the padding lies in the buffer").fill(0);
         if let Some(segment_header) = segment_header {
+            segment_header.check_invariants();
             segment_header.encode_into(buffer);
         }
         let header = BatchHeader {
             records_checksum,
             generation: self.place.generation,
             segment: self.place.segment,
-            offset: self.place.base + header_at as u32,
-            body_bytes: (end - body_at) as u32,
-            record_bytes: (used - body_at) as u32,
+            offset: self.place.base + len_u32(header_at),
+            body_bytes: len_u32(end - body_at),
+            record_bytes: len_u32(used - body_at),
             record_count: self.record_count,
             ..header
         };
-        let checksum = header.encode_into(&mut buffer[header_at..]);
+        let (_, target) = buffer.split_at_mut(header_at);
+        let checksum = header.encode_into(target);
         buffer.set_len(end);
         (self.place, self.buffer, checksum)
     }
 
-    fn record_place(&self) -> RecordPlace {
-        RecordPlace {
+    fn record_address(&self) -> RecordAddress {
+        RecordAddress {
             generation: self.place.generation,
             segment: self.place.segment,
-            offset: self.place.base + self.used as u32,
+            offset: self.place.base + len_u32(self.used),
         }
+    }
+
+    /// Returns the bytes of the buffer that are not used yet, slack included.
+    #[inline]
+    fn rest(&mut self) -> &mut [u8] {
+        let rest = exclusive(&mut self.buffer).get_mut(self.used..);
+        rest.expect("a batch is filled up to its limit, which lies in the buffer")
     }
 
     /// Accounts for the record of `bytes` bytes that was just written.
     fn advance(&mut self, bytes: usize) {
-        let header = self.buffer[self.used..].first_chunk().expect("the record's header");
+        assert!(bytes >= RECORD_HEADER_BYTES, "a record has a header");
+        let rest = self.buffer.get(self.used..).unwrap_or_default();
+        let header = rest.first_chunk().expect("a record's header was written");
         self.records_checksum = chain_record(self.records_checksum, header);
         self.used += bytes;
         self.record_count += 1;
-        assert!(self.used <= self.limit, "a batch is filled beyond its limit");
+        assert!(self.used <= self.limit, "a batch is filled up to its limit");
     }
 }
 
 fn exclusive(buffer: &mut Arc<AlignedBuffer>) -> &mut AlignedBuffer {
-    Arc::get_mut(buffer).expect("the open batch's buffer is shared")
+    Arc::get_mut(buffer).expect("an open batch is the only owner of its buffer")
 }

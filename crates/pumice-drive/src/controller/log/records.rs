@@ -3,10 +3,10 @@
 //!
 //! Bytes from the medium are never trusted: every length is checked before use.
 
-use crate::base::units::BLOCK_BYTES;
+use crate::base::units::{BLOCK_BYTES, len_u32};
 use crate::base::{Error, ErrorKind, Result};
 use crate::format::{
-    BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX, Record, RecordPlace, Superblock,
+    BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX, Record, RecordAddress, Superblock,
     chain_record, check_payload,
 };
 
@@ -16,7 +16,7 @@ pub(crate) struct Found<'a> {
     /// The record.
     pub(crate) record: Record,
     /// Its place.
-    pub(crate) place: RecordPlace,
+    pub(crate) place: RecordAddress,
     /// Header, sources and payload.
     pub(crate) bytes: &'a [u8],
 }
@@ -24,7 +24,9 @@ pub(crate) struct Found<'a> {
 impl<'a> Found<'a> {
     /// Returns the stored payload.
     pub(crate) fn payload(&self) -> &'a [u8] {
-        &self.bytes[self.record.header_bytes() as usize..]
+        let (_, payload) = self.bytes.split_at(self.record.header_bytes() as usize);
+        assert_eq!(payload.len(), self.record.stored_bytes() as usize, "a record is read whole");
+        payload
     }
 }
 
@@ -37,7 +39,7 @@ pub(crate) struct Records<'a> {
 
 /// Returns the records of the batch with a header; `body` is the bytes after the header.
 pub(crate) fn records<'a>(header: &'a BatchHeader, body: &'a [u8]) -> Records<'a> {
-    let rest = &body[..(header.record_bytes as usize).min(body.len())];
+    let (rest, _) = body.split_at(body.len().min(header.record_bytes as usize));
     Records { header, rest, left: header.record_count }
 }
 
@@ -50,13 +52,15 @@ impl<'a> Iterator for Records<'a> {
         }
         self.left -= 1;
         let record_bytes = self.header.record_bytes as usize;
-        let offset =
-            self.header.offset + (BATCH_HEADER_BYTES + record_bytes - self.rest.len()) as u32;
+        let passed = record_bytes.checked_sub(self.rest.len());
+        let passed = passed.expect("the records that are left are a part of the batch's");
+        let offset = self.header.offset + len_u32(BATCH_HEADER_BYTES + passed);
         let (generation, segment) = (self.header.generation, self.header.segment);
-        let place = RecordPlace { generation, segment, offset };
+        let place = RecordAddress { generation, segment, offset };
         let found = Record::decode(self.rest, place).and_then(|record| {
             let split = self.rest.split_at_checked(record.record_bytes() as usize);
             let (bytes, later) = split.ok_or_else(|| wrong("a record is cut off", place))?;
+            assert!(later.len() < self.rest.len(), "each record takes the batch a step on");
             self.rest = later;
             Ok(Found { record, place, bytes })
         });
@@ -94,6 +98,7 @@ pub(crate) fn body_state(header: &BatchHeader, body: &[u8]) -> Body {
         checksum = chain_record(checksum, record_header);
         used += found.bytes.len();
     }
+    assert!(used <= all.len(), "the records that were found lie in the batch");
     if used != all.len() || checksum != header.records_checksum {
         Body::Foreign
     } else if payloads_right {
@@ -128,7 +133,7 @@ pub(crate) fn check_possible(found: &Found<'_>, superblock: &Superblock) -> Resu
     }
 }
 
-fn wrong(what: &'static str, place: RecordPlace) -> Error {
+fn wrong(what: &'static str, place: RecordAddress) -> Error {
     let error = Error::new(ErrorKind::Corrupt, what);
     error.in_segment(place.segment).at_offset(u64::from(place.offset))
 }

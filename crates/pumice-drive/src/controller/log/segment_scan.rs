@@ -8,10 +8,9 @@
 //! Only reads. Bytes from the medium are never trusted.
 
 use super::window::Window;
+use super::{FIRST_BATCH_OFFSET, SEQ_END, UNIT, batch_bytes};
 use crate::base::SegmentId;
-use crate::format::{
-    BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, DriveShape, SEGMENT_HEADER_BYTES,
-};
+use crate::format::{BATCH_HEADER_BYTES, BatchHeader, DriveShape};
 use crate::media::Medium;
 
 /// A scan of one segment.
@@ -35,36 +34,41 @@ impl<'a, M: Medium> SegmentScan<'a, M> {
         segment: SegmentId,
         generation: u64,
     ) -> Self {
+        assert!(segment.0 < shape.segment_count, "a segment that is scanned exists");
         Self {
             window: Window::new(medium, shape.segment_bytes),
             uuid,
             segment,
             generation,
             segment_bytes: shape.segment_bytes,
-            offset: SEGMENT_HEADER_BYTES as u32,
+            offset: FIRST_BATCH_OFFSET,
             skipped_bytes: 0,
         }
     }
 
     /// Returns the next batch: its header and the bytes after it. `None` at the end.
     pub(crate) async fn next(&mut self) -> Option<(BatchHeader, &[u8])> {
+        assert!(self.offset.is_multiple_of(UNIT), "a scan stops between batches");
         let mut at = self.offset;
         let header = loop {
             if at >= self.segment_bytes {
                 self.offset = at;
                 return None;
             }
-            let bytes = self.window.read(self.segment, at, BATCH_ALIGNMENT as u32).await;
+            let bytes = self.window.read(self.segment, at, UNIT).await;
             match BatchHeader::decode(bytes) {
                 Ok((header, _)) if self.belongs(&header, at) => break header,
-                _ => at += BATCH_ALIGNMENT as u32,
+                _ => at += UNIT,
             }
         };
         self.skipped_bytes += u64::from(at - self.offset);
-        let batch_bytes = header.batch_bytes() as u32;
+        let batch_bytes = batch_bytes(&header);
         self.offset = at + batch_bytes;
+        assert!(self.offset <= self.segment_bytes, "a batch that belongs here ends here");
         let bytes = self.window.read(self.segment, at, batch_bytes).await;
-        Some((header, &bytes[BATCH_HEADER_BYTES..]))
+        let (_, body) = bytes.split_at(BATCH_HEADER_BYTES);
+        assert_eq!(body.len(), header.body_bytes as usize, "a batch is read whole");
+        Some((header, body))
     }
 
     /// Returns how far the scan has come in the segment.
@@ -77,6 +81,7 @@ impl<'a, M: Medium> SegmentScan<'a, M> {
             && header.generation == self.generation
             && header.segment == self.segment
             && header.offset == at
+            && (header.watermark < header.seq && header.seq.0 < SEQ_END)
             && header.batch_bytes() <= u64::from(self.segment_bytes - at)
     }
 }

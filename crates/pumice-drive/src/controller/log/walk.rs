@@ -17,13 +17,14 @@
 //!
 //! Only reads. Bytes from the medium are never trusted: every length is checked before use.
 
+use super::by_stream::ByStream;
 use super::records::{Body, body_state, check_possible, records};
 use super::window::Window;
-use super::{LogEnd, Tail, Totals};
+use super::{FIRST_BATCH_OFFSET, LogEnd, SEQ_END, Tail, Totals, UNIT, batch_bytes};
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{
-    BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, Detour, Record, Root, SEGMENT_HEADER_BYTES,
-    SegmentHeader, Stream, Superblock, chain_start,
+    BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, Detour, Record, Root, SegmentHeader, Stream,
+    Superblock, chain_start,
 };
 use crate::media::Medium;
 
@@ -109,8 +110,8 @@ enum Found {
 pub(crate) struct Walk<'a, M> {
     medium: &'a M,
     superblock: &'a Superblock,
-    positions: [Option<Position>; Stream::COUNT],
-    windows: [Window<'a, M>; Stream::COUNT],
+    positions: ByStream<Option<Position>>,
+    windows: ByStream<Window<'a, M>>,
     seq: SeqNo,
     chain: u64,
     watermark: SeqNo,
@@ -130,8 +131,8 @@ impl<'a, M: Medium> Walk<'a, M> {
         let mut walk = Self {
             medium,
             superblock,
-            positions: [Some(first), None, None],
-            windows,
+            positions: ByStream([Some(first), None, None]),
+            windows: ByStream(windows),
             seq: SeqNo(0),
             chain: chain_start(superblock.uuid),
             watermark: superblock.watermark,
@@ -142,16 +143,16 @@ impl<'a, M: Medium> Walk<'a, M> {
             unreadable: Vec::new(),
         };
         if let Some(root) = root {
-            walk.positions = root.tails.map(|tail| {
+            walk.positions = ByStream(root.tails.map(|tail| {
                 tail.map(|tail| Position {
                     segment: tail.segment,
                     generation: Some(tail.generation),
                     used: tail.used,
                 })
-            });
+            }));
             // Begun before the host wrote anything.
             if root.watermark == SeqNo(0) {
-                walk.positions[Stream::Host as usize].get_or_insert(first);
+                walk.positions[Stream::Host].get_or_insert(first);
             }
             (walk.seq, walk.chain) = (root.watermark, root.watermark_checksum);
             walk.epoch = root.epoch;
@@ -172,7 +173,7 @@ impl<'a, M: Medium> Walk<'a, M> {
         let detours: Vec<Detour> = detours.copied().collect();
         for &Detour { stream, segment, generation, .. } in &detours {
             let generation = Some(generation);
-            self.positions[stream as usize] = Some(Position { segment, generation, used: 0 });
+            self.positions[stream] = Some(Position { segment, generation, used: 0 });
         }
         detours
     }
@@ -187,6 +188,10 @@ impl<'a, M: Medium> Walk<'a, M> {
         &mut self,
         lowest_empty: &dyn Fn(usize) -> Vec<SegmentId>,
     ) -> Result<Option<Batch<'_>>> {
+        if self.seq.0 >= SEQ_END {
+            let what = "the log has a batch with a number that no drive reaches";
+            return Err(Error::new(ErrorKind::Corrupt, what));
+        }
         let mut damaged = None;
         for reading in 0..=READINGS {
             self.set_reading(reading);
@@ -217,15 +222,16 @@ impl<'a, M: Medium> Walk<'a, M> {
         }
         self.is_reading_again = reading > 0;
         let sector = self.medium.capabilities().read_unit as usize;
-        let unit = [None, Some(usize::MAX), Some(BATCH_ALIGNMENT), Some(sector)][reading];
-        for window in &mut self.windows {
+        let units = [None, Some(usize::MAX), Some(BATCH_ALIGNMENT), Some(sector)];
+        let unit = units.get(reading).copied().flatten();
+        for window in &mut self.windows.0 {
             window.read_again(unit);
         }
     }
 
     /// Returns why the place of a stream's next batch cannot be read.
     fn unreadable(&self) -> Option<Error> {
-        let mut failed = self.windows.iter().zip(self.positions);
+        let mut failed = self.windows.0.iter().zip(self.positions.0);
         failed.find_map(|(window, at)| {
             let (error, at) = (window.error()?, at?);
             let error = Error::new(error.kind(), error.chain());
@@ -240,8 +246,8 @@ impl<'a, M: Medium> Walk<'a, M> {
             .in_segment(next.header.segment)
             .at_offset(next.header.offset.into());
         // The search for a proof has moved the windows.
-        let (segment, batch_bytes) = (next.header.segment, next.header.batch_bytes() as u32);
-        self.windows[next.stream as usize].read(segment, next.offset, batch_bytes).await;
+        let (segment, batch_bytes) = (next.header.segment, batch_bytes(&next.header));
+        self.windows[next.stream].read(segment, next.offset, batch_bytes).await;
         self.enter(next, Some(error))
     }
 
@@ -259,7 +265,7 @@ impl<'a, M: Medium> Walk<'a, M> {
              of its blocks is unknown: see `pumice rebuild --help`"
         );
         let error = Error::new(ErrorKind::Corrupt, what);
-        match self.positions[Stream::Host as usize] {
+        match self.positions[Stream::Host] {
             Some(at) => error.in_segment(at.segment).at_offset(at.used.into()),
             None => error,
         }
@@ -267,7 +273,7 @@ impl<'a, M: Medium> Walk<'a, M> {
 
     /// Returns how far the walk has come.
     pub(crate) fn end(&self) -> WalkEnd {
-        let tails = self.positions.map(|position| {
+        let tails = self.positions.0.map(|position| {
             let Position { segment, generation, used } = position?;
             // Without a generation it is the first segment of a drive, and nothing is in it.
             Some(Tail { segment, generation: generation?, used })
@@ -279,12 +285,12 @@ impl<'a, M: Medium> Walk<'a, M> {
 
     /// Returns whether a stream's next batch continues the log.
     async fn look(&mut self, stream: Stream) -> Found {
-        let Some(at) = self.positions[stream as usize] else { return Found::Nothing };
-        let window = &mut self.windows[stream as usize];
+        let Some(at) = self.positions[stream] else { return Found::Nothing };
+        let window = &mut self.windows[stream];
         let mut enters = None;
         let mut offset = at.used;
         if at.used == 0 {
-            let bytes = window.read(at.segment, 0, SEGMENT_HEADER_BYTES as u32).await;
+            let bytes = window.read(at.segment, 0, FIRST_BATCH_OFFSET).await;
             let decoded = SegmentHeader::decode(bytes, self.superblock.uuid, at.segment);
             let Ok(Some(header)) = decoded else { return Found::Nothing };
             if header.first_seq.0 != self.seq.0 + 1
@@ -293,15 +299,16 @@ impl<'a, M: Medium> Walk<'a, M> {
             {
                 return Found::Nothing;
             }
-            offset = SEGMENT_HEADER_BYTES as u32;
+            offset = FIRST_BATCH_OFFSET;
             enters = Some(header);
         }
         let generation = enters.as_ref().map(|header| header.generation).or(at.generation);
-        let room = self.superblock.segment_bytes - offset;
+        let room = self.superblock.segment_bytes.checked_sub(offset);
+        let room = room.expect("a position lies within its segment");
         if (room as usize) < BATCH_ALIGNMENT {
             return Found::Nothing;
         }
-        let bytes = window.read(at.segment, offset, BATCH_ALIGNMENT as u32).await;
+        let bytes = window.read(at.segment, offset, UNIT).await;
         let Ok((header, checksum)) = BatchHeader::decode(bytes) else { return Found::Nothing };
         let continues = header.seq.0 == self.seq.0 + 1
             && header.previous_checksum == self.chain
@@ -314,8 +321,9 @@ impl<'a, M: Medium> Walk<'a, M> {
         if !continues {
             return Found::Nothing;
         }
-        let bytes = window.read(at.segment, offset, header.batch_bytes() as u32).await;
-        let state = body_state(&header, &bytes[BATCH_HEADER_BYTES..]);
+        let bytes = window.read(at.segment, offset, batch_bytes(&header)).await;
+        let (_, body) = bytes.split_at(BATCH_HEADER_BYTES);
+        let state = body_state(&header, body);
         let next = Next { stream, offset, header, checksum, enters };
         match state {
             Body::Whole => Found::Batch(next),
@@ -327,19 +335,20 @@ impl<'a, M: Medium> Walk<'a, M> {
     /// Moves past a batch, which its stream's window holds, and returns it.
     fn enter(&mut self, next: Next, damage: Option<Error>) -> Result<Batch<'_>> {
         let Next { stream, offset, header, checksum, enters } = next;
-        let batch_bytes = header.batch_bytes() as u32;
-        self.positions[stream as usize] = Some(Position {
-            segment: header.segment,
-            generation: Some(header.generation),
-            used: offset + batch_bytes,
-        });
-        let body = &self.windows[stream as usize].held(offset, batch_bytes)[BATCH_HEADER_BYTES..];
+        assert_eq!(header.seq.0, self.seq.0 + 1, "a walk enters one batch after the other");
+        assert_eq!(header.offset, offset, "a batch is entered where it was found");
+        let batch_bytes = batch_bytes(&header);
+        let used = offset + batch_bytes;
+        assert!(used <= self.superblock.segment_bytes, "a batch ends within its segment");
+        self.positions[stream] =
+            Some(Position { segment: header.segment, generation: Some(header.generation), used });
+        let (_, body) = self.windows[stream].held(offset, batch_bytes).split_at(BATCH_HEADER_BYTES);
         for found in records(&header, body) {
             let found = found?;
             check_possible(&found, self.superblock)?;
             if let Record::Open { stream, segment, generation } = found.record {
                 let generation = Some(generation);
-                self.positions[stream as usize] = Some(Position { segment, generation, used: 0 });
+                self.positions[stream] = Some(Position { segment, generation, used: 0 });
             }
         }
         self.seq = header.seq;
@@ -366,9 +375,10 @@ impl<'a, M: Medium> Walk<'a, M> {
         if self.watermark >= seq {
             return Ok(true);
         }
+        assert!(seq > self.seq, "only what follows the walk's last batch is in doubt");
         self.cut = Cut::default();
         self.unreadable.clear();
-        let streams = self.positions.into_iter().flatten();
+        let streams = self.positions.0.into_iter().flatten();
         let later = lowest_empty(SEGMENTS_PROBED).into_iter();
         let later = later.map(|segment| Position { segment, generation: None, used: 0 });
         for at in streams.chain(later).collect::<Vec<_>>() {
@@ -383,7 +393,7 @@ impl<'a, M: Medium> Walk<'a, M> {
     /// durable. Counts what is there if none does.
     async fn has_proof(&mut self, seq: SeqNo, mut at: Position) -> Result<bool> {
         let uuid = self.superblock.uuid;
-        let first = SEGMENT_HEADER_BYTES as u32;
+        let first = FIRST_BATCH_OFFSET;
         if at.used == 0 {
             let bytes = self.page(at.segment, 0).await?;
             match SegmentHeader::decode(bytes, uuid, at.segment) {
@@ -428,8 +438,8 @@ impl<'a, M: Medium> Walk<'a, M> {
     /// # Errors
     /// `Medium` if too many cannot.
     async fn page(&mut self, segment: SegmentId, offset: u32) -> Result<&[u8]> {
-        let window = &mut self.windows[Stream::Host as usize];
-        window.read(segment, offset, BATCH_ALIGNMENT as u32).await;
+        let window = &mut self.windows[Stream::Host];
+        window.read(segment, offset, UNIT).await;
         if let Some(error) = window.error() {
             self.cut.unreadable_bytes += BATCH_ALIGNMENT as u64;
             self.unreadable.push((segment, offset));
@@ -439,6 +449,6 @@ impl<'a, M: Medium> Walk<'a, M> {
                 return Err(Error::new(ErrorKind::Medium, what).caused_by(error));
             }
         }
-        Ok(window.held(offset, BATCH_ALIGNMENT as u32))
+        Ok(window.held(offset, UNIT))
     }
 }

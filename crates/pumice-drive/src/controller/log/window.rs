@@ -16,6 +16,8 @@ use std::pin::Pin;
 use futures_util::FutureExt;
 use futures_util::future::{MaybeDone, maybe_done};
 
+use super::UNIT;
+use crate::base::units::len_u32;
 use crate::base::{AlignedBuffer, Error, Result, SegmentId};
 use crate::format::BATCH_ALIGNMENT;
 use crate::media::Medium;
@@ -29,6 +31,7 @@ const FUZZ_BYTES: usize = 64 << 10;
 
 /// Bytes of a read that runs while what came before it is used.
 const CHUNK_BYTES: usize = WINDOW_BYTES / 2;
+const _: () = assert!(CHUNK_BYTES.is_multiple_of(BATCH_ALIGNMENT), "reads are whole units");
 
 /// Attempts to read a unit that fails.
 const READS_MAX: usize = 3;
@@ -101,6 +104,11 @@ impl<'a, M: Medium> Window<'a, M> {
     /// Returns `len` bytes at `offset` of a segment; both multiples of 4096, and within the
     /// segment.
     pub(crate) async fn read(&mut self, segment: SegmentId, offset: u32, len: u32) -> &[u8] {
+        assert!(offset.is_multiple_of(UNIT) && len.is_multiple_of(UNIT), "reads are whole units");
+        assert!(
+            offset.checked_add(len).is_some_and(|end| end <= self.segment_bytes),
+            "what is read lies within its segment"
+        );
         let from = match self.held {
             Some((held, from)) if held == segment && (from..=self.end(from)).contains(&offset) => {
                 if offset + len <= self.end(from) {
@@ -117,17 +125,26 @@ impl<'a, M: Medium> Window<'a, M> {
                 offset
             }
         };
-        &self.bytes[(offset - from) as usize..][..len as usize]
+        self.part(from, offset, len)
     }
 
     /// Returns again what [`Window::read`] returned last for `offset`.
     pub(crate) fn held(&self, offset: u32, len: u32) -> &[u8] {
-        let (_, from) = self.held.expect("nothing was read");
-        &self.bytes[(offset - from) as usize..][..len as usize]
+        let (_, from) = self.held.expect("a window is asked again only after a read");
+        self.part(from, offset, len)
+    }
+
+    /// Returns `len` bytes at `offset` of the segment; the window begins at `from`.
+    fn part(&self, from: u32, offset: u32, len: u32) -> &[u8] {
+        let at = offset.checked_sub(from).expect("a window begins before what it shows");
+        let part = self.bytes.get(at as usize..).and_then(|bytes| bytes.get(..len as usize));
+        part.expect("a window holds all that was read")
     }
 
     fn end(&self, from: u32) -> u32 {
-        from + self.bytes.len() as u32
+        let end = from + len_u32(self.bytes.len());
+        assert!(end <= self.segment_bytes, "a window ends within its segment");
+        end
     }
 
     /// Moves the window's front to `offset`, which is in it or just after it, and adds what was
@@ -138,7 +155,8 @@ impl<'a, M: Medium> Window<'a, M> {
         };
         let front = (offset - from) as usize;
         self.bytes.copy_within(front.., 0);
-        let mut kept = self.bytes.len() - front;
+        let kept = self.bytes.len().checked_sub(front);
+        let mut kept = kept.expect("a window advances to an offset in it or just after it");
         while kept < len as usize {
             self.start_reads(segment);
             let Some(mut read) = self.ahead.pop_front() else { return false };
@@ -146,7 +164,8 @@ impl<'a, M: Medium> Window<'a, M> {
             let Some((chunk, Ok(()))) = Pin::new(&mut read).take_output() else { return false };
             self.reserve(kept + chunk.len());
             self.bytes.set_len(kept + chunk.len());
-            self.bytes[kept..].copy_from_slice(&chunk);
+            let (_, target) = self.bytes.split_at_mut(kept);
+            target.copy_from_slice(&chunk);
             kept += chunk.len();
             self.spare.push(chunk);
         }
@@ -171,17 +190,20 @@ impl<'a, M: Medium> Window<'a, M> {
             // An operation begins when it is first polled.
             (&mut read).now_or_never();
             self.ahead.push_back(read);
-            self.ahead_end = Some(offset + len as u32);
+            self.ahead_end = Some(offset + len_u32(len));
         }
+        assert!(self.ahead.len() <= self.chunks_ahead, "no more reads run ahead than are wanted");
     }
 
     /// Makes room for `len` bytes and keeps the bytes that are held.
     fn reserve(&mut self, len: usize) {
         if self.bytes.capacity() < len {
             let mut longer = AlignedBuffer::zeroed(len.max(WINDOW_BYTES));
-            longer[..self.bytes.len()].copy_from_slice(&self.bytes);
+            let (kept, _) = longer.split_at_mut(self.bytes.len());
+            kept.copy_from_slice(&self.bytes);
             self.bytes = longer;
         }
+        assert!(self.bytes.capacity() >= len, "a window has room for what it reads");
     }
 
     async fn load(&mut self, segment: SegmentId, offset: u32, len: u32) {
@@ -204,13 +226,14 @@ impl<'a, M: Medium> Window<'a, M> {
         let (bytes, result) = self.medium.read(segment, offset, buffer).await;
         self.bytes = bytes;
         let reads_ahead = result.is_ok() && self.unit.is_none() && !is_careful;
-        self.ahead_end = reads_ahead.then(|| offset + window as u32);
+        self.ahead_end = reads_ahead.then(|| offset + len_u32(window));
         if result.is_err() {
             if !is_careful {
-                self.careful_until = Some((segment, offset + window as u32));
+                self.careful_until = Some((segment, offset + len_u32(window)));
             }
             self.load_units(segment, offset, len, BATCH_ALIGNMENT).await;
         }
+        assert!(self.bytes.len() >= len as usize, "a window holds what was asked for");
         self.held = Some((segment, offset));
     }
 
@@ -218,12 +241,15 @@ impl<'a, M: Medium> Window<'a, M> {
     async fn load_units(&mut self, segment: SegmentId, offset: u32, len: u32, unit: usize) {
         self.bytes.set_len(len as usize);
         for at in (0..len as usize).step_by(unit) {
-            let target = at..(at + unit).min(len as usize);
-            match self.read_unit(segment, offset + at as u32, target.len()).await {
-                Ok(bytes) => self.bytes[target].copy_from_slice(&bytes),
+            let part = unit.min(len as usize - at);
+            let read = self.read_unit(segment, offset + len_u32(at), part).await;
+            let target = self.bytes.get_mut(at..at + part);
+            let target = target.expect("the bytes are as long as was asked for");
+            match read {
+                Ok(bytes) => target.copy_from_slice(&bytes),
                 Err(error) => {
                     tracing::debug!(error = %error.chain(), "cannot read a part of the log");
-                    self.bytes[target].fill(0);
+                    target.fill(0);
                     self.error = Some(error);
                 }
             }
@@ -274,13 +300,14 @@ mod tests {
             Geometry { segment_bytes: SEGMENT_BYTES, segment_count: 2, data_offset: 2 << 20 };
         let medium = MemMedium::new(geometry.medium_bytes());
         medium.set_geometry(geometry).unwrap();
-        for segment in 0..2 {
+        for segment in 0..2_u32 {
             let mut bytes = AlignedBuffer::zeroed(SEGMENT_BYTES as usize);
             for (number, page) in (0_u64..).zip(bytes.chunks_mut(PAGE as usize)) {
-                page.fill((number * 7 + segment * 3 + 1) as u8 | 1);
-                page[..8].copy_from_slice(&(number + segment * 10_000).to_le_bytes());
+                page.fill((number * 7 + u64::from(segment) * 3 + 1).to_le_bytes()[0] | 1);
+                let name = number + u64::from(segment) * 10_000;
+                page[..8].copy_from_slice(&name.to_le_bytes());
             }
-            let appended = medium.append(SegmentId(segment as u32), 0, bytes.into());
+            let appended = medium.append(SegmentId(segment), 0, bytes.into());
             runtime.block_on(appended).unwrap();
         }
         medium

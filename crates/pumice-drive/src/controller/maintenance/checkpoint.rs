@@ -22,7 +22,7 @@ use super::super::log::metadata::{LIST_BYTES, PAGE_ENTRY_BYTES};
 use super::super::log::packing::MetaRecord;
 use crate::base::{Clock, Error, ErrorKind, Result};
 use crate::format::{
-    CheckpointPlace, DroppedRange, MetaKind, MetaPlace, RecordPlace, Root, TableEntry,
+    CheckpointAddress, DroppedRange, MetaKind, MetadataAddress, RecordAddress, Root, TableEntry,
 };
 use crate::media::Medium;
 
@@ -37,7 +37,7 @@ const RETRY_NS: u64 = 1_000_000_000;
 struct Attempt<'a, M, C> {
     drive: &'a Drive<M, C>,
     /// Its lists and its root.
-    lists: Vec<MetaPlace>,
+    lists: Vec<MetadataAddress>,
 }
 
 impl<M, C> Drop for Attempt<'_, M, C> {
@@ -59,8 +59,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// then.
     ///
     /// # Errors
-    /// `NoSpace`, `Poisoned`, `Medium`: the checkpoint before is still the newest.
+    /// `ReadOnly`, `NoSpace`, `Poisoned`, `Medium`: the checkpoint before is still the newest.
     pub async fn checkpoint(&self) -> Result<()> {
+        if self.is_read_only() {
+            return Err(Error::new(ErrorKind::ReadOnly, "the drive was opened read-only"));
+        }
         let turn = self.turn().await;
         self.core().log().check_poison()?;
         if self.core().log().is_closing() {
@@ -92,13 +95,13 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
     }
 
-    async fn write_checkpoint(&self, lists: &mut Vec<MetaPlace>) -> Result<Root> {
+    async fn write_checkpoint(&self, lists: &mut Vec<MetadataAddress>) -> Result<Root> {
         let Begun { mut root, table, dropped } = self.with_core(Core::begin_checkpoint);
         self.write_leaves().await?;
         self.write_pages().await?;
-        let pages: Vec<_> = self.core().map().page_places().collect();
-        root.page_count = pages.len() as u32;
-        root.dropped_count = dropped.len() as u32;
+        let pages: Vec<_> = self.core().map().page_addresses().collect();
+        root.page_count = count(&pages);
+        root.dropped_count = count(&dropped);
         let list = ListKind { kind: MetaKind::PageList, entry_bytes: PAGE_ENTRY_BYTES };
         root.page_lists = self
             .write_list(list, &pages, lists, |(page, place), raw| {
@@ -116,9 +119,13 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             .await?;
         lists.push(place);
         self.flush_log().await?;
+        assert!(
+            self.core().log().durable_seq() > root.watermark,
+            "a root is durable before a superblock names it"
+        );
         let generation = self.core().space().generation(place.segment);
-        let named = CheckpointPlace {
-            place: RecordPlace { generation, segment: place.segment, offset: place.offset },
+        let named = CheckpointAddress {
+            address: RecordAddress { generation, segment: place.segment, offset: place.offset },
             record_bytes: place.bytes,
             payload_checksum,
         };
@@ -132,6 +139,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         for written in 1_u32.. {
             raw.clear();
             let Some(leaf) = self.with_core(|core| core.next_leaf(&mut raw)) else { break };
+            assert!(raw.len() <= LIST_BYTES, "a leaf is no longer than the format allows");
             self.with_room(|core| {
                 let compressor = &mut self.meta_compressor.borrow_mut();
                 Ok(core.append_leaf(leaf, &raw, compressor)?.then_some(()))
@@ -161,15 +169,16 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         &self,
         list: ListKind,
         entries: &[T],
-        lists: &mut Vec<MetaPlace>,
+        lists: &mut Vec<MetadataAddress>,
         mut encode: impl FnMut(&T, &mut Vec<u8>),
-    ) -> Result<Vec<MetaPlace>> {
+    ) -> Result<Vec<MetadataAddress>> {
         let mut places = Vec::new();
         for (number, piece) in (0..).zip(entries.chunks(LIST_BYTES / list.entry_bytes)) {
             let mut raw = Vec::with_capacity(LIST_BYTES);
             for entry in piece {
                 encode(entry, &mut raw);
             }
+            assert_eq!(raw.len(), piece.len() * list.entry_bytes, "entries have one length");
             let position = MetaPosition { kind: list.kind, number: u64::from(number) };
             let appended = self
                 .with_room(|core| {
@@ -180,6 +189,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             lists.push(appended.place);
             self.give_turn(number).await;
         }
+        assert_eq!(
+            places.len(),
+            entries.len().div_ceil(LIST_BYTES / list.entry_bytes),
+            "a list has as many pieces as recovery looks for"
+        );
         Ok(places)
     }
 
@@ -189,4 +203,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             self.clock.sleep_ns(0).await;
         }
     }
+}
+
+/// Returns the number of entries of a list in the width that the root has for it.
+fn count<T>(entries: &[T]) -> u32 {
+    u32::try_from(entries.len()).expect("a checkpoint's lists have fewer than 2^32 entries")
 }

@@ -55,7 +55,7 @@ enum Step {
 impl<M: Medium, C: Clock> Drive<M, C> {
     /// Empties and frees segments until the drive closes.
     pub(crate) async fn run_gc(&self) {
-        self.gc_runs.set(true);
+        assert!(!self.gc_runs.replace(true), "garbage collection is one task");
         let _running = Running(self);
         let next = |core: &mut Core| {
             let ends = core.must_end();
@@ -198,7 +198,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             let moved_before = moved_total();
             let mut turn_ends = moved_before + turn_bytes;
             let batch = Scanned { header: &header, body };
-            mover.enter_batch(&header);
+            if pass == Pass::First {
+                mover.enter_batch(&header);
+            }
             for found in records(&header, body) {
                 // The frames after a damaged header cannot be found any more.
                 let Ok(found) = found else { break };
@@ -216,13 +218,16 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                     turn_ends = moved_total() + turn_bytes;
                 }
             }
-            let moved_bytes = moved_total() - moved_before;
+            let moved_bytes = moved_total().checked_sub(moved_before);
+            let moved_bytes = moved_bytes.expect("counters never decrease");
             // What the second pass goes through was earned by the first.
-            let passed = if pass == Pass::First { scan.offset() - before } else { 0 };
+            let passed = scan.offset().checked_sub(before).expect("a scan moves forward");
+            let passed = if pass == Pass::First { passed } else { 0 };
             self.with_core(|core| core.earn(passed, moved_bytes));
         }
         if pass == Pass::First {
-            let rest = superblock.segment_bytes - scan.offset();
+            let rest = superblock.segment_bytes.checked_sub(scan.offset());
+            let rest = rest.expect("a scan ends within its segment");
             self.with_core(|core| core.earn(rest, 0));
         }
         Ok(())

@@ -24,13 +24,13 @@ use super::super::log::packing::MovedFrame;
 use super::super::log::records::Found;
 use super::super::map::{L2p, Lookup, Mapping};
 use super::super::place::FramePlace;
-use super::moving::{Mover, PassedBatch, cut_sources, sources_of};
+use super::moving::{Mover, PassedBatch, cut_sources, frame_blocks, sources_of};
 use crate::base::checksum::crc64;
-use crate::base::units::BLOCK_BYTES;
+use crate::base::units::{BLOCK_BYTES, len_u32};
 use crate::base::{Clock, Lba, Result, SegmentId, SeqNo};
 use crate::codec::Encoding;
 use crate::format::{
-    BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX, RECORD_HEADER_BYTES, Record, RecordPlace,
+    BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX, RECORD_HEADER_BYTES, Record, RecordAddress,
     SOURCE_BYTES, Source, check_payload,
 };
 use crate::media::Medium;
@@ -101,14 +101,15 @@ pub(crate) struct Scanned<'a> {
 impl<'a> Scanned<'a> {
     /// Returns the bytes of a frame, if it lies in this batch.
     fn frame(&self, frame: &FramePlace) -> Option<&'a [u8]> {
-        let from = frame.offset.checked_sub(self.header.offset + BATCH_HEADER_BYTES as u32)?;
+        let body_at = self.header.offset + len_u32(BATCH_HEADER_BYTES);
+        let from = frame.offset.checked_sub(body_at)?;
         self.body.get(from as usize..from as usize + frame.record_bytes as usize)
     }
 }
 
 /// A frame of a run, read and found whole.
 struct Member {
-    place: RecordPlace,
+    place: RecordAddress,
     record: Record,
     bytes: Vec<u8>,
     /// The batch it lies in.
@@ -126,7 +127,7 @@ fn runs_of(map: &L2p, victim: SegmentId, start: Lba, end: u64) -> Option<Vec<Run
         if let Mapping::Frame { place, index } = mapping
             && place.segment == victim
         {
-            let piece = Piece { place, index, count: count as u8 };
+            let piece = Piece { place, index, count: frame_blocks(count) };
             match runs.last_mut() {
                 Some(run) if run.lba.0 + u64::from(run.blocks()) == at => {
                     run.pieces.push(piece);
@@ -136,13 +137,14 @@ fn runs_of(map: &L2p, victim: SegmentId, start: Lba, end: u64) -> Option<Vec<Run
         }
         at += count;
     }
+    assert!(runs.iter().all(|run| !run.pieces.is_empty()), "a run has a piece");
     Some(runs)
 }
 
 impl<M: Medium, C: Clock> Mover<'_, M, C> {
     /// Notes the next batch of the victim.
     pub(crate) fn enter_batch(&mut self, header: &BatchHeader) {
-        self.joins.batches.push(PassedBatch { offset: header.offset, seq: header.seq });
+        self.joins.enter(PassedBatch { offset: header.offset, seq: header.seq });
     }
 
     /// Moves a record of `batch`, or what is still live of it, with every run that it is the last
@@ -198,7 +200,10 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
         runs.retain(|run| run.holds(found.place.offset));
         let is_alone = match &runs[..] {
             [] => true,
-            [run] => run.pieces.len() == 1 && run.blocks() == run.pieces[0].place.blocks,
+            [run] => match &run.pieces[..] {
+                [piece] => piece.count == piece.place.blocks,
+                _ => false,
+            },
             _ => false,
         };
         (!is_alone).then_some(runs)
@@ -225,7 +230,8 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
         let start = from / unit * unit;
         let buffer = drive.buffers.take((end.next_multiple_of(unit) - start) as usize);
         let (bytes, result) = drive.medium.read(frame.segment, start, buffer).await;
-        let record = &bytes[(from - start) as usize..(end - start) as usize];
+        let record = bytes.get((from - start) as usize..(end - start) as usize);
+        let record = record.expect("a read covers the record");
         let record = result.is_ok().then(|| record.to_vec());
         drive.buffers.put(bytes);
         record
@@ -234,7 +240,7 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
     fn member(&self, frame: &FramePlace, bytes: Vec<u8>) -> Option<Member> {
         let segment = frame.segment;
         let generation = self.drive.core().space().generation(segment);
-        let place = RecordPlace { generation, segment, offset: frame.offset };
+        let place = RecordAddress { generation, segment, offset: frame.offset };
         let record = Record::decode(&bytes, place).ok()?;
         let is_it = matches!(record, Record::Data { .. })
             && record.record_bytes() == frame.record_bytes
@@ -249,7 +255,7 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
         let Some((encoding, bytes, sources)) = self.encode_run(run, members) else {
             return Ok(false);
         };
-        let payload = &self.target[..bytes];
+        let payload = self.encoded(0, bytes);
         let joined = MovedFrame {
             lba: run.lba,
             blocks: run.blocks(),
@@ -258,7 +264,8 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
             payload_checksum: crc64(payload),
             sources: &sources,
         };
-        let victim = run.pieces[0].place.segment;
+        let first = run.pieces.first().expect("a run has a piece");
+        let victim = first.place.segment;
         let end = run.lba.0 + u64::from(run.blocks());
         let is_current = |core: &Core| {
             let runs = runs_of(core.map(), victim, run.lba, end);
@@ -294,15 +301,23 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
             let here = |member: &&Member| member.place.offset == piece.place.offset;
             let member = members.iter().find(here)?;
             self.decode_member(member, lba.checked_sub(piece.index.into())?)?;
-            let frame = &self.frame[..usize::from(piece.place.blocks) * BLOCK_BYTES];
+            let end = piece.index.checked_add(piece.count)?;
+            if end > piece.place.blocks {
+                return None;
+            }
             let from = usize::from(piece.index) * BLOCK_BYTES;
-            let blocks = frame.get(from..from + usize::from(piece.count) * BLOCK_BYTES)?;
+            let blocks = self.frame.get(from..usize::from(end) * BLOCK_BYTES)?;
             self.joins.blocks.extend_from_slice(blocks);
             let found = Found { record: member.record, place: member.place, bytes: &member.bytes };
             let all = sources_of(member.seq, &found);
             sources.extend(cut_sources(&all, piece.index, piece.count));
             lba += u64::from(piece.count);
         }
+        assert_eq!(
+            self.joins.blocks.len(),
+            usize::from(run.blocks()) * BLOCK_BYTES,
+            "a run that is joined is decoded whole"
+        );
         let (encoding, bytes) = self.dense.as_mut()?.compress(&self.joins.blocks, &mut self.target);
         let record_bytes = RECORD_HEADER_BYTES + sources.len() * SOURCE_BYTES + bytes;
         let stored_bytes = run.stored_bytes();
@@ -316,15 +331,18 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
         let Record::Data { lba, lba_count, encoding, payload_checksum, .. } = member.record else {
             return None;
         };
-        let payload = &member.bytes[member.record.header_bytes() as usize..];
+        let (_, payload) = member.bytes.split_at(member.record.header_bytes() as usize);
         check_payload(payload, payload_checksum, member.place).ok()?;
-        (lba.0 == start && self.decode(encoding, lba_count as u8, payload)).then_some(())
+        (lba.0 == start && self.decode(encoding, frame_blocks(lba_count.into()), payload))
+            .then_some(())
     }
 
     /// Returns the most blocks of a joined frame: a power of two.
     fn cold_blocks(&self) -> u16 {
         let wanted =
             self.drive.options.cold_frame_blocks.max(self.drive.core().superblock().frame_blocks);
-        wanted.next_power_of_two().min(FRAME_BLOCKS_MAX)
+        let blocks = wanted.next_power_of_two().min(FRAME_BLOCKS_MAX);
+        assert!(blocks.is_power_of_two(), "joined frames divide the leaves of the map");
+        blocks
     }
 }

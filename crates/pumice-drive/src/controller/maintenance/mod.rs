@@ -4,6 +4,13 @@
 //! * `gc`: emptying segments, record by record (`moving`), or several frames as one (`joining`).
 //! * `resize`: another size, another capacity.
 
+#![warn(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::indexing_slicing
+)]
+
 mod checkpoint;
 mod gc;
 mod joining;

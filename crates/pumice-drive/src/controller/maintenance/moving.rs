@@ -23,7 +23,7 @@ use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Lba, Result, SeqNo};
 use crate::codec::{Compressor, Encoding};
 use crate::format::{
-    FRAME_BLOCKS_MAX, MetaKind, MetaPlace, RECORD_HEADER_BYTES, Record, SOURCE_BYTES, Source,
+    FRAME_BLOCKS_MAX, MetaKind, MetadataAddress, RECORD_HEADER_BYTES, Record, SOURCE_BYTES, Source,
     check_payload,
 };
 use crate::media::Medium;
@@ -74,7 +74,16 @@ impl Joins {
     /// Returns the batch that an offset lies in.
     pub(super) fn seq_at(&self, offset: u32) -> Option<SeqNo> {
         let after = self.batches.partition_point(|batch| batch.offset <= offset);
-        after.checked_sub(1).map(|at| self.batches[at].seq)
+        self.batches.get(after.checked_sub(1)?).map(|batch| batch.seq)
+    }
+
+    /// Notes the next batch.
+    pub(super) fn enter(&mut self, batch: PassedBatch) {
+        assert!(
+            self.batches.last().is_none_or(|last| last.offset < batch.offset),
+            "a scan passes batches in the order of their offsets"
+        );
+        self.batches.push(batch);
     }
 }
 
@@ -134,7 +143,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
                     segment: found.place.segment,
                     offset: found.place.offset,
                     record_bytes: found.record.record_bytes(),
-                    blocks: lba_count as u8,
+                    blocks: frame_blocks(lba_count.into()),
                 };
                 let is_whole =
                     |payload: &[u8]| check_payload(payload, payload_checksum, found.place).is_ok();
@@ -168,7 +177,8 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         for _ in 0..READS_AGAIN {
             let buffer = drive.buffers.take((end.next_multiple_of(unit) - start) as usize);
             let (bytes, result) = drive.medium.read(found.place.segment, start, buffer).await;
-            let payload = &bytes[(from - start) as usize..(end - start) as usize];
+            let payload = bytes.get((from - start) as usize..(end - start) as usize);
+            let payload = payload.expect("a read covers the payload");
             let payload = (result.is_ok() && is_whole(payload)).then(|| payload.to_vec());
             drive.buffers.put(bytes);
             if payload.is_some() {
@@ -225,11 +235,17 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             encoding: encoded.encoding,
             payload: match encoded.payload {
                 Payload::Stored => stored,
-                Payload::Target { from, len } => &self.target[from..from + len],
+                Payload::Target { from, len } => self.encoded(from, len),
             },
             payload_checksum: encoded.payload_checksum,
             sources: &encoded.sources,
         }
+    }
+
+    /// Returns bytes of the target, to which they were compressed.
+    pub(super) fn encoded(&self, from: usize, len: usize) -> &[u8] {
+        let encoded = self.target.get(from..).and_then(|bytes| bytes.get(..len));
+        encoded.expect("what was compressed lies in the target")
     }
 
     /// Encodes what is live of a frame for its next place.
@@ -240,6 +256,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         pieces: &[LivePiece],
     ) -> Vec<Encoded> {
         let live: usize = pieces.iter().map(|piece| usize::from(piece.count)).sum();
+        assert!(live <= usize::from(frame.place.blocks), "no more of a frame is live than it has");
         if live == usize::from(frame.place.blocks) {
             return vec![self.copy(frame, sources.to_vec())];
         }
@@ -253,7 +270,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
     /// Decodes a frame into the buffer; returns whether that was possible.
     pub(super) fn decode(&mut self, encoding: u8, blocks: u8, payload: &[u8]) -> bool {
         let Some(encoding) = Encoding::from_u8(encoding) else { return false };
-        let target = &mut self.frame[..usize::from(blocks) * BLOCK_BYTES];
+        let (target, _) = self.frame.split_at_mut(usize::from(blocks) * BLOCK_BYTES);
         let mut decompressor = self.drive.decompressor.borrow_mut();
         decompressor.decompress(encoding, payload, target).is_ok()
     }
@@ -273,7 +290,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             Some((encoding, len)) => Encoded {
                 encoding: encoding as u8,
                 payload: Payload::Target { from: 0, len },
-                payload_checksum: crc64(&self.target[..len]),
+                payload_checksum: crc64(self.encoded(0, len)),
                 ..as_stored
             },
         }
@@ -288,7 +305,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         if !self.decode(frame.encoding, frame.place.blocks, frame.payload) {
             return None;
         }
-        let raw = &self.frame[..usize::from(frame.place.blocks) * BLOCK_BYTES];
+        let (raw, _) = self.frame.split_at(usize::from(frame.place.blocks) * BLOCK_BYTES);
         let (encoding, len) = self.dense.as_mut()?.compress(raw, &mut self.target);
         let is_worth_it = len + frame.payload.len() / DENSER_DIVISOR <= frame.payload.len();
         is_worth_it.then_some((encoding, len))
@@ -307,11 +324,13 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         let mut bytes = 0;
         for piece in pieces {
             let from = usize::from(piece.index) * BLOCK_BYTES;
-            let raw = &self.frame[from..from + usize::from(piece.count) * BLOCK_BYTES];
-            if self.target.len() - used < Compressor::target_bytes(raw.len()) {
+            let raw = self.frame.get(from..from + usize::from(piece.count) * BLOCK_BYTES);
+            let raw = raw.expect("a piece of a frame lies in the frame");
+            let (_, target) = self.target.split_at_mut(used);
+            if target.len() < Compressor::target_bytes(raw.len()) {
                 return None;
             }
-            let (encoding, len) = self.codec.compress(raw, &mut self.target[used..]);
+            let (encoding, len) = self.codec.compress(raw, target);
             let sources = cut_sources(sources, piece.index, piece.count);
             bytes += RECORD_HEADER_BYTES + sources.len() * SOURCE_BYTES + len;
             parts.push(Encoded {
@@ -319,7 +338,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
                 blocks: piece.count,
                 encoding: encoding as u8,
                 payload: Payload::Target { from: used, len },
-                payload_checksum: crc64(&self.target[used..used + len]),
+                payload_checksum: crc64(self.encoded(used, len)),
                 sources,
             });
             used += len;
@@ -330,7 +349,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
 
     /// Marks metadata that the newest checkpoint names as dirty.
     async fn touch(&mut self, kind: MetaKind, number: u64, found: &Found<'_>) -> Result<()> {
-        let place = MetaPlace {
+        let place = MetadataAddress {
             segment: found.place.segment,
             offset: found.place.offset,
             bytes: found.record.record_bytes(),
@@ -373,17 +392,32 @@ pub(super) fn sources_of(seq: SeqNo, found: &Found<'_>) -> Vec<Source> {
         }
     }
     if sources.is_empty() {
-        let blocks = found.record.lba_range().1 as u8;
+        let blocks = frame_blocks(found.record.lba_range().1);
         sources.push(Source { origin: seq, blocks, segment, offset });
     }
+    debug_assert_eq!(
+        blocks_of(&sources),
+        found.record.lba_range().1,
+        "each block of a frame has a source"
+    );
     sources
+}
+
+/// Returns the number of blocks of a decoded frame.
+pub(super) fn frame_blocks(lba_count: u64) -> u8 {
+    u8::try_from(lba_count).expect("a decoded frame has at most 64 blocks")
+}
+
+/// Returns the number of blocks that sources name.
+fn blocks_of(sources: &[Source]) -> u64 {
+    sources.iter().map(|source| u64::from(source.blocks)).sum()
 }
 
 /// Returns the sources of a frame whose live blocks are `pieces`: dead blocks are older than
 /// everything, so that a copy that carries them along never passes for the newest version of them.
 fn mark_dead(sources: &[Source], pieces: &[LivePiece]) -> Vec<Source> {
     let blocks = sources.iter().map(|source| source.blocks).sum();
-    let place = sources[0];
+    let place = *sources.first().expect("a frame that is moved has a source");
     let mut marked = Vec::with_capacity(sources.len() + 2 * pieces.len());
     let mut at = 0;
     for piece in pieces {
@@ -396,6 +430,7 @@ fn mark_dead(sources: &[Source], pieces: &[LivePiece]) -> Vec<Source> {
     if at < blocks {
         marked.push(Source { origin: SeqNo(0), blocks: blocks - at, ..place });
     }
+    assert_eq!(blocks_of(&marked), u64::from(blocks), "sources that are marked stay as many");
     marked
 }
 
@@ -411,6 +446,7 @@ pub(super) fn cut_sources(sources: &[Source], index: u8, count: u8) -> Vec<Sourc
         }
         at += source.blocks;
     }
+    assert_eq!(blocks_of(&cut), u64::from(count), "each block that is cut out has a source");
     cut
 }
 

@@ -94,6 +94,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             self.check_fits(&target)?;
             self.shrink(&mut resizing, target.segment_count).await?;
         }
+        assert!(target.size_bytes >= before.size_bytes, "a disk never gets smaller");
         if target.segment_count > before.segment_count || target.size_bytes > before.size_bytes {
             self.grow(&mut resizing, &target).await?;
         }
@@ -144,6 +145,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             superblock.segment_count = target.segment_count;
         })
         .await?;
+        assert!(target.segment_count >= resizing.segment_count, "a drive that grows keeps all");
         resizing.segment_count = target.segment_count;
         self.with_core(Core::use_growth);
         Ok(())
@@ -151,6 +153,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     async fn shrink(&self, resizing: &mut Resizing<'_, M, C>, segment_count: u32) -> Result<()> {
         self.evacuate(segment_count).await?;
+        assert_eq!(self.segments_to_empty(), 0, "segments are emptied before they are removed");
         self.with_core(|core| core.remove_segments(segment_count));
         self.checkpoint().await?;
         let _turn = self.turn().await;

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! begin --> each pending leaf: content, written, checkpointed
-//!       --> each dirty page:   page, written, set_page_place
-//!       --> page places and the dropped snapshot go into the root --> durable --> end
+//!       --> each dirty page:   page, written, set_page_address
+//!       --> page addresses and the dropped snapshot go into the root --> durable --> end
 //! ```
 //!
 //! The map continues to change, and the checkpoint is of the moment it began: a pending leaf is set
@@ -13,8 +13,11 @@
 use std::collections::HashMap;
 
 use super::directory::{Held, Page, index_of, page_of};
-use super::{DroppedRange, L2p, Leaf, Mapping};
-use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetaPlace};
+use super::{DroppedRange, L2p, LEAF_BLOCKS, Leaf, Mapping};
+use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, LEAF_RUN_BYTES, MetadataAddress};
+
+/// Maximum bytes of a leaf before encoding.
+const LEAF_BYTES_MAX: usize = LEAF_BLOCKS as usize * LEAF_RUN_BYTES;
 
 /// The part of the map that belongs to a checkpoint beside leaves and pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,15 +82,35 @@ impl L2p {
             superseded: std::mem::take(&mut self.superseded),
             ..Running::default()
         });
+        self.check_begun();
         DroppedSnapshot {
             ranges: self.dropped.ranges(),
             leaf_mapped_blocks: self.leaf_mapped_blocks,
         }
     }
 
+    /// Checks what holds as long as no leaf changes after a checkpoint begins.
+    fn check_begun(&self) {
+        let running = self.running.as_ref().expect("no checkpoint is running");
+        assert_eq!(running.unwritten, self.slab.dirty_count(), "every changed leaf is pending");
+        let is_ordered = running.pending.is_sorted_by(|leaf, next| leaf > next);
+        debug_assert!(is_ordered, "each leaf is pending once, the lowest last");
+        debug_assert!(
+            running.pending.first().is_none_or(|&leaf| leaf < self.leaf_count),
+            "pending leaves are on the drive"
+        );
+        debug_assert!(self.slab.slots().all(|(_, slot)| !slot.is_dirty()), "no leaf changed");
+        self.slab.check_counts();
+        self.directory.check_counts();
+    }
+
     /// Returns the next leaf to write, each once, in order; `None` at the end.
     pub(crate) fn next_pending(&mut self) -> Option<u64> {
-        self.running.as_mut()?.pending.pop()
+        let running = self.running.as_mut()?;
+        assert!(running.pending.len() <= running.unwritten, "a leaf is written before it is next");
+        let leaf = running.pending.pop();
+        assert!(leaf.is_none_or(|leaf| leaf < self.leaf_count), "pending leaves are on the drive");
+        leaf
     }
 
     /// Returns a pending leaf as it was when the checkpoint began. Runs are appended to `target`.
@@ -100,7 +123,9 @@ impl L2p {
         match content.as_uniform() {
             Some(mapping) => LeafContent::Uniform(mapping),
             None => {
+                let start = target.len();
                 content.encode(target);
+                assert!(target.len() - start <= LEAF_BYTES_MAX, "an address names any leaf");
                 LeafContent::Runs
             }
         }
@@ -112,22 +137,26 @@ impl L2p {
     /// # Panics
     /// If the leaf is not pending.
     pub(crate) fn checkpointed(&mut self, leaf: u64, entry: DirectoryEntry) {
-        let (number, _) = self.pending_slot(leaf);
+        let (number, running) = self.pending_slot(leaf);
+        let is_frozen = running.frozen.contains_key(&leaf);
         let dirty = self.slab.slot(number).is_dirty();
-        let before = self.slab.set_place(number, entry);
+        assert_eq!(is_frozen, dirty, "a pending leaf that changed is set aside");
+        let before = self.slab.set_entry(number, entry);
         self.unnamed_bytes = self.unnamed_bytes.saturating_add(self.slab.slot(number).bytes());
         self.slab.mark(number, dirty, false);
         if let Some(running) = &mut self.running {
-            assert!(running.unwritten > 0, "more leaves are written than were pending");
-            running.unwritten -= 1;
-            if let DirectoryEntry::Leaf(place) = before {
-                running.superseded.push(place.pack());
+            let unwritten = running.unwritten.checked_sub(1);
+            running.unwritten = unwritten.expect("more leaves are written than were pending");
+            if let DirectoryEntry::Leaf(address) = before {
+                running.superseded.push(address.pack());
             }
             if let Some(frozen) = running.frozen.remove(&leaf) {
-                running.frozen_bytes -= frozen_bytes(&frozen);
+                let bytes = running.frozen_bytes.checked_sub(frozen_bytes(&frozen));
+                running.frozen_bytes = bytes.expect("a leaf set aside is counted");
             }
             if let Some(page) = running.frozen_pages.get_mut(&page_of(leaf)) {
-                page[index_of(leaf)] = entry.pack();
+                let frozen = page.get_mut(index_of(leaf)).expect("an entry belongs to its page");
+                *frozen = entry.pack();
             }
         }
         self.evict();
@@ -155,6 +184,10 @@ impl L2p {
     pub(crate) fn page(&self, page: u32) -> [u64; DIRECTORY_PAGE_LEAVES] {
         let running = self.running.as_ref().expect("no checkpoint is running");
         assert_eq!(running.unwritten, 0, "a page is asked for before its leaves are written");
+        assert!(
+            self.directory.page(page).is_some_and(|page| page.pending),
+            "directory page {page} was not to be written"
+        );
         match running.frozen_pages.get(&page) {
             Some(frozen) => **frozen,
             None => self.page_now(page),
@@ -166,13 +199,14 @@ impl L2p {
         let mut entries = [0; DIRECTORY_PAGE_LEAVES];
         for (entry, held) in entries.iter_mut().zip(page.held()) {
             *entry = self.entry_of(held).pack();
+            debug_assert!(DirectoryEntry::unpack(*entry).is_some(), "a page holds packed entries");
         }
         entries
     }
 
     pub(super) fn entry_of(&self, held: Held) -> DirectoryEntry {
         match held {
-            Held::Slot(number) => self.slab.slot(number).place,
+            Held::Slot(number) => self.slab.slot(number).entry,
             Held::Entry(entry) => entry,
         }
     }
@@ -181,35 +215,42 @@ impl L2p {
     ///
     /// # Panics
     /// If the page is none that it was to write.
-    pub(crate) fn set_page_place(&mut self, number: u32, place: MetaPlace) {
+    pub(crate) fn set_page_address(&mut self, number: u32, address: MetadataAddress) {
         let running = self.running.as_mut().expect("no checkpoint is running");
         let page = self.directory.page_mut(number);
         assert!(page.pending, "directory page {number} was not to be written");
         page.pending = false;
-        if let Some(before) = page.place.replace(place) {
+        assert_eq!(running.unwritten, 0, "a page is written before its leaves");
+        if let Some(before) = page.address.replace(address) {
             running.superseded.push(before.pack());
         }
         running.frozen_pages.remove(&number);
     }
 
-    /// Returns every directory page on the medium and its place, in order: for the root of a
+    /// Returns every directory page on the medium and its address, in order: for the root of a
     /// checkpoint whose pages are all written.
-    pub(crate) fn page_places(&self) -> impl Iterator<Item = (u32, MetaPlace)> {
-        self.directory.pages().filter_map(|(number, page)| Some((number, page.place?)))
+    pub(crate) fn page_addresses(&self) -> impl Iterator<Item = (u32, MetadataAddress)> {
+        self.directory.pages().filter_map(|(number, page)| Some((number, page.address?)))
     }
 
-    /// Ends the running checkpoint, whose root must be durable. Returns the places that only the
+    /// Ends the running checkpoint, whose root must be durable. Returns the addresses that only the
     /// checkpoint before it named.
     ///
     /// # Panics
     /// If a leaf or a page of it was not written.
-    pub(crate) fn end_checkpoint(&mut self) -> Vec<MetaPlace> {
+    pub(crate) fn end_checkpoint(&mut self) -> Vec<MetadataAddress> {
         let running = self.running.take().expect("no checkpoint is running");
         assert_eq!(running.unwritten, 0, "a leaf was not written");
         let unwritten = self.directory.pages().any(|(_, page)| page.pending);
         assert!(!unwritten, "a directory page was not written");
+        assert!(running.pending.is_empty(), "a leaf to write was not asked for");
+        assert!(running.frozen.is_empty(), "a leaf set aside was not written");
+        assert_eq!(running.frozen_bytes, 0, "bytes set aside belong to leaves set aside");
+        assert!(running.frozen_pages.is_empty(), "a page set aside was not written");
         self.unnamed_bytes = 0;
-        running.superseded.into_iter().filter_map(MetaPlace::unpack).collect()
+        self.slab.check_counts();
+        self.directory.check_counts();
+        unpacked(&running.superseded).collect()
     }
 
     /// Abandons the running checkpoint, if there is one: what it would have written, and what it
@@ -225,12 +266,14 @@ impl L2p {
         for (_, page) in self.directory.pages_mut() {
             page.dirty |= std::mem::take(&mut page.pending);
         }
+        let mut slots = self.slab.slots();
+        debug_assert!(slots.all(|(_, slot)| !slot.is_pending()), "no leaf stays pending");
     }
 
-    /// Returns the places that the newest checkpoint names and the next will not, while no
+    /// Returns the addresses that the newest checkpoint names and the next will not, while no
     /// checkpoint is running.
-    pub(crate) fn superseded_places(&self) -> impl Iterator<Item = MetaPlace> {
-        self.superseded.iter().filter_map(|&packed| MetaPlace::unpack(packed))
+    pub(crate) fn superseded_addresses(&self) -> impl Iterator<Item = MetadataAddress> {
+        unpacked(&self.superseded)
     }
 
     /// Returns the bytes set aside for the running checkpoint.
@@ -248,10 +291,10 @@ impl L2p {
         self.slab.dirty_bytes().saturating_add(self.unnamed_bytes)
     }
 
-    /// Returns whether the newest version of a leaf on the medium is the one at `place`. The number
-    /// may come from the medium.
-    pub(crate) fn is_current_leaf(&self, leaf: u64, place: MetaPlace) -> bool {
-        leaf < self.leaf_count && self.entry(leaf) == DirectoryEntry::Leaf(place)
+    /// Returns whether the newest version of a leaf on the medium is the one at `address`. The
+    /// number may come from the medium.
+    pub(crate) fn is_current_leaf(&self, leaf: u64, address: MetadataAddress) -> bool {
+        leaf < self.leaf_count && self.entry(leaf) == DirectoryEntry::Leaf(address)
     }
 
     /// Makes the next checkpoint write a leaf again, or the running one if it has yet to. Returns
@@ -262,13 +305,15 @@ impl L2p {
         if !slot.is_pending() && !slot.is_dirty() {
             self.mark_changed(number);
         }
+        let slot = self.slab.slot(number);
+        assert!(slot.is_pending() || slot.is_dirty(), "a touched leaf is written");
         true
     }
 
-    /// Returns whether the newest version of a directory page on the medium is the one at `place`.
-    /// The number may come from the medium.
-    pub(crate) fn is_current_page(&self, page: u32, place: MetaPlace) -> bool {
-        self.directory.page(page).is_some_and(|page| page.place == Some(place))
+    /// Returns whether the newest version of a directory page on the medium is the one at
+    /// `address`. The number may come from the medium.
+    pub(crate) fn is_current_page(&self, page: u32, address: MetadataAddress) -> bool {
+        self.directory.page(page).is_some_and(|page| page.address == Some(address))
     }
 
     /// Makes the next checkpoint write a directory page again, or the running one if it has yet to.
@@ -279,6 +324,7 @@ impl L2p {
         assert!(self.directory.page(page).is_some(), "directory page {page} does not exist");
         let page: &mut Page = self.directory.page_mut(page);
         page.dirty |= !page.pending;
+        assert!(page.dirty || page.pending, "a touched page is written");
     }
 
     /// Marks a slot and its page dirty; a pending one is set aside first.
@@ -291,8 +337,10 @@ impl L2p {
         {
             let frozen = slot.content.clone();
             running.frozen_bytes += frozen_bytes(&frozen);
-            running.frozen.insert(leaf, frozen);
+            let before = running.frozen.insert(leaf, frozen);
+            assert!(before.is_none(), "a leaf is set aside before its first change");
         }
+        assert!(!pending || self.running.is_some(), "only a running checkpoint has pending leaves");
         self.slab.mark(number, true, pending);
         self.directory.page_mut(page_of(leaf)).dirty = true;
     }
@@ -307,9 +355,17 @@ impl L2p {
         }
         let entries = Box::new(self.page_now(number));
         if let Some(running) = &mut self.running {
-            running.frozen_pages.insert(number, entries);
+            let before = running.frozen_pages.insert(number, entries);
+            assert!(before.is_none(), "a page is set aside once");
         }
     }
+}
+
+/// Returns the addresses that the map has packed.
+fn unpacked(packed: &[u64]) -> impl Iterator<Item = MetadataAddress> {
+    let unpack =
+        |&packed| MetadataAddress::unpack(packed).expect("the map packs addresses of records");
+    packed.iter().map(unpack)
 }
 
 fn frozen_bytes(leaf: &Leaf) -> usize {

@@ -5,7 +5,7 @@
 //! few runs of the same is kept as those runs, so that a few blocks here and there on a huge disk,
 //! or fills of any length, take no 4 KiB each.
 
-use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetaPlace};
+use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetadataAddress};
 
 /// The two highest bits, which no packed [`DirectoryEntry`] has both set, say that the rest is the
 /// number of a slot.
@@ -13,6 +13,9 @@ const SLOT_TAG: u64 = 0b11 << 62;
 
 /// Runs up to which a page is kept as them: a sixteenth of its entries. Arbitrary beyond that.
 const RUNS_MAX: usize = 16;
+const _: () = assert!(RUNS_MAX < DIRECTORY_PAGE_LEAVES, "runs are fewer than entries");
+const _: () =
+    assert!(DIRECTORY_PAGE_LEAVES <= 1 << u16::BITS, "the start of a run of entries has 16 bits");
 
 /// The entries of a page.
 enum Entries {
@@ -22,9 +25,14 @@ enum Entries {
     All(Box<[u64; DIRECTORY_PAGE_LEAVES]>),
 }
 
+#[expect(
+    clippy::indexing_slicing,
+    reason = "`index_of` returns indexes of entries, and the runs partition them"
+)]
 impl Entries {
     #[inline]
     fn get(&self, index: usize) -> u64 {
+        assert!(index < DIRECTORY_PAGE_LEAVES, "an entry belongs to its page");
         match self {
             Entries::All(entries) => entries[index],
             Entries::Runs(runs) => runs[run_at(runs, index)].1,
@@ -32,6 +40,7 @@ impl Entries {
     }
 
     fn set(&mut self, index: usize, raw: u64) {
+        assert!(index < DIRECTORY_PAGE_LEAVES, "an entry belongs to its page");
         let runs = match self {
             Entries::All(entries) => {
                 entries[index] = raw;
@@ -46,19 +55,22 @@ impl Entries {
         }
         let next = index + 1;
         if next < runs.get(at + 1).map_or(DIRECTORY_PAGE_LEAVES, |run| usize::from(run.0)) {
-            runs.insert(at + 1, (next as u16, before));
+            runs.insert(at + 1, (start_of_run(next), before));
         }
         if usize::from(start) < index {
-            runs.insert(at + 1, (index as u16, raw));
+            runs.insert(at + 1, (start_of_run(index), raw));
         } else {
             runs[at].1 = raw;
         }
         runs.dedup_by_key(|run| run.1);
+        debug_assert!(runs.is_sorted_by(|run, next| run.0 < next.0), "runs are in order");
+        assert_eq!(runs.first().map(|run| run.0), Some(0), "the first run starts at 0");
         if runs.len() > RUNS_MAX {
             let mut all = Box::new([0; DIRECTORY_PAGE_LEAVES]);
             all.iter_mut().zip(self.iter()).for_each(|(entry, raw)| *entry = raw);
             *self = Entries::All(all);
         }
+        debug_assert_eq!(self.get(index), raw, "an entry reads back");
     }
 
     fn iter(&self) -> impl Iterator<Item = u64> {
@@ -82,14 +94,19 @@ impl Entries {
 
 /// Returns the run in which an entry lies.
 fn run_at(runs: &[(u16, u64)], index: usize) -> usize {
-    runs.partition_point(|run| usize::from(run.0) <= index) - 1
+    let after = runs.partition_point(|run| usize::from(run.0) <= index);
+    after.checked_sub(1).expect("the first run starts at 0")
+}
+
+fn start_of_run(index: usize) -> u16 {
+    u16::try_from(index).expect("the index of an entry has 16 bits")
 }
 
 /// 512 entries, and their state on the medium.
 pub(super) struct Page {
     entries: Entries,
-    /// The place where a checkpoint wrote the page last.
-    pub(super) place: Option<MetaPlace>,
+    /// The address where a checkpoint wrote the page last.
+    pub(super) address: Option<MetadataAddress>,
     /// Changed since the last checkpoint began.
     pub(super) dirty: bool,
     /// To be written by the running checkpoint.
@@ -108,16 +125,20 @@ pub(super) enum Held {
 impl Held {
     fn of(raw: u64) -> Self {
         if raw >= SLOT_TAG {
-            return Held::Slot(raw as u32);
+            let slot = u32::try_from(raw & !SLOT_TAG);
+            return Held::Slot(slot.expect("the number of a slot has 32 bits"));
         }
         Held::Entry(DirectoryEntry::unpack(raw).expect("the directory holds packed entries"))
     }
 
     fn raw(self) -> u64 {
-        match self {
+        let raw = match self {
             Held::Slot(slot) => SLOT_TAG | u64::from(slot),
             Held::Entry(entry) => entry.pack(),
-        }
+        };
+        let is_slot = matches!(self, Held::Slot(_));
+        assert_eq!(raw >= SLOT_TAG, is_slot, "only the number of a slot has both tag bits");
+        raw
     }
 }
 
@@ -134,19 +155,27 @@ impl Directory {
     pub(super) fn new(leaf_count: u64) -> Self {
         let mut directory = Self { pages: Vec::new(), page_count: 0, entry_bytes: 0 };
         directory.grow(leaf_count);
+        assert!(directory.covers(leaf_count), "a directory has a page for every leaf");
         directory
     }
 
     /// Makes room for `leaf_count` leaves.
     pub(super) fn grow(&mut self, leaf_count: u64) {
-        let pages = leaf_count.div_ceil(DIRECTORY_PAGE_LEAVES as u64) as usize;
+        let pages = u32::try_from(leaf_count.div_ceil(DIRECTORY_PAGE_LEAVES as u64));
+        let pages = pages.expect("the number of a directory page has 32 bits") as usize;
         self.pages.resize_with(pages.max(self.pages.len()), || None);
+        assert!(self.covers(leaf_count), "a directory never shrinks");
+    }
+
+    fn covers(&self, leaf_count: u64) -> bool {
+        leaf_count <= self.pages.len() as u64 * DIRECTORY_PAGE_LEAVES as u64
     }
 
     /// Returns what is known about a leaf of the drive.
     #[inline]
     pub(super) fn held(&self, leaf: u64) -> Held {
-        match &self.pages[page_of(leaf) as usize] {
+        let page = self.pages.get(page_of(leaf) as usize);
+        match page.expect("a leaf of the drive has a page") {
             None => Held::Entry(DirectoryEntry::Hole),
             Some(page) => Held::of(page.entries.get(index_of(leaf))),
         }
@@ -158,7 +187,9 @@ impl Directory {
         let before = entries.memory_bytes();
         entries.set(index_of(leaf), held.raw());
         let after = entries.memory_bytes();
-        self.entry_bytes = self.entry_bytes + after - before;
+        let entry_bytes = (self.entry_bytes + after).checked_sub(before);
+        self.entry_bytes = entry_bytes.expect("the entries of a page are counted");
+        debug_assert_eq!(self.held(leaf), held, "what is known about a leaf reads back");
     }
 
     /// Returns a page, if it exists and is one of the drive's.
@@ -168,34 +199,37 @@ impl Directory {
 
     /// Returns the first page from `page` on that exists; the number of pages if no more exists.
     pub(super) fn absent_end(&self, page: u32) -> u64 {
-        let rest = &self.pages[page as usize..];
+        let rest = self.pages.get(page as usize..).expect("a page of the drive");
         let absent = rest.iter().position(Option::is_some).unwrap_or(rest.len());
-        u64::from(page) + absent as u64
+        let end = u64::from(page) + absent as u64;
+        assert!(end <= self.pages.len() as u64, "pages beyond the drive are not counted");
+        end
     }
 
     /// Returns a page; creates it if necessary.
     pub(super) fn page_mut(&mut self, page: u32) -> &mut Page {
-        let slot = &mut self.pages[page as usize];
+        let pages = self.pages.len();
+        let slot = self.pages.get_mut(page as usize).expect("a page of the drive");
         if slot.is_none() {
             self.page_count += 1;
         }
+        assert!((1..=pages).contains(&self.page_count), "pages that exist are counted");
         slot.get_or_insert_with(|| {
             let entries = Entries::Runs(vec![(0, DirectoryEntry::Hole.pack())]);
             self.entry_bytes += entries.memory_bytes();
-            Box::new(Page { entries, place: None, dirty: false, pending: false })
+            Box::new(Page { entries, address: None, dirty: false, pending: false })
         })
     }
 
     /// Returns every page that exists, in order.
     pub(super) fn pages(&self) -> impl Iterator<Item = (u32, &Page)> {
-        let numbered = self.pages.iter().enumerate();
-        numbered.filter_map(|(number, page)| Some((number as u32, page.as_deref()?)))
+        (0..).zip(&self.pages).filter_map(|(number, page)| Some((number, page.as_deref()?)))
     }
 
     /// Returns every page that exists, in order, for changes.
     pub(super) fn pages_mut(&mut self) -> impl Iterator<Item = (u32, &mut Page)> {
-        let numbered = self.pages.iter_mut().enumerate();
-        numbered.filter_map(|(number, page)| Some((number as u32, page.as_deref_mut()?)))
+        let numbered = (0..).zip(&mut self.pages);
+        numbered.filter_map(|(number, page)| Some((number, page.as_deref_mut()?)))
     }
 
     /// Returns the bytes of memory held.
@@ -203,6 +237,13 @@ impl Directory {
         self.pages.capacity() * size_of::<Option<Box<Page>>>()
             + self.page_count * size_of::<Page>()
             + self.entry_bytes
+    }
+
+    /// Checks the counts against the pages, in debug builds.
+    pub(super) fn check_counts(&self) {
+        debug_assert_eq!(self.pages().count(), self.page_count, "pages that exist are counted");
+        let bytes = self.pages().map(|(_, page)| page.entries.memory_bytes());
+        debug_assert_eq!(bytes.sum::<usize>(), self.entry_bytes, "bytes of entries are counted");
     }
 }
 
@@ -215,10 +256,12 @@ impl Page {
 
 /// Returns the page with the entry of `leaf`.
 pub(super) fn page_of(leaf: u64) -> u32 {
-    (leaf / DIRECTORY_PAGE_LEAVES as u64) as u32
+    let page = u32::try_from(leaf / DIRECTORY_PAGE_LEAVES as u64);
+    page.expect("the number of a directory page has 32 bits")
 }
 
 /// Returns the index in its page of the entry of `leaf`.
+#[expect(clippy::cast_possible_truncation, reason = "the remainder is below 512")]
 pub(super) fn index_of(leaf: u64) -> usize {
     (leaf % DIRECTORY_PAGE_LEAVES as u64) as usize
 }

@@ -54,6 +54,7 @@ impl Dropped {
     pub(super) fn range_at(&self, leaf: u64) -> Option<DroppedRange> {
         let within = |ranges: &BTreeMap<u64, Range>| {
             let (&start, &Range { end, mapping }) = ranges.range(..=leaf).next_back()?;
+            assert!(start < end, "a range has a leaf or more");
             (leaf < end).then_some(DroppedRange { start, end, mapping })
         };
         within(&self.unreaped).or_else(|| within(&self.retained))
@@ -68,19 +69,28 @@ impl Dropped {
             return Some(leaf);
         }
         let next = |ranges: &BTreeMap<u64, Range>| ranges.range(leaf..).next().map(|(&at, _)| at);
-        next(&self.unreaped).into_iter().chain(next(&self.retained)).min()
+        let next = next(&self.unreaped).into_iter().chain(next(&self.retained)).min();
+        assert!(next.is_none_or(|next| leaf < next), "the next range begins after the leaf");
+        next
     }
 
     /// Notes that the leaves `start..end` are `mapping` from now on.
     pub(super) fn insert(&mut self, start: u64, end: u64, mapping: Mapping) {
+        assert!(start < end, "a range has a leaf or more");
+        assert!(!matches!(mapping, Mapping::Frame { .. }), "a frame is shorter than a leaf");
         self.clear(start, end);
         put(&mut self.unreaped, start, end, mapping);
+        debug_assert_eq!(self.get(start), Some(mapping), "the first leaf lies in the range");
+        debug_assert_eq!(self.get(end - 1), Some(mapping), "the last leaf lies in the range");
+        debug_assert!(self.is_valid(), "dropped ranges are invalid after an insertion");
     }
 
     /// Takes `leaf` out of the range it lies in; returns what it had become.
     pub(super) fn take_out(&mut self, leaf: u64) -> Option<Mapping> {
         let mapping = self.get(leaf)?;
         self.clear(leaf, leaf + 1);
+        assert!(self.get(leaf).is_none(), "a leaf that was taken out lies in no range");
+        debug_assert!(self.is_valid(), "dropped ranges are invalid after a removal");
         Some(mapping)
     }
 
@@ -99,21 +109,26 @@ impl Dropped {
     /// Notes that all leaves below `leaf` in the range of [`Dropped::next_unreaped`] are taken down
     /// and have their entries.
     pub(super) fn reaped_to(&mut self, leaf: u64) {
-        let Some((_, range)) = self.unreaped.pop_first() else { return };
+        let (start, range) = self.unreaped.pop_first().expect("a range is being taken down");
+        assert!(start < leaf, "taking down a range makes progress");
         if leaf < range.end {
-            self.unreaped.insert(leaf, range);
+            let before = self.unreaped.insert(leaf, range);
+            assert!(before.is_none(), "ranges do not overlap");
         }
     }
 
     /// Notes that the leaves below `leaf` in that range, which belong to directory pages that do
     /// not exist, stay a fill without entries.
     pub(super) fn retain_to(&mut self, leaf: u64) {
-        let Some(range) = self.next_unreaped() else { return };
+        let range = self.next_unreaped().expect("a range is being taken down");
         let is_whole = range.start.is_multiple_of(PAGE_LEAVES) && leaf.is_multiple_of(PAGE_LEAVES);
-        assert!(is_whole && range.start <= leaf, "a part of a directory page is retained");
+        assert!(is_whole, "a part of a directory page is retained");
+        assert!(leaf <= range.end, "leaves beyond the range are retained");
+        assert!(matches!(range.mapping, Mapping::Fill(_)), "holes need no retained range");
         self.reaped_to(leaf);
         self.retained_leaves += leaf - range.start;
         put(&mut self.retained, range.start, leaf, range.mapping);
+        debug_assert!(self.is_valid(), "dropped ranges are invalid after a part was retained");
     }
 
     /// Returns the number of leaves in retained ranges.
@@ -129,6 +144,8 @@ impl Dropped {
             .map(|(&start, &Range { end, mapping })| DroppedRange { start, end, mapping })
             .collect();
         ranges.sort_unstable_by_key(|range| range.start);
+        let is_ordered = ranges.is_sorted_by(|range, next| range.end <= next.start);
+        assert!(is_ordered, "ranges do not overlap");
         ranges
     }
 
@@ -137,6 +154,21 @@ impl Dropped {
     pub(super) fn memory_bytes(&self) -> usize {
         let ranges = self.unreaped.len() + self.retained.len();
         ranges * 2 * (size_of::<u64>() + size_of::<Range>())
+    }
+
+    /// Returns whether the invariants of this file hold.
+    fn is_valid(&self) -> bool {
+        let mut end = 0;
+        let is_ordered = self.ranges().iter().all(|range| {
+            let follows = end <= range.start && range.start < range.end;
+            end = range.end;
+            follows
+        });
+        let is_paged = self.retained.iter().all(|(start, range)| {
+            start.is_multiple_of(PAGE_LEAVES) && range.end.is_multiple_of(PAGE_LEAVES)
+        });
+        let retained = self.retained.iter().map(|(start, range)| range.end - start);
+        is_ordered && is_paged && retained.sum::<u64>() == self.retained_leaves
     }
 
     fn is_empty(&self) -> bool {
@@ -153,7 +185,8 @@ impl Dropped {
         let first = start / PAGE_LEAVES * PAGE_LEAVES;
         let last = end.next_multiple_of(PAGE_LEAVES);
         for (from, Range { end: to, mapping }) in take(&mut self.retained, first, last) {
-            self.retained_leaves -= to - from;
+            let retained_leaves = self.retained_leaves.checked_sub(to - from);
+            self.retained_leaves = retained_leaves.expect("leaves of retained ranges are counted");
             put(&mut self.unreaped, from, to.min(start), mapping);
             put(&mut self.unreaped, from.max(end), to, mapping);
         }
@@ -162,10 +195,12 @@ impl Dropped {
 
 /// Cuts `start..end` out of `ranges` and returns what was there.
 fn take(ranges: &mut BTreeMap<u64, Range>, start: u64, end: u64) -> Vec<(u64, Range)> {
+    assert!(start < end, "leaves are cut out of ranges");
     split(ranges, start);
     split(ranges, end);
     let covered: Vec<_> = ranges.range(start..end).map(|(&first, &range)| (first, range)).collect();
-    for (first, _) in &covered {
+    for (first, range) in &covered {
+        assert!(range.end <= end, "a range that was split ends at the border");
         ranges.remove(first);
     }
     covered
@@ -177,7 +212,8 @@ fn split(ranges: &mut BTreeMap<u64, Range>, at: u64) {
     if range.end > at {
         let right = *range;
         range.end = at;
-        ranges.insert(at, right);
+        let before = ranges.insert(at, right);
+        assert!(before.is_none(), "ranges do not overlap");
     }
 }
 
@@ -190,6 +226,7 @@ fn put(ranges: &mut BTreeMap<u64, Range>, mut start: u64, mut end: u64, mapping:
         && next.mapping == mapping
     {
         ranges.remove(&end);
+        assert!(end < next.end, "a range has a leaf or more");
         end = next.end;
     }
     if let Some((&before, range)) = ranges.range(..start).next_back()
@@ -198,5 +235,10 @@ fn put(ranges: &mut BTreeMap<u64, Range>, mut start: u64, mut end: u64, mapping:
     {
         start = before;
     }
+    let last = ranges.range(..end).next_back();
+    assert!(
+        last.is_none_or(|(&at, range)| at == start || range.end <= start),
+        "leaves are added that lie in a range"
+    );
     ranges.insert(start, Range { end, mapping });
 }

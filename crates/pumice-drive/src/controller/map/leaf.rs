@@ -1,14 +1,14 @@
 //! One page of the L2P: 1024 logical blocks (4 MiB of the host's disk) as runs.
 //!
-//! Invariants, checked by `Leaf::check` in tests: the runs partition 0..1024 in order; the first
-//! starts at 0; no two neighbours are the same hole or the same fill. A frame written whole is one
-//! run; a frame with dead parts is as many runs as it has live pieces.
+//! Invariants, checked by `Leaf::check_invariants`: the runs partition 0..1024 in order; the first
+//! starts at 0; no two neighbours are the same hole or the same fill; a run ends within its frame.
+//! A frame written whole is one run; a frame with dead parts is as many runs as it has live pieces.
 
 use super::super::place::{FrameAddress, FramePlace};
 use super::{LivePiece, Mapping, Released};
 use crate::base::{Result, SegmentId};
 pub(crate) use crate::format::LEAF_BLOCKS;
-use crate::format::{MapLimits, RunContent, decode_leaf, encode_run};
+use crate::format::{LEAF_RUN_BYTES, MapLimits, RunContent, decode_leaf, encode_run};
 
 /// A run, in 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,11 +24,18 @@ struct Run {
     record_bytes: u32,
 }
 
+const _: () =
+    assert!(size_of::<Run>() == LEAF_RUN_BYTES, "a run takes in memory what it takes on a medium");
+
 const HOLE: u32 = 0;
 const FILL: u32 = 1;
 
 impl Run {
     fn new(start: u16, mapping: Mapping) -> Self {
+        assert!(start < LEAF_BLOCKS, "a run begins in its leaf");
+        if let Mapping::Frame { place, index } = mapping {
+            assert!(index < place.blocks, "a block is mapped beyond the end of its frame");
+        }
         let empty = Run { start, index: 0, blocks: 0, segment: HOLE, offset: 0, record_bytes: 0 };
         match mapping {
             Mapping::Hole => empty,
@@ -45,6 +52,10 @@ impl Run {
     }
 
     fn mapping(&self) -> Mapping {
+        debug_assert!(
+            self.blocks > 0 || self.segment <= FILL,
+            "a run without frame is a hole or a fill"
+        );
         match (self.blocks, self.segment) {
             (0, HOLE) => Mapping::Hole,
             (0, _) => Mapping::Fill(self.index),
@@ -75,6 +86,7 @@ impl Run {
     }
 
     fn place(&self) -> FramePlace {
+        assert!(self.index < self.blocks, "a run begins within its frame");
         FramePlace {
             segment: SegmentId(self.segment),
             offset: self.offset,
@@ -85,8 +97,13 @@ impl Run {
 
     /// Returns the same run from `start` on, which must not precede its own start.
     fn cut_to(&self, start: u16) -> Self {
-        let skipped = (start - self.start) as u8;
-        let index = if self.blocks == 0 { self.index } else { self.index + skipped };
+        let skipped = start.checked_sub(self.start).expect("a run is cut to blocks of its own");
+        if self.blocks == 0 {
+            return Run { start, ..*self };
+        }
+        let index = u8::try_from(u16::from(self.index) + skipped);
+        let index = index.expect("the index of a block in its frame has 8 bits");
+        assert!(index < self.blocks, "a run is cut beyond the end of its frame");
         Run { start, index, ..*self }
     }
 
@@ -99,15 +116,20 @@ impl Run {
     }
 }
 
-/// 1024 blocks as runs.
+/// 1024 blocks as runs. A leaf without runs fills a free slot and is never asked.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Leaf {
     runs: Vec<Run>,
 }
 
+#[expect(
+    clippy::indexing_slicing,
+    reason = "indexes of runs come from `run_at`, and the runs partition the leaf"
+)]
 impl Leaf {
     /// Creates a leaf whose blocks are all `mapping`, which must be a hole or a fill.
     pub(super) fn uniform(mapping: Mapping) -> Self {
+        assert!(!matches!(mapping, Mapping::Frame { .. }), "a frame is shorter than a leaf");
         Self { runs: vec![Run::new(0, mapping)] }
     }
 
@@ -128,25 +150,38 @@ impl Leaf {
             };
             Run::new(start, mapping)
         };
-        Ok(Self { runs: decode_leaf(bytes, limits)?.map(run).collect() })
+        let leaf = Self { runs: decode_leaf(bytes, limits)?.map(run).collect() };
+        leaf.check_invariants();
+        Ok(leaf)
     }
 
     /// Appends the leaf's bytes on the medium, 16 a run, to `target`.
     pub(crate) fn encode(&self, target: &mut Vec<u8>) {
+        self.check_invariants();
+        let end = target.len() + self.runs.len() * LEAF_RUN_BYTES;
         for run in &self.runs {
             encode_run(run.start, run.content(), target);
         }
+        assert_eq!(target.len(), end, "a leaf has 16 bytes for each run");
     }
 
     /// Returns what all blocks are, if they are one hole or fill.
     pub(super) fn as_uniform(&self) -> Option<Mapping> {
-        (self.runs.len() == 1 && self.runs[0].blocks == 0).then(|| self.runs[0].mapping())
+        match &self.runs[..] {
+            [run] => {
+                assert_eq!(run.blocks, 0, "a frame is shorter than a leaf");
+                Some(run.mapping())
+            }
+            _ => None,
+        }
     }
 
     /// Returns the number of blocks that are not holes.
     pub(super) fn mapped_blocks(&self) -> u64 {
         let mapped = self.runs().filter(|(_, _, mapping)| *mapping != Mapping::Hole);
-        mapped.map(|(_, count, _)| u64::from(count)).sum()
+        let blocks = mapped.map(|(_, count, _)| u64::from(count)).sum();
+        assert!(blocks <= u64::from(LEAF_BLOCKS), "a leaf maps its own blocks");
+        blocks
     }
 
     /// Returns the first piece of `frame` among the blocks `start..end`.
@@ -156,19 +191,22 @@ impl Leaf {
         end: u16,
         frame: FrameAddress,
     ) -> Option<LivePiece> {
+        assert!(start < end && end <= LEAF_BLOCKS, "blocks {start}..{end} are not in a leaf");
         let first = self.run_at(start);
         let covered = self.runs.iter().enumerate().skip(first);
         let mut covered = covered.take_while(|(_, run)| run.start < end);
         let (at, run) = covered.find(|(_, run)| run.is_of(frame))?;
         let piece = run.cut_to(run.start.max(start));
-        let count = (self.run_end(at).min(end) - piece.start) as u8;
+        let count = piece.count_to(self.run_end(at).min(end));
         Some(LivePiece { start: piece.start, index: piece.index, count })
     }
 
     /// Returns the mapping of `block` and how many blocks from it on continue the same run.
     pub(super) fn lookup(&self, block: u16) -> (Mapping, u16) {
         let at = self.run_at(block);
-        (self.runs[at].cut_to(block).mapping(), self.run_end(at) - block)
+        let rest = self.run_end(at).checked_sub(block).expect("a run is found before its end");
+        assert!(rest > 0, "a block lies in a run");
+        (self.runs[at].cut_to(block).mapping(), rest)
     }
 
     /// Maps `count` blocks from `start` on to `mapping`, whose frame index is that of `start`, and
@@ -185,10 +223,14 @@ impl Leaf {
         assert!(count > 0 && end <= LEAF_BLOCKS, "blocks {start}..{end} are not in a leaf");
         let first = self.run_at(start);
         let new = Run::new(start, mapping);
+        if new.blocks > 0 {
+            new.count_to(end);
+        }
         if self.runs[first].start == start && self.run_end(first) == end && new.blocks > 0 {
             report(&self.runs[first], end, released);
             let holes = if self.runs[first].is_hole() { count } else { 0 };
             self.runs[first] = new;
+            debug_assert!(self.is_valid(), "a leaf is invalid after a run was replaced");
             return holes;
         }
         let last = first + self.runs[first..].partition_point(|run| run.start < end) - 1;
@@ -201,12 +243,17 @@ impl Leaf {
             holes += if piece.is_hole() { piece_end - piece.start } else { 0 };
         }
         self.splice(first, last, new, end);
+        assert!(holes <= count, "only replaced blocks were holes");
+        debug_assert!(self.is_valid(), "a leaf is invalid after blocks were replaced");
         holes
     }
 
     /// Puts `new` (ending at `end`) over the runs `first..=last`, keeping the parts of them outside
     /// of it and joining equal holes and fills.
     fn splice(&mut self, first: usize, last: usize, new: Run, end: u16) {
+        assert!(first <= last && last < self.runs.len(), "runs of the leaf are replaced");
+        assert!(self.runs[first].start <= new.start, "the first replaced run holds the new start");
+        assert!(end <= self.run_end(last), "the last replaced run holds the new end");
         let (mut from, mut to) = (first, last + 1);
         let mut pieces = [new; 3];
         let mut used = 0;
@@ -236,6 +283,7 @@ impl Leaf {
             used += 1;
         }
         self.runs.splice(from..to, pieces[..used].iter().copied());
+        assert!(self.runs.len() <= usize::from(LEAF_BLOCKS), "every run has a block or more");
     }
 
     /// Reports every frame piece of the leaf.
@@ -262,30 +310,60 @@ impl Leaf {
     fn run_at(&self, block: u16) -> usize {
         // Where every block is a run of its own, as random writes leave a leaf, there is nothing to
         // search: a search costs ten unpredictable branches.
+        assert!(block < LEAF_BLOCKS, "a block is asked for that is not in the leaf");
         if self.runs.len() == usize::from(LEAF_BLOCKS) {
             return usize::from(block);
         }
-        self.runs.partition_point(|run| run.start <= block) - 1
+        let after = self.runs.partition_point(|run| run.start <= block);
+        after.checked_sub(1).expect("the first run starts at 0")
     }
 
     fn run_end(&self, at: usize) -> u16 {
         self.runs.get(at + 1).map_or(LEAF_BLOCKS, |next| next.start)
     }
 
-    #[cfg(test)]
-    pub(super) fn check(&self) {
-        assert_eq!(self.runs[0].start, 0);
-        for pair in self.runs.windows(2) {
-            assert!(pair[0].start < pair[1].start);
-            assert!(!pair[0].joins(&pair[1]), "{pair:?}");
-        }
-        assert!(self.runs.last().unwrap().start < LEAF_BLOCKS);
+    /// Checks the invariants that take no walk, and in debug builds all.
+    ///
+    /// # Panics
+    /// If one is violated.
+    pub(super) fn check_invariants(&self) {
+        assert!(
+            (1..=usize::from(LEAF_BLOCKS)).contains(&self.runs.len()),
+            "a leaf has 1 to 1024 runs"
+        );
+        assert_eq!(self.runs.first().map(|run| run.start), Some(0), "the first run starts at 0");
+        debug_assert!(self.is_valid(), "the runs of a leaf partition it");
+    }
+
+    fn is_valid(&self) -> bool {
+        let is_partition = self.runs.first().is_some_and(|run| run.start == 0)
+            && self.runs.is_sorted_by(|run, next| run.start < next.start && !run.joins(next));
+        is_partition
+            && self.runs.iter().enumerate().all(|(at, run)| {
+                let end = self.run_end(at);
+                let frame_end = run.start + u16::from(run.blocks.saturating_sub(run.index));
+                run.start < end && (run.blocks == 0 || end <= frame_end)
+            })
+    }
+}
+
+impl Run {
+    /// Returns the number of blocks of this run of a frame, which ends at block `end` of the leaf.
+    fn count_to(&self, end: u16) -> u8 {
+        let count = end.checked_sub(self.start).expect("a run ends after it starts");
+        let count = u8::try_from(count).expect("a frame has at most 64 blocks");
+        assert!(count > 0, "a run has a block or more");
+        assert!(
+            u16::from(self.index) + u16::from(count) <= u16::from(self.blocks),
+            "a run ends within its frame"
+        );
+        count
     }
 }
 
 fn report(run: &Run, end: u16, released: &mut impl FnMut(Released)) {
     if run.blocks > 0 {
-        let count = (end - run.start) as u8;
+        let count = run.count_to(end);
         released(Released { place: run.place(), index: run.index, count });
     }
 }

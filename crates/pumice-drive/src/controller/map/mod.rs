@@ -1,7 +1,7 @@
 //! The logical-to-physical map: which frame holds which block.
 //!
 //! ```text
-//! directory: pages of 512 entries --> hole | fill | place of a leaf on the medium | slot
+//! directory: pages of 512 entries --> hole | fill | address of a leaf on the medium | slot
 //! slab:      slots --> leaf: runs of 1024 blocks --> hole | fill | frame + index
 //! dropped:   ranges of whole leaves that became a hole or a fill at once, not yet taken down
 //! ```
@@ -18,12 +18,20 @@
 //! Pure: does no I/O, sees no bytes of data and waits for nothing. It reports pieces of frames that
 //! died as [`Released`], and its own records that died at the end of a checkpoint.
 
+#![warn(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::indexing_slicing
+)]
+
 mod checkpoint;
 mod directory;
 mod dropped;
 mod leaf;
 mod slab;
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "small numbers of a model")]
 mod tests;
 mod walk;
 
@@ -33,12 +41,14 @@ use directory::{Directory, Held, page_of};
 use dropped::Dropped;
 pub(crate) use dropped::DroppedRange;
 pub(crate) use leaf::{LEAF_BLOCKS, Leaf};
+pub(crate) use slab::KeptLeaves;
 use slab::Slab;
 pub(crate) use walk::RestoredPage;
 
 use super::place::{FrameAddress, FramePlace};
 use crate::base::Lba;
-use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetaPlace};
+use crate::base::units::BLOCK_BYTES;
+use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetadataAddress, SIZE_BYTES_MAX};
 
 const PAGE_LEAVES: u64 = DIRECTORY_PAGE_LEAVES as u64;
 
@@ -153,6 +163,7 @@ impl L2p {
     /// Creates a map of `blocks` logical blocks, all holes, that keeps up to `budget_bytes` of
     /// clean leaves in memory beside the dirty leaves.
     pub(crate) fn new(blocks: u64, budget_bytes: usize) -> Self {
+        assert!(blocks <= SIZE_BYTES_MAX / BLOCK_BYTES as u64, "blocks of the largest disk");
         let leaf_count = blocks.div_ceil(u64::from(LEAF_BLOCKS));
         Self {
             directory: Directory::new(leaf_count),
@@ -172,8 +183,15 @@ impl L2p {
 
     /// Grows the map to `blocks` logical blocks; the new blocks are holes.
     pub(crate) fn grow(&mut self, blocks: u64) {
+        assert!(blocks <= SIZE_BYTES_MAX / BLOCK_BYTES as u64, "blocks of the largest disk");
         self.leaf_count = self.leaf_count.max(blocks.div_ceil(u64::from(LEAF_BLOCKS)));
         self.directory.grow(self.leaf_count);
+    }
+
+    fn check_range(&self, lba: Lba, count: u64) {
+        let end = lba.0.checked_add(count).expect("blocks of the drive");
+        let leaf_end = self.leaf_count * u64::from(LEAF_BLOCKS);
+        assert!(end <= leaf_end, "blocks {lba}..{end} are not on the drive");
     }
 
     /// Returns what `lba`, a block of the drive, maps to, and notes that its leaf was used.
@@ -196,6 +214,7 @@ impl L2p {
     #[inline]
     fn find(&self, lba: Lba) -> Found {
         let (leaf, block) = leaf_of(lba);
+        assert!(leaf < self.leaf_count, "block {lba} is not on the drive");
         let rest = u64::from(LEAF_BLOCKS - block);
         if let Some(mapping) = self.dropped.get(leaf) {
             return Found { lookup: Lookup::Run(mapping, rest), slot: None };
@@ -215,6 +234,7 @@ impl L2p {
     /// Returns the first leaf that must be loaded before the `count` blocks from `lba` on can be
     /// changed. Asks each leaf: for ranges of a write, not of a trim.
     pub(crate) fn missing(&self, lba: Lba, count: u64) -> Option<u64> {
+        self.check_range(lba, count);
         let leaf_blocks = u64::from(LEAF_BLOCKS);
         let leaves = lba.0 / leaf_blocks..(lba.0 + count).div_ceil(leaf_blocks);
         leaves.into_iter().find(|&leaf| self.is_missing(leaf))
@@ -222,6 +242,7 @@ impl L2p {
 
     /// Returns the first leaf that must be loaded before [`L2p::map_uniform`] of this range.
     pub(crate) fn missing_edges(&self, lba: Lba, count: u64) -> Option<u64> {
+        self.check_range(lba, count);
         let leaf_blocks = u64::from(LEAF_BLOCKS);
         let end = lba.0 + count;
         let edge = |at: u64| (!at.is_multiple_of(leaf_blocks)).then_some(at / leaf_blocks);
@@ -237,32 +258,31 @@ impl L2p {
     /// says about a leaf: where to load it from.
     pub(crate) fn entry(&self, leaf: u64) -> DirectoryEntry {
         match self.directory.held(leaf) {
-            Held::Slot(number) => self.slab.slot(number).place,
+            Held::Slot(number) => self.slab.slot(number).entry,
             Held::Entry(entry) => entry,
         }
     }
 
-    /// Keeps the leaves at both ends of a range in memory, once they are there, until the next
-    /// call; `None` releases them.
-    pub(crate) fn keep(&mut self, range: Option<(Lba, u64)>) {
-        let leaves = range.map(|(lba, count)| {
-            let last = lba.0 + count.max(1) - 1;
-            (leaf_of(lba).0, leaf_of(Lba(last)).0)
-        });
+    /// Keeps leaves in memory, once they are there, until the next call; `None` releases them.
+    pub(crate) fn keep(&mut self, leaves: Option<KeptLeaves>) {
+        let leaf_count = self.leaf_count;
+        assert!(leaves.is_none_or(|kept| kept.last < leaf_count), "kept leaves are on the drive");
         self.slab.keep(leaves);
     }
 
-    /// Takes a leaf that was loaded from `place` into memory. Does nothing if the leaf has been
+    /// Takes a leaf that was loaded from `address` into memory. Does nothing if the leaf has been
     /// loaded, moved or taken down in the meantime.
-    pub(crate) fn install(&mut self, leaf: u64, place: MetaPlace, content: Leaf) {
-        let entry = DirectoryEntry::Leaf(place);
+    pub(crate) fn install(&mut self, leaf: u64, address: MetadataAddress, content: Leaf) {
+        let entry = DirectoryEntry::Leaf(address);
         if self.directory.held(leaf) != Held::Entry(entry) {
             return;
         }
+        assert!(leaf < self.leaf_count, "leaf {leaf} is not on the drive");
         self.misses += 1;
         let number = self.slab.insert(leaf, content, entry);
         self.directory.set(leaf, Held::Slot(number));
         self.evict();
+        debug_assert_eq!(self.entry(leaf), entry, "loading a leaf does not move it");
     }
 
     /// Maps a frame's blocks, which must lie in one leaf, and reports what they held before.
@@ -276,6 +296,7 @@ impl L2p {
         mut released: impl FnMut(Released),
     ) {
         let (leaf, block) = leaf_of(lba);
+        assert!(place.blocks > 0, "a frame has a block or more");
         let mapping = Mapping::Frame { place, index: 0 };
         let number = self.writable(leaf, &mut released);
         self.replace(number, (block, u16::from(place.blocks)), mapping, &mut released);
@@ -294,6 +315,7 @@ impl L2p {
         mut released: impl FnMut(Released),
     ) {
         assert!(!matches!(mapping, Mapping::Frame { .. }), "a range is mapped to one frame");
+        self.check_range(lba, count);
         let leaf_blocks = u64::from(LEAF_BLOCKS);
         let (mut at, end) = (lba.0, lba.0 + count);
         let edge_end = end.min(at.next_multiple_of(leaf_blocks));
@@ -319,6 +341,8 @@ impl L2p {
         released: &mut impl FnMut(Released),
     ) {
         let (leaf, block) = leaf_of(Lba(start));
+        assert_eq!(leaf_of(Lba(end - 1)).0, leaf, "the edge of a range lies in one leaf");
+        let count = u16::try_from(end - start).expect("an edge is shorter than a leaf");
         let whole = self.dropped.get(leaf).or_else(|| match self.directory.held(leaf) {
             Held::Entry(entry) => uniform(entry),
             Held::Slot(_) => None,
@@ -327,7 +351,7 @@ impl L2p {
             return;
         }
         let number = self.writable(leaf, released);
-        self.replace(number, (block, (end - start) as u16), mapping, released);
+        self.replace(number, (block, count), mapping, released);
     }
 
     /// Moves blocks to the frame `to`: of the `count` blocks from `lba` on, which must lie in one
@@ -349,9 +373,15 @@ impl L2p {
     ) -> u32 {
         let (leaf, first) = leaf_of(lba);
         let (mut at, end) = (first, first + count);
+        assert!(end <= LEAF_BLOCKS, "blocks that are moved lie in one leaf");
+        assert!(
+            u16::from(to_index) + count <= u16::from(to.blocks),
+            "blocks are moved into their new frame"
+        );
         let mut moved = 0;
         while let Some(piece) = self.next_piece(leaf, at, end, from) {
-            let index = to_index + (piece.start - first) as u8;
+            let skipped = u8::try_from(piece.start - first).expect("a frame has at most 64 blocks");
+            let index = to_index + skipped;
             assert!(index + piece.count <= to.blocks, "a block is moved beyond its new frame");
             let mut released = |released| moved_piece(released, index);
             let number = self.writable(leaf, &mut released);
@@ -361,6 +391,7 @@ impl L2p {
             moved += u32::from(piece.count);
             at = piece.start + range.1;
         }
+        assert!(moved <= u32::from(count), "a block is moved once");
         moved
     }
 
@@ -376,6 +407,7 @@ impl L2p {
         frame: FramePlace,
     ) -> impl Iterator<Item = LivePiece> {
         let (leaf, first) = leaf_of(lba);
+        assert!(frame.blocks > 0, "a frame has a block or more");
         let (mut at, end) = (first, LEAF_BLOCKS.min(first + u16::from(frame.blocks)));
         let pieces = std::iter::from_fn(move || {
             let piece = self.next_piece(leaf, at, end, frame.address())?;
@@ -391,6 +423,7 @@ impl L2p {
     }
 
     fn next_piece(&self, leaf: u64, at: u16, end: u16, from: FrameAddress) -> Option<LivePiece> {
+        assert!(end <= LEAF_BLOCKS, "pieces of a frame lie in one leaf");
         if at >= end || self.dropped.get(leaf).is_some() {
             return None;
         }
@@ -431,6 +464,7 @@ impl L2p {
 
     /// Skips all pages up to the next one that exists, if their leaves need no entries.
     fn skip_absent_pages(&mut self, range: DroppedRange) -> bool {
+        assert!(range.end <= self.leaf_count, "a range of leaves lies on the drive");
         let absent_end = self.directory.absent_end(page_of(range.start)) * PAGE_LEAVES;
         if absent_end <= range.start {
             return false;
@@ -451,6 +485,7 @@ impl L2p {
         let slot = self.slab.slot(number);
         slot.content.release_all(released);
         let leaf = slot.leaf;
+        assert_eq!(self.directory.held(leaf), Held::Slot(number), "a leaf has one slot");
         if slot.is_pending() {
             // The running checkpoint asks the slot; the next one finds it uniform.
             self.make_uniform(number, mapping);
@@ -458,8 +493,8 @@ impl L2p {
         }
         self.uncount_slot(number);
         self.freeze_page(page_of(leaf));
-        if let DirectoryEntry::Leaf(place) = self.slab.remove(number) {
-            self.superseded.push(place.pack());
+        if let DirectoryEntry::Leaf(address) = self.slab.remove(number) {
+            self.superseded.push(address.pack());
         }
         self.set_uniform(leaf, mapping);
     }
@@ -467,9 +502,15 @@ impl L2p {
     /// Returns the slot of a leaf that is about to be changed; creates it or takes it out of a
     /// dropped range if necessary.
     fn writable(&mut self, leaf: u64, released: &mut impl FnMut(Released)) -> u32 {
+        assert!(leaf < self.leaf_count, "leaf {leaf} is not on the drive");
         let dropped = self.dropped.take_out(leaf);
         match self.directory.held(leaf) {
             Held::Slot(number) => {
+                assert_eq!(
+                    self.slab.slot(number).leaf,
+                    leaf,
+                    "a slot holds the leaf that names it"
+                );
                 self.hits += 1;
                 if let Some(mapping) = dropped {
                     self.slab.slot(number).content.release_all(released);
@@ -487,6 +528,7 @@ impl L2p {
                 self.directory.set(leaf, Held::Slot(number));
                 self.mark_changed(number);
                 self.evict();
+                assert_eq!(self.slab.slot(number).leaf, leaf, "a dirty leaf is not evicted");
                 number
             }
         }
@@ -504,7 +546,8 @@ impl L2p {
             self.mark_changed(number);
         }
         let holes = self.slab.change(number, |leaf| leaf.replace(start, count, mapping, released));
-        let before = u64::from(count - holes);
+        let before = count.checked_sub(holes).expect("only replaced blocks were holes");
+        let before = u64::from(before);
         let now = if mapping == Mapping::Hole { 0 } else { u64::from(count) };
         self.leaf_mapped_blocks += now;
         self.uncount(before);
@@ -526,7 +569,8 @@ impl L2p {
         self.freeze_page(page_of(leaf));
         let entry = match mapping {
             Mapping::Fill(byte) => DirectoryEntry::Fill(byte),
-            _ => DirectoryEntry::Hole,
+            Mapping::Hole => DirectoryEntry::Hole,
+            Mapping::Frame { .. } => unreachable!("a frame is shorter than a leaf"),
         };
         self.directory.set(leaf, Held::Entry(entry));
         self.directory.page_mut(page_of(leaf)).dirty = true;
@@ -547,8 +591,9 @@ impl L2p {
         while self.slab.resident_bytes() > self.budget_bytes {
             let Some(number) = self.slab.victim() else { return };
             let leaf = self.slab.slot(number).leaf;
-            let place = self.slab.remove(number);
-            self.directory.set(leaf, Held::Entry(place));
+            assert_eq!(self.directory.held(leaf), Held::Slot(number), "a leaf has one slot");
+            let entry = self.slab.remove(number);
+            self.directory.set(leaf, Held::Entry(entry));
             self.evictions += 1;
         }
     }
@@ -565,9 +610,11 @@ fn uniform(entry: DirectoryEntry) -> Option<Mapping> {
 
 /// Returns the number of blocks that are not holes in a leaf that is one hole or fill.
 fn whole_leaf_blocks(mapping: Option<Mapping>) -> u64 {
+    assert!(!matches!(mapping, Some(Mapping::Frame { .. })), "a frame is shorter than a leaf");
     if mapping == Some(Mapping::Hole) { 0 } else { u64::from(LEAF_BLOCKS) }
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "the remainder is below 1024")]
 fn leaf_of(lba: Lba) -> (u64, u16) {
     let leaf_blocks = u64::from(LEAF_BLOCKS);
     (lba.0 / leaf_blocks, (lba.0 % leaf_blocks) as u16)

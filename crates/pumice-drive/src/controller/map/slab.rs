@@ -1,6 +1,6 @@
 //! The leaves in memory, in numbered slots, and which of them may be evicted.
 //!
-//! A slot is *clean* if the medium holds its content where its `place` says, *dirty* if it changed
+//! A slot is *clean* if the medium holds its content where its `entry` says, *dirty* if it changed
 //! since the last checkpoint began, *pending* if the running checkpoint has yet to write it; only
 //! clean slots are evicted, in CLOCK order: they wait in a queue, and a slot that was used since it
 //! was queued moves to the back once more instead. One change at a time may have its leaves *kept*:
@@ -11,6 +11,8 @@
 use std::collections::VecDeque;
 
 use super::leaf::Leaf;
+use super::leaf_of;
+use crate::base::Lba;
 use crate::format::DirectoryEntry;
 
 /// Clean leaves that stay whatever the budget: more than are kept for a change, so that one can
@@ -28,7 +30,7 @@ pub(super) struct Slot {
     /// Its runs.
     pub(super) content: Leaf,
     /// What the checkpoint that wrote it last says about it.
-    pub(super) place: DirectoryEntry,
+    pub(super) entry: DirectoryEntry,
     dirty: bool,
     pending: bool,
     /// Whether it is in the queue, in which free slots stay as well.
@@ -51,9 +53,30 @@ impl Slot {
         !self.dirty && !self.pending
     }
 
+    fn is_free(&self) -> bool {
+        self.leaf == NO_LEAF
+    }
+
     /// Returns the bytes of memory it takes.
     pub(super) fn bytes(&self) -> usize {
         size_of::<Self>() + self.content.memory_bytes()
+    }
+}
+
+/// The leaves that must stay in memory for a change: the first and the last that it concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeptLeaves {
+    /// The first.
+    pub(super) first: u64,
+    /// The last, which may be the first.
+    pub(super) last: u64,
+}
+
+impl KeptLeaves {
+    /// Returns the leaves at both ends of the `count` blocks from `lba` on.
+    pub(crate) fn of_range(lba: Lba, count: u64) -> Self {
+        let last = lba.0 + count.max(1) - 1;
+        Self { first: leaf_of(lba).0, last: leaf_of(Lba(last)).0 }
     }
 }
 
@@ -66,107 +89,133 @@ pub(super) struct Slab {
     clean_count: usize,
     resident_bytes: usize,
     dirty_bytes: usize,
-    /// First and last leaf of a change, which are not evicted.
-    kept: Option<(u64, u64)>,
+    /// Leaves of a change, which are not evicted.
+    kept: Option<KeptLeaves>,
 }
 
 impl Slab {
     /// Keeps two leaves from being evicted, instead of the two before; `None` keeps no leaves.
-    pub(super) fn keep(&mut self, leaves: Option<(u64, u64)>) {
+    pub(super) fn keep(&mut self, leaves: Option<KeptLeaves>) {
+        assert!(leaves.is_none_or(|kept| kept.first <= kept.last), "leaves are kept in order");
         self.kept = leaves;
     }
 
     /// Returns the slot with this number.
     #[inline]
     pub(super) fn slot(&self, slot: u32) -> &Slot {
-        &self.slots[slot as usize]
+        let slot = self.slots.get(slot as usize).expect("the directory names slots that exist");
+        assert!(!slot.is_free(), "a free slot is asked for its leaf");
+        slot
+    }
+
+    #[inline]
+    fn slot_mut(&mut self, slot: u32) -> &mut Slot {
+        let slot = self.slots.get_mut(slot as usize);
+        let slot = slot.expect("the directory names slots that exist");
+        assert!(!slot.is_free(), "a free slot is changed");
+        slot
     }
 
     /// Notes that a leaf was used.
     #[inline]
     pub(super) fn reference(&mut self, slot: u32) {
-        self.slots[slot as usize].referenced = true;
+        self.slot_mut(slot).referenced = true;
     }
 
     /// Returns every slot in use, with its number.
     pub(super) fn slots(&self) -> impl Iterator<Item = (u32, &Slot)> {
-        let numbered = self.slots.iter().enumerate().map(|(number, slot)| (number as u32, slot));
-        numbered.filter(|(_, slot)| slot.leaf != NO_LEAF)
+        (0..).zip(&self.slots).filter(|(_, slot)| !slot.is_free())
     }
 
     /// Puts a leaf into a slot, clean and just used.
-    pub(super) fn insert(&mut self, leaf: u64, content: Leaf, place: DirectoryEntry) -> u32 {
+    pub(super) fn insert(&mut self, leaf: u64, content: Leaf, entry: DirectoryEntry) -> u32 {
+        assert_ne!(leaf, NO_LEAF, "the number that marks free slots is no leaf's");
+        content.check_invariants();
         let number = self.free.pop().unwrap_or_else(|| {
             let empty = Slot {
                 leaf: NO_LEAF,
                 content: Leaf::default(),
-                place: DirectoryEntry::Hole,
+                entry: DirectoryEntry::Hole,
                 dirty: false,
                 pending: false,
                 queued: false,
                 referenced: false,
             };
             self.slots.push(empty);
-            (self.slots.len() - 1) as u32
+            u32::try_from(self.slots.len() - 1).expect("the number of a slot has 32 bits")
         });
-        let slot = &mut self.slots[number as usize];
-        (slot.leaf, slot.content, slot.place) = (leaf, content, place);
+        let slot = self.slots.get_mut(number as usize).expect("free slots exist");
+        assert!(slot.is_free() && slot.is_clean(), "slot {number} is free and was not used since");
+        (slot.leaf, slot.content, slot.entry) = (leaf, content, entry);
         slot.referenced = true;
         self.resident_bytes += slot.bytes();
         self.clean_count += 1;
         self.enqueue(number);
+        self.check_invariants();
         number
     }
 
     /// Frees a slot; returns what the medium says about its leaf.
     pub(super) fn remove(&mut self, number: u32) -> DirectoryEntry {
+        assert!(!self.slot(number).pending, "the running checkpoint has yet to write the leaf");
         self.mark(number, false, false);
-        assert!(self.clean_count > 0, "a leaf is evicted, and no clean leaf is counted");
-        let slot = &mut self.slots[number as usize];
-        assert_ne!(slot.leaf, NO_LEAF, "slot {number} is freed twice");
-        self.resident_bytes -= slot.bytes();
-        self.clean_count -= 1;
+        let slot = self.slot_mut(number);
+        let bytes = slot.bytes();
+        let entry = slot.entry;
         (slot.leaf, slot.content) = (NO_LEAF, Leaf::default());
+        self.resident_bytes =
+            self.resident_bytes.checked_sub(bytes).expect("a leaf in memory is counted");
+        self.clean_count = self.clean_count.checked_sub(1).expect("a clean leaf is counted");
         self.free.push(number);
-        slot.place
+        self.check_invariants();
+        entry
     }
 
     /// Sets whether a slot is dirty and whether it is pending.
     pub(super) fn mark(&mut self, number: u32, dirty: bool, pending: bool) {
-        let slot = &mut self.slots[number as usize];
+        let slot = self.slot_mut(number);
         let was_clean = slot.is_clean();
         (slot.dirty, slot.pending) = (dirty, pending);
-        match (was_clean, slot.is_clean()) {
+        let (is_clean, bytes) = (slot.is_clean(), slot.bytes());
+        match (was_clean, is_clean) {
             (true, false) => {
-                self.clean_count -= 1;
-                self.dirty_bytes += slot.bytes();
+                let clean_count = self.clean_count.checked_sub(1);
+                self.clean_count = clean_count.expect("a clean leaf is counted");
+                self.dirty_bytes += bytes;
             }
             (false, true) => {
                 self.clean_count += 1;
-                self.dirty_bytes -= slot.bytes();
+                let dirty_bytes = self.dirty_bytes.checked_sub(bytes);
+                self.dirty_bytes = dirty_bytes.expect("a leaf that is not clean is counted");
                 self.enqueue(number);
             }
             _ => {}
         }
+        self.check_invariants();
     }
 
     /// Changes the content of a slot, which must be dirty.
     #[inline]
     pub(super) fn change<T>(&mut self, number: u32, change: impl FnOnce(&mut Leaf) -> T) -> T {
-        let slot = &mut self.slots[number as usize];
+        let slot = self.slot_mut(number);
         assert!(slot.dirty, "a leaf is changed that is not marked dirty");
         slot.referenced = true;
         let before = slot.content.memory_bytes();
         let result = change(&mut slot.content);
         let after = slot.content.memory_bytes();
-        self.resident_bytes = self.resident_bytes + after - before;
-        self.dirty_bytes = self.dirty_bytes + after - before;
+        let resident_bytes = (self.resident_bytes + after).checked_sub(before);
+        self.resident_bytes = resident_bytes.expect("a leaf in memory is counted");
+        let dirty_bytes = (self.dirty_bytes + after).checked_sub(before);
+        self.dirty_bytes = dirty_bytes.expect("a dirty leaf is counted");
+        self.check_invariants();
         result
     }
 
     /// Notes what a checkpoint says about the leaf from now on; returns what it said before.
-    pub(super) fn set_place(&mut self, number: u32, place: DirectoryEntry) -> DirectoryEntry {
-        std::mem::replace(&mut self.slots[number as usize].place, place)
+    pub(super) fn set_entry(&mut self, number: u32, entry: DirectoryEntry) -> DirectoryEntry {
+        let slot = self.slot_mut(number);
+        assert!(slot.pending, "only leaves of the running checkpoint are written");
+        std::mem::replace(&mut slot.entry, entry)
     }
 
     /// Returns the slot to evict next; `None` if too few clean slots are left.
@@ -175,12 +224,15 @@ impl Slab {
             return None;
         }
         while let Some(number) = self.queue.pop_front() {
-            let slot = &mut self.slots[number as usize];
+            let slot = self.slots.get_mut(number as usize).expect("slots in the queue exist");
+            assert!(slot.queued, "a slot is in the queue at most once");
             slot.queued = false;
-            if slot.leaf == NO_LEAF || !slot.is_clean() {
+            if slot.is_free() || !slot.is_clean() {
                 continue;
             }
-            let is_kept = self.kept.is_some_and(|(a, b)| slot.leaf == a || slot.leaf == b);
+            let KeptLeaves { first, last } =
+                self.kept.unwrap_or(KeptLeaves { first: NO_LEAF, last: NO_LEAF });
+            let is_kept = slot.leaf == first || slot.leaf == last;
             if !std::mem::take(&mut slot.referenced) && !is_kept {
                 return Some(number);
             }
@@ -201,21 +253,57 @@ impl Slab {
 
     /// Returns the number of leaves that are not clean.
     pub(super) fn dirty_count(&self) -> usize {
-        self.slots.len() - self.free.len() - self.clean_count
+        let not_clean = self.used_count().checked_sub(self.clean_count);
+        not_clean.expect("a clean slot is in use")
+    }
+
+    fn used_count(&self) -> usize {
+        let used = self.slots.len().checked_sub(self.free.len());
+        used.expect("a free slot is a slot")
     }
 
     /// Returns the bytes of memory held.
     pub(super) fn memory_bytes(&self) -> usize {
-        let spare_slots = self.slots.capacity() - (self.slots.len() - self.free.len());
+        let spare_slots = self.slots.capacity() - self.used_count();
         let numbers = self.free.capacity() + self.queue.capacity();
         self.resident_bytes + spare_slots * size_of::<Slot>() + numbers * size_of::<u32>()
     }
 
     fn enqueue(&mut self, number: u32) {
-        let slot = &mut self.slots[number as usize];
+        let slot = self.slot_mut(number);
+        assert!(slot.is_clean(), "only clean slots are queued for eviction");
         if !slot.queued {
             slot.queued = true;
             self.queue.push_back(number);
         }
+        assert!(self.queue.len() <= self.slots.len(), "a slot is in the queue at most once");
+    }
+
+    /// Checks the relations of the counts.
+    fn check_invariants(&self) {
+        assert!(self.clean_count <= self.used_count(), "a clean slot is in use");
+        assert!(self.dirty_bytes <= self.resident_bytes, "a dirty leaf is in memory");
+        assert_eq!(
+            self.dirty_bytes == 0,
+            self.dirty_count() == 0,
+            "bytes that are not clean belong to leaves that are not clean"
+        );
+    }
+
+    /// Checks the counts against the slots, in debug builds.
+    pub(super) fn check_counts(&self) {
+        debug_assert_eq!(self.slots().count(), self.used_count(), "every other slot is free");
+        let clean = self.slots().filter(|(_, slot)| slot.is_clean());
+        debug_assert_eq!(clean.count(), self.clean_count, "clean slots are counted");
+        let bytes = |(_, slot): (u32, &Slot)| slot.bytes();
+        debug_assert_eq!(self.slots().map(bytes).sum::<usize>(), self.resident_bytes, "bytes");
+        let dirty = self.slots().filter(|(_, slot)| !slot.is_clean());
+        debug_assert_eq!(dirty.map(bytes).sum::<usize>(), self.dirty_bytes, "bytes to write");
+        let queued = self.slots.iter().filter(|slot| slot.queued);
+        debug_assert_eq!(queued.count(), self.queue.len(), "the queue holds every queued slot");
+        debug_assert!(
+            self.slots().all(|(_, slot)| !slot.is_clean() || slot.queued),
+            "every clean slot can be evicted"
+        );
     }
 }

@@ -6,14 +6,14 @@ use super::{
     whole_leaf_blocks,
 };
 use crate::base::{Error, ErrorKind, Lba, Result};
-use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetaPlace};
+use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetadataAddress};
 
 /// A directory page of a checkpoint.
 pub(crate) struct RestoredPage {
     /// Its number.
     pub(crate) page: u32,
-    /// Its place.
-    pub(crate) place: MetaPlace,
+    /// Its address.
+    pub(crate) address: MetadataAddress,
     /// Its entries, as [`crate::format::decode_page`] returns them.
     pub(crate) entries: Box<[u64; DIRECTORY_PAGE_LEAVES]>,
 }
@@ -52,6 +52,8 @@ impl L2p {
             return Err(corrupt("a checkpoint counts more mapped blocks than the drive has"));
         }
         map.leaf_mapped_blocks = leaf_mapped_blocks;
+        map.slab.check_counts();
+        map.directory.check_counts();
         Ok(map)
     }
 
@@ -72,19 +74,21 @@ impl L2p {
                 self.directory.set(leaf, Held::Entry(entry));
             }
         }
-        self.directory.page_mut(restored.page).place = Some(restored.place);
+        let page = self.directory.page_mut(restored.page);
+        assert!(!page.dirty && !page.pending, "a restored page is as it is on the medium");
+        page.address = Some(restored.address);
         Ok(())
     }
 
-    /// Returns every place that the newest version of a leaf or a directory page takes: what is
+    /// Returns every address that the newest version of a leaf or a directory page takes: what is
     /// live of the metadata after [`L2p::restore`].
-    pub(crate) fn meta_places(&self) -> impl Iterator<Item = MetaPlace> {
+    pub(crate) fn metadata_addresses(&self) -> impl Iterator<Item = MetadataAddress> {
         self.directory.pages().flat_map(move |(_, page)| {
             let leaves = page.held().filter_map(move |held| match self.entry_of(held) {
-                DirectoryEntry::Leaf(place) => Some(place),
+                DirectoryEntry::Leaf(address) => Some(address),
                 _ => None,
             });
-            page.place.into_iter().chain(leaves)
+            page.address.into_iter().chain(leaves)
         })
     }
 
@@ -101,7 +105,9 @@ impl L2p {
             }
             if self.directory.page(page_of(leaf)).is_none() {
                 let page_end = (leaf / PAGE_LEAVES + 1) * PAGE_LEAVES;
-                leaf = self.dropped.next_from(leaf).map_or(page_end, |next| next.min(page_end));
+                let next = self.dropped.next_from(leaf).map_or(page_end, |next| next.min(page_end));
+                assert!(leaf < next, "a walk of the map makes progress");
+                leaf = next;
                 continue;
             }
             if self.directory.held(leaf) != Held::Entry(DirectoryEntry::Hole) {
@@ -135,6 +141,7 @@ impl L2p {
     /// Returns the mapped runs of a leaf in order: first block, number of blocks, mapping; holes
     /// are left out. `None` if the leaf must be loaded first.
     pub(crate) fn leaf_runs(&self, leaf: u64) -> Option<impl Iterator<Item = (Lba, u64, Mapping)>> {
+        assert!(leaf < self.leaf_count, "leaf {leaf} is not on the drive");
         let held = self.directory.held(leaf);
         let (whole, content): (_, Option<&Leaf>) = match (self.dropped.get(leaf), held) {
             (Some(mapping), _) => (Some(mapping), None),
@@ -181,6 +188,7 @@ impl L2p {
                 if self.directory.page(page_of(leaf)).is_none() {
                     next = range.end.min((leaf / PAGE_LEAVES + 1) * PAGE_LEAVES);
                 }
+                assert!(leaf < next && next <= range.end, "a walk of a range makes progress");
                 now += (next - leaf) * after;
                 leaf = next;
             }

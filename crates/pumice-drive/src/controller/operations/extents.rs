@@ -66,6 +66,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 }
             };
             let bytes = (run_blocks * block - at % block).min(end - at);
+            assert!(bytes > 0, "an extent is never empty");
             let (content, stored_bytes) = match mapping {
                 Mapping::Hole => (Content::Hole, 0),
                 Mapping::Fill(0) => (Content::Zeroes, 0),
@@ -73,7 +74,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 Mapping::Frame { place, index } => {
                     // A run in a frame has no more blocks than a frame.
                     let blocks = (at % block + bytes).div_ceil(block);
-                    let share = u64::from(place.share(index, blocks as u8));
+                    let count = u8::try_from(blocks).expect("a frame has at most 64 blocks");
+                    let share = u64::from(place.share(index, count));
                     (Content::Data, share * bytes / (blocks * block))
                 }
             };
@@ -82,6 +84,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             }
             at += bytes;
         }
+        assert_eq!(at, end, "extents end where the range ends");
         Ok(())
     }
 

@@ -58,6 +58,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     async fn flush_sealed(&self, on_full: OnFull) -> Result<()> {
         let target = self.core().log().sealed_seq();
+        assert!(target >= self.core().log().durable_seq(), "what is durable was sealed");
         let is_written = |core: &mut Core| {
             let log = core.log();
             if log.durable_seq() >= target {
@@ -74,7 +75,14 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         };
         self.wait_for(&self.queues.progress, is_written).await?;
         let is_durable = self.core().log().durable_seq() >= target;
-        if is_durable { Ok(()) } else { self.sync().await }
+        if !is_durable {
+            self.sync().await?;
+            assert!(
+                self.core().log().durable_seq() >= target,
+                "a sync that begins after a batch was written makes it durable"
+            );
+        }
+        Ok(())
     }
 
     /// Syncs the medium for all requests until the drive closes.

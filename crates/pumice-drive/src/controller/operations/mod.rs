@@ -4,6 +4,13 @@
 //! * `extents`: what a range holds, and loading it ahead of a read.
 //! * `write_back`: sealed batches to the medium.
 
+#![warn(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::indexing_slicing
+)]
+
 mod extents;
 mod flush;
 mod read;

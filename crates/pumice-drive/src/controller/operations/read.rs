@@ -20,10 +20,10 @@ use super::super::drive::frame_cache::{Load, Lookup};
 use super::super::log::buffers::COALESCED_BYTES_MAX;
 use super::super::map::Mapping;
 use super::super::place::FramePlace;
-use crate::base::units::BLOCK_BYTES;
+use crate::base::units::{BLOCK_BYTES, len_usize};
 use crate::base::{Clock, Error, ErrorKind, Lba, Result};
 use crate::codec::Encoding;
-use crate::format::{Record, RecordPlace, check_payload};
+use crate::format::{Record, RecordAddress, check_payload};
 use crate::media::Medium;
 
 /// Frames with no more than this between them are read together: reading 16 KiB too much costs
@@ -55,6 +55,18 @@ impl Piece {
 
     fn is_whole_frame(&self) -> bool {
         self.wanted == (0..self.frame_bytes())
+    }
+
+    /// Returns what is wanted of the decoded frame.
+    fn part_wanted<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+        frame.get(self.wanted.clone()).expect("what is wanted of a frame lies in it")
+    }
+
+    /// Returns where the piece goes in `out`, which begins at the host buffer's byte `out_at`.
+    fn part_of<'a>(&self, out: &'a mut [u8], out_at: usize) -> &'a mut [u8] {
+        let at = self.target.checked_sub(out_at).expect("a piece lies in its part of the buffer");
+        let part = out.get_mut(at..at + self.wanted.len());
+        part.expect("a piece lies in its part of the buffer")
     }
 }
 
@@ -95,7 +107,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         // Until they are dropped, no segment that is read from is freed.
         let mut pins = Vec::new();
         while at < out.len() {
-            let (len, piece) = match self.next_piece(offset + at as u64, &mut out[at..])? {
+            let (_, left) = out.split_at_mut(at);
+            let (len, piece) = match self.next_piece(offset + at as u64, left)? {
                 Next::Missing(leaf) => {
                     self.load_leaf(leaf).await?;
                     continue;
@@ -115,6 +128,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             }
             at += len;
         }
+        assert_eq!(at, out.len(), "pieces end where the read ends");
         if rest.is_empty() { Ok(()) } else { self.read_pieces(&rest, out).await }
     }
 
@@ -123,20 +137,22 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     fn next_piece(&self, offset: u64, out: &mut [u8]) -> Result<Next> {
         let block = BLOCK_BYTES as u64;
         let lba = Lba(offset / block);
-        let skip = (offset % block) as usize;
+        let skip = len_usize(offset % block);
         let (mapping, blocks, generation) = match self.with_core(|core| core.locate(lba)) {
             Located::Run { mapping, blocks, generation } => (mapping, blocks, generation),
             Located::Missing(leaf) => return Ok(Next::Missing(leaf)),
         };
         let run_bytes = blocks.saturating_mul(block) - skip as u64;
-        let len = run_bytes.min(out.len() as u64) as usize;
+        let len = len_usize(run_bytes.min(out.len() as u64));
+        assert!(len > 0, "each piece takes a read a step on");
+        let (out, _) = out.split_at_mut(len);
         let (place, index) = match mapping {
             Mapping::Hole => {
-                out[..len].fill(0);
+                out.fill(0);
                 return Ok(Next::Done(len));
             }
             Mapping::Fill(byte) => {
-                out[..len].fill(byte);
+                out.fill(byte);
                 return Ok(Next::Done(len));
             }
             Mapping::Frame { place, index } => (place, index),
@@ -146,7 +162,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let decoded = {
             let core = self.core();
             let bytes = core.in_memory(place.address());
-            bytes.map(|bytes| self.decode_piece(&piece, bytes, &mut out[..len]))
+            bytes.map(|bytes| self.decode_piece(&piece, bytes, out))
         };
         match decoded {
             None => Ok(Next::Read(len, piece)),
@@ -200,6 +216,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         while !pieces.is_empty() {
             let (group, later) = pieces.split_at(group_len(pieces));
             let end = later.first().map_or(out_at + out.len(), |next| next.target);
+            assert!(end > out_at, "pieces fill the host's buffer in order");
             let (here, there) = out.split_at_mut(end - out_at);
             groups.push(self.read_group(group, out_at, here));
             (pieces, out, out_at) = (later, there, end);
@@ -220,8 +237,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             result => return result,
         }
         for piece in pieces {
-            let target = piece.target - out_at;
-            let out = &mut out[target..target + piece.wanted.len()];
+            let out = piece.part_of(out, out_at);
             self.read_together(std::slice::from_ref(piece), piece.target, out).await?;
         }
         Ok(())
@@ -230,8 +246,10 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// Reads pieces that lie close together in one segment with one media read. `out` begins at
     /// the host buffer's byte `out_at`.
     async fn read_together(&self, pieces: &[Piece], out_at: usize, out: &mut [u8]) -> Result<()> {
-        let (first, last) = (&pieces[0], &pieces[pieces.len() - 1]);
+        let ends = pieces.first().zip(pieces.last());
+        let (first, last) = ends.expect("a group of pieces has a first and a last");
         let segment = first.place.segment;
+        assert_eq!(segment, last.place.segment, "pieces in one segment are read together");
         let unit = self.read_unit;
         let start = first.place.offset / unit * unit;
         let end = (last.place.offset + last.place.record_bytes).next_multiple_of(unit);
@@ -241,9 +259,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let (bytes, result) = self.medium.read(segment, start, buffer).await;
         let result = result.map_err(|error| error.at_lba(first.lba)).and_then(|()| {
             pieces.iter().try_for_each(|piece| {
-                let record = &bytes[(piece.place.offset - start) as usize..];
-                let target = piece.target - out_at;
-                let out = &mut out[target..target + piece.wanted.len()];
+                let (_, record) = bytes.split_at((piece.place.offset - start) as usize);
+                let out = piece.part_of(out, out_at);
                 self.count_damage(self.decode_piece(piece, record, out))
             })
         });
@@ -254,6 +271,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// Checks the frame that begins at the start of `record` and decodes what `piece` wants. Asks
     /// the piece alone: the core may be borrowed.
     fn decode_piece(&self, piece: &Piece, record: &[u8], out: &mut [u8]) -> Result<()> {
+        assert_eq!(piece.wanted.len(), out.len(), "a piece is decoded to where it goes");
         let decoded = check_frame(piece, record).and_then(|(encoding, payload)| {
             let mut decompressor = self.decompressor.borrow_mut();
             if piece.is_whole_frame() {
@@ -262,13 +280,13 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             if piece.place.blocks == 1 {
                 let mut block = [0; BLOCK_BYTES];
                 decompressor.decompress(encoding, payload, &mut block)?;
-                out.copy_from_slice(&block[piece.wanted.clone()]);
+                out.copy_from_slice(piece.part_wanted(&block));
                 return Ok(());
             }
             let key = piece.place.address();
             self.cache.fill(key, piece.frame_bytes(), |frame| {
                 decompressor.decompress(encoding, payload, frame)?;
-                out.copy_from_slice(&frame[piece.wanted.clone()]);
+                out.copy_from_slice(piece.part_wanted(frame));
                 Ok(())
             })
         });
@@ -279,7 +297,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 /// Returns the payload of a frame, if header and payload are what the map says.
 fn check_frame<'a>(piece: &Piece, record: &'a [u8]) -> Result<(Encoding, &'a [u8])> {
     let Piece { generation, place: FramePlace { segment, offset, .. }, .. } = *piece;
-    let place = RecordPlace { generation, segment, offset };
+    let place = RecordAddress { generation, segment, offset };
     let wrong = |what: &'static str| {
         Error::new(ErrorKind::Corrupt, what).in_segment(segment).at_offset(u64::from(place.offset))
     };
@@ -306,9 +324,9 @@ fn check_frame<'a>(piece: &Piece, record: &'a [u8]) -> Result<(Encoding, &'a [u8
 
 /// Returns how many of the pieces, from the first on, one media read can serve.
 fn group_len(pieces: &[Piece]) -> usize {
-    let first = &pieces[0].place;
-    let together = |pair: &[Piece]| {
-        let (one, next) = (&pair[0].place, &pair[1].place);
+    let first = &pieces.first().expect("there is a piece to read").place;
+    let together = |(one, next): (&Piece, &Piece)| {
+        let (one, next) = (&one.place, &next.place);
         let one_end = one.offset + one.record_bytes;
         let whole = (next.offset + next.record_bytes).saturating_sub(first.offset);
         one.segment == next.segment
@@ -316,7 +334,7 @@ fn group_len(pieces: &[Piece]) -> usize {
             && next.offset.saturating_sub(one_end) <= COALESCED_GAP_BYTES
             && whole as usize <= COALESCED_BYTES_MAX
     };
-    1 + pieces.windows(2).take_while(|pair| together(pair)).count()
+    1 + pieces.iter().zip(pieces.iter().skip(1)).take_while(|&pair| together(pair)).count()
 }
 
 #[cfg(test)]

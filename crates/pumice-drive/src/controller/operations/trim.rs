@@ -6,7 +6,7 @@
 
 use super::super::core::{Attempt, Core};
 use super::super::drive::Drive;
-use crate::base::units::BLOCK_BYTES;
+use crate::base::units::{BLOCK_BYTES, len_usize};
 use crate::base::{Clock, Lba, Result};
 use crate::format::Record;
 use crate::media::Medium;
@@ -56,6 +56,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             self.append_uniform(&record).await?;
         }
         let tail = head_end.max(end / block * block);
+        assert!(tail <= end && end - tail < block, "whole blocks end less than a block before");
         self.write_zero_edge(tail, end).await?;
         self.with_core(|core| core.reap());
         if fua { self.flush().await } else { Ok(()) }
@@ -71,10 +72,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     async fn write_zero_edge(&self, from: u64, end: u64) -> Result<()> {
-        match (end - from) as usize {
-            0 => Ok(()),
-            len => self.write(from, &ZERO_BLOCK[..len], false).await,
-        }
+        let len = end.checked_sub(from).map(len_usize);
+        let (zeroes, _) = ZERO_BLOCK.split_at(len.expect("an edge ends after it begins"));
+        if zeroes.is_empty() { Ok(()) } else { self.write(from, zeroes, false).await }
     }
 
     async fn append_uniform(&self, record: &Record) -> Result<()> {

@@ -12,7 +12,7 @@
 use super::super::core::{Attempt, BlockWrite, Core, Edge};
 use super::super::drive::Drive;
 use super::super::log::packing::ATOMIC_WRITE_BYTES;
-use crate::base::units::BLOCK_BYTES;
+use crate::base::units::{BLOCK_BYTES, len_usize};
 use crate::base::{Clock, Lba, Result};
 use crate::media::Medium;
 
@@ -43,6 +43,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let mut rest = data;
         while !rest.is_empty() {
             let (piece, later) = rest.split_at(piece_bytes(at, rest.len()));
+            assert!(!piece.is_empty(), "each piece takes a write a step on");
             self.write_piece(at, piece).await?;
             at += piece.len() as u64;
             rest = later;
@@ -95,10 +96,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// the log made room, it is read again: the loser of such a race merges with the winner.
     async fn write_unaligned(&self, offset: u64, data: &[u8]) -> Result<()> {
         let end = offset + data.len() as u64;
-        let head_bytes = ((BLOCK - offset % BLOCK) % BLOCK).min(data.len() as u64) as usize;
+        let head_bytes = len_usize((BLOCK - offset % BLOCK) % BLOCK).min(data.len());
         let (head_data, rest) = data.split_at(head_bytes);
         let (body, tail_data) = rest.split_at(rest.len() / BLOCK_BYTES * BLOCK_BYTES);
-        let blocks = (end.div_ceil(BLOCK) - offset / BLOCK) as usize;
+        let blocks = len_usize(end.div_ceil(BLOCK) - offset / BLOCK);
+        assert!(tail_data.len() < BLOCK_BYTES, "an edge covers a block in part");
         let lba = Lba(offset / BLOCK);
         let mut kept = None;
         loop {
@@ -146,8 +148,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         };
         let mut block = Box::new([0; BLOCK_BYTES]);
         self.read_blocks(lba, &mut block[..]).await?;
-        let from = (offset % BLOCK) as usize;
-        block[from..from + data.len()].copy_from_slice(data);
+        let from = len_usize(offset % BLOCK);
+        let target = block.get_mut(from..from + data.len());
+        target.expect("an edge lies within one block").copy_from_slice(data);
         self.with_core(|core| core.counters_mut().merged_blocks.add(1));
         Ok(Some(MergedEdge { edge: Edge { lba, before }, block }))
     }
@@ -159,7 +162,12 @@ fn bytes_of(edge: &Option<MergedEdge>) -> &[u8] {
 
 /// Returns the write of one part of whole blocks.
 fn whole_blocks<'a>(offset: u64, part: &'a [&'a [u8]; 1]) -> BlockWrite<'a> {
-    let host_bytes = part[0].len();
+    let [bytes] = part;
+    let host_bytes = bytes.len();
+    assert!(
+        offset.is_multiple_of(BLOCK) && host_bytes.is_multiple_of(BLOCK_BYTES),
+        "a write without edges is whole blocks"
+    );
     let (lba, blocks) = (Lba(offset / BLOCK), host_bytes / BLOCK_BYTES);
     BlockWrite { lba, blocks, parts: part, edges: &[], host_bytes }
 }
@@ -167,6 +175,7 @@ fn whole_blocks<'a>(offset: u64, part: &'a [&'a [u8]; 1]) -> BlockWrite<'a> {
 /// Returns the bytes of the first atomic piece of a write of `len` bytes at `offset`. It ends
 /// between blocks unless it is the last, so that no block belongs to two pieces.
 fn piece_bytes(offset: u64, len: usize) -> usize {
+    assert!(len > 0, "a write has a byte");
     if len <= ATOMIC_WRITE_BYTES {
         return len;
     }

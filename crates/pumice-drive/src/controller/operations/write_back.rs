@@ -7,6 +7,7 @@
 use super::super::core::Core;
 use super::super::drive::Drive;
 use crate::base::{Clock, ErrorKind};
+use crate::format::BATCH_ALIGNMENT;
 use crate::media::Medium;
 
 /// Batches on their way to the medium at once.
@@ -28,6 +29,10 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         };
         while let Some(batch) = self.wait_for(&self.queues.writers, next).await {
             let place = batch.place;
+            assert!(
+                batch.bytes.len().is_multiple_of(BATCH_ALIGNMENT),
+                "a batch fills whole write units of any medium"
+            );
             let appended = self.medium.append(place.segment, place.base, batch.bytes).await;
             let is_full = self.with_core(|core| match appended {
                 Ok(()) => {

@@ -53,10 +53,9 @@ impl Finder {
             self.shape = Some(self.shape.unwrap_or(header.shape));
             self.count(&header);
         }
-        match self.shape {
-            None => offset + BLOCK_BYTES as u64,
-            Some(shape) => offset + u64::from(shape.segment_bytes),
-        }
+        let step = self.shape.map_or(BLOCK_BYTES as u64, |shape| shape.segment_bytes.into());
+        assert!(step >= BLOCK_BYTES as u64, "a search makes progress");
+        offset + step
     }
 
     fn count(&mut self, header: &SegmentHeader) {

@@ -15,6 +15,13 @@
 //!
 //! Never writes to the medium it reads: everything is opened read-only.
 
+#![warn(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::indexing_slicing
+)]
+
 mod find;
 mod salvage;
 mod survey;
@@ -35,7 +42,7 @@ use super::recovery::Limits;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Error, ErrorKind, Result, SeqNo};
 use crate::codec::Codec;
-use crate::format::{CheckpointPlace, DriveShape, Superblock, chain_start};
+use crate::format::{CheckpointAddress, DriveShape, Superblock, chain_start};
 use crate::media::Medium;
 
 /// Bytes of a fill written at once.
@@ -116,7 +123,11 @@ impl Identity {
 
     /// Returns a superblock that names a checkpoint, and calls everything up to `watermark`
     /// durable.
-    fn superblock_for(&self, checkpoint: Option<CheckpointPlace>, watermark: SeqNo) -> Superblock {
+    fn superblock_for(
+        &self,
+        checkpoint: Option<CheckpointAddress>,
+        watermark: SeqNo,
+    ) -> Superblock {
         Superblock {
             uuid: self.uuid,
             revision: 0,
@@ -317,12 +328,14 @@ pub async fn copy_into<M: Medium, C: Clock>(
             target.write_zeroes(*offset, *len, true, false).await
         }
         Extracted::Fill { offset, len, byte } => {
-            let bytes = vec![*byte; FILL_BYTES.min(*len as usize)];
+            let longest = usize::try_from(*len).unwrap_or(usize::MAX);
+            let bytes = vec![*byte; FILL_BYTES.min(longest)];
             let mut at = 0;
             while at < *len {
-                let piece = (len - at).min(bytes.len() as u64);
-                target.write(offset + at, &bytes[..piece as usize], false).await?;
-                at += piece;
+                let rest = usize::try_from(len - at).unwrap_or(usize::MAX);
+                let piece = bytes.get(..rest).unwrap_or(&bytes);
+                target.write(offset + at, piece, false).await?;
+                at += piece.len() as u64;
             }
             Ok(())
         }

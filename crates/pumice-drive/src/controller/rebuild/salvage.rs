@@ -17,10 +17,12 @@ use super::super::place::SegmentUse;
 use super::survey::Survey;
 use super::versions::{Content, MOVED, Run, Version, Versions};
 use super::{Identity, problem};
-use crate::base::units::BLOCK_BYTES;
+use crate::base::units::{BLOCK_BYTES, buffer_bytes};
 use crate::base::{AlignedBuffer, Error, ErrorKind, Lba, Result};
 use crate::codec::Decompressor;
-use crate::format::{BatchHeader, FRAME_BLOCKS_MAX, LEAF_BLOCKS, Record, RecordPlace, Superblock};
+use crate::format::{
+    BatchHeader, FRAME_BLOCKS_MAX, LEAF_BLOCKS, Record, RecordAddress, Superblock,
+};
 use crate::media::Medium;
 
 /// The disk of a drive whose checkpoints are gone.
@@ -76,10 +78,15 @@ impl<'a, M: Medium> Salvage<'a, M> {
             };
             match versions.runs_from(self.next_leaf) {
                 Some((runs, next)) => {
+                    assert!(next > self.next_leaf, "a pass over the leaves makes progress");
                     self.runs.extend(runs);
                     self.next_leaf = next;
                 }
                 None => {
+                    assert!(
+                        versions.end() >= self.next_leaf,
+                        "a pass over the leaves moves forward"
+                    );
                     self.next_leaf = versions.end();
                     self.versions = None;
                 }
@@ -99,7 +106,8 @@ impl<'a, M: Medium> Salvage<'a, M> {
                 Err(error) => Extracted::Lost(lost(&run, &error)),
                 Ok(()) => {
                     let from = usize::from(index) * BLOCK_BYTES;
-                    let bytes = &self.frame[from..][..run.count as usize * BLOCK_BYTES];
+                    let bytes = self.frame.get(from..from + buffer_bytes(run.count));
+                    let bytes = bytes.expect("the buffer holds the longest frame");
                     Extracted::Data { offset, bytes }
                 }
             },
@@ -132,15 +140,18 @@ impl<'a, M: Medium> Salvage<'a, M> {
         let Version { segment, offset, record_bytes, .. } = run.version;
         let segments = &self.survey.segments;
         let known = segments.binary_search_by_key(&segment, |used| used.segment);
-        let generation = known.map_or(0, |at| segments[at].generation);
-        let place = RecordPlace { generation, segment, offset };
+        let known = known.ok().and_then(|at| segments.get(at));
+        let generation = known.map_or(0, |used| used.generation);
+        let place = RecordAddress { generation, segment, offset };
         let unit = self.medium.capabilities().read_unit;
         let start = offset / unit * unit;
         let end = (offset + record_bytes).next_multiple_of(unit);
         let buffer = AlignedBuffer::zeroed((end - start) as usize);
         let (bytes, read) = self.medium.read(segment, start, buffer).await;
         read?;
-        let bytes = &bytes[(offset - start) as usize..][..record_bytes as usize];
+        let at = (offset - start) as usize;
+        let bytes = bytes.get(at..at + record_bytes as usize);
+        let bytes = bytes.expect("a medium returns the buffer that it filled");
         let record = Record::decode(bytes, place)?;
         let (lba, count) = record.lba_range();
         let is_right = record.record_bytes() == record_bytes

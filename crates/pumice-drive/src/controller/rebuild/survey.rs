@@ -16,10 +16,15 @@ use super::super::place::SegmentUse;
 use super::Identity;
 use crate::base::{SegmentId, SeqNo};
 use crate::format::{
-    BATCH_ALIGNMENT, BatchHeader, CheckpointPlace, MetaKind, Record, SEGMENT_HEADER_BYTES,
+    BATCH_ALIGNMENT, BatchHeader, CheckpointAddress, MetaKind, Record, SEGMENT_HEADER_BYTES,
     SegmentHeader,
 };
 use crate::media::Medium;
+
+#[expect(clippy::cast_possible_truncation, reason = "4096 in the width of offsets in segments")]
+const FIRST_BATCH_OFFSET: u32 = SEGMENT_HEADER_BYTES as u32;
+#[expect(clippy::cast_possible_truncation, reason = "4096 in the width of offsets in segments")]
+const PAGE_BYTES: u32 = BATCH_ALIGNMENT as u32;
 
 /// Checkpoints remembered: the newest.
 const ROOTS_MAX: usize = 16;
@@ -33,7 +38,7 @@ pub(crate) struct Survey {
     /// Segments in use.
     pub(crate) segments: Vec<SegmentUse>,
     /// Roots of checkpoints with the batch each lies in, newest first.
-    pub(crate) roots: Vec<(SeqNo, CheckpointPlace)>,
+    pub(crate) roots: Vec<(SeqNo, CheckpointAddress)>,
     /// The highest batch that is known to have been durable.
     pub(crate) watermark: SeqNo,
     /// The first ten thousand problems.
@@ -67,11 +72,16 @@ impl Survey {
             *first = lowest;
         }
         let watermark = survey.watermark.0;
-        let run = survey.found.range(..=watermark + 1).next_back();
+        let run = survey.found.range(..=watermark.saturating_add(1)).next_back();
         survey.end = run.map_or(watermark, |(_, &last)| last.max(watermark));
         roots.retain(|(header, _)| survey.counts(header));
         roots.sort_by_key(|(header, _)| std::cmp::Reverse(header.seq));
         roots.truncate(ROOTS_MAX);
+        assert!(
+            survey.segments.is_sorted_by(|used, next| used.segment < next.segment),
+            "segments are surveyed once each, in order"
+        );
+        assert!(survey.end >= watermark, "what was durable belongs to the log");
         survey.roots = roots.into_iter().map(|(header, place)| (header.seq, place)).collect();
         survey
     }
@@ -111,14 +121,14 @@ impl Survey {
     ) -> Option<u64> {
         let segment_bytes = identity.shape.segment_bytes;
         let mut window = Window::new(medium, segment_bytes);
-        let page = window.read(segment, 0, SEGMENT_HEADER_BYTES as u32).await;
+        let page = window.read(segment, 0, FIRST_BATCH_OFFSET).await;
         if let Ok(Some(header)) = SegmentHeader::decode(page, identity.uuid, segment) {
             return Some(header.generation);
         }
         // A batch says in which use of its segment it was written; the newest use is what counts.
         let mut newest = None;
-        for at in (SEGMENT_HEADER_BYTES as u32..segment_bytes).step_by(BATCH_ALIGNMENT) {
-            let page = window.read(segment, at, BATCH_ALIGNMENT as u32).await;
+        for at in (FIRST_BATCH_OFFSET..segment_bytes).step_by(BATCH_ALIGNMENT) {
+            let page = window.read(segment, at, PAGE_BYTES).await;
             let Ok((header, _)) = BatchHeader::decode(page) else { continue };
             if (header.uuid, header.segment, header.offset) == (identity.uuid, segment, at) {
                 newest = newest.max(Some(header.generation));
@@ -135,7 +145,7 @@ impl Survey {
         medium: &M,
         identity: &Identity,
         SegmentUse { segment, generation }: SegmentUse,
-        roots: &mut Vec<(BatchHeader, CheckpointPlace)>,
+        roots: &mut Vec<(BatchHeader, CheckpointAddress)>,
     ) {
         let mut scan =
             SegmentScan::new(medium, identity.uuid, &identity.shape, segment, generation);
@@ -156,8 +166,8 @@ impl Survey {
                 };
                 if let Record::Meta { kind: MetaKind::Root, payload_checksum, .. } = found.record {
                     let record_bytes = found.record.record_bytes();
-                    let place = found.place;
-                    let named = CheckpointPlace { place, record_bytes, payload_checksum };
+                    let address = found.place;
+                    let named = CheckpointAddress { address, record_bytes, payload_checksum };
                     roots.push((header.clone(), named));
                 }
             }
@@ -191,6 +201,7 @@ impl Survey {
             _ => seq,
         };
         let last = seq.checked_add(1).and_then(|next| self.found.remove(&next)).unwrap_or(seq);
+        assert!(first <= seq && seq <= last, "a run of batches holds the one that was found");
         self.found.insert(first, last);
     }
 }

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use super::super::place::blocks_of_frame;
 use crate::base::{Lba, SegmentId};
 use crate::format::LEAF_BLOCKS;
 
@@ -65,10 +66,17 @@ impl Version {
     /// Returns the version of the block that follows `count` blocks later in the same record.
     fn at(&self, count: u64) -> Self {
         match self.content {
-            Content::Frame(index) => Self { content: Content::Frame(index + count as u8), ..*self },
+            Content::Frame(index) => {
+                let index = u64::from(index) + count;
+                Self { content: Content::Frame(blocks_of_frame(index)), ..*self }
+            }
             _ => *self,
         }
     }
+}
+
+fn index_in_leaf(block: u64) -> usize {
+    (block % LEAF) as usize
 }
 
 /// Adjacent blocks, and the version of the first, from which those of the rest follow.
@@ -93,6 +101,7 @@ impl Versions {
     /// Creates an empty collection for the leaves from `first` up to `end`.
     pub(super) fn new(first: u64, end: u64) -> Self {
         let (leaves, uniform) = (BTreeMap::new(), BTreeMap::new());
+        assert!(first < end, "versions are collected of a leaf or more");
         Self { first, end, leaves, uniform, leaves_max: LEAVES_MAX }
     }
 
@@ -119,16 +128,21 @@ impl Versions {
         }
         while self.leaves.len() > self.leaves_max {
             if let Some((leaf, _)) = self.leaves.pop_last() {
+                assert!(
+                    (self.first..self.end).contains(&leaf),
+                    "only leaves of this pass are held"
+                );
                 self.end = leaf;
             }
         }
     }
 
     fn add_to_leaf(&mut self, from: u64, to: u64, version: &Version, skipped: u64) {
-        let new = || vec![NONE; LEAF as usize].into_boxed_slice();
+        assert!(from < to && (to - 1) / LEAF == from / LEAF, "blocks of one leaf are added");
+        let new = || vec![NONE; usize::from(LEAF_BLOCKS)].into_boxed_slice();
         let blocks = self.leaves.entry(from / LEAF).or_insert_with(new);
         for at in from..to {
-            let held = &mut blocks[(at % LEAF) as usize];
+            let held = blocks.get_mut(index_in_leaf(at)).expect("a block lies in its leaf");
             if version.is_newer_than(held) {
                 *held = version.at(skipped + at - from);
             }
@@ -136,6 +150,8 @@ impl Versions {
     }
 
     fn add_uniform(&mut self, start: u64, end: u64, version: Version) {
+        assert!(start < end, "a range has a leaf or more");
+        assert!(!matches!(version.content, Content::Frame(_)), "a frame is shorter than a leaf");
         self.cut(start);
         self.cut(end);
         let mut gaps = Vec::new();
@@ -181,6 +197,7 @@ impl Versions {
         let Some(blocks) = self.leaves.get(&leaf) else {
             let (end, version) = over?;
             let end = end.min(next.unwrap_or(end)).min(self.end);
+            assert!(leaf < end, "a range has a leaf or more");
             let run = Run { lba: Lba(leaf * LEAF), count: (end - leaf) * LEAF, version };
             let is_hole = version.content == Content::Hole;
             return Some((if is_hole { Vec::new() } else { vec![run] }, end));
@@ -206,6 +223,7 @@ impl Versions {
 }
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "patterns of test data")]
 mod tests {
     //! Goal: the newest version wins, whatever the order in which they come; memory is bounded and
     //! nothing is lost by that.

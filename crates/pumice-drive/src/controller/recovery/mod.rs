@@ -15,6 +15,13 @@
 //!
 //! * `reader`: reads the checkpoint. `replay`: applies the log.
 
+#![warn(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::indexing_slicing
+)]
+
 mod reader;
 mod replay;
 
@@ -55,6 +62,7 @@ impl Limits {
     /// cache; twice that because the same leaf may take twice the memory, as vectors grow.
     pub(crate) fn for_map_cache(bytes: usize) -> Self {
         let changed_bytes = bytes.max(MAP_CACHE_BYTES_DEFAULT).saturating_mul(4);
+        assert!(bytes <= changed_bytes, "a full cache of changed leaves is recovered");
         Self { clean_bytes: bytes, changed_bytes }
     }
 

@@ -23,9 +23,10 @@ use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::codec::Decompressor;
 use crate::format::{
-    BATCH_ALIGNMENT, CheckpointPlace, DIRECTORY_PAGE_LEAVES, DirectoryEntry, DroppedRange,
-    LEAF_BLOCKS, META_RAW_BYTES_MAX, MapLimits, MetaKind, MetaPlace, RecordPlace, Root,
-    SEGMENT_HEADER_BYTES, Stream, StreamTail, Superblock, TableEntry, decode_page,
+    BATCH_ALIGNMENT, CheckpointAddress, DIRECTORY_PAGE_LEAVES, DirectoryEntry, DroppedRange,
+    LEAF_BLOCKS, META_RAW_BYTES_MAX, MapLimits, MetaKind, MetadataAddress, OpenedSegment,
+    RecordAddress, Root, SEGMENT_HEADER_BYTES, Stream, StreamTail, Superblock, TableEntry,
+    decode_page,
 };
 use crate::media::Medium;
 
@@ -36,7 +37,7 @@ pub(super) struct Checkpoint {
     /// The segment table.
     pub(super) space: Space,
     /// Its lists and its root.
-    pub(super) lists: Vec<MetaPlace>,
+    pub(super) lists: Vec<MetadataAddress>,
 }
 
 /// Reads metadata of a drive that is not open yet.
@@ -76,9 +77,9 @@ impl<'a, M: Medium> Reader<'a, M> {
     ///
     /// # Errors
     /// `Medium`, `Corrupt`.
-    pub(crate) async fn root(&self, place: &CheckpointPlace) -> Result<Root> {
-        let CheckpointPlace { place: root_place, record_bytes, payload_checksum } = *place;
-        let wanted = Wanted { place: root_place, record_bytes, kind: MetaKind::Root, number: 0 };
+    pub(crate) async fn root(&self, checkpoint: &CheckpointAddress) -> Result<Root> {
+        let CheckpointAddress { address, record_bytes, payload_checksum } = *checkpoint;
+        let wanted = Wanted { place: address, record_bytes, kind: MetaKind::Root, number: 0 };
         let longest = meta_bytes_max(META_RAW_BYTES_MAX);
         let unreadable = |error: Error| {
             let what = "the newest checkpoint cannot be read: see `pumice rebuild --help`";
@@ -107,7 +108,7 @@ impl<'a, M: Medium> Reader<'a, M> {
     fn check_lists(&self, root: &Root) -> Result<()> {
         let blocks = self.superblock.size_bytes / BLOCK_BYTES as u64;
         let leaves = blocks.div_ceil(LEAF_BLOCKS.into());
-        let pieces = |count: u32, bytes| count.div_ceil((LIST_BYTES / bytes) as u32) as usize;
+        let pieces = |count: u32, bytes: usize| (count as usize).div_ceil(LIST_BYTES / bytes);
         let is_possible = root.tables.len() == pieces(root.segment_count, TableEntry::BYTES)
             && root.page_lists.len() == pieces(root.page_count, PAGE_ENTRY_BYTES)
             && root.dropped_lists.len() == pieces(root.dropped_count, DroppedRange::BYTES)
@@ -131,7 +132,7 @@ impl<'a, M: Medium> Reader<'a, M> {
     /// `Medium`, `Corrupt`.
     pub(crate) async fn piece(
         &self,
-        place: MetaPlace,
+        place: MetadataAddress,
         kind: MetaKind,
         number: u64,
         generation: u64,
@@ -142,21 +143,22 @@ impl<'a, M: Medium> Reader<'a, M> {
     /// Reads what a root names.
     pub(super) async fn checkpoint(
         &self,
-        place: &CheckpointPlace,
+        newest: &CheckpointAddress,
         root: &Root,
         map_cache_bytes: usize,
     ) -> Result<Checkpoint> {
         let Superblock { segment_count, bad_segments, .. } = self.superblock;
         let mut space = Space::with_bad(*segment_count, bad_segments)?;
         // Segments opened after the checkpoint was begun are not in the table, but hold its pieces.
-        for &(stream, segment, generation) in &root.opened {
+        for &OpenedSegment { segment, generation, stream } in &root.opened_segments {
             space.occupy(segment, stream, generation)?;
         }
-        if let Some(tail) = &root.tails[Stream::Meta as usize] {
+        let [_host, _moved, meta] = &root.tails;
+        if let Some(tail) = meta {
             space.occupy(tail.segment, Stream::Meta, tail.generation)?;
         }
         self.restore_table(root, &mut space).await?;
-        let generation = |place: &MetaPlace| space.generation(place.segment);
+        let generation = |place: &MetadataAddress| space.generation(place.segment);
         let pages = self.pages(root, &generation).await?;
         let dropped = self.list(&root.dropped_lists, MetaKind::Dropped, &generation).await?;
         if dropped.len() != root.dropped_count as usize * DroppedRange::BYTES {
@@ -175,10 +177,10 @@ impl<'a, M: Medium> Reader<'a, M> {
         let blocks = self.superblock.size_bytes / BLOCK_BYTES as u64;
         let map = L2p::restore(blocks, map_cache_bytes, pages, &dropped, root.mapped_blocks)?;
         let lists = root.page_lists.iter().chain(&root.tables).chain(&root.dropped_lists);
-        let mut lists: Vec<MetaPlace> = lists.copied().collect();
-        let RecordPlace { segment, offset, .. } = place.place;
-        lists.push(MetaPlace { segment, offset, bytes: place.record_bytes });
-        for place in map.meta_places().chain(lists.iter().copied()) {
+        let mut lists: Vec<MetadataAddress> = lists.copied().collect();
+        let RecordAddress { segment, offset, .. } = newest.address;
+        lists.push(MetadataAddress { segment, offset, bytes: newest.record_bytes });
+        for place in map.metadata_addresses().chain(lists.iter().copied()) {
             space.try_add_live(place.segment, place.bytes, self.superblock.segment_bytes)?;
         }
         Ok(Checkpoint { map, space, lists })
@@ -190,7 +192,7 @@ impl<'a, M: Medium> Reader<'a, M> {
         let open: HashSet<SegmentId> =
             root.tails.iter().flatten().map(|tail| tail.segment).collect();
         let known = &*space;
-        let generation = |place: &MetaPlace| known.generation(place.segment);
+        let generation = |place: &MetadataAddress| known.generation(place.segment);
         let table = self.list(&root.tables, MetaKind::Table, &generation).await?;
         if table.len() != root.segment_count as usize * TableEntry::BYTES {
             let what = "a checkpoint's segment table has the wrong length";
@@ -219,9 +221,9 @@ impl<'a, M: Medium> Reader<'a, M> {
     /// Reads the pieces of a list, in order.
     async fn list(
         &self,
-        places: &[MetaPlace],
+        places: &[MetadataAddress],
         kind: MetaKind,
-        generation: &dyn Fn(&MetaPlace) -> u64,
+        generation: &dyn Fn(&MetadataAddress) -> u64,
     ) -> Result<Vec<u8>> {
         let wanted = (0..)
             .zip(places)
@@ -238,26 +240,30 @@ impl<'a, M: Medium> Reader<'a, M> {
     async fn pages(
         &self,
         root: &Root,
-        generation: &dyn Fn(&MetaPlace) -> u64,
+        generation: &dyn Fn(&MetadataAddress) -> u64,
     ) -> Result<Vec<RestoredPage>> {
         let wrong = || Error::new(ErrorKind::Corrupt, "a checkpoint's page list is impossible");
         let list = self.list(&root.page_lists, MetaKind::PageList, generation).await?;
         if list.len() != root.page_count as usize * PAGE_ENTRY_BYTES {
             return Err(wrong());
         }
-        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-        let mut pages = Vec::with_capacity(list.len() / PAGE_ENTRY_BYTES);
-        for entry in list.chunks_exact(PAGE_ENTRY_BYTES) {
-            let number = u32::try_from(word(&entry[..8])).map_err(|_| wrong())?;
-            pages.push((number, MetaPlace::unpack(word(&entry[8..])).ok_or_else(wrong)?));
+        const { assert!(PAGE_ENTRY_BYTES == 2 * size_of::<u64>(), "an entry is two words") };
+        let (words, _) = list.as_chunks::<8>();
+        let (entries, rest) = words.as_chunks::<2>();
+        assert!(rest.is_empty(), "a list of the right length has whole entries");
+        let mut pages = Vec::with_capacity(entries.len());
+        for &[number, address] in entries {
+            let number = u32::try_from(u64::from_le_bytes(number)).map_err(|_| wrong())?;
+            let address = MetadataAddress::unpack(u64::from_le_bytes(address)).ok_or_else(wrong)?;
+            pages.push((number, address));
         }
         let limits = self.limits();
-        let reads = pages.into_iter().map(|(page, place)| {
-            let wanted = Wanted::at(place, generation(&place), MetaKind::Page, u64::from(page));
+        let reads = pages.into_iter().map(|(page, address)| {
+            let wanted = Wanted::at(address, generation(&address), MetaKind::Page, u64::from(page));
             async move {
                 let metadata = self.read(wanted).await?;
                 let entries = Box::new(decode_page(&metadata.raw, &limits)?);
-                Ok(RestoredPage { page, place, entries })
+                Ok(RestoredPage { page, address, entries })
             }
         });
         iter(reads).buffered(READS_AT_ONCE).try_collect().await

@@ -9,7 +9,7 @@ use super::super::core::Core;
 use super::super::log::records::{Found, records};
 use super::super::log::walk::Batch;
 use super::super::map::{L2p, Reap};
-use super::super::place::FramePlace;
+use super::super::place::{FramePlace, blocks_of_frame};
 use super::{READS_AT_ONCE, Reader};
 use crate::base::units::format_size;
 use crate::base::{Error, ErrorKind, Result, SegmentId};
@@ -119,7 +119,7 @@ impl<'a, M: Medium> Replay<'a, M> {
                     segment: found.place.segment,
                     offset: found.place.offset,
                     record_bytes: record.record_bytes(),
-                    blocks: count as u8,
+                    blocks: blocks_of_frame(count),
                 };
                 if source_count > 0 {
                     self.core.map_moved(lba, frame, record.sources(found.bytes));

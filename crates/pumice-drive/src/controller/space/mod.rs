@@ -12,6 +12,13 @@
 //! What the medium says may be wrong in ways that no checksum shows: a count of live bytes that
 //! cannot be right is noted ([`Space::check`]) and ends the writes, not the process.
 
+#![warn(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::indexing_slicing
+)]
+
 use super::place::FramePlace;
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{Stream, TableEntry};
@@ -151,7 +158,8 @@ impl Space {
 
     /// Returns the number of bad segments that hold nothing.
     pub(crate) fn bad_free_count(&self) -> u32 {
-        self.matching(|entry| entry.state == State::Free && entry.is_bad).count() as u32
+        let free = self.segments.iter().filter(|entry| entry.state == State::Free);
+        free.map(|entry| u32::from(entry.is_bad)).sum()
     }
 
     /// Adds free segments up to `segment_count`; they are handed out after [`Space::set_end`].
@@ -166,16 +174,17 @@ impl Space {
         };
         self.segments.try_reserve_exact(more).map_err(too_many)?;
         self.segments.resize(self.segments.len() + more, FREE);
+        assert!(self.segment_count() >= segment_count, "a table that has grown is long enough");
         Ok(())
     }
 
     /// Hands out only existing segments below `end` from now on.
     pub(crate) fn set_end(&mut self, end: u32) {
         self.end = end.min(self.segment_count());
-        let below = &self.segments[..self.end as usize];
-        self.free_count = below.iter().filter(|segment| segment.is_available()).count() as u32;
+        self.free_count = self.count_free();
         self.lowest_free = 0;
         self.changes += 1;
+        self.check_invariants();
     }
 
     /// Returns the segment from which on none is handed out.
@@ -192,21 +201,22 @@ impl Space {
     /// Returns the number of segments in use from `first` on.
     pub(crate) fn used_from(&self, first: u32) -> u32 {
         let from = self.segments.iter().skip(first as usize);
-        from.filter(|segment| segment.state != State::Free).count() as u32
+        from.map(|segment| u32::from(segment.state != State::Free)).sum()
     }
 
     /// Returns a sealed segment that must be emptied.
     pub(crate) fn evacuee(&self) -> Option<SegmentId> {
-        let beyond = self.segments.iter().enumerate().skip(self.end as usize);
-        let mut wanted = beyond.filter(|(_, segment)| {
+        let mut beyond = self.numbered().skip(self.end as usize);
+        let wanted = beyond.find(|(_, segment)| {
             segment.state == State::Sealed && segment.live_bytes > 0 && !segment.stuck
         });
-        wanted.next().map(|(number, _)| SegmentId(number as u32))
+        wanted.map(|(segment, _)| segment)
     }
 
     /// Returns the lowest end, but no lower than `end`, that leaves `free_count` free segments
     /// below it.
     pub(crate) fn lowest_end(&self, end: u32, free_count: u32) -> u32 {
+        assert!(end <= self.segment_count(), "the end that is wanted lies within the table");
         let mut found = 0;
         for (number, segment) in (0..).zip(&self.segments) {
             if number >= end && found >= free_count {
@@ -219,9 +229,9 @@ impl Space {
 
     /// Returns a segment that must be emptied and that garbage collection cannot empty.
     pub(crate) fn stuck_beyond_end(&self) -> Option<SegmentId> {
-        let beyond = self.segments.iter().enumerate().skip(self.end as usize);
-        let mut stuck = beyond.filter(|(_, segment)| segment.stuck && segment.live_bytes > 0);
-        stuck.next().map(|(number, _)| SegmentId(number as u32))
+        let mut beyond = self.numbered().skip(self.end as usize);
+        let stuck = beyond.find(|(_, segment)| segment.stuck && segment.live_bytes > 0);
+        stuck.map(|(segment, _)| segment)
     }
 
     /// Removes the segments from `segment_count` on.
@@ -229,9 +239,11 @@ impl Space {
     /// # Panics
     /// If one of them is not free.
     pub(crate) fn shrink(&mut self, segment_count: u32) {
-        let gone = self.segments.split_off(segment_count as usize);
-        assert!(gone.iter().all(|segment| segment.state == State::Free), "a segment is in use");
+        assert!(segment_count <= self.segment_count(), "a table shrinks to fewer segments");
+        assert_eq!(self.used_from(segment_count), 0, "segments that are removed are free");
+        self.segments.truncate(segment_count as usize);
         self.set_end(self.end);
+        assert!(self.end <= segment_count, "no segment that was removed is handed out");
     }
 
     /// Returns the number of free segments below the end.
@@ -241,7 +253,7 @@ impl Space {
 
     /// Returns the number of segments.
     pub(crate) fn segment_count(&self) -> u32 {
-        self.segments.len() as u32
+        u32::try_from(self.segments.len()).expect("a table has at most 2^32 segments")
     }
 
     /// Returns the live record bytes of the drive, metadata included.
@@ -261,20 +273,26 @@ impl Space {
 
     /// Takes the lowest free segment for a stream and marks it open.
     pub(crate) fn allocate(&mut self, stream: Stream, generation: u64) -> Option<SegmentId> {
-        let to = self.end as usize;
-        let from = (self.lowest_free as usize).min(to);
-        let Some(found) = self.segments[from..to].iter().position(Segment::is_available) else {
-            self.lowest_free = to as u32;
+        let from = self.lowest_free.min(self.end);
+        let found = {
+            let mut handed_out = self.numbered().take(self.end as usize).skip(from as usize);
+            handed_out.find(|(_, entry)| entry.is_available()).map(|(segment, _)| segment)
+        };
+        let Some(segment) = found else {
+            assert_eq!(self.free_count, 0, "a segment that is counted as free is found");
+            self.lowest_free = self.end;
             return None;
         };
-        let segment = SegmentId((from + found) as u32);
         let entry = self.entry_mut(segment);
+        assert_eq!(entry.live_bytes, 0, "nothing in a free segment is live");
         // A damaged map may name what is free, and a read of it be under way.
         let readers = entry.readers;
         *entry = Segment { generation, stream, state: State::Open, readers, ..FREE };
-        assert!(self.free_count > 0, "a segment is free, and none is counted");
+        assert!(self.free_count > 0, "a segment that is found free is counted");
         self.free_count -= 1;
         self.lowest_free = segment.0 + 1;
+        assert!(segment.0 < self.end, "segments beyond the end are not handed out");
+        self.check_invariants();
         Some(segment)
     }
 
@@ -301,12 +319,22 @@ impl Space {
                 Err(wrong("the log continues in a segment that holds live data"))
             }
             State::Sealed | State::Free => {
-                self.free_count -= u32::from(entry.is_available() && segment.0 < self.end);
+                assert_eq!(entry.live_bytes, 0, "a segment that is used again holds nothing live");
+                let was_free = entry.is_available();
                 let is_bad = entry.is_bad;
                 *entry = Segment { generation, stream, state: State::Open, is_bad, ..FREE };
+                self.take_free(segment, was_free);
+                self.check_invariants();
                 Ok(())
             }
         }
+    }
+
+    /// Takes a segment that was free, and is in use from now on, off the count.
+    fn take_free(&mut self, segment: SegmentId, was_free: bool) {
+        let taken = u32::from(was_free && segment.0 < self.end);
+        let left = self.free_count.checked_sub(taken);
+        self.free_count = left.expect("a free segment below the end is counted");
     }
 
     /// Restores a segment from a checkpoint.
@@ -332,7 +360,8 @@ impl Space {
             let what = "a checkpoint says two things about a segment";
             return Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment));
         }
-        self.free_count -= u32::from(target.is_available() && segment.0 < self.end);
+        assert_eq!(target.live_bytes, 0, "the table is restored before anything is live");
+        let was_free = target.is_available();
         *target = Segment {
             is_bad: target.is_bad,
             generation: entry.generation,
@@ -344,6 +373,7 @@ impl Space {
             ..FREE
         };
         self.live_bytes += u64::from(entry.live_bytes);
+        self.take_free(segment, was_free);
         Ok(())
     }
 
@@ -367,15 +397,18 @@ impl Space {
     /// If the segment is not open.
     pub(crate) fn seal(&mut self, segment: SegmentId, unused_bytes: u32) {
         let entry = self.entry_mut(segment);
-        assert_eq!(entry.state, State::Open, "segment {segment} is sealed but was not open");
+        assert_eq!(entry.state, State::Open, "segment {segment} is open until it is sealed");
         entry.state = State::Sealed;
         entry.unused_bytes = unused_bytes;
         self.changes += 1;
+        self.check_invariants();
     }
 
-    /// Notes that batch `seq` lies in a segment.
+    /// Notes that batch `seq` lies in a segment, to which a stream is appended.
     pub(crate) fn batch_sealed(&mut self, segment: SegmentId, seq: SeqNo) {
         let entry = self.entry_mut(segment);
+        assert_eq!(entry.state, State::Open, "batch {seq} lies in open segment {segment}");
+        assert!(seq > SeqNo(0), "the first batch of a log has number 1");
         entry.last_seq = seq;
         if entry.stream != Stream::Moved {
             entry.age = seq;
@@ -385,6 +418,7 @@ impl Space {
     /// Notes that data which the host wrote in batch `origin` was moved to a segment.
     pub(crate) fn moved_in(&mut self, segment: SegmentId, origin: SeqNo) {
         let entry = self.entry_mut(segment);
+        assert_eq!(entry.state, State::Open, "data is moved to open segment {segment}");
         entry.age = entry.age.max(origin);
     }
 
@@ -482,7 +516,8 @@ impl Space {
     /// Notes that a read of a segment begins: it is not freed before [`Space::unpin`].
     #[inline]
     pub(crate) fn pin(&mut self, segment: SegmentId) {
-        self.entry_mut(segment).readers += 1;
+        let entry = self.entry_mut(segment);
+        entry.readers = entry.readers.checked_add(1).expect("reads under way fit in 32 bits");
     }
 
     /// Notes that a read has ended.
@@ -493,8 +528,8 @@ impl Space {
     pub(crate) fn unpin(&mut self, segment: SegmentId) {
         // A damaged map may name a segment that is free, and a shrink have taken that away.
         let Some(entry) = self.segments.get_mut(segment.0 as usize) else { return };
-        assert!(entry.readers > 0, "segment {segment} is unpinned more often than pinned");
-        entry.readers -= 1;
+        let left = entry.readers.checked_sub(1);
+        entry.readers = left.expect("a segment is unpinned as often as it was pinned");
     }
 
     /// Returns the sealed segments without live bytes and without readers whose last batch is not
@@ -534,11 +569,10 @@ impl Space {
         gain_bytes_min: u32,
     ) -> Option<SegmentId> {
         let mut best: Option<(f64, SegmentId)> = None;
-        for (number, segment) in self.segments.iter().enumerate() {
+        for (number, segment) in self.numbered() {
             if segment.state != State::Sealed || segment.live_bytes == 0 || segment.stuck {
                 continue;
             }
-            let number = SegmentId(number as u32);
             let kept = segment.live_bytes.saturating_add(segment.unused_bytes);
             let dead = segment_bytes.saturating_sub(kept);
             // Moving metadata means writing it again with the next checkpoint; most of it dies
@@ -558,7 +592,9 @@ impl Space {
 
     /// Notes that a segment cannot be emptied: it is no victim any more.
     pub(crate) fn set_stuck(&mut self, segment: SegmentId) {
-        self.entry_mut(segment).stuck = true;
+        let entry = self.entry_mut(segment);
+        assert!(entry.live_bytes > 0, "a segment that is stuck holds something live");
+        entry.stuck = true;
     }
 
     /// Returns the stream of a segment in use.
@@ -577,7 +613,7 @@ impl Space {
     /// If it is not sealed or holds live bytes.
     pub(crate) fn free(&mut self, segment: SegmentId) {
         let entry = self.entry_mut(segment);
-        assert!(entry.is_empty(), "segment {segment} is in use");
+        assert!(entry.is_empty(), "segment {segment} is sealed and empty before it is freed");
         if entry.readers > 0 {
             self.inconsistent = Some(segment);
             return;
@@ -586,13 +622,14 @@ impl Space {
         let is_available = entry.is_available();
         self.free_count += u32::from(is_available && segment.0 < self.end);
         self.lowest_free = self.lowest_free.min(segment.0);
+        self.check_invariants();
     }
 
     /// Returns the segments in use.
     pub(crate) fn used(&self) -> impl Iterator<Item = UsedSegment> {
-        let used = self.segments.iter().enumerate().filter(|(_, entry)| entry.state != State::Free);
-        used.map(|(number, entry)| UsedSegment {
-            segment: SegmentId(number as u32),
+        let used = self.numbered().filter(|(_, entry)| entry.state != State::Free);
+        used.map(|(segment, entry)| UsedSegment {
+            segment,
             generation: entry.generation,
             live_bytes: entry.live_bytes,
         })
@@ -609,16 +646,47 @@ impl Space {
     }
 
     fn entry(&self, segment: SegmentId) -> &Segment {
-        &self.segments[segment.0 as usize]
+        self.segments.get(segment.0 as usize).expect("a segment lies within the table")
     }
 
     fn entry_mut(&mut self, segment: SegmentId) -> &mut Segment {
-        &mut self.segments[segment.0 as usize]
+        self.segments.get_mut(segment.0 as usize).expect("a segment lies within the table")
+    }
+
+    /// Returns the segments with their numbers, in order.
+    fn numbered(&self) -> impl Iterator<Item = (SegmentId, &Segment)> {
+        (0..).map(SegmentId).zip(&self.segments)
+    }
+
+    /// Counts the free segments below the end.
+    fn count_free(&self) -> u32 {
+        let below = self.segments.iter().take(self.end as usize);
+        below.map(|segment| u32::from(segment.is_available())).sum()
+    }
+
+    /// Asserts what holds between calls; in debug builds also what takes a scan of the table.
+    #[inline]
+    fn check_invariants(&self) {
+        assert!(self.end <= self.segment_count(), "only segments of the table are handed out");
+        assert!(self.free_count <= self.end, "no more segments are free than are handed out");
+        assert!(self.lowest_free <= self.segment_count(), "the search begins within the table");
+        debug_assert_eq!(self.free_count, self.count_free(), "free segments are all counted");
+        debug_assert_eq!(
+            self.live_bytes,
+            self.segments.iter().map(|segment| u64::from(segment.live_bytes)).sum::<u64>(),
+            "live bytes of the segments add up to those of the drive"
+        );
+        debug_assert!(
+            self.numbered()
+                .take(self.lowest_free.min(self.end) as usize)
+                .all(|(_, segment)| !segment.is_available()),
+            "no segment is free before the one at which the search begins"
+        );
     }
 
     fn matching(&self, wanted: impl Fn(&Segment) -> bool) -> impl Iterator<Item = SegmentId> {
-        let found = self.segments.iter().enumerate().filter(move |(_, segment)| wanted(segment));
-        found.map(|(number, _)| SegmentId(number as u32))
+        let found = self.numbered().filter(move |(_, segment)| wanted(segment));
+        found.map(|(segment, _)| segment)
     }
 }
 
@@ -629,6 +697,7 @@ impl Space {
 /// Source: Rosenblum and Ousterhout, "The design and implementation of a log-structured file
 /// system", 1992, section 3.6.
 pub fn benefit_over_cost(dead: u32, segment_bytes: u32, age: u64) -> f64 {
+    assert!(dead <= segment_bytes, "no more bytes of a segment are dead than it has");
     let utilization = 1.0 - f64::from(dead) / f64::from(segment_bytes);
     (1.0 - utilization) * (age as f64 + 1.0) / (1.0 + utilization)
 }

@@ -117,7 +117,7 @@ fn a_table_comes_back_without_metadata() {
     let table = space.table();
     let mut restored = Space::new(4).unwrap();
     for (number, entry) in table.iter().enumerate() {
-        let segment = SegmentId(number as u32);
+        let segment = SegmentId(u32::try_from(number).unwrap());
         restored.restore(segment, entry, segment == meta).unwrap();
     }
     assert_eq!(restored.live_bytes(), 10);

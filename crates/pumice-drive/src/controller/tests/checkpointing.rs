@@ -159,7 +159,7 @@ fn failed_for_space() -> (World, Rc<TestDrive>, Vec<SegmentId>) {
         }
     };
     assert_eq!(error.kind(), ErrorKind::NoSpace);
-    assert!(drive.core().map().superseded_places().count() > 1, "no leaf and page were written");
+    assert!(drive.core().map().superseded_addresses().count() > 1, "no leaf and page were written");
     (world, drive, taken)
 }
 
@@ -174,7 +174,7 @@ fn a_checkpoint_that_is_given_up_after_its_lists_is_accounted_for() {
         drive.with_core(|core| core.space_mut().free(segment));
     }
     world.run(drive.checkpoint()).unwrap();
-    assert_eq!(drive.core().map().superseded_places().count(), 0);
+    assert_eq!(drive.core().map().superseded_addresses().count(), 0);
     assert_accounting(&drive);
     let before = state(&drive);
     world.kill(drive);
@@ -233,5 +233,5 @@ fn a_check_knows_what_the_next_checkpoint_will_not_name() {
     assert_eq!(world.check().problems, []);
     let drive = world.open();
     reap_all(&drive);
-    assert_eq!(drive.core().map().superseded_places().count(), 1, "too tame a test");
+    assert_eq!(drive.core().map().superseded_addresses().count(), 1, "too tame a test");
 }

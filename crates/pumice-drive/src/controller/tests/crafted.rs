@@ -9,12 +9,14 @@ use crate::format::Record;
 
 const SIZE: u64 = 4 << 20;
 
-/// A drive with data whose segment table was changed before a checkpoint; killed then.
+/// A drive with data whose segment table was changed before a checkpoint; killed then. The
+/// checkpoint before leaves nothing for the change to contradict but what the medium says.
 fn checkpointed(change: impl FnOnce(&mut crate::controller::space::Space)) -> World {
     let world = World::new(small(SIZE, 4));
     let drive = world.open();
     let noise = payload::noise(&mut random(1), 64 << 10);
     world.write(&drive, 0, &noise).unwrap();
+    world.run(drive.checkpoint()).unwrap();
     drive.with_core(|core| change(core.space_mut()));
     world.run(drive.checkpoint()).unwrap();
     world.kill(drive);

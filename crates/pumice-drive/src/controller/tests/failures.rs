@@ -164,7 +164,10 @@ fn a_flush_beside_a_failing_sync_is_not_acknowledged() {
         let sync_errors = Trigger::Nth(1 + seed % 2);
         drive.medium().set_plan(FaultPlan { sync_errors, ..world.plan.clone() });
         let beside = drive.clone();
-        world.runtime.spawn(async move { drop(beside.update_superblocks(|_| ()).await) });
+        world.runtime.spawn(async move {
+            let _turn = beside.turn().await;
+            drop(beside.update_superblocks(|_| ()).await);
+        });
         let data = payload::noise(&mut random(seed), BLOCK_BYTES);
         let is_acknowledged = world.run(drive.write(0, &data, true)).is_ok();
         world.run(world.runtime.sleep_ns(20_000_000));

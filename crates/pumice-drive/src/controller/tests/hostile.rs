@@ -4,7 +4,7 @@
 
 use super::damage::{batches, record_of, written};
 use super::*;
-use crate::format::{BATCH_HEADER_BYTES, RECORD_HEADER_BYTES, Record, RecordPlace};
+use crate::format::{BATCH_HEADER_BYTES, RECORD_HEADER_BYTES, Record, RecordAddress};
 
 /// Replaces bytes at `offset` of segment 0.
 fn patch(world: &World, offset: u32, bytes: &[u8]) {
@@ -23,7 +23,7 @@ fn a_record_header_that_does_not_fit_the_chain_stops_the_opening() {
         let (world, _) = written();
         let (segment, offset) = record_of(&world, 50);
         let generation = batches(&world, 0)[0].generation;
-        let place = RecordPlace { generation, segment: SegmentId(segment), offset };
+        let place = RecordAddress { generation, segment: SegmentId(segment), offset };
         let bytes = world.peek(0, offset / 4096 * 4096, 8192);
         let mut record = Record::decode(&bytes[(offset % 4096) as usize..], place).unwrap();
         let Record::Data { lba, .. } = &mut record else { panic!("{record:?}") };

@@ -3,11 +3,9 @@
 //! Method: counted reads; a medium with one sector that cannot be read.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::*;
 use crate::base::seed::random;
-use crate::media::{Capabilities, Geometry};
 
 const SIZE: u64 = 4 << 20;
 
@@ -38,20 +36,14 @@ pub(super) struct BadSector {
     pub(super) bad: RefCell<Option<(SegmentId, Range<u32>)>>,
 }
 
-impl Medium for BadSector {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+impl crate::media::layer::Layer for BadSector {
+    type Inner = MemMedium;
+
+    fn inner(&self) -> &MemMedium {
+        &self.inner
     }
 
-    fn set_geometry(&self, geometry: Geometry) -> Result<()> {
-        self.inner.set_geometry(geometry)
-    }
-
-    async fn append(&self, at: SegmentId, offset: u32, buffer: Arc<AlignedBuffer>) -> Result<()> {
-        self.inner.append(at, offset, buffer).await
-    }
-
-    async fn read(
+    async fn on_read(
         &self,
         segment: SegmentId,
         offset: u32,
@@ -66,22 +58,6 @@ impl Medium for BadSector {
             return (buffer, Err(Error::new(ErrorKind::Medium, "a bad sector")));
         }
         self.inner.read(segment, offset, buffer).await
-    }
-
-    async fn sync(&self) -> Result<()> {
-        self.inner.sync().await
-    }
-
-    async fn discard(&self, segment: SegmentId) -> Result<()> {
-        self.inner.discard(segment).await
-    }
-
-    async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
-        self.inner.read_superblock(slot).await
-    }
-
-    async fn write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> Result<()> {
-        self.inner.write_superblock(slot, bytes).await
     }
 }
 

@@ -209,7 +209,7 @@ fn without_the_newest_checkpoint_an_older_one_gives_all_back() {
     history.world.run(history.drive.checkpoint()).unwrap();
     history.steps(150);
     history.world.run(history.drive.checkpoint()).unwrap();
-    let place = history.drive.core().superblock().checkpoint.unwrap().place;
+    let place = history.drive.core().superblock().checkpoint.unwrap().address;
     history.world.run(history.drive.flush()).unwrap();
     let History { world, drive, plain, .. } = history;
     world.kill(drive);

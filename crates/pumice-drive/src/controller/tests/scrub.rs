@@ -80,8 +80,8 @@ fn damage_in_the_map_the_lists_and_a_superblock_is_found() {
     world.run(drive.checkpoint()).unwrap();
     assert_eq!(scrub(&world, &drive).problems, []);
     let whole = scrub(&world, &drive);
-    let leaf = drive.core().map().meta_places().collect::<Vec<_>>();
-    let root = drive.core().superblock().checkpoint.unwrap().place;
+    let leaf = drive.core().map().metadata_addresses().collect::<Vec<_>>();
+    let root = drive.core().superblock().checkpoint.unwrap().address;
     assert!(whole.metadata as usize > leaf.len());
     let mut found = Vec::new();
     for place in leaf.iter().map(|place| (place.segment, place.offset)) {

@@ -1,5 +1,5 @@
 //! Goal: what the map writes reads back as it was, and nothing impossible passes, whatever the
-//! bytes: no panic, no place outside the drive, one encoding for one content.
+//! bytes: no panic, no address outside the drive, one encoding for one content.
 //! Method: round trips at the limits of each field; every single change of a valid leaf is either
 //! refused or read and encoded again to the same bytes.
 
@@ -10,8 +10,8 @@ use crate::base::seed::random;
 
 const LIMITS: MapLimits = MapLimits { segment_count: 9, segment_bytes: 4 << 20 };
 
-fn place(segment: u32, offset: u32, bytes: u32) -> MetaPlace {
-    MetaPlace { segment: SegmentId(segment), offset, bytes }
+fn address(segment: u32, offset: u32, bytes: u32) -> MetadataAddress {
+    MetadataAddress { segment: SegmentId(segment), offset, bytes }
 }
 
 #[test]
@@ -19,9 +19,9 @@ fn places_and_entries_survive_packing() {
     for segment in [0, 1, META_SEGMENTS_MAX - 1] {
         for offset in [0, 16, (1 << 30) - 16] {
             for bytes in [16, META_RECORD_BYTES_MAX] {
-                let place = place(segment, offset, bytes);
-                assert_eq!(MetaPlace::unpack(place.pack()), Some(place));
-                let entry = DirectoryEntry::Leaf(place);
+                let address = address(segment, offset, bytes);
+                assert_eq!(MetadataAddress::unpack(address.pack()), Some(address));
+                let entry = DirectoryEntry::Leaf(address);
                 assert_eq!(DirectoryEntry::unpack(entry.pack()), Some(entry));
             }
         }
@@ -52,12 +52,12 @@ fn impossible_entries_are_refused() {
 fn a_page_holds_only_what_lies_on_the_drive() {
     let mut entries = [0; DIRECTORY_PAGE_LEAVES];
     entries[0] = DirectoryEntry::Fill(7).pack();
-    entries[511] = DirectoryEntry::Leaf(place(8, (4 << 20) - 32, 32)).pack();
+    entries[511] = DirectoryEntry::Leaf(address(8, (4 << 20) - 32, 32)).pack();
     let bytes = encode_page(&entries);
     assert_eq!(decode_page(&bytes, &LIMITS).unwrap(), entries);
     assert!(decode_page(&bytes[..4088], &LIMITS).is_err());
     assert!(decode_page(&[], &LIMITS).is_err());
-    for bad in [place(9, 0, 16), place(8, (4 << 20) - 16, 32)] {
+    for bad in [address(9, 0, 16), address(8, (4 << 20) - 16, 32)] {
         entries[300] = DirectoryEntry::Leaf(bad).pack();
         assert!(decode_page(&encode_page(&entries), &LIMITS).is_err(), "{bad:?}");
     }

@@ -12,7 +12,8 @@
 //! The frames of a victim are read row by row, all live frames of a row at once, when the first of
 //! them is moved.
 
-use super::{Cause, LogFtl, RowRead};
+use super::requests::RowRead;
+use super::{Cause, LogFtl};
 use crate::{Error, Result};
 
 /// At most one of this many victims is taken for wear leveling, so that leveling costs little
@@ -137,7 +138,7 @@ impl LogFtl {
             }
         });
         frames.sort_unstable();
-        debug_assert_eq!(frames.len(), self.segments.live_count(segment) as usize);
+        assert_eq!(frames.len(), self.segments.live_count(segment) as usize, "live frames");
         let live = f64::from(live_bytes);
         let gain = (f64::from(self.layout.segment_bytes) - live).max(1.0);
         match cause {

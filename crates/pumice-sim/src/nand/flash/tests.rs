@@ -6,6 +6,7 @@
 use rand::RngExt;
 
 use super::*;
+use crate::ftl::sample;
 use pumice_drive::base::ErrorKind;
 use pumice_drive::base::seed::random;
 
@@ -13,20 +14,13 @@ use pumice_drive::base::seed::random;
 const SHAPE: FlashShape = FlashShape {
     channels: 4,
     dies_per_channel: 4,
-    planes: 2,
     blocks_per_plane: 8,
     pages_per_block: 16,
-    page_bytes: 4096,
+    ..sample::SHAPE
 };
 const TRANSFER_NS: u64 = 82_000;
-const TIMING: FlashTiming = FlashTiming {
-    read_ns: 50_000,
-    program_ns: 900_000,
-    erase_ns: 2_000_000,
-    bus_bytes_per_s: 4096 * 1_000_000_000 / TRANSFER_NS,
-    multi_plane: true,
-    cache_program: false,
-};
+const TIMING: FlashTiming =
+    FlashTiming { bus_bytes_per_s: 4096 * 1_000_000_000 / TRANSFER_NS, ..sample::TIMING };
 
 /// A time for which a die's array or a bus was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

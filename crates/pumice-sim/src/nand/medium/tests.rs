@@ -4,26 +4,13 @@
 use std::rc::Rc;
 
 use super::*;
+use crate::ftl::sample;
 use crate::nand::{FlashShape, FlashTiming};
 use pumice_drive::runtime::Runtime;
 
-const SHAPE: FlashShape = FlashShape {
-    channels: 2,
-    dies_per_channel: 2,
-    planes: 2,
-    blocks_per_plane: 10,
-    pages_per_block: 64,
-    page_bytes: 4096,
-};
+const SHAPE: FlashShape = FlashShape { blocks_per_plane: 10, pages_per_block: 64, ..sample::SHAPE };
 const ROW: u32 = 8192;
-const TIMING: FlashTiming = FlashTiming {
-    read_ns: 50_000,
-    program_ns: 900_000,
-    erase_ns: 2_000_000,
-    bus_bytes_per_s: 50_000_000,
-    multi_plane: true,
-    cache_program: false,
-};
+const TIMING: FlashTiming = FlashTiming { bus_bytes_per_s: 50_000_000, ..sample::TIMING };
 const PLAIN: NandSpec = NandSpec { bad_percent: 0.0, seed: 1, store_bytes_per_s: None };
 const SEGMENT: SegmentId = SegmentId(3);
 

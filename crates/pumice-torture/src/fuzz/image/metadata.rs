@@ -12,9 +12,10 @@ use pumice_drive::base::checksum::crc64;
 use pumice_drive::base::{SegmentId, SeqNo};
 use pumice_drive::codec::Encoding;
 use pumice_drive::format::{
-    CheckpointPlace, DIRECTORY_PAGE_LEAVES, DirectoryEntry, DroppedRange, LEAF_BLOCKS,
-    META_ALIGNMENT, META_PREFIX_BYTES, MetaKind, MetaPlace, RECORD_HEADER_BYTES, Record,
-    RecordPlace, Root, RunContent, Source, Stream, StreamTail, TableEntry, encode_page, encode_run,
+    CheckpointAddress, DIRECTORY_PAGE_LEAVES, DirectoryEntry, DroppedRange, LEAF_BLOCKS,
+    META_ALIGNMENT, META_PREFIX_BYTES, MetaKind, MetadataAddress, OpenedSegment,
+    RECORD_HEADER_BYTES, Record, RecordAddress, Root, RunContent, Source, Stream, StreamTail,
+    TableEntry, encode_page, encode_run,
 };
 
 /// Number of leaves of the model: more than the image's disk has.
@@ -63,7 +64,7 @@ impl Model {
     }
 
     /// Applies a record stored at `place`.
-    pub(super) fn apply(&mut self, record: &Record, sources: &[Source], place: RecordPlace) {
+    pub(super) fn apply(&mut self, record: &Record, sources: &[Source], place: RecordAddress) {
         let (lba, count) = record.lba_range();
         let end = lba.0.saturating_add(count).min(MODEL_LEAVES * u64::from(LEAF_BLOCKS));
         let origins = sources.iter().flat_map(|source| {
@@ -238,7 +239,8 @@ impl Writer {
             let segment = self.unused();
             self.open_segment(Stream::Meta, segment);
             let generation = self.model.uses.get(&segment).map_or(0, |found| found.generation);
-            root.opened.push((Stream::Meta, SegmentId(segment), generation));
+            let (segment, stream) = (SegmentId(segment), Stream::Meta);
+            root.opened_segments.push(OpenedSegment { segment, generation, stream });
         }
         let mut entries = [0; DIRECTORY_PAGE_LEAVES];
         for leaf in 0..MODEL_LEAVES {
@@ -269,8 +271,8 @@ impl Writer {
         let generation = self.tails[Stream::Meta as usize].as_ref().map(|tail| &tail.header);
         let generation = generation.map_or(0, |header| header.generation);
         self.seal();
-        self.superblock.checkpoint = Some(CheckpointPlace {
-            place: RecordPlace { generation, segment: place.segment, offset: place.offset },
+        self.superblock.checkpoint = Some(CheckpointAddress {
+            address: RecordAddress { generation, segment: place.segment, offset: place.offset },
             record_bytes: place.bytes,
             payload_checksum,
         });
@@ -296,7 +298,7 @@ impl Writer {
             moved_bytes: 0,
             mapped_blocks: self.model.blocks.len() as u64,
             tails,
-            opened: Vec::new(),
+            opened_segments: Vec::new(),
             page_count: 0,
             dropped_count: 0,
             page_lists: Vec::new(),
@@ -306,7 +308,7 @@ impl Writer {
     }
 
     /// Adds metadata to the batch, with the edits of its kind; returns its place and checksum.
-    fn meta(&mut self, kind: MetaKind, number: u64, mut raw: Vec<u8>) -> (MetaPlace, u64) {
+    fn meta(&mut self, kind: MetaKind, number: u64, mut raw: Vec<u8>) -> (MetadataAddress, u64) {
         for edit in self.edits.extract_if(.., |edit| edit.kind == kind) {
             let bytes = edit.value.to_le_bytes();
             let at = usize::try_from(edit.offset).unwrap_or(usize::MAX);
@@ -328,7 +330,8 @@ impl Writer {
             payload_checksum,
         };
         let place = self.push(Stream::Meta, record, Vec::new(), payload);
-        let place = MetaPlace { segment: place.segment, offset: place.offset, bytes: bytes as u32 };
+        let place =
+            MetadataAddress { segment: place.segment, offset: place.offset, bytes: bytes as u32 };
         (place, payload_checksum)
     }
 }

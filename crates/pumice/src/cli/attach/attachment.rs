@@ -14,13 +14,13 @@ use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result, bail};
 use rustix::mount::{UnmountFlags, unmount};
 use serde::{Deserialize, Serialize};
 
 use super::holders;
 use crate::control;
-use crate::fuse::FILE_NAME;
-use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_fuse::FILE_NAME;
 
 const SUFFIX: &str = "attached";
 
@@ -44,7 +44,7 @@ impl Attachment {
     /// Returns the attachment of the drive at `path`, if there is one.
     ///
     /// # Errors
-    /// `NotFound` if there is no drive.
+    /// There is no drive.
     pub(crate) fn of(path: &Path) -> Result<Option<Self>> {
         Ok(Self::load(&control::place(path, SUFFIX)?))
     }
@@ -52,14 +52,14 @@ impl Attachment {
     /// Finds an attachment by its drive, its device or its mount point.
     ///
     /// # Errors
-    /// `NotFound` if nothing of that name is attached.
+    /// Nothing of that name is attached.
     pub(crate) fn find(name: &Path) -> Result<Self> {
         let wanted = absolute(name);
         let directory = control::private_directory()?;
-        let unreadable =
-            |error| Error::os(format!("cannot read the directory {}", directory.display()), error);
-        for entry in fs::read_dir(&directory).map_err(unreadable)? {
-            let Some(found) = Self::load(&entry.map_err(unreadable)?.path()) else { continue };
+        let unreadable = || format!("cannot read the directory {}", directory.display());
+        for entry in fs::read_dir(&directory).with_context(unreadable)? {
+            let entry = entry.with_context(unreadable)?;
+            let Some(found) = Self::load(&entry.path()) else { continue };
             let is_named = found.record.path == wanted
                 || found.mountpoint().is_some_and(|mountpoint| mountpoint == wanted)
                 || found.devices().contains(&wanted);
@@ -67,8 +67,7 @@ impl Attachment {
                 return Ok(found);
             }
         }
-        let what = format!("{} is not attached", name.display());
-        Err(Error::new(ErrorKind::NotFound, what))
+        bail!("{} is not attached", name.display())
     }
 
     /// Records that this process attaches the drive at `path`; nothing of an earlier attachment may
@@ -79,9 +78,9 @@ impl Attachment {
     pub(crate) fn begin(path: &Path, mountpoint: Option<&Path>) -> Result<Self> {
         control::private_directory()?;
         let place = control::place(path, SUFFIX)?;
-        let cannot = |error| Error::os(format!("cannot create {}", place.display()), error);
+        let cannot = || format!("cannot create {}", place.display());
         let mut private = DirBuilder::new();
-        private.mode(0o700).create(&place).map_err(cannot)?;
+        private.mode(0o700).create(&place).with_context(cannot)?;
         let process = rustix::process::getpid().as_raw_nonzero().get();
         let record = Record {
             path: absolute(path),
@@ -90,7 +89,7 @@ impl Attachment {
             mountpoint: mountpoint.map(absolute),
         };
         // Without symbolic links, as the kernel names the file.
-        let directory = place.canonicalize().map_err(cannot)?;
+        let directory = place.canonicalize().with_context(cannot)?;
         let attachment = Self { directory, record };
         let text = serde_json::to_vec(&attachment.record).expect("records serialize");
         // Renamed, so that a record is complete or absent.
@@ -99,7 +98,7 @@ impl Attachment {
             .create(attachment.fuse_directory())
             .and_then(|()| fs::write(&draft, text))
             .and_then(|()| fs::rename(&draft, attachment.record_file()))
-            .map_err(cannot)?;
+            .with_context(cannot)?;
         Ok(attachment)
     }
 
@@ -160,11 +159,10 @@ impl Attachment {
     pub(crate) fn remove(&self) -> Result<()> {
         // After an orderly end nothing is mounted there, and this fails.
         let _ = unmount(self.fuse_directory(), UnmountFlags::DETACH);
-        let cannot =
-            |error| Error::os(format!("cannot remove {}", self.directory.display()), error);
+        let cannot = || format!("cannot remove {}", self.directory.display());
         // Not recursively: if the mount were still there, its file would be the drive.
-        fs::remove_dir(self.fuse_directory()).map_err(cannot)?;
-        fs::remove_dir_all(&self.directory).map_err(cannot)
+        fs::remove_dir(self.fuse_directory()).with_context(cannot)?;
+        fs::remove_dir_all(&self.directory).with_context(cannot)
     }
 
     /// Opens the log for writing.

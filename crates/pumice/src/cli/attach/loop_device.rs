@@ -9,8 +9,9 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use anyhow::Result;
+
 use super::tools;
-use pumice_drive::base::Result;
 
 /// Values of `rq_affinity`. Source: Linux, `Documentation/block/queue-sysfs.rst`.
 const SAME_GROUP: &str = "1";

@@ -6,8 +6,9 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result, bail};
+
 use super::{FileSystem, loop_device, tools};
-use pumice_drive::base::{Error, ErrorKind, Result};
 
 /// The requested setup.
 #[derive(Clone, Debug)]
@@ -27,13 +28,11 @@ impl Wanted {
     /// [`Wanted::check_mountpoint`].
     pub(super) fn check_machine(&self) -> Result<()> {
         if !rustix::process::geteuid().is_root() {
-            let what = "attaching a drive creates a block device and needs root: try sudo";
-            return Err(Error::new(ErrorKind::PermissionDenied, what));
+            bail!("attaching a drive creates a block device and needs root: try sudo");
         }
         for (file, module) in [("/dev/fuse", "fuse"), ("/dev/loop-control", "loop")] {
             if !Path::new(file).exists() {
-                let what = format!("{file} does not exist: load its module with modprobe {module}");
-                return Err(Error::new(ErrorKind::NotFound, what));
+                bail!("{file} does not exist: load its module with modprobe {module}");
             }
         }
         tools::find("losetup")?;
@@ -51,13 +50,11 @@ impl Wanted {
     pub(super) fn check_mountpoint(&self) -> Result<()> {
         let Some(mountpoint) = &self.mountpoint else { return Ok(()) };
         tools::find("mount")?;
-        let cannot = |error| Error::os(format!("cannot mount on {}", mountpoint.display()), error);
-        if fs::read_dir(mountpoint).map_err(cannot)?.next().is_some() {
-            let what = format!(
-                "{} is not empty: mounting there would hide what is in it",
-                mountpoint.display()
-            );
-            return Err(Error::new(ErrorKind::AlreadyExists, what));
+        let shown = mountpoint.display();
+        let found = fs::read_dir(mountpoint);
+        let mut found = found.with_context(|| format!("cannot mount on {shown}"))?;
+        if found.next().is_some() {
+            bail!("{shown} is not empty: mounting there would hide what is in it");
         }
         Ok(())
     }
@@ -93,9 +90,7 @@ impl Wanted {
         if is_direct.is_ok_and(|text| text.trim() == "1") {
             return Ok(());
         }
-        let what =
-            format!("{} does not support direct I/O: the kernel is too old", device.display());
-        Err(Error::new(ErrorKind::Unsupported, what))
+        bail!("{} does not support direct I/O: the kernel is too old", device.display())
     }
 
     fn fill(&self, device: &Path) -> Result<()> {
@@ -116,11 +111,8 @@ impl Wanted {
         // Source: blkid(8): 2 if nothing was found; 8 if several signatures were found.
         if probed.status.code() != Some(2) && !self.force {
             let found = String::from_utf8_lossy(&probed.stdout);
-            let what = format!(
-                "the drive already contains {}: use --force to overwrite it",
-                found.split_whitespace().next().unwrap_or("something")
-            );
-            return Err(Error::new(ErrorKind::AlreadyExists, what));
+            let found = found.split_whitespace().next().unwrap_or("something");
+            bail!("the drive already contains {found}: use --force to overwrite it");
         }
         let force = match file_system {
             FileSystem::Ext4 => "-F",

@@ -4,17 +4,16 @@
 //! Also cleans up after a process that died, whose device answers only with errors.
 
 use std::fs::File;
-use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result, anyhow, bail};
 use rustix::event::{Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::attachment::Attachment;
 use super::{holders, loop_device};
-use pumice_drive::base::{Error, ErrorKind, Result};
 
 /// Checks whether a device is free, and whether it is gone. A program that inspects devices
 /// (losetup, udev) holds one open for a moment, and the device stays that long.
@@ -28,20 +27,18 @@ const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// detaches it. Skips steps that are already done.
 ///
 /// # Errors
-/// `Busy`, with the reason, if the device is mounted elsewhere or in use; the device then stays,
-/// flushed or not.
+/// The device is mounted elsewhere or in use; it then stays, flushed or not.
 pub(crate) fn take_down(attachment: &Attachment) -> Result<()> {
     for device in attachment.devices() {
         release(attachment, &device)?;
         let excluding = exclusively(&device)?;
         if let Some(process) = attachment.process() {
-            excluding.sync_all().map_err(|error| {
-                let what = format!(
+            excluding.sync_all().with_context(|| {
+                format!(
                     "cannot flush {} (to discard unflushed data, kill process {process} and \
                      detach again)",
                     device.display()
-                );
-                Error::os(what, error)
+                )
             })?;
         }
         drop(excluding);
@@ -54,22 +51,20 @@ pub(crate) fn take_down(attachment: &Attachment) -> Result<()> {
 /// Unmounts the device; refuses if it has other mounts or users.
 fn release(attachment: &Attachment, device: &Path) -> Result<()> {
     let mounts = holders::mounts_of(device);
-    let is_own = |place: &&Path| attachment.mountpoint() == Some(*place);
-    if let Some(place) = mounts.iter().map(|place| place.as_path()).find(|place| !is_own(place)) {
-        let (device, place) = (device.display(), place.display());
-        return busy(format!("{device} is mounted on {place}: unmount it first"));
+    let is_own = |mount: &&PathBuf| attachment.mountpoint() == Some(mount);
+    if let Some(mount) = mounts.iter().find(|mount| !is_own(mount)) {
+        bail!("{} is mounted on {}: unmount it first", device.display(), mount.display());
     }
     if !becomes(FREE_LOOKS, || holders::openers(device).is_empty()) {
         let openers = holders::openers(device).join(", ");
-        return busy(format!("{} is held open by process {openers}", device.display()));
+        bail!("{} is held open by process {openers}", device.display());
     }
-    for place in mounts {
-        if let Err(error) = unmount(&place, UnmountFlags::empty()) {
-            let error = io::Error::from(error);
-            let users = holders::users(&place);
-            let by = if users.is_empty() { String::new() } else { " by process ".into() };
-            let what = format!("{} is in use{by}{}", place.display(), users.join(", "));
-            return Err(Error::os(what, error));
+    for mount in mounts {
+        if let Err(error) = unmount(&mount, UnmountFlags::empty()) {
+            let users = holders::users(&mount);
+            let by = if users.is_empty() { "" } else { " by process " };
+            let what = format!("{} is in use{by}{}", mount.display(), users.join(", "));
+            return Err(anyhow!(error).context(what));
         }
     }
     Ok(())
@@ -78,13 +73,12 @@ fn release(attachment: &Attachment, device: &Path) -> Result<()> {
 /// Opens the device exclusively, which fails while a mount, a swap or another device uses it.
 fn exclusively(device: &Path) -> Result<File> {
     let mut opening = File::options();
-    opening.read(true).custom_flags(OFlags::EXCL.bits() as i32);
-    opening.open(device).map_err(|error| {
-        let what = format!(
+    opening.read(true).custom_flags(OFlags::EXCL.bits().cast_signed());
+    opening.open(device).with_context(|| {
+        format!(
             "{} is in use: by a mount in another namespace, as swap, or by another device",
             device.display()
-        );
-        Error::os(what, error)
+        )
     })
 }
 
@@ -93,7 +87,7 @@ fn wait_until_gone(attachment: &Attachment, device: &Path) -> Result<()> {
         return Ok(());
     }
     let openers = holders::openers(device).join(", ");
-    busy(format!("{} is removed once it is closed by process {openers}", device.display()))
+    bail!("{} is removed once it is closed by process {openers}", device.display())
 }
 
 /// Whether a condition holds, or starts to hold within the given number of checks.
@@ -106,8 +100,4 @@ fn becomes(looks: u32, is_so: impl Fn() -> bool) -> bool {
         let _ = poll(&mut [], Some(&PAUSE));
     }
     is_so()
-}
-
-fn busy<T>(what: String) -> Result<T> {
-    Err(Error::new(ErrorKind::Busy, what))
 }

@@ -4,12 +4,12 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use pumice_drive::base::{Error, ErrorKind, Result};
+use anyhow::{Context, Result, anyhow, bail};
 
 /// Returns the path of a program. Administration programs are not on every user's path.
 ///
 /// # Errors
-/// `NotFound` if it is not installed.
+/// It is not installed.
 pub(super) fn find(name: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -22,8 +22,7 @@ pub(super) fn find(name: &str) -> Result<PathBuf> {
                 "mkfs.ext4" => "e2fsprogs",
                 _ => "util-linux",
             };
-            let what = format!("{name} is not installed: install the package {package}");
-            Error::new(ErrorKind::NotFound, what)
+            anyhow!("{name} is not installed: install the package {package}")
         })
 }
 
@@ -34,7 +33,7 @@ pub(super) fn find(name: &str) -> Result<PathBuf> {
 pub(super) fn run<S: AsRef<OsStr>>(name: &str, args: &[S]) -> Result<Output> {
     let mut command = Command::new(find(name)?);
     command.args(args).env("LC_ALL", "C.UTF-8");
-    command.output().map_err(|error| Error::os(format!("cannot run {name}"), error))
+    command.output().with_context(|| format!("cannot run {name}"))
 }
 
 /// Runs a program that must succeed; returns its output.
@@ -49,5 +48,5 @@ pub(super) fn run_well<S: AsRef<OsStr>>(name: &str, args: &[S]) -> Result<String
     let said = String::from_utf8_lossy(&output.stderr);
     let line = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no reason given");
     let line = line.trim().trim_end_matches('.');
-    Err(Error::new(ErrorKind::InvalidInput, format!("{name} failed: {line}")))
+    bail!("{name} failed: {line}")
 }

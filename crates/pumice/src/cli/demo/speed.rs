@@ -47,7 +47,7 @@ impl Sink for Turn<'_> {
 
     fn keep(&mut self, run: &RunResult) -> pumice_bench::Result<()> {
         self.runs.push(run.clone());
-        self.bar.inc(run.host_bytes);
+        self.bar.inc(run.sample.host_bytes);
         Ok(())
     }
 }

@@ -4,11 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use anyhow::{Context, Result, bail};
+
 use crate::cli::open::{self, FileDrive};
 use crate::cli::watch::{self, MeasuredDrive};
 use crate::control::ControlSocket;
 use crate::watch::{Measured, Watch};
-use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::OpenOptions;
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::Export;
@@ -48,19 +49,17 @@ pub(super) fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
             files.push(path.clone());
             continue;
         }
-        let unreadable =
-            |error| Error::os(format!("cannot read the directory {}", path.display()), error);
+        let unreadable = || format!("cannot read the directory {}", path.display());
         let mut found = Vec::new();
-        for entry in fs::read_dir(path).map_err(unreadable)? {
-            let file = entry.map_err(unreadable)?.path();
+        for entry in fs::read_dir(path).with_context(unreadable)? {
+            let file = entry.with_context(unreadable)?.path();
             let is_named = file.as_os_str().as_encoded_bytes().ends_with(SUFFIX.as_bytes());
             if is_named && file.is_file() {
                 found.push(file);
             }
         }
         if found.is_empty() {
-            let what = format!("{} contains no drives (*{SUFFIX})", path.display());
-            return Err(Error::new(ErrorKind::NotFound, what));
+            bail!("{} contains no drives (*{SUFFIX})", path.display());
         }
         found.sort();
         files.append(&mut found);
@@ -118,7 +117,7 @@ pub(super) fn close_all(runtime: &Runtime, served: &[Served]) -> Result<()> {
     let mut closed = Ok(());
     for Served { path, drive, .. } in served {
         let result = runtime.block_on(drive.close());
-        closed = closed.and(result.map_err(|error| crate::cli::at_path(path, error)));
+        closed = closed.and(result.with_context(|| path.display().to_string()));
     }
     closed
 }
@@ -126,10 +125,9 @@ pub(super) fn close_all(runtime: &Runtime, served: &[Served]) -> Result<()> {
 impl Names {
     /// Returns the names of the exports at these paths.
     fn of(&self, paths: &[PathBuf]) -> Result<Vec<String>> {
-        let invalid = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
         let is_asked = self.export_name.is_some() || self.description.is_some();
         if is_asked && paths.len() > 1 {
-            return invalid("--export-name and --description need a single drive".into());
+            bail!("--export-name and --description need a single drive");
         }
         if let Some(name) = &self.export_name {
             return Ok(vec![name.clone()]);
@@ -138,7 +136,7 @@ impl Names {
         for (index, name) in names.iter().enumerate() {
             if let Some(other) = names[..index].iter().position(|other| other == name) {
                 let (one, two) = (paths[other].display(), paths[index].display());
-                return invalid(format!("{one} and {two} would both be the export '{name}'"));
+                bail!("{one} and {two} would both be the export '{name}'");
             }
         }
         Ok(names)

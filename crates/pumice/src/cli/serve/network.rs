@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use tempfile::TempDir;
 
 use crate::cli::open::while_busy;
-use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Access, Listen, Listener};
 use pumice_nbd::{Identity, Security};
@@ -63,12 +64,26 @@ enum Tls {
     Require,
 }
 
-impl Network {
-    /// Whether an address to listen on is given.
-    pub(super) fn has_address(&self) -> bool {
-        self.unix.is_some() || self.listen.is_some()
-    }
+/// The sockets of a server.
+pub(super) struct Sockets {
+    pub(super) listeners: Vec<Listener>,
+    /// The directory of a private socket, removed on drop.
+    pub(super) private: Option<TempDir>,
+}
 
+impl Sockets {
+    /// Returns where to listen if no address is given.
+    fn otherwise(&mut self, runs_a_command: bool) -> Result<Listen> {
+        if !runs_a_command {
+            return Ok(Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 10809))));
+        }
+        let directory = tempfile::Builder::new().prefix("pumice").tempdir();
+        let directory = self.private.insert(directory.context("cannot create a socket")?);
+        Ok(Listen::Unix(directory.path().join("socket")))
+    }
+}
+
+impl Network {
     pub(super) fn connections_max(&self) -> usize {
         self.connections as usize
     }
@@ -78,17 +93,16 @@ impl Network {
     /// # Errors
     /// Options that contradict each other; those of [`Identity::load`].
     pub(super) fn security(&self) -> Result<Security> {
-        let invalid = |what: &str| Err(Error::new(ErrorKind::InvalidInput, what.to_owned()));
         let with_certificates = self.tls_certificates.is_some();
         let tls = self.tls.unwrap_or(if with_certificates { Tls::Require } else { Tls::Off });
         let Some(directory) = &self.tls_certificates else {
             return match tls {
                 Tls::Off => Ok(Security::Clear),
-                _ => invalid("--tls needs the server's certificate: add --tls-certificates DIR"),
+                _ => bail!("--tls needs the server's certificate: add --tls-certificates DIR"),
             };
         };
         if tls == Tls::Off {
-            return invalid("--tls off conflicts with --tls-certificates");
+            bail!("--tls off conflicts with --tls-certificates");
         }
         let identity = Identity::load(directory, self.tls_verify_peer)?;
         Ok(match tls {
@@ -97,7 +111,8 @@ impl Network {
         })
     }
 
-    /// Returns the listening sockets; `otherwise` if no address is given.
+    /// Returns the sockets passed by systemd and those of the options. Without either it listens on
+    /// a private socket if the server runs a command, else on the default port.
     ///
     /// # Errors
     /// An address is not permitted, or cannot be bound.
@@ -105,20 +120,26 @@ impl Network {
         &self,
         runtime: &Runtime,
         security: &Security,
-        otherwise: Listen,
-    ) -> Result<Vec<Listener>> {
+        runs_a_command: bool,
+    ) -> Result<Sockets> {
+        let passed = Listener::passed()?;
+        let mut sockets = Sockets { listeners: Vec::new(), private: None };
         let mut listens = Vec::new();
         listens.extend(self.unix.clone().map(Listen::Unix));
         listens.extend(self.listen.map(Listen::Tcp));
-        if listens.is_empty() {
-            listens.push(otherwise);
+        if listens.is_empty() && passed.is_empty() {
+            listens.push(sockets.otherwise(runs_a_command)?);
         }
         for listen in &listens {
             self.check_reach(listen, security)?;
         }
         let access = Access { mode: self.unix_mode, owner: self.unix_owner };
-        let bind = |listen| while_busy(runtime, || Listener::bind(listen, access));
-        listens.iter().map(bind).collect()
+        for listen in &listens {
+            let listener = while_busy(runtime, || Listener::bind(listen, access))?;
+            sockets.listeners.push(listener);
+        }
+        sockets.listeners.extend(passed);
+        Ok(sockets)
     }
 
     /// Checks that other machines can reach only encrypted sockets, unless the user allows
@@ -129,11 +150,10 @@ impl Network {
         if address.ip().is_loopback() || is_encrypted || self.insecure {
             return Ok(());
         }
-        let what = format!(
+        bail!(
             "other machines can reach {address}, and NBD is neither encrypted nor authenticated: \
              use --tls-certificates or --insecure"
-        );
-        Err(Error::new(ErrorKind::PermissionDenied, what))
+        )
     }
 }
 

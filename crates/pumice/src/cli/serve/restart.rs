@@ -10,6 +10,7 @@
 //! LISTEN_FDS, ..        the socket that contains the handover, passed as by systemd
 //! ```
 
+use std::convert::Infallible;
 use std::env;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -17,25 +18,79 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 
+use anyhow::{Context, Result, anyhow, bail};
 use listenfd::ListenFd;
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use pumice_drive::base::{Error, ErrorKind, Result};
+use crate::cli::chain;
+use crate::cli::signals::{self, Signals};
+use pumice_drive::runtime::Runtime;
 use pumice_nbd::Handover;
 
 const PROCESS: &str = "PUMICE_HANDOVER";
+
+/// Why the server ends.
+pub(super) enum End {
+    /// A signal asked for shutdown.
+    Signal,
+    /// The command has ended, with this exit code.
+    Command(u8),
+    /// The server restarts as this program.
+    Restart(PathBuf),
+}
+
+/// Returns what the previous server handed over, if there was one and it is usable.
+pub(super) fn inherited() -> Option<Handover> {
+    let inherited = received().unwrap_or_else(|error| {
+        tracing::error!(error = %chain(&error), "restarted without the clients");
+        None
+    });
+    if let Some(handover) = &inherited {
+        tracing::info!(clients = handover.clients.len(), "restarted");
+    }
+    inherited
+}
+
+/// Restarts as `program`. Returns an error if that fails, or nothing if a signal has asked for
+/// shutdown.
+pub(super) fn restart(program: &Path, left: &Handover, signals: &Signals) -> Option<anyhow::Error> {
+    if let Err(error) = signals::block() {
+        return Some(error);
+    }
+    if signals.is_ending() {
+        return None;
+    }
+    tracing::info!(program = %program.display(), clients = left.clients.len(), "restarting");
+    Some(become_program(program, left))
+}
+
+/// Waits for a signal, and on SIGHUP until a program is found to restart as.
+pub(super) fn wait_for_a_signal(runtime: &Runtime, signals: &Signals) -> End {
+    loop {
+        runtime.block_on(signals.next(runtime));
+        if signals.is_ending() {
+            return End::Signal;
+        }
+        match program() {
+            Ok(program) => return End::Restart(program),
+            Err(error) => {
+                tracing::error!(error = %chain(&error), "not restarted: the server continues")
+            }
+        }
+    }
+}
 
 /// Returns what the previous server left to this process; `None` if there was none.
 ///
 /// # Errors
 /// See [`Handover::receive`].
-pub(super) fn inherited() -> Result<Option<Handover>> {
+fn received() -> Result<Option<Handover>> {
     if env::var(PROCESS).ok() != Some(process::id().to_string()) {
         return Ok(None);
     }
     let socket = ListenFd::from_env().take_unix_listener(0);
-    let socket = socket.map_err(|error| Error::os("cannot take connections over", error))?;
-    socket.map(|socket| Handover::receive(&UnixStream::from(OwnedFd::from(socket)))).transpose()
+    let Some(socket) = socket.context("cannot take connections over")? else { return Ok(None) };
+    Ok(Some(Handover::receive(&UnixStream::from(OwnedFd::from(socket)))?))
 }
 
 /// Returns the program to restart as: the file that this one was started from, if it runs and
@@ -43,8 +98,8 @@ pub(super) fn inherited() -> Result<Option<Handover>> {
 ///
 /// # Errors
 /// It does not.
-pub(super) fn program() -> Result<PathBuf> {
-    let path = env::current_exe().map_err(|error| Error::os("cannot find this program", error))?;
+fn program() -> Result<PathBuf> {
+    let path = env::current_exe().context("cannot find this program")?;
     // Linux appends this to the name of a file that was replaced.
     let text = path.to_str().and_then(|path| path.strip_suffix(" (deleted)"));
     let path = text.map_or(path.clone(), PathBuf::from);
@@ -54,33 +109,36 @@ pub(super) fn program() -> Result<PathBuf> {
     let at = args.iter().position(|arg| arg == "serve").map_or(args.len(), |at| at + 1);
     let (before, after) = args.split_at(at);
     let tried = Command::new(&path).args(before).arg("--check").args(after).output();
-    let tried =
-        tried.map_err(|error| Error::os(format!("cannot run {}", path.display()), error))?;
+    let tried = tried.with_context(|| format!("cannot run {}", path.display()))?;
     if tried.status.success() {
         return Ok(path);
     }
     let said = String::from_utf8_lossy(&tried.stderr);
     let what = format!("{} --check: {}, {}", path.display(), tried.status, said.trim());
-    Err(Error::new(ErrorKind::InvalidInput, what.replace('\n', "; ")))
+    bail!(what.replace('\n', "; "))
 }
 
 /// Executes `program`, which continues with the handover. Returns only on failure; the clients are
 /// then lost.
-pub(super) fn become_program(program: &Path, handover: &Handover) -> Error {
-    let become_it = || -> Result<Error> {
-        let cannot = |error| Error::os("cannot hand connections over", error);
-        let (ours, theirs) = UnixStream::pair().map_err(cannot)?;
-        handover.send(&ours)?;
-        fcntl_setfd(&theirs, FdFlags::empty()).map_err(|error| cannot(error.into()))?;
-        let process = process::id().to_string();
-        let error = Command::new(program)
-            .args(env::args_os().skip(1))
-            .env(PROCESS, &process)
-            .env("LISTEN_PID", &process)
-            .env("LISTEN_FDS", "1")
-            .env("LISTEN_FDS_FIRST_FD", theirs.as_raw_fd().to_string())
-            .exec();
-        Ok(Error::os(format!("cannot run {}", program.display()), error))
-    };
-    become_it().unwrap_or_else(|error| error)
+fn become_program(program: &Path, handover: &Handover) -> anyhow::Error {
+    match try_to_become(program, handover) {
+        Err(error) => error,
+        Ok(never) => match never {},
+    }
+}
+
+fn try_to_become(program: &Path, handover: &Handover) -> Result<Infallible> {
+    let cannot = "cannot hand connections over";
+    let (ours, theirs) = UnixStream::pair().context(cannot)?;
+    handover.send(&ours)?;
+    fcntl_setfd(&theirs, FdFlags::empty()).context(cannot)?;
+    let process = process::id().to_string();
+    let error = Command::new(program)
+        .args(env::args_os().skip(1))
+        .env(PROCESS, &process)
+        .env("LISTEN_PID", &process)
+        .env("LISTEN_FDS", "1")
+        .env("LISTEN_FDS_FIRST_FD", theirs.as_raw_fd().to_string())
+        .exec();
+    Err(anyhow!(error).context(format!("cannot run {}", program.display())))
 }

@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use anyhow::{Context, Result, anyhow};
 use ureq::Agent;
 use ureq::http::StatusCode;
 use ureq::http::header::AUTHORIZATION;
 
 use crate::control;
 use crate::watch::Snapshot;
-use pumice_drive::base::{Error, ErrorKind, Result};
 
 /// Time limit for an answer: longer than the server's own limit.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -87,8 +87,7 @@ impl Asker {
                 let snapshot = control::snapshot(path)?;
                 snapshot.filter(|snapshot| !snapshot.drives.is_empty()).ok_or_else(|| {
                     let path = path.display();
-                    let what = format!("{path} is not served: start `pumice serve {path}` first");
-                    Error::new(ErrorKind::NotFound, what)
+                    anyhow!("{path} is not served: start `pumice serve {path}` first")
                 })
             }
             Source::Server(url) => self.get(url),
@@ -100,25 +99,21 @@ impl Asker {
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
-        let mut answer = request.call().map_err(|error| {
-            let what = format!(
+        let mut answer = request.call().with_context(|| {
+            format!(
                 "no answer from {url}: start `pumice serve DRIVE --http ADDR:PORT` there, and \
                  use that address"
-            );
-            Error::os(what, std::io::Error::other(error))
+            )
         })?;
         let status = answer.status();
         let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
-        let body = body.map_err(|error| {
-            Error::os(format!("the answer of {url} is incomplete"), std::io::Error::other(error))
-        })?;
+        let body = body.with_context(|| format!("the answer of {url} is incomplete"))?;
         if status == StatusCode::OK {
-            return serde_json::from_slice(&body).map_err(|error| {
-                let what = format!(
-                    "{url} does not answer as `pumice serve --http` of version {} does: {error}",
+            return serde_json::from_slice(&body).with_context(|| {
+                format!(
+                    "{url} does not answer as `pumice serve --http` of version {} does",
                     env!("CARGO_PKG_VERSION")
-                );
-                Error::new(ErrorKind::Unsupported, what)
+                )
             });
         }
         Err(refused(url, status, &body, self.token.is_some()))
@@ -126,31 +121,27 @@ impl Asker {
 }
 
 /// Returns the error for an answer other than a snapshot.
-fn refused(url: &str, status: StatusCode, body: &[u8], has_token: bool) -> Error {
+fn refused(url: &str, status: StatusCode, body: &[u8], has_token: bool) -> anyhow::Error {
     // The message of the server, if it is one of ours.
     let said: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let said = said.as_ref().and_then(|said| said["error"].as_str()).unwrap_or_default();
     let said: String = said.chars().filter(|c| !c.is_control()).take(200).collect();
-    let (kind, what) = match status {
+    let what = match status {
         StatusCode::UNAUTHORIZED if has_token => {
-            (ErrorKind::PermissionDenied, "refuses the token: check the file of --token-file")
+            "refuses the token: check the file of --token-file"
         }
-        StatusCode::UNAUTHORIZED => (
-            ErrorKind::PermissionDenied,
-            "requires a token: use --token-file with the file that it was started with",
-        ),
-        StatusCode::NOT_FOUND => {
-            (ErrorKind::NotFound, "is not a `pumice serve --http`: use the address in its log")
+        StatusCode::UNAUTHORIZED => {
+            "requires a token: use --token-file with the file that it was started with"
         }
-        StatusCode::MISDIRECTED_REQUEST => (
-            ErrorKind::PermissionDenied,
-            "refuses this name without a token: use its address, or localhost",
-        ),
-        StatusCode::SERVICE_UNAVAILABLE => (ErrorKind::Busy, "is busy: try again"),
-        _ => (ErrorKind::Unsupported, "does not answer as `pumice serve --http` does"),
+        StatusCode::NOT_FOUND => "is not a `pumice serve --http`: use the address in its log",
+        StatusCode::MISDIRECTED_REQUEST => {
+            "refuses this name without a token: use its address, or localhost"
+        }
+        StatusCode::SERVICE_UNAVAILABLE => "is busy: try again",
+        _ => "does not answer as `pumice serve --http` does",
     };
     let reason = if said.is_empty() { String::new() } else { format!(", {said}") };
-    Error::new(kind, format!("{url} {what} ({status}{reason})"))
+    anyhow!("{url} {what} ({status}{reason})")
 }
 
 #[cfg(test)]

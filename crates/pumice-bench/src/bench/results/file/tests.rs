@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::bench::engine::Interval;
+use crate::bench::engine::{Interval, Sample};
 use crate::bench::results::DeviceBytes;
 use crate::stats::Latencies;
 use crate::workload::{Changes, Preset};
@@ -34,15 +34,17 @@ fn run(place: u64) -> RunResult {
         level: 1,
         place,
         begun_s: 0.5,
-        seconds: 1.25,
-        flush_seconds: 0.25,
-        operations: 99,
-        host_bytes: 99 * 4096,
-        written_bytes: 4096,
-        latency,
-        interval_ns: 50_000_000,
-        intervals: vec![Interval { operations: 3, latency_ns_sum: 9, latency_ns_max: 5 }],
-        generation_share: 0.125,
+        sample: Sample {
+            seconds: 1.25,
+            flush_seconds: 0.25,
+            operations: 99,
+            host_bytes: 99 * 4096,
+            written_bytes: 4096,
+            latency,
+            interval_ns: 50_000_000,
+            intervals: vec![Interval { operations: 3, latency_ns_sum: 9, latency_ns_max: 5 }],
+            generation_share: 0.125,
+        },
         processor_share: 0.5,
         device: Some(DeviceBytes { read: 1, written: 2, discarded: 3, smart_written: Some(4) }),
         warnings: vec!["doubt".into()],

@@ -221,7 +221,7 @@ fn what_is_touched_is_written_again() {
     map.touch_page(0);
     map.begin_checkpoint();
     assert_eq!((map.next_pending(), map.dirty_pages()), (None, vec![0]));
-    map.set_page_place(0, meta_place(100));
+    map.set_page_address(0, meta_place(100));
     assert_eq!(map.end_checkpoint(), [meta_place(4)]);
     map.touch_leaf(2);
     map.begin_checkpoint();
@@ -239,8 +239,8 @@ fn clean(leaves: u64, budget_bytes: usize) -> L2p {
     map
 }
 
-fn meta_place(number: u32) -> MetaPlace {
-    MetaPlace { segment: SegmentId(7), offset: number * 16, bytes: 16 }
+fn meta_place(number: u32) -> MetadataAddress {
+    MetadataAddress { segment: SegmentId(7), offset: number * 16, bytes: 16 }
 }
 
 fn checkpoint(map: &mut L2p) {
@@ -251,7 +251,7 @@ fn checkpoint(map: &mut L2p) {
         next = next.max(leaf as u32 + 1);
     }
     for page in map.dirty_pages() {
-        map.set_page_place(page, meta_place(next + page));
+        map.set_page_address(page, meta_place(next + page));
     }
     map.end_checkpoint();
 }
@@ -328,7 +328,7 @@ fn impossible_checkpoints_are_refused() {
     let restore = |page: u32, entry: (usize, u64), dropped: &[(u64, u64)], mapped: u64| {
         let mut entries = Box::new([0; DIRECTORY_PAGE_LEAVES]);
         entries[entry.0] = entry.1;
-        let page = RestoredPage { page, place: meta_place(1), entries };
+        let page = RestoredPage { page, address: meta_place(1), entries };
         let range = |&(start, end)| DroppedRange { start, end, mapping: Mapping::Hole };
         let dropped: Vec<_> = dropped.iter().map(range).collect();
         L2p::restore(600 * 1024 + 5, 0, [page], &dropped, mapped).is_ok()

@@ -24,7 +24,7 @@ enum Operation {
 /// What the newest finished checkpoint left, beside the medium.
 #[derive(Clone, Default)]
 struct Root {
-    pages: Vec<(u32, MetaPlace)>,
+    pages: Vec<(u32, MetadataAddress)>,
     dropped: Vec<DroppedRange>,
     leaf_mapped_blocks: u64,
     live: Live,
@@ -182,7 +182,7 @@ impl Model {
         self.map.install(leaf, place, content);
     }
 
-    fn decode(&self, place: MetaPlace) -> Leaf {
+    fn decode(&self, place: MetadataAddress) -> Leaf {
         let bytes = self.medium.get(&place.pack()).expect("a dead place is read");
         Leaf::decode(bytes, &LIMITS).unwrap()
     }
@@ -224,10 +224,10 @@ impl Model {
         if let Some(&page) = self.map.dirty_pages().first() {
             let bytes = encode_page(&self.map.page(page));
             let place = self.append(bytes.to_vec());
-            self.map.set_page_place(page, place);
+            self.map.set_page_address(page, place);
             return false;
         }
-        running.pages = self.map.page_places().collect();
+        running.pages = self.map.page_addresses().collect();
         for dead in self.map.end_checkpoint() {
             self.medium.remove(&dead.pack()).expect("a place died twice");
         }
@@ -241,10 +241,10 @@ impl Model {
         while !self.checkpoint_step() {}
     }
 
-    fn append(&mut self, bytes: Vec<u8>) -> MetaPlace {
+    fn append(&mut self, bytes: Vec<u8>) -> MetadataAddress {
         self.next_meta += 1;
         let segment = SegmentId(self.next_meta % 8);
-        let place = MetaPlace { segment, offset: self.next_meta * 16, bytes: 4112 };
+        let place = MetadataAddress { segment, offset: self.next_meta * 16, bytes: 4112 };
         self.medium.insert(place.pack(), bytes);
         place
     }
@@ -257,7 +257,7 @@ impl Model {
             self.load_missing(leaf * 1024, 1);
             self.map.touch_leaf(leaf);
         }
-        let pages: Vec<_> = self.map.page_places().collect();
+        let pages: Vec<_> = self.map.page_addresses().collect();
         for (page, place) in pages {
             assert!(self.map.is_current_page(page, place));
             self.map.touch_page(page);
@@ -272,12 +272,16 @@ impl Model {
         let root = std::mem::take(&mut self.root);
         let pages = root.pages.iter().map(|&(page, place)| {
             let bytes = &self.medium[&place.pack()];
-            RestoredPage { page, place, entries: Box::new(decode_page(bytes, &LIMITS).unwrap()) }
+            RestoredPage {
+                page,
+                address: place,
+                entries: Box::new(decode_page(bytes, &LIMITS).unwrap()),
+            }
         });
         self.map =
             L2p::restore(BLOCKS, self.budget_bytes, pages, &root.dropped, root.leaf_mapped_blocks)
                 .unwrap();
-        let named: Vec<_> = self.map.meta_places().map(MetaPlace::pack).collect();
+        let named: Vec<_> = self.map.metadata_addresses().map(MetadataAddress::pack).collect();
         let before = self.medium.len();
         // What an unfinished checkpoint wrote is dead.
         self.medium.retain(|place, _| named.contains(place));
@@ -316,7 +320,7 @@ impl Model {
         }
         self.check_walk();
         for (_, slot) in self.map.slab.slots() {
-            slot.content.check();
+            slot.content.check_invariants();
         }
         let bytes = |dirty: bool| {
             let slots = self.map.slab.slots().map(|(_, slot)| slot);
@@ -365,7 +369,7 @@ impl Model {
         }
         self.finish_checkpoint();
         assert_eq!(self.map.dirty_bytes(), 0);
-        let mut named: Vec<_> = self.map.meta_places().map(MetaPlace::pack).collect();
+        let mut named: Vec<_> = self.map.metadata_addresses().map(MetadataAddress::pack).collect();
         let mut held: Vec<_> = self.medium.keys().copied().collect();
         named.sort_unstable();
         held.sort_unstable();
@@ -373,8 +377,8 @@ impl Model {
     }
 }
 
-fn meta_nowhere() -> MetaPlace {
-    MetaPlace { segment: SegmentId(0), offset: 0, bytes: 16 }
+fn meta_nowhere() -> MetadataAddress {
+    MetadataAddress { segment: SegmentId(0), offset: 0, bytes: 16 }
 }
 
 fn release(live: &mut Live, released: Released) {

@@ -9,6 +9,7 @@
 use rand::RngExt;
 
 use super::*;
+use crate::ftl::sample;
 use pumice_drive::base::seed::random;
 
 /// Uniform random writes and greedy garbage collection: a is raw over user space.
@@ -23,14 +24,7 @@ fn xiang_kurkoski(a: f64) -> f64 {
 
 /// Segments of 1024 blocks, 250 of them; every block is written once.
 fn drive(a: f64, stored: f64, header_bytes: u32) -> LogFtl {
-    let shape = FlashShape {
-        channels: 2,
-        dies_per_channel: 2,
-        planes: 2,
-        blocks_per_plane: 250,
-        pages_per_block: 128,
-        page_bytes: 4096,
-    };
+    let shape = FlashShape { blocks_per_plane: 250, pages_per_block: 128, ..sample::SHAPE };
     let full = f64::from(shape.blocks_per_plane) - 1.0 - 1.5;
     let user_blocks = (full * 1024.0 / a) as u64;
     let stored = StoredSizes::Constant(stored);

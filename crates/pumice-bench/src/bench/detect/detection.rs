@@ -1,0 +1,219 @@
+//! The result of a detection, as it is printed and stored.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Data, judge};
+use crate::stats::Comparison;
+
+/// Version of the JSON format.
+pub const FORMAT: u32 = 1;
+
+/// Result of a detection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Detection {
+    /// [`FORMAT`].
+    pub pumice_detection: u32,
+    /// The target, as specified.
+    pub target: String,
+    /// Facts about the machine and the device below the target.
+    pub environment: Vec<(String, String)>,
+    /// Bytes written in a run.
+    pub span_bytes: u64,
+    /// Seed of the data and of the order of runs.
+    pub seed: u64,
+    /// Whether the page cache was bypassed (O_DIRECT).
+    pub direct: bool,
+    /// Whether the detection was stopped early; later results are then missing.
+    pub stopped: bool,
+    /// Conclusion from all evidence.
+    pub answer: Answer,
+    /// The conclusion and its reasons, in a paragraph.
+    pub verdict: String,
+    /// Evidence from space: an account for each readable usage source.
+    pub accounts: Vec<Account>,
+    /// Evidence from speed.
+    pub speeds: Vec<Speed>,
+    /// How zeroes are stored.
+    pub zeroes: Zeroes,
+    /// Smallest saving that saves space, in per cent; absent if space showed no compression.
+    pub threshold: Option<Sweep>,
+    /// Largest distance of repeats that are saved, in bytes; absent if space showed no compression.
+    pub reach: Option<Sweep>,
+    /// Remarks for readers.
+    pub remarks: Vec<String>,
+}
+
+/// Conclusion from all evidence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// Compressible data takes less space.
+    Compresses,
+    /// Duplicates take less space.
+    Deduplicates,
+    /// Both compressible data and duplicates take less space.
+    Both,
+    /// The readable sources show neither.
+    ShowsNone,
+    /// No source is readable, or only speed suggests compression.
+    CannotTell,
+}
+
+/// Kind of evidence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// Used space as reported.
+    Usage,
+    /// Bytes written as counted by a device below.
+    Counter,
+}
+
+/// Strength of evidence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Strength {
+    /// Space was saved.
+    Sure,
+    /// A saving would have been visible, and there was none.
+    Nothing,
+    /// Not conclusive.
+    Unusable,
+}
+
+/// Evidence from one usage source.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Account {
+    /// Name of the source.
+    pub name: String,
+    /// Kind of evidence.
+    pub class: Class,
+    /// Strength of the evidence.
+    pub strength: Strength,
+    /// Why the source is unusable, if it is.
+    pub unusable: Option<String>,
+    /// Space of each kind of data, incompressible data first.
+    pub amounts: Vec<Amount>,
+}
+
+impl Account {
+    pub(super) fn is_usable(&self) -> bool {
+        self.unusable.is_none() && !self.amounts.is_empty()
+    }
+
+    pub(super) fn saved(&self, data: Data) -> Option<f64> {
+        self.amounts.iter().find(|amount| amount.data == data)?.saved
+    }
+}
+
+/// Space of one kind of data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Amount {
+    /// The data.
+    pub data: Data,
+    /// Growth of the source in bytes, in each run.
+    pub bytes: Vec<i64>,
+    /// Share saved relative to incompressible data, of the medians; negative if the data took more.
+    pub saved: Option<f64>,
+    /// Whether the saving is evidence.
+    pub shown: bool,
+}
+
+/// Operation with the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    /// Written and flushed.
+    Write,
+    /// Read back.
+    Read,
+}
+
+/// Speed of one kind of data relative to incompressible data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Speed {
+    /// The data.
+    pub data: Data,
+    /// The operation.
+    pub operation: Operation,
+    /// Speeds with incompressible data in 10^6 bytes per second, one per run.
+    pub base_rates: Vec<f64>,
+    /// Speeds with this data, likewise.
+    pub rates: Vec<f64>,
+    /// The comparison, corrected for all comparisons of the detection.
+    pub comparison: Comparison,
+    /// Whether the difference is evidence: faster, by more than 10 %, and significant.
+    pub counts: bool,
+}
+
+/// How zeroes are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Zeroes {
+    /// Zeroes take as much space as other data.
+    Stored,
+    /// Zeroes take some space, as highly compressible data does.
+    Compressed,
+    /// Zeroes take no space; it is unknown whether as holes or as a recorded value.
+    LeftOut,
+    /// Zeroes take no space: their value is recorded.
+    Fill,
+    /// Zeroes take no space: they are unmapped.
+    Unmapped,
+    /// No usable source.
+    Unknown,
+}
+
+/// A series of runs with a varying parameter.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sweep {
+    /// The source of the readings.
+    #[serde(rename = "witness")]
+    pub usage_source: String,
+    /// Steps, one run each.
+    pub steps: Vec<SweepStep>,
+    /// The last step that saved space; `None` if no step did.
+    pub limit: Option<f64>,
+}
+
+/// One run of a sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SweepStep {
+    /// Possible saving in per cent, or distance of repeats in bytes.
+    pub value: f64,
+    /// Growth of the source in bytes.
+    pub taken_bytes: i64,
+    /// Share saved relative to the first step.
+    pub saved: f64,
+    /// Whether the saving is large enough to count.
+    pub is_saved: bool,
+}
+
+impl Detection {
+    /// Adds remarks that follow from the circumstances.
+    pub(super) fn remark(&mut self) {
+        let fact = |name: &str| self.environment.iter().find(|(one, _)| one == name);
+        let mounted = fact("file system").map_or("", |(_, value)| value.as_str());
+        if self.direct && mounted.starts_with("btrfs") {
+            self.remarks.push(
+                "btrfs does not compress what is written around the page cache: look again \
+                 without --direct."
+                    .into(),
+            );
+        }
+        let uneven = |sweep: &Option<Sweep>, rises| {
+            sweep.as_ref().is_some_and(|sweep| judge::is_uneven(sweep, rises))
+        };
+        if uneven(&self.threshold, true) || uneven(&self.reach, false) {
+            self.remarks.push(
+                "Savings of the threshold or unit go up and down: others may have been writing; \
+                 look again."
+                    .into(),
+            );
+        }
+        let is_drive = self.accounts.iter().any(|account| account.name.starts_with("drive"));
+        if is_drive {
+            self.remarks.push("Reads may have been answered from the drive's own cache.".into());
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! The result of one run.
+
+use serde::{Deserialize, Serialize};
+
+use crate::bench::engine::Sample;
+use crate::workload::Unit;
+
+/// One run of one cell.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunResult {
+    /// Round, from 0.
+    pub round: u32,
+    /// Index into the plan's tests.
+    pub test: usize,
+    /// Index into the plan's levels.
+    pub level: usize,
+    /// Position in the order of all runs, from 0.
+    pub place: u64,
+    /// Seconds since the benchmark's first run began.
+    pub begun_s: f64,
+    /// Measurements of the engine, or of the tool whose results were imported.
+    #[serde(flatten)]
+    pub sample: Sample,
+    /// Processor time of the whole bench divided by wall time and threads, 0 to 1.
+    pub processor_share: f64,
+    /// Counters of the device below; absent if there is none or it does not count.
+    pub device: Option<DeviceBytes>,
+    /// Warnings for readers of this run.
+    pub warnings: Vec<String>,
+}
+
+impl RunResult {
+    /// Returns the value in a unit: 10^6 bytes or requests per second.
+    pub fn value(&self, unit: Unit) -> f64 {
+        let amount = match unit {
+            Unit::Throughput => self.sample.host_bytes as f64 / 1e6,
+            Unit::Rate => self.sample.operations as f64,
+        };
+        amount / self.sample.seconds.max(1e-9)
+    }
+}
+
+/// Bytes that a block device counted during a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceBytes {
+    /// Read from it.
+    pub read: u64,
+    /// Written to it.
+    pub written: u64,
+    /// Discarded.
+    pub discarded: u64,
+    /// Written over the device's lifetime, as the device reports it (SMART); absent if not
+    /// available.
+    #[serde(default)]
+    pub smart_written: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a run's value is what its unit says.
+    use super::*;
+    use crate::bench::results::sample::run;
+
+    #[test]
+    fn values_have_their_unit() {
+        let mut run = run(0, 1, 0, 500.0);
+        run.sample.seconds = 2.0;
+        assert_eq!(run.value(Unit::Rate), 250.0);
+        assert_eq!(run.value(Unit::Throughput), 1.024);
+    }
+}

@@ -1,0 +1,68 @@
+//! How a forecast is made.
+
+use serde::Serialize;
+
+use super::{Data, Spec};
+use crate::error::Result;
+use pumice_sim::profile::Profile;
+
+/// Size in bytes of the drive that is simulated in place of a larger one, unless the whole drive is
+/// requested. At this size random writes reach steady state within seconds, and write amplification
+/// is within a few per cent of the whole drive's (docs/forecast.md has the measurement).
+pub const SCALED_BYTES: u64 = 4 << 30;
+
+/// State in which a drive is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// New: never written.
+    New,
+    /// Every block of the span was written once, in order.
+    Filled,
+    /// Filled, then the workload ran until write amplification no longer changed.
+    #[default]
+    Steady,
+}
+
+/// Options of a forecast.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ForecastOptions {
+    /// See [`State`].
+    pub state: State,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Bytes that the host writes per day.
+    pub bytes_per_day: Option<f64>,
+    /// Simulate a smaller drive of about this size: see
+    /// [`LogSpec::scaled`](pumice_sim::ftl::LogSpec::scaled).
+    pub scaled_bytes: Option<u64>,
+    /// Sell the same flash as another size: see
+    /// [`LogSpec::over_provisioned`](pumice_sim::ftl::LogSpec::over_provisioned).
+    pub over_provisioning_percent: Option<f64>,
+}
+
+impl Default for ForecastOptions {
+    fn default() -> Self {
+        Self {
+            state: State::default(),
+            seed: 1,
+            bytes_per_day: None,
+            scaled_bytes: None,
+            over_provisioning_percent: None,
+        }
+    }
+}
+
+/// Returns the size of a profile's drive in bytes, independently of scaling.
+///
+/// # Errors
+/// The errors of [`Spec::of`].
+pub fn size_bytes(profile: &Profile, data: &Data, options: &ForecastOptions) -> Result<u64> {
+    match options.over_provisioning_percent {
+        None => Ok(profile.size_bytes.is),
+        Some(_) => {
+            let whole = ForecastOptions { scaled_bytes: None, ..options.clone() };
+            Ok(Spec::of(profile, data, &whole)?.size_bytes())
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Runs a scenario on the drive of a profile and on the same drive without compression.
+
+use std::sync::atomic::AtomicBool;
+
+use serde::Serialize;
+
+use super::host::Lane;
+use super::side_by_side::{side_by_side, threads};
+use super::simulation::Simulation;
+use super::{Case, Data, Figures, ForecastOptions, Spec, State, size_bytes};
+use crate::error::Result;
+use pumice_drive::codec::Codec;
+use pumice_sim::profile::Profile;
+
+/// The forecast for a drive.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Forecast {
+    /// Id of the drive's profile.
+    pub profile: String,
+    /// Name of the drive.
+    pub name: String,
+    /// Size of the drive in bytes.
+    pub size_bytes: u64,
+    /// Size of the simulated drive in bytes.
+    pub simulated_bytes: u64,
+    /// Spare capacity of the flash in per cent of the drive's size, for a log.
+    pub over_provisioning_percent: Option<f64>,
+    /// The data.
+    pub data: Data,
+    /// Mean stored fraction of the data, as the drive stores it; 1 if it does not compress.
+    pub stored_fraction: f64,
+    /// State in which the drive was measured.
+    pub state: State,
+    /// Seed.
+    pub seed: u64,
+    /// Tests, in the order in which they ran on one drive.
+    pub tests: Vec<Test>,
+    /// Deviations from the workload.
+    pub remarks: Vec<String>,
+}
+
+/// Figures of one workload.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Test {
+    /// Name of the workload.
+    pub name: String,
+    /// Figures of the drive.
+    pub drive: Figures,
+    /// Figures of the same drive without compression; `None` if it has none.
+    pub uncompressed: Option<Figures>,
+}
+
+/// A drive and a series of workloads.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario<'a> {
+    /// Profile of the drive.
+    pub profile: &'a Profile,
+    /// Workloads, run one after the other on the same drive.
+    pub cases: &'a [Case],
+    /// How the forecast is made.
+    pub options: &'a ForecastOptions,
+}
+
+/// Receives the progress of simulations. As many run at a time as there are processors; they are
+/// numbered from 0.
+pub trait Watch: Sync {
+    /// A simulation begins an activity of about this many requests.
+    fn begins(&self, simulation: usize, what: String, requests: u64);
+
+    /// A simulation has completed some more requests.
+    fn advances(&self, simulation: usize, requests: u64);
+}
+
+/// Makes a forecast; returns `None` if `stop` was set. Both drives are simulated concurrently if
+/// processors and memory allow it.
+///
+/// # Errors
+/// The errors of [`Spec::of`]; cases that do not fit the drive; a trace that cannot be read.
+pub fn forecast(
+    scenario: Scenario<'_>,
+    data: &Data,
+    watch: &dyn Watch,
+    stop: &AtomicBool,
+) -> Result<Option<Forecast>> {
+    let made = forecasts(scenario, std::slice::from_ref(data), watch, stop)?;
+    Ok(made.and_then(|made| made.into_iter().next()))
+}
+
+/// Returns the forecast for each kind of data, in order, or `None` if `stop` was set. The drive
+/// without compression is simulated once for all of them, because it is independent of the data.
+///
+/// # Errors
+/// The errors of [`forecast`].
+pub fn forecasts(
+    scenario: Scenario<'_>,
+    all: &[Data],
+    watch: &dyn Watch,
+    stop: &AtomicBool,
+) -> Result<Option<Vec<Forecast>>> {
+    let compresses = scenario.profile.controller.codec() != Codec::None;
+    let plain = uncompressed(scenario.profile);
+    let mut setups: Vec<Setup<'_>> = all.iter().map(|data| Setup { scenario, data }).collect();
+    if let Some(first) = all.first().filter(|_| compresses) {
+        setups.push(Setup { scenario: Scenario { profile: &plain, ..scenario }, data: first });
+    }
+    let memory = setups.iter().map(Setup::memory_bytes_max).collect::<Result<Vec<_>>>()?;
+    let threads = threads(memory.into_iter().max().unwrap_or(0));
+    let found = side_by_side(setups.len(), threads, |number, drive| {
+        let name = if drive < all.len() { "" } else { "without compression: " };
+        setups[drive].simulate(Lane { watch, number }, name, stop)
+    })?;
+    let Some(mut found) = found else { return Ok(None) };
+    let plain = if compresses { found.pop() } else { None };
+    let made = setups.iter().zip(found).map(|(setup, drive)| setup.forecast(drive, plain.clone()));
+    made.collect::<Result<Vec<_>>>().map(Some)
+}
+
+/// Returns the same drive without compression.
+fn uncompressed(profile: &Profile) -> Profile {
+    let mut plain = profile.clone();
+    plain.controller.codec = None;
+    plain.controller.stored_min = None;
+    plain.controller.frame_blocks = None;
+    plain.controller.engine_bytes_per_s = None;
+    plain.controller.load_bytes_per_s = None;
+    plain
+}
+
+/// Figures of each case, with a remark.
+pub(super) type Found = Vec<(Figures, Option<String>)>;
+
+/// A scenario with its data.
+#[derive(Clone, Copy)]
+pub(super) struct Setup<'a> {
+    pub(super) scenario: Scenario<'a>,
+    pub(super) data: &'a Data,
+}
+
+impl Setup<'_> {
+    pub(super) fn spec(&self) -> Result<Spec> {
+        Spec::of(self.scenario.profile, self.data, self.scenario.options)
+    }
+
+    /// Runs the cases in order on a new drive. Returns `None` if `stop` was set.
+    pub(super) fn simulate(
+        &self,
+        lane: Lane<'_>,
+        name: &str,
+        stop: &AtomicBool,
+    ) -> Result<Option<Found>> {
+        let mut simulation = Simulation::new(self, lane, name)?;
+        let mut found = Vec::new();
+        for case in self.scenario.cases {
+            let Some(of_case) = simulation.case(case, stop)? else { return Ok(None) };
+            found.push(of_case);
+        }
+        Ok(Some(found))
+    }
+
+    /// Returns the maximum memory of the simulation in bytes.
+    pub(super) fn memory_bytes_max(&self) -> Result<u64> {
+        self.spec()?.memory_bytes_max()
+    }
+
+    /// Returns the forecast from the figures of the drive and of the drive without compression.
+    pub(super) fn forecast(&self, drive: Found, plain: Option<Found>) -> Result<Forecast> {
+        let Self { scenario: Scenario { profile, cases, options }, data } = *self;
+        let spec = self.spec()?;
+        let mut remarks: Vec<String> = Vec::new();
+        let mut figures = |found: Found| {
+            remarks.extend(found.iter().filter_map(|(_, remark)| remark.clone()));
+            found.into_iter().map(|(figures, _)| figures)
+        };
+        let (drive, mut plain) = (figures(drive), plain.map(&mut figures));
+        let tests = cases.iter().zip(drive).map(|(case, drive)| Test {
+            name: case.name.clone(),
+            drive,
+            uncompressed: plain.as_mut().and_then(Iterator::next),
+        });
+        let tests = tests.collect();
+        remarks.dedup();
+        if !spec.is_flash() {
+            remarks.push("A hard disk has no write amplification, wear or endurance.".into());
+        }
+        Ok(Forecast {
+            profile: profile.id.clone(),
+            name: profile.name.clone(),
+            size_bytes: size_bytes(profile, data, options)?,
+            simulated_bytes: spec.size_bytes(),
+            over_provisioning_percent: spec.over_provisioning_percent()?,
+            data: data.clone(),
+            stored_fraction: spec.stored_mean()?,
+            state: options.state,
+            seed: options.seed,
+            tests,
+            remarks,
+        })
+    }
+}

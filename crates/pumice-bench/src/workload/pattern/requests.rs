@@ -1,0 +1,350 @@
+//! The requests of one thread, one after the other.
+
+use rand::RngExt;
+
+use super::shuffle::Shuffle;
+use super::zipf::Zipf;
+use crate::workload::{Operation, Pattern, Workload};
+use pumice_drive::base::seed::{Random, random};
+
+/// Share of accesses that go to the hot part of the span, and size of that part as a share of the
+/// span.
+///
+/// Source: the rule of 80/20, as in SNIA's and most published studies of hot and cold data.
+const HOT_ACCESSES: f64 = 0.8;
+const HOT_SPACE: f64 = 0.2;
+
+/// One request, or the two requests of a copy. Offsets are in bytes from the start of the target;
+/// the length is the workload's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Read a record at this offset.
+    Read(u64),
+    /// Write a record at this offset.
+    Write(u64),
+    /// Trim a record at this offset.
+    Trim(u64),
+    /// Read at the first and write at the second offset.
+    Copy(u64, u64),
+}
+
+/// The requests of one thread.
+pub struct Requests {
+    workload: Workload,
+    random: Random,
+    /// Set for [`Pattern::Zipf`].
+    zipf: Option<Zipf>,
+    /// Set for [`Pattern::Once`], with the number of records already returned.
+    shuffle: Option<(Shuffle, u64)>,
+    /// Records of this thread, for sequential operations: the first, and the end (exclusive).
+    first: u64,
+    end: u64,
+    /// Number of requests already returned.
+    given: u64,
+    /// Next record of a stride read, and its lane.
+    strided: u64,
+    lane: u64,
+}
+
+impl Requests {
+    /// Returns the requests of thread number `thread` of a checked workload.
+    pub fn new(workload: &Workload, thread: u32, seed: u64) -> Self {
+        let shared = match workload.operation {
+            Operation::Copy => workload.records() / 2,
+            _ => workload.records(),
+        };
+        let part = |number: u32| {
+            (u128::from(shared) * u128::from(number) / u128::from(workload.threads)) as u64
+        };
+        let (first, end) = (part(thread), part(thread + 1));
+        let zipf = match workload.pattern {
+            Pattern::Zipf(theta) => Some(Zipf::new(workload.records(), theta)),
+            Pattern::Uniform | Pattern::Once | Pattern::HotCold => None,
+        };
+        let is_once = workload.pattern == Pattern::Once;
+        // All threads share one order and take turns.
+        let shuffle = is_once.then(|| (Shuffle::new(workload.records(), seed), u64::from(thread)));
+        Self {
+            zipf,
+            shuffle,
+            workload: workload.clone(),
+            random: random(seed ^ (u64::from(thread) << 48)),
+            first,
+            end,
+            given: 0,
+            strided: first,
+            lane: 0,
+        }
+    }
+
+    fn offset(&self, record: u64) -> u64 {
+        self.workload.shift_bytes + record * self.workload.record_bytes
+    }
+
+    fn drawn(&mut self) -> u64 {
+        let records = self.workload.records();
+        if let Some(zipf) = &self.zipf {
+            return zipf.draw(&mut self.random);
+        }
+        if let Some((shuffle, next)) = &mut self.shuffle {
+            let place = *next % records;
+            *next += u64::from(self.workload.threads);
+            return shuffle.record(place);
+        }
+        let hot = ((records as f64 * HOT_SPACE) as u64).clamp(1, records);
+        match self.workload.pattern {
+            Pattern::HotCold if hot < records => {
+                if self.random.random_bool(HOT_ACCESSES) {
+                    self.random.random_range(0..hot)
+                } else {
+                    self.random.random_range(hot..records)
+                }
+            }
+            _ => self.random.random_range(0..records),
+        }
+    }
+
+    /// Returns the next record of a stride read: lane after lane, so that every record is read
+    /// once.
+    fn stride(&mut self) -> u64 {
+        let record = self.strided;
+        self.strided += self.workload.stride_records();
+        if self.strided >= self.end {
+            self.lane += 1;
+            self.strided = self.first + self.lane;
+        }
+        record
+    }
+}
+
+impl Iterator for Requests {
+    type Item = Request;
+
+    fn next(&mut self) -> Option<Request> {
+        let operation = self.workload.operation;
+        let number = self.given;
+        if !operation.is_timed() && number >= self.end - self.first {
+            return None;
+        }
+        self.given += 1;
+        Some(match operation {
+            Operation::Write | Operation::Rewrite | Operation::FWrite | Operation::FRewrite => {
+                Request::Write(self.offset(self.first + number))
+            }
+            Operation::Read | Operation::Reread | Operation::FRead | Operation::FReread => {
+                Request::Read(self.offset(self.first + number))
+            }
+            Operation::BackwardRead => Request::Read(self.offset(self.end - 1 - number)),
+            Operation::StrideRead => {
+                let record = self.stride();
+                Request::Read(self.offset(record))
+            }
+            Operation::RecordRewrite => Request::Write(self.offset(self.first)),
+            Operation::Copy => {
+                let record = self.first + number;
+                Request::Copy(
+                    self.offset(record),
+                    self.offset(self.workload.records() / 2 + record),
+                )
+            }
+            Operation::RandomRead => Request::Read(self.drawn_offset()),
+            Operation::RandomWrite => Request::Write(self.drawn_offset()),
+            Operation::Trim => Request::Trim(self.drawn_offset()),
+            Operation::Mixed => {
+                let reads = self.random.random_range(0..100) < self.workload.reads_percent;
+                let offset = self.drawn_offset();
+                if reads { Request::Read(offset) } else { Request::Write(offset) }
+            }
+        })
+    }
+}
+
+impl Requests {
+    fn drawn_offset(&mut self) -> u64 {
+        let record = self.drawn();
+        self.offset(record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: every operation goes where its name says, every record in its turn or all over the
+    //! span, and never beyond it. Method: list the steps and look.
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::workload::Flush;
+
+    const RECORD: u64 = 4096;
+
+    fn workload(operation: Operation, records: u64, threads: u32) -> Workload {
+        Workload {
+            operation,
+            record_bytes: RECORD,
+            depth: 1,
+            threads,
+            span_bytes: records * RECORD,
+            shift_bytes: 0,
+            pattern: Pattern::Uniform,
+            reads_percent: 70,
+            seconds: 1.0,
+            flush: Flush::Timed,
+        }
+    }
+
+    /// Up to 10,000 steps of every thread, in records.
+    fn steps(workload: &Workload) -> Vec<Request> {
+        let threads = 0..workload.threads;
+        threads.flat_map(|thread| Requests::new(workload, thread, 5).take(10_000)).collect()
+    }
+
+    fn reads(steps: &[Request]) -> Vec<u64> {
+        let read = |step: &Request| match step {
+            Request::Read(offset) => Some(offset / RECORD),
+            _ => None,
+        };
+        steps.iter().filter_map(read).collect()
+    }
+
+    fn writes(steps: &[Request]) -> Vec<u64> {
+        let written = |step: &Request| match step {
+            Request::Write(offset) => Some(offset / RECORD),
+            _ => None,
+        };
+        steps.iter().filter_map(written).collect()
+    }
+
+    #[test]
+    fn sequential_operations_go_over_every_record_once() {
+        for threads in [1, 3] {
+            use Operation::{FRead, FReread, FRewrite, FWrite, Read, Reread, Rewrite, Write};
+            for operation in [Read, Reread, FRead, FReread] {
+                let all: Vec<u64> = (0..100).collect();
+                assert_eq!(reads(&steps(&workload(operation, 100, threads))), all);
+            }
+            for operation in [Write, Rewrite, FWrite, FRewrite] {
+                let all: Vec<u64> = (0..100).collect();
+                assert_eq!(writes(&steps(&workload(operation, 100, threads))), all);
+            }
+        }
+    }
+
+    #[test]
+    fn backward_reads_begin_at_the_end() {
+        let backwards: Vec<u64> = (0..100).rev().collect();
+        assert_eq!(reads(&steps(&workload(Operation::BackwardRead, 100, 1))), backwards);
+    }
+
+    #[test]
+    fn stride_reads_leap_and_miss_nothing() {
+        for (records, threads) in [(100, 1), (100, 4), (5, 1), (17, 1), (18, 1)] {
+            let found = reads(&steps(&workload(Operation::StrideRead, records, threads)));
+            assert_eq!(found.len() as u64, records);
+            assert_eq!(found.iter().copied().collect::<BTreeSet<_>>().len() as u64, records);
+        }
+        let found = reads(&steps(&workload(Operation::StrideRead, 100, 1)));
+        assert_eq!(found[..8], [0, 17, 34, 51, 68, 85, 1, 18]);
+    }
+
+    #[test]
+    fn a_record_rewrite_stays_at_its_record() {
+        let found = writes(&steps(&workload(Operation::RecordRewrite, 100, 1)));
+        assert_eq!(found.len(), 10_000);
+        assert!(found.iter().all(|record| *record == 0));
+    }
+
+    #[test]
+    fn a_copy_reads_one_half_and_writes_the_other() {
+        let found = steps(&workload(Operation::Copy, 101, 2));
+        let pairs = (0..50).map(|record| Request::Copy(record * RECORD, (50 + record) * RECORD));
+        assert_eq!(found, pairs.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn random_operations_cover_the_span_evenly() {
+        for operation in [Operation::RandomRead, Operation::RandomWrite, Operation::Trim] {
+            let mut counts = [0u32; 16];
+            for step in steps(&workload(operation, 16, 1)) {
+                let offset = match (operation, step) {
+                    (Operation::RandomRead, Request::Read(offset))
+                    | (Operation::RandomWrite, Request::Write(offset))
+                    | (Operation::Trim, Request::Trim(offset)) => offset,
+                    (_, other) => panic!("{operation:?} gave {other:?}"),
+                };
+                counts[(offset / RECORD) as usize] += 1;
+            }
+            // 625 expected, with a deviation of 24.
+            assert!(counts.iter().all(|count| (500..750).contains(count)), "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn a_mixed_load_mixes_as_asked() {
+        let found = steps(&workload(Operation::Mixed, 1000, 1));
+        let share = reads(&found).len() as f64 / found.len() as f64;
+        assert!((0.68..0.72).contains(&share), "{share}");
+        assert_eq!(reads(&found).len() + writes(&found).len(), found.len());
+    }
+
+    #[test]
+    fn four_of_five_go_to_the_hot_part() {
+        let mut hot_cold = workload(Operation::RandomWrite, 1000, 1);
+        hot_cold.pattern = Pattern::HotCold;
+        let found = writes(&steps(&hot_cold));
+        let hot = found.iter().filter(|record| **record < 200).count() as f64;
+        assert!((0.78..0.82).contains(&(hot / found.len() as f64)), "{hot}");
+        assert!(found.iter().any(|record| *record > 950));
+    }
+
+    #[test]
+    fn once_goes_to_every_record_before_it_goes_to_any_again() {
+        for (records, threads) in [(1, 1), (7, 1), (1000, 1), (1000, 4)] {
+            let mut load = workload(Operation::RandomRead, records, threads);
+            load.pattern = Pattern::Once;
+            let each = (records / u64::from(threads)) as usize;
+            let mut all = Vec::new();
+            for thread in 0..threads {
+                all.extend(reads(&Requests::new(&load, thread, 3).take(each).collect::<Vec<_>>()));
+            }
+            let sorted = BTreeSet::from_iter(all.iter().copied());
+            assert_eq!(sorted.len() as u64, records, "{records} records, {threads} threads");
+            let rising = all.windows(2).filter(|pair| pair[0] < pair[1]).count();
+            assert!(records < 1000 || (300..700).contains(&rising), "{rising} steps up of 999");
+        }
+    }
+
+    #[test]
+    fn zipf_has_hot_records_and_all_threads_the_same() {
+        let mut skewed = workload(Operation::RandomWrite, 1000, 2);
+        skewed.pattern = Pattern::Zipf(0.99);
+        let hottest = |thread| {
+            let mut counts = vec![0; 1000];
+            for step in Requests::new(&skewed, thread, 5).take(20_000) {
+                let Request::Write(offset) = step else { panic!("{step:?} is no write") };
+                counts[(offset / RECORD) as usize] += 1;
+            }
+            (0..1000).max_by_key(|record| counts[*record]).map(|record| (record, counts[record]))
+        };
+        let ((one, times), (other, _)) = (hottest(0).unwrap(), hottest(1).unwrap());
+        assert_eq!(one, other);
+        // One in 7.7 expected.
+        assert!((2400..2800).contains(&times), "{times} of 20000");
+    }
+
+    #[test]
+    fn a_shift_moves_every_offset() {
+        let mut shifted = workload(Operation::Read, 3, 1);
+        shifted.shift_bytes = 63 * 512;
+        let offsets = [32256, 36352, 40448].map(Request::Read);
+        assert_eq!(steps(&shifted), offsets);
+    }
+
+    #[test]
+    fn threads_and_seeds_draw_differently() {
+        let load = workload(Operation::RandomRead, 1000, 2);
+        let drawn = |thread, seed| Requests::new(&load, thread, seed).take(50).collect::<Vec<_>>();
+        assert_eq!(drawn(0, 1), drawn(0, 1));
+        assert_ne!(drawn(0, 1), drawn(1, 1));
+        assert_ne!(drawn(0, 1), drawn(0, 2));
+    }
+}

@@ -1,0 +1,98 @@
+//! Mounts the file system, from the first request of the kernel to the last.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use super::file::DiskFile;
+use super::payloads::Payloads;
+use super::session::{Device, Session};
+use pumice_drive::base::{Error, Result};
+use pumice_drive::runtime::Runtime;
+use pumice_nbd::Disk;
+
+/// Bytes of requests in flight beyond which further requests wait: as much as a loop device with
+/// its 128 requests of 512 KiB each.
+const PAYLOAD_BYTES_MAX: usize = 64 << 20;
+
+/// A mounted disk. Dropping it unmounts; processes that have the file open then get errors.
+///
+/// Only the runtime answers requests for the file: its thread must not access the file.
+pub struct FuseMount {
+    directory: PathBuf,
+    is_mounted: bool,
+}
+
+impl FuseMount {
+    /// Mounts `disk` on `directory`, accessible only to its owner. Requests are carried out while
+    /// the runtime runs.
+    ///
+    /// # Errors
+    /// There is no `/dev/fuse`, the kernel is too old, or the user may not mount: only root may.
+    pub fn mount<D: Disk + 'static>(
+        runtime: &Runtime,
+        disk: Rc<D>,
+        directory: &Path,
+    ) -> Result<Self> {
+        let cannot = |error: io::Error| {
+            Error::os(format!("cannot mount a FUSE file system at {}", directory.display()), error)
+        };
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let device =
+            open("/dev/fuse", flags, Mode::empty()).map_err(|error| cannot(error.into()))?;
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+        let options = CString::new(options).expect("no zero byte");
+        let flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC;
+        mount("pumice", directory, "fuse.pumice", flags, options.as_c_str())
+            .map_err(|error| cannot(error.into()))?;
+        // Unmounts if a later step fails.
+        let mounted = Self { directory: directory.to_owned(), is_mounted: true };
+        runtime.spawn(serve(runtime, disk, device).map_err(cannot)?);
+        Ok(mounted)
+    }
+
+    /// Unmounts; afterwards the disk receives no more requests.
+    ///
+    /// # Errors
+    /// `Busy` if a process has the file open; the file system then stays until this process ends,
+    /// without answering requests.
+    pub fn unmount(mut self) -> Result<()> {
+        self.is_mounted = false;
+        unmount(&self.directory, UnmountFlags::empty()).map_err(|error| {
+            Error::os(format!("cannot unmount {}", self.directory.display()), error.into())
+        })
+    }
+}
+
+/// Answers the first request from `device` at once; the future carries out all others until the end
+/// of the file. `device` is a `/dev/fuse` just mounted with its file system, or a socket that keeps
+/// messages apart and whose other end speaks as the kernel does; its reads must not block.
+///
+/// # Errors
+/// The first request is malformed, or from a kernel that is too old.
+pub fn serve<D: Disk + 'static>(
+    runtime: &Runtime,
+    disk: Rc<D>,
+    device: OwnedFd,
+) -> io::Result<impl Future<Output = ()> + use<D>> {
+    let device = Device(Arc::new(device));
+    device.shake_hands()?;
+    let file = DiskFile { size_bytes: disk.size_bytes(), is_read_only: disk.is_read_only() };
+    let payloads = Rc::new(Payloads::new(PAYLOAD_BYTES_MAX));
+    Ok(Session { runtime: runtime.clone(), disk, file, device, payloads }.serve())
+}
+
+impl Drop for FuseMount {
+    fn drop(&mut self) {
+        if self.is_mounted {
+            // There is no one left to report an error to.
+            let _ = unmount(&self.directory, UnmountFlags::DETACH);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! A hard disk in virtual time, with its bytes in memory: one head that seeks and waits for its
+//! sector, a cache, and a command scheduler.
+//!
+//! ```text
+//! write   into the cache when it has room -> done;   later, in scheduled order: to the platters
+//! read    in the cache, or passing under the head now -> done;   else into the queue
+//! head    seek -> wait for the sector -> bytes pass;   after a read, it reads ahead
+//! flush   waits until the cache holds no write; later requests wait for the flush
+//! ```
+//!
+//! **Order**: operations that hosts wait for go first: reads, and also writes while the cache is
+//! full or a flush waits. With NCQ, the head takes the one it reaches first among the oldest
+//! `reorder_max` operations; without NCQ, the oldest. No operation is passed over forever.
+//!
+//! **The cache** has two independent parts that do not compete for room: pending writes, up to its
+//! size, and one contiguous range of read data, up to its size ahead of the reader. A second
+//! sequential reader replaces that range each time.
+//!
+//! Writing a sector again while its write is pending takes no further room. A read that one pending
+//! write covers takes no time; a read that several of them cover goes to the platters, which
+//! affects only its time: bytes are stored by LBA. The model has no bad sectors and loses no data.
+
+mod platters;
+mod schedule;
+mod simulated;
+mod spec;
+#[cfg(test)]
+mod tests;
+
+pub use simulated::{Disk, DiskCounts};
+pub use spec::DiskSpec;

@@ -1,0 +1,23 @@
+//! Simulated drives with real bytes, attached to a host's link, in virtual time.
+//!
+//! ```text
+//! host -> front: queue, link, processor -> log           the controller of this program, on flash
+//!                                       -> block-mapped  a map of large units, on flash
+//!                                       -> disk          a head over platters
+//! ```
+//!
+//! **Cost model**: only the flash, the platters and the front take virtual time. Compression and
+//! map look-ups take none of their own; a profile includes them in the time of a command. The
+//! content of the drive is in memory, compressed where the drive compresses.
+
+mod ahead;
+mod design;
+mod log;
+mod simulated;
+mod spec;
+#[cfg(test)]
+mod tests;
+
+pub use design::{DesignCounts, SimCounts};
+pub use simulated::SimDrive;
+pub use spec::{ControllerSpec, SimDesign, SimSpec};

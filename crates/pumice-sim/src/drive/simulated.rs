@@ -1,0 +1,161 @@
+//! A drive with a link to its host.
+
+use futures_util::future::try_join_all;
+
+use super::design::Core;
+use super::{SimCounts, SimSpec};
+use crate::front::Front;
+use crate::{Error, Result};
+use pumice_drive::base::Clock;
+use pumice_drive::base::units::BLOCK_BYTES;
+use pumice_drive::runtime::Runtime;
+
+/// A simulated drive in virtual time. All methods may be called concurrently.
+pub struct SimDrive {
+    runtime: Runtime,
+    core: Core,
+    front: Front<Runtime>,
+    spec: SimSpec,
+}
+
+impl SimDrive {
+    /// Creates an empty drive, at virtual time 0.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an impossible specification, and for flash that is too small for the
+    /// disk.
+    pub fn new(spec: SimSpec) -> Result<Self> {
+        let runtime = Runtime::simulated();
+        let front = Front::new(spec.front, runtime.clone())?;
+        if spec.command_bytes_max < BLOCK_BYTES as u64
+            || !spec.command_bytes_max.is_multiple_of(BLOCK_BYTES as u64)
+        {
+            let what = "the longest command must be a multiple of 4096 bytes";
+            return Err(Error::InvalidInput(what.into()));
+        }
+        let core = Core::new(spec.size_bytes, &spec.design, &runtime)?;
+        Ok(Self { runtime, core, front, spec })
+    }
+
+    /// Returns the runtime of the drive, on virtual time.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// Returns the specification of the drive.
+    pub fn spec(&self) -> &SimSpec {
+        &self.spec
+    }
+
+    /// Returns the size of the disk in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.spec.size_bytes
+    }
+
+    /// Returns the counters so far.
+    pub fn counts(&self) -> SimCounts {
+        self.core.counts()
+    }
+
+    /// Reads `target.len()` bytes at `offset`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a range beyond the disk, and the errors of the design: [`Drive::read`],
+    /// [`BlockMapped::read`], [`Disk::read`].
+    pub async fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        self.check(offset, target.len() as u64)?;
+        let most = self.spec.command_bytes_max;
+        let commands = (0..).zip(target.chunks_mut(most as usize));
+        let commands =
+            commands.map(|(number, part)| self.read_command(offset + number * most, part));
+        try_join_all(commands).await.map(drop)
+    }
+
+    /// Writes at `offset`. The data is durable only after [`SimDrive::flush`].
+    ///
+    /// # Errors
+    /// `InvalidInput` for a range beyond the disk, and the errors of the design: [`Drive::write`],
+    /// [`BlockMapped::write`], [`Disk::write`].
+    pub async fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check(offset, bytes.len() as u64)?;
+        let most = self.spec.command_bytes_max;
+        let commands = (0..).zip(bytes.chunks(most as usize)).map(|(number, part)| {
+            let at = offset + number * most;
+            self.front.write(part.len() as u64, self.core.write(at, part))
+        });
+        try_join_all(commands).await.map(drop)
+    }
+
+    async fn read_command(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        let _slot = self.front.begin_read().await;
+        let bytes = target.len() as u64;
+        let _reading = match &self.core {
+            Core::Log(log) => {
+                let ahead = log.ahead.take(offset, target).await;
+                let reading = log.read_ahead(offset, bytes, self.spec.size_bytes, &self.runtime);
+                if ahead {
+                    self.front.send(bytes, log.unpack(offset, target)).await;
+                    return Ok(());
+                }
+                Some(reading)
+            }
+            Core::BlockMapped(..) | Core::Disk(_) => None,
+        };
+        let late_ns = self.core.late_ns(offset);
+        if late_ns > 0 {
+            self.runtime.sleep_ns(late_ns).await;
+        }
+        // The first part goes over the link while the rest is read.
+        let part_bytes = self.core.part_bytes().min(self.spec.command_bytes_max as usize);
+        let parts = (0..).zip(target.chunks_mut(part_bytes)).map(async |(number, part)| {
+            let bytes = part.len() as u64;
+            let stored_bytes = self.core.read(offset + number * part_bytes as u64, part).await?;
+            self.front.send(bytes, stored_bytes).await;
+            Ok(())
+        });
+        try_join_all(parts).await.map(drop)
+    }
+
+    /// Checks that a range lies within the disk.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it does not.
+    fn check(&self, offset: u64, len: u64) -> Result<()> {
+        let size_bytes = self.spec.size_bytes;
+        if offset.checked_add(len).is_none_or(|end| end > size_bytes) {
+            let what = format!("{len} bytes at {offset} lie beyond the disk of {size_bytes}");
+            return Err(Error::InvalidInput(what.into()));
+        }
+        Ok(())
+    }
+
+    /// Makes all earlier writes durable.
+    ///
+    /// # Errors
+    /// Those of the design: [`Drive::flush`], [`BlockMapped::flush`], [`Disk::flush`].
+    pub async fn flush(&self) -> Result<()> {
+        self.front.write(0, self.core.flush()).await
+    }
+
+    /// Trims the blocks that lie completely in a range.
+    ///
+    /// # Errors
+    /// `Unsupported` on a disk; otherwise the errors of the design: [`Drive::trim`],
+    /// [`BlockMapped::trim`].
+    pub async fn trim(&self, offset: u64, len: u64) -> Result<()> {
+        self.check(offset, len)?;
+        let block = BLOCK_BYTES as u64;
+        let (first, end) = (offset.div_ceil(block), (offset + len) / block);
+        if first >= end {
+            return Ok(());
+        }
+        self.front.write(0, self.core.trim(first * block, (end - first) * block)).await
+    }
+}
+
+impl Drop for SimDrive {
+    fn drop(&mut self) {
+        // The drive's tasks own the runtime that owns them.
+        self.runtime.drop_tasks();
+    }
+}

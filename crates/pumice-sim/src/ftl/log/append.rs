@@ -1,0 +1,167 @@
+//! The path of a frame: into the open segment of its stream, to the map, to the flash.
+
+#[cfg(test)]
+use super::tests;
+use super::{Cause, LogFtl, Open};
+use crate::ftl::layout::UNMAPPED;
+use crate::ftl::reverse::LbaSet;
+use crate::nand::{BlockAddress, Worn};
+use crate::{Error, Result};
+
+impl LogFtl {
+    /// Appends a block's frame to its stream. Returns the bytes of the frame.
+    pub(super) fn append(&mut self, lba: u32, cause: Cause, ready_ns: u64) -> Result<u32> {
+        let bytes = self.frames.frame_bytes(lba);
+        let stream = match cause {
+            Cause::Host => 0,
+            Cause::Collected => usize::from(self.spec.moved_apart),
+            Cause::Leveled => 2,
+        };
+        self.make_room(stream, cause, bytes)?;
+        let open = self.open[stream].as_mut().expect("room was made in an open segment");
+        let (segment, end) = (open.segment, open.offset + bytes);
+        let entry = self.layout.entry(segment, open.offset);
+        assert!(end <= self.layout.segment_bytes && entry != UNMAPPED, "segment {segment} is full");
+        open.offset = end;
+        open.ready_ns = open.ready_ns.max(ready_ns);
+        open.lbas.push(lba);
+        let age = match cause {
+            Cause::Host => {
+                self.counts.host_blocks_written += 1;
+                self.counts.host_bytes += u64::from(bytes);
+                self.accepted_bytes += u64::from(bytes);
+                self.counts.host_blocks_written
+            }
+            Cause::Collected => {
+                self.counts.collected_bytes += u64::from(bytes);
+                self.collection.age()
+            }
+            Cause::Leveled => {
+                self.counts.leveled_bytes += u64::from(bytes);
+                self.collection.age()
+            }
+        };
+        self.segments.add(segment, bytes, age);
+        let old = std::mem::replace(&mut self.map[lba as usize], entry);
+        #[cfg(test)]
+        self.trace.push(tests::Event::placed(lba, cause, self.collection.source(), entry));
+        if old != UNMAPPED {
+            self.release(old, bytes);
+        }
+        if end / self.layout.row_bytes > self.open[stream].as_ref().map_or(0, |open| open.rows) {
+            // The bytes after the end of the row belong to this frame.
+            let beyond = if cause == Cause::Host { end % self.layout.row_bytes } else { 0 };
+            self.hand_on_rows(stream, self.accepted_bytes - u64::from(beyond));
+        }
+        Ok(bytes)
+    }
+
+    /// Ensures that a stream has an open segment with room for `bytes`. The host always leaves one
+    /// free segment for moved data.
+    fn make_room(&mut self, stream: usize, cause: Cause, bytes: u32) -> Result<()> {
+        loop {
+            let limit = self.layout.segment_bytes - bytes;
+            if self.open[stream].as_ref().is_some_and(|open| open.offset <= limit) {
+                return Ok(());
+            }
+            if cause == Cause::Host && self.segments.free_count() <= 1 {
+                self.collect_one()?;
+                continue;
+            }
+            self.seal(stream);
+            // Cold data goes to the most worn blocks, so that these rest.
+            let which = if cause == Cause::Leveled { Worn::Most } else { Worn::Least };
+            let Some(segment) = self.segments.open(which) else {
+                let what = "no segment is free for moved data";
+                return Err(Error::NoSpace(what.into()));
+            };
+            let slots = (self.layout.segment_bytes / self.frames.smallest()) as usize;
+            let lbas = Vec::with_capacity(slots);
+            self.open[stream] = Some(Open { segment, offset: 0, rows: 0, ready_ns: 0, lbas });
+        }
+    }
+
+    /// Seals the segment of a stream, after padding the rest.
+    fn seal(&mut self, stream: usize) {
+        let Some(open) = &mut self.open[stream] else { return };
+        let rest = self.layout.segment_bytes - open.offset;
+        open.offset += rest;
+        self.counts.padding_bytes += u64::from(rest);
+        self.hand_on_rows(stream, self.accepted_bytes);
+        self.assert_bytes_add_up();
+        let Some(mut open) = self.open[stream].take() else { return };
+        open.lbas.sort_unstable();
+        open.lbas.dedup();
+        let lbas = LbaSet::new(&open.lbas, self.spec.user_blocks);
+        // The end that no frame fits into is not reclaimable: a new segment wastes as much.
+        self.segments.seal(open.segment, self.layout.segment_bytes - rest, lbas);
+    }
+
+    /// Asserts that every byte has a cause, and is in an issued row or waits in an incomplete one.
+    fn assert_bytes_add_up(&self) {
+        let row_bytes = self.layout.row_bytes;
+        let waiting = self.open.iter().flatten().map(|open| open.offset - open.rows * row_bytes);
+        let issued = self.counts.flash_bytes + u64::from(waiting.sum::<u32>());
+        assert_eq!(self.counts.caused_bytes(), issued, "bytes by cause, and bytes written");
+    }
+
+    /// Issues the full rows and the parity rows that follow them. The host's bytes up to `covered`
+    /// are in these rows or earlier ones.
+    pub(super) fn hand_on_rows(&mut self, stream: usize, covered: u64) {
+        let Some(open) = &mut self.open[stream] else { return };
+        let covered = (stream == 0).then_some(covered);
+        while open.offset / self.layout.row_bytes > open.rows {
+            let first = self.layout.row_number(open.rows);
+            open.rows += 1;
+            for number in first..self.layout.row_number(open.rows) {
+                let location = self.layout.row_location(number);
+                let address = self.segments.block(open.segment, location.die);
+                if location.row == 0 {
+                    self.drain.erase(self.now_ns, address);
+                }
+                let is_parity = number > first;
+                let covered = covered.filter(|_| !is_parity);
+                self.drain.program(self.now_ns, address, location.row, open.ready_ns, covered);
+                let row_bytes = u64::from(self.layout.row_bytes);
+                self.counts.flash_bytes += row_bytes;
+                self.counts.parity_bytes += if is_parity { row_bytes } else { 0 };
+            }
+        }
+        // The last frame can continue in the next row.
+        if open.offset.is_multiple_of(self.layout.row_bytes) {
+            open.ready_ns = 0;
+        }
+    }
+
+    /// Records that the block at a map entry is dead.
+    #[inline]
+    pub(super) fn release(&mut self, entry: u32, bytes: u32) {
+        let segment = self.layout.segment(entry);
+        if self.segments.release(segment, bytes) {
+            self.thin(segment);
+        }
+    }
+
+    /// Removes dead blocks from a segment's list.
+    fn thin(&mut self, segment: u32) {
+        let mut live = Vec::with_capacity(self.segments.live_count(segment) as usize);
+        let range = self.entries_of(segment);
+        self.segments.lbas(segment).for_each(|lba| {
+            if range.contains(&self.map[lba as usize]) {
+                live.push(lba);
+            }
+        });
+        self.segments.set_lbas(segment, LbaSet::new(&live, self.spec.user_blocks));
+    }
+
+    /// Returns the map entries of blocks in a segment.
+    pub(super) fn entries_of(&self, segment: u32) -> std::ops::Range<u32> {
+        let first = self.layout.entry(segment, 0);
+        first..first + self.layout.units
+    }
+
+    pub(super) fn row_address(&self, segment: u32, data_row: u32) -> (BlockAddress, u32) {
+        let location = self.layout.row_location(self.layout.row_number(data_row));
+        (self.segments.block(segment, location.die), location.row)
+    }
+}

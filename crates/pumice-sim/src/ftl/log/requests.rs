@@ -1,0 +1,161 @@
+//! The requests of the host.
+
+use super::Cause;
+use super::LogFtl;
+use crate::ftl::layout::{Layout, UNMAPPED};
+use crate::{Error, Result};
+use pumice_drive::base::Lba;
+
+impl LogFtl {
+    /// Writes blocks. Returns the time of the acknowledgement: when the buffer has room for the
+    /// last of them, in the order of writes. While rows wait for their die, that time is a forecast
+    /// (see the module `drain`): reads that come in between delay later writes, not this one.
+    ///
+    /// A host that waits for some of its writes before it issues more keeps the forecast short; for
+    /// a host that never waits, each write looks at all rows that wait for a die.
+    ///
+    /// # Errors
+    /// `InvalidInput` for blocks beyond the drive, `NoSpace` if garbage collection can reclaim
+    /// nothing.
+    pub fn write(&mut self, now_ns: u64, lba: Lba, blocks: u32) -> Result<u64> {
+        let first = self.begin(now_ns, lba, blocks)?;
+        for lba in first..first + blocks {
+            let bytes = self.append(lba, Cause::Host, now_ns)?;
+            self.pace(bytes)?;
+        }
+        let needed = self.accepted_bytes.saturating_sub(self.spec.buffer_bytes);
+        let room_ns = self.drain.done_ns(&self.flash, now_ns, needed);
+        self.acknowledged_ns = self.acknowledged_ns.max(room_ns).max(now_ns);
+        Ok(self.acknowledged_ns)
+    }
+
+    /// Reads blocks. Returns the time at which the last of them is available. Blocks that were
+    /// never written, and blocks still in the buffer, take no time.
+    ///
+    /// # Errors
+    /// `InvalidInput` for blocks beyond the drive.
+    pub fn read(&mut self, now_ns: u64, lba: Lba, blocks: u32) -> Result<u64> {
+        let first = self.begin(now_ns, lba, blocks)?;
+        self.counts.host_blocks_read += u64::from(blocks);
+        let mut done_ns = now_ns;
+        let mut row: Option<RowRead> = None;
+        for lba in first..first + blocks {
+            let entry = self.map[lba as usize];
+            if entry == UNMAPPED {
+                continue;
+            }
+            let (segment, offset) = (self.layout.segment(entry), self.layout.offset(entry));
+            let end = (offset + self.frames.frame_bytes(lba)).min(self.layout.segment_bytes);
+            let (first_row, last_row) = (self.layout.row_of(offset), self.layout.row_of(end - 1));
+            for data_row in first_row..=last_row {
+                let same = |row: &RowRead| (row.segment, row.data_row) == (segment, data_row);
+                if !row.as_ref().is_some_and(same) {
+                    done_ns = done_ns.max(self.read_row(row.take()));
+                }
+                let row = row.get_or_insert(RowRead::new(segment, data_row));
+                row.add(&self.layout, offset, end);
+            }
+        }
+        Ok(done_ns.max(self.read_row(row)))
+    }
+
+    /// Trims blocks. Takes no time, neither of the drive nor of the flash.
+    ///
+    /// # Errors
+    /// `InvalidInput` for blocks beyond the drive.
+    pub fn trim(&mut self, now_ns: u64, lba: Lba, blocks: u32) -> Result<()> {
+        let first = self.begin(now_ns, lba, blocks)?;
+        for lba in first..first + blocks {
+            let entry = std::mem::replace(&mut self.map[lba as usize], UNMAPPED);
+            if entry != UNMAPPED {
+                self.counts.blocks_trimmed += 1;
+                self.release(entry, self.frames.frame_bytes(lba));
+            }
+        }
+        Ok(())
+    }
+
+    /// Issues the current row, padded. Returns the time at which everything written is on flash, a
+    /// forecast like that of [`LogFtl::write`]. Moved data stays in its incomplete row: its old
+    /// copy still exists.
+    ///
+    /// # Errors
+    /// `NoSpace` if garbage collection can reclaim nothing.
+    pub fn flush(&mut self, now_ns: u64) -> Result<u64> {
+        self.begin(now_ns, Lba(0), 0)?;
+        let partial = self.open[0].as_ref().map_or(0, |open| open.offset % self.layout.row_bytes);
+        if let Some(open) = self.open[0].as_mut().filter(|_| partial > 0) {
+            let padding = self.layout.row_bytes - partial;
+            open.offset += padding;
+            self.counts.padding_bytes += u64::from(padding);
+            self.hand_on_rows(0, self.accepted_bytes);
+            self.pace(padding)?;
+        }
+        Ok(self.drain.all_done_ns(&self.flash, now_ns).max(now_ns))
+    }
+
+    /// Advances time until the flash has completed everything. Returns that time, the earliest for
+    /// the next call.
+    pub fn settle(&mut self) -> u64 {
+        self.now_ns = self.drain.finish(&mut self.flash, self.now_ns);
+        self.now_ns
+    }
+
+    /// Advances time to `now_ns`, and checks the range of blocks.
+    pub(super) fn begin(&mut self, now_ns: u64, lba: Lba, blocks: u32) -> Result<u32> {
+        let end = lba.0.checked_add(blocks.into());
+        if end.is_none_or(|end| end > self.spec.user_blocks) {
+            let what = format!("a drive of {} blocks has none at {lba}", self.spec.user_blocks);
+            return Err(Error::InvalidInput(what.into()));
+        }
+        if now_ns < self.now_ns {
+            let what = format!("a call at {now_ns} ns follows one at {} ns", self.now_ns);
+            return Err(Error::InvalidInput(what.into()));
+        }
+        self.now_ns = now_ns;
+        self.drain.advance(&mut self.flash, now_ns);
+        Ok(lba.0 as u32)
+    }
+
+    /// Reads pages of a row, unless they are in the buffer. Returns the time at which they are
+    /// available.
+    pub(super) fn read_row(&mut self, row: Option<RowRead>) -> u64 {
+        let Some(RowRead { segment, data_row, pages, bytes, .. }) = row else { return 0 };
+        let (address, row) = self.row_address(segment, data_row);
+        if self.drain.is_buffered(&self.flash, self.now_ns, address, row) {
+            return self.now_ns;
+        }
+        let pages = pages.min(self.spec.shape.planes);
+        let bytes = bytes.min(pages * self.spec.shape.page_bytes);
+        let read = self.flash.read(self.now_ns, address, row, pages, bytes);
+        read.expect("what the map names is programmed or in the buffer")
+    }
+}
+
+/// Pages to read from one row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowRead {
+    segment: u32,
+    data_row: u32,
+    last_page: u32,
+    pages: u32,
+    bytes: u32,
+}
+
+impl RowRead {
+    pub(super) fn new(segment: u32, data_row: u32) -> Self {
+        Self { segment, data_row, last_page: u32::MAX, pages: 0, bytes: 0 }
+    }
+
+    /// Adds the part of a frame from `offset` to `end` that the row contains.
+    pub(super) fn add(&mut self, layout: &Layout, offset: u32, end: u32) {
+        let row_begin = self.data_row * layout.row_bytes;
+        let from = offset.max(row_begin);
+        let to = end.min(row_begin + layout.row_bytes);
+        let (first, last) = (layout.page_of(from), layout.page_of(to - 1));
+        // A page that two adjacent frames share is sensed once.
+        self.pages += last - first + u32::from(self.last_page != first);
+        self.last_page = last;
+        self.bytes += to - from;
+    }
+}

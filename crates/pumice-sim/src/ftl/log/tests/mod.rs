@@ -1,0 +1,58 @@
+//! Tests of the layer as a whole, by what they look at.
+//!
+//! * `accounts`: what is written adds up, and each block is where its last version went.
+//! * `amplification`: what garbage collection costs, against formulas.
+//! * `times`: latency and bandwidth, against sums by hand.
+//! * `wear`: erasures are spread.
+
+mod accounts;
+mod amplification;
+mod times;
+mod wear;
+
+use super::super::sample::{SHAPE, TIMING, small};
+use super::super::{StoredSizes, VictimPolicy};
+use super::*;
+use crate::host::{Host, HostSpec, Order};
+use crate::nand::{FlashShape, FlashTiming};
+use pumice_drive::base::Lba;
+
+/// What happened to a block or a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// `from` is where it was read, of what is moved.
+    Placed {
+        lba: u32,
+        cause: Cause,
+        from: u32,
+        to: u32,
+    },
+    Freed {
+        segment: u32,
+    },
+}
+
+impl Event {
+    pub(super) fn placed(lba: u32, cause: Cause, from: u32, to: u32) -> Self {
+        Self::Placed { lba, cause, from, to }
+    }
+}
+
+const TRANSFER_NS: u64 = 80_000;
+
+/// The same flash for a drive that compresses, with frames of several sizes.
+fn compressing() -> LogSpec {
+    let fractions = vec![0.05, 0.2, 0.4, 0.75, 1.0];
+    LogSpec {
+        stored: StoredSizes::Table { fractions, seed: 5 },
+        stored_min: 0.14,
+        header_bytes: 24,
+        ..small()
+    }
+}
+
+/// A host of four requests of a block each.
+fn host(order: Order, seed: u64) -> Host {
+    let spec = HostSpec { depth: 4, blocks: 1, order, read_percent: 0, seed };
+    Host::new(spec, 0).unwrap()
+}

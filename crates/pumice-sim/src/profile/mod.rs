@@ -1,0 +1,39 @@
+//! Profiles: the parts of a drive, in TOML, with a basis for every number.
+//!
+//! ```toml
+//! name = "Micro Center 64 GB"
+//! about = "One sentence."
+//! year = 2010
+//! kind = "log"                   # or "block-mapped", "disk"
+//! size_bytes = { is = 60_022_480_896, source = "data sheet" }
+//! [link]                         # the link to the host
+//! [controller]
+//! [flash]                        # of "log" and "block-mapped"
+//! [mapping]                      # of "block-mapped"
+//! [disk]                         # of "disk"
+//! ```
+//!
+//! * `sourced`: a number and its basis: a source, cells it was fitted to, or an admitted guess.
+//! * `sections`: the keys of each section, defined once: type, limits and display.
+//! * `check`: what makes a profile invalid.
+//! * `figures`: what follows from a profile by arithmetic.
+//!
+//! Invariants of every [`Profile`] value: each number is within the limits of its key, the bytes of
+//! the geometry fit 64 bits, and the good flash is not smaller than the disk. So a simulation need
+//! not check again. The module simulates nothing.
+
+mod builtin;
+mod check;
+mod figures;
+mod parse;
+mod parts;
+mod sections;
+mod sourced;
+#[cfg(test)]
+mod tests;
+
+pub use builtin::PROFILES;
+pub use figures::{DiskFigures, Figures, FlashFigures};
+pub use parts::{Design, Profile};
+pub use sections::{Controller, Disk, Fact, Flash, Link, MAP_REGION_BYTES, Mapping, Value};
+pub use sourced::{Basis, Sourced};

@@ -1,0 +1,85 @@
+//! A drive as the sum of its parts.
+
+use serde::Serialize;
+
+use super::parse::Kind;
+use super::{Controller, Disk, Fact, Flash, Link, Mapping, Sourced};
+
+/// A drive, in numbers.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Profile {
+    /// Short name: its file name without the extension.
+    pub id: String,
+    /// Product name.
+    pub name: String,
+    /// One sentence about the drive.
+    pub about: String,
+    /// Year of introduction.
+    pub year: u16,
+    /// Size of the disk that the host sees, in bytes: whole 4 KiB blocks, at most 16 PiB.
+    pub size_bytes: Sourced<u64>,
+    /// Link to the host.
+    pub link: Link,
+    /// Controller, with or without compression.
+    pub controller: Controller,
+    /// Storage and its address mapping.
+    #[serde(flatten)]
+    pub design: Design,
+}
+
+/// The storage of a drive and its address mapping.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Design {
+    /// Flash with a map of small pages: every write goes to the end of a log.
+    Log {
+        /// The flash.
+        flash: Flash,
+    },
+    /// Flash with a map of large units, which a small write rewrites.
+    BlockMapped {
+        /// The flash.
+        flash: Flash,
+        /// The units.
+        mapping: Mapping,
+    },
+    /// A hard disk.
+    Disk {
+        /// The platters.
+        disk: Disk,
+    },
+}
+
+impl Profile {
+    /// Returns the kind: `log`, `block-mapped` or `disk`.
+    pub fn kind(&self) -> &'static str {
+        let kind = match self.design {
+            Design::Log { .. } => Kind::Log,
+            Design::BlockMapped { .. } => Kind::BlockMapped,
+            Design::Disk { .. } => Kind::Disk,
+        };
+        kind.name()
+    }
+
+    /// Returns the flash, if the drive has any.
+    pub fn flash(&self) -> Option<&Flash> {
+        match &self.design {
+            Design::Log { flash } | Design::BlockMapped { flash, .. } => Some(flash),
+            Design::Disk { .. } => None,
+        }
+    }
+
+    /// Returns every number with its basis, section by section, in the order of the schema.
+    pub fn facts(&self) -> Vec<Fact<'_>> {
+        let mut facts = vec![Fact::new("", "size_bytes", &self.size_bytes)];
+        facts.extend(self.link.facts());
+        facts.extend(self.controller.facts());
+        facts.extend(self.flash().map(Flash::facts).into_iter().flatten());
+        match &self.design {
+            Design::Log { .. } => {}
+            Design::BlockMapped { mapping, .. } => facts.extend(mapping.facts()),
+            Design::Disk { disk } => facts.extend(disk.facts()),
+        }
+        facts
+    }
+}

@@ -1,0 +1,160 @@
+//! Attaches a drive and serves it, in this process.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use anyhow::{Result, anyhow};
+
+use super::set_up::Wanted;
+use super::worker::Worker;
+use super::{Args, Attachment, background, protect, take_down};
+use crate::cli::open::{self, FileDrive};
+use crate::cli::serve::name_of;
+use crate::cli::{Outcome, chain, print, print_json, say_error, signals};
+use crate::control::ControlSocket;
+use crate::watch::{Connections, Measured, Watch};
+use pumice_drive::runtime::{Backend, Runtime};
+use pumice_fuse::{FILE_NAME, FuseMount};
+
+/// Attaches the drive and serves it until it is detached.
+pub(super) fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
+    let signal_socket = Arc::new(signals::socket()?);
+    let later = wanted.clone();
+    // Started before this process is protected, so that mkfs and other programs run unprotected.
+    let (file, set_up) = Worker::new(move |file: PathBuf| later.set_up(&file))?;
+    let failures = protect::against_reclaim();
+    let runtime = Runtime::new(Backend::Auto)?;
+    let drive = open::drive(&runtime, &args.path, args.opening.options());
+    let drive = match drive {
+        Err(error) if open::is_busy(&error) => {
+            let other = Attachment::of(&args.path)?;
+            let other = other.filter(|other| other.process().is_some());
+            return Err(other.map_or(error, |other| already_attached(&args.path, &other)));
+        }
+        drive => drive?,
+    };
+    let steps = Steps { file, set_up, failures, signals: signal_socket };
+    let served = serve_opened(args, &wanted, &runtime, &drive, steps);
+    let closed = runtime.block_on(drive.close());
+    runtime.drop_tasks();
+    let attachment = served?;
+    if let Err(error) = closed {
+        // The directory with the log stays, so that `pumice detach` can report the failure.
+        let error = anyhow::Error::from(error).context(args.path.display().to_string());
+        say_error(&chain(&error));
+        return Ok(Outcome::Problem);
+    }
+    attachment.remove()?;
+    Ok(Outcome::Good)
+}
+
+/// Prepared before the drive is opened.
+struct Steps {
+    /// Receives the drive's file, which starts the setup.
+    file: Sender<PathBuf>,
+    set_up: Worker<Result<PathBuf>>,
+    failures: protect::Failures,
+    signals: Arc<OwnedFd>,
+}
+
+/// Everything between opening and closing the drive.
+fn serve_opened(
+    args: &Args,
+    wanted: &Wanted,
+    runtime: &Runtime,
+    drive: &Rc<FileDrive>,
+    steps: Steps,
+) -> Result<Attachment> {
+    // The drive is locked, so an earlier process that attached it was killed and is gone within a
+    // moment, or both only read.
+    if let Some(left) = Attachment::of(&args.path)? {
+        if !open::wait_until(runtime, || left.process().is_none()) {
+            return Err(already_attached(&args.path, &left));
+        }
+        take_down(&left)?;
+        left.remove()?;
+        tracing::warn!(drive = %args.path.display(), "removed what a killed process had left");
+    }
+    wanted.check_mountpoint()?;
+    let attachment = Attachment::begin(&args.path, args.mountpoint.as_deref())?;
+    let measured = Rc::new(Measured::new(drive.clone(), runtime.clone()));
+    let mount = FuseMount::mount(runtime, measured.clone(), &attachment.fuse_directory());
+    let mount = mount.inspect_err(|_| clean(&attachment))?;
+    let control = ControlSocket::bind(&args.path).inspect_err(|error| {
+        let (path, error) = (args.path.display(), error.chain());
+        tracing::warn!(drive = %path, %error, "other commands cannot reach the drive");
+    });
+    if let Ok(control) = &control {
+        let watch = Watch::new(runtime.clone(), Connections::default);
+        let number = watch.add(name_of(&args.path), drive.clone(), measured, None);
+        runtime.spawn(control.serve(runtime.clone(), drive.clone(), (watch, number)));
+    }
+    // Fails only if the thread has ended, which its result reports.
+    let _ = steps.file.send(attachment.fuse_directory().join(FILE_NAME));
+    let ready = runtime.block_on(steps.set_up.end(runtime)).and_then(|device| {
+        protect::against_killing(steps.failures);
+        announce(args, &attachment, &device).inspect_err(|_| {
+            let _ = runtime.block_on(take_down_on_worker(runtime, &attachment));
+        })
+    });
+    if let Err(error) = ready {
+        let _ = mount.unmount();
+        clean(&attachment);
+        return Err(error);
+    }
+    runtime.block_on(until_taken_down(runtime, &attachment, &steps.signals));
+    mount.unmount()?;
+    Ok(attachment)
+}
+
+/// Removes what a failed attempt has created. The first error is the one to report.
+fn clean(attachment: &Attachment) {
+    let _ = attachment.remove();
+}
+
+/// Prints the device; in the background, also leaves the terminal, which lets the starting process
+/// exit.
+fn announce(args: &Args, attachment: &Attachment, device: &Path) -> Result<()> {
+    if args.json {
+        print_json(&serde_json::json!({
+            "path": args.path, "device": device, "mountpoint": args.mountpoint,
+        }))?;
+    } else {
+        print(&format!("{}\n", device.display()))?;
+    }
+    if !args.in_background {
+        return Ok(());
+    }
+    background::leave_terminal(attachment)
+}
+
+/// Waits for signals until one of them finds the device unused, or already detached.
+async fn until_taken_down(runtime: &Runtime, attachment: &Attachment, signals: &Arc<OwnedFd>) {
+    loop {
+        runtime.receive(signals, vec![0; 1], 0..1).await.1.ok();
+        match take_down_on_worker(runtime, attachment).await {
+            Ok(()) => return,
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "cannot detach yet, still serving")
+            }
+        }
+    }
+}
+
+/// Detaches the device while this thread serves it.
+async fn take_down_on_worker(runtime: &Runtime, attachment: &Attachment) -> Result<()> {
+    let attachment = attachment.clone();
+    let (start, taking) = Worker::new(move |()| take_down(&attachment))?;
+    let _ = start.send(());
+    taking.end(runtime).await
+}
+
+/// Returns the error for a drive that another process has attached.
+fn already_attached(path: &Path, attachment: &Attachment) -> anyhow::Error {
+    let devices = attachment.devices();
+    let devices: Vec<_> = devices.iter().map(|device| device.display().to_string()).collect();
+    anyhow!("{} is already attached: {}", path.display(), devices.join(", "))
+}

@@ -1,0 +1,141 @@
+//! `pumice attach`: a drive as a block device of the kernel, by a file of a FUSE file system and a
+//! loop device on that file.
+//!
+//! ```text
+//! attach ----> the same program, --foreground --in-background
+//!   | stdout      opens the drive, mounts the file          (this thread, which serves it)
+//!   |             losetup, mkfs, mount                      (a second thread)
+//!   +<----------- prints the device, leaves the terminal
+//!  exit 0         serves until `pumice detach` or a signal has taken the device down
+//! ```
+//!
+//! * `background`: starts that process; leaves the terminal in it. `foreground`: serves.
+//! * `worker`: the second thread. `set_up`, `take_down`: its work, by `loop_device` and `tools`.
+//! * `attachment`: the record of an attached drive. `holders`: what uses a device.
+//! * `protect`: keeps the process alive when memory is short.
+//!
+//! The background process is a new process and not a fork, because threads do not survive a fork. A
+//! failed attempt leaves nothing; what a killed process left is removed by the next attempt.
+
+mod attachment;
+mod background;
+mod foreground;
+mod holders;
+mod loop_device;
+mod protect;
+mod set_up;
+mod take_down;
+mod tools;
+mod worker;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+pub(crate) use self::attachment::Attachment;
+use self::set_up::Wanted;
+pub(crate) use self::take_down::take_down;
+use super::Outcome;
+use super::open::Opening;
+
+/// Attach a drive as a block device, and mount it (root)
+///
+/// Prints the device, /dev/loopN, once it is ready, and serves it in the background until `pumice
+/// detach`. With a mount point, mounts the file system on the drive. fstrim returns unused space to
+/// the drive.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pumice attach drive.pumice
+  pumice attach drive.pumice /mnt --mkfs ext4
+  pumice attach drive.pumice /mnt
+  pumice detach /mnt")]
+pub(crate) struct Args {
+    /// File or block device of the drive
+    path: PathBuf,
+
+    /// Empty directory to mount the drive's file system on
+    mountpoint: Option<PathBuf>,
+
+    /// Create a file system on the drive first
+    #[arg(long, value_enum, value_name = "KIND", conflicts_with = "read_only")]
+    mkfs: Option<FileSystem>,
+
+    /// Create it even if the drive already contains data, which is lost
+    #[arg(long, requires = "mkfs")]
+    force: bool,
+
+    #[command(flatten)]
+    opening: Opening,
+
+    /// Sector size of the device, in bytes; use 512 for partition tables or XFS created on a
+    /// 512-byte device, at a cost for small writes
+    #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = sector_bytes)]
+    sector_size: u16,
+
+    /// Stay in the foreground; a signal detaches the device, unless it is in use
+    #[arg(long)]
+    foreground: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Leave the terminal once the device is ready; starts the background process
+    #[arg(long, hide = true, requires = "foreground")]
+    in_background: bool,
+}
+
+/// File system that `--mkfs` creates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FileSystem {
+    /// ext4, by mkfs.ext4
+    Ext4,
+    /// XFS, by mkfs.xfs
+    Xfs,
+}
+
+impl FileSystem {
+    fn program(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 => "mkfs.ext4",
+            FileSystem::Xfs => "mkfs.xfs",
+        }
+    }
+}
+
+impl Args {
+    fn wanted(&self) -> Wanted {
+        Wanted {
+            sector_bytes: self.sector_size,
+            read_only: self.opening.read_only,
+            mkfs: self.mkfs,
+            force: self.force,
+            mountpoint: self.mountpoint.clone(),
+        }
+    }
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// A requirement on the machine, the drive or the mount point is not met, or a step fails; nothing
+/// is left.
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    let wanted = args.wanted();
+    wanted.check_machine()?;
+    // Otherwise the mount found there may be left from this drive.
+    if Attachment::of(&args.path)?.is_none() {
+        wanted.check_mountpoint()?;
+    }
+    if args.foreground { foreground::serve(args, wanted) } else { background::start() }
+}
+
+fn sector_bytes(text: &str) -> Result<u16, String> {
+    match text {
+        "512" => Ok(512),
+        "4096" => Ok(4096),
+        _ => Err("expected 512 or 4096".into()),
+    }
+}

@@ -1,0 +1,99 @@
+//! Runs a benchmark, or the rest of an interrupted one.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::show::{self, Shown};
+use super::{Args, dry, unix_seconds};
+use crate::cli::signals::Interrupt;
+use crate::cli::{Outcome, print, print_json, say_error};
+use pumice_bench::interop::fio_job;
+use pumice_bench::runner::End;
+use pumice_bench::target::Location;
+use pumice_bench::workload::{Operation, Preset};
+use pumice_bench::{Benchmark, FileSink, Finished, Resumption};
+
+/// Runs the preset on the target, or shows what it would do.
+///
+/// # Errors
+/// The options, the preset and the target do not fit together, or the target fails.
+pub(super) fn run(args: &Args, location: &Location, target: &str) -> Result<Outcome> {
+    let preset = Preset::load(&args.preset)?;
+    let mut plan = preset.plan(&args.changes())?;
+    if plan.direct || !location.is_made() {
+        let left_out = plan.leave_out_stdio();
+        let names: Vec<_> = left_out.into_iter().map(Operation::name).collect();
+        if !names.is_empty() {
+            let names = names.join(", ");
+            say_error(&format!("skipped {names}: requires a file and buffered I/O"));
+        }
+        plan.check()?;
+    }
+    if args.fio_job {
+        print(&fio_job(&plan, target))?;
+        return Ok(Outcome::Good);
+    }
+    if args.dry_run {
+        if args.json {
+            print_json(&plan)?;
+        } else {
+            print(&dry::text(&plan, target))?;
+        }
+        return Ok(Outcome::Good);
+    }
+    let interrupt = Interrupt::catch()?;
+    let path = args.output(&args.preset);
+    let benchmark = Benchmark {
+        title: args.preset.clone(),
+        about: preset.about,
+        plan,
+        destroy: args.destroy_data,
+        begun_unix_s: unix_seconds(),
+    };
+    let mut shown = Shown::new(FileSink::new(path.clone()), 0);
+    let ended = benchmark.run(location, interrupt.flag(), &mut shown);
+    conclude(args, location, &path, &shown, ended)
+}
+
+/// Continues an interrupted benchmark.
+///
+/// # Errors
+/// The result file cannot be read, or is of another target; the target fails.
+pub(super) fn resume(args: &Args, location: &Location, path: &Path) -> Result<Outcome> {
+    let interrupt = Interrupt::catch()?;
+    let (file, results) = FileSink::resume(path.to_owned())?;
+    let mut shown = Shown::new(file, results.runs.len());
+    let resumption = Resumption { results, destroy: args.destroy_data };
+    let ended = resumption.run(location, interrupt.flag(), &mut shown);
+    conclude(args, location, path, &shown, ended)
+}
+
+/// Prints the outcome of a benchmark.
+fn conclude(
+    args: &Args,
+    location: &Location,
+    path: &Path,
+    shown: &Shown,
+    ended: pumice_bench::Result<Finished>,
+) -> Result<Outcome> {
+    shown.finish();
+    let file = path.display();
+    let kept = match shown.kept() {
+        Some(1) => "1 run is".to_owned(),
+        kept => format!("{} runs are", kept.unwrap_or(0)),
+    };
+    match ended {
+        Err(error) if shown.kept().is_none() => Err(error.into()),
+        Err(error) => Err(error)
+            .with_context(|| format!("{location}: the benchmark failed; {kept} in {file}")),
+        Ok(Finished { end: End::Stopped, .. }) => {
+            say_error(&format!("interrupted: {kept} in {file}; continue with --resume {file}"));
+            Ok(Outcome::Code(2))
+        }
+        Ok(Finished { end: End::Complete, results }) => {
+            show::summary(&results, path, args.json)?;
+            Ok(Outcome::Good)
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! `pumice serve`: serves drives as NBD exports until a signal or a command ends it.
+
+mod command;
+mod exports;
+mod network;
+mod restart;
+mod uris;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+
+use self::exports::Names;
+#[cfg(feature = "attach")]
+pub(crate) use self::exports::name_of;
+use self::network::Network;
+use self::restart::End;
+use super::open::Opening;
+use super::signals::{self, Signals};
+use super::{Outcome, chain, say_error, thresholds};
+use pumice_drive::controller::{OpenOptions, WARN_THRESHOLDS_MAX};
+use pumice_drive::runtime::{Backend, Runtime};
+use pumice_nbd::{Handover, Options, Security, Server};
+
+/// Serve drives over NBD until SIGINT or SIGTERM
+///
+/// Each drive is an export named after its file; a single drive is also the default export. Without
+/// --unix, --listen or --run, the server listens on 127.0.0.1:10809, or on the sockets passed by
+/// systemd. On shutdown it flushes all drives; a second signal ends it at once. SIGHUP restarts the
+/// server, possibly as a newer version, with the same arguments; clients notice only a pause. The
+/// restarted server rereads its configuration and keeps its sockets. On a terminal, or with --run,
+/// SIGHUP shuts the server down. The log goes to stderr; `pumice --log debug serve` logs more.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pumice serve drive.pumice --unix /tmp/drive.sock
+  pumice serve drives/ --listen 127.0.0.1:10809
+  pumice serve drive.pumice --listen 0.0.0.0:10809 --tls-certificates /etc/pumice --tls-verify-peer
+  pumice serve drive.pumice --run 'qemu-img convert -n -O raw disk.img \"$uri\"'")]
+pub(crate) struct Args {
+    /// Files, block devices, or directories, of which all *.pumice files are served
+    #[arg(required_unless_present = "config", value_name = "PATH")]
+    paths: Vec<PathBuf>,
+
+    /// Read options from a TOML file: each long option is a key (unix = "...", read-only = true),
+    /// drives are paths = ["..."]; the command line and the environment take precedence
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Validate options, configuration and certificates, then exit; opens no drive
+    #[arg(long)]
+    check: bool,
+
+    #[command(flatten)]
+    network: Network,
+
+    #[command(flatten)]
+    names: Names,
+
+    #[command(flatten)]
+    opening: Opening,
+
+    /// Run a shell command with $uri set, then exit with its exit code
+    #[arg(long, value_name = "COMMAND")]
+    run: Option<String>,
+
+    /// Used capacity at which to warn, up to four percentages; or none [default: as set when the
+    /// drive was created]
+    #[arg(long, value_parser = thresholds, value_name = "PERCENT,...")]
+    warn: Option<[u8; WARN_THRESHOLDS_MAX]>,
+
+    #[command(flatten)]
+    watch: super::watch::Args,
+
+    /// I/O backend
+    #[arg(long, value_enum, default_value_t = Io::Auto)]
+    io: Io,
+
+    /// Print the URIs as JSON once the drives are served
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Io {
+    /// io_uring if the kernel allows it, otherwise threads
+    Auto,
+    /// io_uring only
+    Uring,
+    /// System calls on helper threads
+    Threads,
+}
+
+impl Args {
+    fn options(&self) -> OpenOptions {
+        OpenOptions { warn_percent: self.warn, ..self.opening.options() }
+    }
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// A drive cannot be opened, a socket is in use, or the command cannot be started.
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    if let ([], Some(file)) = (&args.paths[..], &args.config) {
+        let file = file.display();
+        bail!("{file} names no drive: add paths = [\"...\"], or a PATH argument");
+    }
+    let security = args.network.security()?;
+    let paths = exports::expand(&args.paths)?;
+    if args.check {
+        return Ok(Outcome::Good);
+    }
+    let runtime = Runtime::new(match args.io {
+        Io::Auto => Backend::Auto,
+        Io::Uring => Backend::Uring,
+        Io::Threads => Backend::Threads,
+    })?;
+    let signals = Signals::catch(args.run.is_none() && !signals::is_on_a_terminal())?;
+    let inherited = restart::inherited();
+    let is_restarted = inherited.is_some();
+    // Bind before opening the drives: if a socket is in use, the drives stay unchanged.
+    let (Handover { listeners, clients }, _private) = match inherited {
+        Some(handover) => (handover, None),
+        None => {
+            let sockets = args.network.listen(&runtime, &security, args.run.is_some())?;
+            let listeners = sockets.listeners;
+            (Handover { listeners, clients: Vec::new() }, sockets.private)
+        }
+    };
+    let http = args.watch.bind()?;
+    let mut served = exports::open_all(&runtime, &paths, &args.names, args.options())?;
+    let uris = uris::of(&listeners, &served, matches!(security, Security::Require(_)));
+    uris::log(&runtime, &served, &uris);
+    let exports = served.iter().map(|drive| drive.export.clone()).collect();
+    let mut options = Options::default();
+    options.security = security;
+    options.connections_max = args.network.connections_max();
+    let server = Server::new(runtime.clone(), exports, options);
+    for listener in listeners {
+        runtime.spawn(server.clone().serve(listener));
+    }
+    clients.into_iter().for_each(|client| server.resume(client));
+    let watch = super::watch::watch(&runtime, &server);
+    exports::show_all(&runtime, &mut served, &args.watch, &watch);
+    let watching = super::watch::serve(http, &runtime, &watch)?;
+    let printed = if args.json && !is_restarted { uris::print(&served, &uris) } else { Ok(()) };
+    let end = printed.and_then(|()| match &args.run {
+        None => Ok(restart::wait_for_a_signal(&runtime, &signals)),
+        Some(command) => command::run(command, &runtime, &signals, &uris[0][0]).map(End::Command),
+    });
+    drop(watching);
+    let left = match &end {
+        Ok(End::Restart(_)) => runtime.block_on(server.hand_over()),
+        _ => runtime.block_on(server.shutdown()).map(|()| Handover::default()),
+    };
+    let closed = exports::close_all(&runtime, &served);
+    drop(served);
+    // The tasks hold the runtime; dropping them also removes the files of the listeners.
+    runtime.drop_tasks();
+    let problem = match (left.map_err(Into::into).and_then(|left| closed.map(|()| left)), end?) {
+        (Ok(left), End::Restart(program)) => restart::restart(&program, &left, &signals),
+        (Ok(_), End::Command(code)) => return Ok(Outcome::Code(code)),
+        (Ok(_), End::Signal) => None,
+        (Err(error), _) => Some(error),
+    };
+    let Some(problem) = problem else { return Ok(Outcome::Good) };
+    say_error(&chain(&problem));
+    Ok(Outcome::Problem)
+}

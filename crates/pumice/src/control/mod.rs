@@ -1,0 +1,35 @@
+//! The control socket: how other commands reach a drive that a server has locked.
+//!
+//! There is one Unix socket for each served drive, named after the device and inode of the drive's
+//! file, so that any path to the drive leads to it, in a private directory of the user. A client
+//! sends one request and receives one or several answers.
+//!
+//! * `directory`: where sockets and records of running drives are.
+//! * `protocol`: requests and answers.
+//! * `socket`: the listening socket; `session`: its clients, served.
+//! * `client`: the other side.
+
+// Requests come from other processes. Tests index and cast what they have made themselves.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        clippy::indexing_slicing
+    )
+)]
+
+mod client;
+mod directory;
+mod protocol;
+mod session;
+mod socket;
+
+#[cfg(feature = "top")]
+pub(crate) use client::snapshot;
+pub(crate) use client::{Client, connect, info};
+#[cfg(feature = "attach")]
+pub(crate) use directory::{place, private_directory};
+pub(crate) use protocol::{Answer, Request};
+pub(crate) use socket::ControlSocket;

@@ -1,0 +1,49 @@
+//! The files of the page, embedded in the program: it loads nothing from elsewhere.
+
+use axum::extract::Path;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+
+use super::routes::failed;
+
+/// A file of the page.
+#[derive(Clone, Copy)]
+struct File {
+    name: &'static str,
+    content_type: &'static str,
+    content: &'static str,
+}
+
+const CSS: &str = "text/css; charset=utf-8";
+const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
+
+const HTML: File = File {
+    name: "page.html",
+    content_type: "text/html; charset=utf-8",
+    content: include_str!("page.html"),
+};
+
+const FILES: [File; 4] = [
+    File { name: "page.css", content_type: CSS, content: include_str!("page.css") },
+    File { name: "page.js", content_type: JAVASCRIPT, content: include_str!("page.js") },
+    File { name: "chart.js", content_type: JAVASCRIPT, content: include_str!("chart.js") },
+    File { name: "figures.js", content_type: JAVASCRIPT, content: include_str!("figures.js") },
+];
+
+fn answer(file: File) -> Response {
+    ([(CONTENT_TYPE, file.content_type)], file.content).into_response()
+}
+
+/// Returns the page.
+pub(super) async fn html() -> Response {
+    answer(HTML)
+}
+
+/// Returns a file of the page.
+pub(super) async fn file(Path(name): Path<String>) -> Response {
+    match FILES.into_iter().find(|file| file.name == name) {
+        Some(file) => answer(file),
+        None => failed(StatusCode::NOT_FOUND, "no such path"),
+    }
+}

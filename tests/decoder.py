@@ -1,0 +1,777 @@
+#!/usr/bin/env python3
+"""Extracts the disk of a Pumice drive: an independent implementation of docs/format.md.
+
+    tests/decoder.py DRIVE [IMAGE]
+
+Prints a summary as JSON on stdout. With IMAGE, writes the disk to that file as a sparse raw image.
+Blocks that cannot be read are zeroes in the image and are listed in the summary.
+
+Exit code: 0 if every block was read, 1 if some blocks cannot be read, 2 if the drive does not open
+(the error is on stderr).
+
+This program shares no code with Pumice. It needs Python 3.8 and, for drives with zstd frames, the
+library libzstd or the program zstd. It only reads the drive, which must not be in use. It is meant
+to be read and compared with the document, and decodes about 10 MB/s.
+"""
+
+import ctypes
+import ctypes.util
+import hashlib
+import json
+import mmap
+import os
+import struct
+import subprocess
+import sys
+from collections import namedtuple
+
+BLOCK = 4096
+LEAF_BLOCKS = 1024
+HEADER = 128  # bytes of a batch header
+RECORD = 28  # bytes of a record header
+SOURCE = 16
+BATCH_MAX = 4 << 20
+NO_SEGMENT = 0xFFFFFFFF
+DATA, FILL, TRIM, OPEN, META = 1, 2, 3, 4, 5
+LEAF, PAGE, PAGE_LIST, TABLE, DROPPED, ROOT = 1, 2, 3, 4, 5, 6
+HOLE = None  # a mapping is HOLE, the byte of a fill (int), or a Frame
+
+
+class Damage(Exception):
+    """Bytes that are not what the document requires."""
+
+
+class Unsupported(Exception):
+    """What this program cannot do."""
+
+
+def crc_table(polynomial):
+    table = []
+    for crc in range(256):
+        for _ in range(8):
+            crc = crc >> 1 ^ (polynomial if crc & 1 else 0)
+        table.append(crc)
+    return table
+
+
+CRC32C = crc_table(0x82F63B78)
+CRC64 = crc_table(0x9A6C9329AC4BC9B5)
+
+
+def crc64_words():
+    """Returns four tables of 65,536 entries, which advance the CRC-64 by 8 bytes at once."""
+    tables = [[CRC64[c & 255] ^ c >> 8 for c in range(65536)]]
+    tables[0] = [CRC64[c & 255] ^ c >> 8 for c in tables[0]]
+    for _ in range(3):
+        tables.append([tables[0][c & 65535] ^ c >> 16 for c in tables[-1]])
+    return tables
+
+
+CRC64_WORDS = crc64_words()
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = CRC32C[(crc ^ byte) & 255] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
+
+
+def crc64(data):
+    t0, t1, t2, t3 = CRC64_WORDS
+    crc = 0xFFFFFFFFFFFFFFFF
+    whole = len(data) & ~7
+    for (word,) in struct.iter_unpack("<Q", data[:whole]):
+        crc ^= word
+        crc = t3[crc & 65535] ^ t2[crc >> 16 & 65535] ^ t1[crc >> 32 & 65535] ^ t0[crc >> 48]
+    for byte in data[whole:]:
+        crc = CRC64[(crc ^ byte) & 255] ^ crc >> 8
+    return crc ^ 0xFFFFFFFFFFFFFFFF
+
+
+assert crc32c(b"123456789") == 0xE3069283
+assert crc64(b"123456789") == 0xAE8B14860A799888
+
+
+def checksum_with_hole(data, offset):
+    """Returns the CRC-64 of a structure with its own checksum, at `offset`, as zero."""
+    return crc64(data[:offset] + bytes(8) + data[offset + 8:])
+
+
+def lz4_block(data, size):
+    """Decodes an LZ4 block (lz4, doc/lz4_Block_format.md) to exactly `size` bytes."""
+    out = bytearray()
+    at = 0
+
+    def length(nibble):
+        nonlocal at
+        total = nibble
+        more = nibble == 15
+        while more:
+            total += data[at]
+            more = data[at] == 255
+            at += 1
+        return total
+
+    try:
+        while True:
+            token = data[at]
+            at += 1
+            literals = length(token >> 4)
+            if at + literals > len(data):
+                raise Damage("LZ4: literals beyond the end of the payload")
+            out += data[at:at + literals]
+            at += literals
+            if at == len(data):
+                break
+            distance = data[at] | data[at + 1] << 8
+            at += 2
+            count = length(token & 15) + 4
+            start = len(out) - distance
+            if distance == 0 or start < 0 or len(out) + count > size:
+                raise Damage("LZ4: invalid match")
+            if distance >= count:
+                out += out[start:start + count]
+            else:
+                out += (bytes(out[start:]) * (count // distance + 1))[:count]
+    except IndexError:
+        raise Damage("LZ4: the payload is truncated") from None
+    if len(out) != size:
+        raise Damage("LZ4: wrong length after decoding")
+    return bytes(out)
+
+
+def zstd_library():
+    name = ctypes.util.find_library("zstd")
+    if name is None:
+        return None
+    library = ctypes.CDLL(name)
+    library.ZSTD_decompress.restype = ctypes.c_size_t
+    library.ZSTD_decompress.argtypes = [
+        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
+    return library
+
+
+ZSTD = zstd_library()
+
+
+def zstd_frame(data, size):
+    """Decodes a zstd frame (RFC 8878) to exactly `size` bytes."""
+    if ZSTD is not None:
+        out = ctypes.create_string_buffer(size)
+        if ZSTD.ZSTD_decompress(out, size, data, len(data)) != size:
+            raise Damage("zstd: the frame does not decode to the expected length")
+        return out.raw
+    try:
+        run = subprocess.run(["zstd", "-dcq"], input=data, capture_output=True, check=False)
+    except FileNotFoundError:
+        raise Unsupported("the drive has zstd frames: install libzstd or zstd") from None
+    if run.returncode != 0 or len(run.stdout) != size:
+        raise Damage("zstd: the frame does not decode to the expected length")
+    return run.stdout
+
+
+def decode(encoding, data, size):
+    if encoding == 1:
+        return lz4_block(data, size)
+    if encoding == 2:
+        return zstd_frame(data, size)
+    if encoding != 0:
+        raise Damage(f"unknown encoding {encoding}")
+    if len(data) != size:
+        raise Damage("wrong length of a payload that is not compressed")
+    return data
+
+
+def structure(name, fields):
+    """Defines a structure from "name format" pairs; `read` decodes it."""
+    pairs = [field.split() for field in fields.split(",")]
+    layout = struct.Struct("<" + "".join(form for _, form in pairs))
+    made = namedtuple(name, [field for field, _ in pairs])
+    made.bytes = layout.size
+    made.read = staticmethod(lambda data, at=0: made(*layout.unpack_from(data, at)))
+    return made
+
+
+Superblock = structure("Superblock", """
+    magic 8s, version I, length I, checksum Q, features_compatible Q, features_read_only Q,
+    features_incompatible Q, uuid 16s, revision Q, epoch I, state I, size_bytes Q, segment_bytes I,
+    segment_count I, data_offset Q, created_seconds Q, frame_blocks H, codec H, codec_level i,
+    watermark Q, watermark_checksum Q, checkpoint_segment I, checkpoint_offset I,
+    checkpoint_generation Q, checkpoint_bytes I, warn_percent 4s, checkpoint_checksum Q,
+    reserved 3928s""")
+SegmentHeader = structure("SegmentHeader", """
+    magic 8s, version I, length I, checksum Q, uuid 16s, generation Q, first_seq Q, segment I,
+    stream H, frame_blocks H, size_bytes Q, data_offset Q, segment_bytes I, segment_count I,
+    reserved 4008s""")
+BatchHeader = structure("BatchHeader", """
+    magic 8s, header_checksum Q, records_checksum I, epoch I, seq Q, previous_checksum Q,
+    watermark Q, generation Q, host_bytes Q, frame_bytes Q, media_bytes Q, segment I, offset I,
+    body_bytes I, record_bytes I, record_count I, version H, reserved H, moved_bytes Q, uuid 16s""")
+RecordHeader = structure("RecordHeader", """
+    header_checksum I, stored_bytes I, number Q, blocks B, source_count B, kind B, argument B,
+    tail Q""")
+Source = structure("Source", "origin_blocks Q, segment I, offset I")
+Run = structure("Run", "start H, index B, blocks B, segment I, offset I, record_bytes I")
+Root = structure("Root", """
+    magic 8s, epoch I, segment_count I, watermark Q, watermark_checksum Q, host_bytes Q,
+    frame_bytes Q, media_bytes Q, size_bytes Q, mapped_blocks Q, tails 48s, page_count I,
+    dropped_count I, opened_count I, page_lists I, tables I, dropped_lists I, moved_bytes Q,
+    reserved Q""")
+Tail = structure("Tail", "generation Q, segment I, used I")
+TableEntry = structure("TableEntry", """
+    generation Q, last_seq Q, age Q, live_bytes I, stream B, state B, reserved H""")
+Dropped = structure("Dropped", "start Q, end Q, mapping Q")
+
+# Part of a mapping: the block `index` of the frame whose record is at `offset` in `segment`.
+Frame = namedtuple("Frame", "segment offset index blocks record_bytes")
+# A record of a batch: its header, its byte offset in the segment, its sources, the reason why its
+# payload is damaged or None.
+Record = namedtuple("Record", "header offset sources damage")
+# The position at which a stream continues. `started` is false if the segment has no batch yet.
+Position = namedtuple("Position", "generation segment offset started")
+
+assert (Superblock.bytes, SegmentHeader.bytes, BatchHeader.bytes) == (4096, 4096, HEADER)
+assert (RecordHeader.bytes, Root.bytes, TableEntry.bytes) == (RECORD, 160, 32)
+
+
+def record_damage(data, at, generation, segment, offset):
+    """Returns why the record header at `at` in `data` is not that of the location, or None."""
+    header = RecordHeader.read(data, at)
+    end = at + RECORD + SOURCE * header.source_count
+    if end > len(data):
+        return "sources beyond the end of the data"
+    bound = struct.pack("<QIII", generation, segment, offset, 0) + data[at + 4:end]
+    return None if crc32c(bound) == header.header_checksum else "wrong record header checksum"
+
+
+class Drive:
+    """A drive that is open for reading."""
+
+    def __init__(self, path):
+        self.file = open(path, "rb")
+        size = self.file.seek(0, os.SEEK_END)
+        if size < (1 << 20) + BLOCK:
+            raise Damage("the medium is too short for two superblocks")
+        self.medium = mmap.mmap(self.file.fileno(), size, access=mmap.ACCESS_READ)
+        self.superblock = self.choose_superblock()
+        self.blocks = self.superblock.size_bytes // BLOCK
+        self.generations = {}  # of each segment in use
+        self.whole = {}  # leaves that are one fill (int), or the location of their record
+        self.leaves = {}  # leaves that the log changed: a list of 1024 mappings
+        self.counts = {"batches": 0, "damaged_batches": 0, "moved_blocks": 0, "ignored_blocks": 0}
+        self.recover()
+
+    def read(self, segment, offset, count):
+        start = self.superblock.data_offset + segment * self.superblock.segment_bytes + offset
+        return self.medium[start:start + count].ljust(count, b"\0")
+
+    # -- Superblock
+
+    def choose_superblock(self):
+        valid, reasons = [], []
+        for slot, offset in enumerate((0, 1 << 20)):
+            try:
+                valid.append(self.read_superblock(self.medium[offset:offset + BLOCK]))
+            except Damage as error:
+                reasons.append(f"slot {slot}: {error}")
+        if not valid:
+            raise Damage("no valid superblock: " + "; ".join(reasons))
+        return max(valid, key=lambda found: found.revision)
+
+    @staticmethod
+    def read_superblock(data):
+        found = Superblock.read(data)
+        if found.magic != b"PUMICESB":
+            raise Damage("no magic")
+        if found.length != 4096 or checksum_with_hole(data, 16) != found.checksum:
+            raise Damage("wrong checksum")
+        if found.version == 0:
+            raise Damage("version 0")
+        if found.version > 1 or found.features_read_only or found.features_incompatible:
+            raise Unsupported("the drive has a newer version or unknown features")
+        segments = found.segment_bytes
+        if (any(found.reserved) or found.state > 1 or found.codec > 2
+                or not 4 << 20 <= segments <= 1 << 30 or segments % BLOCK
+                or not 1 <= found.segment_count <= 1 << 26
+                or not 8192 <= found.data_offset <= 1 << 40 or found.data_offset % BLOCK
+                or found.frame_blocks not in (1, 2, 4, 8, 16, 32, 64)
+                or not BLOCK <= found.size_bytes <= 16 << 50 or found.size_bytes % BLOCK):
+            raise Damage("a field is out of range")
+        return found
+
+    # -- Checkpoint
+
+    def meta(self, kind, number, segment, offset, record_bytes, generation=None):
+        """Returns the content of a metadata record."""
+        what = f"metadata record {kind}/{number} at segment {segment}, offset {offset}"
+        if generation is None:
+            generation = self.generations.get(segment)
+        if generation is None:
+            raise Damage(f"{what}: the segment is not in use")
+        if record_bytes < RECORD + 8 or offset + record_bytes > self.superblock.segment_bytes:
+            raise Damage(f"{what}: invalid location")
+        data = self.read(segment, offset, record_bytes)
+        damage = record_damage(data, 0, generation, segment, offset)
+        header = RecordHeader.read(data)
+        payload = data[RECORD:]
+        if damage:
+            raise Damage(f"{what}: {damage}")
+        if (header.kind, header.blocks, header.number) != (META, kind, number):
+            raise Damage(f"{what}: another record")
+        if header.stored_bytes != len(payload) or len(data) % 16 or header.source_count:
+            raise Damage(f"{what}: wrong length")
+        if crc64(payload) != header.tail:
+            raise Damage(f"{what}: wrong payload checksum")
+        before, after = struct.unpack_from("<II", payload)
+        padding = payload[8 + after:]
+        if before > 524288 or 8 + after > len(payload) or len(padding) > 15 or any(padding):
+            raise Damage(f"{what}: wrong lengths")
+        return decode(header.argument, payload[8:8 + after], before)
+
+    def meta_at(self, kind, number, location):
+        """Returns the content of the metadata record at the location of a directory entry."""
+        segment, count = location >> 37, location & 2047
+        offset = (location >> 11 & (1 << 26) - 1) * 16
+        if location >> 63 or count == 0 or segment >= self.superblock.segment_count:
+            raise Damage(f"metadata record {kind}/{number}: invalid location {location:#x}")
+        return self.meta(kind, number, segment, offset, count * 16)
+
+    def read_checkpoint(self):
+        """Reads the newest checkpoint except its leaves; returns its root and the open segments."""
+        base = self.superblock
+        data = self.meta(ROOT, 0, base.checkpoint_segment, base.checkpoint_offset,
+                         base.checkpoint_bytes, base.checkpoint_generation)
+        stored = self.read(base.checkpoint_segment, base.checkpoint_offset, base.checkpoint_bytes)
+        if crc64(stored[RECORD:]) != base.checkpoint_checksum:
+            raise Damage("the root is not the one that the superblock names")
+        root = Root.read(data)
+        pieces = root.page_lists + root.tables + root.dropped_lists
+        if root.magic != b"PUMICECP" or root.reserved:
+            raise Damage("the root is damaged")
+        if len(data) != Root.bytes + 16 * root.opened_count + 8 * pieces:
+            raise Damage("the root has a wrong length")
+        if root.segment_count > base.segment_count or root.size_bytes > base.size_bytes:
+            raise Damage("the root describes a larger drive than the superblock")
+        lists = Root.bytes + 16 * root.opened_count
+        places = list(struct.unpack_from(f"<{pieces}Q", data, lists))
+
+        # The segment table names the generations without which no other record can be verified,
+        # its own pieces included; those are in the metadata segments of the tails and below.
+        tails = [Tail.read(root.tails, 16 * stream) for stream in range(3)]
+        opened = [Tail.read(data, Root.bytes + 16 * i) for i in range(root.opened_count)]
+        for tail in tails + opened:
+            if tail.segment != NO_SEGMENT:
+                self.generations[tail.segment] = tail.generation
+        newer = dict(self.generations)
+        tables = places[root.page_lists:root.page_lists + root.tables]
+        table = b"".join(self.meta_at(TABLE, n, at) for n, at in enumerate(tables))
+        if len(table) != 32 * root.segment_count:
+            raise Damage("the segment table has a wrong length")
+        for segment in range(root.segment_count):
+            entry = TableEntry.read(table, 32 * segment)
+            if entry.state > 1 or entry.reserved or entry.state == 0 and entry.generation:
+                raise Damage(f"the table entry of segment {segment} is damaged")
+            if entry.state == 1:
+                self.generations[segment] = entry.generation
+        self.generations.update(newer)
+
+        self.read_directory(places[:root.page_lists], root.page_count)
+        drops = places[root.page_lists + root.tables:]
+        dropped = b"".join(self.meta_at(DROPPED, n, at) for n, at in enumerate(drops))
+        if len(dropped) != 24 * root.dropped_count:
+            raise Damage("the list of dropped ranges has a wrong length")
+        for at in range(0, len(dropped), 24):
+            part = Dropped.read(dropped, at)
+            for leaf in range(part.start, part.end):
+                self.name_leaf(leaf, part.mapping)
+        return root, tails
+
+    def read_directory(self, lists, page_count):
+        pages = b"".join(self.meta_at(PAGE_LIST, n, at) for n, at in enumerate(lists))
+        if len(pages) != 16 * page_count:
+            raise Damage("the page lists have a wrong length")
+        for page, location in struct.iter_unpack("<QQ", pages):
+            entries = self.meta_at(PAGE, page, location)
+            if len(entries) != 4096:
+                raise Damage(f"directory page {page} has a wrong length")
+            for index, (entry,) in enumerate(struct.iter_unpack("<Q", entries)):
+                self.name_leaf(page * 512 + index, entry)
+
+    def name_leaf(self, leaf, entry):
+        """Sets a leaf to a directory entry."""
+        if entry == 0:
+            self.whole.pop(leaf, None)
+            return
+        if leaf * LEAF_BLOCKS >= self.blocks:
+            raise Damage(f"leaf {leaf} is beyond the end of the disk")
+        if entry >> 63 and entry & (1 << 63) - 1 > 255:
+            raise Damage(f"the directory entry of leaf {leaf} is damaged")
+        self.whole[leaf] = entry
+
+    def mappings(self, leaf):
+        """Returns the 1024 mappings of a leaf."""
+        if leaf in self.leaves:
+            return self.leaves[leaf]
+        entry = self.whole.get(leaf, 0)
+        if entry == 0:
+            return [HOLE] * LEAF_BLOCKS
+        if entry >> 63:
+            return [entry & 255] * LEAF_BLOCKS
+        data = self.meta_at(LEAF, leaf, entry)
+        if not data or len(data) % 16 or len(data) > 16 * LEAF_BLOCKS:
+            raise Damage(f"leaf {leaf} has a wrong length")
+        runs = [Run.read(data, at) for at in range(0, len(data), 16)]
+        ends = [run.start for run in runs[1:]] + [LEAF_BLOCKS]
+        made = []
+        last = ...
+        for run, end in zip(runs, ends):
+            count = end - run.start
+            if run.start != len(made) or count < 1:
+                raise Damage(f"the runs of leaf {leaf} do not partition it")
+            if run.blocks:
+                if run.index + count > run.blocks or run.segment >= self.superblock.segment_count:
+                    raise Damage(f"a run of leaf {leaf} does not fit its frame")
+                made += [Frame(run.segment, run.offset, run.index + i, run.blocks, run.record_bytes)
+                         for i in range(count)]
+                last = ...
+                continue
+            value = run.index if run.segment else HOLE
+            if (run.segment > 1 or run.offset or run.record_bytes or value == last
+                    or value is HOLE and run.index):
+                raise Damage(f"a run of leaf {leaf} is damaged")
+            made += [value] * count
+            last = value
+        return made
+
+    # -- Log
+
+    def recover(self):
+        base = self.superblock
+        self.seq, self.chain, self.epoch = 0, crc64(base.uuid), 0
+        self.proof = base.watermark  # the highest batch that is known to have been durable
+        self.streams = [None, None, None]
+        if base.checkpoint_bytes:
+            root, tails = self.read_checkpoint()
+            self.seq, self.chain = root.watermark, root.watermark_checksum
+            for stream, tail in enumerate(tails):
+                if tail.segment != NO_SEGMENT:
+                    self.streams[stream] = Position(
+                        tail.generation, tail.segment, tail.used or 4096, tail.used != 0)
+        if self.streams[0] is None:
+            self.streams[0] = Position(None, 0, 4096, False)
+        while self.step():
+            pass
+
+    def step(self):
+        """Applies the next batch of the log. Returns false at the log's end."""
+        damaged = []
+        for stream, position in enumerate(self.streams):
+            found = position and self.next_batch(stream, position)
+            if not found:
+                continue
+            if not found[2]:
+                self.apply(stream, *found)
+                return True
+            damaged.append((stream, found))
+        missing = self.seq + 1
+        if self.proof < missing:
+            self.proof = max(self.proof, self.watermark_beyond())
+        if self.proof < missing:
+            return False
+        for stream, found in damaged:
+            if found[1] is not None:
+                self.apply(stream, *found)
+                return True
+        raise Damage(f"batch {missing} is missing or damaged, and batch {self.proof} was durable: "
+                     + ("; ".join(found[2] for _, found in damaged) or "no header of it was found"))
+
+    def next_batch(self, stream, position):
+        """Looks for batch `seq + 1` at a stream's position.
+
+        Returns None if there is no such batch, else its header, its records (None if a record
+        header is damaged), and what is damaged, or None.
+        """
+        data = self.read(position.segment, position.offset, HEADER)
+        header = BatchHeader.read(data)
+        generation = position.generation
+        reason = None
+        if not position.started:
+            reason, start = self.segment_damage(stream, position)
+            generation = start.generation if generation is None else generation
+        if not self.batch_is_whole(header, data) or (
+                header.seq != self.seq + 1 or header.previous_checksum != self.chain
+                or header.epoch < self.epoch or header.generation != generation
+                or (header.segment, header.offset) != (position.segment, position.offset)):
+            return None
+        length = HEADER + header.body_bytes
+        if (length % BLOCK or position.offset + length > self.superblock.segment_bytes
+                or length > BATCH_MAX or header.record_bytes > header.body_bytes
+                or header.version != 1 or header.reserved):
+            raise Damage(f"batch {header.seq} has a header with a field out of range")
+        if reason:
+            return header, None, reason
+        return (header, *self.records(header))
+
+    def batch_is_whole(self, header, data):
+        return (header.magic == b"PUMICEBT" and header.uuid == self.superblock.uuid
+                and checksum_with_hole(data, 8) == header.header_checksum)
+
+    def segment_damage(self, stream, position):
+        """Returns why a segment's header does not start a stream at batch `seq + 1`, and it."""
+        data = self.read(position.segment, 0, BLOCK)
+        header = SegmentHeader.read(data)
+        expected = (self.superblock.uuid, position.segment, stream, self.seq + 1)
+        found = (header.uuid, header.segment, header.stream, header.first_seq)
+        reason = None
+        if (header.magic != b"PUMICESG" or header.length != 4096
+                or checksum_with_hole(data, 16) != header.checksum):
+            reason = f"the header of segment {position.segment} is damaged"
+        elif header.version != 1 or any(header.reserved):
+            reason = f"the header of segment {position.segment} has a field out of range"
+        elif found != expected or position.generation not in (None, header.generation):
+            reason = f"the header of segment {position.segment} is that of another use"
+        return reason, header
+
+    def records(self, header):
+        """Returns the records of a batch, or None, and what is damaged, or None."""
+        body = self.read(header.segment, header.offset + HEADER, header.body_bytes)
+        at, chained, records, problem = 0, 0, [], None
+        for _ in range(header.record_count):
+            if at + RECORD > header.record_bytes:
+                return None, f"batch {header.seq}: more records than bytes"
+            offset = header.offset + HEADER + at
+            what = f"record at segment {header.segment}, offset {offset}"
+            damage = record_damage(body, at, header.generation, header.segment, offset)
+            if damage:
+                return None, f"{what}: {damage}"
+            record = RecordHeader.read(body, at)
+            chained = crc32c(struct.pack("<I", chained) + body[at:at + RECORD])
+            start = at + RECORD + SOURCE * record.source_count
+            at = start + record.stored_bytes
+            if at > header.record_bytes:
+                return None, f"{what}: ends beyond the batch"
+            if record.kind in (DATA, META) and crc64(body[start:at]) != record.tail:
+                problem = damage = f"{what}: wrong payload checksum"
+            sources = [Source.read(body, start - SOURCE * n)
+                       for n in range(record.source_count, 0, -1)]
+            records.append(Record(record, offset, sources, damage))
+        if at != header.record_bytes or chained != header.records_checksum:
+            return None, f"batch {header.seq}: wrong records checksum"
+        if any(body[at:]):
+            problem = problem or f"batch {header.seq}: the padding is not zero"
+        return records, problem
+
+    def watermark_beyond(self):
+        """Returns the highest watermark of the batches beyond the end of the log.
+
+        The document names the segments in which such batches can be. This searches every segment:
+        a watermark is never higher than what was durable when it was written, so that batches
+        elsewhere prove nothing wrong.
+        """
+        base = self.superblock
+        highest = 0
+        at = self.medium.find(b"PUMICEBT", base.data_offset)
+        while at != -1:
+            segment, offset = divmod(at - base.data_offset, base.segment_bytes)
+            if offset % BLOCK == 0 and segment < base.segment_count:
+                data = self.medium[at:at + HEADER]
+                header = BatchHeader.read(data)
+                if (header.segment, header.offset) == (segment, offset):
+                    if self.batch_is_whole(header, data):
+                        highest = max(highest, header.watermark)
+            at = self.medium.find(b"PUMICEBT", at + 8)
+        return highest
+
+    def apply(self, stream, header, records, problem):
+        self.counts["batches"] += 1
+        self.counts["damaged_batches"] += problem is not None
+        self.streams[stream] = Position(header.generation, header.segment,
+                                        header.offset + HEADER + header.body_bytes, True)
+        self.generations[header.segment] = header.generation
+        self.seq, self.chain, self.epoch = header.seq, header.header_checksum, header.epoch
+        self.proof = max(self.proof, header.watermark)
+        for record in records:
+            self.apply_record(header, record)
+
+    def apply_record(self, batch, record):
+        header = record.header
+        what = f"record at segment {batch.segment}, offset {record.offset}"
+        if header.kind == META:
+            return
+        if header.kind == OPEN:
+            if header.argument > 2 or header.tail >= self.superblock.segment_count:
+                raise Damage(f"{what}: opens a segment that does not exist")
+            self.streams[header.argument] = Position(header.number, header.tail, 4096, False)
+            self.generations[header.tail] = header.number
+            return
+        count = header.blocks if header.kind == DATA else header.tail
+        if (header.kind not in (DATA, FILL, TRIM) or count < 1
+                or header.number + count > self.blocks):
+            raise Damage(f"{what}: unknown kind, or blocks beyond the end of the disk")
+        if header.kind == FILL:
+            self.set_range(header.number, count, header.argument)
+        elif header.kind == TRIM:
+            self.set_range(header.number, count, HOLE)
+        else:
+            self.apply_frame(what, batch, record)
+
+    def set_range(self, first, count, mapping):
+        end = first + count
+        while first < end:
+            leaf, index = divmod(first, LEAF_BLOCKS)
+            part = min(LEAF_BLOCKS - index, end - first)
+            if part == LEAF_BLOCKS:
+                self.leaves.pop(leaf, None)
+                self.name_leaf(leaf, 0 if mapping is HOLE else 1 << 63 | mapping)
+            else:
+                self.changed(leaf)[index:index + part] = [mapping] * part
+            first += part
+
+    def changed(self, leaf):
+        self.leaves[leaf] = self.mappings(leaf)
+        return self.leaves[leaf]
+
+    def apply_frame(self, what, batch, record):
+        header = record.header
+        size = RECORD + SOURCE * header.source_count + header.stored_bytes
+        leaf, first = divmod(header.number, LEAF_BLOCKS)
+        if header.blocks > 64 or first + header.blocks > LEAF_BLOCKS:
+            raise Damage(f"{what}: invalid number of blocks")
+        mappings = self.changed(leaf)
+        if record.sources:
+            sources = [source for source in record.sources
+                       for _ in range(source.origin_blocks >> 56)]
+            if len(sources) != header.blocks:
+                raise Damage(f"{what}: the sources do not add up")
+        for index in range(header.blocks):
+            if record.sources:
+                old = mappings[first + index]
+                source = sources[index]
+                if (not isinstance(old, Frame)
+                        or (old.segment, old.offset) != (source.segment, source.offset)):
+                    self.counts["ignored_blocks"] += 1
+                    continue
+                self.counts["moved_blocks"] += 1
+            mappings[first + index] = Frame(
+                batch.segment, record.offset, index, header.blocks, size)
+
+    # -- The disk
+
+    def frame(self, first, frame):
+        """Returns the content of a frame whose first block is `first`."""
+        segment, offset = frame.segment, frame.offset
+        where = f"frame at segment {segment}, offset {offset}"
+        generation = self.generations.get(segment)
+        if generation is None or offset + frame.record_bytes > self.superblock.segment_bytes:
+            raise Damage(f"{where}: invalid location")
+        data = self.read(segment, offset, frame.record_bytes)
+        damage = record_damage(data, 0, generation, segment, offset)
+        if damage:
+            raise Damage(f"{where}: {damage}")
+        header = RecordHeader.read(data)
+        payload = data[RECORD + SOURCE * header.source_count:]
+        if ((header.kind, header.blocks, header.number) != (DATA, frame.blocks, first)
+                or len(payload) != header.stored_bytes):
+            raise Damage(f"{where}: another record")
+        if crc64(payload) != header.tail:
+            raise Damage(f"{where}: wrong payload checksum")
+        return decode(header.argument, payload, header.blocks * BLOCK)
+
+    def disk(self, bad):
+        """Yields the disk leaf by leaf: number of mapped blocks, and bytes or None for zeroes.
+
+        Appends the blocks that cannot be read to `bad`.
+        """
+        for leaf in range((self.blocks + LEAF_BLOCKS - 1) // LEAF_BLOCKS):
+            if leaf not in self.leaves and leaf not in self.whole:
+                yield 0, None
+                continue
+            count = min(LEAF_BLOCKS, self.blocks - leaf * LEAF_BLOCKS)
+            try:
+                mappings = self.mappings(leaf)
+            except Damage as error:
+                for lba in range(leaf * LEAF_BLOCKS, leaf * LEAF_BLOCKS + count):
+                    self.note_unreadable(bad, lba, error)
+                yield 0, None
+                continue
+            if any(mapping is not HOLE for mapping in mappings[count:]):
+                raise Damage(f"leaf {leaf} maps blocks beyond the end of the disk")
+            content = bytearray(count * BLOCK)
+            decoded = {}
+            for index, mapping in enumerate(mappings[:count]):
+                if isinstance(mapping, Frame):
+                    lba = leaf * LEAF_BLOCKS + index
+                    content[index * BLOCK:(index + 1) * BLOCK] = self.block(
+                        lba, mapping, decoded, bad)
+                elif mapping:
+                    content[index * BLOCK:(index + 1) * BLOCK] = bytes([mapping]) * BLOCK
+            yield sum(mapping is not HOLE for mapping in mappings[:count]), content
+
+    def block(self, lba, mapping, decoded, bad):
+        key = (lba - mapping.index, mapping._replace(index=0))
+        if key not in decoded:
+            try:
+                decoded[key] = self.frame(*key)
+            except Damage as error:
+                decoded[key] = error
+        content = decoded[key]
+        if isinstance(content, Damage):
+            self.note_unreadable(bad, lba, content)
+            return bytes(BLOCK)
+        return content[mapping.index * BLOCK:(mapping.index + 1) * BLOCK]
+
+    @staticmethod
+    def note_unreadable(bad, lba, error):
+        last = bad[-1] if bad else None
+        if last and last["error"] == str(error) and last["lba"] + last["blocks"] == lba:
+            last["blocks"] += 1
+        else:
+            bad.append({"lba": lba, "blocks": 1, "error": str(error)})
+
+
+def extract(drive, image):
+    """Hashes the disk and writes it to the file `image` unless that is None."""
+    hashed = hashlib.sha256()
+    zeroes = bytes(LEAF_BLOCKS * BLOCK)
+    mapped, bad, offset = 0, [], 0
+    size = drive.superblock.size_bytes
+    if image:
+        image.truncate(size)
+    for count, content in drive.disk(bad):
+        mapped += count
+        if content is None:
+            content = zeroes[:size - offset]
+        elif image:
+            for at in range(0, len(content), BLOCK):
+                if content[at:at + BLOCK] != zeroes[:BLOCK]:
+                    image.seek(offset + at)
+                    image.write(content[at:at + BLOCK])
+        hashed.update(content)
+        offset += len(content)
+    return {"uuid": drive.superblock.uuid.hex(), "size_bytes": size,
+            "epoch": drive.superblock.epoch, "state": drive.superblock.state,
+            "last_batch": drive.seq, "replayed": drive.counts,
+            "mapped_blocks": mapped, "sha256": hashed.hexdigest(), "unreadable": bad}
+
+
+def main(arguments):
+    if len(arguments) not in (1, 2):
+        print("usage: decoder.py DRIVE [IMAGE]", file=sys.stderr)
+        return 2
+    try:
+        drive = Drive(arguments[0])
+        if len(arguments) == 2:
+            with open(arguments[1], "wb") as image:
+                summary = extract(drive, image)
+        else:
+            summary = extract(drive, None)
+    except (Damage, Unsupported, OSError) as error:
+        print(f"decoder.py: {arguments[0]}: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(summary, indent=2))
+    return 1 if summary["unreadable"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
