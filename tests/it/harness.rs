@@ -221,6 +221,14 @@ impl Drive {
         Self { path: device.path().to_owned(), ..Self::absent() }
     }
 
+    /// The name of a drive that does not exist yet, in a new folder of its directory.
+    pub(crate) fn in_folder(folder: &str) -> Self {
+        let drive = Self::absent();
+        let folder = drive.beside(folder);
+        std::fs::create_dir(&folder).expect("a folder");
+        Self { path: folder.join("drive"), ..drive }
+    }
+
     /// The name of a drive in another directory that does not exist yet.
     #[cfg(feature = "attach")]
     pub(crate) fn within(directory: &Path) -> Self {

@@ -34,6 +34,7 @@ mod fio;
 #[cfg(feature = "bench")]
 mod forecast;
 mod format_doc;
+mod full_host;
 mod guest;
 #[cfg(feature = "http")]
 mod http;

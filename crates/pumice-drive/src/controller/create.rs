@@ -144,6 +144,8 @@ impl Spec {
             checkpoint: None,
             warn_percent: self.warn_percent,
             is_preallocated: self.preallocated,
+            bad_segments: Vec::new(),
+            detours: Vec::new(),
         };
         if let Some(what) = superblock.impossible() {
             return Err(invalid(what.into()));

@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use super::layout::layout;
 use super::map::META_SEGMENTS_MAX;
 use super::record::{BLOCK_LENGTH, RecordAddress};
-use super::segment::DriveShape;
+use super::segment::{DriveShape, Stream};
 use crate::base::checksum::crc64;
 use crate::base::{Error, ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
 
@@ -47,6 +47,12 @@ pub const SIZE_BYTES_MAX: u64 = 1 << 54;
 
 /// Maximum number of blocks of one frame. A run of the L2P counts them in a byte.
 pub const FRAME_BLOCKS_MAX: u16 = 64;
+
+/// Most segments that a superblock names as bad.
+pub const BAD_SEGMENTS_MAX: usize = 128;
+
+/// Most detours of a superblock. One is needed for each stream, until the next checkpoint.
+pub const DETOURS_MAX: usize = 16;
 
 const _: () = assert!(size_of::<Layout>() == SUPERBLOCK_BYTES, "the layout fills a slot");
 const _: () = assert!(FRAME_BLOCKS_MAX <= u8::MAX as u16, "a run counts the blocks of a frame");
@@ -87,7 +93,14 @@ layout! {
         checkpoint_bytes: U32,
         warn_percent: [u8; 4],
         checkpoint_checksum: U64,
-        reserved: [u8; 3928],
+        bad_count: U32,
+        detour_count: U32,
+        bad_segments: [U32; BAD_SEGMENTS_MAX],
+        detour_seqs: [U64; DETOURS_MAX],
+        detour_generations: [U64; DETOURS_MAX],
+        detour_segments: [U32; DETOURS_MAX],
+        detour_streams: [u8; DETOURS_MAX],
+        reserved: [u8; 3072],
     }
 }
 
@@ -132,6 +145,25 @@ pub struct Superblock {
     pub warn_percent: [u8; 4],
     /// Whether space for all segments was reserved on the medium; segments are then not discarded.
     pub is_preallocated: bool,
+    /// Segments in which an append failed, each once: nothing is written there any more. At most
+    /// [`BAD_SEGMENTS_MAX`].
+    pub bad_segments: Vec<SegmentId>,
+    /// Where streams left a bad segment, in the order of the log: at most [`DETOURS_MAX`].
+    pub detours: Vec<Detour>,
+}
+
+/// A stream continues in another segment though no record says so, because its segment cannot be
+/// written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Detour {
+    /// The last batch before it.
+    pub seq: SeqNo,
+    /// Generation of the new segment.
+    pub generation: u64,
+    /// The new segment.
+    pub segment: SegmentId,
+    /// The stream.
+    pub stream: Stream,
 }
 
 /// The location of a checkpoint's root record.
@@ -188,10 +220,49 @@ impl Superblock {
             layout.checkpoint_bytes = checkpoint.record_bytes.into();
             layout.checkpoint_checksum = checkpoint.payload_checksum.into();
         }
+        self.encode_bad(&mut layout);
         layout.checksum = crc64(layout.as_bytes()).into();
         let mut bytes = [0; SUPERBLOCK_BYTES];
         bytes.copy_from_slice(layout.as_bytes());
         bytes
+    }
+
+    fn encode_bad(&self, layout: &mut Layout) {
+        assert!(self.bad_segments.len() <= BAD_SEGMENTS_MAX, "too many bad segments");
+        assert!(self.detours.len() <= DETOURS_MAX, "too many detours");
+        layout.bad_count = count(self.bad_segments.len());
+        layout.detour_count = count(self.detours.len());
+        for (target, segment) in layout.bad_segments.iter_mut().zip(&self.bad_segments) {
+            *target = segment.0.into();
+        }
+        let targets = layout.detour_seqs.iter_mut().zip(&mut layout.detour_generations);
+        let targets = targets.zip(&mut layout.detour_segments).zip(&mut layout.detour_streams);
+        for ((((seq, generation), segment), stream), detour) in targets.zip(&self.detours) {
+            *seq = detour.seq.0.into();
+            *generation = detour.generation.into();
+            *segment = detour.segment.0.into();
+            *stream = detour.stream as u8;
+        }
+    }
+
+    /// Returns the bad segments and detours; `None` if the lists are not as [`Self::encode_bad`]
+    /// writes them.
+    fn decode_bad(layout: &Layout) -> Option<(Vec<SegmentId>, Vec<Detour>)> {
+        let bad_segments = layout.bad_segments.get(..layout.bad_count.get() as usize)?;
+        let bad_segments = bad_segments.iter().map(|segment| SegmentId(segment.get())).collect();
+        let places = layout.detour_generations.iter().zip(&layout.detour_segments);
+        let detours = layout.detour_seqs.iter().zip(&layout.detour_streams).zip(places);
+        let detours = detours.map(|((seq, &stream), (generation, segment))| {
+            Some(Detour {
+                seq: SeqNo(seq.get()),
+                generation: generation.get(),
+                segment: SegmentId(segment.get()),
+                stream: Stream::from_u8(stream)?,
+            })
+        });
+        let detours =
+            detours.take(layout.detour_count.get() as usize).collect::<Option<Vec<_>>>()?;
+        (count(detours.len()) == layout.detour_count).then_some((bad_segments, detours))
     }
 
     /// Decodes one slot.
@@ -214,10 +285,18 @@ impl Superblock {
         let is_possible = layout.version.get() > 0 && layout.state.get() <= 1;
         ensure(is_possible, CORRUPT, "the superblock's values are impossible")?;
         let superblock = Self::from_layout(&layout);
+        let superblock = superblock.or_error(CORRUPT, "the superblock's lists are impossible")?;
         if let Some(what) = superblock.impossible() {
             return Err(Error::new(CORRUPT, what));
         }
-        let is_zero = layout.reserved.iter().all(|&byte| byte == 0);
+        let mut lists = Layout::new_zeroed();
+        superblock.encode_bad(&mut lists);
+        let is_zero = layout.reserved.iter().all(|&byte| byte == 0)
+            && lists.bad_segments == layout.bad_segments
+            && lists.detour_seqs == layout.detour_seqs
+            && lists.detour_generations == layout.detour_generations
+            && lists.detour_segments == layout.detour_segments
+            && lists.detour_streams == layout.detour_streams;
         ensure(is_zero, CORRUPT, "reserved superblock bytes are not zero")?;
         debug_assert!(
             layout.features_compatible.get() != 0 || superblock.encodes_to(bytes),
@@ -231,8 +310,10 @@ impl Superblock {
         self.checkpoint.is_none() || self.encode() == *bytes
     }
 
-    fn from_layout(layout: &Layout) -> Self {
-        Self {
+    /// Returns `None` if a list is impossible.
+    fn from_layout(layout: &Layout) -> Option<Self> {
+        let (bad_segments, detours) = Self::decode_bad(layout)?;
+        Some(Self {
             uuid: Uuid::from_bytes(layout.uuid),
             revision: layout.revision.get(),
             epoch: layout.epoch.get(),
@@ -258,7 +339,9 @@ impl Superblock {
             }),
             warn_percent: layout.warn_percent,
             is_preallocated: layout.features_compatible.get() & PREALLOCATED != 0,
-        }
+            bad_segments,
+            detours,
+        })
     }
 
     /// Returns the parameters that every segment header repeats.
@@ -304,8 +387,19 @@ impl Superblock {
         if self.codec > 2 {
             return Some("the codec is unknown");
         }
+        let mut named = self.bad_segments.iter().chain(self.detours.iter().map(|to| &to.segment));
+        if named.any(|segment| segment.0 >= self.segment_count) {
+            return Some("a segment that is bad, or follows a bad one, does not exist");
+        }
+        if !self.detours.is_sorted_by_key(|detour| detour.seq) {
+            return Some("detours are not in the order of the log");
+        }
         None
     }
+}
+
+fn count(len: usize) -> U32 {
+    u32::try_from(len).expect("a list of a superblock is short").into()
 }
 
 fn check_features(layout: &Layout) -> Result<()> {
@@ -354,6 +448,15 @@ mod tests {
             }),
             warn_percent: [70, 80, 90, 0],
             is_preallocated: true,
+            bad_segments: vec![SegmentId(7), SegmentId(0)],
+            detours: [(98, Stream::Host), (99, Stream::Meta)]
+                .map(|(seq, stream)| Detour {
+                    seq: SeqNo(seq),
+                    generation: 5 << 32,
+                    segment: SegmentId(8),
+                    stream,
+                })
+                .to_vec(),
         }
     }
 
@@ -405,7 +508,7 @@ mod tests {
 
     #[test]
     fn impossible_values_are_refused_though_the_checksum_is_right() {
-        let changes: [fn(&mut Layout); 17] = [
+        let changes: [fn(&mut Layout); 26] = [
             |layout| layout.version = 0.into(),
             |layout| layout.state = 2.into(),
             |layout| layout.size_bytes = 0.into(),
@@ -423,6 +526,15 @@ mod tests {
             |layout| layout.frame_blocks = 65.into(),
             |layout| layout.frame_blocks = 128.into(),
             |layout| layout.codec = 3.into(),
+            |layout| layout.bad_count = 129.into(),
+            |layout| layout.bad_segments[1] = 2300.into(),
+            |layout| layout.detour_count = 17.into(),
+            |layout| layout.detour_count = u32::MAX.into(),
+            |layout| layout.detour_segments[0] = 2300.into(),
+            |layout| layout.detour_streams[1] = 3,
+            |layout| layout.detour_seqs[0] = 100.into(),
+            |layout| layout.bad_segments[2] = 1.into(),
+            |layout| layout.detour_generations[2] = 1.into(),
         ];
         for (index, change) in changes.into_iter().enumerate() {
             let error = Superblock::decode(&resealed(change)).unwrap_err();

@@ -183,7 +183,9 @@ impl FileMedium {
     /// Returns an error of the medium that says what was being done. A full file system is
     /// `NoSpace` if the operation `may_fill` it.
     fn medium_error(&self, doing: &str, may_fill: bool, error: io::Error) -> Error {
-        let is_full = may_fill && error.kind() == io::ErrorKind::StorageFull;
+        let is_of_space =
+            matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        let is_full = may_fill && is_of_space;
         let kind = if is_full { ErrorKind::NoSpace } else { ErrorKind::Medium };
         Error::new(kind, format!("cannot {doing} {}", self.path.display())).caused_by(error)
     }

@@ -170,7 +170,8 @@ pub trait Medium {
     /// unit, and the range lies within the segment.
     ///
     /// # Errors
-    /// `NoSpace` or `Medium`. The range may then hold anything.
+    /// `NoSpace` or `Medium`. The range may then hold anything. After `NoSpace` the drive repeats
+    /// the append, with the same bytes, until it succeeds.
     fn append(
         &self,
         segment: SegmentId,

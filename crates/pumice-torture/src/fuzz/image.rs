@@ -180,6 +180,8 @@ impl Writer {
             checkpoint: None,
             warn_percent: [0; 4],
             is_preallocated: false,
+            bad_segments: Vec::new(),
+            detours: Vec::new(),
         };
         Self {
             other_slot: superblock.clone(),

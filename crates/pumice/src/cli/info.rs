@@ -140,6 +140,9 @@ fn text(path: &Path, shown: &Shown) -> String {
     row("occupied", format!("{}{reserved}", format_size(info.occupied_bytes)));
     row("used", used(info));
     row("batches", format!("{}, durable up to {}", info.sequence, info.watermark));
+    for (name, fact) in troubles(info) {
+        row(name, fact);
+    }
     if let Some(scrub) = scrub(info) {
         row("scrub", scrub);
     }
@@ -166,6 +169,30 @@ fn state(state: &State) -> String {
     }
     let mounted = mountpoint.as_ref().map(|path| format!(" on {path}")).unwrap_or_default();
     format!("attached by process {process} as {}{mounted}", devices.join(", "))
+}
+
+/// Returns the rows that a drive without trouble does not have.
+fn troubles(info: &Info) -> Vec<(&'static str, String)> {
+    let mut rows = Vec::new();
+    if info.medium_full {
+        let what = "no space: make space in the file system that holds the drive";
+        rows.push(("medium", what.to_owned()));
+    }
+    if !info.bad_segments.is_empty() {
+        let numbers: Vec<String> = info.bad_segments.iter().map(u32::to_string).collect();
+        rows.push(("bad segments", format!("{}, not written any more", numbers.join(", "))));
+    }
+    let cut = &info.operations;
+    if cut.cut_batches > 0 || cut.cut_unreadable_bytes > 0 {
+        let what = format!(
+            "{} batches ({}) beyond the end of the log, {} unreadable",
+            cut.cut_batches,
+            format_size(cut.cut_bytes),
+            format_size(cut.cut_unreadable_bytes)
+        );
+        rows.push(("torn tail", what));
+    }
+    rows
 }
 
 /// Returns the share of the capacity in use and the highest threshold that it has reached.

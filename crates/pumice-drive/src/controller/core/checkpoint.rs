@@ -370,6 +370,9 @@ impl Core {
         let mut superblock = self.superblock.clone();
         superblock.watermark = durable.seq;
         superblock.watermark_checksum = durable.checksum;
+        // A checkpoint after a detour has the stream's new tail.
+        let checkpointed = self.checkpoints.checkpointed();
+        superblock.detours.retain(|detour| detour.seq >= checkpointed);
         superblock
     }
 

@@ -9,6 +9,7 @@
 //!            checkpoint  what a checkpoint says, what it makes dead
 //!            collect     which segment to empty, what that earns
 //!            compact     what is given back to the medium, and when
+//!            bad         segments that cannot be written
 //!            |
 //!            map         block -> frame        space       live bytes of each segment
 //!            log         order of batches      counters
@@ -47,6 +48,7 @@
 )]
 
 mod append;
+mod bad;
 mod checkpoint;
 mod collect;
 mod compact;
@@ -176,6 +178,11 @@ pub(crate) struct Core {
     is_resizing: bool,
     /// Whether [`Core::end`] was called.
     is_ending: bool,
+    /// The newest batch that holds nothing and vouches for those before it; 0 if there is none.
+    vouching: SeqNo,
+    /// The segment in which an append failed, until the superblock names it.
+    bad_segment: Option<SegmentId>,
+    has_failed_sync: bool,
     wakes: Wakes,
 }
 
@@ -207,6 +214,9 @@ impl Core {
             segments_opened: 0,
             is_resizing: false,
             is_ending: false,
+            vouching: SeqNo(0),
+            bad_segment: None,
+            has_failed_sync: false,
             wakes: Wakes::default(),
         }
     }
@@ -473,11 +483,34 @@ impl Core {
         self.log.next_to_write()
     }
 
+    /// Notes that the medium had no space for a batch, which must be written again. Requests that
+    /// wait for it, or that need room, fail until then.
+    pub(crate) fn batch_lacks_space(&mut self, seq: SeqNo, error: &Error) {
+        if !self.log.is_medium_full() {
+            tracing::warn!(
+                drive = %self.superblock.uuid,
+                error = %error.chain(),
+                "the medium is full: writes are refused, and what was written is kept in memory, \
+                 until the file system that holds the drive has space again"
+            );
+        }
+        self.log.not_written(seq);
+        self.wake(Wakes::PROGRESS);
+    }
+
     /// Notes that a batch is on the medium.
     pub(crate) fn batch_written(&mut self, seq: SeqNo) {
         assert!(seq <= self.log.sealed_seq(), "a batch is sealed before it is written");
         self.counters.batches.add(1);
+        let was_full = self.log.is_medium_full();
         self.log.written(seq);
+        if was_full && !self.log.is_medium_full() {
+            tracing::warn!(
+                drive = %self.superblock.uuid,
+                "the medium has space again: writes continue"
+            );
+            self.wake(Wakes::WRITERS);
+        }
         self.wake(Wakes::PROGRESS);
     }
 

@@ -67,6 +67,11 @@ impl Core {
     pub(crate) fn make_room(&mut self, bytes: usize, purpose: Purpose) -> Result<bool> {
         assert!(bytes <= RECORDS_BYTES_MAX, "a request for room fits an empty batch");
         self.log.check_poison()?;
+        if let Err(error) = self.log.check_medium_full() {
+            // Background work waits, except for the end of the drive, which it would keep.
+            let waits = !purpose.is_of_host() && !self.is_ending;
+            return if waits { Ok(false) } else { Err(error) };
+        }
         if let Err(error) = self.space.check() {
             self.poison(&error);
             return Err(error);
@@ -188,7 +193,12 @@ impl Core {
 
     /// Seals a stream's open batch; one without a record is discarded.
     pub(crate) fn seal(&mut self, stream: Stream) {
-        let Some(sealed) = self.log.seal(stream, self.counters.totals()) else { return };
+        if let Some(sealed) = self.log.seal(stream, self.counters.totals()) {
+            self.batch_sealed(stream, sealed);
+        }
+    }
+
+    fn batch_sealed(&mut self, stream: Stream, sealed: SealedBatch) {
         let SealedBatch { segment, seq, media_bytes } = sealed;
         assert!(
             media_bytes <= u64::from(self.superblock.segment_bytes),
@@ -204,6 +214,26 @@ impl Core {
         if self.checkpoint_is_due() {
             self.wake(Wakes::CHECKPOINTER);
         }
+    }
+
+    /// Seals a batch without records, whose watermark says that all batches before it are durable,
+    /// if they are and nothing on the medium says so yet. Without it, damage to the last of them
+    /// would look like a torn tail. Returns whether it did; there must be room.
+    pub(crate) fn vouch(&mut self) -> bool {
+        let last = self.log.sealed_seq();
+        let is_wanted = last == self.log.durable_seq()
+            && last > self.superblock.watermark
+            && last > self.vouching
+            && !self.must_end()
+            && !Stream::ALL.into_iter().any(|stream| self.log.has_open_records(stream));
+        // The request is for data, so that this takes no reserve. What cannot be has to wait.
+        if !is_wanted || !matches!(self.make_room(0, Purpose::Data), Ok(true)) {
+            return false;
+        }
+        let sealed = self.log.seal_empty(Stream::Host, self.counters.totals());
+        self.vouching = sealed.seq;
+        self.batch_sealed(Stream::Host, sealed);
+        true
     }
 
     /// Seals every stream's open batch.
@@ -246,7 +276,7 @@ impl Core {
 
     /// Returns a generation that no segment has had: the epoch grows with each opening, the ordinal
     /// with each segment.
-    fn next_generation(&mut self) -> u64 {
+    pub(super) fn next_generation(&mut self) -> u64 {
         let ordinal = self.segments_opened;
         self.segments_opened = ordinal.checked_add(1).expect("2^32 segments opened in one epoch");
         generation(self.log.epoch(), ordinal)

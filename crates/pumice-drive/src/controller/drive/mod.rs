@@ -31,6 +31,7 @@ use serde::{Deserialize, Serialize};
 
 use super::core::{Core, WARN_THRESHOLDS_MAX, Wakes};
 use super::log::buffers::Buffers;
+use super::log::walk::Cut;
 use super::options::OpenOptions;
 use crate::base::wait::WaitQueue;
 use crate::base::{Clock, Error, ErrorKind, Result, SegmentId};
@@ -130,6 +131,8 @@ pub(super) struct Opened {
     pub(super) recovered_batches: u64,
     /// What that took.
     pub(super) recovery_ns: u64,
+    /// What was found beyond the end of the log.
+    pub(super) cut: Cut,
 }
 
 impl<M, C> Drive<M, C> {
@@ -281,6 +284,20 @@ impl<M: Medium, C> Drive<M, C> {
             self.with_core(|core| core.superblock_slot_written(slot));
         }
         self.with_core(|core| core.set_superblock(superblock));
+        Ok(())
+    }
+
+    /// Writes a superblock of a poisoned drive to the older slot, and syncs the medium. The newer
+    /// slot stays as it is, so nothing is lost if this fails. The caller has the turn, and no sync
+    /// is under way.
+    pub(super) async fn store_one_superblock(&self, mut superblock: Superblock) -> Result<()> {
+        let slot = self.core().next_superblock_slot();
+        superblocks::store_next(&self.medium, slot, &mut superblock).await?;
+        self.medium.sync().await?;
+        self.with_core(|core| {
+            core.superblock_slot_written(slot);
+            core.set_superblock(superblock);
+        });
         Ok(())
     }
 

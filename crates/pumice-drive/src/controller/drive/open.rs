@@ -6,11 +6,14 @@
 //! ```
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::super::core::{Core, GivesBack, Settings};
-use super::super::log::BUFFER_COUNT;
 use super::super::log::buffers::Buffers;
+use super::super::log::walk::WalkEnd;
+use super::super::log::{BUFFER_COUNT, LogEnd, Tail};
 use super::super::operations::WRITERS;
 use super::super::options::OpenOptions;
 use super::super::recovery::{self, Limits};
@@ -19,8 +22,9 @@ use super::leaves::Loads;
 use super::superblocks::{self, StoredSuperblock};
 use super::{Drive, Opened, Queues};
 use crate::base::clock::{Spawn, Task};
-use crate::base::{Clock, Error, ErrorKind, Result};
+use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result, SegmentId};
 use crate::codec::{Codec, Compressor, Decompressor};
+use crate::format::BATCH_ALIGNMENT;
 use crate::format::Superblock;
 use crate::media::Medium;
 
@@ -100,30 +104,35 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             us = recovery_ns / 1000,
             "replayed the log"
         );
-        let end = recovered.walk_end.end;
+        let WalkEnd { end, epoch, totals, cut, unreadable } = recovered.walk_end;
+        let buffers = if options.read_only { 0 } else { BUFFER_COUNT };
+        let mut core = recovered.core;
         if !options.read_only {
-            // What was found must be durable before anything calls it so.
-            medium.sync().await?;
+            for segment in settle_tail(&medium, &end, &unreadable).await? {
+                core.note_bad_segment(segment, &mut superblock);
+            }
             // If the newest superblock was lost, the log knows of a later epoch than the other.
-            superblock.epoch = next_epoch(superblock.epoch.max(recovered.walk_end.epoch))?;
+            superblock.epoch = next_epoch(superblock.epoch.max(epoch))?;
             superblock.clean = false;
             superblock.watermark = end.seq;
             superblock.watermark_checksum = end.checksum;
+        }
+        core.start(superblock.clone(), slot, end, totals, buffers);
+        if !options.read_only {
+            core.leave_bad_segments(&mut superblock);
             for _ in 0..2 {
                 slot = 1 - slot;
                 superblocks::store_next(&medium, slot, &mut superblock).await?;
                 medium.sync().await?;
             }
+            core.set_superblock(superblock.clone());
         }
         let codec = Codec::from_format(superblock.codec, superblock.codec_level);
-        let buffers = if options.read_only { 0 } else { BUFFER_COUNT };
-        let mut core = recovered.core;
-        core.start(superblock, slot, end, recovered.walk_end.totals, buffers);
         Ok(Self {
             options,
             core: RefCell::new(core),
             queues: Queues::default(),
-            opened: Opened { was_clean, recovered_batches: recovered.batches, recovery_ns },
+            opened: Opened { was_clean, recovered_batches: recovered.batches, recovery_ns, cut },
             codec,
             read_unit: medium.capabilities().read_unit,
             loads: Loads::default(),
@@ -228,6 +237,59 @@ pub(in super::super) fn can_discard<M: Medium>(medium: &M, superblock: &Superblo
 fn gives_back(options: &OpenOptions, can_discard: bool) -> GivesBack {
     let is_of_use = can_discard && !options.read_only;
     GivesBack { empty: is_of_use, idle_percent: options.compact_percent.filter(|_| is_of_use) }
+}
+
+/// Makes what recovery found durable, and readable what was not where streams continue. Returns the
+/// segments in which that failed.
+///
+/// # Errors
+/// `Medium` if the sync fails.
+async fn settle_tail<M: Medium>(
+    medium: &M,
+    end: &LogEnd,
+    unreadable: &[(SegmentId, u32)],
+) -> Result<BTreeSet<SegmentId>> {
+    let written = rewrite_unreadable(medium, end, unreadable).await;
+    // What was found must be durable before anything calls it so.
+    medium.sync().await?;
+    Ok(still_unreadable(medium, written).await)
+}
+
+/// Overwrites with zeroes what cannot be read where streams continue: a device then replaces the
+/// sectors. Returns the places, and whether that succeeded.
+async fn rewrite_unreadable<M: Medium>(
+    medium: &M,
+    end: &LogEnd,
+    unreadable: &[(SegmentId, u32)],
+) -> Vec<(SegmentId, u32, bool)> {
+    let mut written = Vec::new();
+    for &(segment, offset) in unreadable {
+        let is_beyond = |tail: &Tail| tail.segment == segment && offset >= tail.used;
+        if !end.tails.iter().flatten().any(is_beyond) {
+            continue;
+        }
+        let zeroes = Arc::new(AlignedBuffer::zeroed(BATCH_ALIGNMENT));
+        let result = medium.append(segment, offset, zeroes).await;
+        // A full file system says nothing about the place.
+        let is_written = !result.is_err_and(|error| error.kind() == ErrorKind::Medium);
+        written.push((segment, offset, is_written));
+    }
+    written
+}
+
+/// Returns the segments in which something could not be written, or cannot be read after that.
+async fn still_unreadable<M: Medium>(
+    medium: &M,
+    written: Vec<(SegmentId, u32, bool)>,
+) -> BTreeSet<SegmentId> {
+    let mut bad = BTreeSet::new();
+    for (segment, offset, is_written) in written {
+        let buffer = AlignedBuffer::zeroed(BATCH_ALIGNMENT);
+        if !is_written || medium.read(segment, offset, buffer).await.1.is_err() {
+            bad.insert(segment);
+        }
+    }
+    bad
 }
 
 fn next_epoch(epoch: u32) -> Result<u32> {

@@ -138,7 +138,7 @@ fn compare(core: &Core, mut counted: Vec<u64>) -> Result<Audit> {
         return wrong(what);
     }
     let free_segments = space.free_count();
-    if used_segments + free_segments != space.segment_count() {
+    if used_segments + free_segments + space.bad_free_count() != space.segment_count() {
         return wrong(format!(
             "{used_segments} segments in use and {free_segments} free, of {}",
             space.segment_count()

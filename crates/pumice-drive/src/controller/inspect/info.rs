@@ -36,6 +36,9 @@ pub struct Info {
     pub segment_count: u32,
     /// Segments that hold nothing.
     pub free_segments: u32,
+    /// Segments in which an append failed: they are not written any more.
+    #[serde(default)]
+    pub bad_segments: Vec<u32>,
     /// Most blocks of a frame.
     pub frame_blocks: u16,
     /// Whether space for all segments is reserved on the medium.
@@ -67,6 +70,10 @@ pub struct Info {
     pub occupied_bytes: u64,
     /// Bytes of the host's disk that hold data or a fill.
     pub mapped_bytes: u64,
+    /// Whether the medium had no space for the newest batch: the file system of a sparse file is
+    /// full. Writes and flushes fail with ENOSPC until it has.
+    #[serde(default)]
+    pub medium_full: bool,
     /// The last batch of the log.
     pub sequence: u64,
     /// The last batch known to be durable.
@@ -115,6 +122,13 @@ pub struct Operations {
     pub recovered_batches: u64,
     /// Nanoseconds that the opening took for checkpoint and log.
     pub recovery_ns: u64,
+    /// Batches beyond the end of the log that the opening found and did not take: the torn tail of
+    /// a crash.
+    pub cut_batches: u64,
+    /// Their bytes.
+    pub cut_bytes: u64,
+    /// Bytes beyond the end of the log that the opening could not read.
+    pub cut_unreadable_bytes: u64,
     /// Look-ups and changes of the map that found their leaf in memory.
     pub map_hits: u64,
     /// Leaves of the map that had to be read.
@@ -167,6 +181,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             segment_bytes: superblock.segment_bytes,
             segment_count: space.segment_count(),
             free_segments: space.free_count(),
+            bad_segments: superblock.bad_segments.iter().map(|segment| segment.0).collect(),
             frame_blocks: superblock.frame_blocks,
             preallocated: superblock.is_preallocated,
             codec: Codec::from_format(superblock.codec, superblock.codec_level).to_string(),
@@ -182,6 +197,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             alerts: self.alerts(),
             occupied_bytes: core.occupied().bytes,
             mapped_bytes: core.map().mapped_blocks() * BLOCK_BYTES as u64,
+            medium_full: core.log().is_medium_full(),
             sequence: core.log().sealed_seq().0,
             watermark: core.log().durable_seq().0,
             operations: self.operations(),
@@ -201,6 +217,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             checkpoints: core.checkpoints().completed(),
             recovered_batches: self.opened.recovered_batches,
             recovery_ns: self.opened.recovery_ns,
+            cut_batches: self.opened.cut.batches,
+            cut_bytes: self.opened.cut.bytes,
+            cut_unreadable_bytes: self.opened.cut.unreadable_bytes,
             map_hits: map.hits,
             map_misses: map.misses,
             map_evictions: map.evictions,

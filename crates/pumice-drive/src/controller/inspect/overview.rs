@@ -151,6 +151,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         if let Err(error) = core.log().check_poison().and(is_consistent) {
             say(AlertKind::Poisoned, true, error.chain());
         }
+        if let Err(error) = core.log().check_medium_full() {
+            say(AlertKind::Full, true, format!("{}: make space there", error.chain()));
+        }
         if self.is_full() {
             let what = "the drive is full, writes are refused: trim what is not needed, or extend \
                         it with `pumice resize --capacity`";

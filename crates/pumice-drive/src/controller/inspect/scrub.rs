@@ -297,7 +297,11 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             let end = tails.find(|tail| tail.segment == segment).map(|tail| tail.used);
             Extent { last: log.sealed_seq(), end }
         };
-        let is_written = |core: &mut Core| match core.log().check_poison() {
+        let is_written = |core: &mut Core| match core
+            .log()
+            .check_poison()
+            .and_then(|()| core.log().check_medium_full())
+        {
             Err(error) => Some(Err(error)),
             Ok(()) => (core.log().written_seq() >= extent.last).then_some(Ok(())),
         };

@@ -13,7 +13,7 @@
 //! Several batches are on their way to the medium at a time and may arrive in any order;
 //! `written_seq` advances only over an unbroken run. Invariant, asserted at every step:
 //! `durable <= written <= sealed < next`. A failed append or sync poisons the log for good: no
-//! later batch may be called durable.
+//! later batch may be called durable. An append for which the medium has no space is repeated.
 //!
 //! * `framing`: a write into frames and fills.
 //! * `packing`: records into the buffer of an open batch.
@@ -190,6 +190,8 @@ pub(crate) struct Log {
     epoch: u32,
     uuid: Uuid,
     poison: Option<String>,
+    /// The last batch for which the medium had no space, until it is written.
+    lacks_space: Option<SeqNo>,
     /// Syncs of the medium that were requested, begun, and ended well; each has a number, from 1.
     syncs_requested: u64,
     syncs_begun: u64,
@@ -224,6 +226,7 @@ impl Log {
             epoch,
             uuid,
             poison: None,
+            lacks_space: None,
             syncs_requested: 0,
             syncs_begun: 0,
             syncs_ended: 0,
@@ -373,6 +376,20 @@ impl Log {
             self.check_invariants();
             return None;
         }
+        Some(self.seal_batch(stream, open, totals))
+    }
+
+    /// Seals a stream's open batch, which holds no record: it vouches for those before it.
+    ///
+    /// # Panics
+    /// If no batch is open, or it holds records.
+    pub(crate) fn seal_empty(&mut self, stream: Stream, totals: Totals) -> SealedBatch {
+        let open = self.open[stream].take().expect("a batch that only vouches was begun");
+        assert!(open.is_empty(), "a batch that only vouches holds records");
+        self.seal_batch(stream, open, totals)
+    }
+
+    fn seal_batch(&mut self, stream: Stream, open: OpenBatch, totals: Totals) -> SealedBatch {
         let end = open.end();
         assert!(end <= self.shape.segment_bytes, "a batch ends within its segment");
         let seq = self.chain.seq.0.checked_add(1).map(SeqNo);
@@ -413,7 +430,7 @@ impl Log {
         self.sealed.push_back(Sealed { end, place, buffer, progress: Progress::Waiting });
         self.chain = end;
         self.check_invariants();
-        Some(SealedBatch { segment: place.segment, seq, media_bytes })
+        SealedBatch { segment: place.segment, seq, media_bytes }
     }
 
     /// Puts the record that names a stream's next segment into the open batch of `carrier`.
@@ -440,6 +457,7 @@ impl Log {
         let found = found.expect("a batch that was written is sealed, and not written yet");
         assert_eq!(found.progress, Progress::InFlight, "batch {seq} is not being written");
         found.progress = Progress::Written;
+        self.lacks_space = self.lacks_space.filter(|&lacking| lacking != seq);
         while self.sealed.front().is_some_and(|first| first.progress == Progress::Written) {
             let first = self.sealed.pop_front().expect("checked above");
             assert_eq!(first.end.seq.0, self.written.seq.0 + 1, "batches are written out of order");
@@ -447,6 +465,34 @@ impl Log {
             self.free.push(first.buffer);
         }
         self.check_invariants();
+    }
+
+    /// Notes that the medium had no space for batch `seq`: it waits to be written again.
+    ///
+    /// # Panics
+    /// If the batch is not in flight.
+    pub(crate) fn not_written(&mut self, seq: SeqNo) {
+        let found = self.sealed.iter_mut().find(|sealed| sealed.end.seq == seq);
+        let found = found.expect("an unknown batch was not written");
+        assert_eq!(found.progress, Progress::InFlight, "batch {seq} is not being written");
+        found.progress = Progress::Waiting;
+        self.lacks_space = self.lacks_space.max(Some(seq));
+    }
+
+    /// Returns whether a batch waits because the medium had no space for it.
+    pub(crate) fn is_medium_full(&self) -> bool {
+        self.lacks_space.is_some()
+    }
+
+    /// # Errors
+    /// `NoSpace` after [`Log::not_written`], until that batch is written.
+    #[inline]
+    pub(crate) fn check_medium_full(&self) -> Result<()> {
+        if !self.is_medium_full() {
+            return Ok(());
+        }
+        let what = "the medium has no space: the file system that holds the drive is full";
+        Err(Error::new(ErrorKind::NoSpace, what))
     }
 
     /// Returns the bytes from `address` to the end of its batch, if they are still in a buffer.
@@ -534,6 +580,11 @@ impl Log {
     pub(crate) fn sync_ended(&mut self) {
         assert_eq!(self.syncs_begun, self.syncs_ended + 1, "a sync begins before it ends");
         self.syncs_ended = self.syncs_begun;
+    }
+
+    /// Returns whether a sync was begun that has not ended well.
+    pub(crate) fn is_syncing(&self) -> bool {
+        self.syncs_begun > self.syncs_ended
     }
 
     /// Returns whether the sync with a number has ended well.

@@ -7,11 +7,13 @@
 //! A stream's next batch follows its last one, or lies at the start of the segment that a record
 //! named as the next. So a walk reads the log and nothing else, whatever the drive's size.
 //!
-//! **Where the log ends.** At the first batch that is missing or wrong, unless that batch is known
-//! to have been durable: the superblock's watermark, or the watermark in any batch found beyond,
-//! reaches it. Then it is damage and not a torn tail. A damaged batch whose header and record
-//! headers are whole still says which blocks it held, and the walk continues: reading blocks whose
-//! payload is wrong fails, and nothing older is returned in their place. Otherwise the walk fails.
+//! **Where the log ends.** At the first batch that is missing, wrong or unreadable, also when it is
+//! read again in several ways, unless that batch is known to have been durable: the superblock's
+//! watermark, or the watermark in any batch found beyond, reaches it. Then it is damage and not a
+//! torn tail. A damaged batch whose header and record headers are whole still says which blocks it
+//! held, and the walk continues: reading blocks whose payload is wrong fails, and nothing older is
+//! returned in their place. Otherwise the walk fails. What was found beyond the end is counted in
+//! [`Cut`].
 //!
 //! Only reads. Bytes from the medium are never trusted: every length is checked before use.
 
@@ -21,7 +23,7 @@ use super::window::Window;
 use super::{FIRST_BATCH_OFFSET, LogEnd, SEQ_END, Tail, Totals, UNIT, batch_bytes};
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{
-    BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, Record, Root, SegmentHeader, Stream,
+    BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, Detour, Record, Root, SegmentHeader, Stream,
     Superblock, chain_start,
 };
 use crate::media::Medium;
@@ -29,6 +31,26 @@ use crate::media::Medium;
 /// Segments searched for a proof that a missing batch was durable, beside the segments of the
 /// streams. Three would do if no segment had been freed since; arbitrary beyond that.
 const SEGMENTS_PROBED: usize = 16;
+
+/// Ways in which the place of a missing batch is read again, after reading ahead: as a whole, and
+/// in units of 4 KiB and of the medium's sectors. A wrong bit or an error of the transfer rarely
+/// comes twice.
+const READINGS: usize = 3;
+
+/// Bytes beyond the end of the log that may be unreadable. A power loss leaves some sectors of what
+/// was being written; more than one batch of them is a medium that fails (arbitrary beyond that).
+const UNREADABLE_BYTES_MAX: u64 = 1 << 20;
+
+/// What lies beyond the end of the log, and is not part of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cut {
+    /// Batches of the last life that wrote: the torn tail of a crash.
+    pub(crate) batches: u64,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+    /// Bytes that cannot be read.
+    pub(crate) unreadable_bytes: u64,
+}
 
 /// The end of a walk.
 #[derive(Clone, Debug)]
@@ -39,6 +61,10 @@ pub(crate) struct WalkEnd {
     pub(crate) epoch: u32,
     /// Lifetime counters as the last batch has them.
     pub(crate) totals: Totals,
+    /// What was found beyond.
+    pub(crate) cut: Cut,
+    /// Pages of 4 KiB beyond the end that cannot be read: segment, offset.
+    pub(crate) unreadable: Vec<(SegmentId, u32)>,
 }
 
 /// A batch of the log.
@@ -82,6 +108,7 @@ enum Found {
 
 /// A walk under way.
 pub(crate) struct Walk<'a, M> {
+    medium: &'a M,
     superblock: &'a Superblock,
     positions: ByStream<Option<Position>>,
     windows: ByStream<Window<'a, M>>,
@@ -90,6 +117,10 @@ pub(crate) struct Walk<'a, M> {
     watermark: SeqNo,
     epoch: u32,
     totals: Totals,
+    /// Whether the windows read in other ways than ahead.
+    is_reading_again: bool,
+    cut: Cut,
+    unreadable: Vec<(SegmentId, u32)>,
 }
 
 impl<'a, M: Medium> Walk<'a, M> {
@@ -98,6 +129,7 @@ impl<'a, M: Medium> Walk<'a, M> {
         let first = Position { segment: SegmentId(0), generation: None, used: 0 };
         let windows = Stream::ALL.map(|_| Window::reading_ahead(medium, superblock.segment_bytes));
         let mut walk = Self {
+            medium,
             superblock,
             positions: ByStream([Some(first), None, None]),
             windows: ByStream(windows),
@@ -106,6 +138,9 @@ impl<'a, M: Medium> Walk<'a, M> {
             watermark: superblock.watermark,
             epoch: 0,
             totals: Totals::default(),
+            is_reading_again: false,
+            cut: Cut::default(),
+            unreadable: Vec::new(),
         };
         if let Some(root) = root {
             walk.positions = ByStream(root.tails.map(|tail| {
@@ -131,12 +166,24 @@ impl<'a, M: Medium> Walk<'a, M> {
         walk
     }
 
+    /// Continues the streams in other segments that the superblock says left a bad one here.
+    /// Returns their new positions. Called before each [`Walk::next`].
+    pub(crate) fn take_detours(&mut self) -> Vec<Detour> {
+        let detours = self.superblock.detours.iter().filter(|detour| detour.seq == self.seq);
+        let detours: Vec<Detour> = detours.copied().collect();
+        for &Detour { stream, segment, generation, .. } in &detours {
+            let generation = Some(generation);
+            self.positions[stream] = Some(Position { segment, generation, used: 0 });
+        }
+        detours
+    }
+
     /// Returns the next batch of the log; `None` at its end. `lowest_empty` returns the first
     /// segments that are free or could be, by the segment table so far.
     ///
     /// # Errors
-    /// `Corrupt` when durable batches are missing or unreadable; `Medium` when it is unknown
-    /// whether there is a next batch.
+    /// `Corrupt` when durable batches are missing or damaged; `Medium` when they, or too much
+    /// beyond the end of the log, cannot be read.
     pub(crate) async fn next(
         &mut self,
         lowest_empty: &dyn Fn(usize) -> Vec<SegmentId>,
@@ -146,26 +193,50 @@ impl<'a, M: Medium> Walk<'a, M> {
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
         let mut damaged = None;
-        for stream in Stream::ALL {
-            match self.look(stream).await {
-                Found::Batch(next) => return self.enter(next, None).map(Some),
-                Found::Damaged(next) => damaged = damaged.or(Some(next)),
-                Found::Nothing => {}
+        for reading in 0..=READINGS {
+            self.set_reading(reading);
+            damaged = None;
+            for stream in Stream::ALL {
+                match self.look(stream).await {
+                    Found::Batch(next) => return self.enter(next, None).map(Some),
+                    Found::Damaged(next) => damaged = damaged.or(Some(next)),
+                    Found::Nothing => {}
+                }
             }
         }
-        let unreadable = self.windows.0.iter_mut().find_map(Window::error);
+        let unreadable = self.unreadable();
+        self.set_reading(0);
         let next_seq = SeqNo(self.seq.0 + 1);
-        let was_durable = self.was_durable(next_seq, lowest_empty).await;
-        match (damaged, unreadable) {
-            (Some(next), _) if was_durable => self.salvage(next).await.map(Some),
-            // A batch that cannot be read is not one that is not there.
-            (_, Some(error)) => {
-                let what = "cannot find the end of the log: a part of it cannot be read";
-                Err(Error::new(ErrorKind::Medium, what).caused_by(error))
-            }
-            _ if was_durable => Err(self.missing(next_seq)),
-            _ => Ok(None),
+        let was_durable = self.was_durable(next_seq, lowest_empty).await?;
+        match (damaged, was_durable) {
+            (Some(next), true) => self.salvage(next).await.map(Some),
+            (None, true) => Err(self.missing(next_seq, unreadable)),
+            (_, false) => Ok(None),
         }
+    }
+
+    /// Reads ahead, or (1 to [`READINGS`]) again and otherwise.
+    fn set_reading(&mut self, reading: usize) {
+        if reading == 0 && !self.is_reading_again {
+            return;
+        }
+        self.is_reading_again = reading > 0;
+        let sector = self.medium.capabilities().read_unit as usize;
+        let units = [None, Some(usize::MAX), Some(BATCH_ALIGNMENT), Some(sector)];
+        let unit = units.get(reading).copied().flatten();
+        for window in &mut self.windows.0 {
+            window.read_again(unit);
+        }
+    }
+
+    /// Returns why the place of a stream's next batch cannot be read.
+    fn unreadable(&self) -> Option<Error> {
+        let mut failed = self.windows.0.iter().zip(self.positions.0);
+        failed.find_map(|(window, at)| {
+            let (error, at) = (window.error()?, at?);
+            let error = Error::new(error.kind(), error.chain());
+            Some(error.in_segment(at.segment).at_offset(at.used.into()))
+        })
     }
 
     /// Continues with a batch whose record headers are right, and not all of its payloads.
@@ -181,7 +252,14 @@ impl<'a, M: Medium> Walk<'a, M> {
     }
 
     /// Returns the error for durable batch `seq`, which no stream continues with.
-    fn missing(&self, seq: SeqNo) -> Error {
+    fn missing(&self, seq: SeqNo, unreadable: Option<Error>) -> Error {
+        if let Some(error) = unreadable {
+            let what = format!(
+                "batch {seq} of the log was durable and cannot be read: try again, or see \
+                 `pumice rebuild --help`"
+            );
+            return Error::new(ErrorKind::Medium, what).caused_by(error);
+        }
         let what = format!(
             "batch {seq} of the log was durable and is missing or damaged, so the newest content \
              of its blocks is unknown: see `pumice rebuild --help`"
@@ -201,7 +279,8 @@ impl<'a, M: Medium> Walk<'a, M> {
             Some(Tail { segment, generation: generation?, used })
         });
         let end = LogEnd { seq: self.seq, checksum: self.chain, tails };
-        WalkEnd { end, epoch: self.epoch, totals: self.totals }
+        let unreadable = self.unreadable.clone();
+        WalkEnd { end, epoch: self.epoch, totals: self.totals, cut: self.cut, unreadable }
     }
 
     /// Returns whether a stream's next batch continues the log.
@@ -292,40 +371,40 @@ impl<'a, M: Medium> Walk<'a, M> {
         &mut self,
         seq: SeqNo,
         lowest_empty: &dyn Fn(usize) -> Vec<SegmentId>,
-    ) -> bool {
+    ) -> Result<bool> {
         if self.watermark >= seq {
-            return true;
+            return Ok(true);
         }
         assert!(seq > self.seq, "only what follows the walk's last batch is in doubt");
+        self.cut = Cut::default();
+        self.unreadable.clear();
         let streams = self.positions.0.into_iter().flatten();
         let later = lowest_empty(SEGMENTS_PROBED).into_iter();
         let later = later.map(|segment| Position { segment, generation: None, used: 0 });
         for at in streams.chain(later).collect::<Vec<_>>() {
-            if self.has_proof(seq, at).await {
-                return true;
+            if self.has_proof(seq, at).await? {
+                return Ok(true);
             }
         }
-        false
+        Ok(false)
     }
 
     /// Returns whether a batch at a position or after it, in its segment, says that `seq` was
-    /// durable.
-    async fn has_proof(&mut self, seq: SeqNo, mut at: Position) -> bool {
+    /// durable. Counts what is there if none does.
+    async fn has_proof(&mut self, seq: SeqNo, mut at: Position) -> Result<bool> {
         let uuid = self.superblock.uuid;
         let first = FIRST_BATCH_OFFSET;
-        let window = &mut self.windows[Stream::Host];
         if at.used == 0 {
-            let bytes = window.read(at.segment, 0, first).await;
+            let bytes = self.page(at.segment, 0).await?;
             match SegmentHeader::decode(bytes, uuid, at.segment) {
                 // What is left of an earlier use proves nothing.
-                Ok(Some(header)) if header.first_seq < seq => return false,
+                Ok(Some(header)) if header.first_seq < seq => return Ok(false),
                 Ok(Some(header)) => at.generation = at.generation.or(Some(header.generation)),
                 // Never used; or the header was zeroed, but not the batch after it.
                 Ok(None) => {
-                    let bytes = window.read(at.segment, first, UNIT).await;
-                    let batch = BatchHeader::decode(bytes);
+                    let batch = BatchHeader::decode(self.page(at.segment, first).await?);
                     if !batch.is_ok_and(|(batch, _)| batch.uuid == uuid) {
-                        return false;
+                        return Ok(false);
                     }
                 }
                 // The header may be what is damaged. Without it the batches may be left from an
@@ -336,18 +415,40 @@ impl<'a, M: Medium> Walk<'a, M> {
         }
         let end = self.superblock.segment_bytes;
         for offset in (at.used.max(first)..end).step_by(BATCH_ALIGNMENT) {
-            let bytes = window.read(at.segment, offset, UNIT).await;
-            let proof = BatchHeader::decode(bytes).is_ok_and(|(header, _)| {
-                header.uuid == uuid
-                    && at.generation.is_none_or(|generation| generation == header.generation)
-                    && header.segment == at.segment
-                    && header.offset == offset
-                    && header.watermark >= seq
-            });
-            if proof {
-                return true;
+            let decoded = BatchHeader::decode(self.page(at.segment, offset).await?);
+            let Ok((header, _)) = decoded else { continue };
+            let is_here = header.uuid == uuid
+                && at.generation.is_none_or(|generation| generation == header.generation)
+                && header.segment == at.segment
+                && header.offset == offset;
+            if is_here && header.watermark >= seq {
+                return Ok(true);
+            }
+            // An earlier life's remains were cut, and reported, by an earlier opening.
+            if is_here && header.seq >= seq && header.epoch >= self.superblock.epoch {
+                self.cut.batches += 1;
+                self.cut.bytes += header.batch_bytes();
             }
         }
-        false
+        Ok(false)
+    }
+
+    /// Reads a page beyond the end of the log; zeroes if it cannot be read.
+    ///
+    /// # Errors
+    /// `Medium` if too many cannot.
+    async fn page(&mut self, segment: SegmentId, offset: u32) -> Result<&[u8]> {
+        let window = &mut self.windows[Stream::Host];
+        window.read(segment, offset, UNIT).await;
+        if let Some(error) = window.error() {
+            self.cut.unreadable_bytes += BATCH_ALIGNMENT as u64;
+            self.unreadable.push((segment, offset));
+            if self.cut.unreadable_bytes > UNREADABLE_BYTES_MAX {
+                let what = "cannot find the end of the log: too much of the medium cannot be read";
+                let error = Error::new(error.kind(), error.chain());
+                return Err(Error::new(ErrorKind::Medium, what).caused_by(error));
+            }
+        }
+        Ok(window.held(offset, UNIT))
     }
 }

@@ -5,9 +5,10 @@
 //!       from      (bytes)     (ahead: reads under way)           ahead_end
 //! ```
 //!
-//! What cannot be read becomes zeroes, which no checksum takes for content: one bad sector costs
-//! its own content and nothing else. A caller that decides something from the *absence* of content
-//! must ask [`Window::error`]. Only reads; does not know what the bytes mean.
+//! What cannot be read, in [`READS_MAX`] attempts, becomes zeroes, which no checksum takes for
+//! content: one bad sector costs its own content and nothing else. A caller that decides something
+//! from the *absence* of content must ask [`Window::error`], and reads again with
+//! [`Window::read_again`]. Only reads; does not know what the bytes mean.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -32,6 +33,9 @@ const FUZZ_BYTES: usize = 64 << 10;
 const CHUNK_BYTES: usize = WINDOW_BYTES / 2;
 const _: () = assert!(CHUNK_BYTES.is_multiple_of(BATCH_ALIGNMENT), "reads are whole units");
 
+/// Attempts to read a unit that fails.
+const READS_MAX: usize = 3;
+
 /// Reads that run ahead in a log: enough for a medium that needs several at once to be fast.
 const CHUNKS_AHEAD: usize = 4;
 
@@ -43,7 +47,12 @@ pub(crate) struct Window<'a, M> {
     segment_bytes: u32,
     bytes: AlignedBuffer,
     held: Option<(SegmentId, u32)>,
+    /// Why a part of the bytes is zeroes.
     error: Option<Error>,
+    /// If set, nothing beyond what is asked for is read, in reads of this many bytes.
+    unit: Option<usize>,
+    /// Where a long read has failed: up to this offset, no more is read than what is asked for.
+    careful_until: Option<(SegmentId, u32)>,
     chunks_ahead: usize,
     /// Reads under way: what follows the window, in order.
     ahead: VecDeque<MaybeDone<Chunk<'a>>>,
@@ -62,6 +71,8 @@ impl<'a, M: Medium> Window<'a, M> {
             bytes: AlignedBuffer::zeroed(0),
             held: None,
             error: None,
+            unit: None,
+            careful_until: None,
             chunks_ahead: 0,
             ahead: VecDeque::new(),
             ahead_end: None,
@@ -77,8 +88,17 @@ impl<'a, M: Medium> Window<'a, M> {
     }
 
     /// Returns why some of the bytes in the window are zeroes, if they could not be read.
-    pub(crate) fn error(&mut self) -> Option<Error> {
-        self.error.take()
+    pub(crate) fn error(&self) -> Option<&Error> {
+        self.error.as_ref()
+    }
+
+    /// Forgets all bytes. From now on every read is of no more than what is asked for: in one
+    /// operation, or in operations of `unit` bytes each; `None` reads ahead again.
+    pub(crate) fn read_again(&mut self, unit: Option<usize>) {
+        self.unit = unit;
+        self.held = None;
+        self.ahead.clear();
+        self.ahead_end = None;
     }
 
     /// Returns `len` bytes at `offset` of a segment; both multiples of 4096, and within the
@@ -187,40 +207,71 @@ impl<'a, M: Medium> Window<'a, M> {
     }
 
     async fn load(&mut self, segment: SegmentId, offset: u32, len: u32) {
-        let window = WINDOW_BYTES.min((self.segment_bytes - offset) as usize).max(len as usize);
+        let is_careful = self.careful_until.is_some_and(|(at, end)| at == segment && offset < end);
+        let ahead = if self.unit.is_some() || is_careful { len as usize } else { WINDOW_BYTES };
+        let window = ahead.min((self.segment_bytes - offset) as usize).max(len as usize);
         self.ahead.clear();
+        self.ahead_end = None;
         self.held = None;
         self.error = None;
+        if let Some(unit) = self.unit.filter(|&unit| unit < len as usize) {
+            self.reserve(len as usize);
+            self.load_units(segment, offset, len, unit).await;
+            self.held = Some((segment, offset));
+            return;
+        }
         self.reserve(window);
         self.bytes.set_len(window);
         let buffer = std::mem::replace(&mut self.bytes, AlignedBuffer::zeroed(0));
         let (bytes, result) = self.medium.read(segment, offset, buffer).await;
         self.bytes = bytes;
-        self.ahead_end = result.is_ok().then(|| offset + len_u32(window));
+        let reads_ahead = result.is_ok() && self.unit.is_none() && !is_careful;
+        self.ahead_end = reads_ahead.then(|| offset + len_u32(window));
         if result.is_err() {
-            self.load_units(segment, offset, len).await;
+            if !is_careful {
+                self.careful_until = Some((segment, offset + len_u32(window)));
+            }
+            self.load_units(segment, offset, len, BATCH_ALIGNMENT).await;
         }
         assert!(self.bytes.len() >= len as usize, "a window holds what was asked for");
         self.held = Some((segment, offset));
     }
 
-    /// Reads `len` bytes unit by unit, where reading ahead failed.
-    async fn load_units(&mut self, segment: SegmentId, offset: u32, len: u32) {
+    /// Reads `len` bytes unit by unit, where reading them at once failed.
+    async fn load_units(&mut self, segment: SegmentId, offset: u32, len: u32, unit: usize) {
         self.bytes.set_len(len as usize);
-        for at in (0..len as usize).step_by(BATCH_ALIGNMENT) {
-            let page = AlignedBuffer::zeroed(BATCH_ALIGNMENT);
-            let (bytes, result): (_, Result<()>) =
-                self.medium.read(segment, offset + len_u32(at), page).await;
-            let target = self.bytes.get_mut(at..at + BATCH_ALIGNMENT);
-            let target = target.expect("a window is a number of whole units");
-            match result {
-                Ok(()) => target.copy_from_slice(&bytes),
+        for at in (0..len as usize).step_by(unit) {
+            let part = unit.min(len as usize - at);
+            let read = self.read_unit(segment, offset + len_u32(at), part).await;
+            let target = self.bytes.get_mut(at..at + part);
+            let target = target.expect("the bytes are as long as was asked for");
+            match read {
+                Ok(bytes) => target.copy_from_slice(&bytes),
                 Err(error) => {
-                    tracing::warn!(error = %error.chain(), "cannot read a part of the log");
+                    tracing::debug!(error = %error.chain(), "cannot read a part of the log");
                     target.fill(0);
                     self.error = Some(error);
                 }
             }
+        }
+    }
+
+    async fn read_unit(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        len: usize,
+    ) -> Result<AlignedBuffer> {
+        let mut buffer = AlignedBuffer::zeroed(len);
+        let mut attempts = 1;
+        loop {
+            let (bytes, result) = self.medium.read(segment, offset, buffer).await;
+            match result {
+                Ok(()) => return Ok(bytes),
+                Err(error) if attempts == READS_MAX => return Err(error),
+                Err(_) => attempts += 1,
+            }
+            buffer = bytes;
         }
     }
 }
@@ -236,7 +287,7 @@ mod tests {
     use super::*;
     use crate::base::seed::random;
     use crate::media::Geometry;
-    use crate::media::layer::{Fault, FaultPlan, Trigger};
+    use crate::media::layer::{BadRange, Fault, FaultPlan, Region, Trigger};
     use crate::media::mem::MemMedium;
     use crate::runtime::Runtime;
 
@@ -299,6 +350,23 @@ mod tests {
         for seed in 0..20 {
             walk(seed, FaultPlan { latency_ns: 0..=1_000_000, ..FaultPlan::default() });
         }
+    }
+
+    /// Zeroes that are shown again are still not content.
+    #[test]
+    fn an_unreadable_place_stays_an_error_as_long_as_it_is_shown() {
+        let runtime = Runtime::simulated();
+        let medium = Fault::new(medium(&runtime), runtime.clone(), 1, FaultPlan::default());
+        let region = Region::Segment(SegmentId(1));
+        medium.add_bad_range(BadRange::unreadable(region, PAGE..PAGE + 512));
+        let mut window = Window::reading_ahead(&medium, SEGMENT_BYTES);
+        for _ in 0..3 {
+            let bytes = runtime.block_on(window.read(SegmentId(1), PAGE, PAGE));
+            assert!(bytes.iter().all(|&byte| byte == 0));
+            assert!(window.error().is_some(), "zeroes for content");
+        }
+        runtime.block_on(window.read(SegmentId(1), 2 * PAGE, PAGE));
+        assert!(window.error().is_none());
     }
 
     #[test]

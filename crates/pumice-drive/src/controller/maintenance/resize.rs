@@ -161,7 +161,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         self.checkpoint().await?;
         let _turn = self.turn().await;
         self.core().log().check_poison()?;
-        self.update_superblocks(|superblock| superblock.segment_count = segment_count).await?;
+        self.update_superblocks(|superblock| {
+            superblock.segment_count = segment_count;
+            superblock.bad_segments.retain(|segment| segment.0 < segment_count);
+        })
+        .await?;
         resizing.segment_count = segment_count;
         self.with_core(Core::take_shape);
         let now = geometry(self.core().superblock());

@@ -19,12 +19,23 @@ use crate::base::{Clock, Result};
 use crate::format::Stream;
 use crate::media::Medium;
 
+/// What a flush does while the medium is full.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OnFull {
+    /// It fails: the host must know.
+    Fail,
+    /// It waits: background work resumes where it was.
+    Wait,
+}
+
 impl<M: Medium, C: Clock> Drive<M, C> {
     /// Makes every write, trim and write-zeroes that returned before this call durable.
     ///
     /// # Errors
     /// `Poisoned` if the medium failed now or earlier; what was acknowledged since the last flush
-    /// may then be lost when the drive is reopened. A read-only drive has nothing to flush.
+    /// may then be lost when the drive is reopened. `NoSpace` while the medium is full: nothing is
+    /// lost, and a later flush makes it durable when there is space. A read-only drive has nothing
+    /// to flush.
     pub async fn flush(&self) -> Result<()> {
         if self.is_read_only() {
             return Ok(());
@@ -33,14 +44,19 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             core.counters_mut().flushes.add(1);
             core.seal(Stream::Host);
         });
-        self.flush_log().await
+        self.flush_sealed(OnFull::Fail).await
     }
 
-    /// Makes every batch that is sealed durable.
+    /// Makes every batch that is sealed durable. Waits while the medium is full, unless the drive
+    /// is ending.
     ///
     /// # Errors
     /// As [`Drive::flush`].
     pub(crate) async fn flush_log(&self) -> Result<()> {
+        self.flush_sealed(OnFull::Wait).await
+    }
+
+    async fn flush_sealed(&self, on_full: OnFull) -> Result<()> {
         let target = self.core().log().sealed_seq();
         assert!(target >= self.core().log().durable_seq(), "what is durable was sealed");
         let is_written = |core: &mut Core| {
@@ -48,10 +64,14 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             if log.durable_seq() >= target {
                 return Some(Ok(()));
             }
-            match log.check_poison() {
-                Ok(()) => (log.written_seq() >= target).then_some(Ok(())),
-                Err(error) => Some(Err(error)),
+            if let Err(error) = log.check_poison() {
+                return Some(Err(error));
             }
+            if log.written_seq() >= target {
+                return Some(Ok(()));
+            }
+            let fails = on_full == OnFull::Fail || core.is_ending();
+            log.check_medium_full().err().filter(|_| fails).map(Err)
         };
         self.wait_for(&self.queues.progress, is_written).await?;
         let is_durable = self.core().log().durable_seq() >= target;
@@ -75,7 +95,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             let synced = self.medium.sync().await;
             self.with_core(|core| match synced {
                 Ok(()) => core.sync_ended(written),
-                Err(error) => core.poison(&error),
+                Err(error) => core.sync_failed(&error),
             });
         }
     }

@@ -6,7 +6,7 @@
 
 use super::super::core::Core;
 use super::super::drive::Drive;
-use crate::base::Clock;
+use crate::base::{Clock, ErrorKind};
 use crate::format::BATCH_ALIGNMENT;
 use crate::media::Medium;
 
@@ -16,6 +16,9 @@ pub(crate) const WRITERS: usize = 4;
 /// How long acknowledged data may stay in memory when no more comes, before it goes to the medium
 /// (without a sync): the order of what operating systems do, for the same reason.
 const UPKEEP_NS: u64 = 1_000_000_000;
+
+/// How often an append is repeated for which the medium has no space.
+const FULL_RETRY_NS: u64 = 1_000_000_000;
 
 impl<M: Medium, C: Clock> Drive<M, C> {
     /// Appends sealed batches to the medium until the drive closes.
@@ -31,20 +34,39 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 "a batch fills whole write units of any medium"
             );
             let appended = self.medium.append(place.segment, place.base, batch.bytes).await;
-            self.with_core(|core| match appended {
-                Ok(()) => core.batch_written(batch.seq),
+            let is_full = self.with_core(|core| match appended {
+                Ok(()) => {
+                    core.batch_written(batch.seq);
+                    false
+                }
+                // Nothing was lost: the batch stays in memory and is written again.
+                Err(error) if error.kind() == ErrorKind::NoSpace => {
+                    core.batch_lacks_space(batch.seq, &error);
+                    true
+                }
                 // The batch stays in memory, where reads still find it.
-                Err(error) => core.poison(&error),
+                Err(error) => {
+                    core.append_failed(place.segment, &error);
+                    false
+                }
             });
+            if is_full {
+                // The end of the drive does not wait for space.
+                if self.core().is_ending() {
+                    return;
+                }
+                self.pause(FULL_RETRY_NS).await;
+            }
         }
     }
 
-    /// Seals batches that are not flushed, takes down trimmed leaves and warns of a lack of space
-    /// until the drive closes.
+    /// Seals batches that are not flushed, vouches for those that are, takes down trimmed leaves
+    /// and warns of a lack of space until the drive closes.
     pub(crate) async fn run_upkeep(&self) {
         let mut seen = self.core().log().sealed_seq();
         while !self.core().is_ending() {
-            self.pause(UPKEEP_NS).await;
+            self.vouch_when_idle().await;
+            self.vouch_when_idle().await;
             seen = self.with_core(|core| {
                 if core.log().sealed_seq() == seen && !core.log().is_poisoned() {
                     core.seal_all();
@@ -56,6 +78,37 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             }
             self.warn_of_space();
             self.give_back_tick();
+            self.name_bad_segment().await;
+        }
+        self.name_bad_segment().await;
+    }
+
+    /// Writes a superblock that names the segment in which an append failed, so that the next
+    /// opening does not begin there. If this does not succeed, it will fail there once more.
+    async fn name_bad_segment(&self) {
+        let is_wanted = |core: &Core| core.bad_segment().is_some();
+        if !is_wanted(&self.core()) {
+            return;
+        }
+        let _turn = self.turn().await;
+        // Two syncs at once would hide a failure from each other. None begins after the failure.
+        let has_rested =
+            |core: &mut Core| (!core.log().is_syncing() || !is_wanted(core)).then_some(());
+        self.wait_for(&self.queues.progress, has_rested).await;
+        let Some(superblock) = self.with_core(Core::superblock_with_bad_segment) else { return };
+        if let Err(error) = self.store_one_superblock(superblock).await {
+            tracing::warn!(error = %error.chain(), "cannot note that a segment is bad");
+        }
+    }
+
+    /// Waits for half of the upkeep's period. If nothing was sealed during it, a batch vouches for
+    /// what was flushed before, and is itself made durable.
+    async fn vouch_when_idle(&self) {
+        let before = self.core().log().durable_seq();
+        self.pause(UPKEEP_NS / 2).await;
+        let vouches = self.with_core(|core| core.log().sealed_seq() == before && core.vouch());
+        if vouches && let Err(error) = self.flush_log().await {
+            tracing::debug!(error = %error.chain(), "cannot vouch for the last flush");
         }
     }
 }

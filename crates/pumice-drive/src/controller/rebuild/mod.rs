@@ -146,6 +146,12 @@ impl Identity {
             checkpoint,
             warn_percent: [0; 4],
             is_preallocated: false,
+            bad_segments: Vec::new(),
+            // Without them the log seems to end where a stream left a bad segment.
+            detours: self
+                .superblock
+                .as_ref()
+                .map_or(Vec::new(), |known| known.superblock.detours.clone()),
         }
     }
 }

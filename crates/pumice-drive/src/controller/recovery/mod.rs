@@ -26,7 +26,7 @@ mod reader;
 mod replay;
 
 use super::core::{Core, NewestCheckpoint, Restored, Settings};
-use super::log::walk::{Walk, WalkEnd};
+use super::log::walk::{Cut, Walk, WalkEnd};
 use super::log::{CLOSING_BYTES, Tail};
 use super::map::L2p;
 use super::options::MAP_CACHE_BYTES_DEFAULT;
@@ -103,7 +103,7 @@ pub(crate) async fn recover<M: Medium>(
         None => {
             let blocks = superblock.size_bytes / BLOCK_BYTES as u64;
             let map = L2p::new(blocks, limits.clean_bytes);
-            (None, map, Space::new(superblock.segment_count)?)
+            (None, map, Space::with_bad(superblock.segment_count, &superblock.bad_segments)?)
         }
         Some(place) => {
             let root = reader.root(place).await?;
@@ -130,6 +130,9 @@ pub(crate) async fn recover<M: Medium>(
     let mut walk = Walk::new(medium, superblock, root.as_ref());
     let (mut batches, mut problems) = (0, Vec::new());
     loop {
+        for detour in walk.take_detours() {
+            replay.enter(detour.stream, detour.segment, detour.generation).await?;
+        }
         let lowest_empty = |count| replay.core().space().lowest_empty(count);
         let Some(batch) = walk.next(&lowest_empty).await? else { break };
         replay.apply(&batch).await?;
@@ -142,8 +145,31 @@ pub(crate) async fn recover<M: Medium>(
         }
     }
     let walk_end = walk.end();
+    warn_of_cut(&walk_end, superblock);
     check_tails(&walk_end, superblock)?;
     Ok(Recovered { core: replay.into_core(), walk_end, batches, problems })
+}
+
+/// Reports what was found beyond the end of the log, which a crash leaves.
+fn warn_of_cut(walk_end: &WalkEnd, superblock: &Superblock) {
+    let Cut { batches, bytes, unreadable_bytes } = walk_end.cut;
+    if batches == 0 && unreadable_bytes == 0 {
+        return;
+    }
+    let reason = if unreadable_bytes > 0 {
+        "the place of the next batch, or one after it, cannot be read"
+    } else {
+        "the next batch is missing, torn or damaged"
+    };
+    tracing::warn!(
+        drive = %superblock.uuid,
+        end = walk_end.end.seq.0,
+        batches,
+        bytes,
+        unreadable_bytes,
+        reason,
+        "the log was cut at its torn tail: nothing shows that what follows was durable"
+    );
 }
 
 /// Checks that each stream's segment has room for the record that names the next one.

@@ -147,7 +147,8 @@ impl<'a, M: Medium> Reader<'a, M> {
         root: &Root,
         map_cache_bytes: usize,
     ) -> Result<Checkpoint> {
-        let mut space = Space::new(self.superblock.segment_count)?;
+        let Superblock { segment_count, bad_segments, .. } = self.superblock;
+        let mut space = Space::with_bad(*segment_count, bad_segments)?;
         // Segments opened after the checkpoint was begun are not in the table, but hold its pieces.
         for &OpenedSegment { segment, generation, stream } in &root.opened_segments {
             space.occupy(segment, stream, generation)?;

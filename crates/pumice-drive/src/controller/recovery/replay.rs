@@ -152,7 +152,15 @@ impl<'a, M: Medium> Replay<'a, M> {
     }
 
     /// Continues a stream in a segment.
-    async fn enter(&mut self, stream: Stream, segment: SegmentId, generation: u64) -> Result<()> {
+    ///
+    /// # Errors
+    /// As [`super::recover`].
+    pub(super) async fn enter(
+        &mut self,
+        stream: Stream,
+        segment: SegmentId,
+        generation: u64,
+    ) -> Result<()> {
         if self.is_in(stream, segment, generation) {
             return Ok(());
         }

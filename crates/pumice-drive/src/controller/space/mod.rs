@@ -74,6 +74,8 @@ struct Segment {
     state: State,
     /// Garbage collection could not empty it, because something in it cannot be read.
     stuck: bool,
+    /// Nothing can be written in it: once free, it is not handed out.
+    is_bad: bool,
 }
 
 const FREE: Segment = Segment {
@@ -86,6 +88,7 @@ const FREE: Segment = Segment {
     stream: Stream::Host,
     state: State::Free,
     stuck: false,
+    is_bad: false,
 };
 
 /// The segment table of one drive.
@@ -125,6 +128,38 @@ impl Space {
         space.set_end(segment_count);
         space.changes = 0;
         Ok(space)
+    }
+
+    /// Creates a table of which some segments are bad: they are never handed out.
+    ///
+    /// # Errors
+    /// As [`Space::new`].
+    pub(crate) fn with_bad(segment_count: u32, bad: &[SegmentId]) -> Result<Self> {
+        let mut space = Self::new(segment_count)?;
+        for &segment in bad {
+            space.set_bad(segment);
+        }
+        space.changes = 0;
+        Ok(space)
+    }
+
+    /// Marks a segment as bad, if it exists.
+    pub(crate) fn set_bad(&mut self, segment: SegmentId) {
+        let Some(entry) = self.segments.get_mut(segment.0 as usize) else { return };
+        let was_available = entry.is_available();
+        entry.is_bad = true;
+        self.free_count -= u32::from(was_available && segment.0 < self.end);
+    }
+
+    /// Returns whether nothing can be written in a segment.
+    pub(crate) fn is_bad(&self, segment: SegmentId) -> bool {
+        self.segments.get(segment.0 as usize).is_some_and(|entry| entry.is_bad)
+    }
+
+    /// Returns the number of bad segments that hold nothing.
+    pub(crate) fn bad_free_count(&self) -> u32 {
+        let free = self.segments.iter().filter(|entry| entry.state == State::Free);
+        free.map(|entry| u32::from(entry.is_bad)).sum()
     }
 
     /// Adds free segments up to `segment_count`; they are handed out after [`Space::set_end`].
@@ -187,7 +222,7 @@ impl Space {
             if number >= end && found >= free_count {
                 return number;
             }
-            found += u32::from(segment.state == State::Free);
+            found += u32::from(segment.is_available());
         }
         self.segment_count()
     }
@@ -241,7 +276,7 @@ impl Space {
         let from = self.lowest_free.min(self.end);
         let found = {
             let mut handed_out = self.numbered().take(self.end as usize).skip(from as usize);
-            handed_out.find(|(_, entry)| entry.state == State::Free).map(|(segment, _)| segment)
+            handed_out.find(|(_, entry)| entry.is_available()).map(|(segment, _)| segment)
         };
         let Some(segment) = found else {
             assert_eq!(self.free_count, 0, "a segment that is counted as free is found");
@@ -285,8 +320,9 @@ impl Space {
             }
             State::Sealed | State::Free => {
                 assert_eq!(entry.live_bytes, 0, "a segment that is used again holds nothing live");
-                let was_free = entry.state == State::Free;
-                *entry = Segment { generation, stream, state: State::Open, ..FREE };
+                let was_free = entry.is_available();
+                let is_bad = entry.is_bad;
+                *entry = Segment { generation, stream, state: State::Open, is_bad, ..FREE };
                 self.take_free(segment, was_free);
                 self.check_invariants();
                 Ok(())
@@ -325,8 +361,9 @@ impl Space {
             return Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment));
         }
         assert_eq!(target.live_bytes, 0, "the table is restored before anything is live");
-        let was_free = target.state == State::Free;
+        let was_free = target.is_available();
         *target = Segment {
+            is_bad: target.is_bad,
             generation: entry.generation,
             last_seq: entry.last_seq,
             age: entry.age,
@@ -511,9 +548,8 @@ impl Space {
 
     /// Returns the first `count` segments that are free, or could be.
     pub(crate) fn lowest_empty(&self, count: usize) -> Vec<SegmentId> {
-        self.matching(|segment| segment.live_bytes == 0 && segment.state != State::Open)
-            .take(count)
-            .collect()
+        let could_be = |entry: &Segment| entry.is_available() || entry.is_empty();
+        self.matching(could_be).take(count).collect()
     }
 
     /// Returns whether a sealed segment without live bytes waits for a checkpoint that is newer
@@ -596,8 +632,9 @@ impl Space {
             self.inconsistent = Some(segment);
             return;
         }
-        *entry = FREE;
-        self.free_count += u32::from(segment.0 < self.end);
+        *entry = Segment { is_bad: entry.is_bad, ..FREE };
+        let is_available = entry.is_available();
+        self.free_count += u32::from(is_available && segment.0 < self.end);
         self.lowest_free = self.lowest_free.min(segment.0);
         self.check_invariants();
     }
@@ -638,7 +675,7 @@ impl Space {
     /// Counts the free segments below the end.
     fn count_free(&self) -> u32 {
         let below = self.segments.iter().take(self.end as usize);
-        below.map(|segment| u32::from(segment.state == State::Free)).sum()
+        below.map(|segment| u32::from(segment.is_available())).sum()
     }
 
     /// Asserts what holds between calls; in debug builds also what takes a scan of the table.
@@ -656,7 +693,7 @@ impl Space {
         debug_assert!(
             self.numbered()
                 .take(self.lowest_free.min(self.end) as usize)
-                .all(|(_, segment)| segment.state != State::Free),
+                .all(|(_, segment)| !segment.is_available()),
             "no segment is free before the one at which the search begins"
         );
     }
@@ -689,6 +726,11 @@ impl Segment {
     /// checkpoint, and most of it dies before that anyway.
     fn is_worth_moving(&self, segment_bytes: u32) -> bool {
         self.stream != Stream::Meta || self.live_bytes < segment_bytes / 4
+    }
+
+    /// Returns whether it can be handed out.
+    fn is_available(&self) -> bool {
+        self.state == State::Free && !self.is_bad
     }
 
     /// Returns whether it is sealed and nothing in it is live.

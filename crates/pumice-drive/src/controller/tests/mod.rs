@@ -19,6 +19,7 @@
 //! * `scrub`: finding damage in a drive in use.
 //! * `space`: drives that are full.
 //! * `joining`: frames put together while they are moved.
+//! * `tail`: a medium that fails at the end of the log.
 //! * `survival`: garbage collection and checkpoints when the power fails.
 //! * `paging`: a map larger than its memory.
 //! * `failures`: a medium that reports errors.
@@ -53,6 +54,7 @@ mod simulated;
 mod space;
 mod strangers;
 mod survival;
+mod tail;
 mod watching;
 
 use std::cell::{Cell, RefCell};

@@ -1,9 +1,9 @@
 //! A medium that is slow, fails, returns wrong bytes and loses power, reproducibly by seed.
 //!
-//! It exercises the failures that [`Medium`] allows and, if the plan asks for them, two that it does
-//! not allow and that real devices have: lost and misdirected writes. Every write goes through to the
-//! wrapped medium at once, and its earlier content is remembered until a sync, as if the write were
-//! still in a volatile cache:
+//! It exercises the failures that [`Medium`] allows and, if the plan asks for them, two that it
+//! does not allow and that real devices have: lost and misdirected writes. Every write goes through
+//! to the wrapped medium at once, and its earlier content is remembered until a sync, as if the
+//! write were still in a volatile cache:
 //!
 //! ```text
 //! append: remember old bytes -> write through -> latency -> complete        sync: forget them
@@ -307,7 +307,8 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         let latency_ns = self.draw_latency_ns();
         let failure = self.draw_failure(region, &range_of(offset, buffer.len()));
         let is_lost = self.strikes(Kind::LostWrite);
-        let arrives = failure.is_ok() || below(&mut self.random.borrow_mut(), 2) == 0;
+        let is_bad = self.bad.borrow().fails_write(region, &range_of(offset, buffer.len()));
+        let arrives = failure.is_ok() || (!is_bad && below(&mut self.random.borrow_mut(), 2) == 0);
         // The bytes become visible at once, or after half of the operation's time.
         let is_late = latency_ns > 0 && below(&mut self.random.borrow_mut(), 2) == 0;
         let late_ns = if is_late { latency_ns / 2 } else { 0 };

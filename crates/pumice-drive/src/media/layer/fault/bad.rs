@@ -19,8 +19,7 @@ pub struct BadRange {
     pub bytes: Range<u32>,
     /// Whether reads that touch the range fail.
     pub fails_reads: bool,
-    /// Whether appends and superblock writes that touch the range fail. Whether their bytes arrive
-    /// is random.
+    /// Whether appends and superblock writes that touch the range fail; none of their bytes arrive.
     pub fails_writes: bool,
     /// Whether a successful write makes the sectors that it covers good again, as a device does
     /// that reallocates them. A discard heals nothing.

@@ -1,0 +1,94 @@
+//! Segments in which an append failed: nothing is written there any more.
+//!
+//! ```text
+//! (or, at the tail of the log, what was written cannot be read)
+//! append fails -> poisoned -> the superblock names the segment (the shell writes it)
+//! next opening -> streams whose tail is there make a detour into a free segment; the superblock
+//!                 says so until a checkpoint has their new tails
+//! empty        -> stays free, and is never handed out
+//! ```
+//!
+//! The stream cannot name its next segment itself, as it does in a full one: the record would have
+//! to be written in the segment that cannot be written.
+
+use super::Core;
+use crate::base::{Error, ErrorKind, SegmentId};
+use crate::format::{BAD_SEGMENTS_MAX, DETOURS_MAX, Detour, Stream, Superblock};
+
+impl Core {
+    /// Notes that an append failed in a segment: the log ends for good.
+    pub(crate) fn append_failed(&mut self, segment: SegmentId, error: &Error) {
+        // Another kind says nothing about the place.
+        if error.kind() == ErrorKind::Medium && !self.log.is_poisoned() {
+            self.bad_segment = Some(segment);
+        }
+        self.poison(error);
+    }
+
+    /// Notes that a sync failed: the log ends for good, and no superblock may be written, for it is
+    /// unknown what that would make durable.
+    pub(crate) fn sync_failed(&mut self, error: &Error) {
+        self.bad_segment = None;
+        self.has_failed_sync = true;
+        self.poison(error);
+    }
+
+    /// Returns the segment that the superblock does not name as bad yet.
+    pub(crate) fn bad_segment(&self) -> Option<SegmentId> {
+        self.bad_segment.filter(|_| !self.has_failed_sync)
+    }
+
+    /// Returns the superblock that names the new bad segment, to be written once; `None` if there
+    /// is none, or no room to name it. The caller has the turn, and no sync is under way.
+    pub(crate) fn superblock_with_bad_segment(&mut self) -> Option<Superblock> {
+        let segment = self.bad_segment()?;
+        self.bad_segment = None;
+        let mut superblock = self.next_superblock();
+        let is_new = !superblock.bad_segments.contains(&segment);
+        if !is_new || superblock.bad_segments.len() >= BAD_SEGMENTS_MAX {
+            return None;
+        }
+        superblock.bad_segments.push(segment);
+        Some(superblock)
+    }
+
+    /// Notes, while the drive is opened, that what is written in a segment cannot be read.
+    pub(crate) fn note_bad_segment(&mut self, segment: SegmentId, superblock: &mut Superblock) {
+        let is_new = !superblock.bad_segments.contains(&segment);
+        if is_new && superblock.bad_segments.len() < BAD_SEGMENTS_MAX {
+            superblock.bad_segments.push(segment);
+            self.space.set_bad(segment);
+        }
+    }
+
+    /// Continues every stream whose segment is bad in another one, and adds that to `superblock`,
+    /// which is to be made durable before any batch is written. Without a free segment, or room to
+    /// say so, the streams stay where they are.
+    pub(crate) fn leave_bad_segments(&mut self, superblock: &mut Superblock) {
+        let checkpointed = self.checkpoints.checkpointed();
+        superblock.detours.retain(|detour| detour.seq >= checkpointed);
+        for stream in Stream::ALL {
+            let segment = match (self.log.tail(stream), stream) {
+                (Some(tail), _) => tail.segment,
+                // The log begins in segment 0.
+                (None, Stream::Host) => SegmentId(0),
+                (None, _) => continue,
+            };
+            if !self.space.is_bad(segment) || superblock.detours.len() >= DETOURS_MAX {
+                continue;
+            }
+            let generation = self.next_generation();
+            let Some(next) = self.space.allocate(stream, generation) else { continue };
+            tracing::warn!(
+                drive = %superblock.uuid,
+                segment = %segment,
+                next = %next,
+                ?stream,
+                "a segment cannot be written: its stream continues in another one"
+            );
+            self.enter_segment(stream, next, generation, 0);
+            let seq = self.log.sealed_seq();
+            superblock.detours.push(Detour { seq, generation, segment: next, stream });
+        }
+    }
+}

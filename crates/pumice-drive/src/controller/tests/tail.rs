@@ -1,0 +1,294 @@
+//! Goal: the end of the log survives a medium that reads wrong bytes once, has sectors that cannot
+//! be read or written, or has no space for a while; and whatever was flushed and then left alone
+//! for a second is never cut off silently.
+//! Method: faults of the layer at the tail of the log, with the drive killed and opened again.
+
+use super::damage::batches;
+use super::*;
+use crate::base::seed::random;
+use crate::media::layer::{BadRange, Region, Trigger};
+
+const SIZE: u64 = 4 << 20;
+
+fn read_only() -> OpenOptions {
+    OpenOptions { read_only: true, ..OpenOptions::default() }
+}
+
+/// Opens the drive on a medium with bad ranges.
+fn open_with(
+    world: &World,
+    bad: &[BadRange],
+    options: OpenOptions,
+) -> (TestMedium, Result<Rc<TestDrive>>) {
+    let medium = world.medium();
+    for range in bad {
+        medium.add_bad_range(range.clone());
+    }
+    let opened = world.run(Drive::open(medium.clone(), world.runtime.clone(), options));
+    (medium, opened)
+}
+
+/// A killed drive whose first 64 KiB hold `old`, durable and vouched for, and then `new`, in the
+/// last batch. Returns that batch's place as well.
+fn overwritten(is_flushed: bool, idle_seconds: u64) -> (World, [Vec<u8>; 2], (u32, u32, u32)) {
+    let world = World::new(small(SIZE, 4));
+    let drive = world.open();
+    let [old, new] = [1, 2].map(|seed| payload::noise(&mut random(seed), 64 << 10));
+    world.run(drive.write(0, &old, true)).unwrap();
+    let drive = world.reopen(drive);
+    world.write(&drive, 0, &new).unwrap();
+    if is_flushed {
+        world.run(drive.flush()).unwrap();
+    } else {
+        drive.with_core(|core| core.seal(Stream::Host));
+        world.run(world.runtime.sleep_ns(1_000_000));
+    }
+    let (tail, seq) = {
+        let core = drive.core();
+        (core.log().tail(Stream::Host).unwrap(), core.log().sealed_seq())
+    };
+    world.run(world.runtime.sleep_ns(idle_seconds * 1_000_000_000));
+    world.kill(drive);
+    let found = batches(&world, tail.segment.0);
+    let last = found.iter().find(|batch| batch.seq == seq).unwrap();
+    let place = (tail.segment.0, last.offset, last.batch_bytes() as u32);
+    (world, [old, new], place)
+}
+
+/// One wrong bit in one read while opening, of a drive whose last flush nothing vouches for.
+#[test]
+fn a_bit_that_is_read_wrong_once_hides_nothing() {
+    let (mut world, [_, new], _) = overwritten(true, 0);
+    let mut opened = 0;
+    for nth in 1..=20 {
+        // Most bits of a long read are not of the log.
+        for seed in 0..60 {
+            world.seed = seed;
+            world.plan = FaultPlan { read_corruptions: Trigger::Nth(nth), ..Default::default() };
+            let Ok(drive) = world.try_open(read_only()) else { continue };
+            opened += 1;
+            assert_eq!(drive.info().operations.cut_batches, 0);
+            drive.medium().set_plan(FaultPlan::default());
+            let read = world.read(&drive, 0, new.len()).unwrap();
+            assert!(read == new, "read {nth}, seed {seed}: what was flushed is gone");
+            world.kill(drive);
+        }
+    }
+    assert!(opened > 600, "{opened}: too tame a test");
+}
+
+#[test]
+fn damage_to_what_was_flushed_a_second_ago_is_no_torn_tail() {
+    for at in [20, 128 + 9, 30_000] {
+        let (world, [_, new], (segment, offset, _)) = overwritten(true, 2);
+        world.flip(segment, offset + at);
+        match world.try_open(OpenOptions::default()) {
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "byte {at}"),
+            Ok(drive) => {
+                let read = world.read(&drive, 0, new.len());
+                assert_eq!(kind(read), Some(ErrorKind::Corrupt), "byte {at}");
+            }
+        }
+    }
+}
+
+/// After a flush that nothing follows, one batch of 4 KiB vouches for it; then nothing is written.
+#[test]
+fn an_idle_drive_writes_one_batch_and_no_more() {
+    let world = World::new(small(SIZE, 4));
+    let drive = world.open();
+    let sleep = |seconds: u64| world.run(world.runtime.sleep_ns(seconds * 1_000_000_000));
+    let counts = || drive.medium().inner().counts();
+    sleep(3);
+    assert_eq!(counts().appends, 0, "nothing to vouch for");
+    for round in 1..=3 {
+        world.run(drive.write(0, &[7; 5000], true)).unwrap();
+        let (before, info) = (counts(), drive.info());
+        assert!(info.watermark == info.sequence, "round {round}");
+        sleep(2);
+        let used = counts() - before;
+        assert_eq!((used.appends, used.append_bytes, used.syncs), (1, 4096, 1), "round {round}");
+        assert_eq!(drive.info().sequence, info.sequence + 1);
+        sleep(60);
+        assert_eq!(counts() - before, used, "an idle drive writes");
+    }
+    world.write(&drive, 8192, &[8; 5000]).unwrap();
+    let drive = world.reopen(drive);
+    assert_accounting(&drive);
+    assert_eq!(world.read(&drive, 0, 5000).unwrap(), [7; 5000]);
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+/// The sectors whose write a power loss interrupted read as an error until they are written.
+#[test]
+fn a_torn_tail_that_cannot_be_read_is_cut() {
+    for heals in [true, false] {
+        for part in [0..512, 4096..4608, 0..69_632] {
+            let (world, [old, _], (segment, offset, _)) = overwritten(false, 0);
+            let range = offset + part.start..offset + part.end;
+            let region = Region::Segment(SegmentId(segment));
+            let bad = BadRange { heals, ..BadRange::unreadable(region, range) };
+            let (_, opened) = open_with(&world, std::slice::from_ref(&bad), read_only());
+            let drive = opened.unwrap();
+            assert!(world.read(&drive, 0, old.len()).unwrap() == old);
+            let cut = drive.info().operations;
+            let unreadable_bytes = u64::from(part.end.div_ceil(4096) - part.start / 4096) * 4096;
+            assert_eq!(cut.cut_unreadable_bytes, unreadable_bytes);
+            // With its first sector goes the header.
+            assert_eq!(cut.cut_batches, u64::from(part.start > 0));
+            world.kill(drive);
+            let (medium, opened) = open_with(&world, &[bad], OpenOptions::default());
+            let drive = opened.unwrap();
+            assert!(world.read(&drive, 0, old.len()).unwrap() == old);
+            let data = payload::noise(&mut random(9), 200 << 10);
+            world.run(drive.write(1 << 20, &data, true)).unwrap();
+            world.kill(drive);
+            let bad = medium.bad_ranges();
+            assert_eq!(bad.is_empty(), heals);
+            let named = world.run(superblocks::load(&world.memory)).unwrap().stored.superblock;
+            let expected: &[_] = if heals { &[] } else { &[SegmentId(segment)] };
+            assert_eq!(named.bad_segments, expected);
+            let (_, opened) = open_with(&world, &bad, OpenOptions::default());
+            let drive = opened.unwrap();
+            assert!(world.read(&drive, 0, old.len()).unwrap() == old);
+            assert!(world.read(&drive, 1 << 20, data.len()).unwrap() == data);
+            // A bad segment that is empty is freed, after a checkpoint.
+            world.run(world.runtime.sleep_ns(1_000_000_000));
+            assert_accounting(&drive);
+            world.close(drive);
+        }
+    }
+}
+
+/// A durable batch that cannot be read is never cut: opening says what to do.
+#[test]
+fn a_durable_tail_that_cannot_be_read_is_refused() {
+    let (world, _, (segment, offset, _)) = overwritten(true, 2);
+    let region = Region::Segment(SegmentId(segment));
+    let bad = [BadRange::unreadable(region, offset..offset + 512)];
+    let (_, opened) = open_with(&world, &bad, OpenOptions::default());
+    let error = opened.map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Medium, "{}", error.chain());
+    assert!(error.chain().contains("pumice rebuild"), "{}", error.chain());
+    // It can be read again: nothing was lost.
+    world.close(world.open());
+}
+
+/// A medium that reads nothing at all is no torn tail.
+#[test]
+fn a_medium_that_cannot_be_read_is_refused() {
+    let (world, [_, new], (segment, _, _)) = overwritten(true, 0);
+    let region = Region::Segment(SegmentId(segment));
+    let (_, opened) = open_with(
+        &world,
+        &[BadRange::unreadable(region, 0..SEGMENT_BYTES)],
+        OpenOptions::default(),
+    );
+    assert_eq!(kind(opened), Some(ErrorKind::Medium));
+    let drive = world.open();
+    assert!(world.read(&drive, 0, new.len()).unwrap() == new);
+}
+
+/// A sector that cannot be written costs one life of the drive, not every one.
+#[test]
+fn a_place_that_cannot_be_written_is_left() {
+    for is_empty in [false, true] {
+        let world = World::new(small(SIZE, 4));
+        let mut bad = Vec::new();
+        let mut kept = Vec::new();
+        let mut poisoned = 0;
+        for life in 0..6_u64 {
+            let (medium, opened) = open_with(&world, &bad, OpenOptions::default());
+            let drive = opened.unwrap();
+            let data = payload::noise(&mut random(life), 64 << 10);
+            if life == u64::from(!is_empty) {
+                let tail = drive.core().log().tail(Stream::Host);
+                let (segment, used) = tail.map_or((0, 0), |tail| (tail.segment.0, tail.used));
+                let region = Region::Segment(SegmentId(segment));
+                let range = BadRange::dead(region, used..used + 4096);
+                medium.add_bad_range(BadRange { fails_reads: false, ..range });
+            }
+            let written = world.run(drive.write(life << 16, &data, true));
+            match written {
+                Ok(()) => kept.push((life << 16, data)),
+                Err(_) => poisoned += 1,
+            }
+            world.run(world.runtime.sleep_ns(3_000_000_000));
+            for (at, data) in &kept {
+                assert!(world.read(&drive, *at, data.len()).unwrap() == *data, "life {life}");
+            }
+            if life % 2 == 0 {
+                drop(world.run(drive.close()));
+            }
+            world.kill(drive);
+            bad = medium.bad_ranges();
+        }
+        assert_eq!(poisoned, 1, "the drive fails in every life");
+        assert_eq!(kept.len(), 5);
+    }
+}
+
+/// The file system below a sparse file is full for a while.
+#[test]
+fn a_full_host_is_waited_for() {
+    let world = World::new(small(SIZE, 4));
+    let drive = world.open();
+    let [old, new, more] = [1, 2, 3].map(|seed| payload::noise(&mut random(seed), 64 << 10));
+    world.run(drive.write(0, &old, true)).unwrap();
+    world.run(world.runtime.sleep_ns(3_000_000_000));
+    let no_space_errors = Trigger::Probability(1.0);
+    drive.medium().set_plan(FaultPlan { no_space_errors, ..Default::default() });
+    world.write(&drive, 0, &new).unwrap();
+    assert_eq!(kind(world.run(drive.flush())), Some(ErrorKind::NoSpace));
+    for _ in 0..3 {
+        world.run(world.runtime.sleep_ns(2_500_000_000));
+        assert_eq!(kind(world.write(&drive, 1 << 20, &more)), Some(ErrorKind::NoSpace));
+        assert_eq!(kind(world.run(drive.flush())), Some(ErrorKind::NoSpace));
+        assert!(world.read(&drive, 0, new.len()).unwrap() == new);
+        assert!(drive.info().medium_full);
+    }
+    drive.medium().set_plan(FaultPlan::default());
+    world.run(world.runtime.sleep_ns(2_500_000_000));
+    assert!(!drive.info().medium_full);
+    world.write(&drive, 1 << 20, &more).unwrap();
+    world.run(drive.flush()).unwrap();
+    world.run(drive.medium().crash()).unwrap();
+    world.kill(drive);
+    let drive = world.open();
+    assert!(world.read(&drive, 0, new.len()).unwrap() == new);
+    assert!(world.read(&drive, 1 << 20, more.len()).unwrap() == more);
+    assert_accounting(&drive);
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+/// A drive that is closed, or dies, while its host is full keeps what was flushed.
+#[test]
+fn a_drive_is_closed_while_its_host_is_full() {
+    for is_closed in [true, false] {
+        let world = World::new(small(64 << 20, 24));
+        let drive = world.open();
+        let [old, new] = [1, 2].map(|seed| payload::noise(&mut random(seed), 1 << 20));
+        world.run(drive.write(0, &old, true)).unwrap();
+        let no_space_errors = Trigger::Probability(1.0);
+        drive.medium().set_plan(FaultPlan { no_space_errors, ..Default::default() });
+        let mut acknowledged = 0;
+        while world.write(&drive, (acknowledged % 24) << 20, &new).is_ok() {
+            acknowledged += 1;
+            assert!(acknowledged < 40, "more is acknowledged than fits in memory");
+        }
+        assert!(acknowledged > 0);
+        assert!(world.read(&drive, 0, new.len()).unwrap() == new);
+        if is_closed {
+            assert_eq!(kind(world.run(drive.close())), Some(ErrorKind::NoSpace));
+        }
+        world.kill(drive);
+        let drive = world.open();
+        let read = world.read(&drive, 0, old.len()).unwrap();
+        assert!(read == old || read == new);
+        world.run(drive.write(0, &new, true)).unwrap();
+        world.close(drive);
+        assert_eq!(world.check().problems, []);
+    }
+}
