@@ -199,7 +199,8 @@ Superblock = structure("Superblock", """
     segment_count I, data_offset Q, created_seconds Q, frame_blocks H, codec H, codec_level i,
     watermark Q, watermark_checksum Q, checkpoint_segment I, checkpoint_offset I,
     checkpoint_generation Q, checkpoint_bytes I, warn_percent 4s, checkpoint_checksum Q,
-    reserved 3928s""")
+    bad_count I, detour_count I, bad_segments 512s, detour_seqs 128s, detour_generations 128s,
+    detour_segments 64s, detour_streams 16s, reserved 3072s""")
 SegmentHeader = structure("SegmentHeader", """
     magic 8s, version I, length I, checksum Q, uuid 16s, generation Q, first_seq Q, segment I,
     stream H, frame_blocks H, size_bytes Q, data_offset Q, segment_bytes I, segment_count I,
@@ -296,7 +297,9 @@ class Drive:
                 or not 1 <= found.segment_count <= 1 << 26
                 or not 8192 <= found.data_offset <= 1 << 40 or found.data_offset % BLOCK
                 or found.frame_blocks not in (1, 2, 4, 8, 16, 32, 64)
-                or not BLOCK <= found.size_bytes <= 16 << 50 or found.size_bytes % BLOCK):
+                or not BLOCK <= found.size_bytes <= 16 << 50 or found.size_bytes % BLOCK
+                or found.bad_count > 128 or found.detour_count > 16
+                or max(found.detour_streams) > 2):
             raise Damage("a field is out of range")
         return found
 
@@ -465,6 +468,8 @@ class Drive:
 
     def step(self):
         """Applies the next batch of the log. Returns false at the log's end."""
+        for stream, position in self.detours():
+            self.streams[stream] = position
         damaged = []
         for stream, position in enumerate(self.streams):
             found = position and self.next_batch(stream, position)
@@ -485,6 +490,15 @@ class Drive:
                 return True
         raise Damage(f"batch {missing} is missing or damaged, and batch {self.proof} was durable: "
                      + ("; ".join(found[2] for _, found in damaged) or "no header of it was found"))
+
+    def detours(self):
+        """Returns the streams that continue elsewhere after batch `seq`, and where."""
+        base = self.superblock
+        seqs = struct.unpack("<16Q", base.detour_seqs)
+        generations = struct.unpack("<16Q", base.detour_generations)
+        segments = struct.unpack("<16I", base.detour_segments)
+        return [(base.detour_streams[at], Position(generations[at], segments[at], 4096, False))
+                for at in range(base.detour_count) if seqs[at] == self.seq]
 
     def next_batch(self, stream, position):
         """Looks for batch `seq + 1` at a stream's position.
