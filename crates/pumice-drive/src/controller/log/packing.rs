@@ -316,7 +316,6 @@ impl OpenBatch {
         header: BatchHeader,
         segment_header: Option<&SegmentHeader>,
     ) -> (BatchPlace, Arc<AlignedBuffer>, u64) {
-        assert!(!self.is_empty(), "a batch that is sealed holds a record");
         assert_eq!(
             segment_header.is_some(),
             self.header_at > 0,
