@@ -1,9 +1,9 @@
 //! A medium that is slow, fails, returns wrong bytes and loses power, reproducibly by seed.
 //!
-//! It exercises the failures that [`Medium`] allows and, if the plan asks for them, two that it does
-//! not allow and that real devices have: lost and misdirected writes. Every write goes through to the
-//! wrapped medium at once, and its earlier content is remembered until a sync, as if the write were
-//! still in a volatile cache:
+//! It exercises the failures that [`Medium`] allows and, if the plan asks for them, two that it
+//! does not allow and that real devices have: lost and misdirected writes. Every write goes through
+//! to the wrapped medium at once, and its earlier content is remembered until a sync, as if the
+//! write were still in a volatile cache:
 //!
 //! ```text
 //! append: remember old bytes -> write through -> latency -> complete        sync: forget them
