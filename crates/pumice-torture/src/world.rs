@@ -101,8 +101,8 @@ pub(super) struct World {
 }
 
 /// Runs the world of one seed. With `keep`, a folder, writes the medium before each life to
-/// `world-SEED-life-N.pumice` and the disk that the life found on it to `world-SEED-life-N.img`; the
-/// disk is missing if the life ended before that.
+/// `world-SEED-life-N.pumice` and the disk that the life found on it to `world-SEED-life-N.img`;
+/// the disk is missing if the life ended before that.
 ///
 /// # Errors
 /// The first broken promise; a panic of the drive is one, and so is a state that cannot be kept.
