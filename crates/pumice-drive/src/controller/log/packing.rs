@@ -310,7 +310,7 @@ impl OpenBatch {
 
     /// Ends the batch: pads it, completes `header` with what only the batch knows, puts the segment
     /// header before the first batch of a segment, and returns the batch's place, the bytes to
-    /// append there, and the checksum of the batch header.
+    /// append there, and the checksum of the batch header. A batch without records only vouches.
     pub(crate) fn seal(
         mut self,
         header: BatchHeader,
