@@ -57,6 +57,10 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
 
+    /// With --force: overwrite even a Pumice drive, or what is left of one
+    #[arg(long, requires = "force")]
+    overwrite_drive: bool,
+
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -104,6 +108,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     })?;
     let spec = spec(args, segment_bytes);
     let geometry = spec.geometry().with_context(|| args.path.display().to_string())?;
+    if args.force && !args.overwrite_drive {
+        super::remains::refuse_drive(&args.path)?;
+    }
     let existed = args.path.exists();
     FileMedium::create(&args.path, geometry.medium_bytes(), args.force)?;
     write(&args.path, &spec).inspect_err(|_| {
