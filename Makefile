@@ -15,7 +15,7 @@ BASE := main~1
 ROUNDS := 50
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build install picture deb package-files test torture crash-rounds test-mutants mutants-diff lint bench fuzz docs clean
+.PHONY: help demo build install picture deb package-files test torture sweep crash-rounds test-mutants mutants-diff lint bench fuzz docs clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ crash-rounds: build ## Kill the server under fio, ext4, XFS and PostgreSQL 2 x R
 
 torture: ## Crash simulated drives by seed for SECONDS (60); see `pumice-torture --help`.
 	$(CARGO) run --locked --release --package pumice-torture -- --time $(SECONDS)s
+
+sweep: ## Damage 10,000 sectors of drives, one at a time; none may go unnoticed.
+	$(CARGO) run --locked --release --package pumice-torture -- --sweep 10000
 
 # FILTER=text takes only the planted bugs with that text in their room, name, file or test.
 test-mutants: ## Plant bugs one by one; each must be caught by its test.
