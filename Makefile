@@ -15,7 +15,7 @@ BASE := main~1
 ROUNDS := 50
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build install picture deb package-files test torture torture-night crash-rounds test-mutants mutants-diff lint bench fuzz docs clean
+.PHONY: help demo build install picture deb package-files test torture torture-night sweep crash-rounds test-mutants mutants-diff lint bench fuzz docs clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ torture-night: ## Crash drives with bad sectors for 1,000,000 requests, then all
 	$(CARGO) run --locked --release --package pumice-torture -- --requests 1000000 \
 		--weight bad-reads=100 --weight rot=50
 	$(CARGO) run --locked --release --package pumice-torture -- --seed 1000000 --time $(HOURS)h
+
+sweep: ## Damage 10,000 sectors of drives, one at a time; none may go unnoticed.
+	$(CARGO) run --locked --release --package pumice-torture -- --sweep 10000
 
 # FILTER=text takes only the planted bugs with that text in their room, name, file or test.
 test-mutants: ## Plant bugs one by one; each must be caught by its test.

@@ -176,6 +176,8 @@ def decode(encoding, data, size):
         return lz4_block(data, size)
     if encoding == 2:
         return zstd_frame(data, size)
+    if encoding == 3:
+        raise Damage("the content was lost before garbage collection moved the frame")
     if encoding != 0:
         raise Damage(f"unknown encoding {encoding}")
     if len(data) != size:
@@ -278,7 +280,10 @@ class Drive:
                 reasons.append(f"slot {slot}: {error}")
         if not valid:
             raise Damage("no valid superblock: " + "; ".join(reasons))
-        return max(valid, key=lambda found: found.revision)
+        newest = max(valid, key=lambda found: found.revision)
+        if newest.state == 2:
+            raise Damage("the drive is the target of a rebuild that has not ended")
+        return newest
 
     @staticmethod
     def read_superblock(data):
@@ -292,7 +297,7 @@ class Drive:
         if found.version > 1 or found.features_read_only or found.features_incompatible:
             raise Unsupported("the drive has a newer version or unknown features")
         segments = found.segment_bytes
-        if (any(found.reserved) or found.state > 1 or found.codec > 2
+        if (any(found.reserved) or found.state > 2 or found.codec > 2
                 or not 4 << 20 <= segments <= 1 << 30 or segments % BLOCK
                 or not 1 <= found.segment_count <= 1 << 26
                 or not 8192 <= found.data_offset <= 1 << 40 or found.data_offset % BLOCK
@@ -506,6 +511,7 @@ class Drive:
         Returns None if there is no such batch, else its header, its records (None if a record
         header is damaged), and what is damaged, or None.
         """
+        base = self.superblock
         data = self.read(position.segment, position.offset, HEADER)
         header = BatchHeader.read(data)
         generation = position.generation
@@ -516,6 +522,7 @@ class Drive:
         if not self.batch_is_whole(header, data) or (
                 header.seq != self.seq + 1 or header.previous_checksum != self.chain
                 or header.epoch < self.epoch or header.generation != generation
+                or header.seq > base.watermark and header.epoch < base.epoch
                 or (header.segment, header.offset) != (position.segment, position.offset)):
             return None
         length = HEADER + header.body_bytes

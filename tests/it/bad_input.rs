@@ -131,6 +131,12 @@ fn no_permission_is_said() {
 fn an_existing_file_is_not_overwritten() {
     let drive = Drive::create("64M", &[]);
     unchanged(&drive, |drive| refused(&create(drive, "64M"), "--force"));
+    let forced = |drive: &Drive, more: &[&str]| {
+        let path = drive.path().to_str().expect("a path in UTF-8");
+        pumice(&[&["create", path, "--size", "64M", "--force"], more].concat())
+    };
+    unchanged(&drive, |drive| refused(&forced(drive, &[]), "--overwrite-drive"));
+    assert_eq!(forced(&drive, &["--overwrite-drive"]).code, Some(0));
     fs::write(drive.path(), b"a precious thesis").unwrap();
     unchanged(&drive, |drive| refused(&create(drive, "64M"), "--force"));
 }

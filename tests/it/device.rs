@@ -52,8 +52,9 @@ fn a_device_holds_a_drive() {
     server.stop();
     drive.assert_checks();
     refused(&create(&drive, &[]), "--force");
+    refused(&create(&drive, &["--force"]), "--overwrite-drive");
     drive.assert_checks();
-    assert_eq!(create(&drive, &["--force"]).code, Some(0));
+    assert_eq!(create(&drive, &["--force", "--overwrite-drive"]).code, Some(0));
     assert_eq!(counter(&drive.info(), "mapped_bytes"), 0);
 }
 

@@ -44,7 +44,7 @@ fn nobody_listening_changes_no_exit_code() {
         (&["check", damaged], 1),
         (&["serve", damaged, "--read-only", "--run", "exit 7"], 7),
         (&["serve", good, "--json", "--run", "exit 7"], 7),
-        (&["create", good, "--size", "64M", "--force"], 0),
+        (&["create", good, "--size", "64M", "--force", "--overwrite-drive"], 0),
         (&["create", good, "--size", "64M"], 2),
         (&["info", "/nonexistent"], 2),
         (&["no-such-command"], 2),

@@ -7,6 +7,7 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -124,7 +125,129 @@ fn interrupted_rebuild(source: &Path, target: &Path, is_time: impl Fn(u32) -> bo
     child.stderr.take().expect("stderr is piped").read_to_string(&mut said).unwrap();
     assert_eq!(status.code(), Some(2), "{said}");
     let expected = format!("interrupted: the new drive {} is incomplete", target.display());
-    assert!(said.contains(&expected), "{said}");
+    assert!(said.contains(&expected) && said.contains("--force"), "{said}");
+}
+
+/// What a rebuild left that did not end: refused by everything that opens a drive, and it says why.
+fn assert_incomplete(target: &Path, drive: &Drive) {
+    let image = drive.beside("partial");
+    for finished in [
+        pumice(&["check".as_ref(), target.as_os_str()]),
+        pumice(&["info".as_ref(), target.as_os_str()]),
+        pumice(&["serve".as_ref(), target.as_os_str(), "--run".as_ref(), "true".as_ref()]),
+        two("extract", target, &image, &["--force"]),
+        two("rebuild", target, &drive.beside("another"), &[]),
+    ] {
+        assert_eq!(finished.code, Some(2), "{finished:#?}");
+        assert!(finished.stderr.contains("rebuild SOURCE TARGET --force"), "{finished:#?}");
+    }
+}
+
+/// A killed rebuild leaves nothing that looks whole, and it can be repeated onto what it left.
+#[test]
+fn a_killed_rebuild_leaves_a_target_that_is_refused() {
+    let Some((drive, disk)) = written(&[]) else { return };
+    let target = drive.beside("rebuilt");
+    let mut incomplete = 0;
+    for round in 0..12u64 {
+        let _ = fs::remove_file(&target);
+        let mut command = Command::new(PUMICE);
+        command.arg("rebuild").args([drive.path(), &target]);
+        let mut child = spawn(&mut command);
+        let is_begun = || {
+            let file = fs::File::open(&target);
+            let mut magic = [0; 8];
+            file.and_then(|file| file.read_exact_at(&mut magic, 1 << 20)).is_ok()
+                && magic == *b"PUMICESB"
+        };
+        wait_until("the rebuild has begun", is_begun);
+        // It may end before.
+        let _ = wait(&mut child, Duration::from_millis(round * round));
+        let _ = child.kill();
+        child.wait().unwrap();
+        let checked = pumice(&["check".as_ref(), target.as_os_str()]);
+        if checked.code == Some(0) {
+            assert!(extracted(&target, &drive) == disk, "round {round}");
+        } else {
+            assert_incomplete(&target, &drive);
+            incomplete += 1;
+        }
+    }
+    assert!(incomplete > 0, "too tame: every rebuild ended before it was killed");
+    let flags = ["--force", "--overwrite-drive"];
+    let is_whole = pumice(&["check".as_ref(), target.as_os_str()]).code == Some(0);
+    let finished = two("rebuild", drive.path(), &target, &flags[..1 + usize::from(is_whole)]);
+    assert_eq!(finished.code, Some(0), "{finished:#?}");
+    assert!(extracted(&target, &drive) == disk);
+}
+
+/// What a drive was is extracted and rebuilt as far as it goes.
+#[test]
+fn a_drive_that_was_cut_short_is_rescued() {
+    let Some((drive, disk)) = written(&[]) else { return };
+    let file = OpenOptions::new().write(true).open(drive.path()).unwrap();
+    file.set_len(file.metadata().unwrap().len() - 4096).unwrap();
+    drop(file);
+    for verb in ["check", "info"] {
+        let refused = pumice(&[verb.as_ref(), drive.path().as_os_str()]);
+        let names = ["too small", "pumice extract", "pumice rebuild"];
+        let names_them = names.iter().all(|name| refused.stderr.contains(name));
+        assert!(refused.code == Some(2) && names_them, "{refused:#?}");
+    }
+    assert!(extracted(drive.path(), &drive) == disk);
+    let target = drive.beside("rebuilt");
+    let finished = two("rebuild", drive.path(), &target, &[]);
+    assert_eq!(finished.code, Some(0), "{finished:#?}");
+    assert!(extracted(&target, &drive) == disk);
+    // Nothing but superblocks is left.
+    let file = OpenOptions::new().write(true).open(drive.path()).unwrap();
+    file.set_len((2 << 20) + 4096).unwrap();
+    drop(file);
+    let nothing = two("rebuild", drive.path(), &drive.beside("nothing"), &[]);
+    assert!(nothing.code == Some(1), "{nothing:#?}");
+}
+
+/// No message leads a user to overwrite a drive that can be saved.
+#[test]
+fn a_drive_without_superblocks_is_not_overwritten() {
+    let Some((drive, disk)) = written(&[]) else { return };
+    for slot in 0..2 {
+        overwrite(&drive, slot << 20, &[0; 4096]);
+    }
+    let path = drive.path().to_str().unwrap();
+    for args in [
+        &["info", path][..],
+        &["check", path],
+        &["serve", path, "--run", "true"],
+        &["extract", path, "-"],
+    ] {
+        let refused = pumice(args);
+        assert_eq!(refused.code, Some(2), "{refused:#?}");
+        let hint = format!("pumice rebuild {path} NEW");
+        assert!(refused.stderr.contains(&hint), "{refused:#?}");
+        assert!(!refused.stderr.contains("pumice create"), "{refused:#?}");
+    }
+    let create = ["create", path, "--size", "64M", "--force"];
+    let refused = pumice(&create);
+    assert!(
+        refused.code == Some(2) && refused.stderr.contains("--overwrite-drive"),
+        "{refused:#?}"
+    );
+    let target = drive.beside("rebuilt");
+    assert_eq!(two("rebuild", drive.path(), &target, &[]).code, Some(0));
+    assert!(extracted(&target, &drive) == disk);
+    let refused = two("rebuild", drive.path(), &target, &["--force"]);
+    assert!(
+        refused.code == Some(2) && refused.stderr.contains("--overwrite-drive"),
+        "{refused:#?}"
+    );
+    assert!(extracted(&target, &drive) == disk);
+    let overwritten = pumice(&[&create[..], &["--overwrite-drive"]].concat());
+    assert_eq!(overwritten.code, Some(0), "{overwritten:#?}");
+    let blank = drive.beside("blank");
+    fs::write(&blank, [0; 4 << 10]).unwrap();
+    let refused = pumice(&["info".as_ref(), blank.as_os_str()]);
+    assert!(refused.stderr.contains("pumice create"), "{refused:#?}");
 }
 
 /// A terabyte of nothing: minutes of looking for segments.
@@ -153,6 +276,8 @@ fn an_interrupted_rebuild_says_so() {
     }
     let target = drive.beside("rebuilt");
     interrupted_rebuild(&source, &target, |_| target.exists());
+    let checked = pumice(&["check".as_ref(), target.as_os_str()]);
+    assert_eq!(checked.code, Some(2), "{checked:#?}");
 }
 
 #[test]

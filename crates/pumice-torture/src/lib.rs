@@ -14,6 +14,7 @@
 //! * `oracle`: what a disk must hold. `scene`: what all parts of a world share. `trace`: the
 //!   fingerprint of a run.
 //! * `tally`, `violation`: the result. `keep`: the states of a world as files.
+//! * `sweep`: one damaged sector at a time, many times over.
 //! * `full`: a full drive that is overwritten for hours, without crashes.
 //! * `fuzz`: the entry points of the fuzzers.
 //!
@@ -37,6 +38,7 @@ mod oracle;
 mod rescue;
 mod rot;
 mod scene;
+mod sweep;
 mod tally;
 #[cfg(test)]
 mod tests;
@@ -46,6 +48,7 @@ mod world;
 
 pub use full::{FullPlan, FullReport, run_full};
 pub use hazard::{Hazard, Weights};
+pub use sweep::{SweepReport, sweep};
 pub use tally::Tally;
 pub use violation::Violation;
 pub use world::{Rules, run_world};

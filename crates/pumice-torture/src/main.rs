@@ -16,7 +16,9 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use pumice_drive::base::{Error, Result};
 use pumice_report::{Align, Table};
-use pumice_torture::{Hazard, Rules, STEPS_DEFAULT, Tally, Violation, Weights, run_world};
+use pumice_torture::{
+    Hazard, Rules, STEPS_DEFAULT, SweepReport, Tally, Violation, Weights, run_world, sweep,
+};
 
 /// Number of worlds without --worlds and --time: about a minute.
 const WORLDS_DEFAULT: u64 = 200;
@@ -65,6 +67,10 @@ struct Args {
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
 
+    /// Damage this many sectors of nine drives, one at a time, instead of running worlds
+    #[arg(long, value_name = "N", conflicts_with_all = ["worlds", "time", "keep"])]
+    sweep: Option<u64>,
+
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -95,7 +101,8 @@ Examples:
   pumice-torture
   pumice-torture --time 10m
   pumice-torture --seed 42 --worlds 1 --steps 1000
-  pumice-torture --weight all=0 --weight rot=100 --time 10m";
+  pumice-torture --weight all=0 --weight rot=100 --time 10m
+  pumice-torture --sweep 10000";
 
 #[derive(Serialize)]
 struct Summary {
@@ -110,6 +117,9 @@ struct Summary {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if let Some(damages) = args.sweep {
+        return run_sweep(&args, damages);
+    }
     match run(&args) {
         Ok(None) => ExitCode::SUCCESS,
         Ok(Some(violation)) => {
@@ -121,6 +131,19 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Sweeps, and prints what was found; the exit code is 1 if a promise is broken.
+fn run_sweep(args: &Args, damages: u64) -> ExitCode {
+    let style = ProgressStyle::with_template("{pos} of {len} sectors ({per_sec}), {msg} refused");
+    let bar = ProgressBar::new(damages).with_style(style.expect("a constant template"));
+    let report = sweep(args.seed, damages, &mut |report: &SweepReport| {
+        bar.set_message(report.refused.to_string());
+        bar.set_position(report.damages);
+    });
+    bar.finish_and_clear();
+    println!("{}", serde_json::to_string_pretty(&report).expect("results serialize"));
+    if report.is_good() { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
 /// Returns the first broken promise, if any.

@@ -44,6 +44,16 @@ fn a_few_worlds_keep_every_promise() {
     assert!(!tame, "too tame a test: {tally:?}");
 }
 
+/// One damaged sector never makes a drive return wrong data, and a drive that is refused for it is
+/// rebuilt.
+#[test]
+fn one_damaged_sector_is_never_silent() {
+    let report = sweep(1, 200, &mut |_| ());
+    assert!(report.is_good(), "{report:#?}");
+    let SweepReport { right, unreadable, refused, .. } = report;
+    assert!(right > 20 && unreadable > 20 && refused < 40, "{report:#?}");
+}
+
 #[test]
 fn the_same_seed_is_the_same_run() {
     let first = run(7);

@@ -131,6 +131,7 @@ impl Spec {
             revision: 0,
             epoch: 0,
             clean: true,
+            incomplete: false,
             size_bytes: self.size_bytes,
             segment_bytes: self.segment_bytes,
             segment_count,
@@ -194,7 +195,12 @@ const WARN_PERCENT_DEFAULT: [u8; WARN_THRESHOLDS_MAX] = [80, 90, 95, 0];
 /// `InvalidInput` for an impossible spec or a medium too small, `NoSpace` or `Unsupported` if space
 /// cannot be reserved, before anything is written; `Medium`.
 pub async fn create<M: Medium>(medium: &M, spec: &Spec) -> Result<()> {
-    let mut superblock = spec.superblock()?;
+    create_as(medium, spec, false).await
+}
+
+/// Creates a drive, which says that it is incomplete if it is `incomplete`.
+pub(super) async fn create_as<M: Medium>(medium: &M, spec: &Spec, incomplete: bool) -> Result<()> {
+    let mut superblock = Superblock { incomplete, ..spec.superblock()? };
     medium.set_geometry(geometry(&superblock))?;
     if superblock.is_preallocated {
         medium.reserve()?;

@@ -55,5 +55,5 @@ pub use options::{
     CHECKPOINT_BYTES_DEFAULT, COLD_FRAME_BLOCKS_DEFAULT, COMPACT_PERCENT_DEFAULT,
     MAP_CACHE_BYTES_DEFAULT, OpenOptions,
 };
-pub use rebuild::{Finder, Identity, Parts, Way, Wreck, copy_into};
+pub use rebuild::{Finder, Identity, Parts, Way, Wreck, complete_target, copy_into, create_target};
 pub use space::benefit_over_cost;

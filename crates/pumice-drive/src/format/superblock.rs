@@ -35,6 +35,9 @@ const KNOWN_READ_ONLY: u64 = 0;
 /// The compatible feature: space for all segments was reserved on the medium.
 const PREALLOCATED: u64 = 1;
 
+/// `state` of the target of a rebuild that has not ended; 1 is closed cleanly, 0 anything else.
+const STATE_INCOMPLETE: u32 = 2;
+
 /// Smallest segment in bytes. It must hold its header and one batch with a whole atomic write, and
 /// the unused end of a segment (up to one such write) should remain a small share of it.
 pub const SEGMENT_BYTES_MIN: u32 = 4 << 20;
@@ -117,6 +120,9 @@ pub struct Superblock {
     pub epoch: u32,
     /// Whether the drive was closed cleanly: the log ends exactly at `watermark`.
     pub clean: bool,
+    /// Whether the drive is the target of a rebuild that has not ended: parts of its disk are
+    /// missing, and it must not be used. Then `clean` is not stored.
+    pub incomplete: bool,
     /// Size of the host's disk in bytes: a multiple of 4096, at least 4096.
     pub size_bytes: u64,
     /// Bytes of a segment: a multiple of 4096 from [`SEGMENT_BYTES_MIN`] to
@@ -201,7 +207,7 @@ impl Superblock {
         layout.uuid = *self.uuid.as_bytes();
         layout.revision = self.revision.into();
         layout.epoch = self.epoch.into();
-        layout.state = u32::from(self.clean).into();
+        layout.state = if self.incomplete { STATE_INCOMPLETE } else { self.clean.into() }.into();
         layout.size_bytes = self.size_bytes.into();
         layout.segment_bytes = self.segment_bytes.into();
         layout.segment_count = self.segment_count.into();
@@ -282,7 +288,7 @@ impl Superblock {
             return Err(Error::new(CORRUPT, "the superblock's checksum is wrong"));
         }
         check_features(&layout)?;
-        let is_possible = layout.version.get() > 0 && layout.state.get() <= 1;
+        let is_possible = layout.version.get() > 0 && layout.state.get() <= STATE_INCOMPLETE;
         ensure(is_possible, CORRUPT, "the superblock's values are impossible")?;
         let superblock = Self::from_layout(&layout);
         let superblock = superblock.or_error(CORRUPT, "the superblock's lists are impossible")?;
@@ -318,6 +324,7 @@ impl Superblock {
             revision: layout.revision.get(),
             epoch: layout.epoch.get(),
             clean: layout.state.get() == 1,
+            incomplete: layout.state.get() == STATE_INCOMPLETE,
             size_bytes: layout.size_bytes.get(),
             segment_bytes: layout.segment_bytes.get(),
             segment_count: layout.segment_count.get(),
@@ -431,6 +438,7 @@ mod tests {
             revision: 3,
             epoch: 2,
             clean: true,
+            incomplete: false,
             size_bytes: 64 << 30,
             segment_bytes: 32 << 20,
             segment_count: 2300,
@@ -470,7 +478,10 @@ mod tests {
 
     #[test]
     fn round_trip() {
-        assert_eq!(Superblock::decode(&sample().encode()).unwrap(), sample());
+        for (clean, incomplete) in [(true, false), (false, false), (false, true)] {
+            let superblock = Superblock { clean, incomplete, ..sample() };
+            assert_eq!(Superblock::decode(&superblock.encode()).unwrap(), superblock);
+        }
     }
 
     #[test]
@@ -510,7 +521,7 @@ mod tests {
     fn impossible_values_are_refused_though_the_checksum_is_right() {
         let changes: [fn(&mut Layout); 26] = [
             |layout| layout.version = 0.into(),
-            |layout| layout.state = 2.into(),
+            |layout| layout.state = 3.into(),
             |layout| layout.size_bytes = 0.into(),
             |layout| layout.size_bytes = 4097.into(),
             |layout| layout.size_bytes = (1 << 55).into(),

@@ -44,6 +44,10 @@ mod tests;
 /// device.
 const WRITE_UNIT: u32 = 4096;
 
+/// Largest part of a truncated drive that may be missing: all but one in this many bytes. A limit
+/// for what a superblock alone can make a reader allocate; arbitrary beyond that.
+const TRUNCATED_MAX: u64 = 256;
+
 /// Options for [`FileMedium::open`]. The default opens the file for writing, through the page
 /// cache.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,6 +57,9 @@ pub struct FileOptions {
     pub read_only: bool,
     /// Bypass the page cache (`O_DIRECT`) if the file supports it.
     pub direct: bool,
+    /// Read what is left of a file or device that is too short for its drive. Reads that reach
+    /// beyond its end fail, like those of damaged sectors. Only with `read_only`.
+    pub truncated: bool,
 }
 
 impl FileOptions {
@@ -69,6 +76,13 @@ impl FileOptions {
         self.direct = direct;
         self
     }
+
+    /// Sets whether to read what is left of a file that is too short for its drive.
+    #[must_use]
+    pub fn with_truncated(mut self, truncated: bool) -> Self {
+        self.truncated = truncated;
+        self
+    }
 }
 
 /// A medium in a file or a block device.
@@ -80,6 +94,7 @@ pub struct FileMedium {
     bytes: Cell<u64>,
     read_only: bool,
     direct: bool,
+    truncated: bool,
     capabilities: Capabilities,
     geometry: Cell<Option<Geometry>>,
     poisoned: Cell<bool>,
@@ -157,6 +172,7 @@ impl FileMedium {
             bytes: Cell::new(bytes),
             read_only: options.read_only,
             direct,
+            truncated: options.truncated && options.read_only,
             capabilities,
             geometry: Cell::new(None),
             poisoned: Cell::new(false),
@@ -282,6 +298,10 @@ impl FileMedium {
             Ok(at) => at,
             Err(error) => return (buffer, Err(error)),
         };
+        if self.truncated && at + buffer.len() as u64 > self.bytes.get() {
+            let error = io::Error::from(io::ErrorKind::UnexpectedEof);
+            return (buffer, Err(self.failed("read", location, error)));
+        }
         let (mut buffer, result) = self.runtime.read_at(&self.file, at, buffer).await;
         let result = match result {
             Ok(read) if read == buffer.len() => Ok(()),
@@ -387,9 +407,16 @@ impl Medium for FileMedium {
                 Ordering::Equal => {}
             }
         }
-        if needed > self.bytes.get() {
+        let least = if self.truncated { needed / TRUNCATED_MAX } else { needed };
+        if least > self.bytes.get() {
+            let hint = if self.geometry.get().is_none() {
+                ": `pumice extract` copies what is left of its disk to an image, `pumice rebuild` \
+                 to a new drive"
+            } else {
+                ""
+            };
             let what = format!(
-                "{} is too small: it has {} bytes, the drive needs {needed}",
+                "{} is too small: it has {} bytes, the drive needs {needed}{hint}",
                 self.path.display(),
                 self.bytes.get()
             );

@@ -167,6 +167,7 @@ impl Writer {
             revision: 1,
             epoch: 1,
             clean: false,
+            incomplete: false,
             size_bytes: 64 << 20,
             segment_bytes: SEGMENT_BYTES_MIN,
             segment_count: SEGMENTS,

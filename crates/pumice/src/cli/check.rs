@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Outcome, print, print_json};
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let mut progress = |bytes| bar.set_position(bytes);
     let report = runtime.block_on(check(&medium, depth, &mut progress));
     bar.finish_and_clear();
-    let report = report.with_context(|| args.path.display().to_string())?;
+    let report = report.map_err(|error| super::remains::advise(&args.path, error))?;
     if args.json {
         print_json(&report)?;
     } else {

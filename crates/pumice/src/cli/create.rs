@@ -71,6 +71,10 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
 
+    /// With --force: overwrite even a Pumice drive, or what is left of one
+    #[arg(long, requires = "force")]
+    overwrite_drive: bool,
+
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -205,6 +209,10 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             args.path.display(),
             format_size(free.unwrap_or(0))
         );
+    }
+
+    if args.force && !args.overwrite_drive {
+        super::remains::refuse_drive(&args.path)?;
     }
     let existed = args.path.exists();
     FileMedium::create(&args.path, geometry.medium_bytes(), args.force)?;

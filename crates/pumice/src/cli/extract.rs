@@ -74,7 +74,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let interrupt = Interrupt::catch()?;
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    let drive = super::open::drive(&runtime, &args.path, options)?;
+    let medium = super::open::remains(&runtime, &args.path)?;
+    let drive = super::open::on(&runtime, &args.path, medium, options)?;
     let mut image = if to_stdout {
         Image::Stream { stdout: std::io::stdout().lock(), at: 0, is_closed: false }
     } else {

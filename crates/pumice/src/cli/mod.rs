@@ -41,6 +41,7 @@ mod output;
 #[cfg(feature = "bench")]
 mod payload;
 mod rebuild;
+mod remains;
 #[cfg(feature = "bench")]
 mod report;
 #[cfg(feature = "bench")]

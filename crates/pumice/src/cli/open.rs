@@ -4,7 +4,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::rc::Rc;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::cli::size;
 use crate::cli::values::{Compaction, compaction};
@@ -119,12 +119,35 @@ pub(crate) fn medium(runtime: &Runtime, path: &Path, read_only: bool) -> Result<
     Ok(while_busy(runtime, || FileMedium::open(runtime.clone(), path, options))?)
 }
 
+/// Opens the medium at `path` for reading what is left of it, even if it is truncated.
+///
+/// # Errors
+/// As [`medium`].
+pub(crate) fn remains(runtime: &Runtime, path: &Path) -> Result<FileMedium> {
+    let options = FileOptions::default().with_read_only(true).with_direct(true);
+    let options = options.with_truncated(true);
+    Ok(while_busy(runtime, || FileMedium::open(runtime.clone(), path, options))?)
+}
+
 /// Opens the drive at `path` and starts its background tasks.
 ///
 /// # Errors
 /// Those of [`FileMedium::open`] and [`Drive::open`], with the path.
 pub(crate) fn drive(runtime: &Runtime, path: &Path, options: OpenOptions) -> Result<Rc<FileDrive>> {
     let medium = medium(runtime, path, options.read_only)?;
-    let opening = Drive::open(medium, runtime.clone(), options);
-    runtime.block_on(opening).with_context(|| path.display().to_string())
+    on(runtime, path, medium, options)
+}
+
+/// Opens the drive on a medium, which was opened at `path`, and starts its background tasks.
+///
+/// # Errors
+/// Those of [`Drive::open`], with the path.
+pub(crate) fn on(
+    runtime: &Runtime,
+    path: &Path,
+    medium: FileMedium,
+    options: OpenOptions,
+) -> Result<Rc<FileDrive>> {
+    let opened = runtime.block_on(Drive::open(medium, runtime.clone(), options));
+    opened.map_err(|error| super::remains::advise(path, error))
 }

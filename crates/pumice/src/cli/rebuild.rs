@@ -19,13 +19,17 @@ use pumice_drive::base::Clock;
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::{
-    Extracted, Finder, Identity, OpenOptions, Problem, Spec, Way, Wreck, copy_into, create,
+    Drive, Extracted, Finder, Identity, Problem, Spec, Way, Wreck, complete_target, copy_into,
+    create_target,
 };
 use pumice_drive::media::file::FileMedium;
 use pumice_drive::runtime::{Backend, Runtime};
 
 /// Maximum number of problems that are listed; the rest are only counted.
 const PROBLEMS_LISTED_MAX: usize = 10_000;
+
+/// Maximum number of runs of missing batches that are listed.
+const MISSING_LISTED_MAX: usize = 100;
 
 /// Interval at which Ctrl-C is checked.
 const INTERRUPT_NS: u64 = 100_000_000;
@@ -50,9 +54,13 @@ pub(crate) struct Args {
     /// File or block device for the new drive
     target: PathBuf,
 
-    /// Overwrite existing data at the target
+    /// Overwrite existing data at the target, such as an incomplete rebuild
     #[arg(long)]
     force: bool,
+
+    /// With --force: overwrite even a Pumice drive at the target, or what is left of one
+    #[arg(long, requires = "force")]
+    overwrite_drive: bool,
 
     /// Codec of the new drive [default: that of the old drive, or lz4 if it is unknown]
     #[arg(long, value_name = "CODEC")]
@@ -87,6 +95,9 @@ struct Summary {
     doubtful_blocks: u64,
     /// Whether blocks without a remaining record may have been filled with one byte.
     fills_may_be_missing: bool,
+    /// Runs of missing batches: the numbers of the first and the last.
+    missing_batches: Vec<(u64, u64)>,
+    missing_run_count: u64,
     /// Whether unflushed writes were left out.
     unflushed_left_out: bool,
     problems: Vec<Problem>,
@@ -101,14 +112,17 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     refuse_same(&args.source, &args.target)?;
     let interrupt = Interrupt::catch()?;
     let runtime = Runtime::new(Backend::Auto)?;
-    let source = super::open::medium(&runtime, &args.source, true)?;
+    let source = super::open::remains(&runtime, &args.source)?;
     let identity = identity(&runtime, &source, args, &interrupt)
         .with_context(|| args.source.display().to_string())?;
     let Some(identity) = identity else { return Ok(interrupted(args)) };
     let spec = spec(&identity, args);
+    if args.force && !args.overwrite_drive {
+        super::remains::refuse_drive(&args.target)?;
+    }
     let target = new_drive(&runtime, &spec, args)?;
     let bar = progress(identity.size_bytes());
-    let work = rebuild(&runtime, &source, &identity, &target, &bar);
+    let work = rebuild(&runtime, &source, &identity, (&target, &args.target), &bar);
     let watch = async {
         while !interrupt.came() {
             runtime.sleep_ns(INTERRUPT_NS).await;
@@ -127,17 +141,28 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             return Ok(interrupted(args));
         }
         Some(summary) => summary.and_then(|summary| {
-            runtime.block_on(target.close())?;
+            runtime.block_on(target.close()).with_context(|| args.target.display().to_string())?;
             Ok(summary)
         }),
     };
     runtime.drop_tasks();
-    report(&summary.with_context(|| args.target.display().to_string())?, args)
+    let summary = summary?;
+    drop(target);
+    complete(&runtime, args)?;
+    report(&summary, args)
+}
+
+/// Marks the new drive as complete, which was closed.
+fn complete(runtime: &Runtime, args: &Args) -> Result<()> {
+    let medium = super::open::medium(runtime, &args.target, false)?;
+    runtime.block_on(complete_target(&medium)).with_context(|| args.target.display().to_string())
 }
 
 fn interrupted(args: &Args) -> Outcome {
     let target = args.target.display();
-    super::say_error(&format!("interrupted: the new drive {target} is incomplete"));
+    super::say_error(&format!(
+        "interrupted: the new drive {target} is incomplete: run the same command with --force again"
+    ));
     Outcome::Code(2)
 }
 
@@ -198,19 +223,22 @@ fn new_drive(runtime: &Runtime, spec: &Spec, args: &Args) -> Result<Rc<FileDrive
     let geometry = spec.geometry().with_context(at_target)?;
     FileMedium::create(&args.target, geometry.medium_bytes(), args.force)?;
     let medium = super::open::medium(runtime, &args.target, false)?;
-    runtime.block_on(create(&medium, spec)).with_context(at_target)?;
-    drop(medium);
-    super::open::drive(runtime, &args.target, OpenOptions::default())
+    let opening = async {
+        create_target(&medium, spec).await?;
+        Drive::open_target(medium, runtime.clone()).await
+    };
+    runtime.block_on(opening).with_context(at_target)
 }
 
 async fn rebuild(
     runtime: &Runtime,
     source: &FileMedium,
     identity: &Identity,
-    target: &FileDrive,
+    (target, path): (&FileDrive, &Path),
     bar: &ProgressBar,
 ) -> Result<Summary> {
-    let mut wreck = Wreck::open(source, runtime.clone(), identity.clone()).await?;
+    let wreck = Wreck::open(source, runtime.clone(), identity.clone()).await;
+    let mut wreck = wreck.with_context(|| source.path().display().to_string())?;
     let mut summary = Summary {
         source_uuid: identity.uuid(),
         uuid: target.uuid(),
@@ -225,6 +253,8 @@ async fn rebuild(
         lost_blocks: 0,
         doubtful_blocks: 0,
         fills_may_be_missing: false,
+        missing_batches: Vec::new(),
+        missing_run_count: 0,
         unflushed_left_out: false,
         problems: Vec::new(),
         problem_count: 0,
@@ -233,7 +263,8 @@ async fn rebuild(
     loop {
         bar.set_position(parts.offset());
         let Some(part) = parts.next().await else { break };
-        copy_into(&part, target).await?;
+        let copied = copy_into(&part, target).await;
+        copied.with_context(|| path.display().to_string())?;
         summary.take(part);
     }
     drop(parts);
@@ -243,6 +274,9 @@ async fn rebuild(
     summary.problem_count += problem_count;
     summary.doubtful_blocks = wreck.doubtful_blocks();
     summary.fills_may_be_missing = wreck.has_missing_batches();
+    summary.missing_batches = wreck.missing_batches();
+    summary.missing_run_count = summary.missing_batches.len() as u64;
+    summary.missing_batches.truncate(MISSING_LISTED_MAX);
     summary.unflushed_left_out = wreck.has_cut_batches();
     Ok(summary)
 }
@@ -269,6 +303,16 @@ impl Summary {
 
     fn text(&self, target: &Path) -> String {
         let mut text = super::check::list(&self.problems, self.problem_count);
+        for (first, last) in &self.missing_batches {
+            text += &format!(
+                "batches {first} to {last} of the log are missing: garbage collection freed them, \
+                 or what they held is lost\n"
+            );
+        }
+        let unlisted = self.missing_run_count - self.missing_batches.len() as u64;
+        if unlisted > 0 {
+            text += &format!("and {unlisted} more runs of batches\n");
+        }
         if self.fills_may_be_missing {
             text += &format!(
                 "no checkpoint could be used, and parts of the log are missing: up to {} blocks \

@@ -39,11 +39,29 @@ impl<M: Medium + 'static, C: Spawn + 'static> Drive<M, C> {
     /// or if the log changes more of the map than four times `map_cache_bytes`, or than 1 GiB if
     /// that is more.
     pub async fn open(medium: M, clock: C, options: OpenOptions) -> Result<Rc<Self>> {
-        let drive = Rc::new(Self::open_without_tasks(medium, clock, options).await?);
+        let drive = Self::open_without_tasks(medium, clock, options).await?;
+        Ok(Self::start(drive))
+    }
+
+    /// Opens a drive that [`create_target`](crate::controller::create_target) made, to write the
+    /// disk that is rebuilt. The drive stays incomplete when it is closed, until
+    /// [`complete_target`](crate::controller::complete_target).
+    ///
+    /// # Errors
+    /// As [`Drive::open`].
+    pub async fn open_target(medium: M, clock: C) -> Result<Rc<Self>> {
+        let options = OpenOptions::default();
+        let limits = Limits::for_map_cache(options.map_cache_bytes);
+        let loaded = superblocks::load_any(&medium).await?;
+        Ok(Self::start(Self::open_as(medium, clock, options, limits, loaded.stored).await?))
+    }
+
+    fn start(drive: Self) -> Rc<Self> {
+        let drive = Rc::new(drive);
         for task in Self::tasks(&drive) {
             drive.clock.spawn(task);
         }
-        Ok(drive)
+        drive
     }
 
     /// Returns the tasks that run beside the host's requests.

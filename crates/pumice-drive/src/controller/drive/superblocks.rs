@@ -24,9 +24,23 @@ pub(crate) struct Loaded {
 /// Reads both slots.
 ///
 /// # Errors
+/// As [`load_any`]; `Corrupt` for the target of a rebuild that has not ended.
+pub(crate) async fn load<M: Medium>(medium: &M) -> Result<Loaded> {
+    let loaded = load_any(medium).await?;
+    if loaded.stored.superblock.incomplete {
+        let what = "it is an incomplete rebuild, and parts of its disk are missing: run `pumice \
+                    rebuild SOURCE TARGET --force` again";
+        return Err(Error::new(ErrorKind::Corrupt, what));
+    }
+    Ok(loaded)
+}
+
+/// Reads both slots, also those of an incomplete drive.
+///
+/// # Errors
 /// `Medium` if no slot is valid and one cannot be read; `NotADrive` if no slot has the magic;
 /// `Unsupported` if either was written by a newer version; `Corrupt` if neither is valid.
-pub(crate) async fn load<M: Medium>(medium: &M) -> Result<Loaded> {
+pub(crate) async fn load_any<M: Medium>(medium: &M) -> Result<Loaded> {
     let mut newest: Option<StoredSuperblock> = None;
     let mut problems = Vec::new();
     for slot in 0..SUPERBLOCK_SLOTS {
@@ -63,8 +77,7 @@ fn no_superblock(problems: Vec<(u32, Error)>) -> Error {
         return problems.into_iter().nth(unreadable).expect("just found").1;
     }
     if kinds.iter().all(|kind| *kind == ErrorKind::NotADrive) {
-        let what = "it holds no Pumice drive: make one with `pumice create`";
-        return Error::new(ErrorKind::NotADrive, what);
+        return Error::new(ErrorKind::NotADrive, "it holds no Pumice drive");
     }
     let what = "both superblocks of the drive are damaged: make a working drive of what is left \
                 with `pumice rebuild`";

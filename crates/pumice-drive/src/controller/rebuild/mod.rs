@@ -33,7 +33,7 @@ pub use find::Finder;
 use salvage::Salvage;
 use survey::Survey;
 
-use super::create::Spec;
+use super::create::{Spec, create_as};
 use super::drive::Drive;
 use super::drive::superblocks::{self, StoredSuperblock, geometry};
 use super::inspect::{Extract, Extracted, Problem};
@@ -61,9 +61,13 @@ impl Identity {
     /// Returns the drive that a superblock of the medium describes; `None` if both are gone.
     ///
     /// # Errors
-    /// `Unsupported` if a newer version wrote one.
+    /// `Unsupported` if a newer version wrote one; `Corrupt` for an incomplete rebuild.
     pub async fn of_superblocks<M: Medium>(medium: &M) -> Result<Option<Self>> {
-        match superblocks::load(medium).await {
+        match superblocks::load_any(medium).await {
+            // What such a drive lacks, its source has.
+            Ok(loaded) if loaded.stored.superblock.incomplete => {
+                superblocks::load(medium).await.map(|_| None)
+            }
             Ok(loaded) => Ok(Some(Self {
                 uuid: loaded.stored.superblock.uuid,
                 shape: loaded.stored.superblock.shape(),
@@ -133,6 +137,7 @@ impl Identity {
             revision: 0,
             epoch: 0,
             clean: false,
+            incomplete: false,
             size_bytes: self.shape.size_bytes,
             segment_bytes: self.shape.segment_bytes,
             segment_count: self.shape.segment_count,
@@ -256,6 +261,16 @@ impl<'a, M: Medium, C: Clock + Clone> Wreck<'a, M, C> {
         }
     }
 
+    /// Returns the runs of batches that are gone: the numbers of the first and the last. Garbage
+    /// collection frees batches whose blocks were moved or overwritten; others were lost with all
+    /// that they held.
+    pub fn missing_batches(&self) -> Vec<(u64, u64)> {
+        match &self.0 {
+            Inside::Drive(_) => Vec::new(),
+            Inside::Records(salvage) => salvage.survey.missing(),
+        }
+    }
+
     /// Returns whether batches are gone without a trace: blocks without any record may have been
     /// filled with one byte.
     pub fn has_missing_batches(&self) -> bool {
@@ -313,6 +328,31 @@ async fn try_open<M: Medium, C: Clock>(
 
 fn say_refused(error: &Error) {
     tracing::warn!(error = %error.chain(), "cannot rebuild from this source");
+}
+
+/// Creates the drive on which a disk is rebuilt: as [`create`](super::create), but until
+/// [`complete_target`] the drive says that it is incomplete, and only [`Drive::open_target`] opens
+/// it. A rebuild that ends early therefore leaves nothing that looks whole.
+///
+/// # Errors
+/// Those of [`create`](super::create).
+pub async fn create_target<M: Medium>(medium: &M, spec: &Spec) -> Result<()> {
+    create_as(medium, spec, true).await
+}
+
+/// Marks a drive as complete, which must have been closed in order. Durable when this returns.
+///
+/// # Errors
+/// `NotADrive`, `Unsupported`, `Corrupt`, `Medium`.
+pub async fn complete_target<M: Medium>(medium: &M) -> Result<()> {
+    let StoredSuperblock { mut superblock, mut slot } = superblocks::load_any(medium).await?.stored;
+    (superblock.incomplete, superblock.clean) = (false, true);
+    for _ in 0..2 {
+        slot = 1 - slot;
+        superblocks::store_next(medium, slot, &mut superblock).await?;
+        medium.sync().await?;
+    }
+    Ok(())
 }
 
 /// Writes a part of a disk to a new drive, as a host would.

@@ -107,6 +107,22 @@ impl Survey {
         }
     }
 
+    /// Returns the runs of batches of the drive's history that are gone: first, last.
+    pub(crate) fn missing(&self) -> Vec<(u64, u64)> {
+        let mut missing = Vec::new();
+        let mut next = 1;
+        for (&first, &last) in self.found.range(..=self.end) {
+            if next < first {
+                missing.push((next, first - 1));
+            }
+            next = last.saturating_add(1);
+        }
+        if next <= self.end {
+            missing.push((next, self.end));
+        }
+        missing
+    }
+
     /// Returns whether batches were found after a gap, which are left out.
     pub(crate) fn has_batches_after_the_end(&self) -> bool {
         self.found.last_key_value().is_some_and(|(_, &last)| last > self.end)
@@ -231,5 +247,8 @@ mod tests {
         ] {
             assert_eq!(survey(found, 4).last_missing(), SeqNo(missing), "{found:?}");
         }
+        assert_eq!(survey(&[7, 3, 4, 9], 8).missing(), [(1, 2), (5, 6), (8, 8)]);
+        assert_eq!(survey(&[2, 1], 2).missing(), []);
+        assert_eq!(survey(&[9], 2).missing(), [(1, 2)]);
     }
 }

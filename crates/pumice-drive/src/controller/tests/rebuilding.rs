@@ -9,7 +9,9 @@ use rand::RngExt;
 
 use super::*;
 use crate::base::seed::{Random, random};
-use crate::controller::rebuild::{Finder, Identity, Way, Wreck, copy_into};
+use crate::controller::rebuild::{
+    Finder, Identity, Way, Wreck, complete_target, copy_into, create_target,
+};
 use crate::format::{RECORD_HEADER_BYTES, SegmentHeader};
 
 /// What came of a rebuilding.
@@ -19,6 +21,7 @@ struct Rebuilt {
     lost: Vec<(u64, u64)>,
     doubtful: u64,
     problems: u64,
+    missing: Vec<(u64, u64)>,
 }
 
 /// A drive, an array of its bytes, and which blocks were trimmed last.
@@ -155,6 +158,7 @@ fn rebuild(world: &World) -> Rebuilt {
         way: wreck.way(),
         doubtful: wreck.doubtful_blocks(),
         problems: wreck.problems().1,
+        missing: wreck.missing_batches(),
         lost,
         disk: {
             let drive = target.reopen(drive);
@@ -183,6 +187,67 @@ fn compare(rebuilt: &Rebuilt, plain: &[u8], trimmed: &[bool]) {
         came_back += u64::from(found != right && found.iter().any(|&byte| byte != 0));
     }
     assert!(came_back <= rebuilt.doubtful, "{came_back} blocks came back unsaid");
+}
+
+/// Rebuilds a drive as the program does: what is left before the end says that it is incomplete.
+async fn rebuild_onto(medium: &TestMedium, clock: &Runtime, source: &MemMedium) -> Result<()> {
+    let identity = Identity::of_superblocks(source).await?.expect("a superblock");
+    let spec = identity.spec(uuid::Uuid::from_u128(0x4e3), None);
+    create_target(medium, &spec).await?;
+    let drive = Drive::open_target(medium.clone(), clock.clone()).await?;
+    let mut wreck = Wreck::open(source, clock.clone(), identity).await?;
+    let mut parts = wreck.parts();
+    while let Some(part) = parts.next().await {
+        copy_into(&part, &drive).await?;
+    }
+    drive.close().await?;
+    complete_target(medium).await
+}
+
+#[test]
+fn power_loss_in_a_rebuild_leaves_no_target_that_looks_whole() {
+    let (source, data) = damage::written();
+    let (mut random, mut refused, mut whole, mut took_ns) = (random(3), 0, 0, 0);
+    for round in 0..40 {
+        let mut target = World {
+            runtime: Runtime::simulated(),
+            spec: source.spec.clone(),
+            memory: MemMedium::new(source.spec.geometry().unwrap().medium_bytes()),
+            plan: FaultPlan { latency_ns: 0..=400_000, ..FaultPlan::default() },
+            seed: round,
+        };
+        let (medium, clock) = (target.medium(), target.runtime.clone());
+        let limit_ns =
+            if round == 0 { u64::MAX / 2 } else { random.random_range(0..took_ns * 11 / 10) };
+        target.run(async {
+            let rebuilding = rebuild_onto(&medium, &clock, &source.memory);
+            if let Some(ended) = clock.timeout(limit_ns, rebuilding).await {
+                ended.unwrap();
+            }
+            took_ns = took_ns.max(clock.now_ns());
+            medium.crash().await.unwrap();
+        });
+        target.runtime.drop_tasks();
+        target.plan = FaultPlan::default();
+        let drive = match target.try_open(OpenOptions::default()) {
+            Ok(drive) => drive,
+            Err(error) => {
+                let is_blank = error.kind() == ErrorKind::NotADrive;
+                let what = error.to_string();
+                assert!(is_blank || what.contains("rebuild SOURCE TARGET --force"), "{what}");
+                let checked = target.run(check(&target.medium(), Depth::Full, &mut |_| ()));
+                assert_eq!(kind(checked), Some(error.kind()));
+                let identity = target.run(Identity::of_superblocks(&target.memory));
+                assert!(is_blank || kind(identity) == Some(ErrorKind::Corrupt), "{what}");
+                refused += 1;
+                continue;
+            }
+        };
+        whole += 1;
+        assert!(target.read(&drive, 0, data.len()).unwrap() == data, "round {round}");
+        target.close(drive);
+    }
+    assert!(refused > 10 && whole > 1, "too tame: {refused} refused, {whole} whole");
 }
 
 #[test]
@@ -320,6 +385,33 @@ fn a_damaged_frame_is_lost_and_nothing_older_is_given() {
     expected[48 * BLOCK_BYTES..56 * BLOCK_BYTES].fill(0);
     assert!(rebuilt.disk[160 << 10..expected.len()] == expected[160 << 10..]);
     assert_eq!(rebuilt.problems, 1);
+}
+
+/// Checks that `lost`, and no other blocks, are lost if records are all that is left of a drive.
+pub(super) fn assert_records_lose(world: &World, lost: &[(u64, u64)]) {
+    zero_superblocks(world);
+    zero_metadata(world);
+    // The first batch is damaged: there is no way but the records.
+    world.flip(0, 4096 + 30);
+    let rebuilt = rebuild(world);
+    assert_eq!((rebuilt.way, &rebuilt.lost[..]), (Way::Records, lost));
+}
+
+/// No record says which blocks a segment held that is zeroed, but the batches are known to be gone.
+#[test]
+fn batches_that_are_gone_are_named() {
+    let world = World::new(small(16 << 20, 8));
+    let drive = world.open();
+    let noise = payload::noise(&mut random(1), 1 << 20);
+    for index in 0..6 {
+        world.run(drive.write(index << 20, &noise, true)).unwrap();
+    }
+    world.kill(drive);
+    let next = header(&world, 1).expect("the log went on").first_seq.0;
+    world.run(world.memory.discard(SegmentId(0))).unwrap();
+    let rebuilt = rebuild(&world);
+    assert_eq!((rebuilt.way, rebuilt.lost.len()), (Way::Records, 0));
+    assert_eq!(rebuilt.missing, [(1, next - 1)]);
 }
 
 /// Two batches were not flushed, the first was torn; the next life wrote over it, and the second

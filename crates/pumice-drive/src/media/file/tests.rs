@@ -33,7 +33,7 @@ fn open(runtime: &Runtime, path: &Path) -> Result<FileMedium> {
 fn medium(runtime: &Runtime, direct: bool) -> (tempfile::TempDir, FileMedium) {
     let (directory, path) = directory();
     FileMedium::create(&path, GEOMETRY.medium_bytes(), false).unwrap();
-    let options = FileOptions { direct, read_only: false };
+    let options = FileOptions { direct, ..FileOptions::default() };
     let medium = FileMedium::open(runtime.clone(), &path, options).unwrap();
     medium.set_geometry(GEOMETRY).unwrap();
     (directory, medium)
@@ -154,6 +154,43 @@ fn requests_outside_the_geometry_are_refused() {
 }
 
 #[test]
+fn what_is_left_of_a_truncated_file_is_read() {
+    for runtime in runtimes() {
+        for direct in [false, true] {
+            let (_directory, medium) = medium(&runtime, direct);
+            let path = medium.path().to_owned();
+            let page = Arc::new(filled(4096, 7));
+            runtime.block_on(medium.append(SegmentId(0), 0, page)).unwrap();
+            drop(medium);
+            let file = File::options().write(true).open(&path).unwrap();
+            file.set_len(GEOMETRY.medium_bytes() - 1).unwrap();
+            drop(file);
+            let options = FileOptions::default().with_read_only(true).with_direct(direct);
+            let refused = FileMedium::open(runtime.clone(), &path, options).unwrap();
+            let error = refused.set_geometry(GEOMETRY).unwrap_err().to_string();
+            assert!(error.contains("pumice rebuild"), "{error}");
+            let options = options.with_truncated(true);
+            let medium = FileMedium::open(runtime.clone(), &path, options).unwrap();
+            medium.set_geometry(GEOMETRY).unwrap();
+            let read = |segment: u32, offset: u32| {
+                let buffer = AlignedBuffer::zeroed(4096);
+                runtime.block_on(medium.read(SegmentId(segment), offset, buffer))
+            };
+            let (bytes, result) = read(0, 0);
+            result.unwrap();
+            assert!(bytes.iter().all(|&byte| byte == 7));
+            let (last, end) = (GEOMETRY.segment_count - 1, GEOMETRY.segment_bytes);
+            assert_eq!(kind(read(last, end - 4096).1), ErrorKind::Medium);
+            read(last, end - 8192).1.unwrap();
+            // Little of the drive that it is said to hold is left.
+            let huge = Geometry { segment_count: 1 << 20, ..GEOMETRY };
+            let medium = FileMedium::open(runtime.clone(), &path, options).unwrap();
+            assert_eq!(kind(medium.set_geometry(huge)), ErrorKind::InvalidInput);
+        }
+    }
+}
+
+#[test]
 fn geometries_that_do_not_fit_are_refused() {
     let runtime = &runtimes()[0];
     let (_directory, path) = directory();
@@ -180,7 +217,7 @@ fn what_lies_behind_the_end_reads_as_zeroes() {
         for direct in [false, true] {
             let (_directory, path) = directory();
             fs::write(&path, [9; 5000]).unwrap();
-            let options = FileOptions { read_only: true, direct };
+            let options = FileOptions { read_only: true, direct, ..FileOptions::default() };
             let medium = FileMedium::open(runtime.clone(), &path, options).unwrap();
             runtime.block_on(async {
                 let slot = medium.read_superblock(0).await.unwrap();
@@ -247,7 +284,7 @@ fn a_lock_keeps_writers_apart_and_lets_readers_share() {
     for runtime in runtimes() {
         let (_directory, path) = directory();
         FileMedium::create(&path, 1 << 20, false).unwrap();
-        let read_only = FileOptions { read_only: true, direct: false };
+        let read_only = FileOptions::default().with_read_only(true);
         let writer = open(&runtime, &path).unwrap();
         let error = open(&runtime, &path).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Busy);
@@ -270,7 +307,7 @@ fn a_read_only_medium_refuses_every_change() {
         let (_directory, path) = directory();
         FileMedium::create(&path, GEOMETRY.medium_bytes(), false).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
-        let options = FileOptions { read_only: true, direct: false };
+        let options = FileOptions::default().with_read_only(true);
         let medium = FileMedium::open(runtime.clone(), &path, options).unwrap();
         medium.set_geometry(GEOMETRY).unwrap();
         assert!(!medium.capabilities().discard);
@@ -453,7 +490,7 @@ fn memory_file_systems_work_with_or_without_direct_input_and_output() {
     for runtime in runtimes() {
         let path = directory.path().join(runtime.backend_name());
         FileMedium::create(&path, GEOMETRY.medium_bytes(), false).unwrap();
-        let options = FileOptions { direct: true, read_only: false };
+        let options = FileOptions::default().with_direct(true);
         let medium = FileMedium::open(runtime.clone(), &path, options).unwrap();
         medium.set_geometry(GEOMETRY).unwrap();
         runtime.block_on(async {

@@ -1,0 +1,108 @@
+//! Looks for what is left of a drive on a file or device without superblocks, so that no message
+//! leads a user to overwrite data.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use anyhow::{Result, anyhow, bail};
+use uuid::Uuid;
+
+use pumice_drive::base::{Error, ErrorKind};
+use pumice_drive::format::{SEGMENT_BYTES_MIN, SUPERBLOCK_BYTES, SegmentHeader, Superblock};
+use pumice_drive::media::{SUPERBLOCK_SLOTS, SUPERBLOCK_STRIDE};
+
+/// Byte offset of the first segment of every drive that `pumice create` made.
+const DATA_OFFSET: u64 = 2 << 20;
+
+/// Multiples of the smallest segment at which a header is searched: the first 64 GiB. Segments of
+/// 32 MiB, the default, begin at such multiples.
+const PROBES: u64 = 16_384;
+
+/// What a file or device holds.
+pub(crate) enum Remains {
+    /// A whole superblock, of the drive with this uuid.
+    Drive(Uuid),
+    /// The target of a rebuild that has not ended.
+    IncompleteRebuild,
+    /// A segment of the drive with this uuid.
+    Segments(Uuid),
+    /// Other data.
+    Other,
+    /// Zeroes, as far as it was read.
+    Blank,
+}
+
+/// Looks for superblocks and segment headers. Bytes that cannot be read count as other data.
+pub(crate) fn look(path: &Path) -> Remains {
+    let Ok(file) = File::open(path) else { return Remains::Other };
+    // A segment header is as long as a superblock.
+    let mut page = [0; SUPERBLOCK_BYTES];
+    let mut is_blank = true;
+    let mut newest: Option<Superblock> = None;
+    for slot in 0..u64::from(SUPERBLOCK_SLOTS) {
+        is_blank &= read(&file, slot * SUPERBLOCK_STRIDE, &mut page);
+        if let Ok(found) = Superblock::decode(&page)
+            && newest.as_ref().is_none_or(|newest| newest.revision < found.revision)
+        {
+            newest = Some(found);
+        }
+    }
+    match newest {
+        Some(found) if found.incomplete => return Remains::IncompleteRebuild,
+        Some(found) => return Remains::Drive(found.uuid),
+        None => {}
+    }
+    for probe in 0..PROBES {
+        is_blank &= read(&file, DATA_OFFSET + probe * u64::from(SEGMENT_BYTES_MIN), &mut page);
+        if let Some(header) = SegmentHeader::found_in(&page) {
+            return Remains::Segments(header.uuid);
+        }
+    }
+    if is_blank { Remains::Blank } else { Remains::Other }
+}
+
+/// Reads a page, and returns whether it is blank, as it is beyond the end of the file.
+fn read(file: &File, offset: u64, page: &mut [u8]) -> bool {
+    page.fill(0);
+    match file.read_exact_at(page, offset) {
+        Err(error) if error.kind() != std::io::ErrorKind::UnexpectedEof => false,
+        _ => page.iter().all(|&byte| byte == 0),
+    }
+}
+
+/// Adds the path to an error of opening a drive, and what to do if the drive has no superblocks.
+pub(crate) fn advise(path: &Path, error: Error) -> anyhow::Error {
+    let shown = path.display();
+    if error.kind() != ErrorKind::NotADrive {
+        return anyhow::Error::new(error).context(shown.to_string());
+    }
+    match look(path) {
+        Remains::Segments(uuid) => anyhow!(
+            "{shown}: its superblocks are gone, but segments of the Pumice drive {uuid} are left: \
+             make a working drive of them with `pumice rebuild {shown} NEW`"
+        ),
+        Remains::Blank => {
+            anyhow!("{shown}: it holds no Pumice drive and is blank: make one with `pumice create`")
+        }
+        _ => anyhow::Error::new(error).context(shown.to_string()),
+    }
+}
+
+/// Refuses to overwrite a drive, or what is left of one.
+///
+/// # Errors
+/// The path holds a drive that is not an incomplete rebuild, or segments of one.
+pub(crate) fn refuse_drive(path: &Path) -> Result<()> {
+    let shown = path.display();
+    match look(path) {
+        Remains::Drive(uuid) => bail!(
+            "{shown} holds the Pumice drive {uuid}: add --overwrite-drive to destroy it for good"
+        ),
+        Remains::Segments(uuid) => bail!(
+            "{shown} holds segments of the Pumice drive {uuid}, which `pumice rebuild {shown} NEW` \
+             can save: add --overwrite-drive to destroy them for good"
+        ),
+        Remains::IncompleteRebuild | Remains::Other | Remains::Blank => Ok(()),
+    }
+}
