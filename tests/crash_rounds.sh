@@ -220,10 +220,17 @@ loop_is_free() {
     ! losetup "$loop"
 }
 
+# Succeeds once the drive is detached, with exit code CODE: 1 after its process was killed.
+is_detached() { # CODE
+    local code=0
+    "$pumice" detach "$folder/drive" || code=$?
+    [ "$code" -eq "$1" ]
+}
+
 # Also ends a process that attaches and was not killed.
-detach() {
+detach() { # [CODE]
     if [ "$by" = attach ]; then
-        within_limit "$pumice" detach "$folder/drive" || fail "pumice detach"
+        within_limit is_detached "${1:-0}" || fail "pumice detach"
         loop=
         return
     fi
@@ -496,7 +503,7 @@ run_round() {
     join_clients
     "${verbs}_crashed"
     [ -z "$mounted" ] || unmount_disk
-    detach
+    detach 1
     cp --sparse=auto --reflink=auto "$folder/drive" "$folder/crashed"
     if [ $((round % 3)) -eq 0 ]; then
         if [ "$by" = attach ]; then start_attaching; else serve; fi

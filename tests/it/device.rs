@@ -35,7 +35,7 @@ fn a_device_holds_a_drive() {
     assert_eq!(whole.code, Some(0), "{whole:#?}");
     let whole = serde_json::from_str(&whole.stdout).unwrap();
     assert_eq!(counter(&whole, "capacity_bytes"), DEVICE_BYTES - (4 << 20));
-    let created = create(&drive, &["--force"]);
+    let created = create(&drive, &["--force", "--overwrite-drive"]);
     assert_eq!(created.code, Some(0), "{created:#?}");
     let io = |uri: &str, commands: &[&str]| {
         let mut command = Command::new(&qemu_io);

@@ -52,6 +52,7 @@ fn sample(arg: &Arg) -> String {
         "USER[:GROUP]" => "\"0:0\"",
         "CODEC" => "\"zstd\"",
         "NUMBER" => "7",
+        "PERCENT|off" => "20",
         "PERCENT,..." => "\"80,90\"",
         _ => panic!("{arg}: what is a {name}? Add a sample of it here"),
     };

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use futures_util::stream::{StreamExt, iter};
 
 use crate::cli::open::{self, FileDrive};
+use crate::cli::remains;
 use crate::cli::watch::{self, MeasuredDrive};
 use crate::control::ControlSocket;
 use crate::watch::{Measured, Watch};
@@ -90,7 +91,7 @@ pub(super) fn open_all(
     let openings =
         paths.iter().zip(media).zip(options).map(|((path, medium), options)| async move {
             let drive = Drive::open(medium, runtime.clone(), options).await;
-            drive.with_context(|| path.display().to_string())
+            drive.map_err(|error| remains::advise(path, error))
         });
     let opened: Vec<_> = runtime.block_on(iter(openings).buffered(AT_ONCE).collect());
     let mut served = Vec::new();
