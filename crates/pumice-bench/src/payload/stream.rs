@@ -39,8 +39,8 @@ impl Payload {
     /// and up to 4 MiB of memory.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if a size or share is out of range, there is no data to replay, or the
-    /// codec cannot reach the saving.
+    /// [`Error::Invalid`](crate::Error::Invalid) if a size or share is out of range, there is no
+    /// data to replay, or the codec cannot reach the saving.
     pub fn new(options: PayloadOptions) -> Result<Self> {
         check(&options)?;
         let PayloadOptions { kind, seed, duplicates, codec, unit_bytes } = options;
