@@ -176,6 +176,8 @@ def decode(encoding, data, size):
         return lz4_block(data, size)
     if encoding == 2:
         return zstd_frame(data, size)
+    if encoding == 3:
+        raise Damage("the content was lost before garbage collection moved the frame")
     if encoding != 0:
         raise Damage(f"unknown encoding {encoding}")
     if len(data) != size:
@@ -492,6 +494,7 @@ class Drive:
         Returns None if there is no such batch, else its header, its records (None if a record
         header is damaged), and what is damaged, or None.
         """
+        base = self.superblock
         data = self.read(position.segment, position.offset, HEADER)
         header = BatchHeader.read(data)
         generation = position.generation
@@ -502,6 +505,7 @@ class Drive:
         if not self.batch_is_whole(header, data) or (
                 header.seq != self.seq + 1 or header.previous_checksum != self.chain
                 or header.epoch < self.epoch or header.generation != generation
+                or header.seq > base.watermark and header.epoch < base.epoch
                 or (header.segment, header.offset) != (position.segment, position.offset)):
             return None
         length = HEADER + header.body_bytes

@@ -38,6 +38,10 @@ impl Decompressor {
                 return Ok(());
             }
             Encoding::Store => source.len(),
+            Encoding::Lost => {
+                let what = "the content is lost: it was damaged before the frame was moved";
+                return Err(Error::new(ErrorKind::Corrupt, what));
+            }
             Encoding::Lz4 => lz4_flex::block::decompress_into(source, target)
                 .or_error(ErrorKind::Corrupt, "an LZ4 payload does not decode")?,
             Encoding::Zstd => self

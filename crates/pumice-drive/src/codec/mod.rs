@@ -148,6 +148,8 @@ pub enum Encoding {
     Lz4 = 1,
     /// One zstd frame, without dictionary or checksum. Source: RFC 8878.
     Zstd = 2,
+    /// No payload: the content was damaged when the frame was moved. Decodes to nothing.
+    Lost = 3,
 }
 
 impl Encoding {
@@ -157,6 +159,7 @@ impl Encoding {
             0 => Some(Encoding::Store),
             1 => Some(Encoding::Lz4),
             2 => Some(Encoding::Zstd),
+            3 => Some(Encoding::Lost),
             _ => None,
         }
     }

@@ -69,11 +69,13 @@ fn codecs_are_read_and_written_as_users_type_them() {
 
 #[test]
 fn encodings_have_their_numbers_for_ever() {
-    for (number, encoding) in [(0, Encoding::Store), (1, Encoding::Lz4), (2, Encoding::Zstd)] {
+    for (number, encoding) in
+        [(0, Encoding::Store), (1, Encoding::Lz4), (2, Encoding::Zstd), (3, Encoding::Lost)]
+    {
         assert_eq!(encoding as u8, number);
         assert_eq!(Encoding::from_u8(number), Some(encoding));
     }
-    assert!((3..=255).all(|number| Encoding::from_u8(number).is_none()));
+    assert!((4..=255).all(|number| Encoding::from_u8(number).is_none()));
 }
 
 #[test]

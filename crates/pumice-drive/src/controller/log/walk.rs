@@ -234,6 +234,7 @@ impl<'a, M: Medium> Walk<'a, M> {
         let continues = header.seq.0 == self.seq.0 + 1
             && header.previous_checksum == self.chain
             && header.epoch >= self.epoch
+            && (header.seq <= self.superblock.watermark || header.epoch >= self.superblock.epoch)
             && header.uuid == self.superblock.uuid
             && Some(header.generation) == generation
             && header.segment == at.segment

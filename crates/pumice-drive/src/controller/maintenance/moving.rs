@@ -4,6 +4,7 @@
 //! frame, all of it live  -> copied, still compressed (or compressed anew, denser, if asked for)
 //! frame, a part live     -> the live blocks in frames of their own, if they are smaller
 //! neighbours on the disk -> one larger frame, if asked for: see `joining`
+//! frame, damaged         -> a record without payload, which keeps its blocks lost
 //! leaf, directory page   -> marked dirty: the next checkpoint writes it elsewhere
 //! anything else          -> nothing: the map or the checkpoint has it
 //! ```
@@ -113,6 +114,8 @@ struct Encoded {
 enum Payload {
     /// As it was read.
     Stored,
+    /// None: it was damaged.
+    Lost,
     /// In [`Mover::target`]: first byte, length.
     Target { from: usize, len: usize },
 }
@@ -235,6 +238,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             encoding: encoded.encoding,
             payload: match encoded.payload {
                 Payload::Stored => stored,
+                Payload::Lost => &[],
                 Payload::Target { from, len } => self.encoded(from, len),
             },
             payload_checksum: encoded.payload_checksum,
@@ -275,8 +279,19 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         decompressor.decompress(encoding, payload, target).is_ok()
     }
 
-    /// Copies a frame as it is, or denser.
+    /// Copies a frame as it is, or denser. The copy of a damaged frame says that its content is
+    /// lost: with the damaged payload, the new batch would look like a torn one after a crash.
     fn copy(&mut self, frame: &Frame<'_>, sources: Vec<Source>) -> Encoded {
+        if !frame.is_whole {
+            return Encoded {
+                lba: frame.lba,
+                blocks: frame.place.blocks,
+                encoding: Encoding::Lost as u8,
+                payload: Payload::Lost,
+                payload_checksum: crc64(&[]),
+                sources,
+            };
+        }
         let as_stored = Encoded {
             lba: frame.lba,
             blocks: frame.place.blocks,
@@ -299,7 +314,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
     /// Compresses a whole frame with the dense codec; returns encoding and length if that is worth
     /// it.
     fn compress_denser(&mut self, frame: &Frame<'_>) -> Option<(Encoding, usize)> {
-        if self.dense.is_none() || frame.encoding == Encoding::Zstd as u8 || !frame.is_whole {
+        if self.dense.is_none() || frame.encoding == Encoding::Zstd as u8 {
             return None;
         }
         if !self.decode(frame.encoding, frame.place.blocks, frame.payload) {

@@ -277,6 +277,41 @@ fn what_a_lost_life_left_behind_is_never_taken_up() {
     assert!(world.read(&drive, 0, expected.len()).unwrap() == expected);
 }
 
+/// Guards against a lost batch in place of a durable one. A life left a torn batch in the stream of
+/// moved frames; the next life wrote the batch of that number in the host stream, which is damaged
+/// later: only its header says that the other one is not it.
+#[test]
+fn a_torn_batch_of_a_lost_life_does_not_stand_in_for_a_damaged_one() {
+    let world = World::new(small(SIZE, 4));
+    let data = payload::noise(&mut random(1), 64 << 10);
+    let drive = world.open_without_collector();
+    for moved in [true, false] {
+        world.run(drive.write(0, &data, true)).unwrap();
+        world.run(super::survival::move_all(&drive, SegmentId(0)));
+        drive.with_core(|core| core.seal(Stream::Moved));
+        if moved {
+            world.run(drive.flush()).unwrap();
+        } else {
+            world.run(world.runtime.yield_now());
+        }
+    }
+    let segment = drive.core().log().tail(Stream::Moved).expect("a tail").segment.0;
+    world.kill(drive);
+    let torn = batches(&world, segment).pop().expect("the batch that was not flushed");
+    world.flip(segment, torn.offset + torn.body_bytes / 2);
+    let drive = world.open_without_collector();
+    for byte in [1, 2] {
+        world.run(drive.write(1 << 20, &[byte; 4096], true)).unwrap();
+    }
+    world.kill(drive);
+    let host = batches(&world, 0);
+    let [.., damaged, proof] = &host[..] else { panic!("two batches of the second life") };
+    assert_eq!((damaged.seq, proof.watermark), (torn.seq, torn.seq));
+    assert!(damaged.epoch > torn.epoch && damaged.previous_checksum == torn.previous_checksum);
+    world.flip(0, damaged.offset + 30);
+    assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
+}
+
 /// Guards against durable batches dropped as a torn tail: the only proof that the damaged one was
 /// durable follows the first batch of the next segment.
 #[test]

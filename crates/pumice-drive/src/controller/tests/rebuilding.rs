@@ -322,6 +322,16 @@ fn a_damaged_frame_is_lost_and_nothing_older_is_given() {
     assert_eq!(rebuilt.problems, 1);
 }
 
+/// Checks that `lost`, and no other blocks, are lost if records are all that is left of a drive.
+pub(super) fn assert_records_lose(world: &World, lost: &[(u64, u64)]) {
+    zero_superblocks(world);
+    zero_metadata(world);
+    // The first batch is damaged: there is no way but the records.
+    world.flip(0, 4096 + 30);
+    let rebuilt = rebuild(world);
+    assert_eq!((rebuilt.way, &rebuilt.lost[..]), (Way::Records, lost));
+}
+
 /// Two batches were not flushed, the first was torn; the next life wrote over it, and the second
 /// still stands there, whole.
 #[test]

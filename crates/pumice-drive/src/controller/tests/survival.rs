@@ -14,7 +14,7 @@ use super::super::maintenance::Mover;
 use super::*;
 use crate::base::SeqNo;
 use crate::base::seed::{Random, random};
-use crate::format::Record;
+use crate::format::{RECORD_HEADER_BYTES, Record};
 
 const BLOCKS: u64 = 1536;
 const SEEDS: u64 = 5;
@@ -263,6 +263,43 @@ fn a_frame_moved_twice_names_the_batch_in_which_the_host_wrote_it() {
     assert_accounting(&drive);
 }
 
+/// Guards against the loss of flushed writes: after a crash, a batch with a copy of a damaged frame
+/// must not look like a torn tail.
+#[test]
+fn a_damaged_frame_that_was_moved_does_not_end_the_log() {
+    let world = World::new(small(4 << 20, 4));
+    let drive = world.open_without_collector();
+    let noise = payload::noise(&mut random(1), 8 * BLOCK_BYTES);
+    world.run(drive.write(0, &noise, true)).unwrap();
+    let place = |drive: &TestDrive| match drive.core().map().peek(Lba(0)).resident().0 {
+        Mapping::Frame { place, .. } => place,
+        other => panic!("LBA 0 is {other:?}"),
+    };
+    world.flip(0, place(&drive).offset + RECORD_HEADER_BYTES as u32 + 9);
+    // Moved whole, and then again with a dead block.
+    world.run(move_all(&drive, SegmentId(0)));
+    drive.with_core(|core| core.seal(Stream::Moved));
+    world.run(drive.write(BLOCK, &noise[..BLOCK_BYTES], true)).unwrap();
+    let moved = place(&drive).segment;
+    world.run(move_all(&drive, moved));
+    drive.with_core(|core| core.seal(Stream::Moved));
+    world.run(drive.write(8 * BLOCK, &noise, true)).unwrap();
+    world.kill(drive);
+    let drive = world.open();
+    assert!(world.read(&drive, 8 * BLOCK, noise.len()).unwrap() == noise, "a flushed write");
+    assert!(world.read(&drive, BLOCK, BLOCK_BYTES).unwrap() == noise[..BLOCK_BYTES]);
+    for lba in [0, 2, 7] {
+        let error = world.read(&drive, lba * BLOCK, BLOCK_BYTES).unwrap_err();
+        assert_eq!((error.kind(), error.lba()), (ErrorKind::Corrupt, Some(Lba(lba))));
+    }
+    assert_accounting(&drive);
+    world.close(drive);
+    let problems = world.check().problems;
+    assert!(problems.iter().all(|problem| problem.lba == Some(0)), "{problems:?}");
+    assert!(!problems.is_empty());
+    super::rebuilding::assert_records_lose(&world, &[(0, 1), (2, 6)]);
+}
+
 /// A frame whose parts would take more than the whole is copied with its dead block. Its bytes are
 /// not a multiple of its blocks: which ones live decides about their share.
 #[test]
@@ -291,7 +328,7 @@ fn scan(drive: &TestDrive, segment: SegmentId) -> SegmentScan<'_, TestMedium> {
     SegmentScan::new(drive.medium(), drive.uuid(), &shape, segment, generation)
 }
 
-async fn move_all(drive: &TestDrive, segment: SegmentId) {
+pub(super) async fn move_all(drive: &TestDrive, segment: SegmentId) {
     let mut mover = Mover::new(drive);
     let mut scan = scan(drive, segment);
     while let Some((header, body)) = scan.next().await {
