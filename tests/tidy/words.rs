@@ -32,9 +32,6 @@ const PRINT_ALLOWED: &[&str] = &[
     "fuzz/",
 ];
 
-/// The lock of a file, for which flock waits forever or not at all.
-const SLEEP_ALLOWED: &[&str] = &["crates/pumice-drive/src/media/file.rs"];
-
 /// Raw pointers for io_uring; a global allocator that counts.
 const UNSAFE_ALLOWED: &[&str] =
     &["crates/pumice-drive/src/runtime/uring.rs", "crates/pumice-drive/benches/drive.rs"];
@@ -47,7 +44,7 @@ const BANNED: [Banned; 12] = [
     Banned { call: "eprintln!", allowed: PRINT_ALLOWED, reason: PRINT },
     Banned { call: "eprint!", allowed: PRINT_ALLOWED, reason: PRINT },
     Banned { call: "dbg!", allowed: &[], reason: "left over from a search" },
-    Banned { call: "thread::sleep", allowed: SLEEP_ALLOWED, reason: "wait for the event itself" },
+    Banned { call: "thread::sleep", allowed: &[], reason: "wait for the event itself" },
     Banned { call: "todo!", allowed: &[], reason: "finish it or leave it out" },
     Banned { call: "unimplemented!", allowed: &[], reason: "finish it or leave it out" },
     Banned { call: "#[ignore", allowed: &[], reason: "a test runs or does not exist" },

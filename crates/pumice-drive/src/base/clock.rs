@@ -3,6 +3,8 @@
 
 use std::pin::Pin;
 
+use super::{ErrorKind, Result};
+
 /// A monotonic clock that a task can wait on.
 ///
 /// [`Runtime`](crate::runtime::Runtime) implements it on real or on virtual time.
@@ -23,4 +25,56 @@ pub type Task = Pin<Box<dyn Future<Output = ()>>>;
 pub trait Spawn: Clock {
     /// Starts a task. It runs beside its caller, on the same thread, until it ends.
     fn spawn(&self, task: Task);
+}
+
+/// Number of attempts of [`while_busy`], and the pause between them: a second in all, far above the
+/// time for which a busy machine takes to end what a process left.
+const BUSY_ATTEMPTS: u32 = 50;
+const BUSY_PAUSE_NS: u64 = 20_000_000;
+
+/// Repeats `attempt` for up to a second while it fails with `Busy`. A drive that was just closed, or
+/// a process that was killed, keeps its files and sockets in use until the kernel has released its
+/// last operation: io_uring reports an operation as complete before it lets go of the file.
+///
+/// # Errors
+/// Those of the last attempt.
+pub async fn while_busy<T>(
+    clock: &impl Clock,
+    mut attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    for _ in 1..BUSY_ATTEMPTS {
+        match attempt() {
+            Err(error) if error.kind() == ErrorKind::Busy => clock.sleep_ns(BUSY_PAUSE_NS).await,
+            result => return result,
+        }
+    }
+    attempt()
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: what is in use for a moment is waited for, and what stays in use is refused in the end.
+    use super::super::Error;
+    use super::*;
+    use crate::runtime::Runtime;
+
+    #[test]
+    fn what_is_in_use_is_tried_for_a_second() {
+        let busy = || Err::<(), _>(Error::new(ErrorKind::Busy, "in use"));
+        let runtime = Runtime::simulated();
+        let mut left = 3;
+        let passing = while_busy(&runtime, || {
+            left -= 1;
+            if left > 0 { busy() } else { Ok(()) }
+        });
+        runtime.block_on(passing).expect("it is free at the third attempt");
+        assert_eq!(runtime.now_ns(), 2 * BUSY_PAUSE_NS);
+        let error = runtime.block_on(while_busy(&runtime, busy)).expect_err("it stays in use");
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert_eq!(runtime.now_ns(), (2 + u64::from(BUSY_ATTEMPTS) - 1) * BUSY_PAUSE_NS);
+        let other = || Err::<(), _>(Error::new(ErrorKind::NotFound, "not there"));
+        let before = runtime.now_ns();
+        let error = runtime.block_on(while_busy(&runtime, other)).expect_err("not there");
+        assert_eq!((error.kind(), runtime.now_ns()), (ErrorKind::NotFound, before));
+    }
 }

@@ -21,7 +21,6 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, StatxFlags};
@@ -545,32 +544,9 @@ impl FileKind {
     }
 }
 
-/// Attempts to take a lock that is taken. A file that was closed, or whose process was killed,
-/// stays locked until the kernel has released its last operation: io_uring reports an operation as
-/// complete before it lets go of the file. Half a second in all, far above that time on a busy
-/// machine.
-const LOCK_ATTEMPTS: u32 = 50;
-
-/// Pause between two attempts.
-const LOCK_PAUSE: Duration = Duration::from_millis(10);
-
 /// Locks the file until it is closed, for one writer or for many readers.
 fn lock(file: &File, path: &Path, shared: bool) -> Result<()> {
-    #[expect(clippy::disallowed_methods, reason = "flock can wait forever or not at all")]
-    lock_with(file, path, shared, || std::thread::sleep(LOCK_PAUSE))
-}
-
-/// Locks the file, with a pause between the attempts.
-fn lock_with(file: &File, path: &Path, shared: bool, mut pause: impl FnMut()) -> Result<()> {
-    let mut attempts = 1;
-    let locked = loop {
-        let locked = if shared { file.try_lock_shared() } else { file.try_lock() };
-        if attempts == LOCK_ATTEMPTS || !matches!(locked, Err(TryLockError::WouldBlock)) {
-            break locked;
-        }
-        pause();
-        attempts += 1;
-    };
+    let locked = if shared { file.try_lock_shared() } else { file.try_lock() };
     locked.map_err(|error| match error {
         TryLockError::WouldBlock => Error::new(
             ErrorKind::Busy,

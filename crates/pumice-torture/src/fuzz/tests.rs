@@ -320,7 +320,7 @@ fn record_seeds() -> Vec<(&'static str, Vec<u8>)> {
 
 fn open_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let second = [0, 1, 3, 0, 3, 1, 90, 8, 3, 1, 1];
-    let other_slot = [10, 6, 1, 2];
+    let other_slot = [10, 6, 1, 2, 6, 11, 1];
     // Another epoch, in which a segment is continued, and one that was used before is used again.
     let again = [0, 1, 4, 0, 9, 1, 1, 6, 1, 2, 0, 2, 5, 2, 3, 0, 1, 5, 4, 3, 1];
     let moved = [14, 0, 7, 5, 1, 0];

@@ -8,7 +8,8 @@ use anyhow::Result;
 
 use crate::cli::size;
 use crate::cli::values::{Compaction, compaction};
-use pumice_drive::base::{self, Clock, ErrorKind};
+use pumice_drive::base::clock::while_busy;
+use pumice_drive::base::{self, ErrorKind};
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::{
     COLD_FRAME_BLOCKS_DEFAULT, COMPACT_PERCENT_DEFAULT, Drive, OpenOptions,
@@ -71,37 +72,11 @@ fn is_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
-/// Number of attempts, and the pause between them, when a file or socket is in use: a server that
-/// was killed holds its files and sockets until the kernel has completed its operations in flight.
-const BUSY_ATTEMPTS: u32 = 50;
-const BUSY_PAUSE_NS: u64 = 20_000_000;
-
-/// Repeats `attempt` for up to a second while it fails with `Busy`, and returns its result.
-pub(crate) fn while_busy<T>(
-    runtime: &Runtime,
-    attempt: impl Fn() -> base::Result<T>,
-) -> base::Result<T> {
-    for _ in 1..BUSY_ATTEMPTS {
-        match attempt() {
-            Err(error) if error.kind() == ErrorKind::Busy => {
-                runtime.block_on(runtime.sleep_ns(BUSY_PAUSE_NS));
-            }
-            result => return result,
-        }
-    }
-    attempt()
-}
-
 /// Waits for up to a second until `condition` holds. Returns whether it does.
 #[cfg(feature = "attach")]
 pub(crate) fn wait_until(runtime: &Runtime, condition: impl Fn() -> bool) -> bool {
-    for _ in 1..BUSY_ATTEMPTS {
-        if condition() {
-            return true;
-        }
-        runtime.block_on(runtime.sleep_ns(BUSY_PAUSE_NS));
-    }
-    condition()
+    let unmet = || base::Error::new(ErrorKind::Busy, "not yet");
+    runtime.block_on(while_busy(runtime, || condition().then_some(()).ok_or_else(unmet))).is_ok()
 }
 
 /// Whether a drive could not be opened because it is open elsewhere.
@@ -116,7 +91,8 @@ pub(crate) fn is_busy(error: &anyhow::Error) -> bool {
 /// Those of [`FileMedium::open`]; `Busy` if the medium is still in use after a second.
 pub(crate) fn medium(runtime: &Runtime, path: &Path, read_only: bool) -> Result<FileMedium> {
     let options = FileOptions::default().with_read_only(read_only).with_direct(true);
-    Ok(while_busy(runtime, || FileMedium::open(runtime.clone(), path, options))?)
+    let open = || FileMedium::open(runtime.clone(), path, options);
+    Ok(runtime.block_on(while_busy(runtime, open))?)
 }
 
 /// Opens the medium at `path` for reading what is left of it, even if it is truncated.
@@ -126,7 +102,8 @@ pub(crate) fn medium(runtime: &Runtime, path: &Path, read_only: bool) -> Result<
 pub(crate) fn remains(runtime: &Runtime, path: &Path) -> Result<FileMedium> {
     let options = FileOptions::default().with_read_only(true).with_direct(true);
     let options = options.with_truncated(true);
-    Ok(while_busy(runtime, || FileMedium::open(runtime.clone(), path, options))?)
+    let open = || FileMedium::open(runtime.clone(), path, options);
+    Ok(runtime.block_on(while_busy(runtime, open))?)
 }
 
 /// Opens the drive at `path` and starts its background tasks.

@@ -7,7 +7,6 @@
 
 use std::cell::Cell;
 use std::fs::File;
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,17 +16,16 @@ use rustix::fs::{Advice, fadvise, syncfs};
 use super::Settings;
 use super::data::Maker;
 use crate::bench::shutdown::until_stopped;
-use crate::bench::target::{Access, FileTarget, Location, NbdTarget, Target};
+use crate::bench::target::{
+    Access, FileDrive, FileTarget, Location, NbdTarget, Target, open_drive,
+};
 use crate::error::{Error, Result};
 use pumice_drive::base::{AlignedBuffer, Clock};
-use pumice_drive::controller::{Drive, Info, OpenOptions};
-use pumice_drive::media::file::{FileMedium, FileOptions};
+use pumice_drive::controller::Info;
 use pumice_drive::runtime::{Backend, Runtime};
 
 /// Bytes of each request: twice the maximum that common file systems compress as one unit.
 pub(super) const RECORD_BYTES: u64 = 256 << 10;
-
-type OpenDrive = Rc<Drive<FileMedium, Runtime>>;
 
 /// A target under test.
 pub(super) struct Region<'a> {
@@ -37,7 +35,7 @@ pub(super) struct Region<'a> {
     stop: &'a AtomicBool,
     runtime: Runtime,
     /// The open drive, if the location is a drive; its file is never a target itself.
-    drive: Option<OpenDrive>,
+    drive: Option<Rc<FileDrive>>,
     /// The connection, if the location is an export.
     export: Option<Rc<NbdTarget>>,
     trims: bool,
@@ -48,7 +46,7 @@ pub(super) struct Region<'a> {
 /// An open target.
 enum Opened {
     File(FileTarget),
-    Drive(OpenDrive),
+    Drive(Rc<FileDrive>),
     Export(Rc<NbdTarget>),
 }
 
@@ -103,7 +101,7 @@ impl<'a> Region<'a> {
         let runtime = Runtime::new(Backend::Auto)?;
         location.prepare(span_bytes, destroy)?;
         let drive = match location {
-            Location::Drive(path) => Some(open_drive(&runtime, path)?),
+            Location::Drive(path) => Some(runtime.block_on(open_drive(&runtime, path))?),
             _ => None,
         };
         let export = match location {
@@ -261,14 +259,6 @@ impl<'a> Region<'a> {
             _ => Opened::File(FileTarget::open(&self.runtime, self.location, self.access)?),
         })
     }
-}
-
-fn open_drive(runtime: &Runtime, path: &Path) -> Result<OpenDrive> {
-    runtime.block_on(async {
-        let options = FileOptions::default().with_direct(true);
-        let medium = FileMedium::open(runtime.clone(), path, options)?;
-        Ok(Drive::open(medium, runtime.clone(), OpenOptions::default()).await?)
-    })
 }
 
 impl Drop for Region<'_> {

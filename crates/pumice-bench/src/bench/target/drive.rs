@@ -10,12 +10,28 @@ use std::sync::Arc;
 use super::Target;
 use crate::error::{Error, Result};
 use pumice_drive::base::AlignedBuffer;
+use pumice_drive::base::clock::while_busy;
 use pumice_drive::controller::{Drive, OpenOptions};
 use pumice_drive::media::file::{FileMedium, FileOptions};
 use pumice_drive::runtime::Runtime;
 
+/// A drive on a file or device.
+pub(crate) type FileDrive = Drive<FileMedium, Runtime>;
+
+/// Opens the drive in a file or device, which the run before may have closed a moment ago, and
+/// starts its background tasks on the runtime.
+///
+/// # Errors
+/// The errors of [`FileMedium::open`] and [`Drive::open`].
+pub(crate) async fn open(runtime: &Runtime, path: &Path) -> Result<Rc<FileDrive>> {
+    let options = FileOptions::default().with_direct(true);
+    let open = || FileMedium::open(runtime.clone(), path, options);
+    let medium = while_busy(runtime, open).await?;
+    Ok(Drive::open(medium, runtime.clone(), OpenOptions::default()).await?)
+}
+
 /// An open drive.
-pub struct DriveTarget(Rc<Drive<FileMedium, Runtime>>);
+pub struct DriveTarget(Rc<FileDrive>);
 
 impl DriveTarget {
     /// Opens the drive in a file or device and starts its background tasks on the runtime.
@@ -23,9 +39,7 @@ impl DriveTarget {
     /// # Errors
     /// The errors of [`FileMedium::open`] and [`Drive::open`].
     pub async fn open(runtime: &Runtime, path: &Path) -> Result<Self> {
-        let options = FileOptions::default().with_direct(true);
-        let medium = FileMedium::open(runtime.clone(), path, options)?;
-        Ok(Self(Drive::open(medium, runtime.clone(), OpenOptions::default()).await?))
+        Ok(Self(open(runtime, path).await?))
     }
 
     /// Returns the size of the drive's disk in bytes.

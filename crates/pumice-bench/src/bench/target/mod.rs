@@ -19,6 +19,7 @@ mod stdio;
 use std::sync::Arc;
 
 pub use drive::DriveTarget;
+pub(crate) use drive::{FileDrive, open as open_drive};
 pub use file::FileTarget;
 pub use location::{Access, Location};
 pub use nbd::NbdTarget;

@@ -502,19 +502,3 @@ fn memory_file_systems_work_with_or_without_direct_input_and_output() {
         });
     }
 }
-
-/// A process that was just killed, or a drive that was just closed, may still have its last
-/// operation in the kernel.
-#[test]
-fn a_lock_that_is_about_to_be_released_is_waited_for() {
-    let (_directory, path) = directory();
-    let holder = File::create(&path).unwrap();
-    holder.lock().unwrap();
-    let mut holder = Some(holder);
-    let file = File::open(&path).unwrap();
-    lock_with(&file, &path, false, || drop(holder.take().expect("one pause"))).unwrap();
-    let mut pauses = 1;
-    let other = File::open(&path).unwrap();
-    assert_eq!(kind(lock_with(&other, &path, true, || pauses += 1)), ErrorKind::Busy);
-    assert_eq!(pauses, LOCK_ATTEMPTS);
-}

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use tempfile::TempDir;
 
-use crate::cli::open::while_busy;
+use pumice_drive::base::clock::while_busy;
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Access, Listen, Listener};
 use pumice_nbd::{Identity, Security};
@@ -135,7 +135,8 @@ impl Network {
         }
         let access = Access { mode: self.unix_mode, owner: self.unix_owner };
         for listen in &listens {
-            let listener = while_busy(runtime, || Listener::bind(listen, access))?;
+            let listener =
+                runtime.block_on(while_busy(runtime, || Listener::bind(listen, access)))?;
             sockets.listeners.push(listener);
         }
         sockets.listeners.extend(passed);
