@@ -16,8 +16,8 @@ use crate::base::units::{BLOCK_BYTES, format_size};
 use crate::base::{Error, ErrorKind, Result, SeqNo};
 use crate::codec::Codec;
 use crate::format::{
-    DriveShape, LEAF_RUN_BYTES, META_SEGMENTS_MAX, RECORD_HEADER_BYTES, SEGMENT_BYTES_MAX,
-    SEGMENT_BYTES_MIN, SIZE_BYTES_MAX, SOURCE_BYTES, Superblock, chain_start,
+    DriveShape, LEAF_RUN_BYTES, RECORD_HEADER_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN,
+    SEGMENTS_MAX, SIZE_BYTES_MAX, SOURCE_BYTES, Superblock, chain_start,
 };
 use crate::media::{Geometry, Medium, SUPERBLOCK_SLOTS};
 
@@ -119,9 +119,9 @@ impl Spec {
                 format_size(segment_bytes)
             )));
         }
-        if segment_count > META_SEGMENTS_MAX {
+        if segment_count > SEGMENTS_MAX {
             return Err(invalid(format!(
-                "a capacity of {} is more than {META_SEGMENTS_MAX} segments: make them larger",
+                "a capacity of {} is more than {SEGMENTS_MAX} segments: make them larger",
                 format_size(capacity)
             )));
         }
@@ -229,6 +229,8 @@ mod tests {
             Spec { size_bytes: u64::MAX, ..good.clone() },
             Spec { size_bytes: u64::MAX - 4095, ..good.clone() },
             Spec { capacity_bytes: Some(u64::MAX), ..good.clone() },
+            // The root of its checkpoint could not name the pieces of its table.
+            Spec { capacity_bytes: Some(1 << 50), ..good.clone() },
             Spec { segment_bytes: 4096, ..good.clone() },
             Spec { segment_bytes: (32 << 20) + 1, ..good.clone() },
             Spec { capacity_bytes: Some(32 << 20), ..good.clone() },

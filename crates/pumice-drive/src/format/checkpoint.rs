@@ -25,11 +25,21 @@ pub const META_PREFIX_BYTES: usize = 8;
 
 /// Maximum bytes of a metadata payload before encoding. Leaves and pieces of lists have at most 16
 /// KiB, so that a [`MetadataAddress`] can name them. A root, which the superblock names, may have
-/// this many: 60 thousand pieces, enough for the tables of 30 million segments.
+/// this many: 65 thousand pieces, enough for the table of [`SEGMENTS_MAX`] segments, which takes
+/// half of it, all directory pages, and 20 million dropped ranges.
 pub const META_RAW_BYTES_MAX: usize = 512 << 10;
+
+/// Maximum number of segments of a drive that is made or grown: a root names their table.
+pub const SEGMENTS_MAX: u32 = 1 << 24;
 
 const MAGIC: [u8; 8] = *b"PUMICECP";
 const NO_SEGMENT: u32 = u32::MAX;
+
+const _: () = assert!(SEGMENTS_MAX <= super::META_SEGMENTS_MAX, "an address names any segment");
+const _: () = assert!(
+    (SEGMENTS_MAX as usize).div_ceil((16 << 10) / TableEntry::BYTES) * 8 <= META_RAW_BYTES_MAX / 2,
+    "the table of all segments takes half of a root"
+);
 
 /// Exclusive upper bound of sequence numbers, for which sources have 56 bits. No drive writes this
 /// many batches.

@@ -34,8 +34,8 @@ pub use batch::{
     BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, chain_record, chain_start,
 };
 pub use checkpoint::{
-    DroppedRange, META_PREFIX_BYTES, META_RAW_BYTES_MAX, OpenedSegment, Root, StreamTail,
-    TableEntry, meta_payload,
+    DroppedRange, META_PREFIX_BYTES, META_RAW_BYTES_MAX, OpenedSegment, Root, SEGMENTS_MAX,
+    StreamTail, TableEntry, meta_payload,
 };
 pub use layout::Field;
 pub use map::{

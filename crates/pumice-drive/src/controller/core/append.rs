@@ -69,6 +69,8 @@ pub(crate) struct BlockWrite<'a> {
     pub(crate) edges: &'a [Edge],
     /// Bytes that the host wrote.
     pub(crate) host_bytes: usize,
+    /// Whether blocks of zeroes become holes.
+    pub(crate) makes_holes: bool,
 }
 
 impl BlockWrite<'_> {
@@ -140,6 +142,9 @@ impl Core {
                         let place = batch.push_frame(lba, blocks, encode);
                         self.counters.frame_bytes.add(u64::from(place.record_bytes));
                         self.map_frame(lba, place);
+                    }
+                    Span::Fill { lba, count, byte: 0 } if write.makes_holes => {
+                        self.push_range(&Record::Trim { lba, lba_count: count });
                     }
                     Span::Fill { lba, count, byte } => {
                         self.counters.fill_blocks.add(count);

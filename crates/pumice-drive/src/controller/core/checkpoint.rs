@@ -16,8 +16,8 @@ use super::{Core, MetaPosition, Purpose, Wakes};
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::codec::Compressor;
 use crate::format::{
-    DirectoryEntry, DroppedRange, MetaKind, MetadataAddress, OpenedSegment, Root, Stream,
-    StreamTail, Superblock, TableEntry, encode_page,
+    DirectoryEntry, DroppedRange, META_RAW_BYTES_MAX, MetaKind, MetadataAddress, OpenedSegment,
+    Root, Stream, StreamTail, Superblock, TableEntry, encode_page,
 };
 
 /// Checkpoints may take one part in this many of the bytes written to the medium.
@@ -298,6 +298,10 @@ impl Core {
         let one_more = OpenedSegment { segment: SegmentId(0), generation: 0, stream: Stream::Meta };
         root.opened_segments.push(one_more);
         let longest = root.opened_segments.len();
+        if root.encode().len() > META_RAW_BYTES_MAX {
+            let what = "a checkpoint has more lists than its root can name: trim less at once";
+            return Err(Error::new(ErrorKind::NoSpace, what));
+        }
         if !self.make_room(meta_bytes_max(root.encode().len()), Purpose::Meta)? {
             return Ok(None);
         }

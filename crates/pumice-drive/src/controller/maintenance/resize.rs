@@ -27,7 +27,7 @@ use super::super::drive::Drive;
 use super::super::drive::superblocks::geometry;
 use crate::base::units::format_size;
 use crate::base::{Clock, Error, ErrorKind, Result};
-use crate::format::{META_SEGMENTS_MAX, Stream, Superblock};
+use crate::format::{SEGMENTS_MAX, Stream, Superblock};
 use crate::media::Medium;
 
 /// Poll interval for empty segments.
@@ -219,9 +219,9 @@ fn target(before: &Superblock, wanted: &Resize) -> Result<Superblock> {
     let mut target = before.clone();
     if let Some(capacity) = wanted.capacity_bytes {
         let count = u32::try_from(capacity / segment_bytes).unwrap_or(u32::MAX);
-        if !(SEGMENTS_MIN..=META_SEGMENTS_MAX).contains(&count) {
+        if !(SEGMENTS_MIN..=SEGMENTS_MAX).contains(&count) {
             return Err(invalid(format!(
-                "a capacity of {} is not from {SEGMENTS_MIN} to {META_SEGMENTS_MAX} segments of {}",
+                "a capacity of {} is not from {SEGMENTS_MIN} to {SEGMENTS_MAX} segments of {}",
                 format_size(capacity),
                 format_size(segment_bytes)
             )));

@@ -6,6 +6,8 @@
 
 use super::super::core::{Attempt, Core};
 use super::super::drive::Drive;
+use super::super::log::packing::ATOMIC_WRITE_BYTES;
+use super::write::Content;
 use crate::base::units::{BLOCK_BYTES, len_usize};
 use crate::base::{Clock, Lba, Result};
 use crate::format::Record;
@@ -29,7 +31,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         if fua { self.flush().await } else { Ok(()) }
     }
 
-    /// Makes a range read as zeroes; blocks covered in part are merged. With `keep_allocated` the
+    /// Makes a range read as zeroes; blocks covered in part are merged. Up to 1 MiB, and of whole
+    /// blocks of any length, all of it takes effect or nothing. With `keep_allocated` the
     /// blocks stay mapped (as a fill), else they become holes. Ordered and durable like a write.
     ///
     /// # Errors
@@ -44,6 +47,13 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         self.begin_trim(offset, len)?;
         let block = BLOCK_BYTES as u64;
         let end = offset + len;
+        let is_whole = offset.is_multiple_of(block) && end.is_multiple_of(block);
+        if !is_whole && (1..=ATOMIC_WRITE_BYTES as u64).contains(&len) {
+            // All in one batch, as a write.
+            let content = if keep_allocated { Content::Zeroes } else { Content::Holes };
+            self.write_unaligned(offset, &vec![0; len_usize(len)], content).await?;
+            return if fua { self.flush().await } else { Ok(()) };
+        }
         let (lba, count) = whole_blocks(offset, len);
         let head_end = end.min(offset.next_multiple_of(block));
         self.write_zero_edge(offset, head_end).await?;

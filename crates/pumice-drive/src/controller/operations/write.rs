@@ -24,6 +24,17 @@ struct MergedEdge {
     block: Box<[u8; BLOCK_BYTES]>,
 }
 
+/// What a write that is not of whole blocks consists of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Content {
+    /// What the host sent.
+    Data,
+    /// Zeroes that stay mapped.
+    Zeroes,
+    /// Zeroes whose blocks become holes.
+    Holes,
+}
+
 impl<M: Medium, C: Clock> Drive<M, C> {
     /// Writes `data` at byte `offset`; no alignment needed. Visible to reads, and ordered among
     /// the writes, when this returns; durable after the next [`Drive::flush`], or at once with
@@ -76,7 +87,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     async fn write_piece(&self, offset: u64, data: &[u8]) -> Result<()> {
         if !offset.is_multiple_of(BLOCK) || !data.len().is_multiple_of(BLOCK_BYTES) {
-            return self.write_unaligned(offset, data).await;
+            return self.write_unaligned(offset, data, Content::Data).await;
         }
         let parts = [data];
         let write = whole_blocks(offset, &parts);
@@ -94,7 +105,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     /// Merges the edges with what is stored. If a block changed while it was being read or while
     /// the log made room, it is read again: the loser of such a race merges with the winner.
-    async fn write_unaligned(&self, offset: u64, data: &[u8]) -> Result<()> {
+    pub(super) async fn write_unaligned(
+        &self,
+        offset: u64,
+        data: &[u8],
+        content: Content,
+    ) -> Result<()> {
         let end = offset + data.len() as u64;
         let head_bytes = len_usize((BLOCK - offset % BLOCK) % BLOCK).min(data.len());
         let (head_data, rest) = data.split_at(head_bytes);
@@ -110,8 +126,13 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             let merged = [&head, &tail].into_iter().flatten();
             let edges: Vec<Edge> = merged.map(|merged| merged.edge).collect();
             let parts = [bytes_of(&head), body, bytes_of(&tail)];
+            let host_bytes = match content {
+                Content::Data => data.len(),
+                Content::Zeroes | Content::Holes => head_data.len() + tail_data.len(),
+            };
+            let makes_holes = content == Content::Holes;
             let write =
-                BlockWrite { lba, blocks, parts: &parts, edges: &edges, host_bytes: data.len() };
+                BlockWrite { lba, blocks, parts: &parts, edges: &edges, host_bytes, makes_holes };
             if self.append_write(&write).await? {
                 return Ok(());
             }
@@ -169,7 +190,7 @@ fn whole_blocks<'a>(offset: u64, part: &'a [&'a [u8]; 1]) -> BlockWrite<'a> {
         "a write without edges is whole blocks"
     );
     let (lba, blocks) = (Lba(offset / BLOCK), host_bytes / BLOCK_BYTES);
-    BlockWrite { lba, blocks, parts: part, edges: &[], host_bytes }
+    BlockWrite { lba, blocks, parts: part, edges: &[], host_bytes, makes_holes: false }
 }
 
 /// Returns the bytes of the first atomic piece of a write of `len` bytes at `offset`. It ends

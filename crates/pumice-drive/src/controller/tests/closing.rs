@@ -28,6 +28,7 @@ fn close_under_a_write(seal: bool) {
             parts: &[&[2; 8192]],
             edges: &[],
             host_bytes: 8192,
+            makes_holes: false,
         };
         let appended = drive.with_core(|core| core.append_write(&write, |_, _| unreachable!()));
         assert_eq!(appended.unwrap(), Attempt::Done);

@@ -56,6 +56,7 @@ mod strangers;
 mod survival;
 mod tail;
 mod watching;
+mod zeroes;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
