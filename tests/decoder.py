@@ -210,7 +210,8 @@ SegmentHeader = structure("SegmentHeader", """
 BatchHeader = structure("BatchHeader", """
     magic 8s, header_checksum Q, records_checksum I, epoch I, seq Q, previous_checksum Q,
     watermark Q, generation Q, host_bytes Q, frame_bytes Q, media_bytes Q, segment I, offset I,
-    body_bytes I, record_bytes I, record_count I, version H, reserved H, moved_bytes Q, uuid 16s""")
+    body_bytes I, record_bytes I, record_count I, version H, parity_pages H, moved_bytes Q,
+    uuid 16s""")
 RecordHeader = structure("RecordHeader", """
     header_checksum I, stored_bytes I, number Q, blocks B, source_count B, kind B, argument B,
     tail Q""")
@@ -527,8 +528,8 @@ class Drive:
             return None
         length = HEADER + header.body_bytes
         if (length % BLOCK or position.offset + length > self.superblock.segment_bytes
-                or length > BATCH_MAX or header.record_bytes > header.body_bytes
-                or header.version != 1 or header.reserved):
+                or length > BATCH_MAX or header.version != 1 or header.parity_pages > 4
+                or header.record_bytes + BLOCK * header.parity_pages > header.body_bytes):
             raise Damage(f"batch {header.seq} has a header with a field out of range")
         if reason:
             return header, None, reason
@@ -579,7 +580,8 @@ class Drive:
             records.append(Record(record, offset, sources, damage))
         if at != header.record_bytes or chained != header.records_checksum:
             return None, f"batch {header.seq}: wrong records checksum"
-        if any(body[at:]):
+        # This decoder does not restore anything from the parity.
+        if any(body[at:len(body) - BLOCK * header.parity_pages]):
             problem = problem or f"batch {header.seq}: the padding is not zero"
         return records, problem
 

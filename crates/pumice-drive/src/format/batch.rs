@@ -1,8 +1,8 @@
 //! The batch header: the content of one append to a segment, and its position in the log.
 //!
 //! ```text
-//! | batch header 128 | record | record | ... | zero padding to the write unit |
-//!                    '--------------- body: body_bytes ----------------------'
+//! | batch header 128 | record | record | ... | zero padding to the write unit | parity |
+//!                    '-------------------- body: body_bytes --------------------------'
 //! ```
 //!
 //! Batches form a chain: each names the header checksum of the batch before it, and its own header
@@ -28,6 +28,9 @@ pub const BATCH_ALIGNMENT: usize = 4096;
 /// Maximum bytes of one batch, which a reader must be able to hold in memory. An atomic host write
 /// of 1 MiB with a header for each block fits well.
 pub const BATCH_BYTES_MAX: usize = 4 << 20;
+
+/// Maximum pages of parity of a batch.
+pub const PARITY_PAGES_MAX: u16 = 4;
 
 const _: () = assert!(size_of::<Layout>() == BATCH_HEADER_BYTES, "the layout fills the header");
 const _: () = assert!(BATCH_BYTES_MAX.is_multiple_of(BATCH_ALIGNMENT), "whole write units");
@@ -58,7 +61,7 @@ layout! {
         record_bytes: U32,
         record_count: U32,
         version: U16,
-        reserved: [u8; 2],
+        parity_pages: U16,
         moved_bytes: U64,
         uuid: [u8; 16],
     }
@@ -94,10 +97,13 @@ pub struct BatchHeader {
     pub offset: u32,
     /// Bytes after the header, padding included. Header and body fill whole write units.
     pub body_bytes: u32,
-    /// Bytes of the body that are records. The rest is padding.
+    /// Bytes of the body that are records. The rest is padding and parity.
     pub record_bytes: u32,
     /// Number of records.
     pub record_count: u32,
+    /// Pages of parity at the end of the body, up to [`PARITY_PAGES_MAX`]: only batches of metadata
+    /// have them. No checksum covers them.
+    pub parity_pages: u16,
     /// Epoch of the drive in which the batch was written.
     pub epoch: u32,
     /// The drive that the batch belongs to. A host that stores bytes which look like a batch cannot
@@ -149,7 +155,9 @@ impl BatchHeader {
             u64::from(self.offset) + self.batch_bytes() <= u64::from(super::SEGMENT_BYTES_MAX),
             "a batch ends within its segment"
         );
-        let padding_bytes = self.body_bytes.checked_sub(self.record_bytes);
+        let padded_bytes = self.body_bytes.checked_sub(self.parity_bytes());
+        let padded_bytes = padded_bytes.expect("the parity of a batch lies in its body");
+        let padding_bytes = padded_bytes.checked_sub(self.record_bytes);
         let padding_bytes = padding_bytes.expect("the records of a batch lie in its body");
         assert!((padding_bytes as usize) < BATCH_ALIGNMENT, "padding is shorter than a write unit");
         assert!(
@@ -189,6 +197,7 @@ impl BatchHeader {
         layout.epoch = self.epoch.into();
         layout.uuid = *self.uuid.as_bytes();
         layout.version = VERSION.into();
+        layout.parity_pages = self.parity_pages.into();
         let checksum = crc64(layout.as_bytes());
         layout.header_checksum = checksum.into();
         assert!(target.len() >= BATCH_HEADER_BYTES, "no room for a batch header");
@@ -227,15 +236,17 @@ impl BatchHeader {
             body_bytes: layout.body_bytes.get(),
             record_bytes: layout.record_bytes.get(),
             record_count: layout.record_count.get(),
+            parity_pages: layout.parity_pages.get(),
             epoch: layout.epoch.get(),
             uuid: Uuid::from_bytes(layout.uuid),
         };
         let whole = BATCH_HEADER_BYTES + header.body_bytes as usize;
         let is_possible = (1..=VERSION).contains(&layout.version.get())
-            && layout.reserved.iter().all(|&byte| byte == 0)
+            && header.parity_pages <= PARITY_PAGES_MAX
             && whole <= BATCH_BYTES_MAX
             && whole.is_multiple_of(BATCH_ALIGNMENT)
-            && header.record_bytes <= header.body_bytes
+            && header.parity_bytes() <= header.body_bytes
+            && header.record_bytes <= header.body_bytes - header.parity_bytes()
             && header.seq.0 > 0;
         ensure(is_possible, CORRUPT, "a batch header's values are impossible")?;
         debug_assert_eq!(
@@ -246,7 +257,12 @@ impl BatchHeader {
         Ok((header, checksum))
     }
 
-    /// Returns the bytes of the whole batch on the medium: header, records and padding.
+    /// Returns the bytes of the parity at the end of the body.
+    pub fn parity_bytes(&self) -> u32 {
+        u32::from(self.parity_pages) * super::record::BLOCK_LENGTH
+    }
+
+    /// Returns the bytes of the whole batch on the medium: header, records, padding and parity.
     pub fn batch_bytes(&self) -> u64 {
         BATCH_HEADER_BYTES as u64 + u64::from(self.body_bytes)
     }
@@ -273,6 +289,7 @@ mod tests {
             body_bytes: 8192 - 128,
             record_bytes: 5000,
             record_count: 12,
+            parity_pages: 0,
             epoch: 13,
             uuid: Uuid::from_u128(14),
         }
@@ -301,11 +318,13 @@ mod tests {
 
     #[test]
     fn impossible_values_are_refused_though_the_checksum_is_right() {
-        let changes: [fn(&mut BatchHeader); 4] = [
+        let changes: [fn(&mut BatchHeader); 6] = [
             |header| header.body_bytes += 512,
             |header| header.body_bytes = (8 << 20) - 128,
             |header| header.record_bytes = header.body_bytes + 1,
             |header| header.seq = SeqNo(0),
+            |header| header.parity_pages = 1,
+            |header| (header.parity_pages, header.record_bytes) = (5, 0),
         ];
         for (index, change) in changes.into_iter().enumerate() {
             let mut header = sample();
@@ -315,7 +334,7 @@ mod tests {
             assert!(BatchHeader::decode(&bytes).is_err(), "change {index}");
         }
         let changes: [fn(&mut Layout); 2] =
-            [|layout| layout.version = 2.into(), |layout| layout.reserved[1] = 1];
+            [|layout| layout.version = 2.into(), |layout| layout.parity_pages = 256.into()];
         for (index, change) in changes.into_iter().enumerate() {
             let mut bytes = [0; BATCH_HEADER_BYTES];
             sample().encode_into(&mut bytes);

@@ -31,7 +31,8 @@ mod segment;
 mod superblock;
 
 pub use batch::{
-    BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, chain_record, chain_start,
+    BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, PARITY_PAGES_MAX,
+    chain_record, chain_start,
 };
 pub use checkpoint::{
     DroppedRange, META_PREFIX_BYTES, META_RAW_BYTES_MAX, OpenedSegment, Root, SEGMENTS_MAX,

@@ -417,6 +417,7 @@ impl Writer {
             body_bytes: (whole - BATCH_HEADER_BYTES) as u32,
             record_bytes: record_bytes as u32,
             record_count: records.len() as u32,
+            parity_pages: 0,
             epoch: self.superblock.epoch,
             uuid: self.superblock.uuid,
         };

@@ -109,12 +109,14 @@ fn bar() -> ProgressBar {
 fn text(report: &ScrubReport) -> String {
     list(&report.problems, report.problem_count)
         + &format!(
-            "{} problems in {} segments, {} batches, {} frames, {} metadata records, {}\n",
+            "{} problems in {} segments, {} batches, {} frames, {} metadata records, {} repaired, \
+             {}\n",
             report.problem_count,
             report.segments,
             report.batches,
             report.frames,
             report.metadata,
+            report.repaired,
             format_size(report.checked_bytes)
         )
 }

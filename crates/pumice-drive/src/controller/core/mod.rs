@@ -62,7 +62,7 @@ use super::map::{KeptLeaves, L2p, Leaf, Lookup, Mapping, Reap};
 use super::place::FrameAddress;
 use super::space::Space;
 use crate::base::{Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
-use crate::format::{DirectoryEntry, MapLimits, MetadataAddress, Stream, Superblock};
+use crate::format::{DirectoryEntry, MapLimits, MetaKind, MetadataAddress, Stream, Superblock};
 
 pub(crate) use append::{Attempt, BlockWrite, Edge, MetaPosition, Move};
 pub(crate) use checkpoint::{Begun, Checkpoints, NewestCheckpoint};
@@ -453,6 +453,24 @@ impl Core {
     pub(crate) fn touch_page(&mut self, page: u32, place: MetadataAddress) {
         if self.map.is_current_page(page, place) {
             self.map.touch_page(page);
+        }
+    }
+
+    /// Makes the next checkpoint write a leaf that is in memory, or a directory page, again
+    /// elsewhere, if its newest version is at `place`. Every checkpoint writes anything else. Does
+    /// nothing in a drive that is only read.
+    pub(crate) fn rewrite_metadata(&mut self, kind: MetaKind, number: u64, place: MetadataAddress) {
+        match kind {
+            _ if self.settings.is_read_only => {}
+            MetaKind::Leaf => {
+                self.touch_leaf(number, place);
+            }
+            MetaKind::Page => {
+                if let Ok(page) = u32::try_from(number) {
+                    self.touch_page(page, place);
+                }
+            }
+            MetaKind::PageList | MetaKind::Table | MetaKind::Dropped | MetaKind::Root => {}
         }
     }
 

@@ -13,7 +13,7 @@ use crate::format::{
     TableEntry,
 };
 
-use super::super::log::CLOSING_BYTES;
+use super::super::log::closing_bytes;
 use super::super::log::packing::ATOMIC_WRITE_BYTES;
 
 /// Segments reserved for garbage collection: the one it writes to and the next one, so that a
@@ -39,8 +39,8 @@ const _: () = assert!(
 /// Returns the bytes that a segment holds at worst: its end may be too short for one more atomic
 /// write.
 pub(crate) fn usable_segment_bytes(segment_bytes: u32) -> u64 {
-    let unusable =
-        SEGMENT_HEADER_BYTES + BATCH_HEADER_BYTES + CLOSING_BYTES as usize + ATOMIC_WRITE_BYTES;
+    let closing_bytes = closing_bytes(Stream::Host) as usize;
+    let unusable = SEGMENT_HEADER_BYTES + BATCH_HEADER_BYTES + closing_bytes + ATOMIC_WRITE_BYTES;
     let usable = u64::from(segment_bytes).checked_sub(unusable as u64);
     usable.expect("every segment holds an atomic write")
 }
@@ -52,6 +52,8 @@ pub(crate) fn meta_segments(shape: &DriveShape, map_cache_bytes: usize) -> u32 {
     let map_bytes = map.bytes.min(map_cache_bytes as u64 / 2);
     let table_bytes = u64::from(shape.segment_count) * TableEntry::BYTES as u64;
     let checkpoint_bytes = map_bytes + map.leaves * 8 + table_bytes;
+    // Parity: four pages in a full batch.
+    let checkpoint_bytes = checkpoint_bytes + checkpoint_bytes / 64;
     let wanted = checkpoint_bytes.div_ceil(u64::from(shape.segment_bytes));
     // A thin drive cannot reserve what its whole map would take; it writes checkpoints more often.
     let reserved = wanted.min(u64::from(shape.segment_count / 8).max(1));

@@ -117,6 +117,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let _load = Load { loads: &self.loads, leaf };
         let _pin = self.pin(place.segment);
         let wanted = Wanted::at(place, generation, MetaKind::Leaf, leaf);
+        let limits = self.core().map_limits();
         // A checkpoint may have written it a moment ago.
         let in_memory = {
             let core = self.core();
@@ -127,16 +128,24 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         };
         let metadata = match in_memory {
             Some(metadata) => metadata,
-            None => read_meta(&self.medium, &self.buffers, &self.decompressor, wanted).await,
+            None => {
+                let (buffers, decompressor) = (&self.buffers, &self.decompressor);
+                read_meta(&self.medium, buffers, decompressor, limits.segment_bytes, wanted).await
+            }
         };
-        let limits = self.core().map_limits();
+        let is_restored = metadata.as_ref().is_ok_and(|metadata| metadata.is_restored);
         let loaded = metadata.and_then(|metadata| Leaf::decode(&metadata.raw, &limits));
         let loaded = loaded.map_err(|error| {
             let first = Lba(leaf * u64::from(LEAF_BLOCKS));
             let what = "cannot read a leaf of the map";
             Error::new(error.kind(), what).at_lba(first).caused_by(error)
         })?;
-        self.with_core(|core| core.install_leaf(leaf, place, loaded));
+        self.with_core(|core| {
+            core.install_leaf(leaf, place, loaded);
+            if is_restored {
+                core.rewrite_metadata(MetaKind::Leaf, leaf, place);
+            }
+        });
         Ok(())
     }
 

@@ -106,6 +106,9 @@ pub async fn check<M: Medium>(
     if depth == Depth::Full {
         check.check_segments(&counted, progress).await?;
     }
+    for restored in check.reader.take_restored() {
+        check.report.add(&restored, None);
+    }
     Ok(check.report)
 }
 

@@ -13,7 +13,8 @@
 //! what has died since it was read is no problem. What is only in batch buffers is left out: a
 //! segment is read up to the last batch sealed when its turn came, once that is written.
 //!
-//! Deliberately repairs nothing.
+//! Damaged metadata that parity restores is written again by a checkpoint at the end. Nothing else
+//! is repaired.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -61,6 +62,9 @@ pub struct ScrubReport {
     pub frames: u64,
     /// Metadata records that the newest checkpoint names; each was decoded.
     pub metadata: u64,
+    /// Metadata records, or batches of them, that were damaged and were written again.
+    #[serde(default)]
+    pub repaired: u64,
     /// Bytes of batches read and checked.
     pub checked_bytes: u64,
     /// Whether it completed; if not, the drive was closed.
@@ -137,6 +141,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         };
         scrub.check_roots().await;
         let mut report = scrub.check_rounds().await?;
+        if report.repaired > 0
+            && let Err(error) = self.checkpoint().await
+        {
+            report.add(&error, None);
+        }
         report.completed = !self.core().is_ending();
         self.update_scrub(|progress| progress.scrubs_completed += u64::from(report.completed));
         Ok(report)
@@ -177,9 +186,10 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
         let reader = Reader::new(&drive.medium, &superblock);
         let root = match reader.root(place).await {
             Ok(root) => root,
-            Err(error) => return self.report.add(&error, None),
+            Err(error) => return self.rewrite_roots(vec![error]),
         };
         self.report.metadata += 1;
+        let mut damaged = Vec::new();
         let kinds = [
             (MetaKind::PageList, &root.page_lists),
             (MetaKind::Table, &root.tables),
@@ -189,11 +199,48 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             for (number, &piece) in (0..).zip(pieces) {
                 let generation = drive.core().space().generation(piece.segment);
                 if let Err(error) = reader.piece(piece, kind, number, generation).await {
-                    self.report.add(&error.in_segment(piece.segment), None);
+                    damaged.push(error.in_segment(piece.segment));
                 }
                 self.report.metadata += 1;
             }
         }
+        damaged.extend(reader.take_restored());
+        self.rewrite_roots(damaged);
+    }
+
+    /// Reports damage to root and lists. All of it is in memory, so the checkpoint at the end
+    /// writes them anew.
+    fn rewrite_roots(&mut self, damaged: Vec<Error>) {
+        if self.drive.is_read_only() {
+            damaged.iter().for_each(|error| self.report.add(error, None));
+        } else {
+            self.report.repaired += damaged.len() as u64;
+        }
+    }
+
+    /// Makes the checkpoint at the end write a leaf or a page again, if its content is known: from
+    /// memory, where all pages are, or from parity. Returns whether it is.
+    async fn repair(&mut self, kind: MetaKind, number: u64, place: MetadataAddress) -> bool {
+        let drive = self.drive;
+        if drive.is_read_only() || kind == MetaKind::Leaf && drive.load_leaf(number).await.is_err()
+        {
+            return false;
+        }
+        drive.with_core(|core| core.rewrite_metadata(kind, number, place));
+        self.report.repaired += 1;
+        true
+    }
+
+    /// Moves what the map names in a segment of metadata elsewhere, because a header in it is
+    /// damaged. Returns whether all of it could be read.
+    async fn repair_segment(&mut self, segment: SegmentId) -> bool {
+        let named: Vec<_> = self.drive.core().map().metadata_in(segment).collect();
+        let mut is_whole = true;
+        for (kind, number, place) in named {
+            is_whole &= self.repair(kind, number, place).await;
+        }
+        // Its lists and its root are in the report already.
+        is_whole
     }
 
     async fn check_rounds(mut self) -> Result<ScrubReport> {
@@ -277,9 +324,13 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             self.publish_progress();
             self.pace.spend(drive, header.batch_bytes()).await;
         }
+        let is_meta = drive.core().space().stream(segment) == Stream::Meta;
         let is_missed = match extent.end {
             _ if drive.core().is_ending() || !self.is_in_use(used) => false,
-            Some(end) => scan.skipped_bytes > 0 || scan.offset() < end,
+            Some(end) => {
+                (scan.skipped_bytes > 0 || scan.offset() < end)
+                    && (!is_meta || self.is_missed(segment, live_bytes).await)
+            }
             None => self.is_missed(segment, live_bytes).await,
         };
         if is_missed {
@@ -313,7 +364,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
     async fn check_record(&mut self, found: &Found<'_>) -> u64 {
         match found.record {
             Record::Data { .. } => self.check_data(found).await,
-            Record::Meta { kind, number, .. } => self.check_meta(kind, number, found),
+            Record::Meta { kind, number, .. } => self.check_meta(kind, number, found).await,
             Record::Fill { .. } | Record::Trim { .. } | Record::Open { .. } => 0,
         }
     }
@@ -345,7 +396,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
         live_bytes
     }
 
-    fn check_meta(&mut self, kind: MetaKind, number: u64, found: &Found<'_>) -> u64 {
+    async fn check_meta(&mut self, kind: MetaKind, number: u64, found: &Found<'_>) -> u64 {
         let record_bytes = found.record.record_bytes();
         let (segment, offset) = (found.place.segment, found.place.offset);
         let place = MetadataAddress { segment, offset, bytes: record_bytes };
@@ -370,7 +421,10 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             MetaKind::Leaf => Leaf::decode(&metadata.raw, &limits).map(|_| ()),
             _ => decode_page(&metadata.raw, &limits).map(|_| ()),
         });
-        if let Err(error) = checked {
+        drop(core);
+        if let Err(error) = checked
+            && !self.repair(kind, number, wanted.address()).await
+        {
             let leaf_blocks = u64::from(LEAF_BLOCKS);
             let blocks = match kind {
                 MetaKind::Leaf => leaf_blocks,
@@ -405,6 +459,10 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
     /// can be read anyway.
     async fn check_missed(&mut self, segment: SegmentId) {
         let drive = self.drive;
+        let is_meta = drive.core().space().stream(segment) == Stream::Meta;
+        if is_meta && self.repair_segment(segment).await {
+            return;
+        }
         let what = "a header is damaged: data after it can neither be moved nor, if the map were \
                     lost, found again; copy the drive's content to another drive";
         self.report.add(&Error::new(ErrorKind::Corrupt, what).in_segment(segment), None);

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! medium or batch buffer -> header -> checksum -> decode -> payload
+//!           damaged: the batch -> parity -> restored record -^
 //! ```
 //!
 //! Bytes from the medium are never trusted: a record that is not the wanted one is `Corrupt`.
@@ -9,6 +10,8 @@
 use std::cell::RefCell;
 
 use super::buffers::Buffers;
+use super::parity::{Append, batch_of};
+use super::window::Window;
 use crate::base::{Error, ErrorKind, Result};
 use crate::codec::{Decompressor, Encoding};
 use crate::format::{
@@ -42,6 +45,12 @@ impl Wanted {
         let place = RecordAddress { generation, segment, offset };
         Self { place, record_bytes: bytes, kind, number }
     }
+
+    /// Returns the record's address, as a map or a list names it.
+    pub(crate) fn address(&self) -> MetadataAddress {
+        let RecordAddress { segment, offset, .. } = self.place;
+        MetadataAddress { segment, offset, bytes: self.record_bytes }
+    }
 }
 
 /// A metadata record that was read.
@@ -51,9 +60,11 @@ pub(crate) struct Metadata {
     pub(crate) raw: Vec<u8>,
     /// The checksum of the payload as stored.
     pub(crate) payload_checksum: u64,
+    /// Whether it is damaged on the medium, and was restored from parity.
+    pub(crate) is_restored: bool,
 }
 
-/// Reads a metadata record from the medium.
+/// Reads a metadata record from the medium. A damaged one is restored from its batch's parity.
 ///
 /// # Errors
 /// `Medium`; `Corrupt`, naming the place.
@@ -61,6 +72,7 @@ pub(crate) async fn read_meta<M: Medium>(
     medium: &M,
     buffers: &Buffers,
     decompressor: &RefCell<Decompressor>,
+    segment_bytes: u32,
     wanted: Wanted,
 ) -> Result<Metadata> {
     let unit = medium.capabilities().read_unit;
@@ -74,7 +86,44 @@ pub(crate) async fn read_meta<M: Medium>(
     let (record, _) = record.split_at(wanted.record_bytes as usize);
     let decoded = result.and_then(|()| decode_meta(record, decompressor, wanted));
     buffers.put(bytes, in_flight);
-    decoded
+    let Err(error) = decoded else { return decoded };
+    let Some(restored) = restore_meta(medium, decompressor, segment_bytes, wanted).await else {
+        return Err(error);
+    };
+    tracing::warn!(
+        segment = %wanted.place.segment,
+        offset = wanted.place.offset,
+        kind = ?wanted.kind,
+        number = wanted.number,
+        error = %error.chain(),
+        "damaged metadata was restored from parity"
+    );
+    Ok(restored)
+}
+
+/// Restores a metadata record from the parity of its batch, or reads it again.
+async fn restore_meta<M: Medium>(
+    medium: &M,
+    decompressor: &RefCell<Decompressor>,
+    segment_bytes: u32,
+    wanted: Wanted,
+) -> Option<Metadata> {
+    let Wanted { place, record_bytes, .. } = wanted;
+    let end = place.offset.checked_add(record_bytes)?;
+    if end > segment_bytes {
+        return None;
+    }
+    let mut window = Window::new(medium, segment_bytes);
+    let batch = batch_of(&mut window, place).await;
+    let batch = RecordAddress { offset: batch, ..place };
+    let mut append = Append::read(&mut window, batch, &|_| true).await?;
+    let mut restored = None;
+    append.restore(place.offset..end, &mut |append| {
+        let record = append.part(place.offset, record_bytes).unwrap_or_default();
+        restored = decode_meta(record, decompressor, wanted).ok();
+        restored.is_some()
+    });
+    restored.map(|metadata| Metadata { is_restored: true, ..metadata })
 }
 
 /// Decodes a metadata record that was read from the medium or is still in a batch buffer.
@@ -108,5 +157,5 @@ pub(crate) fn decode_meta(
     let encoding = encoding.ok_or_else(|| wrong("a metadata record has an unknown encoding"))?;
     let mut raw = vec![0; raw_bytes];
     decompressor.borrow_mut().decompress(encoding, encoded, &mut raw)?;
-    Ok(Metadata { raw, payload_checksum })
+    Ok(Metadata { raw, payload_checksum, is_restored: false })
 }

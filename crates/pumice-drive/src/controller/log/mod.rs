@@ -19,6 +19,7 @@
 //! * `packing`: records into the buffer of an open batch.
 //! * `records`: records out of a batch that was read.
 //! * `window`, `segment_scan`, `walk`: reading a segment, its batches, the whole log.
+//! * `parity`: what restores a damaged batch of metadata.
 //! * `metadata`, `buffers`: reading one metadata record, and buffers for reads.
 //!
 //! [`Log`] is a part of the core: it does no I/O, awaits nothing and wakes no one.
@@ -35,6 +36,7 @@ mod by_stream;
 pub(crate) mod framing;
 pub(crate) mod metadata;
 pub(crate) mod packing;
+pub(crate) mod parity;
 pub(crate) mod records;
 pub(crate) mod segment_scan;
 pub(crate) mod walk;
@@ -59,8 +61,14 @@ use crate::format::{
 /// of 1 MiB keep a medium of 2 GB/s busy for 4 ms, longer than any stall of this thread.
 pub(crate) const BUFFER_COUNT: usize = 10;
 
-/// Bytes at the end of every segment that are reserved for the batch that names the next segment.
-pub(crate) const CLOSING_BYTES: u32 = UNIT;
+/// Returns the bytes at the end of every segment of a stream that are reserved for the batch that
+/// names the next segment. In the stream of metadata it has a page of parity.
+pub(crate) const fn closing_bytes(stream: Stream) -> u32 {
+    match stream {
+        Stream::Host | Stream::Moved => UNIT,
+        Stream::Meta => 2 * UNIT,
+    }
+}
 
 /// [`BATCH_ALIGNMENT`] in the width of offsets within a segment.
 const UNIT: u32 = 4096;
@@ -256,8 +264,9 @@ impl Log {
         let used = open.map_or(tail.used, OpenBatch::end);
         assert!(used <= self.shape.segment_bytes, "a stream's tail lies within its segment");
         let header = if used == 0 { SEGMENT_HEADER_BYTES } else { 0 } + BATCH_HEADER_BYTES;
-        let room = (self.shape.segment_bytes - CLOSING_BYTES).saturating_sub(used);
-        if room as usize >= header + bytes { Fit::NewBatch } else { Fit::NewSegment }
+        let room = (self.shape.segment_bytes - closing_bytes(stream)).saturating_sub(used) as usize;
+        let room = if stream == Stream::Meta { parity::room_beside_parity(room) } else { room };
+        if room >= header + bytes { Fit::NewBatch } else { Fit::NewSegment }
     }
 
     /// Returns the number of batches that could be begun now.
@@ -333,7 +342,7 @@ impl Log {
     /// # Panics
     /// If there is no free buffer, no segment, or a batch is open.
     pub(crate) fn begin_batch(&mut self, stream: Stream) {
-        self.begin(stream, self.shape.segment_bytes - CLOSING_BYTES);
+        self.begin(stream, self.shape.segment_bytes - closing_bytes(stream));
     }
 
     /// Begins the batch that closes a stream's segment, in the bytes reserved for it.
@@ -352,7 +361,7 @@ impl Log {
         assert!(used.is_multiple_of(UNIT), "batches begin at multiples of the alignment");
         let buffer = self.take_buffer();
         let place = BatchPlace { segment, generation, base: used };
-        let open = OpenBatch::begin(buffer, place, used == 0, segment_end);
+        let open = OpenBatch::begin(buffer, place, stream, segment_end);
         self.open[stream] = Some(open);
         self.check_invariants();
     }
@@ -422,6 +431,7 @@ impl Log {
             body_bytes: 0,
             record_bytes: 0,
             record_count: 0,
+            parity_pages: 0,
             epoch: self.epoch,
             uuid: self.uuid,
         };

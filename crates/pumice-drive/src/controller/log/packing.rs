@@ -22,8 +22,10 @@ use crate::codec::{Compressor, Encoding};
 use crate::format::{
     BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX,
     META_ALIGNMENT, META_PREFIX_BYTES, MetaKind, MetadataAddress, RECORD_HEADER_BYTES, Record,
-    RecordAddress, SEGMENT_HEADER_BYTES, SOURCE_BYTES, SegmentHeader, Source, chain_record,
+    RecordAddress, SEGMENT_HEADER_BYTES, SOURCE_BYTES, SegmentHeader, Source, Stream, chain_record,
 };
+
+use super::parity::{fill_parity, parity_pages, room_beside_parity};
 
 /// A host write of up to this many bytes is atomic; a longer one is cut, between blocks, into
 /// pieces of at most as many.
@@ -66,6 +68,8 @@ pub(crate) struct OpenBatch {
     limit: usize,
     record_count: u32,
     records_checksum: u32,
+    /// Whether the batch ends with parity.
+    has_parity: bool,
 }
 
 /// A metadata record that was appended.
@@ -132,24 +136,34 @@ pub(crate) fn worst_case_bytes(blocks: usize) -> usize {
 }
 
 impl OpenBatch {
-    /// Begins a batch at `place` in a buffer without other owners, up to `segment_end`; the first
-    /// batch of a segment leaves room for the segment header.
+    /// Begins a batch of a stream at `place` in a buffer without other owners, up to `segment_end`;
+    /// the first batch of a segment leaves room for the segment header.
     pub(crate) fn begin(
         mut buffer: Arc<AlignedBuffer>,
         place: BatchPlace,
-        is_first: bool,
+        stream: Stream,
         segment_end: u32,
     ) -> Self {
         let bytes = exclusive(&mut buffer);
         bytes.set_len(bytes.capacity());
         assert_eq!(bytes.len(), batch_buffer_bytes(), "a batch is packed into a batch buffer");
-        assert_eq!(is_first, place.base == 0, "the first batch of a segment begins at its front");
-        let header_at = if is_first { SEGMENT_HEADER_BYTES } else { 0 };
+        let header_at = if place.base == 0 { SEGMENT_HEADER_BYTES } else { 0 };
         let room = segment_end.checked_sub(place.base).expect("a batch begins in its segment");
+        let has_parity = stream == Stream::Meta;
         let limit = BATCH_LIMIT.min(room as usize);
+        let limit = if has_parity { room_beside_parity(limit) } else { limit };
         let used = header_at + BATCH_HEADER_BYTES;
         assert!(used <= limit, "a batch has room for its headers");
-        Self { buffer, place, header_at, used, limit, record_count: 0, records_checksum: 0 }
+        Self {
+            buffer,
+            place,
+            header_at,
+            used,
+            limit,
+            record_count: 0,
+            records_checksum: 0,
+            has_parity,
+        }
     }
 
     /// Returns the offset at which the batch begins, if it lies in `segment`.
@@ -175,7 +189,17 @@ impl OpenBatch {
 
     /// Returns the offset in the segment at which the batch would end if it were sealed now.
     pub(crate) fn end(&self) -> u32 {
-        self.place.base + len_u32(self.used.next_multiple_of(BATCH_ALIGNMENT))
+        self.place.base + len_u32(self.padded_bytes() + self.parity_pages() * BATCH_ALIGNMENT)
+    }
+
+    /// Returns the bytes up to the end of the padding.
+    fn padded_bytes(&self) -> usize {
+        self.used.next_multiple_of(BATCH_ALIGNMENT)
+    }
+
+    /// Returns the pages of parity if the batch were sealed now.
+    fn parity_pages(&self) -> usize {
+        if self.has_parity { parity_pages(self.padded_bytes() / BATCH_ALIGNMENT) } else { 0 }
     }
 
     /// Appends a frame of `blocks` blocks, whose payload `encode` writes at the start of the bytes
@@ -321,12 +345,13 @@ impl OpenBatch {
             self.header_at > 0,
             "the first batch of a segment, and no other, follows a segment header"
         );
-        let end = self.used.next_multiple_of(BATCH_ALIGNMENT);
+        let (padded, parity) = (self.padded_bytes(), self.parity_pages());
+        let end = padded + parity * BATCH_ALIGNMENT;
         let body_at = self.header_at + BATCH_HEADER_BYTES;
         let (used, header_at) = (self.used, self.header_at);
         let records_checksum = self.records_checksum;
         let buffer = exclusive(&mut self.buffer);
-        buffer.get_mut(used..end).expect("the padding lies in the buffer").fill(0);
+        buffer.get_mut(used..padded).expect("the padding lies in the buffer").fill(0);
         if let Some(segment_header) = segment_header {
             segment_header.check_invariants();
             segment_header.encode_into(buffer);
@@ -339,11 +364,15 @@ impl OpenBatch {
             body_bytes: len_u32(end - body_at),
             record_bytes: len_u32(used - body_at),
             record_count: self.record_count,
+            parity_pages: u16::try_from(parity).expect("a batch has a few pages of parity"),
             ..header
         };
         let (_, target) = buffer.split_at_mut(header_at);
         let checksum = header.encode_into(target);
         buffer.set_len(end);
+        if parity > 0 {
+            fill_parity(buffer, parity);
+        }
         (self.place, self.buffer, checksum)
     }
 

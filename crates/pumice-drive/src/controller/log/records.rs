@@ -83,9 +83,11 @@ pub(crate) enum Body {
 
 /// Compares a batch's body with its header: record headers, payloads, padding.
 pub(crate) fn body_state(header: &BatchHeader, body: &[u8]) -> Body {
-    let Some((all, padding)) = body.split_at_checked(header.record_bytes as usize) else {
-        return Body::Foreign;
-    };
+    let padded_bytes = body.len().checked_sub(header.parity_bytes() as usize);
+    // Parity only helps to restore the rest.
+    let padded = padded_bytes.and_then(|bytes| body.get(..bytes));
+    let split = padded.and_then(|padded| padded.split_at_checked(header.record_bytes as usize));
+    let Some((all, padding)) = split else { return Body::Foreign };
     let mut checksum = 0;
     let mut used = 0;
     let mut payloads_right = padding.iter().all(|&byte| byte == 0);

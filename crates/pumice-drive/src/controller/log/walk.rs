@@ -18,13 +18,14 @@
 //! Only reads. Bytes from the medium are never trusted: every length is checked before use.
 
 use super::by_stream::ByStream;
+use super::parity::Append;
 use super::records::{Body, body_state, check_possible, records};
 use super::window::Window;
 use super::{FIRST_BATCH_OFFSET, LogEnd, SEQ_END, Tail, Totals, UNIT, batch_bytes};
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{
-    BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, Detour, Record, Root, SegmentHeader, Stream,
-    Superblock, chain_start,
+    BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, Detour, Record, RecordAddress, Root,
+    SegmentHeader, Stream, Superblock, chain_start,
 };
 use crate::media::Medium;
 
@@ -75,7 +76,7 @@ pub(crate) struct Batch<'a> {
     pub(crate) enters: Option<SegmentHeader>,
     /// The bytes after its header.
     pub(crate) body: &'a [u8],
-    /// What is wrong with a payload or the padding.
+    /// What is wrong with it on the medium.
     pub(crate) damage: Option<Error>,
 }
 
@@ -96,6 +97,7 @@ struct Next {
     header: BatchHeader,
     checksum: u64,
     enters: Option<SegmentHeader>,
+    is_restored: bool,
 }
 
 /// What was found at a position.
@@ -121,6 +123,8 @@ pub(crate) struct Walk<'a, M> {
     is_reading_again: bool,
     cut: Cut,
     unreadable: Vec<(SegmentId, u32)>,
+    /// The batch that was restored last.
+    restored: Vec<u8>,
 }
 
 impl<'a, M: Medium> Walk<'a, M> {
@@ -141,6 +145,7 @@ impl<'a, M: Medium> Walk<'a, M> {
             is_reading_again: false,
             cut: Cut::default(),
             unreadable: Vec::new(),
+            restored: Vec::new(),
         };
         if let Some(root) = root {
             walk.positions = ByStream(root.tails.map(|tail| {
@@ -209,8 +214,14 @@ impl<'a, M: Medium> Walk<'a, M> {
         let next_seq = SeqNo(self.seq.0 + 1);
         let was_durable = self.was_durable(next_seq, lowest_empty).await?;
         match (damaged, was_durable) {
-            (Some(next), true) => self.salvage(next).await.map(Some),
-            (None, true) => Err(self.missing(next_seq, unreadable)),
+            (Some(next), true) => match self.restore(next.stream).await {
+                Some((restored, error)) => self.enter(restored, Some(error)).map(Some),
+                None => self.salvage(next).await.map(Some),
+            },
+            (None, true) => match self.restore(Stream::Meta).await {
+                Some((restored, error)) => self.enter(restored, Some(error)).map(Some),
+                None => Err(self.missing(next_seq, unreadable)),
+            },
             (_, false) => Ok(None),
         }
     }
@@ -237,6 +248,66 @@ impl<'a, M: Medium> Walk<'a, M> {
             let error = Error::new(error.kind(), error.chain());
             Some(error.in_segment(at.segment).at_offset(at.used.into()))
         })
+    }
+
+    /// Returns whether a header is that of the next batch of the log.
+    fn continues(&self, header: &BatchHeader) -> bool {
+        header.seq.0 == self.seq.0 + 1
+            && header.previous_checksum == self.chain
+            && header.epoch >= self.epoch
+            && (header.seq <= self.superblock.watermark || header.epoch >= self.superblock.epoch)
+            && header.uuid == self.superblock.uuid
+    }
+
+    /// Restores the next batch from its parity, which those of metadata have, if it is the one that
+    /// is damaged. It must be known to have been durable: a torn one is not to be completed.
+    /// The error says that it is damaged.
+    async fn restore(&mut self, stream: Stream) -> Option<(Next, Error)> {
+        let Position { segment, generation, used } = self.positions[stream]?;
+        let (generation, offset) = (generation?, used.max(FIRST_BATCH_OFFSET));
+        let place = RecordAddress { generation, segment, offset };
+        let mut window = Window::new(self.medium, self.superblock.segment_bytes);
+        let continues = |header: &BatchHeader| self.continues(header);
+        let mut append = Append::read(&mut window, place, &continues).await?;
+        let is_entered = |append: &Append| {
+            let header = append.segment_header();
+            let decoded = SegmentHeader::decode(header, self.superblock.uuid, segment);
+            let is_right = |header: &SegmentHeader| {
+                header.first_seq.0 == self.seq.0 + 1
+                    && header.stream == stream
+                    && header.generation == generation
+            };
+            decoded.ok().flatten().filter(is_right)
+        };
+        let state = |append: &Append| {
+            let (head, body) = append.batch().split_at_checked(BATCH_HEADER_BYTES)?;
+            let (header, checksum) = BatchHeader::decode(head).ok()?;
+            let is_next = self.continues(&header)
+                && body.len() == header.body_bytes as usize
+                && (used > 0 || is_entered(append).is_some());
+            let state = body_state(&header, body);
+            is_next.then_some((header, checksum, state))
+        };
+        let is_whole = |append: &Append| matches!(state(append), Some((_, _, Body::Whole)));
+        // Payloads are restored again when they are read.
+        let is_known = |append: &Append| {
+            matches!(state(append), Some((_, _, Body::Whole | Body::WrongPayload)))
+        };
+        if !append.restore(0..u32::MAX, &mut |append| is_whole(append)) {
+            append.restore(0..u32::MAX, &mut |append| is_known(append));
+        }
+        let enters = if used == 0 { Some(is_entered(&append)?) } else { None };
+        let (header, checksum) = match state(&append)? {
+            (_, _, Body::Foreign) => return None,
+            (header, checksum, Body::Whole | Body::WrongPayload) => (header, checksum),
+        };
+        let what = "a batch of metadata is damaged, and was restored from parity: `pumice scrub` \
+                    writes what is live of it again";
+        let error = Error::new(ErrorKind::Corrupt, what);
+        let error = error.in_segment(segment).at_offset(offset.into());
+        self.restored = append.into_batch();
+        let next = Next { stream, offset, header, checksum, enters, is_restored: true };
+        Some((next, error))
     }
 
     /// Continues with a batch whose record headers are right, and not all of its payloads.
@@ -310,22 +381,17 @@ impl<'a, M: Medium> Walk<'a, M> {
         }
         let bytes = window.read(at.segment, offset, UNIT).await;
         let Ok((header, checksum)) = BatchHeader::decode(bytes) else { return Found::Nothing };
-        let continues = header.seq.0 == self.seq.0 + 1
-            && header.previous_checksum == self.chain
-            && header.epoch >= self.epoch
-            && (header.seq <= self.superblock.watermark || header.epoch >= self.superblock.epoch)
-            && header.uuid == self.superblock.uuid
-            && Some(header.generation) == generation
+        let is_here = Some(header.generation) == generation
             && header.segment == at.segment
             && header.offset == offset
             && header.batch_bytes() <= u64::from(room);
-        if !continues {
+        if !is_here || !self.continues(&header) {
             return Found::Nothing;
         }
-        let bytes = window.read(at.segment, offset, batch_bytes(&header)).await;
+        let bytes = self.windows[stream].read(at.segment, offset, batch_bytes(&header)).await;
         let (_, body) = bytes.split_at(BATCH_HEADER_BYTES);
         let state = body_state(&header, body);
-        let next = Next { stream, offset, header, checksum, enters };
+        let next = Next { stream, offset, header, checksum, enters, is_restored: false };
         match state {
             Body::Whole => Found::Batch(next),
             Body::WrongPayload => Found::Damaged(next),
@@ -335,7 +401,7 @@ impl<'a, M: Medium> Walk<'a, M> {
 
     /// Moves past a batch, which its stream's window holds, and returns it.
     fn enter(&mut self, next: Next, damage: Option<Error>) -> Result<Batch<'_>> {
-        let Next { stream, offset, header, checksum, enters } = next;
+        let Next { stream, offset, header, checksum, enters, is_restored } = next;
         assert_eq!(header.seq.0, self.seq.0 + 1, "a walk enters one batch after the other");
         assert_eq!(header.offset, offset, "a batch is entered where it was found");
         let batch_bytes = batch_bytes(&header);
@@ -343,7 +409,12 @@ impl<'a, M: Medium> Walk<'a, M> {
         assert!(used <= self.superblock.segment_bytes, "a batch ends within its segment");
         self.positions[stream] =
             Some(Position { segment: header.segment, generation: Some(header.generation), used });
-        let (_, body) = self.windows[stream].held(offset, batch_bytes).split_at(BATCH_HEADER_BYTES);
+        let batch = if is_restored {
+            self.restored.get(..batch_bytes as usize).unwrap_or_default()
+        } else {
+            self.windows[stream].held(offset, batch_bytes)
+        };
+        let (_, body) = batch.split_at(BATCH_HEADER_BYTES);
         for found in records(&header, body) {
             let found = found?;
             check_possible(&found, self.superblock)?;

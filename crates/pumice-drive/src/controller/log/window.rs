@@ -87,6 +87,11 @@ impl<'a, M: Medium> Window<'a, M> {
         Self { chunks_ahead, ..Self::new(medium, segment_bytes) }
     }
 
+    /// Returns the bytes of a segment.
+    pub(crate) fn segment_bytes(&self) -> u32 {
+        self.segment_bytes
+    }
+
     /// Returns why some of the bytes in the window are zeroes, if they could not be read.
     pub(crate) fn error(&self) -> Option<&Error> {
         self.error.as_ref()

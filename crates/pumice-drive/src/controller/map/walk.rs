@@ -5,8 +5,8 @@ use super::{
     DroppedRange, L2p, LEAF_BLOCKS, Leaf, MapStats, Mapping, PAGE_LEAVES, uniform,
     whole_leaf_blocks,
 };
-use crate::base::{Error, ErrorKind, Lba, Result};
-use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetadataAddress};
+use crate::base::{Error, ErrorKind, Lba, Result, SegmentId};
+use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetaKind, MetadataAddress};
 
 /// A directory page of a checkpoint.
 pub(crate) struct RestoredPage {
@@ -90,6 +90,26 @@ impl L2p {
             });
             page.address.into_iter().chain(leaves)
         })
+    }
+
+    /// Returns the newest version of each leaf and each directory page in a segment: kind, number
+    /// and address.
+    pub(crate) fn metadata_in(
+        &self,
+        segment: SegmentId,
+    ) -> impl Iterator<Item = (MetaKind, u64, MetadataAddress)> {
+        let all = self.directory.pages().flat_map(move |(number, page)| {
+            let number = u64::from(number);
+            let first = number * DIRECTORY_PAGE_LEAVES as u64;
+            let leaves = page.held().zip(first..).filter_map(move |(held, leaf)| {
+                match self.entry_of(held) {
+                    DirectoryEntry::Leaf(address) => Some((MetaKind::Leaf, leaf, address)),
+                    _ => None,
+                }
+            });
+            page.address.map(|address| (MetaKind::Page, number, address)).into_iter().chain(leaves)
+        });
+        all.filter(move |(_, _, address)| address.segment == segment)
     }
 
     /// Returns the first leaf from `leaf` on that may hold something else than holes.

@@ -27,7 +27,7 @@ mod replay;
 
 use super::core::{Core, NewestCheckpoint, Restored, Settings};
 use super::log::walk::{Cut, Walk, WalkEnd};
-use super::log::{CLOSING_BYTES, Tail};
+use super::log::{Tail, closing_bytes};
 use super::map::L2p;
 use super::options::MAP_CACHE_BYTES_DEFAULT;
 use super::space::Space;
@@ -81,7 +81,8 @@ pub(crate) struct Recovered {
     pub(crate) walk_end: WalkEnd,
     /// Batches that were rolled forward.
     pub(crate) batches: u64,
-    /// What is wrong in them and did not stop recovery; the first thousand.
+    /// What is wrong in them, or was restored from parity, and did not stop recovery; the first
+    /// thousand.
     pub(crate) problems: Vec<Error>,
 }
 
@@ -147,7 +148,10 @@ pub(crate) async fn recover<M: Medium>(
     let walk_end = walk.end();
     warn_of_cut(&walk_end, superblock);
     check_tails(&walk_end, superblock)?;
-    Ok(Recovered { core: replay.into_core(), walk_end, batches, problems })
+    let (core, restored) = replay.end();
+    problems.extend(restored);
+    problems.truncate(PROBLEMS_KEPT_MAX);
+    Ok(Recovered { core, walk_end, batches, problems })
 }
 
 /// Reports what was found beyond the end of the log, which a crash leaves.
@@ -174,8 +178,9 @@ fn warn_of_cut(walk_end: &WalkEnd, superblock: &Superblock) {
 
 /// Checks that each stream's segment has room for the record that names the next one.
 fn check_tails(walk_end: &WalkEnd, superblock: &Superblock) -> Result<()> {
-    for tail in walk_end.end.tails.iter().flatten() {
-        if tail.used > superblock.segment_bytes - CLOSING_BYTES {
+    for (stream, tail) in Stream::ALL.into_iter().zip(walk_end.end.tails) {
+        let Some(tail) = tail else { continue };
+        if tail.used > superblock.segment_bytes - closing_bytes(stream) {
             let what = "a segment is full, and no record names the next segment of its stream";
             return Err(Error::new(ErrorKind::Corrupt, what).in_segment(tail.segment));
         }

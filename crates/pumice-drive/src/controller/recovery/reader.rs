@@ -46,13 +46,16 @@ pub(crate) struct Reader<'a, M> {
     superblock: &'a Superblock,
     buffers: Buffers,
     decompressor: RefCell<Decompressor>,
+    /// Records that are damaged on the medium and were restored.
+    restored: RefCell<Vec<Wanted>>,
 }
 
 impl<'a, M: Medium> Reader<'a, M> {
     /// Creates a reader for the drive of a superblock.
     pub(crate) fn new(medium: &'a M, superblock: &'a Superblock) -> Self {
         let decompressor = RefCell::new(Decompressor::new());
-        Self { medium, superblock, buffers: Buffers::default(), decompressor }
+        let buffers = Buffers::default();
+        Self { medium, superblock, buffers, decompressor, restored: RefCell::default() }
     }
 
     fn limits(&self) -> MapLimits {
@@ -70,7 +73,30 @@ impl<'a, M: Medium> Reader<'a, M> {
             let what = "a checkpoint names metadata beyond the end of the drive";
             return Err(Error::new(ErrorKind::Corrupt, what).in_segment(wanted.place.segment));
         }
-        read_meta(self.medium, &self.buffers, &self.decompressor, wanted).await
+        let segment_bytes = self.superblock.segment_bytes;
+        let (buffers, decompressor) = (&self.buffers, &self.decompressor);
+        let read = read_meta(self.medium, buffers, decompressor, segment_bytes, wanted).await?;
+        if read.is_restored {
+            self.restored.borrow_mut().push(wanted);
+        }
+        Ok(read)
+    }
+
+    /// Returns the records read so far that are damaged on the medium and were restored.
+    pub(super) fn restored(&self) -> Vec<Wanted> {
+        self.restored.borrow().clone()
+    }
+
+    /// Returns an error for each record read so far that is damaged on the medium and was
+    /// restored, and forgets them.
+    pub(crate) fn take_restored(&self) -> Vec<Error> {
+        let problem = |Wanted { place, .. }: Wanted| {
+            let what = "a part of the checkpoint is damaged, and was restored from parity: `pumice \
+                        scrub` writes it again";
+            let error = Error::new(ErrorKind::Corrupt, what);
+            error.in_segment(place.segment).at_offset(place.offset.into())
+        };
+        self.restored.take().into_iter().map(problem).collect()
     }
 
     /// Reads the root of a checkpoint.

@@ -35,9 +35,14 @@ impl<'a, M: Medium> Replay<'a, M> {
         &self.core
     }
 
-    /// Ends the replay.
-    pub(super) fn into_core(self) -> Core {
-        self.core
+    /// Ends the replay; returns an error for what was restored from parity. What of it is the map's
+    /// is written again by the next checkpoint; a leaf that is not in memory any more is restored
+    /// again when it is read.
+    pub(super) fn end(mut self) -> (Core, Vec<Error>) {
+        for wanted in self.reader.restored() {
+            self.core.rewrite_metadata(wanted.kind, wanted.number, wanted.address());
+        }
+        (self.core, self.reader.take_restored())
     }
 
     /// Applies a batch.

@@ -105,7 +105,7 @@ fn a_damaged_leaf_takes_its_blocks_and_no_others() {
     let crate::format::DirectoryEntry::Leaf(place) = drive.core().map().entry(1) else {
         panic!("the leaf is not on the medium")
     };
-    world.flip(place.segment.0, place.offset + 40);
+    super::parity::ruin(&world, place.segment, place.offset);
     let disk = extract(&world, &drive);
     assert_eq!(disk.lost, [(1024, 1024)]);
     assert!(disk.bytes[..4 << 20] == data[..4 << 20]);

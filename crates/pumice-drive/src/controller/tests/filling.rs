@@ -26,11 +26,11 @@ fn fill_to(world: &World, drive: &TestDrive, used: u32) {
 fn batches_end_exactly_at_the_end_of_their_segment() {
     let world = World::new(small(SIZE, 4));
     let drive = world.open();
-    fill_to(&world, &drive, SEGMENT_BYTES - log::CLOSING_BYTES - PAGE);
+    fill_to(&world, &drive, SEGMENT_BYTES - log::closing_bytes(Stream::Host) - PAGE);
     let room = PAGE as usize - crate::format::BATCH_HEADER_BYTES;
     let fit = |bytes| drive.core().log().fit(Stream::Host, bytes, u32::MAX);
     assert_eq!([fit(room), fit(room + 1)], [log::Fit::NewBatch, log::Fit::NewSegment]);
-    fill_to(&world, &drive, SEGMENT_BYTES - log::CLOSING_BYTES);
+    fill_to(&world, &drive, SEGMENT_BYTES - log::closing_bytes(Stream::Host));
     world.kill(drive);
     assert_eq!(world.check().problems, []);
     let drive = world.open();

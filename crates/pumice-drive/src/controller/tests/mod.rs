@@ -43,6 +43,7 @@ mod hostile;
 mod joining;
 mod model;
 mod paging;
+mod parity;
 mod payload;
 mod reading;
 mod rebuilding;
@@ -190,6 +191,13 @@ impl World {
         let (bytes, result) = self.run(self.memory.read(SegmentId(segment), offset, buffer));
         result.unwrap();
         bytes
+    }
+
+    /// Another world with the same bytes on its medium.
+    fn copy(&self) -> Self {
+        let memory = self.memory.deep_copy();
+        let (spec, plan) = (self.spec.clone(), self.plan.clone());
+        Self { runtime: Runtime::simulated(), spec, memory, plan, seed: self.seed }
     }
 
     /// Flips one bit of the byte at `offset` of a segment.

@@ -278,7 +278,7 @@ fn without_the_newest_checkpoint_an_older_one_gives_all_back() {
     history.world.run(history.drive.flush()).unwrap();
     let History { world, drive, plain, .. } = history;
     world.kill(drive);
-    world.flip(place.segment.0, place.offset + RECORD_HEADER_BYTES as u32 + 20);
+    super::parity::ruin(&world, place.segment, place.offset);
     zero_superblocks(&world);
     let rebuilt = rebuild(&world);
     assert_eq!((rebuilt.way, rebuilt.lost.len(), rebuilt.doubtful), (Way::Checkpoint, 0, 0));
