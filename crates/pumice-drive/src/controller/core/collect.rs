@@ -209,6 +209,7 @@ impl Core {
     /// Begins to empty a segment.
     pub(crate) fn begin_victim(&mut self, segment: SegmentId) -> Victim {
         assert!(!self.space.is_free(segment), "a victim is in use");
+        self.note_errand();
         self.collector.victims += 1;
         // What must be evacuated earns nothing, and the host need not wait for it.
         let is_evacuated = segment.0 >= self.space.end();

@@ -47,6 +47,10 @@ impl Core {
         if self.space.grow(segment_count).is_ok() && self.space.end() != segment_count {
             self.space.set_end(segment_count);
         }
+        // The table forgets what it loses.
+        for &segment in &self.superblock.bad_segments {
+            self.space.set_bad(segment);
+        }
         self.check_invariants();
     }
 

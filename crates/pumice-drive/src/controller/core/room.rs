@@ -180,7 +180,9 @@ impl Core {
     /// `Poisoned`.
     pub(crate) fn leave_segment(&mut self, stream: Stream) -> Result<bool> {
         self.log.check_poison()?;
-        if self.space.free_count() <= self.reserved_segments(Purpose::Data) {
+        // No buffer may come free while the medium is full; the end of the drive does not wait.
+        let is_hindered = self.is_ending || self.log.check_medium_full().is_err();
+        if is_hindered || self.space.free_count() <= self.reserved_segments(Purpose::Data) {
             return Ok(true);
         }
         self.seal(stream);
