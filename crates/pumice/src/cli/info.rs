@@ -102,6 +102,9 @@ fn text(path: &Path, info: &Info) -> String {
 /// Returns the share of the capacity in use and the highest threshold that it has reached.
 fn used(info: &Info) -> String {
     let warning = match info.warnings.last() {
+        _ if info.used_percent >= 100.0 => {
+            ", full: writes are refused: trim, or see `pumice resize --help`".to_owned()
+        }
         Some(threshold) => format!(", above {threshold} %: trim, or see `pumice resize --help`"),
         None => String::new(),
     };

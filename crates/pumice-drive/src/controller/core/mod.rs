@@ -8,6 +8,7 @@
 //!            append      room -> record -> map -> live bytes, in one call
 //!            checkpoint  what a checkpoint says, what it makes dead
 //!            collect     which segment to empty, what that earns
+//!            full        the share in use, warnings
 //!            |
 //!            map         block -> frame        space       live bytes of each segment
 //!            log         order of batches      counters
@@ -49,6 +50,7 @@ mod append;
 mod checkpoint;
 mod collect;
 mod counters;
+mod full;
 mod reserves;
 mod resize;
 mod room;
@@ -64,6 +66,7 @@ pub(crate) use append::{Attempt, BlockWrite, Edge, MetaPosition, Move};
 pub(crate) use checkpoint::{Begun, Checkpoints, NewestCheckpoint};
 pub(crate) use collect::{Collector, Victim};
 pub(crate) use counters::Counters;
+pub(crate) use full::Fullness;
 pub(crate) use reserves::{
     RESERVED_SEGMENTS, SEGMENTS_MIN, dirty_bytes_max, meta_segments, usable_segment_bytes,
 };
@@ -116,6 +119,8 @@ pub(crate) struct Settings {
     pub(crate) map_cache_bytes: usize,
     /// Bytes of log between checkpoints, at most.
     pub(crate) checkpoint_bytes: u64,
+    /// Thresholds for warnings about space, instead of those of the superblock.
+    pub(crate) warn_percent: Option<[u8; WARN_THRESHOLDS_MAX]>,
 }
 
 /// What serves a block.
@@ -160,6 +165,7 @@ pub(crate) struct Core {
     counters: Counters,
     checkpoints: Checkpoints,
     collector: Collector,
+    fullness: Fullness,
     /// Segments opened in this epoch.
     segments_opened: u32,
     /// Segments reserved for checkpoints.
@@ -197,6 +203,7 @@ impl Core {
             counters: Counters::default(),
             checkpoints: Checkpoints::new(newest),
             collector: Collector::default(),
+            fullness: Fullness::default(),
             segments_opened: 0,
             is_resizing: false,
             is_ending: false,

@@ -31,6 +31,7 @@ const SETTINGS: Settings = Settings {
     is_read_only: true,
     map_cache_bytes: MAP_CACHE_BYTES_DEFAULT,
     checkpoint_bytes: u64::MAX,
+    warn_percent: None,
 };
 
 /// What a check found.

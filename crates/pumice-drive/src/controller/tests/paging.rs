@@ -158,8 +158,12 @@ fn requests_that_need_two_leaves_at_once_get_on() {
 fn recover_within(world: &World, changed_bytes: usize) -> Result<recovery::Recovered> {
     let loaded = world.run(superblocks::load(&world.memory)).unwrap();
     let limits = recovery::Limits { clean_bytes: CACHE_BYTES, changed_bytes };
-    let settings =
-        Settings { is_read_only: true, map_cache_bytes: CACHE_BYTES, checkpoint_bytes: 1 << 30 };
+    let settings = Settings {
+        is_read_only: true,
+        map_cache_bytes: CACHE_BYTES,
+        checkpoint_bytes: 1 << 30,
+        warn_percent: None,
+    };
     world.run(recovery::recover(&world.memory, &loaded.stored.superblock, settings, limits))
 }
 
