@@ -23,7 +23,7 @@ use super::super::log::records::{check_possible, records};
 use super::super::log::segment_scan::SegmentScan;
 use super::joining::Scanned;
 use super::moving::Mover;
-use crate::base::{Clock, Result, SegmentId};
+use crate::base::{Clock, ErrorKind, Result, SegmentId};
 use crate::format::{Stream, Superblock};
 use crate::media::Medium;
 
@@ -34,6 +34,15 @@ const TURN_BYTES: u64 = 128 << 10;
 
 /// How long to wait for the last readers of an empty segment.
 const READERS_NS: u64 = 1_000_000;
+
+/// Steps in a row that may fail for a fault of the medium before it counts as lasting.
+const FAILURES_MAX: u32 = 8;
+
+/// How long to wait after such a step.
+const RETRY_NS: u64 = 50_000_000;
+
+/// How often a victim is read again when something in it could not be read.
+const SCANS_AGAIN: u32 = 2;
 
 /// The task of garbage collection runs as long as this lives.
 struct Running<'a, M, C>(&'a Drive<M, C>);
@@ -58,6 +67,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     pub(crate) async fn run_gc(&self) {
         assert!(!self.gc_runs.replace(true), "garbage collection is one task");
         let _running = Running(self);
+        let mut failures = 0;
         let next = |core: &mut Core| {
             let ends = core.must_end();
             (ends || core.collection_is_wanted()).then_some(ends)
@@ -66,7 +76,14 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             let step = self.gc_step().await;
             if let Err(error) = &step {
                 tracing::warn!(error = %error.chain(), "garbage collection failed");
+                failures += 1;
+                if error.kind() == ErrorKind::Medium && failures < FAILURES_MAX {
+                    // A fault of the medium may pass: no write is refused for it yet.
+                    self.pause(RETRY_NS).await;
+                    continue;
+                }
             }
+            failures = 0;
             let gains_nothing = !matches!(step, Ok(Step::Progress));
             self.with_core(|core| core.end_collection_step(gains_nothing));
         }
@@ -105,8 +122,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         if self.core().must_stop_collecting() {
             return Ok(Step::Progress);
         }
-        let still_gains = self.with_core(|core| core.end_victim(&before));
-        Ok(if still_gains { Step::Progress } else { Step::Nothing })
+        let continues = self.with_core(|core| core.end_victim(&before));
+        Ok(if continues { Step::Progress } else { Step::Nothing })
     }
 
     /// Frees every segment that may be freed; returns how many.
@@ -150,6 +167,18 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         self.scan_victim(&superblock, &victim, &mut mover, Pass::First).await?;
         if mover.joins.has_waiting {
             // Frames that waited for a frame that has died.
+            self.scan_victim(&superblock, &victim, &mut mover, Pass::Second).await?;
+        }
+        for _ in 0..SCANS_AGAIN {
+            let is_left = {
+                let core = self.core();
+                core.space().stream(segment) != Stream::Meta
+                    && core.space().live_bytes_of(segment) > 0
+                    && !core.must_end()
+            };
+            if !is_left {
+                break;
+            }
             self.scan_victim(&superblock, &victim, &mut mover, Pass::Second).await?;
         }
         let left_bytes = self.with_core(|core| {

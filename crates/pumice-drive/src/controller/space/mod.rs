@@ -68,6 +68,11 @@ struct Segment {
     live_bytes: u32,
     /// Bytes at its end that were too few for what came next, if this process sealed it.
     unused_bytes: u32,
+    /// Record bytes that were live when they were appended, as far as this process counted.
+    filled_bytes: u32,
+    /// What moving all of that would take beyond it, in bytes: dead blocks that frames carry along
+    /// since they are smaller whole than in parts, and the sources that a moved frame names.
+    burden_bytes: u32,
     /// Reads under way.
     readers: u32,
     stream: Stream,
@@ -76,6 +81,8 @@ struct Segment {
     stuck: bool,
     /// Nothing can be written in it: once free, it is not handed out.
     is_bad: bool,
+    /// How often that has happened in this use of the segment.
+    failures: u8,
 }
 
 const FREE: Segment = Segment {
@@ -84,12 +91,41 @@ const FREE: Segment = Segment {
     age: SeqNo(0),
     live_bytes: 0,
     unused_bytes: 0,
+    filled_bytes: 0,
+    burden_bytes: 0,
     readers: 0,
     stream: Stream::Host,
     state: State::Free,
     stuck: false,
     is_bad: false,
+    failures: 0,
 };
+
+/// A segment that could not be emptied is tried again after 2, 4, 8 checkpoints, and so on up to
+/// two to the power of this: what could not be read may have been the fault of a moment.
+const FAILURES_MAX: u8 = 10;
+
+/// A segment that is left alone for a while.
+#[derive(Clone, Copy, Debug)]
+struct Stuck {
+    segment: SegmentId,
+    generation: u64,
+    /// Checkpoints until it is tried again.
+    rest: u32,
+}
+
+/// What garbage collection may choose from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    /// The newest batch.
+    pub(crate) now: SeqNo,
+    /// Bytes of a segment.
+    pub(crate) segment_bytes: u32,
+    /// A victim must have as many bytes to be gained.
+    pub(crate) gain_bytes_min: u32,
+    /// What is moved must fit into this many bytes.
+    pub(crate) room_bytes: u64,
+}
 
 /// The segment table of one drive.
 #[derive(Debug)]
@@ -104,6 +140,8 @@ pub(crate) struct Space {
     live_bytes: u64,
     /// Counts changes, so that a waiter can tell whether anything died since it looked.
     changes: u64,
+    /// The segments that cannot be emptied.
+    stuck: Vec<Stuck>,
     /// A segment whose live bytes cannot be right: more died in it than were live, or more live
     /// than it can hold. What the medium says may be wrong in this way without any other sign.
     inconsistent: Option<SegmentId>,
@@ -122,6 +160,7 @@ impl Space {
             lowest_free: 0,
             live_bytes: 0,
             changes: 0,
+            stuck: Vec::new(),
             inconsistent: None,
         };
         space.grow(segment_count)?;
@@ -368,6 +407,7 @@ impl Space {
             last_seq: entry.last_seq,
             age: entry.age,
             live_bytes: entry.live_bytes,
+            filled_bytes: entry.live_bytes,
             stream: entry.stream,
             state: if is_open { State::Open } else { State::Sealed },
             ..FREE
@@ -435,9 +475,18 @@ impl Space {
         match entry.and_then(|entry| Some((entry.live_bytes.checked_add(bytes)?, entry))) {
             Some((live_bytes, entry)) => {
                 entry.live_bytes = live_bytes;
+                entry.filled_bytes = entry.filled_bytes.saturating_add(bytes);
                 self.live_bytes += u64::from(bytes);
             }
             None => self.inconsistent = Some(segment),
+        }
+    }
+
+    /// Notes what moving a frame of a segment would take beyond its live bytes.
+    #[inline]
+    pub(crate) fn add_burden(&mut self, segment: SegmentId, bytes: u32) {
+        if let Some(entry) = self.segments.get_mut(segment.0 as usize) {
+            entry.burden_bytes = entry.burden_bytes.saturating_add(bytes);
         }
     }
 
@@ -565,24 +614,19 @@ impl Space {
     }
 
     /// Returns the sealed segment that garbage collection should empty next: the one with the best
-    /// [`benefit_over_cost`] among those with `gain_bytes_min` dead bytes or more. An end that no
-    /// frame fits into is not dead.
-    pub(crate) fn victim(
-        &self,
-        now: SeqNo,
-        segment_bytes: u32,
-        gain_bytes_min: u32,
-    ) -> Option<SegmentId> {
+    /// [`benefit_over_cost`] among those that gain enough and whose content has room elsewhere.
+    pub(crate) fn victim(&self, choice: &Choice) -> Option<SegmentId> {
+        let Choice { now, segment_bytes, gain_bytes_min, room_bytes } = *choice;
         let mut best: Option<(f64, SegmentId)> = None;
         for (number, segment) in self.numbered() {
-            if segment.state != State::Sealed || segment.live_bytes == 0 || segment.stuck {
+            let gain = segment.gain_bytes(segment_bytes);
+            if segment.live_bytes == 0 || gain < gain_bytes_min.max(1) {
                 continue;
             }
-            let dead = segment.dead_bytes(segment_bytes);
-            if dead < gain_bytes_min || !segment.is_worth_moving(segment_bytes) {
+            if segment.stream != Stream::Meta && segment.moved_bytes() > room_bytes {
                 continue;
             }
-            let score = benefit_over_cost(dead, segment_bytes, now.0.saturating_sub(segment.age.0));
+            let score = benefit_over_cost(gain, segment_bytes, now.0.saturating_sub(segment.age.0));
             if best.is_none_or(|(highest, _)| score > highest) {
                 best = Some((score, number));
             }
@@ -594,21 +638,47 @@ impl Space {
     /// the one whose emptying frees most.
     pub(crate) fn emptiest(&self, segment_bytes: u32, gain_bytes_min: u32) -> Option<SegmentId> {
         let candidates = self.numbered().filter(|(_, segment)| {
-            segment.state == State::Sealed
-                && segment.live_bytes > 0
-                && !segment.stuck
-                && segment.is_worth_moving(segment_bytes)
-                && segment.dead_bytes(segment_bytes) >= gain_bytes_min
+            segment.live_bytes > 0 && segment.gain_bytes(segment_bytes) >= gain_bytes_min
         });
-        let emptiest = candidates.max_by_key(|(_, segment)| segment.dead_bytes(segment_bytes));
+        let emptiest = candidates.max_by_key(|(_, segment)| segment.gain_bytes(segment_bytes));
         emptiest.map(|(number, _)| number)
     }
 
-    /// Notes that a segment cannot be emptied: it is no victim any more.
+    /// Returns the bytes that garbage collection can gain in segments where that is
+    /// `gain_bytes_min` or more.
+    pub(crate) fn gainable_bytes(&self, segment_bytes: u32, gain_bytes_min: u32) -> u64 {
+        let below = self.segments.iter().take(self.end as usize);
+        let gains = below.map(|segment| segment.gain_bytes(segment_bytes));
+        gains.filter(|&gain| gain >= gain_bytes_min).map(u64::from).sum()
+    }
+
+    /// Notes that a segment cannot be emptied: it is no victim for some checkpoints.
     pub(crate) fn set_stuck(&mut self, segment: SegmentId) {
         let entry = self.entry_mut(segment);
         assert!(entry.live_bytes > 0, "a segment that is stuck holds something live");
         entry.stuck = true;
+        entry.failures = entry.failures.saturating_add(1).min(FAILURES_MAX);
+        let (generation, rest) = (entry.generation, 1 << entry.failures);
+        self.stuck.retain(|stuck| stuck.segment != segment);
+        self.stuck.push(Stuck { segment, generation, rest });
+    }
+
+    /// Notes that a checkpoint has ended: what could not be emptied a while ago is tried again.
+    pub(crate) fn checkpoint_ended(&mut self) {
+        let mut stuck = std::mem::take(&mut self.stuck);
+        stuck.retain_mut(|stuck| {
+            stuck.rest = stuck.rest.saturating_sub(1);
+            if stuck.rest > 0 {
+                return true;
+            }
+            let entry = self.segments.get_mut(stuck.segment.0 as usize);
+            if let Some(entry) = entry.filter(|entry| entry.generation == stuck.generation) {
+                entry.stuck = false;
+                self.changes += 1;
+            }
+            false
+        });
+        self.stuck = stuck;
     }
 
     /// Returns the stream of a segment in use.
@@ -717,15 +787,30 @@ pub fn benefit_over_cost(dead: u32, segment_bytes: u32, age: u64) -> f64 {
 }
 
 impl Segment {
-    /// Returns the bytes that emptying it gains.
-    fn dead_bytes(&self, segment_bytes: u32) -> u32 {
-        segment_bytes.saturating_sub(self.live_bytes.saturating_add(self.unused_bytes))
+    /// Returns the bytes that moving its content takes elsewhere. What moving takes beyond the live
+    /// bytes is assumed to shrink with them: garbage collection learns what is true by moving.
+    fn moved_bytes(&self) -> u64 {
+        let (live, filled) = (u64::from(self.live_bytes), u64::from(self.filled_bytes));
+        live + u64::from(self.burden_bytes) * live.min(filled) / filled.max(1)
     }
 
-    /// Returns whether its content is worth moving: metadata is written again with the next
-    /// checkpoint, and most of it dies before that anyway.
-    fn is_worth_moving(&self, segment_bytes: u32) -> bool {
-        self.stream != Stream::Meta || self.live_bytes < segment_bytes / 4
+    /// Returns the bytes that emptying it gains. An end that no frame fits into is no gain: moving
+    /// leaves as much elsewhere.
+    fn gain_bytes(&self, segment_bytes: u32) -> u32 {
+        if self.state != State::Sealed || self.stuck {
+            return 0;
+        }
+        if self.live_bytes == 0 {
+            return segment_bytes;
+        }
+        // Moving metadata means writing it again with the next checkpoint; most of it dies before
+        // that anyway.
+        if self.stream == Stream::Meta && self.live_bytes >= segment_bytes / 4 {
+            return 0;
+        }
+        let kept = self.moved_bytes() + u64::from(self.unused_bytes);
+        let gain = u64::from(segment_bytes).saturating_sub(kept);
+        u32::try_from(gain).expect("no more is gained than the segment has")
     }
 
     /// Returns whether it can be handed out.
