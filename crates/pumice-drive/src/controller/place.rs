@@ -71,10 +71,10 @@ impl FramePlace {
     /// Returns the bytes that `count` of its blocks, starting with block `index`, account for: at
     /// least one. The shares of any partition of the frame add up to exactly
     /// [`FramePlace::charged_bytes`].
-    #[inline]
     ///
     /// # Panics
     /// If the frame does not have these blocks.
+    #[inline]
     pub(crate) fn share(&self, index: u8, count: u8) -> u32 {
         assert!(
             u16::from(index) + u16::from(count) <= u16::from(self.blocks),

@@ -306,7 +306,7 @@ impl Core {
             let more = u32::from(!is_evacuated);
             self.collector.fruitless = self.collector.fruitless.saturating_add(more);
         }
-        self.errand_continues(victim.live_bytes, moved_bytes)
+        self.errand_gained(victim.live_bytes, moved_bytes);
     }
 
     /// Ends a step of garbage collection; with `gains_nothing` it rests until something dies.
@@ -314,7 +314,9 @@ impl Core {
     /// then wait for all of the next one.
     pub(crate) fn end_collection_step(&mut self, gains_nothing: bool) {
         if gains_nothing {
-            self.collector.exhausted_at = Some(self.space.changes());
+            if self.must_collect() {
+                self.collector.exhausted_at = Some(self.space.changes());
+            }
             self.rest_compaction();
         }
         self.collector.is_moving &= self.collection_is_wanted();

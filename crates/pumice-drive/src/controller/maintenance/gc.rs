@@ -122,8 +122,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         if self.core().must_stop_collecting() {
             return Ok(Step::Progress);
         }
-        let continues = self.with_core(|core| core.end_victim(&before));
-        Ok(if continues { Step::Progress } else { Step::Nothing })
+        self.with_core(|core| core.end_victim(&before));
+        Ok(Step::Progress)
     }
 
     /// Frees every segment that may be freed; returns how many.
