@@ -218,7 +218,7 @@ fn power_loss_in_a_rebuild_leaves_no_target_that_looks_whole() {
         };
         let (medium, clock) = (target.medium(), target.runtime.clone());
         let limit_ns =
-            if round == 0 { u64::MAX / 2 } else { random.random_range(0..took_ns * 11 / 10) };
+            if round == 0 { u64::MAX / 2 } else { random.random_range(0..took_ns * 13 / 10) };
         target.run(async {
             let rebuilding = rebuild_onto(&medium, &clock, &source.memory);
             if let Some(ended) = clock.timeout(limit_ns, rebuilding).await {
