@@ -339,7 +339,7 @@ impl Core {
         let before = std::mem::replace(&mut self.checkpoints.newest, newest);
         self.release_all(&before.lists);
         self.checkpoints.completed += 1;
-        self.space.checkpoint_ended();
+        self.space.let_stuck_rest();
         self.check_invariants();
     }
 

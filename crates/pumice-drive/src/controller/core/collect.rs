@@ -2,7 +2,7 @@
 //! next, and the credit that sets the host's pace.
 //!
 //! **Pace.** While garbage collection works, data is let in only as fast as segments are gained, so
-//! that a write waits a little, often, and not long when the last segment is used up.
+//! that each write waits a little, and none long when the last segment is used up.
 //!
 //! `maintenance::gc` has the order of the steps and the I/O.
 
@@ -17,6 +17,10 @@ use crate::format::Stream;
 /// Garbage collection works when there are fewer free segments than data must leave and this many
 /// more: what the host fills while the first victims are emptied.
 const HEADROOM_SEGMENTS: u32 = 3;
+
+/// The host is held to the pace of garbage collection when there are fewer free segments than data
+/// must leave and this many more.
+const PACE_SEGMENTS: u32 = 2;
 
 /// A segment with fewer dead bytes than this part of it is no victim: so little is gained that
 /// moving the rest would wear the medium for nothing.
@@ -34,6 +38,9 @@ const HEADERS_DIVISOR: u32 = 256;
 /// new segment counts what they carry along, so none of them is moved for nothing twice.
 const FRUITLESS_BEFORE_EVACUATION: u32 = 2;
 
+/// Blocks of a frame that `--recompress` joins, at most.
+const JOINED_BLOCKS: u16 = 16;
+
 /// What the host may write before the first gain, and the most that it can save up of what was
 /// gained while it did not write, in bytes: about a batch. More would let it fill the rest of the
 /// free segments at once and then wait for a whole one.
@@ -50,6 +57,8 @@ pub(crate) struct Collector {
     /// from the first victim until enough segments are free.
     credit: i64,
     is_moving: bool,
+    /// Bytes in the host's open batch that were spent already.
+    spent_ahead: u64,
     /// Victims whose gain the host was given already, and which are not freed yet.
     credited: Vec<SegmentId>,
     /// [`super::Space::changes`] when nothing was found to be gained.
@@ -76,6 +85,20 @@ impl Collector {
     /// Takes what was written to the medium, and not by garbage collection, off the credit.
     pub(super) fn spend(&mut self, bytes: u64) {
         self.credit = self.credit.saturating_sub_unsigned(bytes).max(DEBT_BYTES);
+    }
+
+    /// Takes a record of the host off the credit, before its batch is sealed: so each write waits
+    /// for what it takes, and not one of many for a batch.
+    #[inline]
+    pub(super) fn spend_ahead(&mut self, bytes: u32) {
+        self.spent_ahead += u64::from(bytes);
+        self.spend(bytes.into());
+    }
+
+    /// Takes a sealed batch of the host off the credit.
+    pub(super) fn spend_host_batch(&mut self, bytes: u64) {
+        let ahead = std::mem::take(&mut self.spent_ahead);
+        self.spend(bytes.saturating_sub(ahead));
     }
 
     /// The host may write something before the first gain, and whenever nothing is to be gained.
@@ -150,9 +173,12 @@ impl Core {
     }
 
     /// Returns whether data must wait for garbage collection to gain something first.
+    #[inline]
     pub(super) fn must_wait_for_gc(&self) -> bool {
         let host_is_ahead = self.collector.is_moving && self.collector.credit <= 0;
-        host_is_ahead && self.has_few_segments()
+        // What is free beyond that is there to be used: dead data in it makes moving cheaper.
+        let pace_begins = self.reserved_segments(Purpose::Data) + PACE_SEGMENTS;
+        host_is_ahead && self.space.free_count() < pace_begins
     }
 
     /// Makes garbage collection work, or not, as if too few segments were free.
@@ -210,13 +236,17 @@ impl Core {
         let at_all = self.reserved_segments(Purpose::Moved) + TRIM_SEGMENTS;
         let now = self.log.sealed_seq();
         let room_bytes = self.room_to_move(at_all);
-        let choice = Choice { now, segment_bytes, gain_bytes_min, room_bytes };
+        let choice = Choice { now, segment_bytes, gain_bytes_min, room_bytes, frame_blocks: None };
         let best = || {
             // Where much is gained for sure, the reserve of trims comes back with it.
             let gain_bytes_min = gain_bytes_min.max(segment_bytes / SURE_GAIN_DIVISOR);
             let room_bytes = self.room_to_move(self.reserved_segments(Purpose::Moved));
             let sure = Choice { gain_bytes_min, room_bytes, ..choice };
-            space.victim(&choice).or_else(|| space.victim(&sure))
+            // Before a write is refused, what may be gained is tried.
+            let frame_blocks = Some(self.superblock.frame_blocks.max(JOINED_BLOCKS));
+            let hoped = Choice { frame_blocks, ..choice };
+            let sure = || space.victim(&sure);
+            space.victim(&choice).or_else(sure).or_else(|| space.victim(&hoped))
         };
         let is_fruitless = self.collector.fruitless > FRUITLESS_BEFORE_EVACUATION;
         if may_evacuate(with_ease) || (is_fruitless && may_evacuate(at_all)) {
@@ -287,8 +317,10 @@ impl Core {
         self.space.set_stuck(segment);
     }
 
-    /// Notes that a segment was emptied, as it was before.
-    pub(crate) fn end_victim(&mut self, victim: &Victim) {
+    /// Notes that a segment was emptied, as it was before. Returns whether more may be gained: each
+    /// segment is emptied in vain once at most until something in it dies, so when more than all of
+    /// them were, something is wrong with what they count, and garbage collection rests.
+    pub(crate) fn end_victim(&mut self, victim: &Victim) -> bool {
         let moved_bytes = self.counters.moved_bytes.get().checked_sub(victim.moved_bytes);
         let moved_bytes = moved_bytes.expect("counters never decrease");
         let segment_bytes = self.superblock.segment_bytes;
@@ -307,6 +339,21 @@ impl Core {
             self.collector.fruitless = self.collector.fruitless.saturating_add(more);
         }
         self.errand_gained(victim.live_bytes, moved_bytes);
+        self.collector.fruitless <= self.space.segment_count()
+    }
+
+    /// Lets garbage collection try again, although nothing has died since it failed.
+    pub(crate) fn collect_again(&mut self) {
+        self.collector.exhausted_at = None;
+    }
+
+    /// Looks, once a second, whether a segment that could not be emptied is to be tried again. While
+    /// nothing else can be gained, seconds count as checkpoints: there may be none.
+    pub(crate) fn stuck_tick(&mut self) {
+        if self.must_collect() && self.collector.is_exhausted(self.space.changes()) {
+            self.space.let_stuck_rest();
+            self.wake(Wakes::COLLECTOR);
+        }
     }
 
     /// Ends a step of garbage collection; with `gains_nothing` it rests until something dies.
@@ -316,6 +363,7 @@ impl Core {
         if gains_nothing {
             if self.must_collect() {
                 self.collector.exhausted_at = Some(self.space.changes());
+                self.collector.fruitless = 0;
             }
             self.rest_compaction();
         }

@@ -21,6 +21,10 @@ use crate::format::{RECORD_HEADER_BYTES, Record, Stream, generation};
 /// are no more, so that they cannot fill the queue to the medium.
 const HOST_BUFFERS: usize = 4;
 
+/// Opened segments after which the share in use is looked at, as a part of all segments; besides,
+/// once a second.
+const WARN_DIVISOR: u32 = 1024;
+
 /// The purpose of a request for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -131,6 +135,9 @@ impl Core {
         } else if fit == Fit::NewSegment && free_segments <= self.reserved_segments(purpose) {
             return Obstacle::Full;
         }
+        if purpose == Purpose::Data && self.must_wait_for_gc() {
+            return Obstacle::Wait;
+        }
         let buffers = match (fit, purpose.is_of_host()) {
             (Fit::Open, _) => return Obstacle::None(fit),
             // One to close a segment with, one to name it in the host's stream, one to continue.
@@ -142,9 +149,6 @@ impl Core {
         if self.log.free_buffers() < buffers {
             // What is open becomes a buffer that will be free again.
             self.seal(purpose.stream());
-            return Obstacle::Wait;
-        }
-        if purpose == Purpose::Data && self.must_wait_for_gc() {
             return Obstacle::Wait;
         }
         Obstacle::None(fit)
@@ -219,8 +223,10 @@ impl Core {
         self.counters.media_bytes.add(media_bytes);
         self.note_batch(segment, seq);
         self.checkpoints.batch_sealed(stream, media_bytes);
-        if stream != Stream::Moved {
-            self.collector.spend(media_bytes);
+        match stream {
+            Stream::Host => self.collector.spend_host_batch(media_bytes),
+            Stream::Meta => self.collector.spend(media_bytes),
+            Stream::Moved => {}
         }
         self.wake(Wakes::WRITERS);
         if self.checkpoint_is_due() {
@@ -288,7 +294,10 @@ impl Core {
             // Before anyone waits for it.
             self.wake(Wakes::COLLECTOR);
         }
-        self.warn_of_space();
+        // It looks at all segments, of which one is a small part then.
+        if self.segments_opened.is_multiple_of(self.space.segment_count() / WARN_DIVISOR + 1) {
+            self.warn_of_space();
+        }
     }
 
     /// Returns a generation that no segment has had: the epoch grows with each opening, the ordinal

@@ -19,9 +19,13 @@
     clippy::indexing_slicing
 )]
 
+pub(crate) use self::choice::Choice;
+pub use self::choice::benefit_over_cost;
 use super::place::FramePlace;
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{Stream, TableEntry};
+
+mod choice;
 
 /// Use of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,19 +116,6 @@ struct Stuck {
     generation: u64,
     /// Checkpoints until it is tried again.
     rest: u32,
-}
-
-/// What garbage collection may choose from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Choice {
-    /// The newest batch.
-    pub(crate) now: SeqNo,
-    /// Bytes of a segment.
-    pub(crate) segment_bytes: u32,
-    /// A victim must have as many bytes to be gained.
-    pub(crate) gain_bytes_min: u32,
-    /// What is moved must fit into this many bytes.
-    pub(crate) room_bytes: u64,
 }
 
 /// The segment table of one drive.
@@ -613,45 +604,6 @@ impl Space {
         self.matching(|segment| segment.is_empty() && segment.readers > 0).next().is_some()
     }
 
-    /// Returns the sealed segment that garbage collection should empty next: the one with the best
-    /// [`benefit_over_cost`] among those that gain enough and whose content has room elsewhere.
-    pub(crate) fn victim(&self, choice: &Choice) -> Option<SegmentId> {
-        let Choice { now, segment_bytes, gain_bytes_min, room_bytes } = *choice;
-        let mut best: Option<(f64, SegmentId)> = None;
-        for (number, segment) in self.numbered() {
-            let gain = segment.gain_bytes(segment_bytes);
-            if segment.live_bytes == 0 || gain < gain_bytes_min.max(1) {
-                continue;
-            }
-            if segment.stream != Stream::Meta && segment.moved_bytes() > room_bytes {
-                continue;
-            }
-            let score = benefit_over_cost(gain, segment_bytes, now.0.saturating_sub(segment.age.0));
-            if best.is_none_or(|(highest, _)| score > highest) {
-                best = Some((score, number));
-            }
-        }
-        best.map(|(_, segment)| segment)
-    }
-
-    /// Returns the sealed segment with the most dead bytes, if they are `gain_bytes_min` or more:
-    /// the one whose emptying frees most.
-    pub(crate) fn emptiest(&self, segment_bytes: u32, gain_bytes_min: u32) -> Option<SegmentId> {
-        let candidates = self.numbered().filter(|(_, segment)| {
-            segment.live_bytes > 0 && segment.gain_bytes(segment_bytes) >= gain_bytes_min
-        });
-        let emptiest = candidates.max_by_key(|(_, segment)| segment.gain_bytes(segment_bytes));
-        emptiest.map(|(number, _)| number)
-    }
-
-    /// Returns the bytes that garbage collection can gain in segments where that is
-    /// `gain_bytes_min` or more.
-    pub(crate) fn gainable_bytes(&self, segment_bytes: u32, gain_bytes_min: u32) -> u64 {
-        let below = self.segments.iter().take(self.end as usize);
-        let gains = below.map(|segment| segment.gain_bytes(segment_bytes));
-        gains.filter(|&gain| gain >= gain_bytes_min).map(u64::from).sum()
-    }
-
     /// Notes that a segment cannot be emptied: it is no victim for some checkpoints.
     pub(crate) fn set_stuck(&mut self, segment: SegmentId) {
         let entry = self.entry_mut(segment);
@@ -663,8 +615,9 @@ impl Space {
         self.stuck.push(Stuck { segment, generation, rest });
     }
 
-    /// Notes that a checkpoint has ended: what could not be emptied a while ago is tried again.
-    pub(crate) fn checkpoint_ended(&mut self) {
+    /// Notes that a checkpoint, or as much time, has passed: what could not be emptied a while ago is
+    /// tried again.
+    pub(crate) fn let_stuck_rest(&mut self) {
         let mut stuck = std::mem::take(&mut self.stuck);
         stuck.retain_mut(|stuck| {
             stuck.rest = stuck.rest.saturating_sub(1);
@@ -774,45 +727,7 @@ impl Space {
     }
 }
 
-/// Returns how worthwhile it is to empty a segment with `dead` dead bytes, whose youngest data is
-/// `age` old: the gain (dead bytes, which last the longer the older the data is) over the cost
-/// (reading all of it, writing what is live).
-///
-/// Source: Rosenblum and Ousterhout, "The design and implementation of a log-structured file
-/// system", 1992, section 3.6.
-pub fn benefit_over_cost(dead: u32, segment_bytes: u32, age: u64) -> f64 {
-    assert!(dead <= segment_bytes, "no more bytes of a segment are dead than it has");
-    let utilization = 1.0 - f64::from(dead) / f64::from(segment_bytes);
-    (1.0 - utilization) * (age as f64 + 1.0) / (1.0 + utilization)
-}
-
 impl Segment {
-    /// Returns the bytes that moving its content takes elsewhere. What moving takes beyond the live
-    /// bytes is assumed to shrink with them: garbage collection learns what is true by moving.
-    fn moved_bytes(&self) -> u64 {
-        let (live, filled) = (u64::from(self.live_bytes), u64::from(self.filled_bytes));
-        live + u64::from(self.burden_bytes) * live.min(filled) / filled.max(1)
-    }
-
-    /// Returns the bytes that emptying it gains. An end that no frame fits into is no gain: moving
-    /// leaves as much elsewhere.
-    fn gain_bytes(&self, segment_bytes: u32) -> u32 {
-        if self.state != State::Sealed || self.stuck {
-            return 0;
-        }
-        if self.live_bytes == 0 {
-            return segment_bytes;
-        }
-        // Moving metadata means writing it again with the next checkpoint; most of it dies before
-        // that anyway.
-        if self.stream == Stream::Meta && self.live_bytes >= segment_bytes / 4 {
-            return 0;
-        }
-        let kept = self.moved_bytes() + u64::from(self.unused_bytes);
-        let gain = u64::from(segment_bytes).saturating_sub(kept);
-        u32::try_from(gain).expect("no more is gained than the segment has")
-    }
-
     /// Returns whether it can be handed out.
     fn is_available(&self) -> bool {
         self.state == State::Free && !self.is_bad

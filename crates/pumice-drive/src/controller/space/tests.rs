@@ -5,7 +5,13 @@ use super::*;
 const BYTES: u32 = 1000;
 
 fn choice(now: u64, gain_bytes_min: u32) -> Choice {
-    Choice { now: SeqNo(now), segment_bytes: BYTES, gain_bytes_min, room_bytes: u64::MAX }
+    Choice {
+        now: SeqNo(now),
+        segment_bytes: BYTES,
+        gain_bytes_min,
+        room_bytes: u64::MAX,
+        frame_blocks: None,
+    }
 }
 
 fn used(space: &mut Space, live_bytes: u32, age: u64) -> SegmentId {
@@ -179,6 +185,59 @@ fn what_is_carried_along_is_no_gain_and_must_find_room() {
     assert_eq!(space.victim(&choice(9, 601)), None);
 }
 
+/// Guards against a full drive that refuses writes although all that died was carried along.
+#[test]
+fn what_was_carried_along_may_be_gone_with_what_died() {
+    let mut space = Space::new(1).unwrap();
+    let segment = space.allocate(Stream::Moved, 1).unwrap();
+    space.add_live(segment, 600);
+    space.add_burden(segment, 390);
+    space.seal(segment, 0);
+    let hoped = |bytes| Choice { frame_blocks: Some(8), ..choice(9, bytes) };
+    assert_eq!(space.victim(&hoped(11)), None, "nothing has died");
+    space.release(segment, 20);
+    assert_eq!(space.victim(&choice(9, 50)), None);
+    assert_eq!(space.victim(&hoped(10 + 20 + 140)), Some(segment));
+    assert_eq!(space.victim(&hoped(10 + 20 + 141)), None);
+}
+
+/// What each step that looks at all segments takes on 16 TiB.
+#[test]
+#[ignore]
+#[allow(clippy::disallowed_methods)]
+fn timing_of_half_a_million_segments() {
+    let mut space = Space::new(524_288).unwrap();
+    for number in 0..520_000_u32 {
+        let entry = TableEntry {
+            in_use: true,
+            generation: u64::from(number) + 1,
+            stream: Stream::Host,
+            last_seq: SeqNo(u64::from(number) + 1),
+            age: SeqNo(u64::from(number) + 1),
+            live_bytes: 500 + number % 480,
+        };
+        space.restore(SegmentId(number), &entry, false).unwrap();
+    }
+    let time = |what: &str, f: &dyn Fn() -> u64| {
+        let begin = std::time::Instant::now();
+        let mut sum = 0;
+        for _ in 0..100 { sum += f(); }
+        eprintln!("{what}: {:.1} us ({sum})", begin.elapsed().as_secs_f64() * 1e4);
+    };
+    time("victim", &|| space.victim(&choice(600_000, 20)).map_or(0, |s| s.0.into()));
+    time("victim none", &|| space.victim(&choice(600_000, 1000)).map_or(0, |s| s.0.into()));
+    time("hoped", &|| space.victim(&Choice { frame_blocks: Some(8), ..choice(600_000, 1000) }).map_or(0, |s| s.0.into()));
+    time("emptiest", &|| space.emptiest(BYTES, 20).map_or(0, |s| s.0.into()));
+    time("empty", &|| space.empty(SeqNo(5)).len() as u64);
+    time("empty_count", &|| space.empty_count() as u64);
+    time("has_empty_after", &|| space.has_empty_after(SeqNo(5)).into());
+    time("has_empty_in_use", &|| space.has_empty_in_use().into());
+    time("gainable", &|| space.gainable_bytes(BYTES, 20));
+    time("beyond_end", &|| space.beyond_end().into());
+    time("bad_free_count", &|| space.bad_free_count().into());
+    time("table", &|| space.table().len() as u64);
+}
+
 #[test]
 fn what_is_stuck_is_tried_again_after_more_and_more_checkpoints() {
     let mut space = Space::new(1).unwrap();
@@ -187,7 +246,7 @@ fn what_is_stuck_is_tried_again_after_more_and_more_checkpoints() {
         space.set_stuck(segment);
         for _ in 0..rest {
             assert_eq!(space.victim(&choice(9, 1)), None);
-            space.checkpoint_ended();
+            space.let_stuck_rest();
         }
         assert_eq!(space.victim(&choice(9, 1)), Some(segment));
     }

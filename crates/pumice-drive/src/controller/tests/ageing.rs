@@ -4,6 +4,8 @@
 //! Method: cold frames that are smaller as a whole than in parts, beside hot noise; tiny records
 //! that grow when they are moved; drives that are filled until they refuse, then trimmed.
 
+use std::pin::Pin;
+
 use futures_util::future::{Either, select};
 use rand::RngExt;
 
@@ -288,4 +290,152 @@ fn used_is_100_when_writes_are_refused_and_a_trim_ends_that() {
         assert!(refused(drive.info().used_percent), "{segments}: {} %", drive.info().used_percent);
         world.kill(drive);
     }
+}
+
+/// Guards against requests that wait for a checkpoint which fails for lack of space, and against
+/// trims that are refused: the map of a huge disk takes much of a thin drive.
+#[test]
+fn a_thin_drive_whose_map_takes_much_of_it_never_hangs() {
+    let size = 256u64 << 30;
+    let world = World::new(small(size, 57));
+    let options = OpenOptions { map_cache_bytes: 256 << 10, ..OpenOptions::default() };
+    let drive = world.try_open(options).unwrap();
+    let mut random = random(1);
+    let within = |what: &str, request: Pin<Box<dyn Future<Output = Result<()>>>>| {
+        let request = world.runtime.timeout(60_000_000_000, request);
+        world.run(request).unwrap_or_else(|| panic!("{what} waits forever"))
+    };
+    let write = |lba: u64, data: Vec<u8>| {
+        let drive = drive.clone();
+        within("a write", Box::pin(async move { drive.write(lba * BLOCK, &data, false).await }))
+    };
+    let trim = |lba: u64, fua| {
+        let drive = drive.clone();
+        within("a trim", Box::pin(async move { drive.trim(lba * BLOCK, BLOCK, fua).await }))
+    };
+    let mut written = Vec::new();
+    loop {
+        let lba = random.random_range(0..size / BLOCK);
+        if write(lba, payload::noise(&mut random, BLOCK_BYTES)).is_err() {
+            break;
+        }
+        written.push(lba);
+    }
+    let full = written.len();
+    let (mut refused, mut least) = (0, u32::MAX);
+    for round in 0..1000 {
+        least = least.min(drive.core().space().free_count());
+        let lba = written.swap_remove(random.random_range(0..written.len()));
+        assert_eq!(kind(trim(lba, true)), None, "trim {round} is refused");
+        let lba = random.random_range(0..size / BLOCK);
+        match write(lba, payload::noise(&mut random, BLOCK_BYTES)) {
+            Ok(()) => written.push(lba),
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(least > 0, "checkpoints have used up their reserve after {refused} refusals");
+    for lba in written.drain(..full / 2) {
+        assert_eq!(kind(trim(lba, false)), None, "a trim is refused");
+    }
+    world.run(drive.flush()).unwrap();
+    for number in 0..full / 8 {
+        let lba = random.random_range(0..size / BLOCK);
+        let written = write(lba, payload::noise(&mut random, BLOCK_BYTES));
+        assert_eq!(kind(written), None, "write {number} after half was trimmed");
+    }
+    world.kill(drive);
+}
+
+/// Guards against moving the same frames again and again after each opening, since what it costs
+/// to move them is not known then.
+#[test]
+fn what_moving_costs_is_learned_once() {
+    let (cold, hot) = (96u64 << 20, 16u64 << 20);
+    let world = World::new(small(cold + hot, 13));
+    let mut drive = world.open();
+    for number in 0..cold / FRAME as u64 {
+        let offset = number * FRAME as u64;
+        world.write(&drive, offset, &cold_frame(number)).unwrap();
+        for index in [1, 5] {
+            world.run(drive.trim(offset + index * BLOCK, BLOCK, false)).unwrap();
+        }
+    }
+    let mut random = random(1);
+    let mut overwrite = |drive: &TestDrive, bytes: u64| {
+        let before = drive.info();
+        for number in 0..bytes / BLOCK {
+            let lba = random.random_range(0..hot / BLOCK);
+            let data = payload::noise(&mut random, BLOCK_BYTES);
+            let written = world.write(drive, cold + lba * BLOCK, &data);
+            assert_eq!(kind(written), None, "write {number}");
+        }
+        drive.info().moved_bytes - before.moved_bytes
+    };
+    overwrite(&drive, 4 * hot);
+    let settled = overwrite(&drive, 4 * hot);
+    let cold_bytes = cold / 8 + 4 * u64::from(SEGMENT_BYTES);
+    for life in 0..4 {
+        drive = world.reopen(drive);
+        let again = overwrite(&drive, 4 * hot);
+        assert!(again <= settled + cold_bytes, "life {life}: {again}, before {settled}");
+    }
+    world.kill(drive);
+}
+
+/// Guards against a full drive that refuses writes for good, since the medium could not be read
+/// for a while: nothing can die then.
+#[test]
+fn a_medium_that_fails_for_a_while_does_not_fill_a_drive() {
+    let size = 24u64 << 20;
+    let world = World::new(Spec { capacity_bytes: None, ..small(size, 0) });
+    let drive = world.open();
+    let mut random = random(3);
+    let mut overwrite = |count: u64| {
+        let mut refused = 0;
+        for _ in 0..count {
+            let data = payload::noise(&mut random, 64 << 10);
+            let offset = random.random_range(0..(size - (64 << 10)) / BLOCK) * BLOCK;
+            let written = drive.write(offset, &data, false);
+            let written = world.run(world.runtime.timeout(60_000_000_000, written));
+            refused += u64::from(written.expect("a write waits forever").is_err());
+        }
+        refused
+    };
+    assert_eq!(overwrite(2000), 0);
+    let read_errors = Trigger::Probability(1.0);
+    drive.medium().set_plan(FaultPlan { read_errors, ..FaultPlan::default() });
+    assert!(overwrite(1000) > 100, "too tame a test");
+    drive.medium().set_plan(FaultPlan::default());
+    world.run(world.runtime.sleep_ns(30_000_000_000));
+    assert_eq!(overwrite(1000), 0, "the medium can be read again");
+    world.kill(drive);
+}
+
+/// Guards against garbage collection that reads the leaves of the map one by one, for each record:
+/// a host waits for the sum of it.
+#[test]
+fn leaves_of_what_is_moved_are_read_side_by_side() {
+    let size = 64u64 << 30;
+    let mut world = World::new(small(size, 18));
+    let options = OpenOptions { map_cache_bytes: 1 << 20, ..OpenOptions::default() };
+    let drive = world.try_open(options).unwrap();
+    let mut random = random(1);
+    let places: Vec<u64> = (0..12_000).map(|_| random.random_range(0..size / BLOCK)).collect();
+    let mut longest_ns = 0;
+    for number in 0..30_000 {
+        if number == 12_000 {
+            let latency_ns = 1_000_000..=1_000_000;
+            drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+        }
+        let place = if number < 12_000 { number } else { random.random_range(0..12_000) };
+        let data = payload::noise(&mut random, BLOCK_BYTES);
+        let begun_ns = world.runtime.now_ns();
+        world.write(&drive, places[place] * BLOCK, &data).unwrap();
+        longest_ns = longest_ns.max(world.runtime.now_ns() - begun_ns);
+    }
+    world.plan = FaultPlan::default();
+    assert!(drive.info().operations.gc_victims > 5, "too tame a test");
+    eprintln!("{} ms", longest_ns / 1_000_000);
+    assert!(longest_ns < 300_000_000, "a write takes {} ms", longest_ns / 1_000_000);
+    world.kill(drive);
 }
