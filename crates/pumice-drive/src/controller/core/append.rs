@@ -141,7 +141,6 @@ impl Core {
                         let batch = self.log.open_batch(Stream::Host);
                         let place = batch.push_frame(lba, blocks, encode);
                         self.counters.frame_bytes.add(u64::from(place.record_bytes));
-                        self.collector.spend_ahead(place.record_bytes);
                         self.map_frame(lba, place);
                     }
                     Span::Fill { lba, count, byte } => {

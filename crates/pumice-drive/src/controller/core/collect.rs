@@ -2,7 +2,7 @@
 //! next, and the credit that sets the host's pace.
 //!
 //! **Pace.** While garbage collection works, data is let in only as fast as segments are gained, so
-//! that each write waits a little, and none long when the last segment is used up.
+//! that a write waits a little, often, and not long when the last segment is used up.
 //!
 //! `maintenance::gc` has the order of the steps and the I/O.
 
@@ -17,10 +17,6 @@ use crate::format::Stream;
 /// Garbage collection works when there are fewer free segments than data must leave and this many
 /// more: what the host fills while the first victims are emptied.
 const HEADROOM_SEGMENTS: u32 = 3;
-
-/// The host is held to the pace of garbage collection when there are fewer free segments than data
-/// must leave and this many more.
-const PACE_SEGMENTS: u32 = 2;
 
 /// A segment with fewer dead bytes than this part of it is no victim: so little is gained that
 /// moving the rest would wear the medium for nothing.
@@ -57,8 +53,6 @@ pub(crate) struct Collector {
     /// from the first victim until enough segments are free.
     credit: i64,
     is_moving: bool,
-    /// Bytes in the host's open batch that were spent already.
-    spent_ahead: u64,
     /// Victims whose gain the host was given already, and which are not freed yet.
     credited: Vec<SegmentId>,
     /// [`super::Space::changes`] when nothing was found to be gained.
@@ -85,20 +79,6 @@ impl Collector {
     /// Takes what was written to the medium, and not by garbage collection, off the credit.
     pub(super) fn spend(&mut self, bytes: u64) {
         self.credit = self.credit.saturating_sub_unsigned(bytes).max(DEBT_BYTES);
-    }
-
-    /// Takes a record of the host off the credit, before its batch is sealed: so each write waits
-    /// for what it takes, and not one of many for a batch.
-    #[inline]
-    pub(super) fn spend_ahead(&mut self, bytes: u32) {
-        self.spent_ahead += u64::from(bytes);
-        self.spend(bytes.into());
-    }
-
-    /// Takes a sealed batch of the host off the credit.
-    pub(super) fn spend_host_batch(&mut self, bytes: u64) {
-        let ahead = std::mem::take(&mut self.spent_ahead);
-        self.spend(bytes.saturating_sub(ahead));
     }
 
     /// The host may write something before the first gain, and whenever nothing is to be gained.
@@ -173,12 +153,9 @@ impl Core {
     }
 
     /// Returns whether data must wait for garbage collection to gain something first.
-    #[inline]
     pub(super) fn must_wait_for_gc(&self) -> bool {
         let host_is_ahead = self.collector.is_moving && self.collector.credit <= 0;
-        // What is free beyond that is there to be used: dead data in it makes moving cheaper.
-        let pace_begins = self.reserved_segments(Purpose::Data) + PACE_SEGMENTS;
-        host_is_ahead && self.space.free_count() < pace_begins
+        host_is_ahead && self.has_few_segments()
     }
 
     /// Makes garbage collection work, or not, as if too few segments were free.

@@ -94,7 +94,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         ranges: impl Iterator<Item = (Lba, u64)>,
     ) -> usize {
         // What is loaded here must not evict what was loaded here.
-        let share = self.options.map_cache_bytes / LOADS_DIVISOR / (usize::from(LEAF_BLOCKS) * LEAF_RUN_BYTES);
+        let share = self.options.map_cache_bytes
+            / LOADS_DIVISOR
+            / (usize::from(LEAF_BLOCKS) * LEAF_RUN_BYTES);
         let most = share.clamp(1, LOADS_AT_ONCE);
         let mut leaves = Vec::new();
         let mut covered = 0;

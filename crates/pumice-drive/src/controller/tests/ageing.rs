@@ -416,7 +416,7 @@ fn a_medium_that_fails_for_a_while_does_not_fill_a_drive() {
 #[test]
 fn leaves_of_what_is_moved_are_read_side_by_side() {
     let size = 64u64 << 30;
-    let mut world = World::new(small(size, 18));
+    let world = World::new(small(size, 18));
     let options = OpenOptions { map_cache_bytes: 1 << 20, ..OpenOptions::default() };
     let drive = world.try_open(options).unwrap();
     let mut random = random(1);
@@ -433,9 +433,7 @@ fn leaves_of_what_is_moved_are_read_side_by_side() {
         world.write(&drive, places[place] * BLOCK, &data).unwrap();
         longest_ns = longest_ns.max(world.runtime.now_ns() - begun_ns);
     }
-    world.plan = FaultPlan::default();
     assert!(drive.info().operations.gc_victims > 5, "too tame a test");
-    eprintln!("{} ms", longest_ns / 1_000_000);
-    assert!(longest_ns < 300_000_000, "a write takes {} ms", longest_ns / 1_000_000);
+    assert!(longest_ns < 200_000_000, "a write takes {} ms", longest_ns / 1_000_000);
     world.kill(drive);
 }
