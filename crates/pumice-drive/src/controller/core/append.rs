@@ -13,7 +13,7 @@ use super::super::log::packing::{MetaRecord, MovedFrame, meta_bytes_max, worst_c
 use super::super::map::{LivePiece, Lookup, Mapping};
 use super::super::place::{FrameAddress, FramePlace};
 use super::{Core, Purpose};
-use crate::base::units::BLOCK_BYTES;
+use crate::base::units::{BLOCK_BYTES, len_u32};
 use crate::base::{Lba, Result};
 use crate::codec::{Compressor, Encoding};
 use crate::format::{
@@ -306,7 +306,7 @@ impl Core {
         let Self { map, space, .. } = self;
         space.add_live(place.segment, place.charged_bytes());
         // Moved, it names its source.
-        space.add_burden(place.segment, SOURCE_BYTES as u32);
+        space.add_burden(place.segment, len_u32(SOURCE_BYTES));
         map.map_frame(lba, place, |dead| space.release_blocks(dead.place, dead.index, dead.count));
     }
 
