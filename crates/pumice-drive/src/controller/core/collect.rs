@@ -324,8 +324,8 @@ impl Core {
         self.collector.exhausted_at = None;
     }
 
-    /// Looks, once a second, whether a segment that could not be emptied is to be tried again. While
-    /// nothing else can be gained, seconds count as checkpoints: there may be none.
+    /// Looks, once a second, whether a segment that could not be emptied is to be tried again.
+    /// While nothing else can be gained, seconds count as checkpoints: there may be none.
     pub(crate) fn stuck_tick(&mut self) {
         if self.must_collect() && self.collector.is_exhausted(self.space.changes()) {
             self.space.let_stuck_rest();

@@ -4,10 +4,10 @@
 //! gain = segment - live bytes - burden - end that nothing fits into
 //! ```
 //!
-//! **Burden** is what moving takes beyond the live bytes. It is known of what this process appended,
-//! and falls as that dies. By how much is an estimate: where all of one frame died, its burden is
-//! gone, where a part of it died, it may all be there. In between, it is taken to fall with the live
-//! bytes; [`Choice::frame_blocks`] asks for the most that can be hoped for.
+//! **Burden** is what moving takes beyond the live bytes. It is known of what this process
+//! appended, and falls as that dies. By how much is an estimate: where all of one frame died, its
+//! burden is gone, where a part of it died, it may all be there. In between, it is taken to fall
+//! with the live bytes; [`Choice::frame_blocks`] asks for the most that can be hoped for.
 //!
 //! **No segment is moved in circles.** A copy counts what it takes, so its segment promises no gain
 //! until something in it dies, and hope none either. So each move that gains nothing is paid for by

@@ -615,8 +615,8 @@ impl Space {
         self.stuck.push(Stuck { segment, generation, rest });
     }
 
-    /// Notes that a checkpoint, or as much time, has passed: what could not be emptied a while ago is
-    /// tried again.
+    /// Notes that a checkpoint, or as much time, has passed: what could not be emptied a while ago
+    /// is tried again.
     pub(crate) fn let_stuck_rest(&mut self) {
         let mut stuck = std::mem::take(&mut self.stuck);
         stuck.retain_mut(|stuck| {

@@ -219,17 +219,18 @@ fn a_block_of_a_tiny_frame_keeps_its_segment() {
     world.write(&drive, 0, &tiny).unwrap();
     let info = drive.info();
     assert!(info.frame_bytes < 64, "{} bytes: too large a frame", info.frame_bytes);
-    let other = payload::noise(&mut random(1), 63 * BLOCK_BYTES);
-    world.write(&drive, BLOCK, &other).unwrap();
-    assert_accounting(&drive);
-    // The host continues elsewhere, and what is empty is freed.
-    let mut random = random(2);
-    for _ in 0..40 {
-        let data = payload::noise(&mut random, 1 << 20);
-        world
-            .write(&drive, (1 << 20) + random.random_range(0..8 << 20) / BLOCK * BLOCK, &data)
-            .unwrap();
+    // All the rest of its segment dies, and what is empty is freed.
+    let mut random = random(1);
+    for round in 0..3 {
+        for mebibyte in 1..9 {
+            let data = payload::noise(&mut random, 1 << 20);
+            world.write(&drive, mebibyte << 20, &data).unwrap();
+        }
+        if round == 0 {
+            world.write(&drive, BLOCK, &payload::noise(&mut random, 63 * BLOCK_BYTES)).unwrap();
+        }
     }
+    assert_accounting(&drive);
     world.run(drive.checkpoint()).unwrap();
     world.run(world.runtime.sleep_ns(60_000_000_000));
     assert!(world.read(&drive, 0, BLOCK_BYTES).unwrap() == tiny[..BLOCK_BYTES]);
