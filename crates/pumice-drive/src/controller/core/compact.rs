@@ -294,15 +294,17 @@ impl Core {
         })
     }
 
-    /// Notes that a segment was emptied for `moved_bytes`. Returns whether the errand, if it is
-    /// one, continues.
-    pub(super) fn errand_continues(&mut self, live_bytes: u32, moved_bytes: u64) -> bool {
-        let Some(errand) = &mut self.compaction.errand else { return true };
+    /// Notes that a segment was emptied for `moved_bytes`: several in a row that gained too little
+    /// end an errand. Segments that are needed are a matter of their own.
+    pub(super) fn errand_gained(&mut self, live_bytes: u32, moved_bytes: u64) {
+        let Some(errand) = &mut self.compaction.errand else { return };
         let segment_bytes = u64::from(self.superblock.segment_bytes);
         let promised = segment_bytes.saturating_sub(u64::from(live_bytes));
         let gained = segment_bytes.saturating_sub(moved_bytes);
         errand.fruitless = if gained >= promised / 2 { 0 } else { errand.fruitless + 1 };
-        errand.fruitless < FRUITLESS_MAX
+        if errand.fruitless >= FRUITLESS_MAX {
+            self.rest_compaction();
+        }
     }
 
     /// Notes that nothing more can be given back now: the next errand waits until more is dead.
