@@ -490,12 +490,20 @@ class Drive:
             self.proof = max(self.proof, self.watermark_beyond())
         if self.proof < missing:
             return False
-        for stream, found in damaged:
-            if found[1] is not None:
+        # Of two, the one of the later opening is the durable one.
+        for stream, found in sorted(damaged, key=lambda each: -each[1][0].epoch):
+            if found[1] is not None and not self.is_another(found[0]):
                 self.apply(stream, *found)
                 return True
         raise Damage(f"batch {missing} is missing or damaged, and batch {self.proof} was durable: "
                      + ("; ".join(found[2] for _, found in damaged) or "no header of it was found"))
+
+    def is_another(self, header):
+        """Returns whether the superblock names another batch of that number."""
+        base = self.superblock
+        known = base.watermark_checksum != crc64(base.uuid)
+        return known and header.seq == base.watermark and (
+            header.header_checksum != base.watermark_checksum)
 
     def detours(self):
         """Returns the streams that continue elsewhere after batch `seq`, and where."""

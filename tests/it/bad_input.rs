@@ -127,14 +127,16 @@ fn no_permission_is_said() {
     }
 }
 
+/// Creates a drive of 64 MiB over another one.
+fn forced(drive: &Drive, more: &[&str]) -> Finished {
+    let path = drive.path().to_str().expect("a path in UTF-8");
+    pumice(&[&["create", path, "--size", "64M", "--force"], more].concat())
+}
+
 #[test]
 fn an_existing_file_is_not_overwritten() {
     let drive = Drive::create("64M", &[]);
     unchanged(&drive, |drive| refused(&create(drive, "64M"), "--force"));
-    let forced = |drive: &Drive, more: &[&str]| {
-        let path = drive.path().to_str().expect("a path in UTF-8");
-        pumice(&[&["create", path, "--size", "64M", "--force"], more].concat())
-    };
     unchanged(&drive, |drive| refused(&forced(drive, &[]), "--overwrite-drive"));
     assert_eq!(forced(&drive, &["--overwrite-drive"]).code, Some(0));
     fs::write(drive.path(), b"a precious thesis").unwrap();
@@ -217,6 +219,9 @@ fn a_newer_format_is_refused_and_not_touched() {
         }
         for verb in OPENERS.into_iter().filter(|_| is_refused) {
             unchanged(&drive, |drive| refused(&open(verb, drive), "use a newer pumice"));
+        }
+        if is_refused {
+            unchanged(&drive, |drive| refused(&forced(drive, &[]), "--overwrite-drive"));
         }
         if !is_refused {
             drive.serve().stop();

@@ -16,12 +16,14 @@
 //! * `tally`, `violation`: the result. `keep`: the states of a world as files.
 //! * `sweep`: one damaged sector at a time, many times over.
 //! * `full`: a full drive that is overwritten for hours, without crashes.
+//! * `ageing`: drives that are overwritten as databases do, for many times what they hold.
 //! * `fuzz`: the entry points of the fuzzers.
 //!
 //! A seed and the rules determine a run completely. The crate reaches the drive only as a
 //! host does, except for `Drive::audit` and `Drive::taken`, and never reads the wall clock. It is
 //! not published: only the tests and fuzzers of this repository use it.
 
+mod ageing;
 mod chores;
 mod crash_point;
 mod damage;
@@ -46,6 +48,7 @@ mod trace;
 mod violation;
 mod world;
 
+pub use ageing::{AgeingPlan, AgeingReport, run_ageing};
 pub use full::{FullPlan, FullReport, run_full};
 pub use hazard::{Hazard, Weights};
 pub use sweep::{SweepReport, sweep};

@@ -61,22 +61,30 @@ impl FramePlace {
         FrameAddress { segment: self.segment, offset: self.offset }
     }
 
-    /// Returns the bytes of the record that `count` of its blocks, starting with block `index`,
-    /// account for. The shares of any partition of the frame add up to exactly `record_bytes`.
+    /// Returns the bytes that the frame counts as while all of it is live: those of its record, but
+    /// one at least for each block. A segment with a live block is never taken for an empty one.
     #[inline]
+    pub(crate) fn charged_bytes(&self) -> u32 {
+        self.record_bytes.max(self.blocks.into())
+    }
+
+    /// Returns the bytes that `count` of its blocks, starting with block `index`, account for: at
+    /// least one. The shares of any partition of the frame add up to exactly
+    /// [`FramePlace::charged_bytes`].
     ///
     /// # Panics
     /// If the frame does not have these blocks.
+    #[inline]
     pub(crate) fn share(&self, index: u8, count: u8) -> u32 {
         assert!(
             u16::from(index) + u16::from(count) <= u16::from(self.blocks),
             "a share is of blocks of the frame"
         );
         if count == self.blocks {
-            return self.record_bytes;
+            return self.charged_bytes();
         }
         let up_to =
-            |block: u64| u64::from(self.record_bytes) * block / u64::from(self.blocks.max(1));
+            |block: u64| u64::from(self.charged_bytes()) * block / u64::from(self.blocks.max(1));
         let share = up_to(u64::from(index) + u64::from(count)) - up_to(u64::from(index));
         u32::try_from(share).expect("a share is at most the whole record")
     }

@@ -198,6 +198,9 @@ fn troubles(info: &Info) -> Vec<(&'static str, String)> {
 /// Returns the share of the capacity in use and the highest threshold that it has reached.
 fn used(info: &Info) -> String {
     let warning = match info.warnings.last() {
+        _ if info.used_percent >= 100.0 => {
+            ", full: writes are refused: trim, or see `pumice resize --help`".to_owned()
+        }
         Some(threshold) => format!(", above {threshold} %: trim, or see `pumice resize --help`"),
         None => String::new(),
     };

@@ -23,6 +23,8 @@ const PROBES: u64 = 16_384;
 pub(crate) enum Remains {
     /// A whole superblock, of the drive with this uuid.
     Drive(Uuid),
+    /// A superblock that this program is too old for.
+    Newer,
     /// The target of a rebuild that has not ended.
     IncompleteRebuild,
     /// A segment of the drive with this uuid.
@@ -39,16 +41,19 @@ pub(crate) fn look(path: &Path) -> Remains {
     // A segment header is as long as a superblock.
     let mut page = [0; SUPERBLOCK_BYTES];
     let mut is_blank = true;
-    let mut newest: Option<Superblock> = None;
+    let (mut newest, mut is_newer): (Option<Superblock>, _) = (None, false);
     for slot in 0..u64::from(SUPERBLOCK_SLOTS) {
         is_blank &= read(&file, slot * SUPERBLOCK_STRIDE, &mut page);
-        if let Ok(found) = Superblock::decode(&page)
-            && newest.as_ref().is_none_or(|newest| newest.revision < found.revision)
-        {
-            newest = Some(found);
+        match Superblock::decode(&page) {
+            Ok(found) if newest.as_ref().is_none_or(|newest| newest.revision < found.revision) => {
+                newest = Some(found);
+            }
+            Err(error) => is_newer |= error.kind() == ErrorKind::Unsupported,
+            Ok(_) => {}
         }
     }
     match newest {
+        _ if is_newer => return Remains::Newer,
         Some(found) if found.incomplete => return Remains::IncompleteRebuild,
         Some(found) => return Remains::Drive(found.uuid),
         None => {}
@@ -98,6 +103,9 @@ pub(crate) fn refuse_drive(path: &Path) -> Result<()> {
     match look(path) {
         Remains::Drive(uuid) => bail!(
             "{shown} holds the Pumice drive {uuid}: add --overwrite-drive to destroy it for good"
+        ),
+        Remains::Newer => bail!(
+            "{shown} holds a drive of a newer pumice: add --overwrite-drive to destroy it for good"
         ),
         Remains::Segments(uuid) => bail!(
             "{shown} holds segments of the Pumice drive {uuid}, which `pumice rebuild {shown} NEW` \

@@ -13,10 +13,12 @@ use super::super::log::packing::{MetaRecord, MovedFrame, meta_bytes_max, worst_c
 use super::super::map::{LivePiece, Lookup, Mapping};
 use super::super::place::{FrameAddress, FramePlace};
 use super::{Core, Purpose};
-use crate::base::units::BLOCK_BYTES;
+use crate::base::units::{BLOCK_BYTES, len_u32};
 use crate::base::{Lba, Result};
 use crate::codec::{Compressor, Encoding};
-use crate::format::{META_RAW_BYTES_MAX, MetaKind, RECORD_HEADER_BYTES, Record, Source, Stream};
+use crate::format::{
+    META_RAW_BYTES_MAX, MetaKind, RECORD_HEADER_BYTES, Record, SOURCE_BYTES, Source, Stream,
+};
 
 /// What an attempt to append came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,6 +178,10 @@ impl Core {
             return Ok(Attempt::Changed);
         }
         self.push_range(record);
+        if self.is_refusing() {
+            // It may have made room.
+            self.wake_collector();
+        }
         Ok(Attempt::Done)
     }
 
@@ -303,7 +309,9 @@ impl Core {
     pub(crate) fn map_frame(&mut self, lba: Lba, place: FramePlace) {
         self.check_place(&place);
         let Self { map, space, .. } = self;
-        space.add_live(place.segment, place.record_bytes);
+        space.add_live(place.segment, place.charged_bytes());
+        // Moved, it names its source.
+        space.add_burden(place.segment, len_u32(SOURCE_BYTES));
         map.map_frame(lba, place, |dead| space.release_blocks(dead.place, dead.index, dead.count));
     }
 
@@ -346,17 +354,24 @@ impl Core {
     ) {
         self.check_place(&place);
         let Self { map, space, .. } = self;
-        let mut index = 0;
+        let (mut index, mut live_bytes) = (0, 0);
         for source in sources {
             space.moved_in(place.segment, source.origin);
             let at = Lba(lba.0 + u64::from(index));
             let from = FrameAddress::from(source);
             map.move_blocks(at, source.blocks.into(), from, place, index, |dead, index| {
-                space.add_live(place.segment, place.share(index, dead.count));
+                let share = place.share(index, dead.count);
+                live_bytes += share;
+                space.add_live(place.segment, share);
                 space.release_blocks(dead.place, dead.index, dead.count);
             });
             index += source.blocks;
         }
         assert_eq!(index, place.blocks, "the sources of a moved frame are those of its blocks");
+        let carried = place.charged_bytes().saturating_sub(live_bytes);
+        if live_bytes > 0 {
+            // What is dead already stays as long as the rest.
+            space.add_burden(place.segment, carried);
+        }
     }
 }

@@ -65,8 +65,9 @@ impl Core {
     /// which is to be made durable before any batch is written. Without a free segment, or room to
     /// say so, the streams stay where they are.
     pub(crate) fn leave_bad_segments(&mut self, superblock: &mut Superblock) {
-        let checkpointed = self.checkpoints.checkpointed();
-        superblock.detours.retain(|detour| detour.seq >= checkpointed);
+        // Those beyond the end of the log are no drive's.
+        let known = self.checkpoints.checkpointed()..=self.log.sealed_seq();
+        superblock.detours.retain(|detour| known.contains(&detour.seq));
         for stream in Stream::ALL {
             let segment = match (self.log.tail(stream), stream) {
                 (Some(tail), _) => tail.segment,

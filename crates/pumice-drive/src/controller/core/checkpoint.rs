@@ -53,6 +53,8 @@ pub(crate) struct Checkpoints {
     /// Metadata segments opened since the running checkpoint was begun.
     opened_segments: Vec<OpenedSegment>,
     completed: u64,
+    /// Whether the last attempt failed for lack of space.
+    lacks_space: bool,
 }
 
 /// A leaf for a checkpoint to write.
@@ -75,7 +77,14 @@ pub(crate) struct Begun {
 impl Checkpoints {
     pub(super) fn new(newest: NewestCheckpoint) -> Self {
         let opened_segments = Vec::new();
-        Self { newest, own_bytes: 0, is_running: false, opened_segments, completed: 0 }
+        Self {
+            newest,
+            own_bytes: 0,
+            is_running: false,
+            opened_segments,
+            completed: 0,
+            lacks_space: false,
+        }
     }
 
     /// Returns the batch up to which everything is in the newest checkpoint.
@@ -86,6 +95,11 @@ impl Checkpoints {
     /// Returns the number of checkpoints completed since the opening.
     pub(crate) fn completed(&self) -> u64 {
         self.completed
+    }
+
+    /// Returns whether the last attempt failed for lack of space.
+    pub(crate) fn lacks_space(&self) -> bool {
+        self.lacks_space
     }
 
     /// Returns whether a checkpoint or a superblock is being written.
@@ -126,6 +140,8 @@ impl Core {
         self.checkpoints.opened_segments.clear();
         self.wake(Wakes::TURN);
         self.wake(Wakes::CHECKPOINTER);
+        // A write may have waited for what was done in it, whatever that was.
+        self.wake(Wakes::PROGRESS);
     }
 
     /// Returns whether another checkpoint is due: enough was written since the last one, or enough
@@ -327,11 +343,14 @@ impl Core {
         let before = std::mem::replace(&mut self.checkpoints.newest, newest);
         self.release_all(&before.lists);
         self.checkpoints.completed += 1;
+        self.space.let_stuck_rest();
         self.check_invariants();
     }
 
     /// Lets continue what waited for a checkpoint, written or not.
-    pub(crate) fn checkpoint_ended(&mut self) {
+    pub(crate) fn checkpoint_ended(&mut self, result: &Result<()>) {
+        let error = result.as_ref().err().map(Error::kind);
+        self.checkpoints.lacks_space = error == Some(ErrorKind::NoSpace);
         self.wake(Wakes::PROGRESS);
         self.wake(Wakes::COLLECTOR);
     }

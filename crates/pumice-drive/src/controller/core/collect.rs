@@ -6,8 +6,13 @@
 //!
 //! `maintenance::gc` has the order of the steps and the I/O.
 
+use super::super::log::packing::moved_bytes_max;
+use super::super::space::Choice;
+use super::reserves::TRIM_SEGMENTS;
 use super::{Core, Purpose, Wakes};
 use crate::base::SegmentId;
+use crate::base::units::len_u32;
+use crate::format::Stream;
 
 /// Garbage collection works when there are fewer free segments than data must leave and this many
 /// more: what the host fills while the first victims are emptied.
@@ -17,12 +22,20 @@ const HEADROOM_SEGMENTS: u32 = 3;
 /// moving the rest would wear the medium for nothing.
 const GAIN_DIVISOR: u32 = 50;
 
-/// Victims in a row that gained nothing, after which the drive counts as full: frames that are
-/// live only in part may not get smaller by being moved.
-const FRUITLESS_MAX: u32 = 16;
+/// A victim that gains this part of a segment is sure to gain something, whatever is not known of
+/// its content: a moved record is longer by a fifth at most.
+const SURE_GAIN_DIVISOR: u32 = 4;
 
-/// The same, after which what must be evacuated comes first, with the room that is left.
+/// Headers of the segment and its batches take less than this part of a segment.
+const HEADERS_DIVISOR: u32 = 256;
+
+/// Victims in a row that gained nothing, after which what must be evacuated comes first, with the
+/// room that is left. Frames that are live only in part may not get smaller by being moved; their
+/// new segment counts what they carry along, so none of them is moved for nothing twice.
 const FRUITLESS_BEFORE_EVACUATION: u32 = 2;
+
+/// Blocks of a frame that `--recompress` joins, at most.
+const JOINED_BLOCKS: u16 = 16;
 
 /// What the host may write before the first gain, and the most that it can save up of what was
 /// gained while it did not write, in bytes: about a batch. More would let it fill the rest of the
@@ -181,6 +194,7 @@ impl Core {
         let free_before = self.space.free_count();
         self.space.free(segment);
         assert!(self.space.free_count() >= free_before, "freeing a segment takes none away");
+        self.space_was_freed();
         self.wake(Wakes::PROGRESS);
     }
 
@@ -192,23 +206,55 @@ impl Core {
         }
         let segment_bytes = self.superblock.segment_bytes;
         let is_short = self.is_short_of_segments();
-        let gain_bytes_min = if is_short { segment_bytes / GAIN_DIVISOR } else { u32::MAX };
+        let gain_bytes_min = if is_short { self.gain_bytes_min() } else { u32::MAX };
         let space = &self.space;
-        let may_evacuate = |purpose| {
-            space.beyond_end() > 0 && space.free_count() > self.reserved_segments(purpose) + 1
+        let may_evacuate = |reserve| space.beyond_end() > 0 && space.free_count() > reserve;
+        let with_ease = self.reserved_segments(Purpose::Data) + 1;
+        let at_all = self.reserved_segments(Purpose::Moved) + TRIM_SEGMENTS;
+        let now = self.log.sealed_seq();
+        let room_bytes = self.room_to_move(at_all);
+        let choice = Choice { now, segment_bytes, gain_bytes_min, room_bytes, frame_blocks: None };
+        let best = || {
+            // Where much is gained for sure, the reserve of trims comes back with it.
+            let gain_bytes_min = gain_bytes_min.max(segment_bytes / SURE_GAIN_DIVISOR);
+            let room_bytes = self.room_to_move(self.reserved_segments(Purpose::Moved));
+            let sure = Choice { gain_bytes_min, room_bytes, ..choice };
+            // Before a write is refused, what may be gained is tried.
+            let frame_blocks = Some(self.superblock.frame_blocks.max(JOINED_BLOCKS));
+            let hoped = Choice { frame_blocks, ..choice };
+            let sure = || space.victim(&sure);
+            space.victim(&choice).or_else(sure).or_else(|| space.victim(&hoped))
         };
-        let best = || space.victim(self.log.sealed_seq(), segment_bytes, gain_bytes_min);
         let is_fruitless = self.collector.fruitless > FRUITLESS_BEFORE_EVACUATION;
-        if may_evacuate(Purpose::Data) || (is_fruitless && may_evacuate(Purpose::Moved)) {
+        if may_evacuate(with_ease) || (is_fruitless && may_evacuate(at_all)) {
             return space.evacuee().or_else(best);
         }
-        let evacuee = || space.evacuee().filter(|_| may_evacuate(Purpose::Moved));
+        let evacuee = || space.evacuee().filter(|_| may_evacuate(at_all));
         best().or_else(evacuee)
+    }
+
+    /// Returns the bytes that garbage collection can move while it leaves as many free segments.
+    fn room_to_move(&self, left_segments: u32) -> u64 {
+        let segment_bytes = self.superblock.segment_bytes;
+        let filled = self.log.tail(Stream::Moved).filter(|tail| tail.segment.0 < self.space.end());
+        let filled = filled.and_then(|_| self.log.filled(Stream::Moved)).unwrap_or(segment_bytes);
+        let free = self.space.free_count().saturating_sub(left_segments);
+        // Headers, and an end that the next frame does not fit into.
+        let frame = len_u32(moved_bytes_max(usize::from(self.superblock.frame_blocks)));
+        let unusable = frame + segment_bytes / HEADERS_DIVISOR;
+        u64::from(segment_bytes.saturating_sub(filled))
+            + u64::from(free) * u64::from(segment_bytes.saturating_sub(unusable))
+    }
+
+    /// Returns the fewest bytes that a victim must gain.
+    pub(super) fn gain_bytes_min(&self) -> u32 {
+        self.superblock.segment_bytes / GAIN_DIVISOR
     }
 
     /// Begins to empty a segment.
     pub(crate) fn begin_victim(&mut self, segment: SegmentId) -> Victim {
         assert!(!self.space.is_free(segment), "a victim is in use");
+        self.note_errand();
         self.collector.victims += 1;
         // What must be evacuated earns nothing, and the host need not wait for it.
         let is_evacuated = segment.0 >= self.space.end();
@@ -249,8 +295,9 @@ impl Core {
         self.space.set_stuck(segment);
     }
 
-    /// Notes that a segment was emptied, as it was before. Returns whether victims still gain
-    /// something.
+    /// Notes that a segment was emptied, as it was before. Returns whether more may be gained: each
+    /// segment is emptied in vain once at most until something in it dies, so when more than all of
+    /// them were, something is wrong with what they count, and garbage collection rests.
     pub(crate) fn end_victim(&mut self, victim: &Victim) -> bool {
         let moved_bytes = self.counters.moved_bytes.get().checked_sub(victim.moved_bytes);
         let moved_bytes = moved_bytes.expect("counters never decrease");
@@ -266,14 +313,25 @@ impl Core {
         if has_gained {
             self.collector.fruitless = 0;
         } else {
-            self.collector.fruitless += u32::from(!is_evacuated);
+            let more = u32::from(!is_evacuated);
+            self.collector.fruitless = self.collector.fruitless.saturating_add(more);
         }
-        if self.collector.fruitless > FRUITLESS_MAX {
-            self.collector.fruitless = 0;
-            return false;
+        self.errand_gained(victim.live_bytes, moved_bytes);
+        self.collector.fruitless <= self.space.segment_count()
+    }
+
+    /// Lets garbage collection try again, although nothing has died since it failed.
+    pub(crate) fn collect_again(&mut self) {
+        self.collector.exhausted_at = None;
+    }
+
+    /// Looks, once a second, whether a segment that could not be emptied is to be tried again.
+    /// While nothing else can be gained, seconds count as checkpoints: there may be none.
+    pub(crate) fn stuck_tick(&mut self) {
+        if self.must_collect() && self.collector.is_exhausted(self.space.changes()) {
+            self.space.let_stuck_rest();
+            self.wake(Wakes::COLLECTOR);
         }
-        assert!(self.collector.fruitless <= FRUITLESS_MAX, "fruitless victims end the collection");
-        self.errand_continues(victim.live_bytes, moved_bytes)
     }
 
     /// Ends a step of garbage collection; with `gains_nothing` it rests until something dies.
@@ -281,7 +339,10 @@ impl Core {
     /// then wait for all of the next one.
     pub(crate) fn end_collection_step(&mut self, gains_nothing: bool) {
         if gains_nothing {
-            self.collector.exhausted_at = Some(self.space.changes());
+            if self.must_collect() {
+                self.collector.exhausted_at = Some(self.space.changes());
+                self.collector.fruitless = 0;
+            }
             self.rest_compaction();
         }
         self.collector.is_moving &= self.collection_is_wanted();

@@ -12,8 +12,8 @@
 //!
 //! **It ends.** A segment is emptied only if that frees a fair part of it, and an errand ends when
 //! several in a row freed less than they promised. The next one begins only once the excess has
-//! grown by a segment, which takes changes by the host: a drive that is not in use comes to rest,
-//! whatever its content.
+//! grown, or the live data has shrunk, by a segment, which takes changes by the host: a drive that
+//! is not in use comes to rest, whatever its content.
 //!
 //! `maintenance::gc` does the work; `maintenance::compact` asks for it.
 
@@ -31,9 +31,6 @@ const SHED_TICKS: u32 = 10;
 /// so that a trim shows within one.
 const BUSY_TICKS: u32 = 25;
 
-/// A checkpoint beside a busy host must free this many times the bytes of the map that it writes.
-const CHECKPOINT_WORTH: u64 = 8;
-
 /// Dead bytes that are not worth an errand, nor a stream's move to another segment.
 const SLACK_BYTES: u64 = 4 << 20;
 const DEAD_TAIL_BYTES: u32 = 1 << 20;
@@ -44,9 +41,9 @@ const GAIN_DIVISOR: u32 = 50;
 /// Segments in a row that freed less than half of what they promised, after which an errand ends.
 const FRUITLESS_MAX: u32 = 3;
 
-/// Emptied segments that wait for a checkpoint during an errand, at most: the medium may have
-/// little room.
-const WAITING_SEGMENTS_MAX: usize = 8;
+/// Emptied segments that wait for a checkpoint during an errand, at most. Their content takes as
+/// much of the medium a second time until then, and the medium may have little room.
+const WAITING_SEGMENTS_MAX: usize = 2;
 
 /// What of the options decides about it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,8 +83,10 @@ pub(crate) struct Compaction {
     /// Empty segments are to be freed, with a checkpoint if that takes one.
     frees: bool,
     errand: Option<Errand>,
-    /// The excess when the last errand ended.
-    rested_at: Option<u64>,
+    /// The segment that is being emptied was chosen for an errand.
+    is_emptying: bool,
+    /// What was occupied when the last errand ended.
+    rested_at: Option<Occupied>,
 }
 
 /// How much a drive occupies on its medium.
@@ -158,9 +157,13 @@ impl Core {
         if !self.settings.gives_back.empty || !is_time || self.compaction.looked_at == changes {
             return;
         }
-        (self.compaction.busy_ticks, self.compaction.looked_at) = (0, changes);
+        self.compaction.busy_ticks = 0;
         let empty = self.space.empty_count() as u64 * u64::from(self.superblock.segment_bytes);
-        let is_worth_it = is_quiet || empty >= CHECKPOINT_WORTH * self.map.dirty_bytes() as u64;
+        // Beside a busy host, a checkpoint must free at least what it writes.
+        let is_worth_it = is_quiet || empty >= self.map.dirty_bytes() as u64;
+        if is_worth_it {
+            self.compaction.looked_at = changes;
+        }
         self.compaction.frees |=
             is_worth_it && (empty > 0 || (is_quiet && self.stale_stream().is_some()));
     }
@@ -168,14 +171,15 @@ impl Core {
     fn look_for_excess(&mut self, changes: u64) {
         let Some(percent) = self.settings.gives_back.idle_percent else { return };
         let occupied = self.occupied();
-        let begins_at = self
-            .compaction
-            .rested_at
-            .map_or(0, |at| at.saturating_add(u64::from(self.superblock.segment_bytes)));
+        let segment_bytes = u64::from(self.superblock.segment_bytes);
+        let has_changed = self.compaction.rested_at.is_none_or(|at| {
+            let has_grown = occupied.excess() >= at.excess().saturating_add(segment_bytes);
+            has_grown || occupied.live_bytes.saturating_add(segment_bytes) <= at.live_bytes
+        });
         let is_wanted = self.compaction.quiet_ticks >= QUIET_TICKS
             && self.compaction.errand.is_none()
             && !occupied.is_within(percent)
-            && occupied.excess() >= begins_at;
+            && has_changed;
         if is_wanted {
             tracing::debug!(
                 drive = %self.superblock.uuid,
@@ -229,12 +233,17 @@ impl Core {
     /// Returns whether the segment that is being emptied is to be left as it is, because the host
     /// is back and nothing else asks for its emptying.
     pub(crate) fn must_stop_collecting(&self) -> bool {
-        self.compaction.errand.is_some() && self.errand().is_none() && !self.must_collect()
+        self.compaction.is_emptying && self.errand().is_none() && !self.must_collect()
     }
 
     /// Returns whether garbage collection takes its time, for nothing waits for it.
     pub(crate) fn collects_gently(&self) -> bool {
         self.errand().is_some_and(|errand| errand.until_changes.is_some()) && !self.must_collect()
+    }
+
+    /// Notes why a segment begins to be emptied.
+    pub(super) fn note_errand(&mut self) {
+        self.compaction.is_emptying = self.errand().is_some() && !self.must_collect();
     }
 
     /// Returns the dead bytes that a segment must have to be emptied on an errand.
@@ -248,7 +257,8 @@ impl Core {
 
     /// Returns whether a segment more may be taken for moving what is live.
     fn has_room_to_compact(&self) -> bool {
-        self.space.free_count() > self.reserved_segments(Purpose::Data) + 1
+        let has_space = self.log.check_medium_full().is_ok();
+        has_space && self.space.free_count() > self.reserved_segments(Purpose::Data) + 1
     }
 
     /// Returns the segment to empty next on an errand.
@@ -284,22 +294,24 @@ impl Core {
         })
     }
 
-    /// Notes that a segment was emptied for `moved_bytes`. Returns whether the errand, if it is
-    /// one, continues.
-    pub(super) fn errand_continues(&mut self, live_bytes: u32, moved_bytes: u64) -> bool {
-        let Some(errand) = &mut self.compaction.errand else { return true };
+    /// Notes that a segment was emptied for `moved_bytes`: several in a row that gained too little
+    /// end an errand. Segments that are needed are a matter of their own.
+    pub(super) fn errand_gained(&mut self, live_bytes: u32, moved_bytes: u64) {
+        let Some(errand) = &mut self.compaction.errand else { return };
         let segment_bytes = u64::from(self.superblock.segment_bytes);
         let promised = segment_bytes.saturating_sub(u64::from(live_bytes));
         let gained = segment_bytes.saturating_sub(moved_bytes);
         errand.fruitless = if gained >= promised / 2 { 0 } else { errand.fruitless + 1 };
-        errand.fruitless < FRUITLESS_MAX
+        if errand.fruitless >= FRUITLESS_MAX {
+            self.rest_compaction();
+        }
     }
 
     /// Notes that nothing more can be given back now: the next errand waits until more is dead.
     pub(super) fn rest_compaction(&mut self) {
         self.compaction.frees = false;
         if self.compaction.errand.take().is_some() {
-            self.compaction.rested_at = Some(self.occupied().excess());
+            self.compaction.rested_at = Some(self.occupied());
         }
     }
 }

@@ -10,6 +10,7 @@
 //!            collect     which segment to empty, what that earns
 //!            compact     what is given back to the medium, and when
 //!            bad         segments that cannot be written
+//!            full        the share in use, warnings
 //!            |
 //!            map         block -> frame        space       live bytes of each segment
 //!            log         order of batches      counters
@@ -53,6 +54,7 @@ mod checkpoint;
 mod collect;
 mod compact;
 mod counters;
+mod full;
 mod reserves;
 mod resize;
 mod room;
@@ -69,6 +71,7 @@ pub(crate) use checkpoint::{Begun, Checkpoints, NewestCheckpoint};
 pub(crate) use collect::{Collector, Victim};
 pub(crate) use compact::{Compaction, GivesBack, Occupied};
 pub(crate) use counters::Counters;
+pub(crate) use full::Fullness;
 pub(crate) use reserves::{
     RESERVED_SEGMENTS, SEGMENTS_MIN, dirty_bytes_max, meta_segments, usable_segment_bytes,
 };
@@ -123,6 +126,8 @@ pub(crate) struct Settings {
     pub(crate) checkpoint_bytes: u64,
     /// What is given back to the medium although nothing needs it.
     pub(crate) gives_back: GivesBack,
+    /// Thresholds for warnings about space, instead of those of the superblock.
+    pub(crate) warn_percent: Option<[u8; WARN_THRESHOLDS_MAX]>,
 }
 
 /// What serves a block.
@@ -168,6 +173,7 @@ pub(crate) struct Core {
     checkpoints: Checkpoints,
     collector: Collector,
     compaction: Compaction,
+    fullness: Fullness,
     /// Segments opened in this epoch.
     segments_opened: u32,
     /// Segments reserved for checkpoints.
@@ -211,6 +217,7 @@ impl Core {
             checkpoints: Checkpoints::new(newest),
             collector: Collector::default(),
             compaction: Compaction::default(),
+            fullness: Fullness::default(),
             segments_opened: 0,
             is_resizing: false,
             is_ending: false,

@@ -2,7 +2,7 @@
 //! shape of a drive.
 //!
 //! ```text
-//! free segments, from the last one up:  checkpoints | garbage collection | trims | data
+//! free segments, from the last one up:  checkpoints | trims | garbage collection | data
 //! ```
 //!
 //! Data stops first, and what frees space continues.
@@ -18,12 +18,12 @@ use super::super::log::packing::ATOMIC_WRITE_BYTES;
 
 /// Segments reserved for garbage collection: the one it writes to and the next one, so that a
 /// victim can always be emptied.
-pub(super) const GC_SEGMENTS: u32 = 2;
+const GC_SEGMENTS: u32 = 2;
 
 /// Segments withheld from data so that trims and write-zeroes still find room when the log is
 /// full: while one fills, the one before, in which nothing is live, can be freed. One of 32 MiB
 /// holds over a million of their records, or 8,000 that are each flushed.
-const TRIM_SEGMENTS: u32 = 2;
+pub(super) const TRIM_SEGMENTS: u32 = 2;
 
 /// Segments withheld from data beside those for checkpoints.
 pub(crate) const RESERVED_SEGMENTS: u32 = GC_SEGMENTS + TRIM_SEGMENTS;

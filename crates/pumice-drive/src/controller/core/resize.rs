@@ -47,6 +47,10 @@ impl Core {
         if self.space.grow(segment_count).is_ok() && self.space.end() != segment_count {
             self.space.set_end(segment_count);
         }
+        // The table forgets what it loses.
+        for &segment in &self.superblock.bad_segments {
+            self.space.set_bad(segment);
+        }
         self.check_invariants();
     }
 
@@ -119,6 +123,7 @@ impl Core {
         self.meta_segments = meta_segments(&shape, map_cache_bytes);
         self.dirty_bytes_max = dirty_bytes_max(&shape, map_cache_bytes);
         assert!(self.dirty_bytes_max <= map_cache_bytes, "what is dirty fits the map's cache");
+        self.space_was_freed();
         self.wake(Wakes::COLLECTOR);
         self.wake(Wakes::PROGRESS);
     }

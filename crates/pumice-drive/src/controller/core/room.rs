@@ -11,7 +11,7 @@
 
 use super::super::log::packing::{RECORDS_BYTES_MAX, moved_bytes_max};
 use super::super::log::{Fit, SealedBatch};
-use super::reserves::{GC_SEGMENTS, RESERVED_SEGMENTS};
+use super::reserves::RESERVED_SEGMENTS;
 use super::{Core, Wakes};
 use crate::base::units::len_u32;
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
@@ -20,6 +20,10 @@ use crate::format::{RECORD_HEADER_BYTES, Record, Stream, generation};
 /// Batch buffers that only the host may take: garbage collection and checkpoints wait while there
 /// are no more, so that they cannot fill the queue to the medium.
 const HOST_BUFFERS: usize = 4;
+
+/// Opened segments after which the share in use is looked at, as a part of all segments; besides,
+/// once a second.
+const WARN_DIVISOR: u32 = 1024;
 
 /// The purpose of a request for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,15 +82,20 @@ impl Core {
         }
         let stream = purpose.stream();
         match self.obstacle(bytes, purpose) {
-            Obstacle::None(Fit::Open) => return Ok(true),
+            Obstacle::None(Fit::Open) => {
+                self.end_full(purpose);
+                return Ok(true);
+            }
             Obstacle::None(Fit::NewBatch) => self.seal(stream),
             Obstacle::None(Fit::NewSegment) => self.open_segment(stream),
             Obstacle::Wait => return Ok(false),
             Obstacle::Full => {
+                self.begin_full(purpose);
                 return Err(Error::new(ErrorKind::NoSpace, "the drive's log is full"));
             }
         }
         self.check_tail(stream);
+        self.end_full(purpose);
         self.log.begin_batch(stream);
         let room = self.log.open_batch(stream).room();
         assert!(room >= bytes, "a new batch with {room} bytes of room takes the {bytes} requested");
@@ -114,8 +123,14 @@ impl Core {
             if needs_segments && free_segments < needed {
                 return if self.can_gain() { Obstacle::Wait } else { Obstacle::Full };
             }
+            // Until a segment is free, what is left of the last one is not for smaller writes.
+            if purpose == Purpose::Data && self.is_refusing() && !self.has_segment_for_data() {
+                return if self.can_gain() { Obstacle::Wait } else { Obstacle::Full };
+            }
             if self.must_wait_for_checkpoint() {
-                return Obstacle::Wait;
+                // One that fails for lack of space would be waited for in vain.
+                let fails = self.checkpoints.lacks_space();
+                return if fails { Obstacle::Full } else { Obstacle::Wait };
             }
         } else if fit == Fit::NewSegment && free_segments <= self.reserved_segments(purpose) {
             return Obstacle::Full;
@@ -139,12 +154,13 @@ impl Core {
         Obstacle::None(fit)
     }
 
-    /// Returns the free segments that a purpose must leave to other purposes.
+    /// Returns the free segments that a purpose must leave to other purposes. Trims and garbage
+    /// collection share theirs: what trims have taken comes back without moving anything, since
+    /// nothing lives in it, and garbage collection plans to leave them theirs.
     pub(crate) fn reserved_segments(&self, purpose: Purpose) -> u32 {
         match purpose {
             Purpose::Data => self.meta_segments + RESERVED_SEGMENTS,
-            Purpose::Trim => self.meta_segments + GC_SEGMENTS,
-            Purpose::Moved => self.meta_segments,
+            Purpose::Trim | Purpose::Moved => self.meta_segments,
             Purpose::Meta => 0,
         }
     }
@@ -180,7 +196,9 @@ impl Core {
     /// `Poisoned`.
     pub(crate) fn leave_segment(&mut self, stream: Stream) -> Result<bool> {
         self.log.check_poison()?;
-        if self.space.free_count() <= self.reserved_segments(Purpose::Data) {
+        // No buffer may come free while the medium is full; the end of the drive does not wait.
+        let is_hindered = self.is_ending || self.log.check_medium_full().is_err();
+        if is_hindered || self.space.free_count() <= self.reserved_segments(Purpose::Data) {
             return Ok(true);
         }
         self.seal(stream);
@@ -272,6 +290,14 @@ impl Core {
         let unused_bytes = self.unused_bytes(stream);
         self.enter_segment(stream, segment, generation, unused_bytes);
         self.check_tail(stream);
+        if self.collection_is_wanted() {
+            // Before anyone waits for it.
+            self.wake(Wakes::COLLECTOR);
+        }
+        // It looks at all segments, of which one is a small part then.
+        if self.segments_opened.is_multiple_of(self.space.segment_count() / WARN_DIVISOR + 1) {
+            self.warn_of_space();
+        }
     }
 
     /// Returns a generation that no segment has had: the epoch grows with each opening, the ordinal

@@ -17,6 +17,8 @@
 
 use std::cell::{Cell, RefCell};
 
+use futures_util::stream::{StreamExt, iter};
+
 use super::super::core::LeafPlace;
 use super::super::log::metadata::{Wanted, decode_meta, read_meta};
 use super::super::map::{KeptLeaves, LEAF_BLOCKS, Leaf, Reap};
@@ -24,8 +26,14 @@ use super::super::place::FrameAddress;
 use super::Drive;
 use crate::base::wait::WaitQueue;
 use crate::base::{Clock, Error, Lba, Result};
-use crate::format::MetaKind;
+use crate::format::{LEAF_RUN_BYTES, MetaKind};
 use crate::media::Medium;
+
+/// Leaves that are read side by side ahead of their use.
+const LOADS_AT_ONCE: usize = 32;
+
+/// They take no more than this part of the map's cache.
+const LOADS_DIVISOR: usize = 4;
 
 /// Leaves that are being read, and the requests that wait for them.
 #[derive(Debug, Default)]
@@ -76,6 +84,38 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             }
         }
         Ok(())
+    }
+
+    /// Loads the leaves that the first of these ranges of blocks need side by side, as far as that
+    /// is useful; returns how many ranges that are, at least one. A leaf that cannot be read is an
+    /// error only where it is needed.
+    pub(in super::super) async fn load_leaves_ahead(
+        &self,
+        ranges: impl Iterator<Item = (Lba, u64)>,
+    ) -> usize {
+        // What is loaded here must not evict what was loaded here.
+        let share = self.options.map_cache_bytes
+            / LOADS_DIVISOR
+            / (usize::from(LEAF_BLOCKS) * LEAF_RUN_BYTES);
+        let most = share.clamp(1, LOADS_AT_ONCE);
+        let mut leaves = Vec::new();
+        let mut covered = 0;
+        {
+            let core = self.core();
+            for (lba, count) in ranges {
+                let missing = core.map().missing(lba, count);
+                let missing = missing.filter(|leaf| !leaves.contains(leaf));
+                if missing.is_some() && leaves.len() == most {
+                    break;
+                }
+                leaves.extend(missing);
+                covered += 1;
+            }
+        }
+        let loads = leaves.into_iter().map(|leaf| self.load_leaf(leaf));
+        let mut loads = iter(loads).buffer_unordered(most);
+        while loads.next().await.is_some() {}
+        covered.max(1)
     }
 
     /// Loads the leaves at both ends of a range that becomes a hole or a fill.

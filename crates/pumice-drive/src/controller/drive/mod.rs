@@ -29,7 +29,7 @@ use futures_util::future::select;
 use leaves::Loads;
 use serde::{Deserialize, Serialize};
 
-use super::core::{Core, WARN_THRESHOLDS_MAX, Wakes};
+use super::core::{Core, Wakes};
 use super::log::buffers::Buffers;
 use super::log::walk::Cut;
 use super::options::OpenOptions;
@@ -63,8 +63,6 @@ pub struct Drive<M, C> {
     /// Whether the task of garbage collection runs.
     pub(super) gc_runs: Cell<bool>,
     pub(super) scrub: Cell<ScrubProgress>,
-    /// Thresholds of space that have been passed and logged.
-    pub(super) warned: Cell<[bool; WARN_THRESHOLDS_MAX]>,
 }
 
 /// Tasks that wait for the core; see [`Wakes`] for what wakes each queue.

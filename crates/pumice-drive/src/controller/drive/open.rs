@@ -113,6 +113,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             map_cache_bytes: options.map_cache_bytes,
             checkpoint_bytes: options.checkpoint_bytes,
             gives_back: gives_back(&options, can_discard(&medium, &superblock)),
+            warn_percent: options.warn_percent,
         };
         let recovered = recovery::recover(&medium, &superblock, settings, limits).await?;
         let recovery_ns = clock.now_ns() - begun_ns;
@@ -162,7 +163,6 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             tasks: Cell::new(0),
             gc_runs: Cell::new(false),
             scrub: Cell::default(),
-            warned: Cell::default(),
             medium,
             clock,
         })

@@ -32,6 +32,7 @@ const SETTINGS: Settings = Settings {
     map_cache_bytes: MAP_CACHE_BYTES_DEFAULT,
     checkpoint_bytes: u64::MAX,
     gives_back: GivesBack { empty: false, idle_percent: None },
+    warn_percent: None,
 };
 
 /// What a check found.

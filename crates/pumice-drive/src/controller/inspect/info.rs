@@ -59,7 +59,8 @@ pub struct Info {
     pub moved_bytes: u64,
     /// Record bytes that the map or the newest checkpoint names.
     pub live_bytes: u64,
-    /// Live bytes, in per cent of the capacity without the reserves.
+    /// Share of the space for data that is in use, in per cent: 100 exactly while writes are
+    /// refused.
     pub used_percent: f64,
     /// The thresholds, in per cent, that this has reached; lowest first.
     pub warnings: Vec<u8>,

@@ -7,11 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::super::core::Purpose;
 use super::super::drive::Drive;
-use super::super::log::Fit;
 use super::super::space::{SegmentView, State};
 use crate::base::Clock;
-use crate::base::units::BLOCK_BYTES;
-use crate::format::{RECORD_HEADER_BYTES, Stream};
+use crate::format::Stream;
 use crate::media::Medium;
 
 /// Use of the capacity, and health of the drive. Bytes add up to the capacity.
@@ -154,7 +152,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         if let Err(error) = core.log().check_medium_full() {
             say(AlertKind::Full, true, format!("{}: make space there", error.chain()));
         }
-        if self.is_full() {
+        if core.is_full() {
             let what = "the drive is full, writes are refused: trim what is not needed, or extend \
                         it with `pumice resize --capacity`";
             say(AlertKind::Full, true, what.to_owned());
@@ -177,20 +175,6 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             say(AlertKind::Space, false, what);
         }
         alerts
-    }
-
-    /// Returns whether the next write of a block would be refused for space, as far as is known
-    /// without trying: garbage collection has found that nothing is to be gained.
-    fn is_full(&self) -> bool {
-        if self.is_read_only() {
-            return false;
-        }
-        let core = self.core();
-        let space = core.space();
-        let fit = core.log().fit(Stream::Host, BLOCK_BYTES + RECORD_HEADER_BYTES, space.end());
-        let needed = core.reserved_segments(Purpose::Data) + u32::from(fit == Fit::NewSegment);
-        let nothing_to_gain = core.collector().is_exhausted(space.changes());
-        space.free_count() < needed && nothing_to_gain && !core.checkpoints().is_running()
     }
 }
 

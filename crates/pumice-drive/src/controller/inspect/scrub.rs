@@ -385,7 +385,10 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
         let core = drive.core();
         let pieces = core.map().live_pieces(lba, place);
         let live_bytes = pieces.map(|piece| u64::from(place.share(piece.index, piece.count))).sum();
-        assert!(live_bytes <= u64::from(record_bytes), "the blocks of a frame are live once");
+        assert!(
+            live_bytes <= u64::from(place.charged_bytes()),
+            "the blocks of a frame are live once"
+        );
         if live_bytes > 0 {
             self.report.frames += 1;
             let decompressor = &mut *self.decompressor.borrow_mut();

@@ -108,6 +108,13 @@ enum Found {
     Nothing,
 }
 
+/// Returns the damaged batch that continues the log: of two, the one of the later opening, which
+/// found no end of the log at the other.
+fn later(found: Option<Next>, next: Next) -> Option<Next> {
+    let is_later = found.as_ref().is_none_or(|found| next.header.epoch > found.header.epoch);
+    if is_later { Some(next) } else { found }
+}
+
 /// A walk under way.
 pub(crate) struct Walk<'a, M> {
     medium: &'a M,
@@ -204,7 +211,7 @@ impl<'a, M: Medium> Walk<'a, M> {
             for stream in Stream::ALL {
                 match self.look(stream).await {
                     Found::Batch(next) => return self.enter(next, None).map(Some),
-                    Found::Damaged(next) => damaged = damaged.or(Some(next)),
+                    Found::Damaged(next) => damaged = later(damaged, next),
                     Found::Nothing => {}
                 }
             }
@@ -394,9 +401,17 @@ impl<'a, M: Medium> Walk<'a, M> {
         let next = Next { stream, offset, header, checksum, enters, is_restored: false };
         match state {
             Body::Whole => Found::Batch(next),
+            Body::WrongPayload if self.is_another(&next) => Found::Nothing,
             Body::WrongPayload => Found::Damaged(next),
             Body::Foreign => Found::Nothing,
         }
+    }
+
+    /// Returns whether the superblock knows that another batch of the number is the durable one.
+    fn is_another(&self, next: &Next) -> bool {
+        let Superblock { uuid, watermark, watermark_checksum, .. } = *self.superblock;
+        let is_known = watermark_checksum != chain_start(uuid);
+        is_known && next.header.seq == watermark && next.checksum != watermark_checksum
     }
 
     /// Moves past a batch, which its stream's window holds, and returns it.
@@ -512,7 +527,9 @@ impl<'a, M: Medium> Walk<'a, M> {
     async fn page(&mut self, segment: SegmentId, offset: u32) -> Result<&[u8]> {
         let window = &mut self.windows[Stream::Host];
         window.read(segment, offset, UNIT).await;
-        if let Some(error) = window.error() {
+        // A drive that was closed has nothing there.
+        let is_closed = self.superblock.clean && self.seq == self.superblock.watermark;
+        if let Some(error) = window.error().filter(|_| !is_closed) {
             self.cut.unreadable_bytes += BATCH_ALIGNMENT as u64;
             self.unreadable.push((segment, offset));
             if self.cut.unreadable_bytes > UNREADABLE_BYTES_MAX {

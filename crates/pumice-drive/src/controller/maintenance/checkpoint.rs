@@ -77,7 +77,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         });
         drop(attempt);
         drop(turn);
-        self.with_core(Core::checkpoint_ended);
+        self.with_core(|core| core.checkpoint_ended(&result));
         result
     }
 

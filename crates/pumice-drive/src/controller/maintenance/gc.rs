@@ -23,8 +23,8 @@ use super::super::log::records::{check_possible, records};
 use super::super::log::segment_scan::SegmentScan;
 use super::joining::Scanned;
 use super::moving::Mover;
-use crate::base::{Clock, Result, SegmentId};
-use crate::format::{Stream, Superblock};
+use crate::base::{Clock, ErrorKind, Lba, Result, SegmentId};
+use crate::format::{Record, Stream, Superblock};
 use crate::media::Medium;
 
 /// Bytes that are moved before other tasks have a turn: a fraction of a millisecond, so that a
@@ -34,6 +34,18 @@ const TURN_BYTES: u64 = 128 << 10;
 
 /// How long to wait for the last readers of an empty segment.
 const READERS_NS: u64 = 1_000_000;
+
+/// Steps in a row that may fail for a fault of the medium before it counts as lasting.
+const FAILURES_MAX: u32 = 8;
+
+/// How long to wait after such a step.
+const RETRY_NS: u64 = 50_000_000;
+
+/// How long to wait once writes are refused for it.
+const REFUSED_RETRY_NS: u64 = 1_000_000_000;
+
+/// How often a victim is read again when something in it could not be read.
+const SCANS_AGAIN: u32 = 2;
 
 /// The task of garbage collection runs as long as this lives.
 struct Running<'a, M, C>(&'a Drive<M, C>);
@@ -58,17 +70,33 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     pub(crate) async fn run_gc(&self) {
         assert!(!self.gc_runs.replace(true), "garbage collection is one task");
         let _running = Running(self);
+        let mut failures = 0;
         let next = |core: &mut Core| {
             let ends = core.must_end();
             (ends || core.collection_is_wanted()).then_some(ends)
         };
         while !self.is_read_only() && !self.wait_for(&self.queues.collector, next).await {
             let step = self.gc_step().await;
-            if let Err(error) = &step {
-                tracing::warn!(error = %error.chain(), "garbage collection failed");
+            let Err(error) = &step else {
+                failures = 0;
+                let gains_nothing = matches!(step, Ok(Step::Nothing));
+                self.with_core(|core| core.end_collection_step(gains_nothing));
+                continue;
+            };
+            tracing::warn!(error = %error.chain(), "garbage collection failed");
+            failures += 1;
+            let is_of_medium = error.kind() == ErrorKind::Medium;
+            if is_of_medium && failures < FAILURES_MAX {
+                // A fault of the medium may pass: no write is refused for it yet.
+                self.pause(RETRY_NS).await;
+                continue;
             }
-            let gains_nothing = !matches!(step, Ok(Step::Progress));
-            self.with_core(|core| core.end_collection_step(gains_nothing));
+            self.with_core(|core| core.end_collection_step(true));
+            if is_of_medium {
+                // Nothing may ever die now, since writes are refused.
+                self.pause(REFUSED_RETRY_NS).await;
+                self.with_core(Core::collect_again);
+            }
         }
     }
 
@@ -105,8 +133,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         if self.core().must_stop_collecting() {
             return Ok(Step::Progress);
         }
-        let still_gains = self.with_core(|core| core.end_victim(&before));
-        Ok(if still_gains { Step::Progress } else { Step::Nothing })
+        let continues = self.with_core(|core| core.end_victim(&before));
+        Ok(if continues { Step::Progress } else { Step::Nothing })
     }
 
     /// Frees every segment that may be freed; returns how many.
@@ -152,6 +180,18 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             // Frames that waited for a frame that has died.
             self.scan_victim(&superblock, &victim, &mut mover, Pass::Second).await?;
         }
+        for _ in 0..SCANS_AGAIN {
+            let is_left = {
+                let core = self.core();
+                core.space().stream(segment) != Stream::Meta
+                    && core.space().live_bytes_of(segment) > 0
+                    && !core.must_end()
+            };
+            if !is_left {
+                break;
+            }
+            self.scan_victim(&superblock, &victim, &mut mover, Pass::Second).await?;
+        }
         let left_bytes = self.with_core(|core| {
             core.victim_scanned(segment);
             core.space().live_bytes_of(segment)
@@ -187,7 +227,6 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         mover: &mut Mover<'_, M, C>,
         pass: Pass,
     ) -> Result<()> {
-        let turn_bytes = if self.options.recompress.is_some() { 1 } else { TURN_BYTES };
         let &Victim { segment, generation, .. } = victim;
         let shape = superblock.shape();
         let mut scan = SegmentScan::new(&self.medium, superblock.uuid, &shape, segment, generation);
@@ -204,28 +243,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             let before = scan.offset();
             let Some((header, body)) = scan.next().await else { break };
             let moved_before = moved_total();
-            let mut turn_ends = moved_before + turn_bytes;
             let batch = Scanned { header: &header, body };
-            if pass == Pass::First {
-                mover.enter_batch(&header);
-            }
-            for found in records(&header, body) {
-                // The frames after a damaged header cannot be found any more.
-                let Ok(found) = found else { break };
-                self.wait_for_clean_leaves().await;
-                // A life that was lost may have left anything.
-                if check_possible(&found, superblock).is_err() {
-                    continue;
-                }
-                match pass {
-                    Pass::First => mover.join_record(batch, &found).await?,
-                    Pass::Second => mover.move_record(header.seq, &found).await?,
-                }
-                if moved_total() >= turn_ends {
-                    self.clock.sleep_ns(0).await;
-                    turn_ends = moved_total() + turn_bytes;
-                }
-            }
+            self.scan_batch(superblock, batch, mover, pass).await?;
             let moved_bytes = moved_total().checked_sub(moved_before);
             let moved_bytes = moved_bytes.expect("counters never decrease");
             // What the second pass goes through was earned by the first.
@@ -238,6 +257,47 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             let rest = superblock.segment_bytes.checked_sub(scan.offset());
             let rest = rest.expect("a scan ends within its segment");
             self.with_core(|core| core.earn(rest, 0));
+        }
+        Ok(())
+    }
+
+    /// Moves what is live in a batch of a victim.
+    async fn scan_batch(
+        &self,
+        superblock: &Superblock,
+        batch: Scanned<'_>,
+        mover: &mut Mover<'_, M, C>,
+        pass: Pass,
+    ) -> Result<()> {
+        let turn_bytes = if self.options.recompress.is_some() { 1 } else { TURN_BYTES };
+        let moved_total = || self.core().counters().moved_bytes.get();
+        let mut turn_ends = moved_total() + turn_bytes;
+        if pass == Pass::First {
+            mover.enter_batch(batch.header);
+        }
+        // The frames after a damaged header cannot be found any more, and a life that was lost may
+        // have left anything.
+        let found = records(batch.header, batch.body).map_while(Result::ok);
+        let found = found.filter(|found| check_possible(found, superblock).is_ok());
+        let found: Vec<_> = found.collect();
+        let mut loaded = 0;
+        for (index, record) in found.iter().enumerate() {
+            if index >= loaded {
+                let ahead = found.iter().skip(index).map(|found| match found.record {
+                    Record::Data { .. } => found.record.lba_range(),
+                    _ => (Lba(0), 0),
+                });
+                loaded = index + self.load_leaves_ahead(ahead).await;
+            }
+            self.wait_for_clean_leaves().await;
+            match pass {
+                Pass::First => mover.join_record(batch, record).await?,
+                Pass::Second => mover.move_record(batch.header.seq, record).await?,
+            }
+            if moved_total() >= turn_ends {
+                self.clock.sleep_ns(0).await;
+                turn_ends = moved_total() + turn_bytes;
+            }
         }
         Ok(())
     }

@@ -164,6 +164,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         self.update_superblocks(|superblock| {
             superblock.segment_count = segment_count;
             superblock.bad_segments.retain(|segment| segment.0 < segment_count);
+            superblock.detours.retain(|detour| detour.segment.0 < segment_count);
         })
         .await?;
         resizing.segment_count = segment_count;
@@ -227,6 +228,9 @@ fn target(before: &Superblock, wanted: &Resize) -> Result<Superblock> {
             )));
         }
         target.segment_count = count;
+        target.bad_segments.retain(|segment| segment.0 < count);
+        // A checkpoint that precedes the smaller superblock replaces them.
+        target.detours.retain(|detour| detour.segment.0 < count);
     }
     if let Some(size_bytes) = wanted.size_bytes {
         if size_bytes < before.size_bytes {

@@ -76,7 +76,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             if let Err(error) = self.reap_all().await {
                 tracing::warn!(error = %error.chain(), "cannot take down trimmed leaves");
             }
-            self.warn_of_space();
+            self.with_core(Core::stuck_tick);
+            self.with_core(Core::warn_of_space);
             self.give_back_tick();
             self.name_bad_segment().await;
         }

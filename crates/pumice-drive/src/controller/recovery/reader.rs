@@ -30,6 +30,10 @@ use crate::format::{
 };
 use crate::media::Medium;
 
+/// A segment counts fewer live bytes than this many times its own: a record of 29 bytes or more may
+/// have 64 blocks, each of which counts as one byte.
+const LIVE_FACTOR_MAX: u32 = 3;
+
 /// What a checkpoint says.
 pub(super) struct Checkpoint {
     /// The map.
@@ -227,7 +231,9 @@ impl<'a, M: Medium> Reader<'a, M> {
         for (number, bytes) in (0..).zip(table.chunks_exact(TableEntry::BYTES)) {
             let entry = TableEntry::decode(bytes)?;
             let segment = SegmentId(number);
-            if entry.live_bytes > self.superblock.segment_bytes {
+            // A frame counts as a byte for each block at least, whatever its record takes.
+            let most = self.superblock.segment_bytes.saturating_mul(LIVE_FACTOR_MAX);
+            if entry.live_bytes > most {
                 let what = "a checkpoint counts more live bytes in a segment than it can hold";
                 return Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment));
             }

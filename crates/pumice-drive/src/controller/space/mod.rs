@@ -19,9 +19,13 @@
     clippy::indexing_slicing
 )]
 
+pub(crate) use self::choice::Choice;
+pub use self::choice::benefit_over_cost;
 use super::place::FramePlace;
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{Stream, TableEntry};
+
+mod choice;
 
 /// Use of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +72,11 @@ struct Segment {
     live_bytes: u32,
     /// Bytes at its end that were too few for what came next, if this process sealed it.
     unused_bytes: u32,
+    /// Record bytes that were live when they were appended, as far as this process counted.
+    filled_bytes: u32,
+    /// What moving all of that would take beyond it, in bytes: dead blocks that frames carry along
+    /// since they are smaller whole than in parts, and the sources that a moved frame names.
+    burden_bytes: u32,
     /// Reads under way.
     readers: u32,
     stream: Stream,
@@ -76,6 +85,8 @@ struct Segment {
     stuck: bool,
     /// Nothing can be written in it: once free, it is not handed out.
     is_bad: bool,
+    /// How often that has happened in this use of the segment.
+    failures: u8,
 }
 
 const FREE: Segment = Segment {
@@ -84,12 +95,28 @@ const FREE: Segment = Segment {
     age: SeqNo(0),
     live_bytes: 0,
     unused_bytes: 0,
+    filled_bytes: 0,
+    burden_bytes: 0,
     readers: 0,
     stream: Stream::Host,
     state: State::Free,
     stuck: false,
     is_bad: false,
+    failures: 0,
 };
+
+/// A segment that could not be emptied is tried again after 2, 4, 8 checkpoints, and so on up to
+/// two to the power of this: what could not be read may have been the fault of a moment.
+const FAILURES_MAX: u8 = 10;
+
+/// A segment that is left alone for a while.
+#[derive(Clone, Copy, Debug)]
+struct Stuck {
+    segment: SegmentId,
+    generation: u64,
+    /// Checkpoints until it is tried again.
+    rest: u32,
+}
 
 /// The segment table of one drive.
 #[derive(Debug)]
@@ -104,6 +131,8 @@ pub(crate) struct Space {
     live_bytes: u64,
     /// Counts changes, so that a waiter can tell whether anything died since it looked.
     changes: u64,
+    /// The segments that cannot be emptied.
+    stuck: Vec<Stuck>,
     /// A segment whose live bytes cannot be right: more died in it than were live, or more live
     /// than it can hold. What the medium says may be wrong in this way without any other sign.
     inconsistent: Option<SegmentId>,
@@ -122,6 +151,7 @@ impl Space {
             lowest_free: 0,
             live_bytes: 0,
             changes: 0,
+            stuck: Vec::new(),
             inconsistent: None,
         };
         space.grow(segment_count)?;
@@ -368,6 +398,7 @@ impl Space {
             last_seq: entry.last_seq,
             age: entry.age,
             live_bytes: entry.live_bytes,
+            filled_bytes: entry.live_bytes,
             stream: entry.stream,
             state: if is_open { State::Open } else { State::Sealed },
             ..FREE
@@ -435,9 +466,18 @@ impl Space {
         match entry.and_then(|entry| Some((entry.live_bytes.checked_add(bytes)?, entry))) {
             Some((live_bytes, entry)) => {
                 entry.live_bytes = live_bytes;
+                entry.filled_bytes = entry.filled_bytes.saturating_add(bytes);
                 self.live_bytes += u64::from(bytes);
             }
             None => self.inconsistent = Some(segment),
+        }
+    }
+
+    /// Notes what moving a frame of a segment would take beyond its live bytes.
+    #[inline]
+    pub(crate) fn add_burden(&mut self, segment: SegmentId, bytes: u32) {
+        if let Some(entry) = self.segments.get_mut(segment.0 as usize) {
+            entry.burden_bytes = entry.burden_bytes.saturating_add(bytes);
         }
     }
 
@@ -564,51 +604,34 @@ impl Space {
         self.matching(|segment| segment.is_empty() && segment.readers > 0).next().is_some()
     }
 
-    /// Returns the sealed segment that garbage collection should empty next: the one with the best
-    /// [`benefit_over_cost`] among those with `gain_bytes_min` dead bytes or more. An end that no
-    /// frame fits into is not dead.
-    pub(crate) fn victim(
-        &self,
-        now: SeqNo,
-        segment_bytes: u32,
-        gain_bytes_min: u32,
-    ) -> Option<SegmentId> {
-        let mut best: Option<(f64, SegmentId)> = None;
-        for (number, segment) in self.numbered() {
-            if segment.state != State::Sealed || segment.live_bytes == 0 || segment.stuck {
-                continue;
-            }
-            let dead = segment.dead_bytes(segment_bytes);
-            if dead < gain_bytes_min || !segment.is_worth_moving(segment_bytes) {
-                continue;
-            }
-            let score = benefit_over_cost(dead, segment_bytes, now.0.saturating_sub(segment.age.0));
-            if best.is_none_or(|(highest, _)| score > highest) {
-                best = Some((score, number));
-            }
-        }
-        best.map(|(_, segment)| segment)
-    }
-
-    /// Returns the sealed segment with the most dead bytes, if they are `gain_bytes_min` or more:
-    /// the one whose emptying frees most.
-    pub(crate) fn emptiest(&self, segment_bytes: u32, gain_bytes_min: u32) -> Option<SegmentId> {
-        let candidates = self.numbered().filter(|(_, segment)| {
-            segment.state == State::Sealed
-                && segment.live_bytes > 0
-                && !segment.stuck
-                && segment.is_worth_moving(segment_bytes)
-                && segment.dead_bytes(segment_bytes) >= gain_bytes_min
-        });
-        let emptiest = candidates.max_by_key(|(_, segment)| segment.dead_bytes(segment_bytes));
-        emptiest.map(|(number, _)| number)
-    }
-
-    /// Notes that a segment cannot be emptied: it is no victim any more.
+    /// Notes that a segment cannot be emptied: it is no victim for some checkpoints.
     pub(crate) fn set_stuck(&mut self, segment: SegmentId) {
         let entry = self.entry_mut(segment);
         assert!(entry.live_bytes > 0, "a segment that is stuck holds something live");
         entry.stuck = true;
+        entry.failures = entry.failures.saturating_add(1).min(FAILURES_MAX);
+        let (generation, rest) = (entry.generation, 1 << entry.failures);
+        self.stuck.retain(|stuck| stuck.segment != segment);
+        self.stuck.push(Stuck { segment, generation, rest });
+    }
+
+    /// Notes that a checkpoint, or as much time, has passed: what could not be emptied a while ago
+    /// is tried again.
+    pub(crate) fn let_stuck_rest(&mut self) {
+        let mut stuck = std::mem::take(&mut self.stuck);
+        stuck.retain_mut(|stuck| {
+            stuck.rest = stuck.rest.saturating_sub(1);
+            if stuck.rest > 0 {
+                return true;
+            }
+            let entry = self.segments.get_mut(stuck.segment.0 as usize);
+            if let Some(entry) = entry.filter(|entry| entry.generation == stuck.generation) {
+                entry.stuck = false;
+                self.changes += 1;
+            }
+            false
+        });
+        self.stuck = stuck;
     }
 
     /// Returns the stream of a segment in use.
@@ -704,30 +727,7 @@ impl Space {
     }
 }
 
-/// Returns how worthwhile it is to empty a segment with `dead` dead bytes, whose youngest data is
-/// `age` old: the gain (dead bytes, which last the longer the older the data is) over the cost
-/// (reading all of it, writing what is live).
-///
-/// Source: Rosenblum and Ousterhout, "The design and implementation of a log-structured file
-/// system", 1992, section 3.6.
-pub fn benefit_over_cost(dead: u32, segment_bytes: u32, age: u64) -> f64 {
-    assert!(dead <= segment_bytes, "no more bytes of a segment are dead than it has");
-    let utilization = 1.0 - f64::from(dead) / f64::from(segment_bytes);
-    (1.0 - utilization) * (age as f64 + 1.0) / (1.0 + utilization)
-}
-
 impl Segment {
-    /// Returns the bytes that emptying it gains.
-    fn dead_bytes(&self, segment_bytes: u32) -> u32 {
-        segment_bytes.saturating_sub(self.live_bytes.saturating_add(self.unused_bytes))
-    }
-
-    /// Returns whether its content is worth moving: metadata is written again with the next
-    /// checkpoint, and most of it dies before that anyway.
-    fn is_worth_moving(&self, segment_bytes: u32) -> bool {
-        self.stream != Stream::Meta || self.live_bytes < segment_bytes / 4
-    }
-
     /// Returns whether it can be handed out.
     fn is_available(&self) -> bool {
         self.state == State::Free && !self.is_bad

@@ -4,6 +4,16 @@ use super::*;
 
 const BYTES: u32 = 1000;
 
+fn choice(now: u64, gain_bytes_min: u32) -> Choice {
+    Choice {
+        now: SeqNo(now),
+        segment_bytes: BYTES,
+        gain_bytes_min,
+        room_bytes: u64::MAX,
+        frame_blocks: None,
+    }
+}
+
 fn used(space: &mut Space, live_bytes: u32, age: u64) -> SegmentId {
     let segment = space.allocate(Stream::Host, 1).unwrap();
     space.batch_sealed(segment, SeqNo(age));
@@ -132,15 +142,15 @@ fn the_victim_pays_best() {
     let mut space = Space::new(8).unwrap();
     let full = used(&mut space, BYTES, 1);
     let half = used(&mut space, 500, 90);
-    assert_eq!(space.victim(SeqNo(100), BYTES, 1), Some(half));
+    assert_eq!(space.victim(&choice(100, 1)), Some(half));
     // As empty, but older: what is dead there stays dead longer.
     let old = used(&mut space, 500, 10);
-    assert_eq!(space.victim(SeqNo(100), BYTES, 1), Some(old));
+    assert_eq!(space.victim(&choice(100, 1)), Some(old));
     let emptier = used(&mut space, 100, 10);
-    assert_eq!(space.victim(SeqNo(100), BYTES, 1), Some(emptier));
-    assert_eq!(space.victim(SeqNo(100), BYTES, 901), None, "too little to gain");
+    assert_eq!(space.victim(&choice(100, 1)), Some(emptier));
+    assert_eq!(space.victim(&choice(100, 901)), None, "too little to gain");
     space.set_stuck(emptier);
-    assert_eq!(space.victim(SeqNo(100), BYTES, 1), Some(old));
+    assert_eq!(space.victim(&choice(100, 1)), Some(old));
     // What must go goes, and whatever it gains.
     space.set_end(full.0);
     assert_eq!(space.beyond_end(), 4);
@@ -153,8 +163,71 @@ fn an_end_that_nothing_fits_into_is_no_gain() {
     let short = space.allocate(Stream::Moved, 1).unwrap();
     space.add_live(short, BYTES - 200);
     space.seal(short, 190);
-    assert_eq!(space.victim(SeqNo(9), BYTES, 10), Some(short));
-    assert_eq!(space.victim(SeqNo(9), BYTES, 11), None);
+    assert_eq!(space.victim(&choice(9, 10)), Some(short));
+    assert_eq!(space.victim(&choice(9, 11)), None);
+}
+
+#[test]
+fn what_is_carried_along_is_no_gain_and_must_find_room() {
+    let mut space = Space::new(1).unwrap();
+    let segment = space.allocate(Stream::Moved, 1).unwrap();
+    space.add_live(segment, 400);
+    space.add_burden(segment, 400);
+    space.seal(segment, 0);
+    assert_eq!(space.victim(&choice(9, 200)), Some(segment));
+    assert_eq!(space.victim(&choice(9, 201)), None);
+    assert_eq!(space.victim(&Choice { room_bytes: 799, ..choice(9, 1) }), None, "no room");
+    assert_eq!(space.gainable_bytes(BYTES, 200), 200);
+    assert_eq!(space.gainable_bytes(BYTES, 201), 0);
+    // When half of it has died, half of what it carried is taken for dead.
+    space.release(segment, 200);
+    assert_eq!(space.victim(&choice(9, 600)), Some(segment));
+    assert_eq!(space.victim(&choice(9, 601)), None);
+}
+
+/// Guards against a full drive that refuses writes although all that died was carried along.
+#[test]
+fn what_was_carried_along_may_be_gone_with_what_died() {
+    let mut space = Space::new(1).unwrap();
+    let segment = space.allocate(Stream::Moved, 1).unwrap();
+    space.add_live(segment, 600);
+    space.add_burden(segment, 390);
+    space.seal(segment, 0);
+    let hoped = |bytes| Choice { frame_blocks: Some(8), ..choice(9, bytes) };
+    assert_eq!(space.victim(&hoped(11)), None, "nothing has died");
+    space.release(segment, 20);
+    assert_eq!(space.victim(&choice(9, 50)), None);
+    assert_eq!(space.victim(&hoped(10 + 20 + 140)), Some(segment));
+    assert_eq!(space.victim(&hoped(10 + 20 + 141)), None);
+}
+
+/// On a drive of very many segments each part of them has its turn.
+#[test]
+fn a_victim_is_found_wherever_it_is() {
+    let mut space = Space::new(0).unwrap();
+    space.grow(3 << 16).unwrap();
+    let number = SegmentId((2 << 16) + 5);
+    space.occupy(number, Stream::Host, 1).unwrap();
+    space.add_live(number, 500);
+    space.seal(number, 0);
+    for now in 0..7 {
+        assert_eq!(space.victim(&choice(now, 500)), Some(number));
+        assert_eq!(space.victim(&choice(now, 501)), None);
+    }
+}
+
+#[test]
+fn what_is_stuck_is_tried_again_after_more_and_more_checkpoints() {
+    let mut space = Space::new(1).unwrap();
+    let segment = used(&mut space, 100, 1);
+    for rest in [2, 4, 8] {
+        space.set_stuck(segment);
+        for _ in 0..rest {
+            assert_eq!(space.victim(&choice(9, 1)), None);
+            space.let_stuck_rest();
+        }
+        assert_eq!(space.victim(&choice(9, 1)), Some(segment));
+    }
 }
 
 #[test]

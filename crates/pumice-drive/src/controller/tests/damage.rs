@@ -428,3 +428,51 @@ fn wrong_bytes_from_the_bus_are_noticed_and_the_next_read_is_right() {
     }
     assert!(world.read(&drive, 0, data.len()).unwrap() == data);
 }
+
+/// A life left a torn batch in the host stream, and the next one wrote the batch of that number
+/// elsewhere; another opening vouched for it. Whatever is damaged then, the torn one is never taken.
+#[test]
+fn a_torn_batch_does_not_stand_in_for_a_vouched_one() {
+    for header_is_damaged in [false, true] {
+        let world = World::new(small(SIZE, 4));
+        let data = payload::noise(&mut random(1), 64 << 10);
+        let drive = world.open_without_collector();
+        world.run(drive.write(0, &data, true)).unwrap();
+        world.run(super::survival::move_all(&drive, SegmentId(0)));
+        drive.with_core(|core| core.seal(Stream::Moved));
+        world.run(drive.flush()).unwrap();
+        world.run(drive.write(0, &data, true)).unwrap();
+        for offset in [1_u64 << 20, 2 << 20] {
+            world.write(&drive, offset, &data[..4096]).unwrap();
+        }
+        drive.with_core(|core| core.seal(Stream::Host));
+        world.run(world.runtime.yield_now());
+        world.kill(drive);
+        let torn = batches(&world, 0).pop().expect("the batch that was not flushed");
+        world.flip(0, torn.offset + torn.body_bytes - 100);
+        let drive = world.open_without_collector();
+        world.run(super::survival::move_all(&drive, SegmentId(0)));
+        drive.with_core(|core| core.seal(Stream::Moved));
+        world.run(drive.flush()).unwrap();
+        let moved = drive.core().log().tail(Stream::Moved).expect("a tail").segment.0;
+        world.kill(drive);
+        let vouched = batches(&world, moved).pop().expect("the moved batch");
+        assert_eq!((vouched.seq, vouched.epoch > torn.epoch), (torn.seq, true));
+        // This one vouches for the end of the log, and does nothing.
+        let drive = world.open_without_collector();
+        world.kill(drive);
+        let damaged = if header_is_damaged { 30 } else { vouched.body_bytes / 2 };
+        world.flip(moved, vouched.offset + damaged);
+        match world.try_open(OpenOptions::default()) {
+            Ok(drive) => {
+                assert!(!header_is_damaged, "a durable batch is missing");
+                assert_eq!(world.read(&drive, 1 << 20, 4096).unwrap(), [0; 4096], "it is back");
+            }
+            Err(error) => {
+                assert!(header_is_damaged, "{}", error.chain());
+                assert_eq!(error.kind(), ErrorKind::Corrupt);
+            }
+        }
+        world.runtime.drop_tasks();
+    }
+}

@@ -4,7 +4,8 @@
 
 use super::damage::{batches, record_of, written};
 use super::*;
-use crate::format::{BATCH_HEADER_BYTES, RECORD_HEADER_BYTES, Record, RecordAddress};
+use crate::base::SeqNo;
+use crate::format::{BATCH_HEADER_BYTES, Detour, RECORD_HEADER_BYTES, Record, RecordAddress};
 
 /// Replaces bytes at `offset` of segment 0.
 fn patch(world: &World, offset: u32, bytes: &[u8]) {
@@ -65,4 +66,24 @@ fn counters_at_their_end_stay_there() {
         world.close(drive);
         assert_eq!(world.check().problems, []);
     }
+}
+
+/// Neither the bad segments nor the detours of a superblock need to be what a drive would write.
+#[test]
+fn a_detour_beyond_the_end_of_the_log_is_no_reason_to_panic() {
+    let world = World::new(small(4 << 20, 4));
+    for slot in 0..2 {
+        let mut bytes = world.run(world.memory.read_superblock(slot)).unwrap();
+        let mut superblock = Superblock::decode(&bytes).unwrap();
+        superblock.bad_segments = vec![SegmentId(0)];
+        let (seq, segment) = (SeqNo(5), SegmentId(1));
+        superblock.detours = vec![Detour { seq, generation: 0, segment, stream: Stream::Host }];
+        bytes.copy_from_slice(&superblock.encode());
+        world.run(world.memory.write_superblock(slot, bytes)).unwrap();
+    }
+    let drive = world.open();
+    world.run(drive.write(0, &[1; 4096], true)).unwrap();
+    let drive = world.reopen(drive);
+    assert_eq!(world.read(&drive, 0, 4096).unwrap(), [1; 4096]);
+    world.close(drive);
 }

@@ -18,6 +18,7 @@
 //! * `resize`: other sizes and capacities, and power loss during a resize.
 //! * `scrub`: finding damage in a drive in use.
 //! * `space`: drives that are full.
+//! * `ageing`: drives that were used for long, with cold and partly dead data.
 //! * `joining`: frames put together while they are moved.
 //! * `tail`: a medium that fails at the end of the log.
 //! * `survival`: garbage collection and checkpoints when the power fails.
@@ -28,6 +29,7 @@
 //! * `watching`: what the drive reports to an operator.
 //! * `golden`: images of earlier versions of the format.
 
+mod ageing;
 mod checkpointing;
 mod closing;
 mod collecting;

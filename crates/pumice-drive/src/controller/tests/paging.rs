@@ -163,6 +163,7 @@ fn recover_within(world: &World, changed_bytes: usize) -> Result<recovery::Recov
         map_cache_bytes: CACHE_BYTES,
         checkpoint_bytes: 1 << 30,
         gives_back: GivesBack::default(),
+        warn_percent: None,
     };
     world.run(recovery::recover(&world.memory, &loaded.stored.superblock, settings, limits))
 }

@@ -8,6 +8,7 @@ use rand::RngExt;
 
 use super::*;
 use crate::base::seed::random;
+use crate::media::layer::Trigger;
 
 const SIZE: u64 = 24 << 20;
 const SEGMENTS: u32 = 31;
@@ -223,4 +224,29 @@ fn power_loss_in_a_grow_leaves_the_old_drive_or_the_new_one() {
 fn power_loss_in_a_shrink_leaves_the_old_drive_or_the_new_one() {
     let (old, new) = crash_in_resize((SIZE, SEGMENTS_SMALL), 24);
     assert!(old > 3 && new > 1, "too tame: {old} old, {new} new");
+}
+
+/// A shrink that does not end leaves the drive as it was: what is bad stays bad.
+#[test]
+fn a_shrink_that_fails_hands_out_no_bad_segment() {
+    let world = World::new(small(SIZE, 20));
+    let bad = SegmentId(world.spec.geometry().unwrap().segment_count - 1);
+    for slot in 0..2 {
+        let mut bytes = world.run(world.memory.read_superblock(slot)).unwrap();
+        let mut superblock = Superblock::decode(&bytes).unwrap();
+        superblock.bad_segments = vec![bad];
+        bytes.copy_from_slice(&superblock.encode());
+        world.run(world.memory.write_superblock(slot, bytes)).unwrap();
+    }
+    let drive = world.open();
+    world.run(drive.write(0, &[1; 4096], true)).unwrap();
+    assert!(drive.core().space().is_bad(bad));
+    let no_space_errors = Trigger::Probability(1.0);
+    drive.medium().set_plan(FaultPlan { no_space_errors, ..FaultPlan::default() });
+    let capacity_bytes = capacity(bad.0 - 2);
+    let shrinking = drive.resize(Resize { size_bytes: None, capacity_bytes });
+    let ended = world.run(world.runtime.timeout(10_000_000_000, shrinking));
+    assert!(ended.is_none(), "too tame a test: {ended:?}");
+    assert!(drive.core().space().is_bad(bad), "a bad segment will be handed out");
+    world.kill(drive);
 }

@@ -270,3 +270,124 @@ fn power_loss_while_space_is_given_back_loses_nothing() {
     }
     assert!(moved_bytes > 0, "too tame a test");
 }
+
+/// Guards against a drive that was emptied once and then keeps what has died since.
+#[test]
+fn what_dies_after_a_rest_is_given_back_too() {
+    let world = World::new(small(128 << 20, 100));
+    let options = OpenOptions { compact_percent: Some(100), ..OpenOptions::default() };
+    let drive = world.try_open(options).unwrap();
+    let mut random = random(1);
+    let piece = 64 << 10;
+    // A third of each segment stays.
+    for number in 0..(40_u64 << 20) / piece {
+        for region in [0, 40 << 20, 80 << 20] {
+            let data = payload::noise(&mut random, piece as usize);
+            world.write(&drive, region + number * piece, &data).unwrap();
+        }
+    }
+    world.run(drive.trim(40 << 20, 80 << 20, true)).unwrap();
+    wait(&world, 60);
+    let moved_bytes = drive.info().moved_bytes;
+    assert!(moved_bytes > 4 * SEGMENT, "{moved_bytes}: too tame a test");
+    let is_moved = |lba| {
+        let core = drive.core();
+        let Mapping::Frame { place, .. } = core.map().peek(Lba(lba)).resident().0 else {
+            panic!("LBA {lba} is no frame")
+        };
+        core.space().stream(place.segment) == Stream::Moved
+    };
+    for lba in (0..(40_u64 << 20) / BLOCK).step_by(8) {
+        if is_moved(lba) {
+            world.run(drive.trim(lba * BLOCK, 8 * BLOCK, false)).unwrap();
+        }
+    }
+    world.run(drive.flush()).unwrap();
+    wait(&world, 120);
+    let (held, live) = (world.memory.resident_bytes(), drive.info().live_bytes);
+    assert!(held <= 2 * live + (4 << 20) + OPEN_BYTES, "{held} bytes hold {live}");
+    assert_accounting(&drive);
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+/// Guards against empty segments that are forgotten: beside a busy host a checkpoint was not worth
+/// it, and then the host goes away.
+#[test]
+fn what_was_not_worth_a_checkpoint_is_given_back_when_the_host_rests() {
+    let world = World::new(small(4 << 30, 60));
+    let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };
+    let drive = world.try_open(options).unwrap();
+    let noise = payload::noise(&mut random(1), 1 << 20);
+    for number in 0..9 {
+        world.write(&drive, number << 20, &noise).unwrap();
+    }
+    let mut random = random(2);
+    for _ in 0..20_000 {
+        let lba = random.random_range(4096..drive.size_bytes() / BLOCK);
+        world.write(&drive, lba * BLOCK, &noise[..BLOCK_BYTES / 2]).unwrap();
+    }
+    world.run(drive.trim(0, 9 << 20, true)).unwrap();
+    for second in 0..40 {
+        world.write(&drive, (4 << 22) + second * BLOCK, &[2; 4096]).unwrap();
+        wait(&world, 1);
+    }
+    wait(&world, 120);
+    let empty = drive.core().space().empty_count();
+    assert_eq!(empty, 0, "segments that hold nothing");
+    world.kill(drive);
+}
+
+/// Memory that is full at a number of bytes.
+struct Narrow {
+    inner: MemMedium,
+    most: Cell<u64>,
+}
+
+impl crate::media::layer::Layer for Narrow {
+    type Inner = MemMedium;
+
+    fn inner(&self) -> &MemMedium {
+        &self.inner
+    }
+
+    async fn on_append(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: std::sync::Arc<AlignedBuffer>,
+    ) -> Result<()> {
+        // A segment counts whole from its first byte on.
+        let takes = if offset == 0 { SEGMENT } else { 0 };
+        if self.inner.resident_bytes() + takes > self.most.get() {
+            return Err(Error::new(ErrorKind::NoSpace, "no space left on device"));
+        }
+        self.inner.append(segment, offset, buffer).await
+    }
+}
+
+/// Guards against a drive that fills the file system below it while its host does nothing: what is
+/// live is copied before what is dead is given back.
+#[test]
+fn giving_back_needs_little_room() {
+    let world = World::new(small(128 << 20, 100));
+    let medium = Rc::new(Narrow { inner: world.memory.clone(), most: Cell::new(u64::MAX) });
+    let opening = Drive::open(medium.clone(), world.runtime.clone(), OpenOptions::default());
+    let drive = world.run(opening).unwrap();
+    let (mut random, piece) = (random(1), 64 << 10);
+    // Half of each segment stays.
+    for number in 0..(40_u64 << 20) / piece {
+        for region in [0, 40 << 20] {
+            let data = payload::noise(&mut random, piece as usize);
+            world.run(drive.write(region + number * piece, &data, false)).unwrap();
+        }
+    }
+    world.run(drive.trim(40 << 20, 40 << 20, true)).unwrap();
+    medium.most.set(world.memory.resident_bytes() + 3 * SEGMENT);
+    wait(&world, 120);
+    assert!(!drive.info().medium_full, "the drive has filled its medium");
+    let (held, live) = (world.memory.resident_bytes(), drive.info().live_bytes);
+    assert!(held <= live + live / 5 + (4 << 20) + OPEN_BYTES, "{held} bytes hold {live}");
+    world.run(drive.write(0, &[1; 4096], true)).unwrap();
+    world.run(drive.close()).unwrap();
+}

@@ -44,7 +44,11 @@ fn a_full_thin_drive_refuses_writes_and_takes_them_again_after_a_trim() {
     assert_accounting(&drive);
     let drive = world.reopen(drive);
     assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
-    assert_eq!(kind(world.write(&drive, 4096, &[1; 4096])), Some(ErrorKind::NoSpace));
+    // Smaller writes are refused together with larger ones.
+    for len in [1 << 20, 4 << 10] {
+        let data = payload::noise(&mut random(4), len);
+        assert_eq!(kind(world.write(&drive, 0, &data)), Some(ErrorKind::NoSpace));
+    }
     // Trims continue, and more of them than fit into any reserve.
     for round in 0..3000 {
         let at = round * 7 % (size / BLOCK / 64) * BLOCK;

@@ -292,3 +292,53 @@ fn a_drive_is_closed_while_its_host_is_full() {
         assert_eq!(world.check().problems, []);
     }
 }
+
+/// Guards against a drive that never closes: a stream waits for a free buffer to leave its
+/// segment, and no buffer comes free while the host is full.
+#[test]
+fn a_drive_that_gives_space_back_is_closed_while_its_host_is_full() {
+    let mut world = World::new(Spec { segment_bytes: 32 << 20, ..small(64 << 20, 240) });
+    world.plan.latency_ns = 1_000_000..=1_000_000;
+    let drive = world.open();
+    let data = payload::noise(&mut random(1), 64 << 10);
+    for _ in 0..200 {
+        world.write(&drive, 0, &data).unwrap();
+    }
+    world.run(drive.flush()).unwrap();
+    let no_space_errors = Trigger::Probability(1.0);
+    let plan = FaultPlan { no_space_errors, ..world.plan.clone() };
+    drive.medium().set_plan(plan);
+    for number in 1..=6_u64 {
+        let held = drive.clone();
+        let data = payload::noise(&mut random(number), 1 << 20);
+        world.runtime.spawn(async move {
+            drop(held.write(number << 20, &data, false).await);
+        });
+    }
+    world.run(world.runtime.sleep_ns(10_000_000_000));
+    let closing = world.runtime.timeout(60_000_000_000, drive.close());
+    let closed = world.run(closing).expect("the drive never closes");
+    assert_eq!(kind(closed), Some(ErrorKind::NoSpace));
+    world.kill(drive);
+}
+
+/// What cannot be read beyond the end of a log that was closed was never written, however much it
+/// is.
+#[test]
+fn a_closed_drive_does_not_need_to_read_what_it_never_wrote() {
+    let world = World::new(small(SIZE, 4));
+    let drive = world.open();
+    let data = payload::noise(&mut random(1), 64 << 10);
+    world.run(drive.write(0, &data, true)).unwrap();
+    let tail = drive.core().log().tail(Stream::Host).unwrap();
+    world.close(drive);
+    let region = Region::Segment(tail.segment);
+    let bad = [BadRange::unreadable(region, tail.used + (64 << 10)..SEGMENT_BYTES)];
+    for options in [read_only(), OpenOptions::default()] {
+        let (_, opened) = open_with(&world, &bad, options);
+        let drive = opened.unwrap();
+        assert!(world.read(&drive, 0, data.len()).unwrap() == data);
+        assert_eq!(drive.info().operations.cut_batches, 0);
+        world.kill(drive);
+    }
+}

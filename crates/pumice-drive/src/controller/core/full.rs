@@ -1,0 +1,193 @@
+//! How full the drive is: the share of the space for data that is in use, the thresholds that it
+//! has passed, and whether writes are refused.
+//!
+//! ```text
+//! share = 1 - (free segments above the reserves + rest of the host's segment
+//!              + what garbage collection can gain) / space for data
+//! ```
+//!
+//! It is 100 % exactly while writes are refused. What comes first is logged when it happens, where
+//! segments are taken: each threshold once, until the share fell [`REARM_POINTS`] below it; the
+//! first write that is refused, and the end of that.
+
+use super::{Core, Purpose, WARN_THRESHOLDS_MAX};
+use crate::base::units::BLOCK_BYTES;
+use crate::format::{RECORD_HEADER_BYTES, Stream};
+
+use super::super::log::Fit;
+
+/// How far below a threshold, in per cent of the capacity, re-arms it.
+const REARM_POINTS: f64 = 2.0;
+
+/// The share in use when every write is accepted is no more than this, in per cent.
+const ACCEPTING_PERCENT_MAX: f64 = 99.9;
+
+/// What was logged about the space.
+#[derive(Debug, Default)]
+pub(crate) struct Fullness {
+    /// A write was refused, and since then none was accepted and no segment came free.
+    is_refusing: bool,
+    /// Which thresholds have been passed.
+    passed: [bool; WARN_THRESHOLDS_MAX],
+}
+
+/// Returns the thresholds that `used_percent` has passed since the last call, lowest first.
+/// `passed` says which thresholds have been passed and logged.
+fn newly_passed(
+    passed: &mut [bool; WARN_THRESHOLDS_MAX],
+    used_percent: f64,
+    thresholds: [u8; WARN_THRESHOLDS_MAX],
+) -> Vec<u8> {
+    let mut newly = Vec::new();
+    for (passed, threshold) in passed.iter_mut().zip(thresholds) {
+        let at = f64::from(threshold);
+        if threshold > 0 && used_percent >= at && !*passed {
+            *passed = true;
+            newly.push(threshold);
+        } else if used_percent < at - REARM_POINTS {
+            *passed = false;
+        }
+    }
+    newly.sort_unstable();
+    newly
+}
+
+impl Core {
+    /// Returns the share of the space for data that is in use, in per cent.
+    pub(crate) fn used_percent(&self) -> f64 {
+        if self.is_full() {
+            return 100.0;
+        }
+        let segment_bytes = u64::from(self.superblock.segment_bytes);
+        let reserved = self.reserved_segments(Purpose::Data);
+        let free = self.space.free_count();
+        let unfilled = |stream| {
+            let filled = self.log.filled(stream).map(u64::from);
+            filled.map_or(0, |filled| segment_bytes.saturating_sub(filled))
+        };
+        let has_begun_reserve = free < reserved;
+        let rest =
+            if has_begun_reserve || !self.fits_host_segment() { 0 } else { unfilled(Stream::Host) };
+        let gainable =
+            self.space.gainable_bytes(self.superblock.segment_bytes, self.gain_bytes_min());
+        let above = u64::from(free.saturating_sub(reserved)) * segment_bytes;
+        let owed = u64::from(reserved.saturating_sub(free)) * segment_bytes;
+        let available = (above + rest + gainable).saturating_sub(owed);
+        let segments = self.space.end().saturating_sub(reserved);
+        // Other streams fill their segments before they need another.
+        let usable = (u64::from(segments) * segment_bytes)
+            .saturating_sub(unfilled(Stream::Moved) + unfilled(Stream::Meta));
+        let used = usable.saturating_sub(available) as f64 * 100.0 / usable.max(1) as f64;
+        used.min(ACCEPTING_PERCENT_MAX)
+    }
+
+    /// Returns whether the next write of a block would be refused for space, as far as is known
+    /// without trying: garbage collection has found that nothing is to be gained.
+    pub(crate) fn is_full(&self) -> bool {
+        let has_no_room = || {
+            let reserved = self.reserved_segments(Purpose::Data);
+            let needed = reserved + u32::from(!self.fits_host_segment());
+            self.space.free_count() < needed
+        };
+        let nothing_to_gain = self.collector.is_exhausted(self.space.changes());
+        !self.settings.is_read_only
+            && nothing_to_gain
+            && !self.checkpoints.is_running()
+            && (self.fullness.is_refusing || has_no_room())
+    }
+
+    /// Returns whether writes are refused since one that was.
+    pub(super) fn is_refusing(&self) -> bool {
+        self.fullness.is_refusing
+    }
+
+    /// Returns whether a segment is free for data.
+    pub(super) fn has_segment_for_data(&self) -> bool {
+        self.space.free_count() > self.reserved_segments(Purpose::Data)
+    }
+
+    fn fits_host_segment(&self) -> bool {
+        let block = BLOCK_BYTES + RECORD_HEADER_BYTES;
+        self.log.fit(Stream::Host, block, self.space.end()) != Fit::NewSegment
+    }
+
+    /// Notes that a request was refused for space.
+    pub(super) fn begin_full(&mut self, purpose: Purpose) {
+        if purpose == Purpose::Data && !self.fullness.is_refusing {
+            self.fullness.is_refusing = true;
+            tracing::error!(
+                drive = %self.superblock.uuid,
+                "full: writes are refused; trim what is not needed, or extend the drive with \
+                 `pumice resize --capacity`"
+            );
+        }
+    }
+
+    /// Notes that a request of this purpose was accepted.
+    #[inline]
+    pub(super) fn end_full(&mut self, purpose: Purpose) {
+        if purpose == Purpose::Data && self.fullness.is_refusing {
+            self.writes_are_accepted();
+        }
+    }
+
+    /// Notes that a segment came free.
+    pub(super) fn space_was_freed(&mut self) {
+        if self.fullness.is_refusing && self.has_segment_for_data() {
+            self.writes_are_accepted();
+        }
+    }
+
+    fn writes_are_accepted(&mut self) {
+        self.fullness.is_refusing = false;
+        tracing::info!(drive = %self.superblock.uuid, "no longer full: writes are accepted");
+    }
+
+    /// Returns the thresholds at which this opening of the drive warns.
+    pub(crate) fn warn_percent(&self) -> [u8; WARN_THRESHOLDS_MAX] {
+        self.settings.warn_percent.unwrap_or(self.superblock.warn_percent)
+    }
+
+    /// Logs the thresholds that were passed since the last call.
+    pub(crate) fn warn_of_space(&mut self) {
+        let (used_percent, thresholds) = (self.used_percent(), self.warn_percent());
+        for threshold in newly_passed(&mut self.fullness.passed, used_percent, thresholds) {
+            tracing::warn!(
+                drive = %self.superblock.uuid,
+                "{used_percent:.1} % of the capacity is in use, above the warning threshold of \
+                 {threshold} %: trim what is not needed, or extend it with \
+                 `pumice resize --capacity`"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: each threshold is reported once, and again only after the share fell well below it.
+    use super::*;
+
+    #[test]
+    fn a_threshold_is_reported_once_until_it_is_left() {
+        let mut passed = Default::default();
+        let thresholds = [80, 90, 95, 0];
+        let shares: [(f64, &[u8]); 12] = [
+            (0.0, &[]),
+            (79.9, &[]),
+            (80.0, &[80]),
+            (85.0, &[]),
+            (78.5, &[]),
+            (81.0, &[]),
+            (96.0, &[90, 95]),
+            (94.0, &[]),
+            (96.0, &[]),
+            (77.9, &[]),
+            (80.1, &[80]),
+            (100.0, &[90, 95]),
+        ];
+        for (share, reported) in shares {
+            assert_eq!(newly_passed(&mut passed, share, thresholds), reported, "at {share}");
+        }
+        assert_eq!(newly_passed(&mut Default::default(), 100.0, [0; 4]), []);
+    }
+}

@@ -1,0 +1,147 @@
+//! Which segment garbage collection empties next: the one whose emptying pays best.
+//!
+//! ```text
+//! gain = segment - live bytes - burden - end that nothing fits into
+//! ```
+//!
+//! **Burden** is what moving takes beyond the live bytes. It is known of what this process
+//! appended, and falls as that dies. By how much is an estimate: where all of one frame died, its
+//! burden is gone, where a part of it died, it may all be there. In between, it is taken to fall
+//! with the live bytes; [`Choice::frame_blocks`] asks for the most that can be hoped for.
+//!
+//! **No segment is moved in circles.** A copy counts what it takes, so its segment promises no gain
+//! until something in it dies, and hope none either. So each move that gains nothing is paid for by
+//! deaths since the last one, or by an opening, which forgets burdens: the content of a segment is
+//! moved once then, to learn them.
+
+use super::{Segment, Space, State};
+use crate::base::units::len_usize;
+use crate::base::{SegmentId, SeqNo};
+use crate::format::Stream;
+
+/// Segments among which a victim is chosen: looking at them takes about a millisecond.
+const PART_SEGMENTS: usize = 1 << 16;
+
+/// What garbage collection may choose from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    /// The newest batch.
+    pub(crate) now: SeqNo,
+    /// Bytes of a segment.
+    pub(crate) segment_bytes: u32,
+    /// A victim must have as many bytes to be gained.
+    pub(crate) gain_bytes_min: u32,
+    /// What is moved must fit into this many bytes.
+    pub(crate) room_bytes: u64,
+    /// If given, as much of the burden as can be is taken to be gone, with frames of as many blocks
+    /// or fewer.
+    pub(crate) frame_blocks: Option<u16>,
+}
+
+impl Space {
+    /// Returns the sealed segment that garbage collection should empty next: one with the best
+    /// [`benefit_over_cost`] among those that gain enough and whose content has room elsewhere. On
+    /// a drive of very many segments it is the best of a part of them, another one each time.
+    pub(crate) fn victim(&self, choice: &Choice) -> Option<SegmentId> {
+        let parts = self.segments.len().div_ceil(PART_SEGMENTS).max(1) as u64;
+        let victims = (0..parts).map(|part| {
+            let part = len_usize((choice.now.0 + part) % parts);
+            self.best_victim(choice, part * PART_SEGMENTS)
+        });
+        victims.flatten().next()
+    }
+
+    /// Returns the best victim among [`PART_SEGMENTS`] segments.
+    fn best_victim(&self, choice: &Choice, first: usize) -> Option<SegmentId> {
+        let Choice { now, segment_bytes, gain_bytes_min, room_bytes, frame_blocks } = *choice;
+        let mut best: Option<(f64, SegmentId)> = None;
+        for (number, segment) in self.numbered().skip(first).take(PART_SEGMENTS) {
+            let gain = match frame_blocks {
+                None => segment.gain_bytes(segment_bytes),
+                Some(blocks) => segment.gain_if_moved(segment_bytes, segment.hoped_bytes(blocks)),
+            };
+            if segment.live_bytes == 0 || gain < gain_bytes_min.max(1) {
+                continue;
+            }
+            if segment.stream != Stream::Meta && segment.moved_bytes() > room_bytes {
+                continue;
+            }
+            let score = benefit_over_cost(gain, segment_bytes, now.0.saturating_sub(segment.age.0));
+            if best.is_none_or(|(highest, _)| score > highest) {
+                best = Some((score, number));
+            }
+        }
+        best.map(|(_, segment)| segment)
+    }
+
+    /// Returns the sealed segment with the most dead bytes, if they are `gain_bytes_min` or more:
+    /// the one whose emptying frees most.
+    pub(crate) fn emptiest(&self, segment_bytes: u32, gain_bytes_min: u32) -> Option<SegmentId> {
+        let candidates = self.numbered().filter(|(_, segment)| {
+            segment.live_bytes > 0 && segment.gain_bytes(segment_bytes) >= gain_bytes_min
+        });
+        let emptiest = candidates.max_by_key(|(_, segment)| segment.gain_bytes(segment_bytes));
+        emptiest.map(|(number, _)| number)
+    }
+
+    /// Returns the bytes that garbage collection can gain in segments where that is
+    /// `gain_bytes_min` or more.
+    pub(crate) fn gainable_bytes(&self, segment_bytes: u32, gain_bytes_min: u32) -> u64 {
+        let below = self.segments.iter().take(self.end as usize);
+        let gains = below.map(|segment| segment.gain_bytes(segment_bytes));
+        gains.filter(|&gain| gain >= gain_bytes_min).map(u64::from).sum()
+    }
+}
+
+/// Returns how worthwhile it is to empty a segment with `dead` dead bytes, whose youngest data is
+/// `age` old: the gain (dead bytes, which last the longer the older the data is) over the cost
+/// (reading all of it, writing what is live).
+///
+/// Source: Rosenblum and Ousterhout, "The design and implementation of a log-structured file
+/// system", 1992, section 3.6.
+pub fn benefit_over_cost(dead: u32, segment_bytes: u32, age: u64) -> f64 {
+    assert!(dead <= segment_bytes, "no more bytes of a segment are dead than it has");
+    let utilization = 1.0 - f64::from(dead) / f64::from(segment_bytes);
+    (1.0 - utilization) * (age as f64 + 1.0) / (1.0 + utilization)
+}
+
+impl Segment {
+    /// Returns the bytes that moving its content takes elsewhere. What moving takes beyond the live
+    /// bytes is assumed to shrink with them: garbage collection learns what is true by moving.
+    fn moved_bytes(&self) -> u64 {
+        let (live, filled) = (u64::from(self.live_bytes), u64::from(self.filled_bytes));
+        live + u64::from(self.burden_bytes) * live.min(filled) / filled.max(1)
+    }
+
+    /// Returns the fewest bytes that moving its content can take: each byte that died was the last
+    /// live one of its block, and the only live block of a frame of `frame_blocks`.
+    fn hoped_bytes(&self, frame_blocks: u16) -> u64 {
+        let died = u64::from(self.filled_bytes.saturating_sub(self.live_bytes));
+        let gone = died * u64::from(frame_blocks.saturating_sub(1));
+        u64::from(self.live_bytes) + u64::from(self.burden_bytes).saturating_sub(gone)
+    }
+
+    /// Returns the bytes that emptying it gains.
+    fn gain_bytes(&self, segment_bytes: u32) -> u32 {
+        self.gain_if_moved(segment_bytes, self.moved_bytes())
+    }
+
+    /// Returns the bytes that emptying it gains if moving its content takes `moved_bytes`. An end
+    /// that no frame fits into is no gain: moving leaves as much elsewhere.
+    fn gain_if_moved(&self, segment_bytes: u32, moved_bytes: u64) -> u32 {
+        if self.state != State::Sealed || self.stuck {
+            return 0;
+        }
+        if self.live_bytes == 0 {
+            return segment_bytes;
+        }
+        // Moving metadata means writing it again with the next checkpoint; most of it dies before
+        // that anyway.
+        if self.stream == Stream::Meta && self.live_bytes >= segment_bytes / 4 {
+            return 0;
+        }
+        let kept = moved_bytes + u64::from(self.unused_bytes);
+        let gain = u64::from(segment_bytes).saturating_sub(kept);
+        u32::try_from(gain).expect("no more is gained than the segment has")
+    }
+}

@@ -1,0 +1,72 @@
+//! Benchmark: drives that are overwritten as databases do, at several shares of their space.
+//!
+//! ```text
+//! cargo bench --bench ageing               # 20 times what each drive holds
+//! cargo bench --bench ageing -- 100 4096 32   # 100 times, on 4,096 MiB in segments of 32 MiB
+//! ```
+//!
+//! `pumice_torture::run_ageing` describes the load and the checks.
+#![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+#![allow(missing_docs)]
+
+use std::time::Instant;
+
+use pumice_drive::controller::OpenOptions;
+use pumice_torture::{AgeingPlan, run_ageing};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let number = |at: usize, default: u64| {
+        arguments.get(at).and_then(|text| text.parse().ok()).unwrap_or(default)
+    };
+    let only = number(3, 0);
+    let pause_ns = number(4, 0) * 1000;
+    for used_percent in [70, 85, 95] {
+        if only != 0 && only != used_percent {
+            continue;
+        }
+        let plan = AgeingPlan {
+            seed: 1,
+            capacity_bytes: number(1, 512) << 20,
+            segment_bytes: (number(2, 4) as u32) << 20,
+            used_percent: used_percent as f64,
+            times: number(0, 20),
+            latency_ns: 80_000..=2_000_000,
+            pause_ns,
+            options: OpenOptions { checkpoint_bytes: 64 << 20, ..OpenOptions::default() },
+        };
+        let start = Instant::now();
+        let report = match run_ageing(&plan) {
+            Ok(report) => report,
+            Err(error) => {
+                eprintln!("{}", error.chain());
+                std::process::exit(1);
+            }
+        };
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        println!(
+            "{used_percent} %: {:.0} s of virtual time in {:.0} s; {:.0} MiB of disk, each byte \
+             stored in {:.2}; {:.0} MiB written\n  used {:.1} to {:.1} %, {} writes refused, WA \
+             {:.2}, moved {:.2}, {} victims, {} checkpoints\n  longest write {:.1} ms, p99.9 \
+             {:.1} ms, longest flush {:.1} ms; memory {:.1}, then {:.1} MiB",
+            report.time_ns as f64 / 1e9,
+            start.elapsed().as_secs_f64(),
+            mib(report.mapped_bytes),
+            report.stored_fraction,
+            mib(report.host_bytes),
+            report.used_percent.0,
+            report.used_percent.1,
+            report.refused,
+            report.media_bytes as f64 / report.host_bytes as f64,
+            report.moved_bytes as f64 / report.host_bytes as f64,
+            report.victims,
+            report.checkpoints,
+            ms(report.write_ns.0),
+            ms(report.write_ns.1),
+            ms(report.flush_ns_max),
+            mib(report.memory_bytes.0),
+            mib(report.memory_bytes.1),
+        );
+    }
+}
