@@ -314,7 +314,7 @@ impl<'a, M: Medium> Walk<'a, M> {
         let error = error.in_segment(segment).at_offset(offset.into());
         self.restored = append.into_batch();
         let next = Next { stream, offset, header, checksum, enters, is_restored: true };
-        Some((next, error))
+        (!self.is_another(&next)).then_some((next, error))
     }
 
     /// Continues with a batch whose record headers are right, and not all of its payloads.

@@ -11,7 +11,7 @@ const SIZE: u64 = 4 << 30;
 /// Damages a metadata record and the parity of its batch, so that it cannot be restored.
 pub(super) fn ruin(world: &World, segment: SegmentId, offset: u32) {
     let batches = super::damage::batches(world, segment.0).into_iter();
-    let batch = batches.filter(|batch| batch.offset <= offset).last();
+    let batch = batches.rev().find(|batch| batch.offset <= offset);
     let batch = batch.expect("metadata is in a batch");
     assert!(batch.parity_pages > 0, "metadata has parity");
     world.flip(segment.0, offset + RECORD_HEADER_BYTES as u32 + 20);
