@@ -125,7 +125,7 @@ fn sectors_that_cannot_be_read_lose_nothing_silently() {
 #[test]
 fn a_wrong_bit_in_an_opening_loses_one_batch_at_most() {
     let tally = run_with(Weights::only(Hazard::WrongOpening), 1..=40);
-    let tame = tally.refusals < 2 || tally.misreads < 10 || tally.changes_lost == 0;
+    let tame = tally.misreads < 10 || tally.changes_lost == 0;
     assert!(!tame, "too tame a test: {tally:?}");
 }
 

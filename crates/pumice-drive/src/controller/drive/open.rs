@@ -28,6 +28,9 @@ use crate::format::BATCH_ALIGNMENT;
 use crate::format::Superblock;
 use crate::media::Medium;
 
+/// Attempts to read what was just written.
+const READS_MAX: usize = 3;
+
 impl<M: Medium + 'static, C: Spawn + 'static> Drive<M, C> {
     /// Opens the drive on a medium: reads the superblock, replays the log, begins a new epoch
     /// unless read-only, and starts the drive's tasks on `clock`, which also runs tasks: they write
@@ -302,12 +305,23 @@ async fn still_unreadable<M: Medium>(
 ) -> BTreeSet<SegmentId> {
     let mut bad = BTreeSet::new();
     for (segment, offset, is_written) in written {
-        let buffer = AlignedBuffer::zeroed(BATCH_ALIGNMENT);
-        if !is_written || medium.read(segment, offset, buffer).await.1.is_err() {
+        if !is_written || !can_be_read(medium, segment, offset).await {
             bad.insert(segment);
         }
     }
     bad
+}
+
+/// Returns whether one of several attempts to read a page succeeds: a segment is not given up for a
+/// fault that passes.
+async fn can_be_read<M: Medium>(medium: &M, segment: SegmentId, offset: u32) -> bool {
+    for _ in 0..READS_MAX {
+        let buffer = AlignedBuffer::zeroed(BATCH_ALIGNMENT);
+        if medium.read(segment, offset, buffer).await.1.is_ok() {
+            return true;
+        }
+    }
+    false
 }
 
 fn next_epoch(epoch: u32) -> Result<u32> {

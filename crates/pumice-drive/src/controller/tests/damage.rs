@@ -430,7 +430,7 @@ fn wrong_bytes_from_the_bus_are_noticed_and_the_next_read_is_right() {
 }
 
 /// A life left a torn batch in the host stream, and the next one wrote the batch of that number
-/// elsewhere; another opening vouched for it. Whatever is damaged then, the torn one is never taken.
+/// elsewhere; another opening vouched for it. Whatever is damaged then, the torn one is not taken.
 #[test]
 fn a_torn_batch_does_not_stand_in_for_a_vouched_one() {
     for header_is_damaged in [false, true] {
