@@ -27,12 +27,12 @@ mod replay;
 
 use super::core::{Core, NewestCheckpoint, Restored, Settings};
 use super::log::walk::{Cut, Walk, WalkEnd};
-use super::log::{Tail, closing_bytes};
+use super::log::{LogEnd, Tail, closing_bytes};
 use super::map::L2p;
 use super::options::MAP_CACHE_BYTES_DEFAULT;
 use super::space::Space;
 use crate::base::units::BLOCK_BYTES;
-use crate::base::{Error, ErrorKind, Result};
+use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::format::{Stream, Superblock};
 use crate::media::Medium;
 
@@ -148,6 +148,7 @@ pub(crate) async fn recover<M: Medium>(
     let walk_end = walk.end();
     warn_of_cut(&walk_end, superblock);
     check_tails(&walk_end, superblock)?;
+    check_metadata(replay.core(), &walk_end.end, superblock)?;
     let (core, restored) = replay.end();
     problems.extend(restored);
     problems.truncate(PROBLEMS_KEPT_MAX);
@@ -174,6 +175,27 @@ fn warn_of_cut(walk_end: &WalkEnd, superblock: &Superblock) {
         reason,
         "the log was cut at its torn tail: nothing shows that what follows was durable"
     );
+}
+
+/// Checks that the log includes the batches of the newest checkpoint, which are the first after it:
+/// else its streams would continue over them.
+fn check_metadata(core: &Core, end: &LogEnd, superblock: &Superblock) -> Result<()> {
+    let root = superblock.checkpoint.iter().map(|root| (root.address.segment, root.address.offset));
+    let map = core.map().metadata_addresses().map(|named| (named.segment, named.offset));
+    let is_beyond = |&(segment, offset): &(SegmentId, u32)| {
+        let mut tails = end.tails.iter().flatten();
+        let is_after = tails.any(|tail| tail.segment == segment && offset >= tail.used);
+        is_after || core.space().is_free(segment)
+    };
+    match root.chain(map).find(is_beyond) {
+        None => Ok(()),
+        Some((segment, offset)) => {
+            let what = "a part of the newest checkpoint is beyond the end of the log: see `pumice \
+                        rebuild --help`";
+            let error = Error::new(ErrorKind::Corrupt, what);
+            Err(error.in_segment(segment).at_offset(offset.into()))
+        }
+    }
 }
 
 /// Checks that each stream's segment has room for the record that names the next one.
