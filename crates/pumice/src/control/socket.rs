@@ -12,6 +12,7 @@ use super::directory::{SOCKET_SUFFIX, private_directory, socket_path};
 use super::protocol::Service;
 use super::session;
 use crate::watch::Watch;
+use pumice_drive::base::clock::while_busy;
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::Drive;
 use pumice_drive::media::Medium;
@@ -33,9 +34,14 @@ impl ControlSocket {
     /// does not answer was left by a server that died, and is replaced.
     ///
     /// # Errors
-    /// `Busy` if another server answers, which is possible only if both serve the drive read-only;
-    /// the directory or the socket cannot be created.
-    pub(crate) fn bind(drive: &Path) -> Result<Self> {
+    /// `Busy` if another server answers for a second, which is possible only if both serve the
+    /// drive read-only; the directory or the socket cannot be created.
+    pub(crate) fn bind(runtime: &Runtime, drive: &Path) -> Result<Self> {
+        // A server that was killed may answer for a moment.
+        runtime.block_on(while_busy(runtime, || Self::bind_now(drive)))
+    }
+
+    fn bind_now(drive: &Path) -> Result<Self> {
         let path = socket_path(drive)?;
         let cannot = |error| Error::os(format!("cannot listen on {}", path.display()), error);
         // Between bind and listen a new socket refuses connections like a dead one.

@@ -83,7 +83,7 @@ fn serve_opened(
     let measured = Rc::new(Measured::new(drive.clone(), runtime.clone()));
     let mount = FuseMount::mount(runtime, measured.clone(), &attachment.fuse_directory());
     let mount = mount.inspect_err(|_| clean(&attachment))?;
-    let control = ControlSocket::bind(&args.path).inspect_err(|error| {
+    let control = ControlSocket::bind(runtime, &args.path).inspect_err(|error| {
         let (path, error) = (args.path.display(), error.chain());
         tracing::warn!(drive = %path, %error, "other commands cannot reach the drive");
     });

@@ -180,7 +180,7 @@ fn control(
     uris: &[String],
 ) -> Option<ControlSocket> {
     let path = &served.path;
-    let socket = ControlSocket::bind(path).inspect_err(|error| {
+    let socket = ControlSocket::bind(runtime, path).inspect_err(|error| {
         let (path, error) = (path.display(), error.chain());
         tracing::warn!(drive = %path, %error, "other commands cannot reach the drive");
     });
