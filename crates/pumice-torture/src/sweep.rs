@@ -16,10 +16,10 @@ use uuid::Uuid;
 use super::data;
 use pumice_drive::base::seed::{Random, random};
 use pumice_drive::base::units::BLOCK_BYTES;
-use pumice_drive::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId};
+use pumice_drive::base::{AlignedBuffer, Error, Result, SegmentId};
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::{Drive, Extracted, Identity, OpenOptions, Spec, Wreck, create};
-use pumice_drive::media::layer::Layer;
+use pumice_drive::media::layer::{BadRange, Fault, FaultPlan, Region};
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::media::{Medium, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use pumice_drive::runtime::Runtime;
@@ -90,7 +90,8 @@ enum Damage {
 /// A drive, and what its disk held at the last flush and at the one before.
 struct Base {
     runtime: Runtime,
-    medium: Damaged,
+    memory: MemMedium,
+    unreadable: Cell<Option<Sector>>,
     disk: Vec<u8>,
     before: Vec<u8>,
     /// Sectors that are not zero.
@@ -99,49 +100,7 @@ struct Base {
     was_killed: bool,
 }
 
-/// A medium with a sector that cannot be read.
-struct Damaged {
-    memory: MemMedium,
-    unreadable: Cell<Option<Sector>>,
-}
-
-impl Damaged {
-    fn error() -> Error {
-        Error::new(ErrorKind::Medium, "a sector cannot be read")
-    }
-}
-
-impl Layer for Damaged {
-    type Inner = MemMedium;
-
-    fn inner(&self) -> &MemMedium {
-        &self.memory
-    }
-
-    async fn on_read(
-        &self,
-        segment: SegmentId,
-        offset: u32,
-        buffer: AlignedBuffer,
-    ) -> (AlignedBuffer, Result<()>) {
-        let end = offset + buffer.len() as u32;
-        match self.unreadable.get() {
-            Some(Sector::Segment(number, at))
-                if number == segment.0 && (offset..end).contains(&at) =>
-            {
-                (buffer, Err(Self::error()))
-            }
-            _ => self.memory.read(segment, offset, buffer).await,
-        }
-    }
-
-    async fn on_read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
-        match self.unreadable.get() {
-            Some(Sector::Slot(number, _)) if number == slot => Err(Self::error()),
-            _ => self.memory.read_superblock(slot).await,
-        }
-    }
-}
+type Damaged = Fault<MemMedium, Runtime>;
 
 /// Damages `damages` sectors, one at a time; `progress` is called after each.
 ///
@@ -177,7 +136,7 @@ pub fn sweep(seed: u64, damages: u64, progress: &mut dyn FnMut(&SweepReport)) ->
             report.silent.push(format!("damage {number}, {what}, {sector:?}, {damage:?}: {wrong}"));
         }
         base.store(sector, old);
-        base.medium.unreadable.set(None);
+        base.unreadable.set(None);
         progress(&report);
     }
     report
@@ -196,7 +155,8 @@ impl Base {
         let memory = MemMedium::new(geometry.medium_bytes());
         runtime.block_on(create(&memory, &spec)).expect("memory does not fail");
         let mut base = Self {
-            medium: Damaged { memory: memory.clone(), unreadable: Cell::new(None) },
+            memory: memory.clone(),
+            unreadable: Cell::new(None),
             runtime,
             disk: vec![0; SIZE_BYTES],
             before: Vec::new(),
@@ -265,14 +225,28 @@ impl Base {
 
     fn read_memory(&self, segment: u32, offset: u32, len: usize) -> AlignedBuffer {
         let buffer = AlignedBuffer::zeroed(len);
-        self.runtime.block_on(self.medium.memory.read(SegmentId(segment), offset, buffer)).0
+        self.runtime.block_on(self.memory.read(SegmentId(segment), offset, buffer)).0
+    }
+
+    /// Returns the medium, with the sector that cannot be read.
+    fn medium(&self) -> Damaged {
+        let plan = FaultPlan::default();
+        let medium = Fault::new(self.memory.clone(), self.runtime.clone(), 0, plan);
+        if let Some(sector) = self.unreadable.get() {
+            let (region, at) = match sector {
+                Sector::Slot(slot, at) => (Region::Superblock(slot), at),
+                Sector::Segment(segment, at) => (Region::Segment(SegmentId(segment)), at),
+            };
+            medium.add_bad_range(BadRange::unreadable(region, at..at + SECTOR_BYTES as u32));
+        }
+        medium
     }
 
     /// Returns the page or slot around a sector.
     fn load(&self, sector: Sector) -> AlignedBuffer {
         match sector {
             Sector::Slot(slot, _) => {
-                let read = self.runtime.block_on(self.medium.memory.read_superblock(slot));
+                let read = self.runtime.block_on(self.memory.read_superblock(slot));
                 read.expect("memory does not fail")
             }
             Sector::Segment(segment, at) => {
@@ -284,12 +258,12 @@ impl Base {
     fn store(&self, sector: Sector, page: AlignedBuffer) {
         let stored = match sector {
             Sector::Slot(slot, _) => {
-                self.runtime.block_on(self.medium.memory.write_superblock(slot, page))
+                self.runtime.block_on(self.memory.write_superblock(slot, page))
             }
             Sector::Segment(segment, at) => {
                 let at = at / BLOCK_BYTES as u32 * BLOCK_BYTES as u32;
                 let segment = SegmentId(segment);
-                self.runtime.block_on(self.medium.memory.append(segment, at, page.into()))
+                self.runtime.block_on(self.memory.append(segment, at, page.into()))
             }
         };
         stored.expect("memory does not fail");
@@ -304,7 +278,7 @@ impl Base {
         match damage {
             Damage::Flip(bit) => page[from + bit as usize / 8] ^= 1 << (bit % 8),
             Damage::Zero => page[from..from + SECTOR_BYTES].fill(0),
-            Damage::Unreadable => self.medium.unreadable.set(Some(sector)),
+            Damage::Unreadable => self.unreadable.set(Some(sector)),
         }
         self.store(sector, page);
         old
@@ -316,12 +290,8 @@ impl Base {
     /// What is wrong.
     fn judge(&self, report: &mut SweepReport) -> Result<(), String> {
         let clock = self.runtime.clone();
-        let medium = Damaged {
-            memory: self.medium.memory.clone(),
-            unreadable: self.medium.unreadable.clone(),
-        };
         let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-        let judged = match clock.block_on(Drive::open(medium, clock.clone(), options)) {
+        let judged = match clock.block_on(Drive::open(self.medium(), clock.clone(), options)) {
             Ok(drive) => clock.block_on(self.judge_disk(&drive, report)),
             Err(_) => {
                 report.refused += 1;
@@ -384,9 +354,10 @@ impl Base {
     /// something may be missing.
     async fn rebuild(&self) -> Result<(), String> {
         let chain = |error: Error| format!("cannot be rebuilt: {}", error.chain());
-        let identity = Identity::of_superblocks(&self.medium).await.map_err(chain)?;
+        let medium = self.medium();
+        let identity = Identity::of_superblocks(&medium).await.map_err(chain)?;
         let identity = identity.ok_or("cannot be rebuilt: no superblock is left")?;
-        let wreck = Wreck::open(&self.medium, self.runtime.clone(), identity).await;
+        let wreck = Wreck::open(&medium, self.runtime.clone(), identity).await;
         let mut wreck = wreck.map_err(chain)?;
         let mut wrong = None;
         let mut parts = wreck.parts();
