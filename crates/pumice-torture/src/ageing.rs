@@ -16,6 +16,7 @@ use std::rc::Rc;
 
 use rand::{Rng, RngExt};
 
+use super::latencies::Latencies;
 use pumice_drive::base::seed::{Random, random};
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::wait::WaitQueue;
@@ -74,8 +75,10 @@ pub struct AgeingReport {
     pub mapped_bytes: u64,
     /// Live record bytes for each byte of that.
     pub stored_fraction: f64,
-    /// Share of the space for data in use, in per cent: after filling, and the most after that.
-    pub used_percent: (f64, f64),
+    /// Share of the space for data in use after filling, in per cent.
+    pub used_percent_filled: f64,
+    /// The most after that.
+    pub used_percent_max: f64,
     /// Bytes written by the hosts while the drive aged.
     pub host_bytes: u64,
     /// Bytes appended to the medium, and of these bytes of frames that were moved.
@@ -88,12 +91,16 @@ pub struct AgeingReport {
     pub victims: u64,
     /// Checkpoints.
     pub checkpoints: u64,
-    /// Longest latency of a write, and the 99.9th percentile, in nanoseconds.
-    pub write_ns: (u64, u64),
+    /// Longest latency of a write, in nanoseconds; writes that were refused do not count.
+    pub write_ns_max: u64,
+    /// 99.9th percentile of these latencies.
+    pub write_ns_p999: u64,
     /// Longest latency of a flush, in nanoseconds.
     pub flush_ns_max: u64,
-    /// Most bytes of memory that the drive reported, in the first and in the last third.
-    pub memory_bytes: (u64, u64),
+    /// Most bytes of memory that the drive reported in the first third of the writes.
+    pub memory_bytes_early: u64,
+    /// The same in the last third.
+    pub memory_bytes_late: u64,
 }
 
 /// The state that all hosts share.
@@ -108,7 +115,7 @@ struct Shared {
     blocks: Cell<u64>,
     written: Cell<u32>,
     written_blocks: Cell<u64>,
-    write_us: RefCell<Vec<u32>>,
+    writes: Latencies,
     flush_ns_max: Cell<u64>,
     refused: Cell<u64>,
     used_percent_max: Cell<f64>,
@@ -160,7 +167,7 @@ fn begin(plan: &AgeingPlan, memory: &MemMedium, runtime: &Runtime) -> Result<Rc<
         blocks: Cell::default(),
         written: Cell::default(),
         written_blocks: Cell::default(),
-        write_us: RefCell::default(),
+        writes: Latencies::default(),
         flush_ns_max: Cell::default(),
         refused: Cell::default(),
         used_percent_max: Cell::default(),
@@ -176,7 +183,7 @@ fn age(shared: &Rc<Shared>) -> Result<AgeingReport> {
     runtime.block_on(shared.fill())?;
     let before = shared.drive.info();
     let begun_ns = runtime.now_ns();
-    shared.write_us.borrow_mut().clear();
+    shared.writes.clear();
     shared.written_blocks.set(0);
     for number in 0..HOSTS {
         let seed = shared.plan.seed.wrapping_mul(HOSTS).wrapping_add(number + 1);
@@ -197,27 +204,26 @@ fn age(shared: &Rc<Shared>) -> Result<AgeingReport> {
 
 impl Shared {
     fn report(&self, time_ns: u64, before: &Info, after: &Info) -> AgeingReport {
-        let mut write_us = self.write_us.take();
-        write_us.sort_unstable();
-        let at = |share: f64| {
-            let last = write_us.len().saturating_sub(1) as f64;
-            u64::from(write_us.get((last * share) as usize).copied().unwrap_or(0)) * 1000
-        };
+        let longest = self.writes.take();
+        let (memory_bytes_early, memory_bytes_late) = self.memory_bytes.get();
         let (now, then) = (&after.operations, &before.operations);
         AgeingReport {
             time_ns,
             mapped_bytes: after.mapped_bytes,
             stored_fraction: after.live_bytes as f64 / after.mapped_bytes.max(1) as f64,
-            used_percent: (before.used_percent, self.used_percent_max.get()),
+            used_percent_filled: before.used_percent,
+            used_percent_max: self.used_percent_max.get(),
             host_bytes: after.host_bytes - before.host_bytes,
             media_bytes: after.media_bytes - before.media_bytes,
             moved_bytes: after.moved_bytes - before.moved_bytes,
             refused: self.refused.get(),
             victims: now.gc_victims - then.gc_victims,
             checkpoints: now.checkpoints - then.checkpoints,
-            write_ns: (at(1.0), at(0.999)),
+            write_ns_max: longest.max_ns,
+            write_ns_p999: longest.p999_ns,
             flush_ns_max: self.flush_ns_max.get(),
-            memory_bytes: self.memory_bytes.get(),
+            memory_bytes_early,
+            memory_bytes_late,
         }
     }
 
@@ -261,8 +267,7 @@ impl Shared {
             }
             result => result?,
         }
-        let us = (self.runtime.now_ns() - begun_ns) / 1000;
-        self.write_us.borrow_mut().push(us as u32);
+        self.writes.add(self.runtime.now_ns() - begun_ns);
         let mut numbers = self.numbers.borrow_mut();
         let written = numbers.iter_mut().skip(lba as usize).take(count as usize);
         written.for_each(|block| *block = number);

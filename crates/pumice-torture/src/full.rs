@@ -16,6 +16,7 @@ use std::rc::Rc;
 
 use rand::{Rng, RngExt};
 
+use super::latencies::Latencies;
 use pumice_drive::base::seed::{Random, random};
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::wait::WaitQueue;
@@ -101,7 +102,7 @@ struct Shared {
     numbers: RefCell<Vec<u64>>,
     written: Cell<u64>,
     /// Latency of each write in microseconds.
-    write_us: RefCell<Vec<u32>>,
+    writes: Latencies,
     flush_ns_max: Cell<u64>,
     left: Cell<u64>,
     ended: WaitQueue,
@@ -153,7 +154,7 @@ fn begin(plan: &FullPlan, memory: &MemMedium, runtime: &Runtime) -> Result<Rc<Sh
         pool,
         numbers: RefCell::new(vec![0; blocks]),
         written: Cell::new(0),
-        write_us: RefCell::default(),
+        writes: Latencies::default(),
         flush_ns_max: Cell::new(0),
         left: Cell::new(0),
         ended: WaitQueue::default(),
@@ -166,7 +167,7 @@ fn overwrite(shared: &Rc<Shared>) -> Result<FullReport> {
     runtime.block_on(shared.fill())?;
     let before = shared.drive.info();
     let begun_ns = runtime.now_ns();
-    shared.write_us.borrow_mut().clear();
+    shared.writes.clear();
     shared.left.set(HOSTS);
     for number in 0..HOSTS {
         let seed = shared.plan.seed.wrapping_mul(HOSTS).wrapping_add(number + 1);
@@ -183,12 +184,7 @@ fn overwrite(shared: &Rc<Shared>) -> Result<FullReport> {
     let time_ns = runtime.now_ns() - begun_ns;
     let after = shared.drive.info();
     runtime.block_on(shared.drive.close())?;
-    let mut write_us = shared.write_us.take();
-    write_us.sort_unstable();
-    let at = |share: f64| {
-        let last = write_us.len().saturating_sub(1) as f64;
-        u64::from(write_us.get((last * share) as usize).copied().unwrap_or(0)) * 1000
-    };
+    let longest = shared.writes.take();
     let (now, then) = (&after.operations, &before.operations);
     Ok(FullReport {
         time_ns,
@@ -200,8 +196,8 @@ fn overwrite(shared: &Rc<Shared>) -> Result<FullReport> {
         victims: now.gc_victims - then.gc_victims,
         checkpoints: now.checkpoints - then.checkpoints,
         mapped_percent: after.mapped_bytes * 100 / shared.plan.size_bytes,
-        write_ns_max: at(1.0),
-        write_ns_p999: at(0.999),
+        write_ns_max: longest.max_ns,
+        write_ns_p999: longest.p999_ns,
         flush_ns_max: shared.flush_ns_max.get(),
     })
 }
@@ -233,8 +229,7 @@ impl Shared {
         let begun_ns = self.runtime.now_ns();
         self.within(self.drive.write(lba * BLOCK_BYTES as u64, &data, false)).await?;
         self.numbers.borrow_mut()[lba as usize..][..count as usize].fill(number);
-        let us = (self.runtime.now_ns() - begun_ns) / 1000;
-        self.write_us.borrow_mut().push(us as u32);
+        self.writes.add(self.runtime.now_ns() - begun_ns);
         Ok(())
     }
 

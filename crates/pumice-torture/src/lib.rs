@@ -34,6 +34,7 @@ mod gauge;
 mod hazard;
 mod host;
 mod keep;
+mod latencies;
 mod life;
 mod medium;
 mod oracle;
