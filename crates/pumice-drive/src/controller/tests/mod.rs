@@ -41,6 +41,7 @@ mod filling;
 mod golden;
 mod hostile;
 mod joining;
+mod lost;
 mod model;
 mod paging;
 mod parity;
