@@ -74,8 +74,9 @@ fn the_independent_decoder_finds_the_same_disks() {
     let (mut disks, mut batches, mut moved) = (0, 0, 0);
     // Damaged drives hold disks of which only parts can be known.
     let rules = Rules { steps: STEPS, weights: Weights::none(), is_strict: false };
-    let is_tame = |disks, batches, moved| disks < 10 || batches < 50 || moved == 0;
-    for seed in 4..=20 {
+    let is_tame = |disks, batches, moved| disks < 10 || batches < 40 || moved == 0;
+    // The first three collect garbage shortly before they end.
+    for seed in [1, 28, 46].into_iter().chain(2..=20) {
         if !is_tame(disks, batches, moved) {
             break;
         }

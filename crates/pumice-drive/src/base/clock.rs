@@ -28,13 +28,13 @@ pub trait Spawn: Clock {
 }
 
 /// Number of attempts of [`while_busy`], and the pause between them: a second in all, far above the
-/// time for which a busy machine takes to end what a process left.
+/// time that a busy machine takes to end what a process left.
 const BUSY_ATTEMPTS: u32 = 50;
 const BUSY_PAUSE_NS: u64 = 20_000_000;
 
-/// Repeats `attempt` for up to a second while it fails with `Busy`. A drive that was just closed, or
-/// a process that was killed, keeps its files and sockets in use until the kernel has released its
-/// last operation: io_uring reports an operation as complete before it lets go of the file.
+/// Repeats `attempt` for up to a second while it fails with `Busy`. A drive that was just closed
+/// and a process that was killed keep their files and sockets in use until the kernel has released
+/// the last operation: io_uring reports an operation as complete before it lets go of the file.
 ///
 /// # Errors
 /// Those of the last attempt.
@@ -53,7 +53,7 @@ pub async fn while_busy<T>(
 
 #[cfg(test)]
 mod tests {
-    //! Goal: what is in use for a moment is waited for, and what stays in use is refused in the end.
+    //! Goal: what is in use for a moment is waited for, and what stays in use is refused.
     use super::super::Error;
     use super::*;
     use crate::runtime::Runtime;

@@ -9,6 +9,7 @@ use anyhow::Result;
 use crate::cli::size;
 use crate::cli::values::{Compaction, compaction};
 use pumice_drive::base::clock::while_busy;
+#[cfg(feature = "attach")]
 use pumice_drive::base::{self, ErrorKind};
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::{

@@ -337,12 +337,12 @@ fn say_refused(error: &Error) {
     tracing::warn!(error = %error.chain(), "cannot rebuild from this source");
 }
 
-/// Creates the drive on which a disk is rebuilt: as [`create`](super::create), but until
+/// Creates the drive on which a disk is rebuilt: as [`create()`](super::create()), but until
 /// [`complete_target`] the drive says that it is incomplete, and only [`Drive::open_target`] opens
 /// it. A rebuild that ends early therefore leaves nothing that looks whole.
 ///
 /// # Errors
-/// Those of [`create`](super::create).
+/// Those of [`create()`](super::create()).
 pub async fn create_target<M: Medium>(medium: &M, spec: &Spec) -> Result<()> {
     create_as(medium, spec, true).await
 }

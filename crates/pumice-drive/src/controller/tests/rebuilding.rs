@@ -217,14 +217,18 @@ fn power_loss_in_a_rebuild_leaves_no_target_that_looks_whole() {
             seed: round,
         };
         let (medium, clock) = (target.medium(), target.runtime.clone());
-        let limit_ns =
-            if round == 0 { u64::MAX / 2 } else { random.random_range(0..took_ns * 11 / 10) };
+        let limit_ns = match round {
+            0 => u64::MAX / 2,
+            // About the time at which it ends.
+            late if late % 3 == 0 => took_ns / 4 * 3 + random.random_range(0..took_ns / 2),
+            _ => random.random_range(0..took_ns),
+        };
         target.run(async {
             let rebuilding = rebuild_onto(&medium, &clock, &source.memory);
             if let Some(ended) = clock.timeout(limit_ns, rebuilding).await {
                 ended.unwrap();
+                took_ns = took_ns.max(clock.now_ns());
             }
-            took_ns = took_ns.max(clock.now_ns());
             medium.crash().await.unwrap();
         });
         target.runtime.drop_tasks();
