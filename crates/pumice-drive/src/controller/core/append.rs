@@ -202,8 +202,8 @@ impl Core {
         Ok(Attempt::Done)
     }
 
-    /// Returns the blocks of a frame that map to it or, with its sources, those that a lost leaf may
-    /// have mapped to it. The leaf is in memory.
+    /// Returns the blocks of a frame that map to it or, with its sources, those that a lost leaf
+    /// may have mapped to it. The leaf is in memory.
     pub(crate) fn pieces(
         &self,
         lba: Lba,

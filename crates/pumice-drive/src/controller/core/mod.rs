@@ -467,8 +467,11 @@ impl Core {
     /// Returns the number of blocks of the leaf that begins at `first` that are lost.
     pub(crate) fn lost_blocks(&self, first: Lba) -> u64 {
         let runs = self.map.leaf_runs(first.0 / u64::from(LEAF_BLOCKS)).into_iter().flatten();
-        let is_lost = |mapping| matches!(mapping, Mapping::Frame { place, .. } if self.space.holds_lost(place.segment));
-        runs.filter(|&(_, _, mapping)| is_lost(mapping)).map(|(_, count, _)| count).sum()
+        let lost = runs.filter(|(_, _, mapping)| match mapping {
+            Mapping::Frame { place, .. } => self.space.holds_lost(place.segment),
+            Mapping::Hole | Mapping::Fill(_) => false,
+        });
+        lost.map(|(_, count, _)| count).sum()
     }
 
     /// Returns the blocks of a frame that may be the newest of a lost leaf, in order: no copy of a
@@ -511,7 +514,7 @@ impl Core {
     /// that the map names and copied what may be of lost leaves, as dead.
     pub(crate) fn forget_live(&mut self, segment: SegmentId) {
         let live_bytes = self.space.live_bytes_of(segment);
-        tracing::warn!(%segment, live_bytes, "a lost leaf mapped a part of a segment: it was copied");
+        tracing::warn!(%segment, live_bytes, "what a lost leaf may have mapped was copied");
         self.space.forget_live(segment, self.log.sealed_seq());
     }
 

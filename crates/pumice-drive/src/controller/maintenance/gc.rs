@@ -239,11 +239,10 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             let mut turn_ends = moved_before + turn_bytes;
             last = header.seq;
             let batch = Scanned { header: &header, body };
-            if pass == Pass::First {
-                mover.enter_batch(&header);
-            }
-            if pass == Pass::Lost {
-                mover.enter_lost_batch(&header, body);
+            match pass {
+                Pass::First => mover.enter_batch(&header),
+                Pass::Second => {}
+                Pass::Lost => mover.enter_lost_batch(&header, body),
             }
             for found in records(&header, body) {
                 // The frames after a damaged header cannot be found any more.

@@ -144,7 +144,7 @@ impl Leaf {
     /// Creates a leaf in place of the one whose record at `address` is damaged beyond restoring:
     /// its blocks map to that record, which is no frame, so that reading them fails until they are
     /// written or trimmed. Returns it and the bytes that count as live there: those of its blocks,
-    /// and one for ever, so that the damaged segment is not used again and says that a leaf was
+    /// and one that stays, so that the damaged segment is not used again and says that a leaf was
     /// lost.
     pub(crate) fn lost(address: MetadataAddress) -> (Self, u32) {
         let place = FramePlace {
