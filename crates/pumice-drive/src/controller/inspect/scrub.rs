@@ -396,12 +396,15 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
         live_bytes
     }
 
-    async fn check_meta(&mut self, kind: MetaKind, number: u64, found: &Found<'_>) -> u64 {
-        let record_bytes = found.record.record_bytes();
-        let (segment, offset) = (found.place.segment, found.place.offset);
-        let place = MetadataAddress { segment, offset, bytes: record_bytes };
+    /// Decodes a metadata record, if the map names it.
+    fn check_named(
+        &self,
+        wanted: Wanted,
+        place: MetadataAddress,
+        bytes: &[u8],
+    ) -> Option<Result<()>> {
         let core = self.drive.core();
-        let map = core.map();
+        let (map, Wanted { kind, number, .. }) = (core.map(), wanted);
         let is_live = match kind {
             MetaKind::Leaf => map.is_current_leaf(number, place),
             MetaKind::Page => {
@@ -411,17 +414,23 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             MetaKind::PageList | MetaKind::Table | MetaKind::Dropped | MetaKind::Root => false,
         };
         if !is_live {
-            return 0;
+            return None;
         }
-        self.report.metadata += 1;
-        let wanted = Wanted { place: found.place, record_bytes, kind, number };
         let limits = core.map_limits();
-        let checked = decode_meta(found.bytes, &self.decompressor, wanted);
-        let checked = checked.and_then(|metadata| match kind {
+        let checked = decode_meta(bytes, &self.decompressor, wanted);
+        Some(checked.and_then(|metadata| match kind {
             MetaKind::Leaf => Leaf::decode(&metadata.raw, &limits).map(|_| ()),
             _ => decode_page(&metadata.raw, &limits).map(|_| ()),
-        });
-        drop(core);
+        }))
+    }
+
+    async fn check_meta(&mut self, kind: MetaKind, number: u64, found: &Found<'_>) -> u64 {
+        let record_bytes = found.record.record_bytes();
+        let (segment, offset) = (found.place.segment, found.place.offset);
+        let place = MetadataAddress { segment, offset, bytes: record_bytes };
+        let wanted = Wanted { place: found.place, record_bytes, kind, number };
+        let Some(checked) = self.check_named(wanted, place, found.bytes) else { return 0 };
+        self.report.metadata += 1;
         if let Err(error) = checked
             && !self.repair(kind, number, wanted.address()).await
         {

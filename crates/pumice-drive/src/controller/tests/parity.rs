@@ -11,7 +11,7 @@ const SIZE: u64 = 4 << 30;
 /// Damages a metadata record and the parity of its batch, so that it cannot be restored.
 pub(super) fn ruin(world: &World, segment: SegmentId, offset: u32) {
     let batches = super::damage::batches(world, segment.0).into_iter();
-    let batch = batches.filter(|batch| batch.offset <= offset).last();
+    let batch = batches.rev().find(|batch| batch.offset <= offset);
     let batch = batch.expect("metadata is in a batch");
     assert!(batch.parity_pages > 0, "metadata has parity");
     world.flip(segment.0, offset + RECORD_HEADER_BYTES as u32 + 20);
@@ -186,14 +186,14 @@ fn a_damaged_header_keeps_no_segment_of_metadata_in_use() {
         if tail.segment.0 != segment {
             break;
         }
-        world.write(&drive, (step % 4) << 22 | 1020 * BLOCK, &data).unwrap();
+        world.write(&drive, ((step % 4) << 22) + 1020 * BLOCK, &data).unwrap();
         world.run(drive.checkpoint()).unwrap();
     }
     world.close(drive);
     let drive = world.open_without_collector();
     let (_, _, place) = drive.core().map().metadata_in(SegmentId(segment)).next().unwrap();
     let batches = super::damage::batches(&world, segment).into_iter();
-    let batch = batches.filter(|batch| batch.offset <= place.offset).last().unwrap();
+    let batch = batches.rev().find(|batch| batch.offset <= place.offset).unwrap();
     world.flip(segment, batch.offset + 20);
     world.run(drive.empty_victim(SegmentId(segment))).unwrap();
     assert_eq!(drive.core().space().live_bytes_of(SegmentId(segment)), 0);
