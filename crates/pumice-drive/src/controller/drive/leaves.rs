@@ -25,7 +25,7 @@ use super::super::map::{KeptLeaves, LEAF_BLOCKS, Leaf, Reap};
 use super::super::place::FrameAddress;
 use super::Drive;
 use crate::base::wait::WaitQueue;
-use crate::base::{Clock, Error, Lba, Result};
+use crate::base::{Clock, Error, ErrorKind, Lba, Result};
 use crate::format::{LEAF_RUN_BYTES, MetaKind};
 use crate::media::Medium;
 
@@ -118,14 +118,42 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         covered.max(1)
     }
 
+    /// Loads the leaves that changing `count` blocks from `lba` on needs, as [`Drive::load_range`].
+    /// A leaf that is damaged beyond restoring becomes lost, and the change takes effect.
+    ///
+    /// # Errors
+    /// `Medium`, naming the first block of the leaf.
+    pub(in super::super) async fn load_to_change(&self, lba: Lba, count: u64) -> Result<()> {
+        let leaf_blocks = u64::from(LEAF_BLOCKS);
+        for leaf in lba.0 / leaf_blocks..(lba.0 + count).div_ceil(leaf_blocks) {
+            while self.core().map().missing(Lba(leaf * leaf_blocks), 1).is_some() {
+                self.load_or_lose(leaf).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads a leaf; one that is damaged beyond restoring becomes lost. A medium that fails to read
+    /// may yet succeed, so that is no reason.
+    pub(in super::super) async fn load_or_lose(&self, leaf: u64) -> Result<()> {
+        match self.load_leaf(leaf).await {
+            Err(error) if error.kind() == ErrorKind::Corrupt && !self.is_read_only() => {
+                tracing::warn!(leaf, error = %error.chain(), "cannot restore a leaf of the map");
+                self.with_core(|core| core.lose_leaf(leaf));
+                Ok(())
+            }
+            loaded => loaded,
+        }
+    }
+
     /// Loads the leaves at both ends of a range that becomes a hole or a fill.
     ///
     /// # Errors
-    /// As [`Drive::load_range`].
+    /// As [`Drive::load_to_change`].
     pub(in super::super) async fn load_edges(&self, lba: Lba, count: u64) -> Result<()> {
         for edge in [lba.0, lba.0 + count] {
             if !edge.is_multiple_of(LEAF_BLOCKS.into()) {
-                self.load_range(Lba(edge), 1).await?;
+                self.load_to_change(Lba(edge), 1).await?;
             }
         }
         Ok(())
@@ -199,7 +227,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             match reaped {
                 Reap::Done => return Ok(()),
                 Reap::More => self.clock.sleep_ns(0).await,
-                Reap::Missing(leaf) => self.load_leaf(leaf).await?,
+                Reap::Missing(leaf) => self.load_or_lose(leaf).await?,
             }
         }
     }

@@ -182,12 +182,15 @@ impl<M: Medium> Check<'_, M> {
                 continue;
             }
             self.report.leaves += 1;
+            self.report_lost(leaf);
             for (_, count, mapping) in self.core.map().leaf_runs(leaf).into_iter().flatten() {
                 if let Mapping::Frame { place, index } = mapping {
                     let share = place.share(index, blocks_of_frame(count));
                     let named = counted.entry(place.segment).or_default();
                     named.bytes += u64::from(share);
-                    named.blocks += count;
+                    // A lost leaf names a record of metadata.
+                    let is_lost = self.core.space().holds_lost(place.segment);
+                    named.blocks += if is_lost { 0 } else { count };
                 }
             }
         }
@@ -196,6 +199,20 @@ impl<M: Medium> Check<'_, M> {
             counted.entry(place.segment).or_default().bytes += u64::from(place.bytes);
         }
         Ok(counted)
+    }
+
+    /// Reports the blocks of a lost leaf that were not written or trimmed since.
+    fn report_lost(&mut self, leaf: u64) {
+        let first = Lba(leaf * u64::from(crate::format::LEAF_BLOCKS));
+        let lost = self.core.lost_blocks(first);
+        if lost > 0 {
+            let what = format!(
+                "a leaf of the map was lost: {lost} of its blocks cannot be read until they are \
+                 written or trimmed; `pumice rebuild` may find them"
+            );
+            let blocks = u64::from(crate::format::LEAF_BLOCKS);
+            self.report.add(&Error::new(ErrorKind::Corrupt, what), Some((first, blocks)));
+        }
     }
 
     fn check_accounting(&mut self, counted: &BTreeMap<SegmentId, Named>) {
@@ -212,7 +229,13 @@ impl<M: Medium> Check<'_, M> {
         }
         for UsedSegment { segment, live_bytes, .. } in used {
             let named = counted.get(&segment).map_or(0, |named| named.bytes);
-            if named != u64::from(live_bytes) {
+            // What a lost leaf mapped, and its copies, count as live, and nothing names them.
+            let is_right = if self.core.space().has_lost() {
+                named <= u64::from(live_bytes)
+            } else {
+                named == u64::from(live_bytes)
+            };
+            if !is_right {
                 let what = format!("{live_bytes} bytes count as live, the map names {named}");
                 let error = Error::new(ErrorKind::Corrupt, what).in_segment(segment);
                 self.report.add(&error, None);

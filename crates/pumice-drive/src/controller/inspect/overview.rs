@@ -166,6 +166,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             );
             say(AlertKind::Damage, false, what);
         }
+        if core.space().has_lost() {
+            let what = "a part of the map was lost: reads of its blocks fail until they are \
+                        written or trimmed; `pumice check` lists them, `pumice rebuild` may find \
+                        them";
+            say(AlertKind::Damage, false, what.to_owned());
+        }
         if let Some(threshold) = self.warnings().last() {
             let used_percent = self.used_percent();
             let what = format!(

@@ -23,8 +23,8 @@ use super::super::log::records::{check_possible, records};
 use super::super::log::segment_scan::SegmentScan;
 use super::joining::Scanned;
 use super::moving::Mover;
-use crate::base::{Clock, ErrorKind, Lba, Result, SegmentId};
-use crate::format::{Record, Stream, Superblock};
+use crate::base::{Clock, ErrorKind, Lba, Result, SegmentId, SeqNo};
+use crate::format::{MetaKind, Record, Stream, Superblock};
 use crate::media::Medium;
 
 /// Bytes that are moved before other tasks have a turn: a fraction of a millisecond, so that a
@@ -107,7 +107,10 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     async fn gc_step(&self) -> Result<Step> {
-        self.reap_all().await?;
+        if let Err(error) = self.reap_all().await {
+            // What else there is to free must not wait for it.
+            tracing::warn!(error = %error.chain(), "cannot take down trimmed leaves");
+        }
         if self.free_empty_segments().await? > 0 {
             return Ok(Step::Progress);
         }
@@ -175,10 +178,10 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let superblock: Superblock = self.core().superblock().clone();
         let victim = self.with_core(|core| core.begin_victim(segment));
         let mut mover = Mover::new(self);
-        self.scan_victim(&superblock, &victim, &mut mover, Pass::First).await?;
+        let mut is_whole = self.scan_victim(&superblock, &victim, &mut mover, Pass::First).await?;
         if mover.joins.has_waiting {
             // Frames that waited for a frame that has died.
-            self.scan_victim(&superblock, &victim, &mut mover, Pass::Second).await?;
+            is_whole &= self.scan_victim(&superblock, &victim, &mut mover, Pass::Second).await?;
         }
         for _ in 0..SCANS_AGAIN {
             let is_left = {
@@ -198,6 +201,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         });
         let stream = self.core().space().stream(segment);
         if stream == Stream::Meta && left_bytes > 0 && !self.core().must_stop_collecting() {
+            self.rewrite_metadata_in(segment).await;
             self.checkpoint().await?;
         }
         if self.core().must_end() || self.core().must_stop_collecting() {
@@ -206,7 +210,17 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         // Trims that came in the meantime.
         self.reap_all().await?;
         let left_bytes = self.core().space().live_bytes_of(segment);
-        if left_bytes > 0 {
+        let may_be_lost = self.core().space().has_lost() && stream != Stream::Meta;
+        if left_bytes > 0 && may_be_lost {
+            mover.keeps_lost = true;
+            is_whole &= self.scan_victim(&superblock, &victim, &mut mover, Pass::Lost).await?;
+        }
+        if self.core().must_end() || self.core().must_stop_collecting() {
+            return Ok(());
+        }
+        if left_bytes > 0 && may_be_lost && is_whole && !mover.has_left {
+            self.with_core(|core| core.forget_live(segment));
+        } else if left_bytes > 0 {
             tracing::warn!(
                 %segment,
                 live_bytes = left_bytes,
@@ -218,15 +232,33 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         Ok(())
     }
 
+    /// Makes the next checkpoint write what the map names in a segment of metadata elsewhere. The
+    /// scan has found most of it, and nothing after a damaged header.
+    async fn rewrite_metadata_in(&self, segment: SegmentId) {
+        let named: Vec<_> = self.core().map().metadata_in(segment).collect();
+        for (kind, number, place) in named {
+            self.wait_for_clean_leaves().await;
+            if kind == MetaKind::Leaf
+                && let Err(error) = self.load_or_lose(number).await
+            {
+                tracing::warn!(leaf = number, error = %error.chain(), "a leaf stays where it is");
+                continue;
+            }
+            self.with_core(|core| core.rewrite_metadata(kind, number, place));
+        }
+    }
+
     /// Moves what is live in a segment, record by record; in the first pass joined with its
-    /// neighbours there, if the options ask for that.
+    /// neighbours there, if the options ask for that. Returns whether every batch and every record
+    /// was found.
     async fn scan_victim(
         &self,
         superblock: &Superblock,
         victim: &Victim,
         mover: &mut Mover<'_, M, C>,
         pass: Pass,
-    ) -> Result<()> {
+    ) -> Result<bool> {
+        let (mut is_whole, mut last) = (true, SeqNo(0));
         let &Victim { segment, generation, .. } = victim;
         let shape = superblock.shape();
         let mut scan = SegmentScan::new(&self.medium, superblock.uuid, &shape, segment, generation);
@@ -243,8 +275,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             let before = scan.offset();
             let Some((header, body)) = scan.next().await else { break };
             let moved_before = moved_total();
+            last = header.seq;
             let batch = Scanned { header: &header, body };
-            self.scan_batch(superblock, batch, mover, pass).await?;
+            is_whole &= self.scan_batch(superblock, batch, mover, pass).await?;
             let moved_bytes = moved_total().checked_sub(moved_before);
             let moved_bytes = moved_bytes.expect("counters never decrease");
             // What the second pass goes through was earned by the first.
@@ -258,32 +291,40 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             let rest = rest.expect("a scan ends within its segment");
             self.with_core(|core| core.earn(rest, 0));
         }
-        Ok(())
+        let is_end = last == self.core().space().last_seq(segment);
+        Ok(is_whole && is_end && scan.skipped_bytes == 0)
     }
 
-    /// Moves what is live in a batch of a victim.
+    /// Moves what is live in a batch of a victim. Returns whether every record was found.
     async fn scan_batch(
         &self,
         superblock: &Superblock,
         batch: Scanned<'_>,
         mover: &mut Mover<'_, M, C>,
         pass: Pass,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let turn_bytes = if self.options.recompress.is_some() { 1 } else { TURN_BYTES };
         let moved_total = || self.core().counters().moved_bytes.get();
         let mut turn_ends = moved_total() + turn_bytes;
-        if pass == Pass::First {
-            mover.enter_batch(batch.header);
+        match pass {
+            Pass::First => mover.enter_batch(batch.header),
+            Pass::Second => {}
+            Pass::Lost => mover.enter_lost_batch(batch.header, batch.body),
         }
-        // The frames after a damaged header cannot be found any more, and a life that was lost may
-        // have left anything.
-        let found = records(batch.header, batch.body).map_while(Result::ok);
-        let found = found.filter(|found| check_possible(found, superblock).is_ok());
-        let found: Vec<_> = found.collect();
+        let mut is_whole = true;
+        let mut possible = Vec::new();
+        for found in records(batch.header, batch.body) {
+            // The frames after a damaged header cannot be found any more, and a life that was lost
+            // may have left anything.
+            match found {
+                Ok(found) if check_possible(&found, superblock).is_ok() => possible.push(found),
+                _ => is_whole = false,
+            }
+        }
         let mut loaded = 0;
-        for (index, record) in found.iter().enumerate() {
+        for (index, record) in possible.iter().enumerate() {
             if index >= loaded {
-                let ahead = found.iter().skip(index).map(|found| match found.record {
+                let ahead = possible.iter().skip(index).map(|found| match found.record {
                     Record::Data { .. } => found.record.lba_range(),
                     _ => (Lba(0), 0),
                 });
@@ -292,14 +333,14 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             self.wait_for_clean_leaves().await;
             match pass {
                 Pass::First => mover.join_record(batch, record).await?,
-                Pass::Second => mover.move_record(batch.header.seq, record).await?,
+                Pass::Second | Pass::Lost => mover.move_record(batch.header.seq, record).await?,
             }
             if moved_total() >= turn_ends {
                 self.clock.sleep_ns(0).await;
                 turn_ends = moved_total() + turn_bytes;
             }
         }
-        Ok(())
+        Ok(is_whole)
     }
 
     /// Waits as long as a host's write would have to, unless garbage collection must end.
@@ -317,4 +358,6 @@ enum Pass {
     First,
     /// Moves what the first left waiting for another frame.
     Second,
+    /// Copies what a lost leaf may have mapped, for `pumice rebuild`.
+    Lost,
 }

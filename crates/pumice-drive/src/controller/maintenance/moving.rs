@@ -13,10 +13,12 @@
 //! if that is still so. A copy names its sources; recovery maps a block of it only if the block
 //! still maps to its source.
 
+use std::ops::Range;
+
 use super::super::core::{Attempt, Core, Move};
 use super::super::drive::Drive;
 use super::super::log::packing::{MovedFrame, moved_bytes_max};
-use super::super::log::records::Found;
+use super::super::log::records::{Found, records};
 use super::super::map::LivePiece;
 use super::super::place::FramePlace;
 use crate::base::checksum::crc64;
@@ -24,8 +26,8 @@ use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Lba, Result, SeqNo};
 use crate::codec::{Compressor, Encoding};
 use crate::format::{
-    FRAME_BLOCKS_MAX, MetaKind, MetadataAddress, RECORD_HEADER_BYTES, Record, SOURCE_BYTES, Source,
-    check_payload,
+    BatchHeader, FRAME_BLOCKS_MAX, MetaKind, MetadataAddress, RECORD_HEADER_BYTES, Record,
+    SOURCE_BYTES, Source, check_payload,
 };
 use crate::media::Medium;
 
@@ -50,6 +52,19 @@ pub(crate) struct Mover<'a, M, C> {
     pub(super) dense: Option<Compressor>,
     /// What joining frames needs.
     pub(super) joins: Joins,
+    /// Whether a frame was left where it is, because its leaf cannot be read.
+    pub(super) has_left: bool,
+    /// Whether blocks that a lost leaf may have mapped are copied, and not what the map names.
+    pub(super) keeps_lost: bool,
+    /// What the host wrote in a batch whose blocks of lost leaves are copied.
+    written: Vec<WrittenRange>,
+}
+
+/// Blocks that a record of the host changed.
+struct WrittenRange {
+    blocks: Range<u64>,
+    /// The record's offset in its segment.
+    offset: u32,
 }
 
 /// A batch of the victim that the scan has passed.
@@ -131,6 +146,9 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             codec: Compressor::new(drive.codec),
             dense: drive.options.recompress.map(Compressor::new),
             joins: Joins::default(),
+            has_left: false,
+            keeps_lost: false,
+            written: Vec::new(),
         }
     }
 
@@ -158,11 +176,42 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
                 let payload = again.as_deref().unwrap_or(found.payload());
                 let is_whole = is_whole(payload);
                 let frame = Frame { lba, encoding, payload, payload_checksum, place, is_whole };
-                self.move_frame(frame, &sources_of(seq, found)).await
+                let mut sources = sources_of(seq, found);
+                if self.keeps_lost {
+                    sources = self.without_overwritten(lba, found.place.offset, &sources);
+                }
+                self.move_frame(frame, &sources).await
             }
             Record::Meta { kind, number, .. } => self.touch(kind, number, found).await,
             Record::Fill { .. } | Record::Trim { .. } | Record::Open { .. } => Ok(()),
         }
+    }
+
+    /// Notes what the host wrote in a batch whose blocks of lost leaves are copied: of a block that
+    /// was written twice in it, both copies would have the same age.
+    pub(super) fn enter_lost_batch(&mut self, header: &BatchHeader, body: &[u8]) {
+        self.written.clear();
+        for found in records(header, body).map_while(Result::ok) {
+            let (lba, count) = found.record.lba_range();
+            let is_copy = found.record.sources(found.bytes).next().is_some();
+            if count > 0 && !is_copy {
+                let blocks = lba.0..lba.0 + count;
+                self.written.push(WrittenRange { blocks, offset: found.place.offset });
+            }
+        }
+    }
+
+    /// Marks the blocks of a record as dead that a later record of its batch changed.
+    fn without_overwritten(&self, lba: Lba, offset: u32, sources: &[Source]) -> Vec<Source> {
+        let is_newest = |&index: &u8| {
+            let at = lba.0 + u64::from(index);
+            let mut later = self.written.iter().filter(|written| written.offset > offset);
+            !later.any(|written| written.blocks.contains(&at))
+        };
+        let blocks = u8::try_from(blocks_of(sources)).expect("a frame has at most 64 blocks");
+        let piece = |index: u8| LivePiece { start: index.into(), index, count: 1 };
+        let pieces: Vec<LivePiece> = (0..blocks).filter(is_newest).map(piece).collect();
+        mark_dead(sources, &pieces)
     }
 
     /// Reads a payload that looks damaged again: the fault may have been in the reading, and a copy
@@ -196,15 +245,17 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         let drive = self.drive;
         let blocks = frame.place.blocks;
         loop {
-            if let Err(error) = drive.load_range(frame.lba, u64::from(blocks)).await {
+            if let Err(error) = drive.load_to_change(frame.lba, u64::from(blocks)).await {
                 tracing::warn!(
                     lba = %frame.lba,
                     error = %error.chain(),
                     "garbage collection leaves a frame where it is"
                 );
+                self.has_left = true;
                 return Ok(());
             }
-            let pieces = self.live_pieces(&frame);
+            let lost_sources = self.keeps_lost.then_some(sources);
+            let pieces = drive.core().pieces(frame.lba, frame.place, lost_sources);
             if pieces.is_empty() {
                 return Ok(());
             }
@@ -219,6 +270,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
                 from: frame.place,
                 pieces: &pieces,
                 frames: &frames,
+                lost_sources,
                 room_bytes: (copy + frame.payload.len()).max(moved_bytes_max(live)),
             };
             let attempt = |core: &mut Core| Ok(core.move_frame(&moved)?.unless_waiting());
@@ -226,10 +278,6 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
                 return Ok(());
             }
         }
-    }
-
-    fn live_pieces(&self, frame: &Frame<'_>) -> Vec<LivePiece> {
-        self.drive.core().map().live_pieces(frame.lba, frame.place).collect()
     }
 
     fn moved_frame<'b>(&'b self, encoded: &'b Encoded, stored: &'b [u8]) -> MovedFrame<'b> {

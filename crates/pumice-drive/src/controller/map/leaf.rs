@@ -8,7 +8,9 @@ use super::super::place::{FrameAddress, FramePlace};
 use super::{LivePiece, Mapping, Released};
 use crate::base::{Result, SegmentId};
 pub(crate) use crate::format::LEAF_BLOCKS;
-use crate::format::{LEAF_RUN_BYTES, MapLimits, RunContent, decode_leaf, encode_run};
+use crate::format::{
+    LEAF_RUN_BYTES, MapLimits, MetadataAddress, RunContent, decode_leaf, encode_run,
+};
 
 /// A run, in 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +31,12 @@ const _: () =
 
 const HOLE: u32 = 0;
 const FILL: u32 = 1;
+
+/// Blocks of the frames that a lost leaf seems to map: the most that a frame has.
+const LOST_FRAME_BLOCKS: u8 = 64;
+
+/// Bytes of each: one for each block, so that each keeps the segment in use.
+const LOST_FRAME_BYTES: u32 = 64;
 
 impl Run {
     fn new(start: u16, mapping: Mapping) -> Self {
@@ -131,6 +139,26 @@ impl Leaf {
     pub(super) fn uniform(mapping: Mapping) -> Self {
         assert!(!matches!(mapping, Mapping::Frame { .. }), "a frame is shorter than a leaf");
         Self { runs: vec![Run::new(0, mapping)] }
+    }
+
+    /// Creates a leaf in place of the one whose record at `address` is damaged beyond restoring:
+    /// its blocks map to that record, which is no frame, so that reading them fails until they are
+    /// written or trimmed. Returns it and the bytes that count as live there: those of its blocks,
+    /// and one that stays, so that the damaged segment is not used again and says that a leaf was
+    /// lost.
+    pub(crate) fn lost(address: MetadataAddress) -> (Self, u32) {
+        let place = FramePlace {
+            segment: address.segment,
+            offset: address.offset,
+            record_bytes: LOST_FRAME_BYTES,
+            blocks: LOST_FRAME_BLOCKS,
+        };
+        let starts = (0..LEAF_BLOCKS).step_by(LOST_FRAME_BLOCKS.into());
+        let mapping = Mapping::Frame { place, index: 0 };
+        let runs: Vec<Run> = starts.map(|start| Run::new(start, mapping)).collect();
+        let frames = u32::from(LEAF_BLOCKS) / u32::from(LOST_FRAME_BLOCKS);
+        assert_eq!(runs.len(), frames as usize, "a lost leaf is whole");
+        (Self { runs }, frames * LOST_FRAME_BYTES + 1)
     }
 
     /// Decodes a leaf from its bytes on the medium.

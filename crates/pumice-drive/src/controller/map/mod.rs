@@ -271,11 +271,11 @@ impl L2p {
     }
 
     /// Takes a leaf that was loaded from `address` into memory. Does nothing if the leaf has been
-    /// loaded, moved or taken down in the meantime.
-    pub(crate) fn install(&mut self, leaf: u64, address: MetadataAddress, content: Leaf) {
+    /// loaded, moved or taken down in the meantime; returns whether it did.
+    pub(crate) fn install(&mut self, leaf: u64, address: MetadataAddress, content: Leaf) -> bool {
         let entry = DirectoryEntry::Leaf(address);
         if self.directory.held(leaf) != Held::Entry(entry) {
-            return;
+            return false;
         }
         assert!(leaf < self.leaf_count, "leaf {leaf} is not on the drive");
         self.misses += 1;
@@ -283,6 +283,7 @@ impl L2p {
         self.directory.set(leaf, Held::Slot(number));
         self.evict();
         debug_assert_eq!(self.entry(leaf), entry, "loading a leaf does not move it");
+        true
     }
 
     /// Maps a frame's blocks, which must lie in one leaf, and reports what they held before.

@@ -93,7 +93,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let write = whole_blocks(offset, &parts);
         let mut kept = None;
         loop {
-            self.load_range(write.lba, write.blocks as u64).await?;
+            self.load_to_change(write.lba, write.blocks as u64).await?;
             if self.append_write(&write).await? {
                 return Ok(());
             }
@@ -122,7 +122,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         loop {
             let head = self.merged_edge(offset, head_data).await?;
             let tail = self.merged_edge(end - tail_data.len() as u64, tail_data).await?;
-            self.load_range(lba, blocks as u64).await?;
+            self.load_to_change(lba, blocks as u64).await?;
             let merged = [&head, &tail].into_iter().flatten();
             let edges: Vec<Edge> = merged.map(|merged| merged.edge).collect();
             let parts = [bytes_of(&head), body, bytes_of(&tail)];

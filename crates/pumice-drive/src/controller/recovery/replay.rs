@@ -104,12 +104,17 @@ impl<'a, M: Medium> Replay<'a, M> {
         }
         let reader = &self.reader;
         let reads = places.into_iter().map(|(leaf, from)| async move {
-            let loaded = reader.leaf(leaf, from).await?;
+            let loaded = match reader.leaf(leaf, from).await {
+                Err(error) if error.kind() == ErrorKind::Corrupt => None,
+                loaded => Some(loaded?),
+            };
             Ok::<_, Error>((leaf, from.place, loaded))
         });
         let mut reads = iter(reads).buffer_unordered(READS_AT_ONCE);
         while let Some((leaf, place, loaded)) = reads.try_next().await? {
-            self.core.install_leaf(leaf, place, loaded);
+            if let Some(loaded) = loaded {
+                self.core.install_leaf(leaf, place, loaded);
+            }
         }
         Ok(())
     }
@@ -173,6 +178,7 @@ impl<'a, M: Medium> Replay<'a, M> {
         if space.generation(segment) != generation && !space.is_free(segment) {
             // It was freed since the checkpoint: what was trimmed in it is still to be taken down.
             self.reap().await?;
+            self.core.forget_reused(segment);
         }
         self.core.occupy_segment(stream, segment, generation)?;
         // How much of the end of the segment before was of no use is not known any more.
@@ -189,8 +195,15 @@ impl<'a, M: Medium> Replay<'a, M> {
 
     async fn load_leaf(&mut self, leaf: u64) -> Result<()> {
         let Some(from) = self.core.leaf_to_load(leaf) else { return Ok(()) };
-        let loaded = self.reader.leaf(leaf, from).await?;
-        self.core.install_leaf(leaf, from.place, loaded);
+        match self.reader.leaf(leaf, from).await {
+            Ok(loaded) => self.core.install_leaf(leaf, from.place, loaded),
+            // What the log says of its blocks is known; the other blocks cannot be read.
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                tracing::warn!(leaf, error = %error.chain(), "cannot restore a leaf of the map");
+                self.core.lose_leaf(leaf);
+            }
+            Err(error) => return Err(error),
+        }
         Ok(())
     }
 

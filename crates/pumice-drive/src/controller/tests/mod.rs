@@ -43,6 +43,7 @@ mod filling;
 mod golden;
 mod hostile;
 mod joining;
+mod lost;
 mod model;
 mod paging;
 mod parity;

@@ -172,3 +172,31 @@ fn a_torn_batch_of_metadata_is_not_completed() {
         }
     }
 }
+
+/// Nothing after the header can be found by a scan; the map knows it.
+#[test]
+fn a_damaged_header_keeps_no_segment_of_metadata_in_use() {
+    let (world, written) = checkpointed();
+    let (segment, _) = metadata(&world);
+    let drive = world.open_without_collector();
+    let data = payload::noise(&mut random(5), BLOCK_BYTES);
+    // Leaf 601 stays in the first segment.
+    for step in 0_u64.. {
+        let tail = drive.core().log().tail(Stream::Meta).unwrap();
+        if tail.segment.0 != segment {
+            break;
+        }
+        world.write(&drive, ((step % 4) << 22) + 1020 * BLOCK, &data).unwrap();
+        world.run(drive.checkpoint()).unwrap();
+    }
+    world.close(drive);
+    let drive = world.open_without_collector();
+    let (_, _, place) = drive.core().map().metadata_in(SegmentId(segment)).next().unwrap();
+    let batches = super::damage::batches(&world, segment).into_iter();
+    let batch = batches.rev().find(|batch| batch.offset <= place.offset).unwrap();
+    world.flip(segment, batch.offset + 20);
+    world.run(drive.empty_victim(SegmentId(segment))).unwrap();
+    assert_eq!(drive.core().space().live_bytes_of(SegmentId(segment)), 0);
+    assert_whole(&world, &drive, &written, "after the header");
+    world.close(drive);
+}

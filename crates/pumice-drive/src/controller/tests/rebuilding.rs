@@ -15,9 +15,9 @@ use crate::controller::rebuild::{
 use crate::format::{RECORD_HEADER_BYTES, SegmentHeader};
 
 /// What came of a rebuilding.
-struct Rebuilt {
-    way: Way,
-    disk: Vec<u8>,
+pub(super) struct Rebuilt {
+    pub(super) way: Way,
+    pub(super) disk: Vec<u8>,
     lost: Vec<(u64, u64)>,
     doubtful: u64,
     problems: u64,
@@ -137,7 +137,7 @@ fn identity(world: &World) -> Identity {
 }
 
 /// Rebuilds a drive; checks that the source is not written to, and the new drive.
-fn rebuild(world: &World) -> Rebuilt {
+pub(super) fn rebuild(world: &World) -> Rebuilt {
     let before = world.medium_checksum();
     let medium = world.medium();
     let identity = identity(world);
