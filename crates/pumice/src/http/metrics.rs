@@ -58,6 +58,9 @@ const COUNTERS: [Definition<u64>; 22] = [
     ("merged_blocks", "Blocks written partially, which needs a read first.", |drive| {
         drive.info.operations.merged_blocks
     }),
+    ("restored_reads", "Damaged frames that were restored from parity for reads.", |drive| {
+        drive.info.operations.restored_reads
+    }),
     ("corrupt_reads", "Reads that failed because of damage.", |drive| {
         drive.info.operations.corrupt_reads
     }),

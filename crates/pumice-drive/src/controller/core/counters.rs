@@ -44,6 +44,8 @@ pub(crate) struct Counters {
     pub(crate) frame_cache_hits: Counter,
     /// Reads that met damage.
     pub(crate) corrupt_reads: Counter,
+    /// Frames that were damaged, or could not be read, and were restored from parity for a read.
+    pub(crate) restored_reads: Counter,
 }
 
 impl Counters {

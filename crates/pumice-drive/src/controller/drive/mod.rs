@@ -14,11 +14,12 @@
 //!
 //! * `open`: opening, the drive's tasks, closing.
 //! * `leaves`: loading leaves of the map. `frame_cache`: decoded frames.
-//! * `superblocks`: the two slots.
+//! * `superblocks`: the two slots. `restoring`: damaged records from parity.
 
 pub(crate) mod frame_cache;
 mod leaves;
 pub(super) mod open;
+mod restoring;
 pub(crate) mod superblocks;
 
 use std::cell::{Cell, Ref, RefCell};
@@ -27,6 +28,7 @@ use std::pin::pin;
 use frame_cache::FrameCache;
 use futures_util::future::select;
 use leaves::Loads;
+use restoring::Restoring;
 use serde::{Deserialize, Serialize};
 
 use super::core::{Core, Wakes};
@@ -53,6 +55,7 @@ pub struct Drive<M, C> {
     pub(super) codec: Codec,
     pub(super) read_unit: u32,
     pub(super) loads: Loads,
+    restoring: Restoring,
     pub(super) cache: FrameCache,
     pub(super) buffers: Buffers,
     pub(super) compressor: RefCell<Compressor>,

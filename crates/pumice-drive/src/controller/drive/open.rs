@@ -166,6 +166,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             tasks: Cell::new(0),
             gc_runs: Cell::new(false),
             scrub: Cell::default(),
+            restoring: super::Restoring::default(),
             medium,
             clock,
         })

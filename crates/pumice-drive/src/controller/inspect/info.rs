@@ -109,8 +109,11 @@ pub struct Operations {
     pub merged_blocks: u64,
     /// Reads served from a frame decoded for an earlier one.
     pub frame_cache_hits: u64,
-    /// Reads that met damage.
+    /// Reads that failed because of damage.
     pub corrupt_reads: u64,
+    /// Frames that were damaged, or could not be read, and were restored from parity for a read.
+    #[serde(default)]
+    pub restored_reads: u64,
     /// Segments that garbage collection emptied.
     pub gc_victims: u64,
     /// Frames that garbage collection joined from several.
@@ -234,6 +237,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             merged_blocks: counters.merged_blocks.get(),
             frame_cache_hits: counters.frame_cache_hits.get(),
             corrupt_reads: counters.corrupt_reads.get(),
+            restored_reads: counters.restored_reads.get(),
             batches: counters.batches.get(),
             syncs: counters.syncs.get(),
         }

@@ -166,6 +166,14 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             );
             say(AlertKind::Damage, false, what);
         }
+        let restored = core.counters().restored_reads.get();
+        if restored > 0 {
+            let what = format!(
+                "{restored} damaged frames were restored from parity for reads: `pumice scrub` \
+                 writes them again elsewhere"
+            );
+            say(AlertKind::Damage, false, what);
+        }
         if core.space().has_lost() {
             let what = "a part of the map was lost: reads of its blocks fail until they are \
                         written or trimmed; `pumice check` lists them, `pumice rebuild` may find \

@@ -13,8 +13,8 @@
 //! what has died since it was read is no problem. What is only in batch buffers is left out: a
 //! segment is read up to the last batch sealed when its turn came, once that is written.
 //!
-//! Damaged metadata that parity restores is written again by a checkpoint at the end. Nothing else
-//! is repaired.
+//! What is damaged and can be restored from parity is written again elsewhere: metadata by a
+//! checkpoint at the end, frames as garbage collection moves them. Nothing else is repaired.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -26,6 +26,7 @@ use super::super::drive::{Drive, ScrubProgress, superblocks};
 use super::super::log::metadata::{Wanted, decode_meta};
 use super::super::log::records::{Found, check_possible, records};
 use super::super::log::segment_scan::SegmentScan;
+use super::super::maintenance::moving::Mover;
 use super::super::map::{Leaf, Mapping};
 use super::super::place::{FramePlace, SegmentUse, blocks_of_frame};
 use super::super::recovery::Reader;
@@ -62,7 +63,7 @@ pub struct ScrubReport {
     pub frames: u64,
     /// Metadata records that the newest checkpoint names; each was decoded.
     pub metadata: u64,
-    /// Metadata records, or batches of them, that were damaged and were written again.
+    /// Records, or batches of them, that were damaged, were restored and were written again.
     #[serde(default)]
     pub repaired: u64,
     /// Bytes of batches read and checked.
@@ -304,6 +305,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
         let (uuid, shape) = (drive.uuid(), drive.core().superblock().shape());
         let mut scan = SegmentScan::new(&drive.medium, uuid, &shape, segment, generation);
         let mut live_bytes = 0;
+        let is_meta = drive.core().space().stream(segment) == Stream::Meta;
         self.report.segments += 1;
         // Once all of it is dead, the pin should not keep it from being freed.
         while self.is_in_use(used) && !drive.core().is_ending() {
@@ -314,17 +316,27 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             if header.seq > extent.last {
                 break;
             }
+            let problems = self.report.problem_count;
             for found in records(&header, body) {
                 // What follows it is missed below.
                 let Ok(found) = found else { break };
                 live_bytes += self.check_record(&found).await;
+            }
+            // Something dead may be damaged, or the parity itself.
+            // What is live of metadata was written again above.
+            let has_parity = !is_meta && header.parity_pages > 0;
+            if has_parity
+                && scan.is_damaged(header.offset).await
+                && self.report.problem_count == problems
+            {
+                let again = SegmentScan::new(&drive.medium, uuid, &shape, segment, generation);
+                self.repair_batch(again.at(header.offset)).await?;
             }
             self.report.batches += 1;
             self.report.checked_bytes += header.batch_bytes();
             self.publish_progress();
             self.pace.spend(drive, header.batch_bytes()).await;
         }
-        let is_meta = drive.core().space().stream(segment) == Stream::Meta;
         let is_missed = match extent.end {
             _ if drive.core().is_ending() || !self.is_in_use(used) => false,
             Some(end) => {
@@ -382,21 +394,48 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
         }
         let (segment, offset) = (found.place.segment, found.place.offset);
         let place = FramePlace { segment, offset, record_bytes, blocks: blocks_of_frame(count) };
-        let core = drive.core();
-        let pieces = core.map().live_pieces(lba, place);
-        let live_bytes = pieces.map(|piece| u64::from(place.share(piece.index, piece.count))).sum();
+        let live_bytes = {
+            let core = drive.core();
+            let pieces = core.map().live_pieces(lba, place);
+            pieces.map(|piece| u64::from(place.share(piece.index, piece.count))).sum()
+        };
         assert!(
             live_bytes <= u64::from(place.charged_bytes()),
             "the blocks of a frame are live once"
         );
         if live_bytes > 0 {
             self.report.frames += 1;
-            let decompressor = &mut *self.decompressor.borrow_mut();
-            if let Err(error) = check_frame(found, decompressor, &mut self.frame) {
-                self.report.add(&error, Some((lba, count)));
+            let checked = {
+                let decompressor = &mut *self.decompressor.borrow_mut();
+                check_frame(found, decompressor, &mut self.frame)
+            };
+            match checked {
+                Ok(()) => {}
+                // Moved below.
+                Err(_) if !drive.is_read_only() && Mover::new(drive).can_restore(found).await => {}
+                Err(error) => self.report.add(&error, Some((lba, count))),
             }
         }
         live_bytes
+    }
+
+    /// Moves what is live in the next batch of a scan elsewhere: a part of it is damaged on the
+    /// medium, and parity restores no other part beside it.
+    async fn repair_batch(&mut self, mut scan: SegmentScan<'_, M>) -> Result<()> {
+        let drive = self.drive;
+        let Some((header, body)) = scan.next().await else { return Ok(()) };
+        if drive.is_read_only() {
+            return Ok(());
+        }
+        let superblock = drive.core().superblock().clone();
+        let mut mover = Mover::new(drive);
+        for found in records(&header, body).map_while(Result::ok) {
+            if check_possible(&found, &superblock).is_ok() {
+                mover.move_record(header.seq, &found).await?;
+            }
+        }
+        self.report.repaired += 1;
+        Ok(())
     }
 
     /// Decodes a metadata record, if the map names it.

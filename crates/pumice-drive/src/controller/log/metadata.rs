@@ -10,8 +10,7 @@
 use std::cell::RefCell;
 
 use super::buffers::Buffers;
-use super::parity::{Append, batch_of};
-use super::window::Window;
+use super::parity::restore_record;
 use crate::base::{Error, ErrorKind, Result};
 use crate::codec::{Decompressor, Encoding};
 use crate::format::{
@@ -108,21 +107,12 @@ async fn restore_meta<M: Medium>(
     segment_bytes: u32,
     wanted: Wanted,
 ) -> Option<Metadata> {
-    let Wanted { place, record_bytes, .. } = wanted;
-    let end = place.offset.checked_add(record_bytes)?;
-    if end > segment_bytes {
-        return None;
-    }
-    let mut window = Window::new(medium, segment_bytes);
-    let batch = batch_of(&mut window, place).await;
-    let batch = RecordAddress { offset: batch, ..place };
-    let mut append = Append::read(&mut window, batch, &|_| true).await?;
     let mut restored = None;
-    append.restore(place.offset..end, &mut |append| {
-        let record = append.part(place.offset, record_bytes).unwrap_or_default();
+    let mut decode = |record: &[u8]| {
         restored = decode_meta(record, decompressor, wanted).ok();
         restored.is_some()
-    });
+    };
+    restore_record(medium, segment_bytes, wanted.place, wanted.record_bytes, &mut decode).await;
     restored.map(|metadata| Metadata { is_restored: true, ..metadata })
 }
 

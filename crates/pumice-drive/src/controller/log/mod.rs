@@ -265,7 +265,7 @@ impl Log {
         assert!(used <= self.shape.segment_bytes, "a stream's tail lies within its segment");
         let header = if used == 0 { SEGMENT_HEADER_BYTES } else { 0 } + BATCH_HEADER_BYTES;
         let room = (self.shape.segment_bytes - closing_bytes(stream)).saturating_sub(used) as usize;
-        let room = if stream == Stream::Meta { parity::room_beside_parity(room) } else { room };
+        let room = parity::room_beside_parity(stream, room);
         if room >= header + bytes { Fit::NewBatch } else { Fit::NewSegment }
     }
 

@@ -33,20 +33,23 @@ pub const ATOMIC_WRITE_BYTES: usize = 1 << 20;
 
 /// Bytes of a batch buffer that may reach the medium. Larger batches save media operations, but
 /// past 1 MiB of payload no medium here gets faster; it must hold an atomic write (1 MiB) with a
-/// record header for each block, a batch header and a segment header.
+/// record header for each block, a batch header, a segment header and a page of parity.
 pub(crate) const BATCH_LIMIT: usize = (1 << 20) + (64 << 10);
 const _: () = assert!(
     BATCH_LIMIT
         >= SEGMENT_HEADER_BYTES
             + BATCH_HEADER_BYTES
             + ATOMIC_WRITE_BYTES
-            + ATOMIC_WRITE_BYTES / BLOCK_BYTES * RECORD_HEADER_BYTES,
+            + ATOMIC_WRITE_BYTES / BLOCK_BYTES * RECORD_HEADER_BYTES
+            + BATCH_ALIGNMENT,
     "a batch holds an atomic write, whatever its content"
 );
 const _: () = assert!(BATCH_LIMIT <= BATCH_BYTES_MAX, "every reader can hold a batch");
 
-/// Bytes of records that any empty batch has room for, also the first of a segment.
-pub(crate) const RECORDS_BYTES_MAX: usize = BATCH_LIMIT - SEGMENT_HEADER_BYTES - BATCH_HEADER_BYTES;
+/// Bytes of records that any empty batch of data has room for, also the first of a segment, beside
+/// its parity.
+pub(crate) const RECORDS_BYTES_MAX: usize =
+    BATCH_LIMIT - SEGMENT_HEADER_BYTES - BATCH_HEADER_BYTES - BATCH_ALIGNMENT;
 
 /// Location of a batch.
 #[derive(Clone, Copy, Debug)]
@@ -68,8 +71,7 @@ pub(crate) struct OpenBatch {
     limit: usize,
     record_count: u32,
     records_checksum: u32,
-    /// Whether the batch ends with parity.
-    has_parity: bool,
+    stream: Stream,
 }
 
 /// A metadata record that was appended.
@@ -149,21 +151,10 @@ impl OpenBatch {
         assert_eq!(bytes.len(), batch_buffer_bytes(), "a batch is packed into a batch buffer");
         let header_at = if place.base == 0 { SEGMENT_HEADER_BYTES } else { 0 };
         let room = segment_end.checked_sub(place.base).expect("a batch begins in its segment");
-        let has_parity = stream == Stream::Meta;
-        let limit = BATCH_LIMIT.min(room as usize);
-        let limit = if has_parity { room_beside_parity(limit) } else { limit };
+        let limit = room_beside_parity(stream, BATCH_LIMIT.min(room as usize));
         let used = header_at + BATCH_HEADER_BYTES;
         assert!(used <= limit, "a batch has room for its headers");
-        Self {
-            buffer,
-            place,
-            header_at,
-            used,
-            limit,
-            record_count: 0,
-            records_checksum: 0,
-            has_parity,
-        }
+        Self { buffer, place, header_at, used, limit, record_count: 0, records_checksum: 0, stream }
     }
 
     /// Returns the offset at which the batch begins, if it lies in `segment`.
@@ -199,7 +190,7 @@ impl OpenBatch {
 
     /// Returns the pages of parity if the batch were sealed now.
     fn parity_pages(&self) -> usize {
-        if self.has_parity { parity_pages(self.padded_bytes() / BATCH_ALIGNMENT) } else { 0 }
+        parity_pages(self.stream, self.padded_bytes() / BATCH_ALIGNMENT)
     }
 
     /// Appends a frame of `blocks` blocks, whose payload `encode` writes at the start of the bytes

@@ -3,10 +3,13 @@
 //!
 //! A batch counts if its header is whole and was written for this place in this use of the segment.
 //! It may still belong to a life that was lost: the map decides whether anything in it is live.
-//! After a damaged header the scan searches for the next whole one.
+//! Damaged headers are restored from the batch's parity; after one that cannot be, the scan searches
+//! for the next whole one.
 //!
 //! Only reads. Bytes from the medium are never trusted.
 
+use super::parity::Append;
+use super::records::records;
 use super::window::Window;
 use super::{FIRST_BATCH_OFFSET, SEQ_END, UNIT, batch_bytes};
 use crate::base::SegmentId;
@@ -23,6 +26,9 @@ pub(crate) struct SegmentScan<'a, M> {
     offset: u32,
     /// Bytes between batches in which no batch was found.
     pub(crate) skipped_bytes: u64,
+    /// Whether a header in the newest batch, its own or a record's, was restored from parity.
+    is_restored: bool,
+    restored: Vec<u8>,
 }
 
 impl<'a, M: Medium> SegmentScan<'a, M> {
@@ -43,13 +49,21 @@ impl<'a, M: Medium> SegmentScan<'a, M> {
             segment_bytes: shape.segment_bytes,
             offset: FIRST_BATCH_OFFSET,
             skipped_bytes: 0,
+            is_restored: false,
+            restored: Vec::new(),
         }
+    }
+
+    /// Continues the scan at the batch at `offset`.
+    pub(crate) fn at(self, offset: u32) -> Self {
+        Self { offset, ..self }
     }
 
     /// Returns the next batch: its header and the bytes after it. `None` at the end.
     pub(crate) async fn next(&mut self) -> Option<(BatchHeader, &[u8])> {
         assert!(self.offset.is_multiple_of(UNIT), "a scan stops between batches");
         let mut at = self.offset;
+        self.is_restored = false;
         let header = loop {
             if at >= self.segment_bytes {
                 self.offset = at;
@@ -58,17 +72,69 @@ impl<'a, M: Medium> SegmentScan<'a, M> {
             let bytes = self.window.read(self.segment, at, UNIT).await;
             match BatchHeader::decode(bytes) {
                 Ok((header, _)) if self.belongs(&header, at) => break header,
+                _ if at == self.offset && self.restore(at).await.is_some() => {}
                 _ => at += UNIT,
+            }
+            if self.is_restored {
+                let (header, _) = BatchHeader::decode(&self.restored).ok()?;
+                break header;
             }
         };
         self.skipped_bytes += u64::from(at - self.offset);
         let batch_bytes = batch_bytes(&header);
         self.offset = at + batch_bytes;
         assert!(self.offset <= self.segment_bytes, "a batch that belongs here ends here");
-        let bytes = self.window.read(self.segment, at, batch_bytes).await;
+        if !self.is_restored && header.parity_pages > 0 {
+            let bytes = self.window.read(self.segment, at, batch_bytes).await;
+            let (_, body) = bytes.split_at(BATCH_HEADER_BYTES);
+            if records(&header, body).any(|found| found.is_err()) {
+                self.restore(at).await;
+            }
+        }
+        let bytes = if self.is_restored {
+            &self.restored
+        } else {
+            self.window.read(self.segment, at, batch_bytes).await
+        };
         let (_, body) = bytes.split_at(BATCH_HEADER_BYTES);
         assert_eq!(body.len(), header.body_bytes as usize, "a batch is read whole");
         Some((header, body))
+    }
+
+    /// Restores the headers of the batch at `at` from its parity.
+    async fn restore(&mut self, at: u32) -> Option<()> {
+        let Self { segment, generation, .. } = *self;
+        // The scan's own may hold what follows.
+        let mut window = Window::new(self.window.medium(), self.segment_bytes);
+        let belongs = |header: &BatchHeader| self.belongs(header, at);
+        let append = Append::read(&mut window, segment, Some(generation), at, &belongs).await;
+        let mut append = append?;
+        let are_whole = |append: &Append| {
+            let split = append.batch().split_at_checked(BATCH_HEADER_BYTES);
+            split.is_some_and(|(head, body)| {
+                BatchHeader::decode(head).is_ok_and(|(header, _)| {
+                    belongs(&header) && records(&header, body).all(|found| found.is_ok())
+                })
+            })
+        };
+        if !append.restore(0..u32::MAX, &mut |append| are_whole(append)) {
+            return None;
+        }
+        tracing::warn!(%segment, offset = at, "a damaged batch was restored from parity");
+        self.restored = append.into_batch();
+        self.is_restored = true;
+        Some(())
+    }
+
+    /// Returns whether the newest batch, which began at `at`, has parity, and something in it is
+    /// damaged on the medium.
+    pub(crate) async fn is_damaged(&mut self, at: u32) -> bool {
+        if self.is_restored {
+            return true;
+        }
+        let (segment, generation) = (self.segment, Some(self.generation));
+        let append = Append::read(&mut self.window, segment, generation, at, &|_| true).await;
+        append.is_some_and(|append| !append.is_parity_right())
     }
 
     /// Returns how far the scan has come in the segment.

@@ -24,8 +24,8 @@ use super::window::Window;
 use super::{FIRST_BATCH_OFFSET, LogEnd, SEQ_END, Tail, Totals, UNIT, batch_bytes};
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{
-    BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, Detour, Record, RecordAddress, Root,
-    SegmentHeader, Stream, Superblock, chain_start,
+    BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, Detour, Record, Root, SegmentHeader, Stream,
+    Superblock, chain_start,
 };
 use crate::media::Medium;
 
@@ -225,10 +225,14 @@ impl<'a, M: Medium> Walk<'a, M> {
                 Some((restored, error)) => self.enter(restored, Some(error)).map(Some),
                 None => self.salvage(next).await.map(Some),
             },
-            (None, true) => match self.restore(Stream::Meta).await {
-                Some((restored, error)) => self.enter(restored, Some(error)).map(Some),
-                None => Err(self.missing(next_seq, unreadable)),
-            },
+            (None, true) => {
+                for stream in [Stream::Meta, Stream::Host, Stream::Moved] {
+                    if let Some((restored, error)) = self.restore(stream).await {
+                        return self.enter(restored, Some(error)).map(Some);
+                    }
+                }
+                Err(self.missing(next_seq, unreadable))
+            }
             (_, false) => Ok(None),
         }
     }
@@ -266,17 +270,17 @@ impl<'a, M: Medium> Walk<'a, M> {
             && header.uuid == self.superblock.uuid
     }
 
-    /// Restores the next batch from its parity, which those of metadata have, if it is the one that
-    /// is damaged. It must be known to have been durable: a torn one is not to be completed.
+    /// Restores the next batch from its parity, if it has some and is the one that is damaged. It
+    /// must be known to have been durable: a torn one is not to be completed.
     /// The error says that it is damaged.
     async fn restore(&mut self, stream: Stream) -> Option<(Next, Error)> {
         let Position { segment, generation, used } = self.positions[stream]?;
-        let (generation, offset) = (generation?, used.max(FIRST_BATCH_OFFSET));
-        let place = RecordAddress { generation, segment, offset };
+        let offset = used.max(FIRST_BATCH_OFFSET);
         let mut window = Window::new(self.medium, self.superblock.segment_bytes);
         let continues = |header: &BatchHeader| self.continues(header);
-        let mut append = Append::read(&mut window, place, &continues).await?;
-        let is_entered = |append: &Append| {
+        let append = Append::read(&mut window, segment, generation, offset, &continues).await;
+        let mut append = append?;
+        let is_entered = |append: &Append, generation: u64| {
             let header = append.segment_header();
             let decoded = SegmentHeader::decode(header, self.superblock.uuid, segment);
             let is_right = |header: &SegmentHeader| {
@@ -291,7 +295,7 @@ impl<'a, M: Medium> Walk<'a, M> {
             let (header, checksum) = BatchHeader::decode(head).ok()?;
             let is_next = self.continues(&header)
                 && body.len() == header.body_bytes as usize
-                && (used > 0 || is_entered(append).is_some());
+                && (used > 0 || is_entered(append, header.generation).is_some());
             let state = body_state(&header, body);
             is_next.then_some((header, checksum, state))
         };
@@ -303,13 +307,13 @@ impl<'a, M: Medium> Walk<'a, M> {
         if !append.restore(0..u32::MAX, &mut |append| is_whole(append)) {
             append.restore(0..u32::MAX, &mut |append| is_known(append));
         }
-        let enters = if used == 0 { Some(is_entered(&append)?) } else { None };
         let (header, checksum) = match state(&append)? {
             (_, _, Body::Foreign) => return None,
             (header, checksum, Body::Whole | Body::WrongPayload) => (header, checksum),
         };
-        let what = "a batch of metadata is damaged, and was restored from parity: `pumice scrub` \
-                    writes what is live of it again";
+        let enters = if used == 0 { Some(is_entered(&append, header.generation)?) } else { None };
+        let what = "a batch is damaged, and was restored from parity: `pumice scrub` writes what \
+                    is live of it again";
         let error = Error::new(ErrorKind::Corrupt, what);
         let error = error.in_segment(segment).at_offset(offset.into());
         self.restored = append.into_batch();

@@ -87,6 +87,11 @@ impl<'a, M: Medium> Window<'a, M> {
         Self { chunks_ahead, ..Self::new(medium, segment_bytes) }
     }
 
+    /// Returns the medium.
+    pub(crate) fn medium(&self) -> &'a M {
+        self.medium
+    }
+
     /// Returns the bytes of a segment.
     pub(crate) fn segment_bytes(&self) -> u32 {
         self.segment_bytes

@@ -16,7 +16,7 @@ mod checkpoint;
 mod compact;
 mod gc;
 mod joining;
-mod moving;
+pub(crate) mod moving;
 mod resize;
 
 pub use compact::Compacted;

@@ -214,8 +214,17 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         mark_dead(sources, &pieces)
     }
 
+    /// Returns whether the payload of a record that looks damaged can be read again or restored.
+    pub(crate) async fn can_restore(&self, found: &Found<'_>) -> bool {
+        let Record::Data { payload_checksum, .. } = found.record else { return false };
+        let is_whole =
+            |payload: &[u8]| check_payload(payload, payload_checksum, found.place).is_ok();
+        self.read_again(found, is_whole).await.is_some()
+    }
+
     /// Reads a payload that looks damaged again: the fault may have been in the reading, and a copy
-    /// would make it permanent. Returns `None` if it is damaged on the medium.
+    /// would make it permanent. What is damaged on the medium is restored from the batch's parity.
+    /// Returns `None` if that is impossible.
     async fn read_again(
         &self,
         found: &Found<'_>,
@@ -238,7 +247,15 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
                 return payload;
             }
         }
-        None
+        let header_bytes = found.record.header_bytes() as usize;
+        let mut restored = None;
+        let mut is_wanted = |record: &[u8]| {
+            let payload = record.get(header_bytes..).filter(|payload| is_whole(payload));
+            restored = payload.map(<[u8]>::to_vec);
+            restored.is_some()
+        };
+        drive.restore_record(found.place, found.record.record_bytes(), &mut is_wanted).await;
+        restored
     }
 
     async fn move_frame(&mut self, frame: Frame<'_>, sources: &[Source]) -> Result<()> {

@@ -7,8 +7,9 @@
 //!             -> checksum -> decode -> copy
 //! ```
 //!
-//! A frame that fails its checksum fails the read of its own blocks only, and is never retried
-//! into a wrong answer.
+//! A frame that fails its checksum, or cannot be read, is restored from its batch's parity if it has
+//! one. Otherwise it fails the read of its own blocks only, and is never retried into a wrong
+//! answer.
 
 use std::ops::Range;
 
@@ -257,15 +258,47 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let media_bytes = u64::from(end - start);
         self.with_core(|core| core.counters_mut().media_read_bytes.add(media_bytes));
         let (bytes, result) = self.medium.read(segment, start, buffer).await;
-        let result = result.map_err(|error| error.at_lba(first.lba)).and_then(|()| {
-            pieces.iter().try_for_each(|piece| {
+        let mut damaged = Vec::new();
+        let result = result.map_err(|error| error.at_lba(first.lba)).map(|()| {
+            for piece in pieces {
                 let (_, record) = bytes.split_at((piece.place.offset - start) as usize);
                 let out = piece.part_of(out, out_at);
-                self.count_damage(self.decode_piece(piece, record, out))
-            })
+                if let Err(error) = self.decode_piece(piece, record, out) {
+                    damaged.push((piece, error));
+                }
+            }
         });
         self.buffers.put(bytes, in_flight);
-        result
+        match (result, pieces) {
+            (Err(error), [piece]) => damaged.push((piece, error)),
+            (result, _) => result?,
+        }
+        for (piece, error) in damaged {
+            let out = piece.part_of(out, out_at);
+            self.restore_piece(piece, out, error).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads a piece of a frame that is damaged, or cannot be read, from its batch's parity.
+    ///
+    /// # Errors
+    /// `error`, if the frame cannot be restored.
+    async fn restore_piece(&self, piece: &Piece, out: &mut [u8], error: Error) -> Result<()> {
+        let Piece { generation, place, .. } = *piece;
+        let FramePlace { segment, offset, record_bytes, .. } = place;
+        let mut decode = |record: &[u8]| self.decode_piece(piece, record, out).is_ok();
+        let place = RecordAddress { generation, segment, offset };
+        if self.restore_record(place, record_bytes, &mut decode).await {
+            tracing::warn!(
+                lba = %piece.lba,
+                error = %error.chain(),
+                "a damaged frame was restored from parity: `pumice scrub` writes it again"
+            );
+            self.with_core(|core| core.counters_mut().restored_reads.add(1));
+            return Ok(());
+        }
+        if error.kind() == ErrorKind::Corrupt { self.count_damage(Err(error)) } else { Err(error) }
     }
 
     /// Checks the frame that begins at the start of `record` and decodes what `piece` wants. Asks

@@ -46,7 +46,7 @@ pub(super) fn record_of(world: &World, lba: u64) -> (u32, u32) {
 fn a_damaged_frame_fails_its_own_blocks_only() {
     let (world, data) = written();
     let (segment, offset) = record_of(&world, 50);
-    world.flip(segment, offset + RECORD_HEADER_BYTES as u32 + 9);
+    world.flip_for_good(segment, offset + RECORD_HEADER_BYTES as u32 + 9);
     let drive = world.open();
     for lba in 0..120u64 {
         let read = world.read(&drive, lba * BLOCK, BLOCK_BYTES);
@@ -105,7 +105,7 @@ fn damage_in_the_first_batch_of_a_segment_never_ends_the_log() {
         ] {
             let (world, data, segment) = flushed_and_killed(filler);
             assert_eq!(segment, u32::from(filler > 0), "the log ends in another segment");
-            world.flip(segment, offset);
+            world.flip_for_good(segment, offset);
             let opened = world.try_open(OpenOptions::default());
             let when = format!("{what} of segment {segment}");
             assert!(world.check().problem_count > 0, "{when}");
@@ -140,7 +140,7 @@ fn damage_that_hides_durable_data_stops_the_opening_and_is_reported() {
         ("record header", record + 8),
     ] {
         let (world, _) = written();
-        world.flip(segment, offset);
+        world.flip_for_good(segment, offset);
         let error = world.refusal();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");
         assert!(world.check().problem_count > 0, "{what}");
@@ -155,7 +155,7 @@ fn damaged_padding_is_reported_and_harms_nothing() {
         let header = &batches(&world, 0)[batch];
         let padding = header.offset + BATCH_HEADER_BYTES as u32 + header.record_bytes;
         assert!(header.record_bytes < header.body_bytes, "no padding in batch {batch}");
-        world.flip(0, padding);
+        world.flip_for_good(0, padding);
         assert_eq!(world.check().problem_count, 1, "batch {batch}");
         let drive = world.open();
         assert!(world.read(&drive, 0, data.len()).unwrap() == data);
@@ -173,7 +173,7 @@ fn a_torn_tail_loses_only_what_was_not_flushed() {
         world.kill(drive);
         let header = batches(&world, 0).pop().unwrap();
         assert_eq!(header.seq.0, 4, "the last batch is not on the medium");
-        world.flip(0, header.offset + [40, 5000][place]);
+        world.flip_for_good(0, header.offset + [40, 5000][place]);
         let drive = world.open();
         assert!(world.read(&drive, 0, data.len()).unwrap() == data, "place {place}");
         world.run(drive.write(0, &data[100_000..200_000], true)).unwrap();
@@ -265,7 +265,7 @@ fn what_a_lost_life_left_behind_is_never_taken_up() {
     world.kill(drive);
     let left = batches(&world, 0);
     assert_eq!(left.len(), 5);
-    world.flip(0, left[3].offset + 30);
+    world.flip_for_good(0, left[3].offset + 30);
     let drive = world.open();
     world.run(drive.write(4096, &[3; 4096], true)).unwrap();
     world.kill(drive);
@@ -298,7 +298,7 @@ fn a_torn_batch_of_a_lost_life_does_not_stand_in_for_a_damaged_one() {
     let segment = drive.core().log().tail(Stream::Moved).expect("a tail").segment.0;
     world.kill(drive);
     let torn = batches(&world, segment).pop().expect("the batch that was not flushed");
-    world.flip(segment, torn.offset + torn.body_bytes / 2);
+    world.flip_for_good(segment, torn.offset + torn.body_bytes / 2);
     let drive = world.open_without_collector();
     for byte in [1, 2] {
         world.run(drive.write(1 << 20, &[byte; 4096], true)).unwrap();
@@ -308,7 +308,7 @@ fn a_torn_batch_of_a_lost_life_does_not_stand_in_for_a_damaged_one() {
     let [.., damaged, proof] = &host[..] else { panic!("two batches of the second life") };
     assert_eq!((damaged.seq, proof.watermark), (torn.seq, torn.seq));
     assert!(damaged.epoch > torn.epoch && damaged.previous_checksum == torn.previous_checksum);
-    world.flip(0, damaged.offset + 30);
+    world.flip_for_good(0, damaged.offset + 30);
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
 }
 
@@ -330,7 +330,7 @@ fn damage_at_the_end_of_a_segment_is_no_torn_tail() {
     let next = batches(&world, 1);
     assert_eq!(next[0].watermark.0, 0);
     assert_eq!(next[1].watermark, next[0].seq);
-    world.flip(0, batches(&world, 0).pop().unwrap().offset + 30);
+    world.flip_for_good(0, batches(&world, 0).pop().unwrap().offset + 30);
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
 }
 
@@ -449,7 +449,7 @@ fn a_torn_batch_does_not_stand_in_for_a_vouched_one() {
         world.run(world.runtime.yield_now());
         world.kill(drive);
         let torn = batches(&world, 0).pop().expect("the batch that was not flushed");
-        world.flip(0, torn.offset + torn.body_bytes - 100);
+        world.flip_for_good(0, torn.offset + torn.body_bytes - 100);
         let drive = world.open_without_collector();
         world.run(super::survival::move_all(&drive, SegmentId(0)));
         drive.with_core(|core| core.seal(Stream::Moved));
@@ -462,7 +462,7 @@ fn a_torn_batch_does_not_stand_in_for_a_vouched_one() {
         let drive = world.open_without_collector();
         world.kill(drive);
         let damaged = if header_is_damaged { 30 } else { vouched.body_bytes / 2 };
-        world.flip(moved, vouched.offset + damaged);
+        world.flip_for_good(moved, vouched.offset + damaged);
         match world.try_open(OpenOptions::default()) {
             Ok(drive) => {
                 assert!(!header_is_damaged, "a durable batch is missing");

@@ -80,7 +80,7 @@ fn a_killed_drive_is_extracted_whole_and_left_as_it_is() {
 fn a_damaged_frame_is_lost_and_nothing_else() {
     let (world, data) = damage::written();
     let (segment, offset) = damage::record_of(&world, 50);
-    world.flip(segment, offset + RECORD_HEADER_BYTES as u32 + 9);
+    world.flip_for_good(segment, offset + RECORD_HEADER_BYTES as u32 + 9);
     let drive = read_only(&world);
     let disk = extract(&world, &drive);
     assert_eq!(disk.lost, [(48, 8)]);

@@ -109,7 +109,8 @@ fn waiting_writes_fail_with_the_drive() {
 fn a_failed_read_fails_its_request_only() {
     let world = World::new(small(SIZE, 4));
     let drive = world.open();
-    let noise = payload::noise(&mut random(1), 64 << 10);
+    // A batch without parity.
+    let noise = payload::noise(&mut random(1), 48 << 10);
     world.run(drive.write(0, &noise, true)).unwrap();
     drive.medium().set_plan(FaultPlan { read_errors: Trigger::Nth(1), ..Default::default() });
     assert_eq!(kind(world.read(&drive, 0, 4096)), Some(ErrorKind::Medium));

@@ -31,9 +31,10 @@ fn a_record_header_that_does_not_fit_the_chain_stops_the_opening() {
         lba.0 += 8;
         let mut header = [0; RECORD_HEADER_BYTES];
         record.encode_into(place, &[], &mut header);
+        world.ruin_parity(segment);
         patch(&world, offset, &header);
         if payload_is_damaged {
-            world.flip(segment, offset + RECORD_HEADER_BYTES as u32 + 9);
+            world.flip_for_good(segment, offset + RECORD_HEADER_BYTES as u32 + 9);
         }
         assert_eq!(world.refusal().kind(), ErrorKind::Corrupt, "{payload_is_damaged}");
         assert!(world.check().problem_count > 0, "{payload_is_damaged}");

@@ -47,6 +47,7 @@ mod lost;
 mod model;
 mod paging;
 mod parity;
+mod parity_of_data;
 mod payload;
 mod reading;
 mod rebuilding;
@@ -211,6 +212,34 @@ impl World {
         self.run(self.memory.append(SegmentId(segment), page, bytes.into())).unwrap();
     }
 
+    /// Flips the same bit as [`World::flip`] and, if the batch has parity, the one that parity has
+    /// of it: what cannot be seen there cannot be restored.
+    fn flip_for_good(&self, segment: u32, offset: u32) {
+        let batches = damage::batches(self, segment).into_iter();
+        let batch = batches.filter(|batch| batch.parity_pages > 0).find(|batch| {
+            let (from, len) = (append_start(batch), batch.batch_bytes() as u32);
+            (from..batch.offset + len).contains(&offset)
+        });
+        self.flip(segment, offset);
+        let Some(batch) = batch else { return };
+        let (from, parity) = (append_start(&batch), u32::from(batch.parity_pages));
+        let end = batch.offset + batch.batch_bytes() as u32;
+        let page = (offset - from) / 4096;
+        self.flip(segment, end - (parity - page % parity) * 4096 + offset % 4096);
+    }
+
+    /// Damages the parity of all batches of a segment.
+    fn ruin_parity(&self, segment: u32) {
+        for batch in damage::batches(self, segment) {
+            let end = batch.offset + batch.batch_bytes() as u32;
+            for page in 1..=u32::from(batch.parity_pages) {
+                for at in (0..4096).step_by(8) {
+                    self.flip(segment, end - page * 4096 + at);
+                }
+            }
+        }
+    }
+
     /// A fingerprint of everything on the medium.
     fn medium_checksum(&self) -> u64 {
         let mut digest = 0;
@@ -225,6 +254,11 @@ impl World {
         }
         digest
     }
+}
+
+/// Where the append of a batch begins: the first one follows the segment's header.
+fn append_start(batch: &crate::format::BatchHeader) -> u32 {
+    if batch.offset == 4096 { 0 } else { batch.offset }
 }
 
 /// Takes every trimmed leaf down, so that live bytes are exact, and brings every other one in.

@@ -362,7 +362,7 @@ fn a_dead_block_that_was_copied_along_is_not_taken() {
 fn damage_in_the_middle_of_the_log_costs_what_stood_there() {
     let (world, data) = damage::written();
     let (segment, record) = damage::record_of(&world, 50);
-    world.flip(segment, record + 8);
+    world.flip_for_good(segment, record + 8);
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
     let rebuilt = rebuild(&world);
     assert_eq!((rebuilt.way, rebuilt.problems), (Way::Records, 1));
@@ -379,9 +379,9 @@ fn a_damaged_frame_is_lost_and_nothing_older_is_given() {
     world.run(drive.write(48 * BLOCK, &newer, true)).unwrap();
     world.kill(drive);
     let (segment, offset) = damage::record_of(&world, 50);
-    world.flip(segment, offset + RECORD_HEADER_BYTES as u32 + 9);
+    world.flip_for_good(segment, offset + RECORD_HEADER_BYTES as u32 + 9);
     // The first batch is damaged: there is no way but the records.
-    world.flip(0, 4096 + 30);
+    world.flip_for_good(0, 4096 + 30);
     zero_superblocks(&world);
     let rebuilt = rebuild(&world);
     assert_eq!((rebuilt.way, &rebuilt.lost[..]), (Way::Records, &[(48, 8)][..]));
@@ -396,7 +396,7 @@ pub(super) fn assert_records_lose(world: &World, lost: &[(u64, u64)]) {
     zero_superblocks(world);
     zero_metadata(world);
     // The first batch is damaged: there is no way but the records.
-    world.flip(0, 4096 + 30);
+    world.flip_for_good(0, 4096 + 30);
     let rebuilt = rebuild(world);
     assert_eq!((rebuilt.way, &rebuilt.lost[..]), (Way::Records, lost));
 }
@@ -431,12 +431,12 @@ fn what_a_lost_life_left_behind_is_not_taken() {
     }
     world.kill(drive);
     let left = damage::batches(&world, 0);
-    world.flip(0, left[3].offset + 30);
+    world.flip_for_good(0, left[3].offset + 30);
     let drive = world.open();
     world.run(drive.write(4096, &[3; 4096], true)).unwrap();
     world.kill(drive);
     assert_eq!(damage::batches(&world, 0).len(), 5);
-    world.flip(0, left[1].offset + 30);
+    world.flip_for_good(0, left[1].offset + 30);
     let rebuilt = rebuild(&world);
     assert_eq!(rebuilt.way, Way::Records);
     assert!(rebuilt.disk[8192..160 << 10] == data[8192..160 << 10], "a lost write came back");
@@ -446,7 +446,7 @@ fn what_a_lost_life_left_behind_is_not_taken() {
 #[test]
 fn a_segment_without_its_header_is_read_all_the_same() {
     let (world, data) = damage::written();
-    world.flip(0, 20);
+    world.flip_for_good(0, 20);
     zero_superblocks(&world);
     let found = Finder::new(None);
     assert_eq!(found.result().unwrap_err().kind(), ErrorKind::NotADrive);

@@ -23,7 +23,7 @@ fn blocks(report: &ScrubReport) -> Vec<Option<(u64, u64)>> {
 fn a_damaged_frame_is_listed_with_its_blocks_until_it_is_dead() {
     let (world, data) = written();
     let (segment, offset) = record_of(&world, 50);
-    world.flip(segment, offset + RECORD_HEADER_BYTES as u32 + 9);
+    world.flip_for_good(segment, offset + RECORD_HEADER_BYTES as u32 + 9);
     let drive = world.open();
     let report = scrub(&world, &drive);
     assert_eq!(blocks(&report), [Some((48, 8))], "{report:?}");
@@ -55,7 +55,7 @@ fn frames_after_a_damaged_batch_header_are_missed() {
         }
         world.close(drive);
         let header = batches(&world, 0).swap_remove(1);
-        world.flip(0, header.offset + 8);
+        world.flip_for_good(0, header.offset + 8);
         // One frame's payload besides: only its blocks cannot be read.
         let drive = world.open();
         let Lookup::Run(Mapping::Frame { place, .. }, _) = ({
@@ -64,7 +64,7 @@ fn frames_after_a_damaged_batch_header_are_missed() {
         }) else {
             panic!("no frame")
         };
-        world.flip(0, place.offset + RECORD_HEADER_BYTES as u32 + 5);
+        world.flip_for_good(0, place.offset + RECORD_HEADER_BYTES as u32 + 5);
         let report = scrub(&world, &drive);
         assert_eq!(blocks(&report), [None, Some((48, 8))], "full: {is_full}, {report:?}");
         assert_eq!(report.problems[0].segment, Some(0));
@@ -92,7 +92,7 @@ fn damage_in_the_map_the_lists_and_a_superblock_is_found() {
         assert_ne!(named(&drive)[number], place);
     }
     let root = drive.core().superblock().checkpoint.unwrap().address;
-    world.flip(root.segment.0, root.offset + RECORD_HEADER_BYTES as u32 + 9);
+    world.flip_for_good(root.segment.0, root.offset + RECORD_HEADER_BYTES as u32 + 9);
     let report = scrub(&world, &drive);
     assert_eq!((report.problem_count, report.repaired), (0, 1), "{report:?}");
     assert_eq!(scrub(&world, &drive).repaired, 0);

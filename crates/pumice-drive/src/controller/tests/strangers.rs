@@ -26,7 +26,15 @@ const BATCH_CHANGES: [Change<BatchHeader>; 4] = [
 fn emptied(like: &BatchHeader) -> BatchHeader {
     let body_bytes = (EMPTY_BYTES - BATCH_HEADER_BYTES) as u32;
     let (records_checksum, record_bytes, record_count) = (0, 0, 0);
-    BatchHeader { records_checksum, record_bytes, record_count, body_bytes, ..like.clone() }
+    let parity_pages = 0;
+    BatchHeader {
+        records_checksum,
+        record_bytes,
+        record_count,
+        body_bytes,
+        parity_pages,
+        ..like.clone()
+    }
 }
 
 fn put(world: &World, (segment, offset): (u32, u32), encode: impl FnOnce(&mut [u8])) {
@@ -48,6 +56,7 @@ fn a_batch_that_belongs_elsewhere_does_not_continue_the_log() {
         let (world, _) = written();
         let mut last = emptied(&batches(&world, 0)[2]);
         let place = (0, last.offset);
+        world.ruin_parity(0);
         change(&mut last);
         put_batch(&world, place, &last);
         world.try_open(OpenOptions::default()).map(|drive| world.kill(drive))

@@ -81,7 +81,7 @@ fn a_bit_that_is_read_wrong_once_hides_nothing() {
 fn damage_to_what_was_flushed_a_second_ago_is_no_torn_tail() {
     for at in [20, 128 + 9, 30_000] {
         let (world, [_, new], (segment, offset, _)) = overwritten(true, 2);
-        world.flip(segment, offset + at);
+        world.flip_for_good(segment, offset + at);
         match world.try_open(OpenOptions::default()) {
             Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "byte {at}"),
             Ok(drive) => {
@@ -166,7 +166,8 @@ fn a_torn_tail_that_cannot_be_read_is_cut() {
 fn a_durable_tail_that_cannot_be_read_is_refused() {
     let (world, _, (segment, offset, _)) = overwritten(true, 2);
     let region = Region::Segment(SegmentId(segment));
-    let bad = [BadRange::unreadable(region, offset..offset + 512)];
+    // Two pages: parity restores one.
+    let bad = [BadRange::unreadable(region, offset..offset + 8192)];
     let (_, opened) = open_with(&world, &bad, OpenOptions::default());
     let error = opened.map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Medium, "{}", error.chain());

@@ -1,0 +1,129 @@
+//! Goal: no single bad page of a long batch of data costs anything: the log is followed, reads and
+//! garbage collection get the right data, and a scrub writes it elsewhere.
+//! Method: each page of a segment of the host's data is changed, or cannot be read, in turn.
+
+use super::*;
+use crate::base::seed::random;
+
+const SIZE: u64 = 4 << 20;
+
+/// A drive that was killed: a long batch of frames that compress, one of frames that do not, both
+/// flushed; and what the disk holds.
+fn killed() -> (World, Vec<u8>) {
+    let world = World::new(small(SIZE, 6));
+    let drive = world.open();
+    let mut random = random(1);
+    let mut plain = vec![0; SIZE as usize];
+    for (at, noise_bytes) in [(0, 2000), (2 << 20, BLOCK_BYTES)] {
+        for block in 0..150 {
+            let mut data = payload::noise(&mut random, BLOCK_BYTES);
+            data[noise_bytes..].fill(7);
+            let at = at + block * BLOCK_BYTES;
+            world.write(&drive, at as u64, &data).unwrap();
+            plain[at..][..BLOCK_BYTES].copy_from_slice(&data);
+        }
+        world.run(drive.flush()).unwrap();
+    }
+    // It vouches for what precedes it.
+    world.run(drive.write(SIZE - BLOCK, &plain[..BLOCK_BYTES], true)).unwrap();
+    plain.copy_within(..BLOCK_BYTES, (SIZE - BLOCK) as usize);
+    world.kill(drive);
+    (world, plain)
+}
+
+/// The end of the batches that have parity.
+fn end(world: &World) -> u32 {
+    let batches = super::damage::batches(world, 0);
+    let long: Vec<_> = batches.iter().filter(|batch| batch.parity_pages > 0).collect();
+    assert_eq!(long.len(), 2, "each flush sealed a long batch");
+    let last = long.last().unwrap();
+    last.offset + last.batch_bytes() as u32
+}
+
+fn assert_whole(drive: &TestDrive, world: &World, plain: &[u8], when: &str) {
+    for (at, expected) in (0..).step_by(65536).zip(plain.chunks(65536)) {
+        let read = world.read(drive, at, expected.len());
+        assert!(read.as_ref().is_ok_and(|read| read == expected), "{when}: {at}: {:?}", read.err());
+    }
+}
+
+#[test]
+fn any_page_of_a_long_batch_may_be_damaged() {
+    let (world, plain) = killed();
+    for page in 0..end(&world) / 4096 {
+        for offset in [0, 30, 2000, 4095] {
+            let copy = world.copy();
+            copy.flip(0, page * 4096 + offset);
+            let when = format!("page {page} + {offset}");
+            let opened = copy.try_open(OpenOptions::default());
+            let drive = opened.unwrap_or_else(|error| panic!("{when}: {}", error.chain()));
+            assert_whole(&drive, &copy, &plain, &when);
+            copy.kill(drive);
+        }
+    }
+}
+
+#[test]
+fn any_page_of_a_long_batch_may_be_unreadable() {
+    let (world, plain) = killed();
+    for page in 0..end(&world) / 4096 {
+        let copy = world.copy();
+        let range = page * 4096..(page + 1) * 4096;
+        let bad = RefCell::new(Some((SegmentId(0), range)));
+        let medium = Rc::new(reading::BadSector { inner: copy.memory.clone(), bad });
+        let opening = Drive::open(medium, copy.runtime.clone(), OpenOptions::default());
+        let opened = copy.run(opening);
+        let drive = opened.unwrap_or_else(|error| panic!("page {page}: {}", error.chain()));
+        let mut read = vec![0; plain.len()];
+        copy.run(drive.read(0, &mut read)).unwrap();
+        assert!(read == plain, "page {page}");
+        copy.runtime.drop_tasks();
+    }
+}
+
+#[test]
+fn a_scrub_writes_restored_frames_elsewhere() {
+    let (world, plain) = killed();
+    for page in 1..end(&world) / 4096 {
+        let copy = world.copy();
+        let drive = copy.reopen(copy.open_without_collector());
+        copy.flip(0, page * 4096 + 1000);
+        let report = copy.run(drive.scrub(0)).unwrap();
+        assert_eq!(report.problems, [], "page {page}");
+        assert!(report.repaired <= 2, "page {page}: {report:?}");
+        // Nothing that is live has lost its parity.
+        copy.flip(0, if page == 20 { 21 } else { 20 } * 4096 + 1000);
+        assert_whole(&drive, &copy, &plain, &format!("page {page}"));
+        copy.kill(drive);
+    }
+}
+
+#[test]
+fn garbage_collection_moves_restored_frames() {
+    let (world, plain) = killed();
+    for page in 1..end(&world) / 4096 {
+        let copy = world.copy();
+        let drive = copy.reopen(copy.open_without_collector());
+        copy.flip(0, page * 4096 + [0, 1000][page as usize % 2]);
+        copy.run(drive.empty_victim(SegmentId(0))).unwrap();
+        assert_whole(&drive, &copy, &plain, &format!("page {page}"));
+        assert_eq!(drive.core().space().live_bytes_of(SegmentId(0)), 0, "page {page}");
+        assert_eq!(drive.info().operations.restored_reads, 0, "nothing damaged is left");
+        copy.kill(drive);
+    }
+}
+
+/// A short batch has no parity: a page for each small flush would be dear.
+#[test]
+fn a_damaged_short_batch_costs_its_own_blocks() {
+    let world = World::new(small(SIZE, 6));
+    let drive = world.open();
+    let data = payload::noise(&mut random(1), 8 * BLOCK_BYTES);
+    world.run(drive.write(0, &data, true)).unwrap();
+    world.run(drive.write(64 * BLOCK, &data, true)).unwrap();
+    let drive = world.reopen(drive);
+    world.flip(0, 4096 + 3000);
+    assert_eq!(kind(world.read(&drive, 0, 4096)), Some(ErrorKind::Corrupt));
+    assert!(world.read(&drive, 64 * BLOCK, data.len()).unwrap() == data);
+    assert_eq!(drive.info().operations.restored_reads, 0);
+}
