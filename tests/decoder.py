@@ -221,7 +221,7 @@ Root = structure("Root", """
     magic 8s, epoch I, segment_count I, watermark Q, watermark_checksum Q, host_bytes Q,
     frame_bytes Q, media_bytes Q, size_bytes Q, mapped_blocks Q, tails 48s, page_count I,
     dropped_count I, opened_count I, page_lists I, tables I, dropped_lists I, moved_bytes Q,
-    reserved Q""")
+    lost_leaves I, reserved I""")
 Tail = structure("Tail", "generation Q, segment I, used I")
 TableEntry = structure("TableEntry", """
     generation Q, last_seq Q, age Q, live_bytes I, stream B, state B, reserved H""")

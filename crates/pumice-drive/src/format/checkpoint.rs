@@ -72,7 +72,8 @@ layout! {
         tables: U32,
         dropped_lists: U32,
         moved_bytes: U64,
-        reserved: [u8; 8],
+        lost_leaves: U32,
+        reserved: [u8; 4],
     }
 }
 
@@ -178,6 +179,8 @@ pub struct Root {
     pub moved_bytes: u64,
     /// Blocks of leaves that hold data or a fill. Blocks of dropped ranges are not counted.
     pub mapped_blocks: u64,
+    /// Leaves of the map that were lost over the drive's life.
+    pub lost_leaves: u32,
     /// Tails of the streams at the watermark.
     pub tails: [Option<StreamTail>; Stream::COUNT],
     /// Segments that were opened after the watermark and hold parts of the checkpoint.
@@ -248,6 +251,7 @@ impl Root {
         layout.media_bytes = self.media_bytes.into();
         layout.moved_bytes = self.moved_bytes.into();
         layout.mapped_blocks = self.mapped_blocks.into();
+        layout.lost_leaves = self.lost_leaves.into();
         for (bytes, tail) in layout.tails.iter_mut().zip(&self.tails) {
             let tail = match tail {
                 None => encode_tail(0, NO_SEGMENT, 0),
@@ -294,7 +298,7 @@ impl Root {
         let (opened, addresses) = rest.split_at_checked(opened_bytes)?;
         let lists = [layout.page_lists, layout.tables, layout.dropped_lists].map(count);
         let is_right = layout.magic == MAGIC
-            && layout.reserved == [0; 8]
+            && layout.reserved == [0; 4]
             && layout.watermark.get() < SEQ_END
             && addresses.len() as u64 == lists.iter().map(|&list| list as u64 * 8).sum::<u64>();
         if !is_right {
@@ -326,6 +330,7 @@ impl Root {
             media_bytes: layout.media_bytes.get(),
             moved_bytes: layout.moved_bytes.get(),
             mapped_blocks: layout.mapped_blocks.get(),
+            lost_leaves: layout.lost_leaves.get(),
             tails: layout.tails.map(|bytes| decode_tail(&bytes)),
             opened_segments: opened.collect::<Option<_>>()?,
             page_count: layout.page_count.get(),
@@ -476,6 +481,7 @@ mod tests {
             media_bytes: 3,
             moved_bytes: 4,
             mapped_blocks: 5,
+            lost_leaves: 6,
             tails: [Some(tail), None, Some(StreamTail { used: 0, ..tail })],
             opened_segments: vec![OpenedSegment {
                 segment: SegmentId(8),

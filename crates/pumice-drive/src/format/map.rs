@@ -316,7 +316,7 @@ impl LeafRun {
         u16::from(self.blocks) <= FRAME_BLOCKS_MAX
             && record_bytes <= HEADER_BYTES + longest
             && u16::from(self.index) + count <= u16::from(self.blocks)
-            && record_bytes > HEADER_BYTES
+            && record_bytes >= HEADER_BYTES
             && limits.contain(segment, offset, record_bytes)
     }
 

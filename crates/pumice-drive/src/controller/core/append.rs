@@ -99,8 +99,6 @@ pub(crate) struct Move<'a> {
     pub(crate) pieces: &'a [LivePiece],
     /// What they become.
     pub(crate) frames: &'a [MovedFrame<'a>],
-    /// The frame's sources, if its blocks are those that a lost leaf may have mapped.
-    pub(crate) lost_sources: Option<&'a [Source]>,
     /// Bytes that must fit in the open batch.
     pub(crate) room_bytes: usize,
 }
@@ -199,27 +197,15 @@ impl Core {
             return Ok(Attempt::Wait);
         }
         let is_missing = self.map.missing(moved.lba, u64::from(moved.from.blocks)).is_some();
-        if is_missing || self.pieces(moved.lba, moved.from, moved.lost_sources) != moved.pieces {
+        if is_missing
+            || !self.map.live_pieces(moved.lba, moved.from).eq(moved.pieces.iter().copied())
+        {
             return Ok(Attempt::Changed);
         }
         for frame in moved.frames {
             self.push_moved(frame);
         }
         Ok(Attempt::Done)
-    }
-
-    /// Returns the blocks of a frame that map to it or, with its sources, those that a lost leaf
-    /// may have mapped to it. The leaf is in memory.
-    pub(crate) fn pieces(
-        &self,
-        lba: Lba,
-        frame: FramePlace,
-        lost_sources: Option<&[Source]>,
-    ) -> Vec<LivePiece> {
-        match lost_sources {
-            None => self.map.live_pieces(lba, frame).collect(),
-            Some(sources) => self.lost_pieces(lba, sources),
-        }
     }
 
     /// Appends live blocks of several frames as one frame and maps them there, if `is_current` says
@@ -367,10 +353,9 @@ impl Core {
         sources: impl Iterator<Item = Source>,
     ) {
         self.check_place(&place);
-        let has_lost = self.space.has_lost();
+        let Self { map, space, .. } = self;
         let (mut index, mut live_bytes) = (0, 0);
         for source in sources {
-            let Self { map, space, .. } = self;
             space.moved_in(place.segment, source.origin);
             let at = Lba(lba.0 + u64::from(index));
             let from = FrameAddress::from(source);
@@ -380,17 +365,13 @@ impl Core {
                 space.add_live(place.segment, share);
                 space.release_blocks(dead.place, dead.index, dead.count);
             });
-            for skipped in (0..source.blocks).take_while(|_| has_lost) {
-                let at = Lba(at.0 + u64::from(skipped));
-                self.keep_lost(at, place, index + skipped, source.origin);
-            }
             index += source.blocks;
         }
         assert_eq!(index, place.blocks, "the sources of a moved frame are those of its blocks");
         let carried = place.charged_bytes().saturating_sub(live_bytes);
         if live_bytes > 0 {
             // What is dead already stays as long as the rest.
-            self.space.add_burden(place.segment, carried);
+            space.add_burden(place.segment, carried);
         }
     }
 }

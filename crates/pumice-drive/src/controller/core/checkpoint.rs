@@ -230,6 +230,7 @@ impl Core {
             media_bytes,
             moved_bytes,
             mapped_blocks: leaf_mapped_blocks,
+            lost_leaves: self.lost_leaves(),
             tails,
             opened_segments: Vec::new(),
             page_count: 0,

@@ -55,22 +55,21 @@ mod collect;
 mod compact;
 mod counters;
 mod full;
+mod lost;
 mod reserves;
 mod resize;
 mod room;
 
-use std::collections::BTreeMap;
-
 use super::log::{BatchToWrite, ChainEnd, Log, LogEnd, Tail, Totals};
-use super::map::{KeptLeaves, L2p, LEAF_BLOCKS, Leaf, LivePiece, Lookup, Mapping, Reap};
-use super::place::{FrameAddress, FramePlace};
+use super::map::{KeptLeaves, L2p, Leaf, Lookup, Mapping, Reap};
+use super::place::FrameAddress;
 use super::space::Space;
 use crate::base::{Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
-use crate::format::{
-    DirectoryEntry, MapLimits, MetaKind, MetadataAddress, Source, Stream, Superblock,
-};
+use crate::format::{DirectoryEntry, MapLimits, MetaKind, MetadataAddress, Stream, Superblock};
 
 pub(crate) use append::{Attempt, BlockWrite, Edge, MetaPosition, Move};
+use lost::LostLeaves;
+
 pub(crate) use checkpoint::{Begun, Checkpoints, NewestCheckpoint};
 pub(crate) use collect::{Collector, Victim};
 pub(crate) use compact::{Compaction, GivesBack, Occupied};
@@ -180,8 +179,7 @@ pub(crate) struct Core {
     fullness: Fullness,
     /// Segments opened in this epoch.
     segments_opened: u32,
-    /// Origins of the newest copies that were kept of blocks of lost leaves.
-    lost_origins: BTreeMap<u64, SeqNo>,
+    lost: LostLeaves,
     /// Segments reserved for checkpoints.
     meta_segments: u32,
     /// Bytes of the map's leaves that may wait for a checkpoint.
@@ -225,7 +223,7 @@ impl Core {
             compaction: Compaction::default(),
             fullness: Fullness::default(),
             segments_opened: 0,
-            lost_origins: BTreeMap::new(),
+            lost: LostLeaves::default(),
             is_resizing: false,
             is_ending: false,
             vouching: SeqNo(0),
@@ -443,94 +441,6 @@ impl Core {
     /// loaded, moved or taken down in the meantime.
     pub(crate) fn install_leaf(&mut self, leaf: u64, place: MetadataAddress, content: Leaf) {
         self.map.install(leaf, place, content);
-    }
-
-    /// Makes a leaf whose record is damaged beyond restoring a lost one, so that the drive can
-    /// change and free around it. Its blocks cannot be read until they are written or trimmed.
-    pub(crate) fn lose_leaf(&mut self, leaf: u64) {
-        let DirectoryEntry::Leaf(place) = self.map.entry(leaf) else { return };
-        let (content, live_bytes) = Leaf::lost(place);
-        if self.map.install(leaf, place, content) && self.map.touch_leaf(leaf) {
-            self.space.add_lost(place.segment, live_bytes);
-            tracing::error!(
-                leaf,
-                segment = %place.segment,
-                offset = place.offset,
-                "a leaf of the map is lost: reads of its 1024 blocks fail until they are written \
-                 or trimmed; see `pumice check`"
-            );
-        }
-    }
-
-    /// Returns whether a block belongs to a lost leaf and was not written or trimmed since.
-    pub(crate) fn is_lost(&self, lba: Lba) -> bool {
-        let mapping = match self.map.peek(lba) {
-            Lookup::Run(mapping, _) => mapping,
-            Lookup::Missing(_) => return false,
-        };
-        matches!(mapping, Mapping::Frame { place, .. } if self.space.holds_lost(place.segment))
-    }
-
-    /// Returns the number of blocks of the leaf that begins at `first` that are lost.
-    pub(crate) fn lost_blocks(&self, first: Lba) -> u64 {
-        let runs = self.map.leaf_runs(first.0 / u64::from(LEAF_BLOCKS)).into_iter().flatten();
-        let lost = runs.filter(|(_, _, mapping)| match mapping {
-            Mapping::Frame { place, .. } => self.space.holds_lost(place.segment),
-            Mapping::Hole | Mapping::Fill(_) => false,
-        });
-        lost.map(|(_, count, _)| count).sum()
-    }
-
-    /// Returns the blocks of a frame that may be the newest of a lost leaf, in order: no copy of a
-    /// later origin was kept. The leaf is in memory.
-    pub(crate) fn lost_pieces(&self, lba: Lba, sources: &[Source]) -> Vec<LivePiece> {
-        let first = u16::try_from(lba.0 % u64::from(LEAF_BLOCKS)).expect("a leaf has 1024 blocks");
-        let mut pieces: Vec<LivePiece> = Vec::new();
-        let mut index = 0;
-        for source in sources {
-            for _ in 0..source.blocks {
-                let at = Lba(lba.0 + u64::from(index));
-                let newest = self.lost_origins.get(&at.0).copied().unwrap_or(SeqNo(1));
-                if source.origin >= newest && self.is_lost(at) {
-                    match pieces.last_mut() {
-                        Some(last) if last.index + last.count == index => last.count += 1,
-                        _ => {
-                            let start = first + u16::from(index);
-                            pieces.push(LivePiece { start, index, count: 1 });
-                        }
-                    }
-                }
-                index += 1;
-            }
-        }
-        pieces
-    }
-
-    /// Counts a copy of a block of a lost leaf as live, so that the copy is kept: until the block
-    /// is written or trimmed, only `pumice rebuild` can read it.
-    pub(super) fn keep_lost(&mut self, lba: Lba, copy: FramePlace, index: u8, origin: SeqNo) {
-        if origin == SeqNo(0) || !self.is_lost(lba) {
-            return;
-        }
-        self.space.add_live(copy.segment, copy.share(index, 1));
-        let newest = self.lost_origins.entry(lba.0).or_insert(origin);
-        *newest = origin.max(*newest);
-    }
-
-    /// Counts everything in a segment that garbage collection has not found, after it moved all
-    /// that the map names and copied what may be of lost leaves, as dead.
-    pub(crate) fn forget_live(&mut self, segment: SegmentId) {
-        let live_bytes = self.space.live_bytes_of(segment);
-        tracing::warn!(%segment, live_bytes, "what a lost leaf may have mapped was copied");
-        self.space.forget_live(segment, self.log.sealed_seq());
-    }
-
-    /// Counts everything in a segment as dead, because the log says that it was used again, if a
-    /// leaf was lost: the map does not say of what that mapped when it died.
-    pub(crate) fn forget_reused(&mut self, segment: SegmentId) {
-        if self.space.has_lost() {
-            self.space.release(segment, self.space.live_bytes_of(segment));
-        }
     }
 
     /// Keeps leaves in memory, once they are there, until the next call; `None` releases them.

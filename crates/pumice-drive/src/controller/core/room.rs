@@ -32,6 +32,8 @@ pub(crate) enum Purpose {
     Data,
     /// Trims and write-zeroes.
     Trim,
+    /// Frames without content, for blocks of leaves that a checkpoint finds lost.
+    Lost,
     /// Frames that garbage collection moves.
     Moved,
     /// Parts of a checkpoint.
@@ -41,7 +43,7 @@ pub(crate) enum Purpose {
 impl Purpose {
     fn stream(self) -> Stream {
         match self {
-            Purpose::Data | Purpose::Trim => Stream::Host,
+            Purpose::Data | Purpose::Trim | Purpose::Lost => Stream::Host,
             Purpose::Moved => Stream::Moved,
             Purpose::Meta => Stream::Meta,
         }
@@ -160,7 +162,7 @@ impl Core {
     pub(crate) fn reserved_segments(&self, purpose: Purpose) -> u32 {
         match purpose {
             Purpose::Data => self.meta_segments + RESERVED_SEGMENTS,
-            Purpose::Trim | Purpose::Moved => self.meta_segments,
+            Purpose::Trim | Purpose::Lost | Purpose::Moved => self.meta_segments,
             Purpose::Meta => 0,
         }
     }

@@ -29,6 +29,11 @@ use crate::base::{Clock, Error, ErrorKind, Lba, Result};
 use crate::format::{LEAF_RUN_BYTES, MetaKind};
 use crate::media::Medium;
 
+/// Attempts to read a leaf that is damaged before it is given up, and the pause between them: the
+/// fault may be in the reading.
+pub(in super::super) const LOSE_ATTEMPTS: u32 = 5;
+const LOSE_PAUSE_NS: u64 = 20_000_000;
+
 /// Leaves that are read side by side ahead of their use.
 const LOADS_AT_ONCE: usize = 32;
 
@@ -133,17 +138,28 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         Ok(())
     }
 
-    /// Loads a leaf; one that is damaged beyond restoring becomes lost. A medium that fails to read
-    /// may yet succeed, so that is no reason.
+    /// Loads a leaf; one that is damaged beyond restoring in several attempts becomes lost. A medium
+    /// that fails to read may yet succeed, so that is no reason.
+    ///
+    /// # Errors
+    /// As [`Drive::load_to_change`].
     pub(in super::super) async fn load_or_lose(&self, leaf: u64) -> Result<()> {
-        match self.load_leaf(leaf).await {
-            Err(error) if error.kind() == ErrorKind::Corrupt && !self.is_read_only() => {
-                tracing::warn!(leaf, error = %error.chain(), "cannot restore a leaf of the map");
-                self.with_core(|core| core.lose_leaf(leaf));
-                Ok(())
+        for attempt in 1.. {
+            match self.load_leaf(leaf).await {
+                Err(error) if error.kind() != ErrorKind::Corrupt || self.is_read_only() => {
+                    return Err(error);
+                }
+                Err(_) if attempt < LOSE_ATTEMPTS => self.clock.sleep_ns(LOSE_PAUSE_NS).await,
+                Err(error) => {
+                    let error = error.chain();
+                    tracing::warn!(leaf, error, "cannot restore a leaf of the map");
+                    self.with_core(|core| core.lose_leaf(leaf));
+                    return Ok(());
+                }
+                Ok(()) => return Ok(()),
             }
-            loaded => loaded,
         }
+        Ok(())
     }
 
     /// Loads the leaves at both ends of a range that becomes a hole or a fill.

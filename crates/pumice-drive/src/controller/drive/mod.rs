@@ -17,7 +17,7 @@
 //! * `superblocks`: the two slots. `restoring`: damaged records from parity.
 
 pub(crate) mod frame_cache;
-mod leaves;
+pub(super) mod leaves;
 pub(super) mod open;
 mod restoring;
 pub(crate) mod superblocks;

@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use super::super::log::parity::restore_record;
 use super::Drive;
-use crate::base::Clock;
 use crate::base::wait::WaitQueue;
+use crate::base::{Clock, Result};
 use crate::format::RecordAddress;
 use crate::media::Medium;
 
@@ -36,12 +36,15 @@ impl Drop for Turn<'_> {
 impl<M: Medium, C: Clock> Drive<M, C> {
     /// Restores a record from the parity of its batch; `is_right` says whether its bytes are the
     /// wanted ones. Returns whether that was possible.
+    ///
+    /// # Errors
+    /// `Medium` if it was not, and a part of the batch cannot be read.
     pub(in super::super) async fn restore_record(
         &self,
         place: RecordAddress,
         record_bytes: u32,
         is_right: &mut dyn FnMut(&[u8]) -> bool,
-    ) -> bool {
+    ) -> Result<bool> {
         let segment_bytes = self.core().superblock().segment_bytes;
         let _turn = self.restoring.turn().await;
         restore_record(&self.medium, segment_bytes, place, record_bytes, is_right).await

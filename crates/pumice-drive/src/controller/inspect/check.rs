@@ -182,15 +182,17 @@ impl<M: Medium> Check<'_, M> {
                 continue;
             }
             self.report.leaves += 1;
-            self.report_lost(leaf);
-            for (_, count, mapping) in self.core.map().leaf_runs(leaf).into_iter().flatten() {
+            for (lba, count, mapping) in self.core.map().leaf_runs(leaf).into_iter().flatten() {
                 if let Mapping::Frame { place, index } = mapping {
+                    if self.core.holds_metadata(place.segment) {
+                        let error = Error::new(ErrorKind::Corrupt, "a leaf of the map is lost");
+                        self.report.add(&error, Some((lba, count)));
+                        continue;
+                    }
                     let share = place.share(index, blocks_of_frame(count));
                     let named = counted.entry(place.segment).or_default();
                     named.bytes += u64::from(share);
-                    // A lost leaf names a record of metadata.
-                    let is_lost = self.core.space().holds_lost(place.segment);
-                    named.blocks += if is_lost { 0 } else { count };
+                    named.blocks += count;
                 }
             }
         }
@@ -199,20 +201,6 @@ impl<M: Medium> Check<'_, M> {
             counted.entry(place.segment).or_default().bytes += u64::from(place.bytes);
         }
         Ok(counted)
-    }
-
-    /// Reports the blocks of a lost leaf that were not written or trimmed since.
-    fn report_lost(&mut self, leaf: u64) {
-        let first = Lba(leaf * u64::from(crate::format::LEAF_BLOCKS));
-        let lost = self.core.lost_blocks(first);
-        if lost > 0 {
-            let what = format!(
-                "a leaf of the map was lost: {lost} of its blocks cannot be read until they are \
-                 written or trimmed; `pumice rebuild` may find them"
-            );
-            let blocks = u64::from(crate::format::LEAF_BLOCKS);
-            self.report.add(&Error::new(ErrorKind::Corrupt, what), Some((first, blocks)));
-        }
     }
 
     fn check_accounting(&mut self, counted: &BTreeMap<SegmentId, Named>) {
@@ -229,8 +217,8 @@ impl<M: Medium> Check<'_, M> {
         }
         for UsedSegment { segment, live_bytes, .. } in used {
             let named = counted.get(&segment).map_or(0, |named| named.bytes);
-            // What a lost leaf mapped, and its copies, count as live, and nothing names them.
-            let is_right = if self.core.space().has_lost() {
+            // What a lost leaf mapped counts as live, and nothing names it.
+            let is_right = if self.core.lost_leaves() > 0 {
                 named <= u64::from(live_bytes)
             } else {
                 named == u64::from(live_bytes)

@@ -174,11 +174,13 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             );
             say(AlertKind::Damage, false, what);
         }
-        if core.space().has_lost() {
-            let what = "a part of the map was lost: reads of its blocks fail until they are \
-                        written or trimmed; `pumice check` lists them, `pumice rebuild` may find \
-                        them";
-            say(AlertKind::Damage, false, what.to_owned());
+        let lost = core.lost_leaves();
+        if lost > 0 {
+            let what = format!(
+                "{lost} leaves of the map were lost over the drive's life: reads of their blocks \
+                 fail until they are written or trimmed; `pumice check` lists those"
+            );
+            say(AlertKind::Damage, false, what);
         }
         if let Some(threshold) = self.warnings().last() {
             let used_percent = self.used_percent();

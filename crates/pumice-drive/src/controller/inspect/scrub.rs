@@ -502,6 +502,10 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             tracing::warn!(%segment, error = %error.chain(), "the scrub cannot recount a segment");
             return false;
         }
+        if !is_meta && drive.core().lost_leaves() > 0 {
+            // What they mapped counts as live, and nothing names it.
+            return false;
+        }
         let live_bytes = u64::from(drive.core().space().live_bytes_of(segment));
         live_bytes > met_bytes + drive.core().checkpoint_only_bytes(segment)
     }

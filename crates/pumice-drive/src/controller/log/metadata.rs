@@ -86,9 +86,9 @@ pub(crate) async fn read_meta<M: Medium>(
     let decoded = result.and_then(|()| decode_meta(record, decompressor, wanted));
     buffers.put(bytes, in_flight);
     let Err(error) = decoded else { return decoded };
-    let Some(restored) = restore_meta(medium, decompressor, segment_bytes, wanted).await else {
-        return Err(error);
-    };
+    // A part that cannot be read comes first: that may pass, and the rest be restored.
+    let restored = restore_meta(medium, decompressor, segment_bytes, wanted).await?;
+    let Some(restored) = restored else { return Err(error) };
     tracing::warn!(
         segment = %wanted.place.segment,
         offset = wanted.place.offset,
@@ -106,14 +106,14 @@ async fn restore_meta<M: Medium>(
     decompressor: &RefCell<Decompressor>,
     segment_bytes: u32,
     wanted: Wanted,
-) -> Option<Metadata> {
+) -> Result<Option<Metadata>> {
     let mut restored = None;
     let mut decode = |record: &[u8]| {
         restored = decode_meta(record, decompressor, wanted).ok();
         restored.is_some()
     };
-    restore_record(medium, segment_bytes, wanted.place, wanted.record_bytes, &mut decode).await;
-    restored.map(|metadata| Metadata { is_restored: true, ..metadata })
+    restore_record(medium, segment_bytes, wanted.place, wanted.record_bytes, &mut decode).await?;
+    Ok(restored.map(|metadata| Metadata { is_restored: true, ..metadata }))
 }
 
 /// Decodes a metadata record that was read from the medium or is still in a batch buffer.

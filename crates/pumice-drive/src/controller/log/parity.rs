@@ -20,8 +20,8 @@ use std::ops::Range;
 
 use super::window::Window;
 use super::{FIRST_BATCH_OFFSET, UNIT, batch_bytes, closing_bytes};
-use crate::base::SegmentId;
 use crate::base::units::len_u32;
+use crate::base::{Result, SegmentId};
 use crate::format::{
     BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, PARITY_PAGES_MAX,
     RecordAddress, Stream,
@@ -281,21 +281,31 @@ pub(crate) async fn batch_of<M: Medium>(window: &mut Window<'_, M>, place: Recor
 
 /// Restores a record, of which `is_right` says whether its bytes are the wanted ones, from the
 /// parity of its batch, or reads it again. Returns whether that was possible.
+///
+/// # Errors
+/// `Medium` if it was not, and a part of the batch cannot be read.
 pub(crate) async fn restore_record<M: Medium>(
     medium: &M,
     segment_bytes: u32,
     place: RecordAddress,
     record_bytes: u32,
     is_right: &mut dyn FnMut(&[u8]) -> bool,
-) -> bool {
+) -> Result<bool> {
     let end = place.offset.checked_add(record_bytes).filter(|&end| end <= segment_bytes);
-    let Some(end) = end else { return false };
+    let Some(end) = end else { return Ok(false) };
     let mut window = Window::new(medium, segment_bytes);
     let batch = batch_of(&mut window, place).await;
+    let unreadable = window.take_error();
     let generation = Some(place.generation);
     let append = Append::read(&mut window, place.segment, generation, batch, &|_| true).await;
-    let Some(mut append) = append else { return false };
-    append.restore(place.offset..end, &mut |append| {
-        append.part(place.offset, record_bytes).is_some_and(&mut *is_right)
-    })
+    let unreadable = unreadable.or_else(|| window.take_error());
+    let is_restored = append.is_some_and(|mut append| {
+        append.restore(place.offset..end, &mut |append| {
+            append.part(place.offset, record_bytes).is_some_and(&mut *is_right)
+        })
+    });
+    match unreadable {
+        Some(error) if !is_restored => Err(error),
+        _ => Ok(is_restored),
+    }
 }

@@ -102,6 +102,11 @@ impl<'a, M: Medium> Window<'a, M> {
         self.error.as_ref()
     }
 
+    /// Returns that, and forgets it.
+    pub(crate) fn take_error(&mut self) -> Option<Error> {
+        self.error.take()
+    }
+
     /// Forgets all bytes. From now on every read is of no more than what is asked for: in one
     /// operation, or in operations of `unit` bytes each; `None` reads ahead again.
     pub(crate) fn read_again(&mut self, unit: Option<usize>) {

@@ -96,7 +96,14 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     async fn write_checkpoint(&self, lists: &mut Vec<MetadataAddress>) -> Result<Root> {
-        let Begun { mut root, table, dropped } = self.with_core(Core::begin_checkpoint);
+        let Begun { mut root, table, dropped } = loop {
+            self.with_room(Core::append_lost).await?;
+            let begin =
+                |core: &mut Core| (!core.has_lost_waiting()).then(|| core.begin_checkpoint());
+            if let Some(begun) = self.with_core(begin) {
+                break begun;
+            }
+        };
         self.write_leaves().await?;
         self.write_pages().await?;
         let pages: Vec<_> = self.core().map().page_addresses().collect();

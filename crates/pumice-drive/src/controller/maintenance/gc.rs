@@ -24,7 +24,7 @@ use super::super::log::segment_scan::SegmentScan;
 use super::joining::Scanned;
 use super::moving::Mover;
 use crate::base::{Clock, ErrorKind, Lba, Result, SegmentId, SeqNo};
-use crate::format::{MetaKind, Record, Stream, Superblock};
+use crate::format::{LEAF_BLOCKS, MetaKind, Record, Stream, Superblock};
 use crate::media::Medium;
 
 /// Bytes that are moved before other tasks have a turn: a fraction of a millisecond, so that a
@@ -107,10 +107,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     async fn gc_step(&self) -> Result<Step> {
-        if let Err(error) = self.reap_all().await {
-            // What else there is to free must not wait for it.
-            tracing::warn!(error = %error.chain(), "cannot take down trimmed leaves");
-        }
+        // If it fails, what else there is to free must not wait for it.
+        let reaped = self.reap_all().await;
         if self.free_empty_segments().await? > 0 {
             return Ok(Step::Progress);
         }
@@ -129,7 +127,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 self.clock.sleep_ns(READERS_NS).await;
                 return Ok(Step::Progress);
             }
-            return Ok(Step::Nothing);
+            return reaped.map(|()| Step::Nothing);
         };
         let before = self.core().victim(victim);
         self.empty_victim(victim).await?;
@@ -208,19 +206,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             return Ok(());
         }
         // Trims that came in the meantime.
-        self.reap_all().await?;
+        is_whole &= self.reap_all().await.is_ok();
         let left_bytes = self.core().space().live_bytes_of(segment);
-        let may_be_lost = self.core().space().has_lost() && stream != Stream::Meta;
-        if left_bytes > 0 && may_be_lost {
-            mover.keeps_lost = true;
-            is_whole &= self.scan_victim(&superblock, &victim, &mut mover, Pass::Lost).await?;
-        }
-        if self.core().must_end() || self.core().must_stop_collecting() {
-            return Ok(());
-        }
-        if left_bytes > 0 && may_be_lost && is_whole && !mover.has_left {
-            self.with_core(|core| core.forget_live(segment));
-        } else if left_bytes > 0 {
+        let is_scanned = stream != Stream::Meta && is_whole && !mover.has_left;
+        let is_forgotten = |core: &mut Core| is_scanned && core.forget_live(segment);
+        if left_bytes > 0 && !self.with_core(is_forgotten) {
             tracing::warn!(
                 %segment,
                 live_bytes = left_bytes,
@@ -238,7 +228,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let named: Vec<_> = self.core().map().metadata_in(segment).collect();
         for (kind, number, place) in named {
             self.wait_for_clean_leaves().await;
+            let first = Lba(number.saturating_mul(LEAF_BLOCKS.into()));
             if kind == MetaKind::Leaf
+                && self.core().map().missing(first, 1).is_some()
                 && let Err(error) = self.load_or_lose(number).await
             {
                 tracing::warn!(leaf = number, error = %error.chain(), "a leaf stays where it is");
@@ -306,10 +298,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let turn_bytes = if self.options.recompress.is_some() { 1 } else { TURN_BYTES };
         let moved_total = || self.core().counters().moved_bytes.get();
         let mut turn_ends = moved_total() + turn_bytes;
-        match pass {
-            Pass::First => mover.enter_batch(batch.header),
-            Pass::Second => {}
-            Pass::Lost => mover.enter_lost_batch(batch.header, batch.body),
+        if pass == Pass::First {
+            mover.enter_batch(batch.header);
         }
         let mut is_whole = true;
         let mut possible = Vec::new();
@@ -333,7 +323,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             self.wait_for_clean_leaves().await;
             match pass {
                 Pass::First => mover.join_record(batch, record).await?,
-                Pass::Second | Pass::Lost => mover.move_record(batch.header.seq, record).await?,
+                Pass::Second => mover.move_record(batch.header.seq, record).await?,
             }
             if moved_total() >= turn_ends {
                 self.clock.sleep_ns(0).await;
@@ -358,6 +348,4 @@ enum Pass {
     First,
     /// Moves what the first left waiting for another frame.
     Second,
-    /// Copies what a lost leaf may have mapped, for `pumice rebuild`.
-    Lost,
 }

@@ -13,12 +13,10 @@
 //! if that is still so. A copy names its sources; recovery maps a block of it only if the block
 //! still maps to its source.
 
-use std::ops::Range;
-
 use super::super::core::{Attempt, Core, Move};
 use super::super::drive::Drive;
 use super::super::log::packing::{MovedFrame, moved_bytes_max};
-use super::super::log::records::{Found, records};
+use super::super::log::records::Found;
 use super::super::map::LivePiece;
 use super::super::place::FramePlace;
 use crate::base::checksum::crc64;
@@ -26,8 +24,8 @@ use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Lba, Result, SeqNo};
 use crate::codec::{Compressor, Encoding};
 use crate::format::{
-    BatchHeader, FRAME_BLOCKS_MAX, MetaKind, MetadataAddress, RECORD_HEADER_BYTES, Record,
-    SOURCE_BYTES, Source, check_payload,
+    FRAME_BLOCKS_MAX, MetaKind, MetadataAddress, RECORD_HEADER_BYTES, Record, SOURCE_BYTES, Source,
+    check_payload,
 };
 use crate::media::Medium;
 
@@ -54,17 +52,6 @@ pub(crate) struct Mover<'a, M, C> {
     pub(super) joins: Joins,
     /// Whether a frame was left where it is, because its leaf cannot be read.
     pub(super) has_left: bool,
-    /// Whether blocks that a lost leaf may have mapped are copied, and not what the map names.
-    pub(super) keeps_lost: bool,
-    /// What the host wrote in a batch whose blocks of lost leaves are copied.
-    written: Vec<WrittenRange>,
-}
-
-/// Blocks that a record of the host changed.
-struct WrittenRange {
-    blocks: Range<u64>,
-    /// The record's offset in its segment.
-    offset: u32,
 }
 
 /// A batch of the victim that the scan has passed.
@@ -147,8 +134,6 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             dense: drive.options.recompress.map(Compressor::new),
             joins: Joins::default(),
             has_left: false,
-            keeps_lost: false,
-            written: Vec::new(),
         }
     }
 
@@ -176,42 +161,11 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
                 let payload = again.as_deref().unwrap_or(found.payload());
                 let is_whole = is_whole(payload);
                 let frame = Frame { lba, encoding, payload, payload_checksum, place, is_whole };
-                let mut sources = sources_of(seq, found);
-                if self.keeps_lost {
-                    sources = self.without_overwritten(lba, found.place.offset, &sources);
-                }
-                self.move_frame(frame, &sources).await
+                self.move_frame(frame, &sources_of(seq, found)).await
             }
             Record::Meta { kind, number, .. } => self.touch(kind, number, found).await,
             Record::Fill { .. } | Record::Trim { .. } | Record::Open { .. } => Ok(()),
         }
-    }
-
-    /// Notes what the host wrote in a batch whose blocks of lost leaves are copied: of a block that
-    /// was written twice in it, both copies would have the same age.
-    pub(super) fn enter_lost_batch(&mut self, header: &BatchHeader, body: &[u8]) {
-        self.written.clear();
-        for found in records(header, body).map_while(Result::ok) {
-            let (lba, count) = found.record.lba_range();
-            let is_copy = found.record.sources(found.bytes).next().is_some();
-            if count > 0 && !is_copy {
-                let blocks = lba.0..lba.0 + count;
-                self.written.push(WrittenRange { blocks, offset: found.place.offset });
-            }
-        }
-    }
-
-    /// Marks the blocks of a record as dead that a later record of its batch changed.
-    fn without_overwritten(&self, lba: Lba, offset: u32, sources: &[Source]) -> Vec<Source> {
-        let is_newest = |&index: &u8| {
-            let at = lba.0 + u64::from(index);
-            let mut later = self.written.iter().filter(|written| written.offset > offset);
-            !later.any(|written| written.blocks.contains(&at))
-        };
-        let blocks = u8::try_from(blocks_of(sources)).expect("a frame has at most 64 blocks");
-        let piece = |index: u8| LivePiece { start: index.into(), index, count: 1 };
-        let pieces: Vec<LivePiece> = (0..blocks).filter(is_newest).map(piece).collect();
-        mark_dead(sources, &pieces)
     }
 
     /// Returns whether the payload of a record that looks damaged can be read again or restored.
@@ -254,7 +208,10 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             restored = payload.map(<[u8]>::to_vec);
             restored.is_some()
         };
-        drive.restore_record(found.place, found.record.record_bytes(), &mut is_wanted).await;
+        let bytes = found.record.record_bytes();
+        if let Err(error) = drive.restore_record(found.place, bytes, &mut is_wanted).await {
+            tracing::debug!(error = %error.chain(), "cannot read the batch of a damaged frame");
+        }
         restored
     }
 
@@ -271,8 +228,8 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
                 self.has_left = true;
                 return Ok(());
             }
-            let lost_sources = self.keeps_lost.then_some(sources);
-            let pieces = drive.core().pieces(frame.lba, frame.place, lost_sources);
+            let pieces: Vec<LivePiece> =
+                drive.core().map().live_pieces(frame.lba, frame.place).collect();
             if pieces.is_empty() {
                 return Ok(());
             }
@@ -287,7 +244,6 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
                 from: frame.place,
                 pieces: &pieces,
                 frames: &frames,
-                lost_sources,
                 room_bytes: (copy + frame.payload.len()).max(moved_bytes_max(live)),
             };
             let attempt = |core: &mut Core| Ok(core.move_frame(&moved)?.unless_waiting());

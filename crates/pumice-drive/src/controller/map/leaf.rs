@@ -35,7 +35,7 @@ const FILL: u32 = 1;
 /// Blocks of the frames that a lost leaf seems to map: the most that a frame has.
 const LOST_FRAME_BLOCKS: u8 = 64;
 
-/// Bytes of each: one for each block, so that each keeps the segment in use.
+/// Bytes of each, which are never counted.
 const LOST_FRAME_BYTES: u32 = 64;
 
 impl Run {
@@ -142,11 +142,9 @@ impl Leaf {
     }
 
     /// Creates a leaf in place of the one whose record at `address` is damaged beyond restoring:
-    /// its blocks map to that record, which is no frame, so that reading them fails until they are
-    /// written or trimmed. Returns it and the bytes that count as live there: those of its blocks,
-    /// and one that stays, so that the damaged segment is not used again and says that a leaf was
-    /// lost.
-    pub(crate) fn lost(address: MetadataAddress) -> (Self, u32) {
+    /// its blocks map to that record, which is no frame, so that reading them fails. Never written
+    /// to the medium.
+    pub(crate) fn lost(address: MetadataAddress) -> Self {
         let place = FramePlace {
             segment: address.segment,
             offset: address.offset,
@@ -158,7 +156,7 @@ impl Leaf {
         let runs: Vec<Run> = starts.map(|start| Run::new(start, mapping)).collect();
         let frames = u32::from(LEAF_BLOCKS) / u32::from(LOST_FRAME_BLOCKS);
         assert_eq!(runs.len(), frames as usize, "a lost leaf is whole");
-        (Self { runs }, frames * LOST_FRAME_BYTES + 1)
+        Self { runs }
     }
 
     /// Decodes a leaf from its bytes on the medium.

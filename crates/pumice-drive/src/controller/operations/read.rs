@@ -289,7 +289,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let FramePlace { segment, offset, record_bytes, .. } = place;
         let mut decode = |record: &[u8]| self.decode_piece(piece, record, out).is_ok();
         let place = RecordAddress { generation, segment, offset };
-        if self.restore_record(place, record_bytes, &mut decode).await {
+        if self.restore_record(place, record_bytes, &mut decode).await.unwrap_or(false) {
             tracing::warn!(
                 lba = %piece.lba,
                 error = %error.chain(),

@@ -40,9 +40,9 @@ use super::inspect::{Extract, Extracted, Problem};
 use super::options::OpenOptions;
 use super::recovery::Limits;
 use crate::base::units::BLOCK_BYTES;
-use crate::base::{Clock, Error, ErrorKind, Lba, Result, SeqNo};
+use crate::base::{Clock, Error, ErrorKind, Result, SeqNo};
 use crate::codec::Codec;
-use crate::format::{CheckpointAddress, DriveShape, LEAF_BLOCKS, Superblock, chain_start};
+use crate::format::{CheckpointAddress, DriveShape, Superblock, chain_start};
 use crate::media::Medium;
 
 /// Bytes of a fill written at once.
@@ -318,17 +318,15 @@ async fn try_open<M: Medium, C: Clock>(
     let limits = Limits::for_rescue();
     let opened = Drive::open_as(medium, clock, options, limits, stored).await;
     let drive = opened.inspect_err(say_refused).ok()?;
+    if drive.core().has_lost_waiting() {
+        // The records may say more.
+        tracing::warn!("a leaf of the map that the log changes is damaged");
+        return None;
+    }
     let mut next = drive.core().map().next_mapped_leaf(0);
     while let Some(leaf) = next {
         drive.load_leaf(leaf).await.inspect_err(say_refused).ok()?;
         next = drive.core().map().next_mapped_leaf(leaf + 1);
-        let first = Lba(leaf * u64::from(LEAF_BLOCKS));
-        if drive.core().lost_blocks(first) > 0 {
-            say_refused(
-                &Error::new(ErrorKind::Corrupt, "a leaf of the map was lost").at_lba(first),
-            );
-            return None;
-        }
     }
     Some(drive)
 }

@@ -126,7 +126,8 @@ pub(crate) async fn recover<M: Medium>(
         }
     };
     let restored = Restored { map, space, newest, tails };
-    let core = Core::new(superblock.clone(), settings, restored);
+    let mut core = Core::new(superblock.clone(), settings, restored);
+    core.set_lost_leaves(root.as_ref().map_or(0, |root| root.lost_leaves));
     let mut replay = Replay::new(reader, core, limits.changed_bytes);
     let mut walk = Walk::new(medium, superblock, root.as_ref());
     let (mut batches, mut problems) = (0, Vec::new());

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
 use super::super::core::Core;
+use super::super::drive::leaves::LOSE_ATTEMPTS;
 use super::super::log::records::{Found, records};
 use super::super::log::walk::Batch;
 use super::super::map::{L2p, Reap};
@@ -178,7 +179,6 @@ impl<'a, M: Medium> Replay<'a, M> {
         if space.generation(segment) != generation && !space.is_free(segment) {
             // It was freed since the checkpoint: what was trimmed in it is still to be taken down.
             self.reap().await?;
-            self.core.forget_reused(segment);
         }
         self.core.occupy_segment(stream, segment, generation)?;
         // How much of the end of the segment before was of no use is not known any more.
@@ -195,14 +195,20 @@ impl<'a, M: Medium> Replay<'a, M> {
 
     async fn load_leaf(&mut self, leaf: u64) -> Result<()> {
         let Some(from) = self.core.leaf_to_load(leaf) else { return Ok(()) };
-        match self.reader.leaf(leaf, from).await {
-            Ok(loaded) => self.core.install_leaf(leaf, from.place, loaded),
-            // What the log says of its blocks is known; the other blocks cannot be read.
-            Err(error) if error.kind() == ErrorKind::Corrupt => {
-                tracing::warn!(leaf, error = %error.chain(), "cannot restore a leaf of the map");
-                self.core.lose_leaf(leaf);
+        for attempt in 1.. {
+            match self.reader.leaf(leaf, from).await {
+                Ok(loaded) => self.core.install_leaf(leaf, from.place, loaded),
+                Err(error) if error.kind() != ErrorKind::Corrupt => return Err(error),
+                // The fault may be in the reading.
+                Err(_) if attempt < LOSE_ATTEMPTS => continue,
+                // What the log says of its blocks is known; the other blocks cannot be read.
+                Err(error) => {
+                    let error = error.chain();
+                    tracing::warn!(leaf, error, "cannot restore a leaf of the map");
+                    self.core.lose_leaf(leaf);
+                }
             }
-            Err(error) => return Err(error),
+            break;
         }
         Ok(())
     }

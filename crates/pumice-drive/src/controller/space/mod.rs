@@ -70,8 +70,6 @@ struct Segment {
     /// The batch in which the host wrote the newest data in it.
     age: SeqNo,
     live_bytes: u32,
-    /// Those of them, in a segment of metadata, that stand for blocks of lost leaves.
-    lost_bytes: u32,
     /// Bytes at its end that were too few for what came next, if this process sealed it.
     unused_bytes: u32,
     /// Record bytes that were live when they were appended, as far as this process counted.
@@ -96,7 +94,6 @@ const FREE: Segment = Segment {
     last_seq: SeqNo(0),
     age: SeqNo(0),
     live_bytes: 0,
-    lost_bytes: 0,
     unused_bytes: 0,
     filled_bytes: 0,
     burden_bytes: 0,
@@ -139,8 +136,6 @@ pub(crate) struct Space {
     /// A segment whose live bytes cannot be right: more died in it than were live, or more live
     /// than it can hold. What the medium says may be wrong in this way without any other sign.
     inconsistent: Option<SegmentId>,
-    /// Whether a leaf was ever lost: then more may count as live than the map names.
-    has_lost: bool,
 }
 
 impl Space {
@@ -158,7 +153,6 @@ impl Space {
             changes: 0,
             stuck: Vec::new(),
             inconsistent: None,
-            has_lost: false,
         };
         space.grow(segment_count)?;
         space.set_end(segment_count);
@@ -404,14 +398,12 @@ impl Space {
             last_seq: entry.last_seq,
             age: entry.age,
             live_bytes: entry.live_bytes,
-            lost_bytes: if entry.stream == Stream::Meta { entry.live_bytes } else { 0 },
             filled_bytes: entry.live_bytes,
             stream: entry.stream,
             state: if is_open { State::Open } else { State::Sealed },
             ..FREE
         };
         self.live_bytes += u64::from(entry.live_bytes);
-        self.has_lost |= entry.stream == Stream::Meta && entry.live_bytes > 0;
         self.take_free(segment, was_free);
         Ok(())
     }
@@ -424,10 +416,7 @@ impl Space {
             stream: segment.stream,
             last_seq: segment.last_seq,
             age: segment.age,
-            live_bytes: match segment.stream {
-                Stream::Meta => segment.lost_bytes,
-                Stream::Host | Stream::Moved => segment.live_bytes,
-            },
+            live_bytes: if segment.stream == Stream::Meta { 0 } else { segment.live_bytes },
         };
         self.segments.iter().map(entry).collect()
     }
@@ -533,37 +522,14 @@ impl Space {
         }
     }
 
-    /// Counts blocks of a frame that nothing maps to any more as dead.
+    /// Counts blocks of a frame that nothing maps to any more as dead. No frame is in a segment of
+    /// metadata: such blocks are those of a lost leaf, which never counted.
     #[inline]
     pub(crate) fn release_blocks(&mut self, frame: FramePlace, index: u8, count: u8) {
-        let bytes = frame.share(index, count);
-        if let Some(entry) = self.segments.get_mut(frame.segment.0 as usize)
-            && entry.stream == Stream::Meta
-        {
-            entry.lost_bytes = entry.lost_bytes.saturating_sub(bytes);
+        let entry = self.segments.get(frame.segment.0 as usize);
+        if entry.is_none_or(|entry| entry.stream != Stream::Meta) {
+            self.release(frame.segment, frame.share(index, count));
         }
-        self.release(frame.segment, bytes);
-    }
-
-    /// Counts blocks of a lost leaf as live in the segment of its record, which stays in use.
-    pub(crate) fn add_lost(&mut self, segment: SegmentId, bytes: u32) {
-        self.add_live(segment, bytes);
-        if let Some(entry) = self.segments.get_mut(segment.0 as usize) {
-            entry.lost_bytes = entry.lost_bytes.saturating_add(bytes);
-        }
-        self.has_lost = true;
-    }
-
-    /// Returns whether a leaf was ever lost.
-    #[inline]
-    pub(crate) fn has_lost(&self) -> bool {
-        self.has_lost
-    }
-
-    /// Returns whether a leaf that was lost has its record in a segment.
-    pub(crate) fn holds_lost(&self, segment: SegmentId) -> bool {
-        let entry = self.segments.get(segment.0 as usize);
-        entry.is_some_and(|entry| entry.stream == Stream::Meta && entry.lost_bytes > 0)
     }
 
     /// Counts everything in a segment as dead that nothing names though it counts as live: a lost

@@ -92,7 +92,7 @@ impl History {
     }
 }
 
-fn zero_superblocks(world: &World) {
+pub(super) fn zero_superblocks(world: &World) {
     for slot in 0..2 {
         world.run(world.memory.write_superblock(slot, AlignedBuffer::zeroed(4096))).unwrap();
     }

@@ -296,6 +296,7 @@ impl Writer {
             frame_bytes: 0,
             media_bytes: 0,
             moved_bytes: 0,
+            lost_leaves: 0,
             mapped_blocks: self.model.blocks.len() as u64,
             tails,
             opened_segments: Vec::new(),

@@ -1,0 +1,118 @@
+//! Leaves of the map that are damaged beyond restoring.
+//!
+//! ```text
+//! lost:        a leaf in memory whose blocks all map to the damaged record, which is no frame
+//! checkpoint:  those blocks get frames without content (encoding "lost") in the host's stream,
+//!              then the leaf is written like any other
+//! ```
+//!
+//! From then on the leaf is an ordinary one, and its blocks fail to be read until they are written
+//! or trimmed. What it mapped before goes on counting as live where it is, since nothing says where
+//! that was; garbage collection counts it as dead once a scan of the whole segment shows that the
+//! map names nothing more in it.
+
+use super::super::map::{LEAF_BLOCKS, Leaf, Mapping};
+use super::super::place::blocks_of_frame;
+use super::{Core, Purpose};
+use crate::base::{Lba, Result, SegmentId};
+use crate::codec::Encoding;
+use crate::format::{DirectoryEntry, RECORD_HEADER_BYTES, Stream};
+
+/// Bytes of the records for a leaf, if each block needs one.
+const RECORDS_BYTES: usize = LEAF_BLOCKS as usize * RECORD_HEADER_BYTES;
+
+/// What was lost of the map.
+#[derive(Debug, Default)]
+pub(super) struct LostLeaves {
+    /// Leaves over the drive's life.
+    count: u32,
+    /// Those in memory that are written at the next checkpoint.
+    waiting: Vec<u64>,
+}
+
+impl Core {
+    /// Continues counting lost leaves from the newest checkpoint.
+    pub(crate) fn set_lost_leaves(&mut self, count: u32) {
+        self.lost.count = count;
+    }
+
+    /// Returns the leaves that were lost over the drive's life. Unless there are none, more may
+    /// count as live than the map names.
+    pub(crate) fn lost_leaves(&self) -> u32 {
+        self.lost.count
+    }
+
+    /// Returns whether a leaf was lost since the newest checkpoint was begun.
+    pub(crate) fn has_lost_waiting(&self) -> bool {
+        !self.lost.waiting.is_empty()
+    }
+
+    /// Makes a leaf whose record is damaged beyond restoring a lost one, so that the drive can
+    /// change and free around it.
+    pub(crate) fn lose_leaf(&mut self, leaf: u64) {
+        let DirectoryEntry::Leaf(place) = self.map.entry(leaf) else { return };
+        if !self.map.install(leaf, place, Leaf::lost(place)) || !self.map.touch_leaf(leaf) {
+            return;
+        }
+        self.lost.waiting.push(leaf);
+        self.lost.count = self.lost.count.saturating_add(1);
+        tracing::error!(
+            drive = %self.superblock.uuid,
+            leaf,
+            segment = %place.segment,
+            offset = place.offset,
+            "a leaf of the map is lost: reads of its 1024 blocks fail until they are written or \
+             trimmed"
+        );
+    }
+
+    /// Appends frames without content for blocks of a lost leaf that were not written since, and
+    /// maps them there; the last of such leaves first. `None` if there is no room yet.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Poisoned`; nothing is appended then.
+    pub(crate) fn append_lost(&mut self) -> Result<Option<()>> {
+        let Some(&leaf) = self.lost.waiting.last() else { return Ok(Some(())) };
+        if !self.make_room(RECORDS_BYTES, Purpose::Lost)? {
+            return Ok(None);
+        }
+        let frame_blocks = u64::from(self.superblock.frame_blocks);
+        let runs = self.map.leaf_runs(leaf).into_iter().flatten();
+        let named = runs.filter_map(|(lba, count, mapping)| match mapping {
+            Mapping::Frame { place, .. } => Some((lba, count, place.segment)),
+            Mapping::Hole | Mapping::Fill(_) => None,
+        });
+        let lost: Vec<_> = named.filter(|&(_, _, segment)| self.holds_metadata(segment)).collect();
+        for (lba, count, _) in lost {
+            let mut at = lba.0;
+            while at < lba.0 + count {
+                let end = (at / frame_blocks + 1) * frame_blocks;
+                let blocks = blocks_of_frame(end.min(lba.0 + count) - at);
+                let batch = self.log.open_batch(Stream::Host);
+                let place = batch.push_frame(Lba(at), blocks, |_| (Encoding::Lost, 0));
+                self.counters.frame_bytes.add(u64::from(place.record_bytes));
+                self.map_frame(Lba(at), place);
+                at += u64::from(blocks);
+            }
+        }
+        self.lost.waiting.pop();
+        Ok(Some(()))
+    }
+
+    /// Returns whether a segment holds metadata: a block that maps there belongs to a lost leaf.
+    pub(crate) fn holds_metadata(&self, segment: SegmentId) -> bool {
+        self.space.stream(segment) == Stream::Meta
+    }
+
+    /// Counts everything in a segment as dead that a scan of all of it has not found to be live, if
+    /// a leaf was lost. Returns whether one was.
+    pub(crate) fn forget_live(&mut self, segment: SegmentId) -> bool {
+        if self.lost.count == 0 {
+            return false;
+        }
+        let live_bytes = self.space.live_bytes_of(segment);
+        tracing::warn!(%segment, live_bytes, "what a lost leaf mapped is forgotten");
+        self.space.forget_live(segment, self.log.sealed_seq());
+        true
+    }
+}
