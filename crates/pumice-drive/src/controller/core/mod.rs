@@ -189,6 +189,8 @@ pub(crate) struct Core {
     /// The segment in which an append failed, until the superblock names it.
     bad_segment: Option<SegmentId>,
     has_failed_sync: bool,
+    /// Whether a copy in the open batch of what is moved carries dead blocks along.
+    carries_dead: bool,
     wakes: Wakes,
 }
 
@@ -224,6 +226,7 @@ impl Core {
             vouching: SeqNo(0),
             bad_segment: None,
             has_failed_sync: false,
+            carries_dead: false,
             wakes: Wakes::default(),
         }
     }

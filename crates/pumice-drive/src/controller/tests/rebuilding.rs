@@ -443,6 +443,60 @@ fn what_a_lost_life_left_behind_is_not_taken() {
     assert!(rebuilt.disk[4096..8192].iter().all(|&byte| byte == 3));
 }
 
+/// A block is overwritten, and that is lost with the batch it is in; a copy of its frame, made
+/// while the block was dead in memory, must not pass for something old.
+#[test]
+fn a_block_that_came_back_to_life_in_a_copy_is_not_older_than_it_is() {
+    let world = World::new(small(24 << 20, 8));
+    let drive = world.open_without_collector();
+    let mut fillers = random(5);
+    let mut fill = |drive: &TestDrive| {
+        let tail = || drive.core().log().tail(Stream::Host).unwrap().segment;
+        let before = tail();
+        while tail() == before {
+            let noise = payload::noise(&mut fillers, 1 << 20);
+            world.run(drive.write(8 << 20, &noise, true)).unwrap();
+        }
+        tail()
+    };
+    world.run(drive.write(16 << 20, &[9; 5000], true)).unwrap();
+    let noise = |seed, len: usize| payload::noise(&mut random(seed), len);
+    world.run(drive.write(3 * BLOCK, &noise(1, BLOCK_BYTES), true)).unwrap();
+    // The stream of what is moved has a segment already.
+    let before = fill(&drive);
+    world.run(drive.write(20 << 20, &noise(4, BLOCK_BYTES), true)).unwrap();
+    let victim = fill(&drive);
+    world.run(drive.empty_victim(before)).unwrap();
+    // So small when compressed that a copy carries its dead blocks along.
+    let small = noise(2, 64).repeat(8 * BLOCK_BYTES / 64);
+    // After noise, what can be compressed is stored as it is for a while.
+    world.write(&drive, 12 << 20, &small.repeat(64)).unwrap();
+    world.run(drive.write(0, &small, true)).unwrap();
+    let next = fill(&drive);
+    world.write(&drive, 3 * BLOCK, &noise(3, BLOCK_BYTES)).unwrap();
+    world.run(drive.empty_victim(victim)).unwrap();
+    assert!(next != victim && drive.core().space().live_bytes_of(victim) == 0);
+    let place = drive.core().map().peek(Lba(0)).resident().0;
+    assert!(matches!(place, Mapping::Frame { place, .. } if place.blocks == 8));
+    drive.with_core(|core| core.seal(Stream::Moved));
+    world.run(world.runtime.sleep_ns(1_000_000));
+    world.kill(drive);
+    let drive = world.open();
+    let found = world.read(&drive, 3 * BLOCK, BLOCK_BYTES).unwrap();
+    assert!(found != noise(1, BLOCK_BYTES));
+    world.kill(drive);
+    // As it is freed later.
+    world.run(world.memory.discard(victim)).unwrap();
+    zero_superblocks(&world);
+    zero_metadata(&world);
+    world.flip(0, 4096 + 30);
+    let rebuilt = rebuild(&world);
+    assert_eq!(rebuilt.way, Way::Records);
+    let seeds = |block: &[u8]| [1, 3].map(|seed| block == noise(seed, BLOCK_BYTES));
+    let after = &rebuilt.disk[3 * BLOCK_BYTES..4 * BLOCK_BYTES];
+    assert!(after == found, "{:?} became {:?}", seeds(&found), seeds(after));
+}
+
 #[test]
 fn a_segment_without_its_header_is_read_all_the_same() {
     let (world, data) = damage::written();
