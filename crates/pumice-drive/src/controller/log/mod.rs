@@ -196,6 +196,8 @@ pub(crate) struct Log {
     durable: ChainEnd,
     shape: DriveShape,
     epoch: u32,
+    /// The first batch of the epoch.
+    opening_seq: SeqNo,
     uuid: Uuid,
     poison: Option<String>,
     /// The last batch for which the medium had no space, until it is written.
@@ -232,6 +234,7 @@ impl Log {
             durable: chain,
             shape,
             epoch,
+            opening_seq: SeqNo(end.seq.0.saturating_add(1)),
             uuid,
             poison: None,
             lacks_space: None,
@@ -413,6 +416,7 @@ impl Log {
             first_seq: seq,
             segment: tail.segment,
             stream,
+            opening_seq: self.opening_seq,
             shape: self.shape,
         });
         tail.used = end;
