@@ -17,8 +17,8 @@ pub(crate) const WRITERS: usize = 4;
 /// (without a sync): the order of what operating systems do, for the same reason.
 const UPKEEP_NS: u64 = 1_000_000_000;
 
-/// How often an append is repeated for which the medium has no space.
-const FULL_RETRY_NS: u64 = 1_000_000_000;
+/// How often a write is repeated for which the medium has no space.
+pub(crate) const FULL_RETRY_NS: u64 = 1_000_000_000;
 
 impl<M: Medium, C: Clock> Drive<M, C> {
     /// Appends sealed batches to the medium until the drive closes.

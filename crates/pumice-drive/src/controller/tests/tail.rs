@@ -293,6 +293,53 @@ fn a_drive_is_closed_while_its_host_is_full() {
     }
 }
 
+/// The file system writes each block to a new location, and has none for a superblock. Guards
+/// against a drive that takes no more writes until it is reopened, although nothing was lost.
+#[test]
+fn a_host_that_is_full_for_a_superblock_is_waited_for() {
+    for is_closed in [false, true] {
+        let world = World::new(small(SIZE, 4));
+        let drive = world.open();
+        let [old, new] = [1, 2].map(|seed| payload::noise(&mut random(seed), 64 << 10));
+        world.run(drive.write(0, &old, true)).unwrap();
+        world.run(drive.checkpoint()).unwrap();
+        world.run(drive.write(0, &new, true)).unwrap();
+        let superblock_no_space_errors = Trigger::Probability(1.0);
+        drive.medium().set_plan(FaultPlan { superblock_no_space_errors, ..Default::default() });
+        let ended = Rc::new(Cell::new(None));
+        let (held, end) = (drive.clone(), ended.clone());
+        world.runtime.spawn(async move { end.set(Some(kind(held.checkpoint().await))) });
+        for _ in 0..4 {
+            world.run(world.runtime.sleep_ns(2_500_000_000));
+            assert_eq!(ended.get(), None, "a checkpoint that no superblock names");
+            assert_eq!(kind(world.write(&drive, 1 << 20, &old)), Some(ErrorKind::NoSpace));
+            assert!(drive.info().medium_full);
+            assert!(world.read(&drive, 0, new.len()).unwrap() == new);
+            // What has failed in part may have torn the slot; the other one still counts.
+            let copy = world.copy();
+            let drive = copy.open();
+            assert!(copy.read(&drive, 0, new.len()).unwrap() == new);
+            assert_accounting(&drive);
+            copy.close(drive);
+        }
+        if is_closed {
+            assert_eq!(kind(world.run(drive.close())), Some(ErrorKind::NoSpace));
+            assert_eq!(ended.get(), Some(Some(ErrorKind::NoSpace)));
+            world.kill(drive);
+        } else {
+            drive.medium().set_plan(FaultPlan::default());
+            world.run(world.runtime.sleep_ns(2_500_000_000));
+            assert_eq!((ended.get(), drive.info().medium_full), (Some(None), false));
+            world.run(drive.write(1 << 20, &old, true)).unwrap();
+            world.close(drive);
+        }
+        let drive = world.open();
+        assert!(world.read(&drive, 0, new.len()).unwrap() == new);
+        world.close(drive);
+        assert_eq!(world.check().problems, []);
+    }
+}
+
 /// Guards against a drive that never closes: a stream waits for a free buffer to leave its
 /// segment, and no buffer comes free while the host is full.
 #[test]
