@@ -234,7 +234,7 @@ impl Core {
     }
 
     /// Returns the bytes that garbage collection can move while it leaves as many free segments.
-    fn room_to_move(&self, left_segments: u32) -> u64 {
+    pub(super) fn room_to_move(&self, left_segments: u32) -> u64 {
         let segment_bytes = self.superblock.segment_bytes;
         let filled = self.log.tail(Stream::Moved).filter(|tail| tail.segment.0 < self.space.end());
         let filled = filled.and_then(|_| self.log.filled(Stream::Moved)).unwrap_or(segment_bytes);

@@ -58,6 +58,7 @@ mod full;
 mod reserves;
 mod resize;
 mod room;
+mod unreadable;
 
 use super::log::{BatchToWrite, ChainEnd, Log, LogEnd, Tail, Totals};
 use super::map::{KeptLeaves, L2p, Leaf, Lookup, Mapping, Reap};
@@ -191,6 +192,8 @@ pub(crate) struct Core {
     has_failed_sync: bool,
     /// Whether a copy in the open batch of what is moved carries dead blocks along.
     carries_dead: bool,
+    /// Segments that garbage collection left because something in them cannot be read.
+    unreadable: Vec<unreadable::Unreadable>,
     wakes: Wakes,
 }
 
@@ -227,6 +230,7 @@ impl Core {
             bad_segment: None,
             has_failed_sync: false,
             carries_dead: false,
+            unreadable: Vec::new(),
             wakes: Wakes::default(),
         }
     }

@@ -50,6 +50,19 @@ pub(crate) struct Mover<'a, M, C> {
     pub(super) dense: Option<Compressor>,
     /// What joining frames needs.
     pub(super) joins: Joins,
+    /// Whether frames that cannot be read become lost; otherwise they are left where they are.
+    pub(crate) gives_up: bool,
+    /// Whether a frame was left because it cannot be read.
+    pub(crate) has_unreadable: bool,
+}
+
+/// What came of reading a payload again.
+enum Reread {
+    Whole(Vec<u8>),
+    /// Its bytes are wrong.
+    Damaged,
+    /// The medium does not return them.
+    Unreadable,
 }
 
 /// A batch of the victim that the scan has passed.
@@ -131,6 +144,8 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             codec: Compressor::new(drive.codec),
             dense: drive.options.recompress.map(Compressor::new),
             joins: Joins::default(),
+            gives_up: false,
+            has_unreadable: false,
         }
     }
 
@@ -153,7 +168,23 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
                 let again = if is_whole(found.payload()) {
                     None
                 } else {
-                    self.read_again(found, is_whole).await
+                    match self.read_again(found, is_whole).await {
+                        Reread::Whole(payload) => Some(payload),
+                        Reread::Damaged => None,
+                        Reread::Unreadable if self.gives_up => {
+                            tracing::warn!(
+                                segment = %found.place.segment,
+                                %lba,
+                                "a frame that the medium cannot read is given up: its blocks are \
+                                 lost"
+                            );
+                            None
+                        }
+                        Reread::Unreadable => {
+                            self.has_unreadable = true;
+                            return Ok(());
+                        }
+                    }
                 };
                 let payload = again.as_deref().unwrap_or(found.payload());
                 let is_whole = is_whole(payload);
@@ -166,12 +197,9 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
     }
 
     /// Reads a payload that looks damaged again: the fault may have been in the reading, and a copy
-    /// would make it permanent. Returns `None` if it is damaged on the medium.
-    async fn read_again(
-        &self,
-        found: &Found<'_>,
-        is_whole: impl Fn(&[u8]) -> bool,
-    ) -> Option<Vec<u8>> {
+    /// would make it permanent.
+    async fn read_again(&self, found: &Found<'_>, is_whole: impl Fn(&[u8]) -> bool) -> Reread {
+        let mut outcome = Reread::Unreadable;
         let drive = self.drive;
         let unit = drive.read_unit;
         let from = found.place.offset + found.record.header_bytes();
@@ -183,13 +211,16 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             let (bytes, result) = drive.medium.read(found.place.segment, start, buffer).await;
             let payload = bytes.get((from - start) as usize..(end - start) as usize);
             let payload = payload.expect("a read covers the payload");
-            let payload = (result.is_ok() && is_whole(payload)).then(|| payload.to_vec());
+            if result.is_ok() {
+                let is_whole = is_whole(payload);
+                outcome = if is_whole { Reread::Whole(payload.to_vec()) } else { Reread::Damaged };
+            }
             drive.buffers.put(bytes, in_flight);
-            if payload.is_some() {
-                return payload;
+            if matches!(outcome, Reread::Whole(_)) {
+                break;
             }
         }
-        None
+        outcome
     }
 
     async fn move_frame(&mut self, frame: Frame<'_>, sources: &[Source]) -> Result<()> {

@@ -74,6 +74,19 @@ impl Space {
         best.map(|(_, segment)| segment)
     }
 
+    /// Returns the bytes that emptying a segment gains although it is stuck; 0 if its content does
+    /// not fit into `room_bytes`.
+    pub(crate) fn gains_as_last_resort(
+        &self,
+        segment: SegmentId,
+        segment_bytes: u32,
+        room_bytes: u64,
+    ) -> u32 {
+        let segment = Segment { stuck: false, ..*self.entry(segment) };
+        let has_room = segment.moved_bytes() <= room_bytes;
+        if has_room && segment.live_bytes > 0 { segment.gain_bytes(segment_bytes) } else { 0 }
+    }
+
     /// Returns the sealed segment with the most dead bytes, if they are `gain_bytes_min` or more:
     /// the one whose emptying frees most.
     pub(crate) fn emptiest(&self, segment_bytes: u32, gain_bytes_min: u32) -> Option<SegmentId> {
