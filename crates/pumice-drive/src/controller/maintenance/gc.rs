@@ -32,6 +32,10 @@ use crate::media::Medium;
 /// own.
 const TURN_BYTES: u64 = 128 << 10;
 
+/// How long trimmed leaves are taken down before what came free is looked at: the host may wait
+/// for it.
+const REAP_NS: u64 = 10_000_000;
+
 /// How long to wait for the last readers of an empty segment.
 const READERS_NS: u64 = 1_000_000;
 
@@ -110,8 +114,16 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     async fn gc_step(&self) -> Result<Step> {
-        self.reap_all().await?;
+        // A trim may be of the whole disk: what comes free is used while the rest is taken down.
+        let is_left = self.reap_for(REAP_NS).await?;
         if self.free_empty_segments().await? > 0 {
+            return Ok(Step::Progress);
+        }
+        if is_left {
+            let needs_checkpoint = self.core().needs_checkpoint_now();
+            if needs_checkpoint {
+                self.checkpoint().await?;
+            }
             return Ok(Step::Progress);
         }
         let victim = self.core().next_victim();
@@ -222,8 +234,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             return Ok(());
         }
         // Trims that came in the meantime.
-        self.reap_all().await?;
+        let is_left = self.reap_for(REAP_NS).await?;
         let left_bytes = self.core().space().live_bytes_of(segment);
+        if is_left {
+            // What is left may be dead.
+            return Ok(());
+        }
         if mover.gives_up {
             self.with_core(|core| core.forget_unreadable(segment));
         } else if mover.has_unreadable && left_bytes > 0 {
