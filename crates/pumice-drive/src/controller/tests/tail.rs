@@ -6,6 +6,7 @@
 use super::damage::batches;
 use super::*;
 use crate::base::seed::random;
+use crate::controller::core::SEGMENTS_MIN;
 use crate::media::layer::{BadRange, Region, Trigger};
 
 const SIZE: u64 = 4 << 20;
@@ -227,6 +228,32 @@ fn a_place_that_cannot_be_written_is_left() {
         assert_eq!(poisoned, 1, "the drive fails in every life");
         assert_eq!(kept.len(), 5);
     }
+}
+
+/// The smallest drive still takes writes, and overwrites, with one segment that cannot be written.
+#[test]
+fn the_smallest_drive_can_do_without_a_segment() {
+    let capacity = u64::from(SEGMENTS_MIN) * u64::from(SEGMENT_BYTES);
+    let spec = Spec { capacity_bytes: Some(capacity), ..small(SIZE, 0) };
+    let world = World::new(spec);
+    let drive = world.open();
+    let noise = payload::noise(&mut random(1), 1 << 20);
+    world.run(drive.write(0, &noise, true)).unwrap();
+    let tail = drive.core().log().tail(Stream::Host).unwrap();
+    let region = Region::Segment(tail.segment);
+    drive.medium().add_bad_range(BadRange::dead(region, tail.used..tail.used + 4096));
+    assert!(world.run(drive.write(0, &noise, true)).is_err());
+    world.run(world.runtime.sleep_ns(3_000_000_000));
+    let bad = drive.medium().bad_ranges();
+    world.kill(drive);
+    let (_, opened) = open_with(&world, &bad, OpenOptions::default());
+    let drive = opened.unwrap();
+    assert_eq!(drive.info().bad_segments, [tail.segment.0]);
+    for number in 0..40 {
+        let written = world.run(drive.write(number % 2 << 20, &noise, true));
+        assert_eq!(kind(written), None, "write {number}");
+    }
+    world.close(drive);
 }
 
 /// The file system below a sparse file is full for a while.
