@@ -117,7 +117,6 @@ impl Stream {
 }
 
 /// Returns the epoch in which a segment of this generation was started.
-#[expect(clippy::cast_possible_truncation, reason = "the upper half")]
 pub fn epoch_of(generation: u64) -> u32 {
     (generation >> 32) as u32
 }

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A bad segment is never tried again, like a block that a flash drive has retired: an append that
-//! fails ends the life of the drive, so each attempt would cost the host one, and a place that can be
-//! written once more is the likeliest to fail next. Every drive has a segment to spare
+//! fails ends the life of the drive, so each attempt would cost the host one, and a place that can
+//! be written once more is the likeliest to fail next. Every drive has a segment to spare
 //! ([`super::SEGMENTS_MIN`]). An operator who knows that the cause is gone drops the mark by
 //! a resize to a capacity without the segment, and back.
 //!

@@ -2,11 +2,10 @@
 //! drive's history, the places of checkpoints' roots, and what cannot be read.
 //!
 //! A batch of a *lost life* (written, not durable, and written over in part by the next life) has a
-//! sequence number that a later epoch's batch reaches, too. Where the first batches of that epoch are
-//! gone, the headers of segments that were started in it say where it began, and so does the order of
-//! batches within a segment. Beyond the highest batch that any other
-//! batch calls durable, batches count only up to the first gap: what follows a gap was never
-//! flushed.
+//! sequence number that a later epoch's batch reaches, too. Where the first batches of that epoch
+//! are gone, the headers of segments that were started in it say where it began, and so does the
+//! order of batches within a segment. Beyond the highest batch that any other batch calls durable,
+//! batches count only up to the first gap: what follows a gap was never flushed.
 
 use std::collections::BTreeMap;
 

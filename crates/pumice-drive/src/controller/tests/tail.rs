@@ -250,7 +250,7 @@ fn the_smallest_drive_can_do_without_a_segment() {
     let drive = opened.unwrap();
     assert_eq!(drive.info().bad_segments, [tail.segment.0]);
     for number in 0..40 {
-        let written = world.run(drive.write(number % 2 << 20, &noise, true));
+        let written = world.run(drive.write((number % 2) << 20, &noise, true));
         assert_eq!(kind(written), None, "write {number}");
     }
     world.close(drive);
