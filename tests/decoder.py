@@ -206,7 +206,7 @@ Superblock = structure("Superblock", """
 SegmentHeader = structure("SegmentHeader", """
     magic 8s, version I, length I, checksum Q, uuid 16s, generation Q, first_seq Q, segment I,
     stream H, frame_blocks H, size_bytes Q, data_offset Q, segment_bytes I, segment_count I,
-    reserved 4008s""")
+    opening_seq Q, reserved 4000s""")
 BatchHeader = structure("BatchHeader", """
     magic 8s, header_checksum Q, records_checksum I, epoch I, seq Q, previous_checksum Q,
     watermark Q, generation Q, host_bytes Q, frame_bytes Q, media_bytes Q, segment I, offset I,

@@ -15,7 +15,7 @@ const DEVICE_BYTES: u64 = 64 << 20;
 
 fn create(drive: &Drive, flags: &[&str]) -> Finished {
     let path = drive.path().to_str().expect("a plain path");
-    let args = ["create", path, "--size=32M", "--capacity=40M", "--segment=4M"];
+    let args = ["create", path, "--size=32M", "--capacity=44M", "--segment=4M"];
     pumice(&[&args, flags].concat())
 }
 

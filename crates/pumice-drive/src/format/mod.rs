@@ -48,7 +48,7 @@ pub use record::{
     META_ALIGNMENT, MetaKind, RECORD_HEADER_BYTES, Record, RecordAddress, SOURCE_BYTES, Source,
     check_payload,
 };
-pub use segment::{DriveShape, SEGMENT_HEADER_BYTES, SegmentHeader, Stream, generation};
+pub use segment::{DriveShape, SEGMENT_HEADER_BYTES, SegmentHeader, Stream, epoch_of, generation};
 pub use superblock::{
     BAD_SEGMENTS_MAX, CheckpointAddress, DETOURS_MAX, Detour, FORMAT_VERSION, FRAME_BLOCKS_MAX,
     SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SIZE_BYTES_MAX, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC,

@@ -41,7 +41,8 @@ layout! {
         data_offset: U64,
         segment_bytes: U32,
         segment_count: U32,
-        reserved: [u8; 4008],
+        opening_seq: U64,
+        reserved: [u8; 4000],
     }
 }
 
@@ -60,6 +61,9 @@ pub struct SegmentHeader {
     pub segment: SegmentId,
     /// The stream that is appended to it.
     pub stream: Stream,
+    /// Sequence number of the first batch after the opening of the drive in which the segment was
+    /// started; 0 if it is not known.
+    pub opening_seq: SeqNo,
     /// Shape of the drive when the segment was started.
     pub shape: DriveShape,
 }
@@ -112,6 +116,11 @@ impl Stream {
     }
 }
 
+/// Returns the epoch in which a segment of this generation was started.
+pub fn epoch_of(generation: u64) -> u32 {
+    (generation >> 32) as u32
+}
+
 /// Returns the generation of the `ordinal`-th segment that is opened in `epoch`. It is unique over
 /// the drive's life, because the epoch is durable before any batch of it is written.
 pub fn generation(epoch: u32, ordinal: u32) -> u64 {
@@ -127,6 +136,7 @@ impl SegmentHeader {
     pub fn check_invariants(&self) {
         let shape = &self.shape;
         assert!(self.first_seq.0 > 0, "the first batch of a drive is 1");
+        assert!(self.opening_seq <= self.first_seq, "a segment is started after the opening");
         assert!(self.segment.0 < shape.segment_count, "a drive uses its own segments");
         assert!(shape.segment_count <= super::META_SEGMENTS_MAX, "an address names any segment");
         assert!(
@@ -166,6 +176,7 @@ impl SegmentHeader {
         layout.data_offset = self.shape.data_offset.into();
         layout.segment_bytes = self.shape.segment_bytes.into();
         layout.segment_count = self.shape.segment_count.into();
+        layout.opening_seq = self.opening_seq.0.into();
         layout.checksum = crc64(layout.as_bytes()).into();
         assert!(target.len() >= SEGMENT_HEADER_BYTES, "no room for a segment header");
         let (header, _) = target.split_at_mut(SEGMENT_HEADER_BYTES);
@@ -219,6 +230,7 @@ impl SegmentHeader {
             first_seq: SeqNo(layout.first_seq.get()),
             segment,
             stream,
+            opening_seq: SeqNo(layout.opening_seq.get()),
             shape: DriveShape {
                 size_bytes: layout.size_bytes.get(),
                 data_offset: layout.data_offset.get(),
@@ -250,6 +262,7 @@ mod tests {
             first_seq: SeqNo(1000),
             segment: SegmentId(42),
             stream: Stream::Meta,
+            opening_seq: SeqNo(900),
             shape: DriveShape {
                 size_bytes: 1 << 40,
                 data_offset: 2 << 20,

@@ -212,7 +212,8 @@ pub trait Medium {
     /// `Medium`.
     fn read_superblock(&self, slot: u32) -> impl Future<Output = Result<AlignedBuffer>>;
 
-    /// Writes superblock slot 0 or 1, [`SUPERBLOCK_BYTES`] bytes. Not durable before a sync.
+    /// Writes superblock slot 0 or 1, [`SUPERBLOCK_BYTES`] bytes. Not durable before a sync. After
+    /// `NoSpace` the drive repeats the write until it succeeds.
     ///
     /// # Errors
     /// `Medium`. The slot may then hold anything; the other one is unchanged.

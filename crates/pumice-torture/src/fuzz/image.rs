@@ -286,6 +286,7 @@ impl Writer {
             first_seq: SeqNo(0),
             segment,
             stream,
+            opening_seq: SeqNo(0),
             shape: self.superblock.shape(),
         };
         self.model.opened(segment.0, stream, generation);

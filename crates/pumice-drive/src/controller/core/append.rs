@@ -14,7 +14,7 @@ use super::super::map::{LivePiece, Lookup, Mapping};
 use super::super::place::{FrameAddress, FramePlace};
 use super::{Core, Purpose};
 use crate::base::units::{BLOCK_BYTES, len_u32};
-use crate::base::{Lba, Result};
+use crate::base::{Lba, Result, SeqNo};
 use crate::codec::{Compressor, Encoding};
 use crate::format::{
     META_RAW_BYTES_MAX, MetaKind, RECORD_HEADER_BYTES, Record, SOURCE_BYTES, Source, Stream,
@@ -298,6 +298,7 @@ impl Core {
         self.counters.moved_bytes.add(moved.record_bytes() as u64);
         let blocks: u32 = moved.sources.iter().map(|source| u32::from(source.blocks)).sum();
         assert_eq!(blocks, u32::from(moved.blocks), "each block of a moved frame has a source");
+        self.carries_dead |= moved.sources.iter().any(|source| source.origin == SeqNo(0));
         self.map_moved(moved.lba, place, moved.sources.iter().copied());
     }
 }

@@ -8,6 +8,12 @@
 //! empty        -> stays free, and is never handed out
 //! ```
 //!
+//! A bad segment is never tried again, like a block that a flash drive has retired: an append that
+//! fails ends the life of the drive, so each attempt would cost the host one, and a place that can
+//! be written once more is the likeliest to fail next. Every drive has a segment to spare
+//! ([`super::SEGMENTS_MIN`]). An operator who knows that the cause is gone drops the mark by
+//! a resize to a capacity without the segment, and back.
+//!
 //! The stream cannot name its next segment itself, as it does in a full one: the record would have
 //! to be written in the segment that cannot be written.
 

@@ -177,8 +177,14 @@ impl Core {
 
     /// Returns whether a checkpoint would make segments free, and is the best that can be done.
     pub(crate) fn needs_checkpoint_to_free(&self, victim: Option<SegmentId>) -> bool {
+        let has_empty = || self.space.has_empty_after(self.checkpoints.checkpointed());
+        if victim.is_none() { has_empty() } else { self.needs_checkpoint_now() }
+    }
+
+    /// Returns whether a checkpoint would make segments free, and something waits for them.
+    pub(crate) fn needs_checkpoint_now(&self) -> bool {
         let is_last_chance = self.space.free_count() <= self.reserved_segments(Purpose::Data) + 1;
-        (victim.is_none() || is_last_chance || self.has_emptied_enough())
+        (is_last_chance || self.has_emptied_enough())
             && self.space.has_empty_after(self.checkpoints.checkpointed())
     }
 
@@ -234,7 +240,7 @@ impl Core {
     }
 
     /// Returns the bytes that garbage collection can move while it leaves as many free segments.
-    fn room_to_move(&self, left_segments: u32) -> u64 {
+    pub(super) fn room_to_move(&self, left_segments: u32) -> u64 {
         let segment_bytes = self.superblock.segment_bytes;
         let filled = self.log.tail(Stream::Moved).filter(|tail| tail.segment.0 < self.space.end());
         let filled = filled.and_then(|_| self.log.filled(Stream::Moved)).unwrap_or(segment_bytes);

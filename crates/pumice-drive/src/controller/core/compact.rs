@@ -267,7 +267,8 @@ impl Core {
         if self.occupied().is_within(errand.percent) || !self.has_room_to_compact() {
             return None;
         }
-        self.space.emptiest(self.superblock.segment_bytes, self.errand_gain_min(errand))
+        let now = self.log.sealed_seq();
+        self.space.emptiest(now, self.superblock.segment_bytes, self.errand_gain_min(errand))
     }
 
     /// Returns whether a checkpoint should free what was emptied on an errand.

@@ -59,6 +59,7 @@ mod lost;
 mod reserves;
 mod resize;
 mod room;
+mod unreadable;
 
 use super::log::{BatchToWrite, ChainEnd, Log, LogEnd, Tail, Totals};
 use super::map::{KeptLeaves, L2p, Leaf, Lookup, Mapping, Reap};
@@ -193,6 +194,10 @@ pub(crate) struct Core {
     /// The segment in which an append failed, until the superblock names it.
     bad_segment: Option<SegmentId>,
     has_failed_sync: bool,
+    /// Whether a copy in the open batch of what is moved carries dead blocks along.
+    carries_dead: bool,
+    /// Segments that garbage collection left because something in them cannot be read.
+    unreadable: Vec<unreadable::Unreadable>,
     wakes: Wakes,
 }
 
@@ -229,6 +234,8 @@ impl Core {
             vouching: SeqNo(0),
             bad_segment: None,
             has_failed_sync: false,
+            carries_dead: false,
+            unreadable: Vec::new(),
             wakes: Wakes::default(),
         }
     }
@@ -516,6 +523,28 @@ impl Core {
     /// Notes that the medium had no space for a batch, which must be written again. Requests that
     /// wait for it, or that need room, fail until then.
     pub(crate) fn batch_lacks_space(&mut self, seq: SeqNo, error: &Error) {
+        self.warn_of_full_medium(error);
+        self.log.not_written(seq);
+        self.wake(Wakes::PROGRESS);
+    }
+
+    /// Notes that the medium had no space for a superblock, which must be written again. Requests
+    /// that need room fail until then.
+    pub(crate) fn superblock_lacks_space(&mut self, error: &Error) {
+        self.warn_of_full_medium(error);
+        self.log.set_superblock_lacks_space(true);
+        self.wake(Wakes::PROGRESS);
+    }
+
+    /// Notes that no superblock waits for space any more.
+    pub(crate) fn superblock_has_space(&mut self) {
+        let was_full = self.log.is_medium_full();
+        self.log.set_superblock_lacks_space(false);
+        self.medium_may_have_space(was_full);
+        self.wake(Wakes::PROGRESS);
+    }
+
+    fn warn_of_full_medium(&self, error: &Error) {
         if !self.log.is_medium_full() {
             tracing::warn!(
                 drive = %self.superblock.uuid,
@@ -524,8 +553,17 @@ impl Core {
                  until the file system that holds the drive has space again"
             );
         }
-        self.log.not_written(seq);
-        self.wake(Wakes::PROGRESS);
+    }
+
+    /// Notes that something was written to a medium which `was_full`.
+    fn medium_may_have_space(&mut self, was_full: bool) {
+        if was_full && !self.log.is_medium_full() {
+            tracing::warn!(
+                drive = %self.superblock.uuid,
+                "the medium has space again: writes continue"
+            );
+            self.wake(Wakes::WRITERS);
+        }
     }
 
     /// Notes that a batch is on the medium.
@@ -534,13 +572,7 @@ impl Core {
         self.counters.batches.add(1);
         let was_full = self.log.is_medium_full();
         self.log.written(seq);
-        if was_full && !self.log.is_medium_full() {
-            tracing::warn!(
-                drive = %self.superblock.uuid,
-                "the medium has space again: writes continue"
-            );
-            self.wake(Wakes::WRITERS);
-        }
+        self.medium_may_have_space(was_full);
         self.wake(Wakes::PROGRESS);
     }
 

@@ -29,11 +29,11 @@ pub(super) const TRIM_SEGMENTS: u32 = 2;
 pub(crate) const RESERVED_SEGMENTS: u32 = GC_SEGMENTS + TRIM_SEGMENTS;
 
 /// Segments a drive needs at least: the one that each stream writes to, one for it to continue in,
-/// the reserves, and something for data.
-pub(crate) const SEGMENTS_MIN: u32 = 10;
+/// the reserves, something for data, and one that may turn bad.
+pub(crate) const SEGMENTS_MIN: u32 = 11;
 const _: () = assert!(
-    SEGMENTS_MIN as usize >= 2 * Stream::COUNT + RESERVED_SEGMENTS as usize,
-    "the smallest drive has two segments for each stream beside the reserves"
+    SEGMENTS_MIN as usize > 2 * Stream::COUNT + RESERVED_SEGMENTS as usize,
+    "the smallest drive has two segments for each stream beside the reserves, and a spare one"
 );
 
 /// Returns the bytes that a segment holds at worst: its end may be too short for one more atomic

@@ -212,7 +212,13 @@ impl Core {
     }
 
     /// Seals a stream's open batch; one without a record is discarded.
+    ///
+    /// A copy that carries dead blocks along calls them older than everything. What made them dead
+    /// must not be lost without the copy: it precedes the copy in the log.
     pub(crate) fn seal(&mut self, stream: Stream) {
+        if stream == Stream::Moved && std::mem::take(&mut self.carries_dead) {
+            self.seal(Stream::Host);
+        }
         if let Some(sealed) = self.log.seal(stream, self.counters.totals()) {
             self.batch_sealed(stream, sealed);
         }

@@ -37,6 +37,9 @@ const LOSE_PAUSE_NS: u64 = 20_000_000;
 /// Leaves that are read side by side ahead of their use.
 const LOADS_AT_ONCE: usize = 32;
 
+/// Steps of taking down leaves in one turn, at most.
+const REAPS_MAX: u32 = 256;
+
 /// They take no more than this part of the map's cache.
 const LOADS_DIVISOR: usize = 4;
 
@@ -98,11 +101,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         &self,
         ranges: impl Iterator<Item = (Lba, u64)>,
     ) -> usize {
-        // What is loaded here must not evict what was loaded here.
-        let share = self.options.map_cache_bytes
-            / LOADS_DIVISOR
-            / (usize::from(LEAF_BLOCKS) * LEAF_RUN_BYTES);
-        let most = share.clamp(1, LOADS_AT_ONCE);
+        let most = self.loads_at_once();
         let mut leaves = Vec::new();
         let mut covered = 0;
         {
@@ -117,9 +116,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 covered += 1;
             }
         }
-        let loads = leaves.into_iter().map(|leaf| self.load_leaf(leaf));
-        let mut loads = iter(loads).buffer_unordered(most);
-        while loads.next().await.is_some() {}
+        self.load_side_by_side(leaves).await;
         covered.max(1)
     }
 
@@ -160,6 +157,20 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             }
         }
         Ok(())
+    }
+
+    /// Returns the number of leaves that are loaded ahead: they must not evict each other.
+    fn loads_at_once(&self) -> usize {
+        let share = self.options.map_cache_bytes
+            / LOADS_DIVISOR
+            / (usize::from(LEAF_BLOCKS) * LEAF_RUN_BYTES);
+        share.clamp(1, LOADS_AT_ONCE)
+    }
+
+    async fn load_side_by_side(&self, leaves: Vec<u64>) {
+        let loads = leaves.into_iter().map(|leaf| self.load_leaf(leaf));
+        let mut loads = iter(loads).buffer_unordered(LOADS_AT_ONCE);
+        while loads.next().await.is_some() {}
     }
 
     /// Loads the leaves at both ends of a range that becomes a hole or a fill.
@@ -238,13 +249,46 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// # Errors
     /// As [`Drive::load_range`].
     pub(in super::super) async fn reap_all(&self) -> Result<()> {
-        loop {
-            let reaped = self.with_core(|core| core.reap());
-            match reaped {
-                Reap::Done => return Ok(()),
-                Reap::More => self.clock.sleep_ns(0).await,
-                Reap::Missing(leaf) => self.load_or_lose(leaf).await?,
+        while self.reap_some().await? {}
+        Ok(())
+    }
+
+    /// Takes down leaves of trimmed ranges for about `limit_ns`. Returns whether some are left.
+    ///
+    /// # Errors
+    /// As [`Drive::load_range`].
+    pub(in super::super) async fn reap_for(&self, limit_ns: u64) -> Result<bool> {
+        let end_ns = self.clock.now_ns().saturating_add(limit_ns);
+        // Without any reading, no time may pass in a simulation.
+        for _ in 0..REAPS_MAX {
+            if !self.reap_some().await? {
+                return Ok(false);
+            }
+            if self.clock.now_ns() >= end_ns {
+                break;
             }
         }
+        Ok(true)
+    }
+
+    /// Takes down some leaves of trimmed ranges; those that are not in memory are read side by
+    /// side. Returns whether there may be more.
+    async fn reap_some(&self) -> Result<bool> {
+        let reaped = self.with_core(|core| core.reap());
+        match reaped {
+            Reap::Done => return Ok(false),
+            Reap::More => self.clock.sleep_ns(0).await,
+            Reap::Missing(first) => {
+                let leaves = self.core().map().missing_to_reap(self.loads_at_once());
+                // An error counts only where it stops the taking down.
+                let (ahead, _) = futures_util::future::join(
+                    self.load_or_lose(first),
+                    self.load_side_by_side(leaves),
+                )
+                .await;
+                ahead?;
+            }
+        }
+        Ok(true)
     }
 }

@@ -34,6 +34,7 @@ use serde::{Deserialize, Serialize};
 use super::core::{Core, Wakes};
 use super::log::buffers::Buffers;
 use super::log::walk::Cut;
+use super::operations::FULL_RETRY_NS;
 use super::options::OpenOptions;
 use crate::base::wait::WaitQueue;
 use crate::base::{Clock, Error, ErrorKind, Result, SegmentId};
@@ -233,6 +234,20 @@ impl<M, C> Drop for Turn<'_, M, C> {
     }
 }
 
+/// A superblock waits for space, if it `has_waited`; no more when this is dropped.
+struct WaitsForSpace<'a, M, C> {
+    drive: &'a Drive<M, C>,
+    has_waited: bool,
+}
+
+impl<M, C> Drop for WaitsForSpace<'_, M, C> {
+    fn drop(&mut self) {
+        if self.has_waited {
+            self.drive.with_core(Core::superblock_has_space);
+        }
+    }
+}
+
 /// Superblocks are being written; dropped before the end, that leaves it open which of them counts.
 struct Updating<'a, M, C> {
     drive: &'a Drive<M, C>,
@@ -248,26 +263,32 @@ impl<M, C> Drop for Updating<'_, M, C> {
     }
 }
 
-impl<M: Medium, C> Drive<M, C> {
+impl<M: Medium, C: Clock> Drive<M, C> {
     /// Waits for the turn to change checkpoint and superblock.
     pub(super) async fn turn(&self) -> Turn<'_, M, C> {
         self.wait_for(&self.queues.turn, |core| core.take_turn().then_some(())).await;
         Turn(self)
     }
 
-    /// Changes the superblock: one slot, made durable, then the other. The caller has the turn.
+    /// Changes the superblock: one slot, made durable, then the other. The caller has the turn. A
+    /// slot for which the medium has no space is written again every second; until that succeeds
+    /// the slot before it counts.
     ///
     /// # Errors
     /// `Medium` or `Poisoned`, and the drive is poisoned: which superblock counts is not known. The
-    /// same if this is dropped before its end.
+    /// same if this is dropped before its end. `NoSpace` if the drive ends while the medium has no
+    /// space; if neither slot was written, nothing is changed.
     pub(super) async fn update_superblocks(
         &self,
         change: impl FnOnce(&mut Superblock),
     ) -> Result<()> {
         let mut updating = Updating { drive: self, has_ended: false };
+        let slot = self.core().next_superblock_slot();
         let updated = self.store_superblocks(change).await;
         updating.has_ended = true;
+        let is_unchanged = self.core().next_superblock_slot() == slot;
         if let Err(error) = &updated
+            && !(error.kind() == ErrorKind::NoSpace && is_unchanged)
             && !self.core().log().is_poisoned()
         {
             self.with_core(|core| core.poison(error));
@@ -280,12 +301,35 @@ impl<M: Medium, C> Drive<M, C> {
         change(&mut superblock);
         for _ in 0..2 {
             let slot = self.core().next_superblock_slot();
-            superblocks::store_next(&self.medium, slot, &mut superblock).await?;
+            superblock.revision = superblock.revision.saturating_add(1);
+            self.store_slot(slot, &superblock).await?;
             self.sync().await?;
             self.with_core(|core| core.superblock_slot_written(slot));
         }
         self.with_core(|core| core.set_superblock(superblock));
         Ok(())
+    }
+
+    /// Writes a superblock to a slot, as often as the medium has no space for it. That slot may be
+    /// torn in the meantime; the other one counts. Nothing waits for less than the whole update, so
+    /// nothing is acknowledged that needs it.
+    async fn store_slot(&self, slot: u32, superblock: &Superblock) -> Result<()> {
+        let mut waiting = WaitsForSpace { drive: self, has_waited: false };
+        loop {
+            match superblocks::store(&self.medium, slot, superblock).await {
+                Err(error) if error.kind() == ErrorKind::NoSpace => {
+                    // The end of the drive does not wait for space.
+                    if self.core().is_ending() {
+                        return Err(error);
+                    }
+                    waiting.has_waited = true;
+                    self.with_core(|core| core.superblock_lacks_space(&error));
+                }
+                stored => return stored,
+            }
+            self.pause(FULL_RETRY_NS).await;
+            self.core().log().check_poison()?;
+        }
     }
 
     /// Writes a superblock of a poisoned drive to the older slot, and syncs the medium. The newer

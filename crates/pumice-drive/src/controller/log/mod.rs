@@ -196,10 +196,14 @@ pub(crate) struct Log {
     durable: ChainEnd,
     shape: DriveShape,
     epoch: u32,
+    /// The first batch of the epoch.
+    opening_seq: SeqNo,
     uuid: Uuid,
     poison: Option<String>,
     /// The last batch for which the medium had no space, until it is written.
     lacks_space: Option<SeqNo>,
+    /// Whether the medium had no space for a superblock, until it is written.
+    superblock_lacks_space: bool,
     /// Syncs of the medium that were requested, begun, and ended well; each has a number, from 1.
     syncs_requested: u64,
     syncs_begun: u64,
@@ -232,9 +236,11 @@ impl Log {
             durable: chain,
             shape,
             epoch,
+            opening_seq: SeqNo(end.seq.0.saturating_add(1)),
             uuid,
             poison: None,
             lacks_space: None,
+            superblock_lacks_space: false,
             syncs_requested: 0,
             syncs_begun: 0,
             syncs_ended: 0,
@@ -413,6 +419,7 @@ impl Log {
             first_seq: seq,
             segment: tail.segment,
             stream,
+            opening_seq: self.opening_seq,
             shape: self.shape,
         });
         tail.used = end;
@@ -489,13 +496,19 @@ impl Log {
         self.lacks_space = self.lacks_space.max(Some(seq));
     }
 
-    /// Returns whether a batch waits because the medium had no space for it.
+    /// Notes whether a superblock waits because the medium had no space for it.
+    pub(crate) fn set_superblock_lacks_space(&mut self, lacks_space: bool) {
+        self.superblock_lacks_space = lacks_space;
+    }
+
+    /// Returns whether a batch or a superblock waits because the medium had no space for it.
     pub(crate) fn is_medium_full(&self) -> bool {
-        self.lacks_space.is_some()
+        self.lacks_space.is_some() || self.superblock_lacks_space
     }
 
     /// # Errors
-    /// `NoSpace` after [`Log::not_written`], until that batch is written.
+    /// `NoSpace` after [`Log::not_written`], until that batch is written, and while a superblock
+    /// waits for space.
     #[inline]
     pub(crate) fn check_medium_full(&self) -> Result<()> {
         if !self.is_medium_full() {

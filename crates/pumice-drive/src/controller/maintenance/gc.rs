@@ -32,6 +32,10 @@ use crate::media::Medium;
 /// own.
 const TURN_BYTES: u64 = 128 << 10;
 
+/// How long trimmed leaves are taken down before what came free is looked at: the host may wait
+/// for it.
+const REAP_NS: u64 = 10_000_000;
+
 /// How long to wait for the last readers of an empty segment.
 const READERS_NS: u64 = 1_000_000;
 
@@ -43,6 +47,9 @@ const RETRY_NS: u64 = 50_000_000;
 
 /// How long to wait once writes are refused for it.
 const REFUSED_RETRY_NS: u64 = 1_000_000_000;
+
+/// How long to wait before frames are given up that may be read again, while the host waits.
+const LAST_RESORT_NS: u64 = 5_000_000_000;
 
 /// How often a victim is read again when something in it could not be read.
 const SCANS_AGAIN: u32 = 2;
@@ -107,12 +114,23 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     async fn gc_step(&self) -> Result<Step> {
-        // If it fails, what else there is to free must not wait for it.
-        let reaped = self.reap_all().await;
+        // A trim may be of the whole disk: what comes free is used while the rest is taken down. If
+        // that fails, what else there is to free must not wait for it.
+        let reaped = self.reap_for(REAP_NS).await;
+        let is_left = reaped.as_ref().is_ok_and(|&is_left| is_left);
         if self.free_empty_segments().await? > 0 {
             return Ok(Step::Progress);
         }
+        if is_left {
+            let needs_checkpoint = self.core().needs_checkpoint_now();
+            if needs_checkpoint {
+                self.checkpoint().await?;
+            }
+            return Ok(Step::Progress);
+        }
         let victim = self.core().next_victim();
+        let last_resort = victim.is_none().then(|| self.core().last_resort()).flatten();
+        let victim = victim.or(last_resort);
         let needs_checkpoint = self.core().needs_checkpoint_to_free(victim);
         if needs_checkpoint {
             self.checkpoint().await?;
@@ -127,10 +145,14 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 self.clock.sleep_ns(READERS_NS).await;
                 return Ok(Step::Progress);
             }
-            return reaped.map(|()| Step::Nothing);
+            return reaped.map(|_| Step::Nothing);
         };
+        if last_resort.is_some() {
+            // The host waits for this, which is better than what comes of it.
+            self.pause(LAST_RESORT_NS).await;
+        }
         let before = self.core().victim(victim);
-        self.empty_victim(victim).await?;
+        self.empty_victim_as(victim, last_resort.is_some()).await?;
         if self.core().must_stop_collecting() {
             return Ok(Step::Progress);
         }
@@ -166,7 +188,14 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     /// Moves everything live out of a segment.
+    #[cfg(test)]
     pub(crate) async fn empty_victim(&self, segment: SegmentId) -> Result<()> {
+        self.empty_victim_as(segment, false).await
+    }
+
+    /// Moves everything live out of a segment. What cannot be read is given up if that was tried
+    /// long enough, or as a last resort.
+    async fn empty_victim_as(&self, segment: SegmentId, is_last_resort: bool) -> Result<()> {
         // A batch that is still on its way would not be found.
         let last_seq = self.core().space().last_seq(segment);
         let is_written = |core: &mut Core| {
@@ -176,6 +205,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let superblock: Superblock = self.core().superblock().clone();
         let victim = self.with_core(|core| core.begin_victim(segment));
         let mut mover = Mover::new(self);
+        let now_ns = self.clock.now_ns();
+        mover.gives_up = is_last_resort || self.core().gives_up_unreadable(segment, now_ns);
         let mut is_whole = self.scan_victim(&superblock, &victim, &mut mover, Pass::First).await?;
         if mover.joins.has_waiting {
             // Frames that waited for a frame that has died.
@@ -206,16 +237,26 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             return Ok(());
         }
         // Trims that came in the meantime.
-        is_whole &= self.reap_all().await.is_ok();
+        let is_left = self.reap_for(REAP_NS).await?;
         let left_bytes = self.core().space().live_bytes_of(segment);
-        let is_scanned = stream != Stream::Meta && is_whole && !mover.has_left;
+        if is_left {
+            // What is left may be dead.
+            return Ok(());
+        }
+        if mover.gives_up {
+            self.with_core(|core| core.forget_unreadable(segment));
+        } else if mover.has_unreadable && left_bytes > 0 {
+            self.with_core(|core| core.note_unreadable(segment, now_ns));
+        }
+        let is_scanned = stream != Stream::Meta && is_whole;
+        let is_scanned = is_scanned && !mover.has_left && !mover.has_unreadable;
         let is_forgotten = |core: &mut Core| is_scanned && core.forget_live(segment);
         if left_bytes > 0 && !self.with_core(is_forgotten) {
             tracing::warn!(
                 %segment,
                 live_bytes = left_bytes,
-                "a segment cannot be emptied because something in it is damaged; `pumice check` \
-                 lists what"
+                "a segment cannot be emptied for now, because something in it is damaged or cannot \
+                 be read; `pumice check` lists what"
             );
             self.with_core(|core| core.set_stuck(segment));
         }

@@ -52,6 +52,19 @@ pub(crate) struct Mover<'a, M, C> {
     pub(super) joins: Joins,
     /// Whether a frame was left where it is, because its leaf cannot be read.
     pub(super) has_left: bool,
+    /// Whether frames that cannot be read become lost; otherwise they are left where they are.
+    pub(crate) gives_up: bool,
+    /// Whether a frame was left because it cannot be read.
+    pub(crate) has_unreadable: bool,
+}
+
+/// What came of reading a payload again.
+enum Reread {
+    Whole(Vec<u8>),
+    /// Its bytes are wrong.
+    Damaged,
+    /// The medium does not return them.
+    Unreadable,
 }
 
 /// A batch of the victim that the scan has passed.
@@ -134,6 +147,8 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             dense: drive.options.recompress.map(Compressor::new),
             joins: Joins::default(),
             has_left: false,
+            gives_up: false,
+            has_unreadable: false,
         }
     }
 
@@ -156,7 +171,23 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
                 let again = if is_whole(found.payload()) {
                     None
                 } else {
-                    self.read_again(found, is_whole).await
+                    match self.read_again(found, is_whole).await {
+                        Reread::Whole(payload) => Some(payload),
+                        Reread::Damaged => None,
+                        Reread::Unreadable if self.gives_up => {
+                            tracing::warn!(
+                                segment = %found.place.segment,
+                                %lba,
+                                "a frame that the medium cannot read is given up: its blocks are \
+                                 lost"
+                            );
+                            None
+                        }
+                        Reread::Unreadable => {
+                            self.has_unreadable = true;
+                            return Ok(());
+                        }
+                    }
                 };
                 let payload = again.as_deref().unwrap_or(found.payload());
                 let is_whole = is_whole(payload);
@@ -173,17 +204,13 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         let Record::Data { payload_checksum, .. } = found.record else { return false };
         let is_whole =
             |payload: &[u8]| check_payload(payload, payload_checksum, found.place).is_ok();
-        self.read_again(found, is_whole).await.is_some()
+        matches!(self.read_again(found, is_whole).await, Reread::Whole(_))
     }
 
     /// Reads a payload that looks damaged again: the fault may have been in the reading, and a copy
     /// would make it permanent. What is damaged on the medium is restored from the batch's parity.
-    /// Returns `None` if that is impossible.
-    async fn read_again(
-        &self,
-        found: &Found<'_>,
-        is_whole: impl Fn(&[u8]) -> bool,
-    ) -> Option<Vec<u8>> {
+    async fn read_again(&self, found: &Found<'_>, is_whole: impl Fn(&[u8]) -> bool) -> Reread {
+        let mut outcome = Reread::Unreadable;
         let drive = self.drive;
         let unit = drive.read_unit;
         let from = found.place.offset + found.record.header_bytes();
@@ -195,11 +222,17 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             let (bytes, result) = drive.medium.read(found.place.segment, start, buffer).await;
             let payload = bytes.get((from - start) as usize..(end - start) as usize);
             let payload = payload.expect("a read covers the payload");
-            let payload = (result.is_ok() && is_whole(payload)).then(|| payload.to_vec());
-            drive.buffers.put(bytes, in_flight);
-            if payload.is_some() {
-                return payload;
+            if result.is_ok() {
+                let is_whole = is_whole(payload);
+                outcome = if is_whole { Reread::Whole(payload.to_vec()) } else { Reread::Damaged };
             }
+            drive.buffers.put(bytes, in_flight);
+            if matches!(outcome, Reread::Whole(_)) {
+                break;
+            }
+        }
+        if matches!(outcome, Reread::Whole(_)) {
+            return outcome;
         }
         let header_bytes = found.record.header_bytes() as usize;
         let mut restored = None;
@@ -209,10 +242,11 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             restored.is_some()
         };
         let bytes = found.record.record_bytes();
-        if let Err(error) = drive.restore_record(found.place, bytes, &mut is_wanted).await {
-            tracing::debug!(error = %error.chain(), "cannot read the batch of a damaged frame");
+        match drive.restore_record(found.place, bytes, &mut is_wanted).await {
+            // It might be restored later.
+            Err(_) => Reread::Unreadable,
+            Ok(_) => restored.map_or(outcome, Reread::Whole),
         }
-        restored
     }
 
     async fn move_frame(&mut self, frame: Frame<'_>, sources: &[Source]) -> Result<()> {

@@ -52,6 +52,9 @@ use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetadataAddress, SIZE
 
 const PAGE_LEAVES: u64 = DIRECTORY_PAGE_LEAVES as u64;
 
+/// Leaves of dropped ranges that are looked at for those to load: looking takes some microseconds.
+const REAP_AHEAD: usize = 1024;
+
 /// What one logical block maps to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mapping {
@@ -461,6 +464,13 @@ impl L2p {
             None => Reap::Done,
             Some(_) => Reap::More,
         }
+    }
+
+    /// Returns the leaves, among the next ones of dropped ranges, that must be loaded before they
+    /// can be taken down: `count` of them at most.
+    pub(crate) fn missing_to_reap(&self, count: usize) -> Vec<u64> {
+        let leaves = self.dropped.unreaped().flat_map(|range| range.start..range.end);
+        leaves.take(REAP_AHEAD).filter(|&leaf| self.is_missing(leaf)).take(count).collect()
     }
 
     /// Skips all pages up to the next one that exists, if their leaves need no entries.

@@ -17,8 +17,11 @@ pub(crate) const WRITERS: usize = 4;
 /// (without a sync): the order of what operating systems do, for the same reason.
 const UPKEEP_NS: u64 = 1_000_000_000;
 
-/// How often an append is repeated for which the medium has no space.
-const FULL_RETRY_NS: u64 = 1_000_000_000;
+/// How long trimmed leaves are taken down at a time: the rest of the upkeep waits for it.
+const REAP_NS: u64 = 500_000_000;
+
+/// How often a write is repeated for which the medium has no space.
+pub(crate) const FULL_RETRY_NS: u64 = 1_000_000_000;
 
 impl<M: Medium, C: Clock> Drive<M, C> {
     /// Appends sealed batches to the medium until the drive closes.
@@ -73,7 +76,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 }
                 core.log().sealed_seq()
             });
-            if let Err(error) = self.reap_all().await {
+            if let Err(error) = self.reap_for(REAP_NS).await {
                 tracing::warn!(error = %error.chain(), "cannot take down trimmed leaves");
             }
             self.with_core(Core::stuck_tick);

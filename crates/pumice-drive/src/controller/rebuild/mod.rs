@@ -33,6 +33,7 @@ pub use find::Finder;
 use salvage::Salvage;
 use survey::Survey;
 
+use super::core::SEGMENTS_MIN;
 use super::create::{Spec, create_as};
 use super::drive::Drive;
 use super::drive::superblocks::{self, StoredSuperblock, geometry};
@@ -111,7 +112,8 @@ impl Identity {
         let known = self.superblock.as_ref();
         let known = known
             .map(|known| Codec::from_format(known.superblock.codec, known.superblock.codec_level));
-        let capacity = u64::from(self.shape.segment_bytes) * u64::from(self.shape.segment_count);
+        let segment_count = self.shape.segment_count.max(SEGMENTS_MIN);
+        let capacity = u64::from(self.shape.segment_bytes) * u64::from(segment_count);
         Spec {
             capacity_bytes: Some(capacity),
             segment_bytes: self.shape.segment_bytes,

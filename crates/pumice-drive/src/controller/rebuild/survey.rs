@@ -2,9 +2,10 @@
 //! drive's history, the places of checkpoints' roots, and what cannot be read.
 //!
 //! A batch of a *lost life* (written, not durable, and written over in part by the next life) has a
-//! sequence number that a later epoch's batch reaches, too. Beyond the highest batch that any other
-//! batch calls durable, batches count only up to the first gap: what follows a gap was never
-//! flushed.
+//! sequence number that a later epoch's batch reaches, too. Where the first batches of that epoch
+//! are gone, the headers of segments that were started in it say where it began, and so does the
+//! order of batches within a segment. Beyond the highest batch that any other batch calls durable,
+//! batches count only up to the first gap: what follows a gap was never flushed.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ use super::Identity;
 use crate::base::{SegmentId, SeqNo};
 use crate::format::{
     BATCH_ALIGNMENT, BatchHeader, CheckpointAddress, MetaKind, Record, SEGMENT_HEADER_BYTES,
-    SegmentHeader,
+    SegmentHeader, epoch_of,
 };
 use crate::media::Medium;
 
@@ -45,7 +46,8 @@ pub(crate) struct Survey {
     pub(crate) problems: Vec<Problem>,
     /// Number of problems.
     pub(crate) problem_count: u64,
-    /// Lowest sequence number of each epoch; after the survey: of it and all later ones.
+    /// An upper bound of the first sequence number of each epoch; after the survey: of it and all
+    /// later ones.
     epochs: BTreeMap<u32, u64>,
     /// Runs of sequence numbers that were found: first, last.
     found: BTreeMap<u64, u64>,
@@ -139,6 +141,9 @@ impl Survey {
         let mut window = Window::new(medium, segment_bytes);
         let page = window.read(segment, 0, FIRST_BATCH_OFFSET).await;
         if let Ok(Some(header)) = SegmentHeader::decode(page, identity.uuid, segment) {
+            if header.opening_seq > SeqNo(0) {
+                self.note_epoch(epoch_of(header.generation), header.opening_seq);
+            }
             return Some(header.generation);
         }
         // A batch says in which use of its segment it was written; the newest use is what counts.
@@ -165,10 +170,13 @@ impl Survey {
     ) {
         let mut scan =
             SegmentScan::new(medium, identity.uuid, &identity.shape, segment, generation);
+        let mut epoch = 0;
         while let Some((header, body)) = scan.next().await {
             self.watermark = self.watermark.max(header.watermark);
-            let first = self.epochs.entry(header.epoch).or_insert(header.seq.0);
-            *first = header.seq.0.min(*first);
+            // After a batch of a later life, one of an earlier life is what that did not reach: the
+            // later life began with the same number or before.
+            epoch = header.epoch.max(epoch);
+            self.note_epoch(epoch, header.seq);
             self.note(header.seq.0);
             for found in records(&header, body) {
                 let Ok(found) = found else {
@@ -204,6 +212,12 @@ impl Survey {
             let segment = Some(segment.0);
             self.problems.push(Problem { what, segment, lba: None, lba_count: None });
         }
+    }
+
+    /// Notes that an epoch began with batch `seq` or before.
+    fn note_epoch(&mut self, epoch: u32, seq: SeqNo) {
+        let first = self.epochs.entry(epoch).or_insert(seq.0);
+        *first = seq.0.min(*first);
     }
 
     /// Notes that batch `seq` was found.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
-use super::super::core::Core;
+use super::super::core::{Core, LeafPlace};
 use super::super::drive::leaves::LOSE_ATTEMPTS;
 use super::super::log::records::{Found, records};
 use super::super::log::walk::Batch;
@@ -103,6 +103,10 @@ impl<'a, M: Medium> Replay<'a, M> {
                 places.insert(leaf, from);
             }
         }
+        self.load_side_by_side(places).await
+    }
+
+    async fn load_side_by_side(&mut self, places: BTreeMap<u64, LeafPlace>) -> Result<()> {
         let reader = &self.reader;
         let reads = places.into_iter().map(|(leaf, from)| async move {
             let loaded = match reader.leaf(leaf, from).await {
@@ -218,7 +222,18 @@ impl<'a, M: Medium> Replay<'a, M> {
             match self.core.reap_resident() {
                 Reap::Done => return Ok(()),
                 Reap::More => {}
-                Reap::Missing(leaf) => self.load_leaf(leaf).await?,
+                Reap::Missing(leaf) => {
+                    let leaves = self.core.map().missing_to_reap(READS_AT_ONCE);
+                    assert!(leaves.contains(&leaf), "the leaf that is missing is looked for first");
+                    let leaves = leaves.into_iter();
+                    let places =
+                        leaves.filter_map(|leaf| Some((leaf, self.core.leaf_to_load(leaf)?)));
+                    self.load_side_by_side(places.collect()).await?;
+                    if self.core.map().missing_to_reap(1).contains(&leaf) {
+                        // It is damaged.
+                        self.load_leaf(leaf).await?;
+                    }
+                }
             }
         }
     }

@@ -12,7 +12,10 @@
 //! **No segment is moved in circles.** A copy counts what it takes, so its segment promises no gain
 //! until something in it dies, and hope none either. So each move that gains nothing is paid for by
 //! deaths since the last one, or by an opening, which forgets burdens: the content of a segment is
-//! moved once then, to learn them.
+//! moved once then, to learn them. They are not kept across openings because a table's entry has 16
+//! bits to spare and hope needs two counts, what was filled and what burdens it. With one share, a
+//! segment would promise no gain where there is one, so that a write is refused on a drive with
+//! room, or promise one that is not there, as after every opening now.
 
 use super::{Segment, Space, State};
 use crate::base::units::len_usize;
@@ -43,12 +46,13 @@ impl Space {
     /// [`benefit_over_cost`] among those that gain enough and whose content has room elsewhere. On
     /// a drive of very many segments it is the best of a part of them, another one each time.
     pub(crate) fn victim(&self, choice: &Choice) -> Option<SegmentId> {
+        self.parts(choice.now).find_map(|first| self.best_victim(choice, first))
+    }
+
+    /// Returns the first segment of each part of the drive, in an order that depends on `now`.
+    fn parts(&self, now: SeqNo) -> impl Iterator<Item = usize> {
         let parts = self.segments.len().div_ceil(PART_SEGMENTS).max(1) as u64;
-        let victims = (0..parts).map(|part| {
-            let part = len_usize((choice.now.0 + part) % parts);
-            self.best_victim(choice, part * PART_SEGMENTS)
-        });
-        victims.flatten().next()
+        (0..parts).map(move |part| len_usize((now.0 + part) % parts) * PART_SEGMENTS)
     }
 
     /// Returns the best victim among [`PART_SEGMENTS`] segments.
@@ -74,14 +78,35 @@ impl Space {
         best.map(|(_, segment)| segment)
     }
 
+    /// Returns the bytes that emptying a segment gains although it is stuck; 0 if its content does
+    /// not fit into `room_bytes`.
+    pub(crate) fn gains_as_last_resort(
+        &self,
+        segment: SegmentId,
+        segment_bytes: u32,
+        room_bytes: u64,
+    ) -> u32 {
+        let segment = Segment { stuck: false, ..*self.entry(segment) };
+        let has_room = segment.moved_bytes() <= room_bytes;
+        if has_room && segment.live_bytes > 0 { segment.gain_bytes(segment_bytes) } else { 0 }
+    }
+
     /// Returns the sealed segment with the most dead bytes, if they are `gain_bytes_min` or more:
-    /// the one whose emptying frees most.
-    pub(crate) fn emptiest(&self, segment_bytes: u32, gain_bytes_min: u32) -> Option<SegmentId> {
-        let candidates = self.numbered().filter(|(_, segment)| {
-            segment.live_bytes > 0 && segment.gain_bytes(segment_bytes) >= gain_bytes_min
-        });
-        let emptiest = candidates.max_by_key(|(_, segment)| segment.gain_bytes(segment_bytes));
-        emptiest.map(|(number, _)| number)
+    /// the one whose emptying frees most. On a drive of very many segments it is the one of a part
+    /// of them, as for [`Space::victim`].
+    pub(crate) fn emptiest(
+        &self,
+        now: SeqNo,
+        segment_bytes: u32,
+        gain_bytes_min: u32,
+    ) -> Option<SegmentId> {
+        self.parts(now).find_map(|first| {
+            let part = self.numbered().skip(first).take(PART_SEGMENTS);
+            let gains = part.filter(|(_, segment)| segment.live_bytes > 0);
+            let gains = gains.map(|(number, segment)| (segment.gain_bytes(segment_bytes), number));
+            let enough = gains.filter(|&(gain, _)| gain >= gain_bytes_min);
+            enough.max_by_key(|&(gain, _)| gain).map(|(_, number)| number)
+        })
     }
 
     /// Returns the bytes that garbage collection can gain in segments where that is

@@ -21,6 +21,8 @@
 
 pub(crate) use self::choice::Choice;
 pub use self::choice::benefit_over_cost;
+use std::collections::BTreeSet;
+
 use super::place::FramePlace;
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{Stream, TableEntry};
@@ -129,6 +131,8 @@ pub(crate) struct Space {
     /// No segment below this one is free.
     lowest_free: u32,
     live_bytes: u64,
+    /// The sealed segments without live bytes.
+    empty: BTreeSet<SegmentId>,
     /// Counts changes, so that a waiter can tell whether anything died since it looked.
     changes: u64,
     /// The segments that cannot be emptied.
@@ -150,6 +154,7 @@ impl Space {
             free_count: 0,
             lowest_free: 0,
             live_bytes: 0,
+            empty: BTreeSet::new(),
             changes: 0,
             stuck: Vec::new(),
             inconsistent: None,
@@ -354,6 +359,7 @@ impl Space {
                 let is_bad = entry.is_bad;
                 *entry = Segment { generation, stream, state: State::Open, is_bad, ..FREE };
                 self.take_free(segment, was_free);
+                self.empty.remove(&segment);
                 self.check_invariants();
                 Ok(())
             }
@@ -405,6 +411,7 @@ impl Space {
         };
         self.live_bytes += u64::from(entry.live_bytes);
         self.take_free(segment, was_free);
+        self.note_empty(segment);
         Ok(())
     }
 
@@ -431,6 +438,7 @@ impl Space {
         assert_eq!(entry.state, State::Open, "segment {segment} is open until it is sealed");
         entry.state = State::Sealed;
         entry.unused_bytes = unused_bytes;
+        self.note_empty(segment);
         self.changes += 1;
         self.check_invariants();
     }
@@ -468,6 +476,9 @@ impl Space {
                 entry.live_bytes = live_bytes;
                 entry.filled_bytes = entry.filled_bytes.saturating_add(bytes);
                 self.live_bytes += u64::from(bytes);
+                if live_bytes == bytes {
+                    self.note_empty(segment);
+                }
             }
             None => self.inconsistent = Some(segment),
         }
@@ -513,6 +524,7 @@ impl Space {
         }) {
             Some(()) => {
                 self.live_bytes += u64::from(bytes);
+                self.note_empty(segment);
                 Ok(())
             }
             None => {
@@ -549,6 +561,9 @@ impl Space {
                 entry.live_bytes = live_bytes;
                 let sum = self.live_bytes.checked_sub(bytes.into());
                 self.live_bytes = sum.expect("a segment has more live bytes than the drive");
+                if live_bytes == 0 {
+                    self.note_empty(segment);
+                }
             }
             None => self.inconsistent = Some(segment),
         }
@@ -587,15 +602,23 @@ impl Space {
     /// Returns the sealed segments without live bytes and without readers whose last batch is not
     /// after `checkpointed`.
     pub(crate) fn empty(&self, checkpointed: SeqNo) -> Vec<SegmentId> {
-        let empty = |segment: &Segment| {
-            segment.is_empty() && segment.readers == 0 && segment.last_seq <= checkpointed
-        };
-        self.matching(empty).collect()
+        let may_be_freed = |entry: &Segment| entry.readers == 0 && entry.last_seq <= checkpointed;
+        let empty = self.empty.iter().copied();
+        empty.filter(|&segment| may_be_freed(self.entry(segment))).collect()
     }
 
     /// Returns the number of sealed segments without live bytes.
     pub(crate) fn empty_count(&self) -> usize {
-        self.matching(Segment::is_empty).count()
+        self.empty.len()
+    }
+
+    /// Notes whether a segment, whose state or live bytes may have changed, is sealed and empty.
+    fn note_empty(&mut self, segment: SegmentId) {
+        if self.entry(segment).is_empty() {
+            self.empty.insert(segment);
+        } else {
+            self.empty.remove(&segment);
+        }
     }
 
     /// Returns the first `count` segments that are free, or could be.
@@ -607,13 +630,12 @@ impl Space {
     /// Returns whether a sealed segment without live bytes waits for a checkpoint that is newer
     /// than `checkpointed`.
     pub(crate) fn has_empty_after(&self, checkpointed: SeqNo) -> bool {
-        let waits = |segment: &Segment| segment.is_empty() && segment.last_seq > checkpointed;
-        self.matching(waits).next().is_some()
+        self.empty.iter().any(|&segment| self.entry(segment).last_seq > checkpointed)
     }
 
     /// Returns whether a read is under way in a sealed segment without live bytes.
     pub(crate) fn has_empty_in_use(&self) -> bool {
-        self.matching(|segment| segment.is_empty() && segment.readers > 0).next().is_some()
+        self.empty.iter().any(|&segment| self.entry(segment).readers > 0)
     }
 
     /// Notes that a segment cannot be emptied: it is no victim for some checkpoints.
@@ -669,6 +691,7 @@ impl Space {
         }
         *entry = Segment { is_bad: entry.is_bad, ..FREE };
         let is_available = entry.is_available();
+        self.empty.remove(&segment);
         self.free_count += u32::from(is_available && segment.0 < self.end);
         self.lowest_free = self.lowest_free.min(segment.0);
         self.check_invariants();
@@ -720,6 +743,10 @@ impl Space {
         assert!(self.free_count <= self.end, "no more segments are free than are handed out");
         assert!(self.lowest_free <= self.segment_count(), "the search begins within the table");
         debug_assert_eq!(self.free_count, self.count_free(), "free segments are all counted");
+        debug_assert!(
+            self.empty.iter().copied().eq(self.matching(Segment::is_empty)),
+            "empty segments are all listed"
+        );
         debug_assert_eq!(
             self.live_bytes,
             self.segments.iter().map(|segment| u64::from(segment.live_bytes)).sum::<u64>(),

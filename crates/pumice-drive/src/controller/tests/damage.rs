@@ -3,11 +3,14 @@
 //! the opening. Method: a bit is flipped in each kind of structure after the drive was closed or
 //! killed.
 
+use rand::RngExt;
+
 use super::*;
 use crate::base::seed::random;
 use crate::format::{
     BATCH_HEADER_BYTES, BatchHeader, RECORD_HEADER_BYTES, Record, SEGMENT_HEADER_BYTES,
 };
+use crate::media::layer::{BadRange, Region};
 
 pub(super) const SIZE: u64 = 4 << 20;
 
@@ -40,6 +43,75 @@ pub(super) fn record_of(world: &World, lba: u64) -> (u32, u32) {
         Mapping::Frame { place, .. } => (place.segment.0, place.offset),
         other => panic!("LBA {lba} is {other:?}"),
     }
+}
+
+/// A sector cannot be read when its frame is to be moved, and can be later. Guards against a frame
+/// that is given up at once, though the fault was that of some minutes.
+#[test]
+fn what_cannot_be_read_is_not_given_up_at_once() {
+    for minutes in [1, 10] {
+        let world = World::new(small(32 << 20, 12));
+        let drive = world.open_without_collector();
+        let data = payload::noise(&mut random(1), 32 << 10);
+        world.run(drive.write(0, &data, true)).unwrap();
+        let (mapping, _) = drive.core().map().peek(Lba(0)).resident();
+        let Mapping::Frame { place, .. } = mapping else { panic!("{mapping:?}") };
+        while drive.core().log().tail(Stream::Host).unwrap().segment == place.segment {
+            let noise = payload::noise(&mut random(2), 1 << 20);
+            world.run(drive.write(8 << 20, &noise, true)).unwrap();
+        }
+        let from = place.offset + 8192;
+        let range = BadRange::unreadable(Region::Segment(place.segment), from..from + 512);
+        drive.medium().add_bad_range(range);
+        let live = || drive.core().space().live_bytes_of(place.segment);
+        world.run(drive.empty_victim(place.segment)).unwrap();
+        assert_eq!(live(), place.record_bytes, "the frame was given up, or more was left");
+        assert!(drive.core().next_victim().is_none());
+        let read = world.read(&drive, 0, data.len());
+        assert_eq!(kind(read), Some(ErrorKind::Medium));
+        world.run(world.runtime.sleep_ns(minutes * 60_000_000_000));
+        world.run(drive.empty_victim(place.segment)).unwrap();
+        assert_eq!(live() == 0, minutes == 10);
+        drive.with_core(Core::seal_all);
+        world.run(drive.flush()).unwrap();
+        world.kill(drive);
+        // Without the fault.
+        let drive = world.open();
+        let read = world.read(&drive, 0, data.len());
+        match minutes {
+            1 => assert!(read.unwrap() == data),
+            _ => assert_eq!(kind(read), Some(ErrorKind::Corrupt)),
+        }
+        assert_accounting(&drive);
+        world.close(drive);
+    }
+}
+
+/// Every segment has a frame that cannot be read, and the host overwrites the rest: before a write
+/// is refused, frames are given up.
+#[test]
+fn what_cannot_be_read_refuses_no_write() {
+    let size = 24u64 << 20;
+    let world = World::new(Spec { capacity_bytes: None, ..small(size, 0) });
+    let drive = world.open();
+    let mut random = random(3);
+    let mut bad = 0;
+    for number in 0..6000 {
+        let data = payload::noise(&mut random, 64 << 10);
+        let offset = random.random_range(0..(size - (64 << 10)) / BLOCK) * BLOCK;
+        assert_eq!(kind(world.write(&drive, offset, &data)), None, "write {number}");
+        if number % 40 == 39 && bad < 40 {
+            let core = drive.core();
+            let lba = Lba(random.random_range(0..size / BLOCK));
+            if let Lookup::Run(Mapping::Frame { place, .. }, _) = core.map().peek(lba) {
+                let region = Region::Segment(place.segment);
+                let at = place.offset + 4096;
+                drive.medium().add_bad_range(BadRange::unreadable(region, at..at + 512));
+                bad += 1;
+            }
+        }
+    }
+    world.kill(drive);
 }
 
 #[test]

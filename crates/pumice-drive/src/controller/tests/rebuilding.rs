@@ -443,6 +443,152 @@ fn what_a_lost_life_left_behind_is_not_taken() {
     assert!(rebuilt.disk[4096..8192].iter().all(|&byte| byte == 3));
 }
 
+/// As before, but the life that wrote over them did so with a later batch; its first ones, of
+/// metadata, are gone.
+#[test]
+fn what_a_lost_life_left_behind_is_not_taken_for_a_batch_that_is_gone() {
+    let (world, _) = damage::written();
+    let drive = world.open();
+    world.run(drive.checkpoint()).unwrap();
+    let before = damage::batches(&world, 0).len();
+    for (offset, byte) in [(0, 1), (8192, 2)] {
+        world.write(&drive, offset, &[byte; 4096]).unwrap();
+        drive.with_core(|core| core.seal(Stream::Host));
+        world.run(world.runtime.yield_now());
+    }
+    world.kill(drive);
+    let left = damage::batches(&world, 0);
+    assert_eq!(left.len(), before + 2);
+    world.flip(0, left[before].offset + 30);
+    let drive = world.open();
+    for _ in 0..3 {
+        world.run(drive.checkpoint()).unwrap();
+    }
+    world.run(drive.write(4096, &[3; 4096], true)).unwrap();
+    world.kill(drive);
+    let found = damage::batches(&world, 0);
+    assert!(found[before].seq > left[before + 1].seq && found[before + 1] == left[before + 1]);
+    assert!(zero_metadata(&world) > 0);
+    let rebuilt = rebuild(&world);
+    assert_eq!(rebuilt.way, Way::Records);
+    assert!(rebuilt.disk[8192..12288].iter().any(|&byte| byte != 2), "a lost write came back");
+    assert!(rebuilt.disk[4096..8192].iter().all(|&byte| byte == 3));
+}
+
+/// The lost life had gone on in another segment, which no one used since; the one in which the next
+/// life began was freed.
+#[test]
+fn a_segment_that_only_a_lost_life_used_is_not_taken() {
+    let world = World::new(Spec { codec: Codec::None, ..small(24 << 20, 8) });
+    let noise = |seed, len: usize| payload::noise(&mut random(seed), len);
+    let drive = world.open();
+    let tail = |drive: &TestDrive| drive.core().log().tail(Stream::Host).unwrap().segment;
+    world.write(&drive, 0, &noise(1, 6 << 20)).unwrap();
+    world.run(drive.checkpoint()).unwrap();
+    let kept = tail(&drive);
+    world.run(drive.write(20 << 20, &noise(2, BLOCK_BYTES), true)).unwrap();
+    assert_eq!(tail(&drive), kept);
+    while tail(&drive) == kept {
+        world.write(&drive, 0, &noise(3, 1 << 20)).unwrap();
+    }
+    let first = tail(&drive);
+    // Empties segment 0.
+    world.write(&drive, 1 << 20, &noise(4, 2 << 20)).unwrap();
+    world.run(drive.flush()).unwrap();
+    assert_eq!(tail(&drive), first);
+    let end = damage::batches(&world, first.0).len();
+    // These are lost.
+    while tail(&drive) == first {
+        world.write(&drive, 8 << 20, &noise(5, 300_000)).unwrap();
+    }
+    let lost = tail(&drive);
+    world.write(&drive, 20 << 20, &noise(6, BLOCK_BYTES)).unwrap();
+    drive.with_core(|core| core.seal(Stream::Host));
+    world.run(world.runtime.sleep_ns(1_000_000));
+    world.kill(drive);
+    world.flip(first.0, damage::batches(&world, first.0)[end].offset + 30);
+    let drive = world.open();
+    assert!(world.read(&drive, 20 << 20, BLOCK_BYTES).unwrap() == noise(2, BLOCK_BYTES));
+    world.run(world.runtime.sleep_ns(100_000_000_000));
+    for _ in 0..16 {
+        world.run(drive.checkpoint()).unwrap();
+    }
+    for round in 0.. {
+        if tail(&drive) != first {
+            break;
+        }
+        world.write(&drive, 9 << 20, &noise(round, 1 << 20)).unwrap();
+    }
+    assert!(tail(&drive) < first, "no segment came free: the lost one is used again");
+    world.run(drive.write(9 << 20, &noise(7, 1 << 20), true)).unwrap();
+    let tail = tail(&drive);
+    world.kill(drive);
+    let [left, found] = [lost, tail].map(|segment| damage::batches(&world, segment.0));
+    let [last, next] = [left.last().unwrap(), &found[0]];
+    assert!(last.epoch < next.epoch && last.seq < next.seq, "{last:?} {next:?}");
+    world.run(world.memory.discard(first)).unwrap();
+    assert!(zero_metadata(&world) > 0);
+    let rebuilt = rebuild(&world);
+    assert_eq!(rebuilt.way, Way::Records);
+    let found = &rebuilt.disk[20 << 20..][..BLOCK_BYTES];
+    assert!(found != noise(6, BLOCK_BYTES), "a lost write came back");
+    assert!(found == noise(2, BLOCK_BYTES));
+}
+
+/// A block is overwritten, and that is lost with the batch it is in; a copy of its frame, made
+/// while the block was dead in memory, must not pass for something old.
+#[test]
+fn a_block_that_came_back_to_life_in_a_copy_is_not_older_than_it_is() {
+    let world = World::new(small(24 << 20, 8));
+    let drive = world.open_without_collector();
+    let mut fillers = random(5);
+    let mut fill = |drive: &TestDrive| {
+        let tail = || drive.core().log().tail(Stream::Host).unwrap().segment;
+        let before = tail();
+        while tail() == before {
+            let noise = payload::noise(&mut fillers, 1 << 20);
+            world.run(drive.write(8 << 20, &noise, true)).unwrap();
+        }
+        tail()
+    };
+    world.run(drive.write(16 << 20, &[9; 5000], true)).unwrap();
+    let noise = |seed, len: usize| payload::noise(&mut random(seed), len);
+    world.run(drive.write(3 * BLOCK, &noise(1, BLOCK_BYTES), true)).unwrap();
+    // The stream of what is moved has a segment already.
+    let before = fill(&drive);
+    world.run(drive.write(20 << 20, &noise(4, BLOCK_BYTES), true)).unwrap();
+    let victim = fill(&drive);
+    world.run(drive.empty_victim(before)).unwrap();
+    // So small when compressed that a copy carries its dead blocks along.
+    let small = noise(2, 64).repeat(8 * BLOCK_BYTES / 64);
+    // After noise, what can be compressed is stored as it is for a while.
+    world.write(&drive, 12 << 20, &small.repeat(64)).unwrap();
+    world.run(drive.write(0, &small, true)).unwrap();
+    let next = fill(&drive);
+    world.write(&drive, 3 * BLOCK, &noise(3, BLOCK_BYTES)).unwrap();
+    world.run(drive.empty_victim(victim)).unwrap();
+    assert!(next != victim && drive.core().space().live_bytes_of(victim) == 0);
+    let place = drive.core().map().peek(Lba(0)).resident().0;
+    assert!(matches!(place, Mapping::Frame { place, .. } if place.blocks == 8));
+    drive.with_core(|core| core.seal(Stream::Moved));
+    world.run(world.runtime.sleep_ns(1_000_000));
+    world.kill(drive);
+    let drive = world.open();
+    let found = world.read(&drive, 3 * BLOCK, BLOCK_BYTES).unwrap();
+    assert!(found != noise(1, BLOCK_BYTES));
+    world.kill(drive);
+    // As it is freed later.
+    world.run(world.memory.discard(victim)).unwrap();
+    zero_superblocks(&world);
+    zero_metadata(&world);
+    world.flip(0, 4096 + 30);
+    let rebuilt = rebuild(&world);
+    assert_eq!(rebuilt.way, Way::Records);
+    let seeds = |block: &[u8]| [1, 3].map(|seed| block == noise(seed, BLOCK_BYTES));
+    let after = &rebuilt.disk[3 * BLOCK_BYTES..4 * BLOCK_BYTES];
+    assert!(after == found, "{:?} became {:?}", seeds(&found), seeds(after));
+}
+
 #[test]
 fn a_segment_without_its_header_is_read_all_the_same() {
     let (world, data) = damage::written();

@@ -7,6 +7,7 @@ use rand::RngExt;
 
 use super::*;
 use crate::base::seed::random;
+use crate::controller::map::LEAF_BLOCKS;
 
 const SIZE: u64 = 4 << 20;
 
@@ -25,6 +26,47 @@ fn fill(world: &World, drive: &TestDrive, len: usize, plain: &mut [u8], seed: u6
         }
     }
     panic!("the drive never fills");
+}
+
+/// A drive that is full, with a map far larger than its memory, is trimmed as a whole: the host
+/// waits for what comes free first, not for all of it to be taken down.
+#[test]
+fn a_write_does_not_wait_for_all_of_a_large_trim() {
+    let size = 16u64 << 30;
+    let leaf = u64::from(LEAF_BLOCKS) * BLOCK;
+    for is_scattered in [false, true] {
+        let mut world = World::new(small(size, 16));
+        world.plan.latency_ns = 100_000..=100_000;
+        let options = OpenOptions { map_cache_bytes: 2 << 20, ..OpenOptions::default() };
+        let drive = world.try_open(options).unwrap();
+        let noise = payload::noise(&mut random(1), 1 << 20);
+        // A block of noise, and many runs.
+        let mut runs = noise[..BLOCK_BYTES].to_vec();
+        (1..=255).for_each(|byte| runs.extend([byte; BLOCK_BYTES]));
+        let leaves = size / leaf;
+        for number in 0..leaves {
+            let place = if is_scattered { number * 4099 % leaves } else { number };
+            world.write(&drive, place * leaf, &runs).unwrap();
+        }
+        for number in 0.. {
+            if world.write(&drive, leaf * (number % leaves) + (2 << 20), &noise).is_err() {
+                break;
+            }
+        }
+        world.run(drive.checkpoint()).unwrap();
+        world.run(drive.trim(0, size, false)).unwrap();
+        let mut longest_ns = 0;
+        for number in 0..32 {
+            let begun_ns = world.runtime.now_ns();
+            world.write(&drive, number << 20, &noise).unwrap();
+            longest_ns = longest_ns.max(world.runtime.now_ns() - begun_ns);
+        }
+        // Reading the leaves one after the other takes 400 ms.
+        assert!(longest_ns < 40_000_000, "scattered: {is_scattered}; a wait of {longest_ns} ns");
+        assert_accounting(&drive);
+        world.close(drive);
+        assert_eq!(world.check().problems, []);
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@
 use super::damage::batches;
 use super::*;
 use crate::base::seed::random;
+use crate::controller::core::SEGMENTS_MIN;
 use crate::media::layer::{BadRange, Region, Trigger};
 
 const SIZE: u64 = 4 << 20;
@@ -230,6 +231,32 @@ fn a_place_that_cannot_be_written_is_left() {
     }
 }
 
+/// The smallest drive still takes writes, and overwrites, with one segment that cannot be written.
+#[test]
+fn the_smallest_drive_can_do_without_a_segment() {
+    let capacity = u64::from(SEGMENTS_MIN) * u64::from(SEGMENT_BYTES);
+    let spec = Spec { capacity_bytes: Some(capacity), ..small(SIZE, 0) };
+    let world = World::new(spec);
+    let drive = world.open();
+    let noise = payload::noise(&mut random(1), 1 << 20);
+    world.run(drive.write(0, &noise, true)).unwrap();
+    let tail = drive.core().log().tail(Stream::Host).unwrap();
+    let region = Region::Segment(tail.segment);
+    drive.medium().add_bad_range(BadRange::dead(region, tail.used..tail.used + 4096));
+    assert!(world.run(drive.write(0, &noise, true)).is_err());
+    world.run(world.runtime.sleep_ns(3_000_000_000));
+    let bad = drive.medium().bad_ranges();
+    world.kill(drive);
+    let (_, opened) = open_with(&world, &bad, OpenOptions::default());
+    let drive = opened.unwrap();
+    assert_eq!(drive.info().bad_segments, [tail.segment.0]);
+    for number in 0..40 {
+        let written = world.run(drive.write((number % 2) << 20, &noise, true));
+        assert_eq!(kind(written), None, "write {number}");
+    }
+    world.close(drive);
+}
+
 /// The file system below a sparse file is full for a while.
 #[test]
 fn a_full_host_is_waited_for() {
@@ -289,6 +316,53 @@ fn a_drive_is_closed_while_its_host_is_full() {
         let read = world.read(&drive, 0, old.len()).unwrap();
         assert!(read == old || read == new);
         world.run(drive.write(0, &new, true)).unwrap();
+        world.close(drive);
+        assert_eq!(world.check().problems, []);
+    }
+}
+
+/// The file system writes each block to a new location, and has none for a superblock. Guards
+/// against a drive that takes no more writes until it is reopened, although nothing was lost.
+#[test]
+fn a_host_that_is_full_for_a_superblock_is_waited_for() {
+    for is_closed in [false, true] {
+        let world = World::new(small(SIZE, 4));
+        let drive = world.open();
+        let [old, new] = [1, 2].map(|seed| payload::noise(&mut random(seed), 64 << 10));
+        world.run(drive.write(0, &old, true)).unwrap();
+        world.run(drive.checkpoint()).unwrap();
+        world.run(drive.write(0, &new, true)).unwrap();
+        let superblock_no_space_errors = Trigger::Probability(1.0);
+        drive.medium().set_plan(FaultPlan { superblock_no_space_errors, ..Default::default() });
+        let ended = Rc::new(Cell::new(None));
+        let (held, end) = (drive.clone(), ended.clone());
+        world.runtime.spawn(async move { end.set(Some(kind(held.checkpoint().await))) });
+        for _ in 0..4 {
+            world.run(world.runtime.sleep_ns(2_500_000_000));
+            assert_eq!(ended.get(), None, "a checkpoint that no superblock names");
+            assert_eq!(kind(world.write(&drive, 1 << 20, &old)), Some(ErrorKind::NoSpace));
+            assert!(drive.info().medium_full);
+            assert!(world.read(&drive, 0, new.len()).unwrap() == new);
+            // What has failed in part may have torn the slot; the other one still counts.
+            let copy = world.copy();
+            let drive = copy.open();
+            assert!(copy.read(&drive, 0, new.len()).unwrap() == new);
+            assert_accounting(&drive);
+            copy.close(drive);
+        }
+        if is_closed {
+            assert_eq!(kind(world.run(drive.close())), Some(ErrorKind::NoSpace));
+            assert_eq!(ended.get(), Some(Some(ErrorKind::NoSpace)));
+            world.kill(drive);
+        } else {
+            drive.medium().set_plan(FaultPlan::default());
+            world.run(world.runtime.sleep_ns(2_500_000_000));
+            assert_eq!((ended.get(), drive.info().medium_full), (Some(None), false));
+            world.run(drive.write(1 << 20, &old, true)).unwrap();
+            world.close(drive);
+        }
+        let drive = world.open();
+        assert!(world.read(&drive, 0, new.len()).unwrap() == new);
         world.close(drive);
         assert_eq!(world.check().problems, []);
     }

@@ -82,6 +82,9 @@ pub struct FaultPlan {
     /// Appends that fail with `NoSpace`, as on a full file system. Whether some of their bytes have
     /// arrived is random.
     pub no_space_errors: Trigger,
+    /// Superblock writes that fail with `NoSpace`, as on a full file system that writes each block
+    /// to a new location. Whether some of their bytes have arrived is random.
+    pub superblock_no_space_errors: Trigger,
     /// Appends and superblock writes that report success and change nothing. [`Medium`] does not
     /// allow this.
     pub lost_writes: Trigger,
@@ -106,6 +109,7 @@ impl Default for FaultPlan {
             discards_scrambled: Trigger::Never,
             discard_errors: Trigger::Never,
             no_space_errors: Trigger::Never,
+            superblock_no_space_errors: Trigger::Never,
             lost_writes: Trigger::Never,
             misdirected_writes: Trigger::Never,
             crash_leaves_unreadable: false,
@@ -137,10 +141,11 @@ enum Kind {
     NoSpace,
     LostWrite,
     MisdirectedWrite,
+    SuperblockNoSpace,
 }
 
 /// Number of [`Kind`]s.
-const KINDS: usize = 10;
+const KINDS: usize = 11;
 
 /// A medium with faults. See the [module](self).
 pub struct Fault<M, C> {
@@ -338,8 +343,12 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         if self.strikes(Kind::Append) {
             return Err(injected("append"));
         }
-        if matches!(region, Region::Segment(_)) && self.strikes(Kind::NoSpace) {
-            return Err(Error::new(ErrorKind::NoSpace, "injected lack of space in an append"));
+        let kind = match region {
+            Region::Segment(_) => Kind::NoSpace,
+            Region::Superblock(_) => Kind::SuperblockNoSpace,
+        };
+        if self.strikes(kind) {
+            return Err(Error::new(ErrorKind::NoSpace, "injected lack of space in a write"));
         }
         if self.bad.borrow().fails_write(region, range) {
             return Err(injected("append to a bad range"));
@@ -420,6 +429,7 @@ impl<M: Medium, C: Clock> Fault<M, C> {
             Kind::NoSpace => plan.no_space_errors,
             Kind::LostWrite => plan.lost_writes,
             Kind::MisdirectedWrite => plan.misdirected_writes,
+            Kind::SuperblockNoSpace => plan.superblock_no_space_errors,
         };
         match trigger {
             Trigger::Never => false,

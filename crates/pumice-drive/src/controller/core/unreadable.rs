@@ -1,0 +1,72 @@
+//! Frames that the medium cannot read, as opposed to frames with wrong bytes: when garbage
+//! collection gives them up.
+//!
+//! ```text
+//! first visit -> left where they are; the segment is no victim for a while
+//! a visit five minutes later, or when writes would be refused otherwise -> they become lost
+//! ```
+//!
+//! A drive in trouble may read a sector again after a reset, when it is cooler, or on another path.
+//! A frame that was given up never comes back. But as long as it is there, all of its segment is,
+//! and the host must not be refused a write for a block that it cannot read anyway.
+
+use super::{Core, Purpose};
+use crate::base::SegmentId;
+
+/// How long after the first visit a frame is given up.
+const GIVE_UP_NS: u64 = 300_000_000_000;
+
+/// Segments that are remembered; others count as visited for the first time.
+const SEGMENTS_MAX: usize = 1024;
+
+/// A segment with a frame that could not be read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unreadable {
+    segment: SegmentId,
+    generation: u64,
+    /// When that was found.
+    since_ns: u64,
+}
+
+impl Core {
+    /// Returns whether what cannot be read in a segment was left there long enough.
+    pub(crate) fn gives_up_unreadable(&self, segment: SegmentId, now_ns: u64) -> bool {
+        let known = self.unreadable.iter().find(|known| known.segment == segment);
+        known.is_some_and(|known| {
+            self.space.generation(segment) == known.generation
+                && now_ns.saturating_sub(known.since_ns) >= GIVE_UP_NS
+        })
+    }
+
+    /// Notes that something in a segment cannot be read, and was left there.
+    pub(crate) fn note_unreadable(&mut self, segment: SegmentId, now_ns: u64) {
+        let space = &self.space;
+        self.unreadable.retain(|known| space.generation(known.segment) == known.generation);
+        let is_known = self.unreadable.iter().any(|known| known.segment == segment);
+        if !is_known && self.unreadable.len() < SEGMENTS_MAX {
+            let generation = self.space.generation(segment);
+            self.unreadable.push(Unreadable { segment, generation, since_ns: now_ns });
+        }
+    }
+
+    /// Notes that what could not be read in a segment was given up.
+    pub(crate) fn forget_unreadable(&mut self, segment: SegmentId) {
+        self.unreadable.retain(|known| known.segment != segment);
+    }
+
+    /// Returns a segment to empty although something in it cannot be read, and is given up: writes
+    /// would be refused otherwise. There must be no other victim.
+    pub(crate) fn last_resort(&self) -> Option<SegmentId> {
+        if !self.must_collect() || self.has_segment_for_data() {
+            return None;
+        }
+        let room_bytes = self.room_to_move(self.reserved_segments(Purpose::Moved));
+        let segment_bytes = self.superblock.segment_bytes;
+        let would_gain = |known: &&Unreadable| {
+            self.space.generation(known.segment) == known.generation
+                && self.space.gains_as_last_resort(known.segment, segment_bytes, room_bytes)
+                    >= self.gain_bytes_min()
+        };
+        self.unreadable.iter().find(would_gain).map(|known| known.segment)
+    }
+}
