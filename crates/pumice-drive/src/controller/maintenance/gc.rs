@@ -108,7 +108,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     async fn gc_step(&self) -> Result<Step> {
         self.reap_all().await?;
-        if self.free_empty_segments().await? > 0 {
+        let is_later = self.core().can_free_later();
+        if !is_later && self.free_empty_segments().await? > 0 {
             return Ok(Step::Progress);
         }
         let victim = self.core().next_victim();
