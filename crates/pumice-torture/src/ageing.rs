@@ -1,14 +1,28 @@
 //! Old age: a thin drive that holds as much as it is asked to is overwritten as a database does,
-//! for many times what it holds, in virtual time.
+//! for weeks of virtual time and many times what it holds.
 //!
 //! ```text
 //! hosts:  pages of 4 to 16 KiB, four of five in the hot fifth; now and then 1 MiB in order
 //! data:   pages that compress to about a half, more or less; some all but empty, some alike
+//! time:   fill -> overwrite, add or trim rows of the disk until the share in use is the wanted one
+//!         -> bursts at full speed, with idle hours between
 //! ```
 //!
 //! The disk is written in order first, in large frames, of which overwriting leaves parts: cold,
 //! partly dead frames beside hot ones are what old drives hold. Refused writes are counted; every
 //! block must read as it was last written. Crashes are left to worlds, trims to `full`.
+//!
+//! What the drive writes is compared with [`pumice_sim::formula`] for greedy garbage collection
+//! under uniform writes:
+//!
+//! ```text
+//! raw space   what the log occupied, but for what is no record: headers, padding, parity
+//! user space  live bytes, compressed
+//! expected    (stored bytes * formula of raw over user space) / share of the log that is records
+//! ```
+//!
+//! Free segments, whether reserved or given back in idle hours, are no part of the raw space.
+//! Hot data makes less work than the formula says, if the drive keeps it apart.
 
 use std::cell::{Cell, RefCell};
 use std::ops::RangeInclusive;
@@ -25,6 +39,7 @@ use pumice_drive::controller::{Depth, Drive, Info, OpenOptions, Spec, check, cre
 use pumice_drive::media::layer::{Fault, FaultPlan};
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::runtime::Runtime;
+use pumice_sim::formula::write_amplification;
 
 type Layers = Fault<MemMedium, Runtime>;
 type AgeingDrive = Drive<Layers, Runtime>;
@@ -36,8 +51,30 @@ const HOSTS: u64 = 4;
 /// Adjacent blocks that are hot or cold together, and of one host.
 const EXTENT_BLOCKS: u64 = 256;
 
+/// What the disk grows and shrinks by: an extent of each host.
+const ROW_BLOCKS: u64 = EXTENT_BLOCKS * HOSTS;
+
+/// How far from the wanted share in use the disk is filled in order, in per cent of the space:
+/// small frames, and parts of large ones, take more.
+const FILL_SHORT_PERCENT: f64 = 8.0;
+
 /// One extent in this many is hot.
 const HOT_DIVISOR: u64 = 5;
+
+/// Rounds in which the share in use is brought to the wanted one, at most.
+const ROUNDS_MAX: u32 = 60;
+
+/// Part of what the disk holds that is overwritten in such a round.
+const ROUND_DIVISOR: u64 = 4;
+
+/// How close the share in use must come, in per cent of the space.
+const NEAR_PERCENT: f64 = 0.3;
+
+/// Requests of a host between two looks at what the drive uses.
+const LOOK_REQUESTS: u64 = 64;
+
+/// Looks after which the mean share in use is judged.
+const LOOKS_MIN: u64 = 50;
 
 /// A request that takes a minute counts as waiting forever.
 const PATIENCE_NS: u64 = 60_000_000_000;
@@ -54,37 +91,41 @@ pub struct AgeingPlan {
     pub capacity_bytes: u64,
     /// Bytes of a segment.
     pub segment_bytes: u32,
-    /// The disk is filled until this share of the space for data is in use, in per cent.
+    /// The share of the space for data that is in use while the drive ages, in per cent.
     pub used_percent: f64,
     /// How many times what it holds then is overwritten.
     pub times: u64,
+    /// Whether four of five writes go to a fifth of the disk; otherwise writes are uniform.
+    pub has_hot_data: bool,
+    /// Bursts in which that is done, and the virtual time from the beginning of one to the next.
+    pub bursts: u64,
+    /// The virtual time from the beginning of a burst to that of the next, in nanoseconds.
+    pub burst_interval_ns: u64,
     /// Latencies of the medium in nanoseconds.
     pub latency_ns: RangeInclusive<u64>,
-    /// Time between two writes of a host, in nanoseconds.
-    pub pause_ns: u64,
     /// Options for opening the drive.
     pub options: OpenOptions,
 }
 
-/// Result of a run.
+/// Result of a run. All of it is of the bursts and the time between them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AgeingReport {
-    /// Virtual time in nanoseconds, without the time to fill the disk.
+    /// Virtual time in nanoseconds.
     pub time_ns: u64,
     /// Bytes of the disk that are in use.
     pub mapped_bytes: u64,
-    /// Live record bytes for each byte of that.
-    pub stored_fraction: f64,
-    /// Share of the space for data in use after filling, in per cent.
-    pub used_percent_filled: f64,
-    /// The most after that.
-    pub used_percent_max: f64,
-    /// Bytes written by the hosts while the drive aged.
+    /// The share of the space for data in use during bursts.
+    pub used: Used,
+    /// Bytes written by the hosts.
     pub host_bytes: u64,
-    /// Bytes appended to the medium, and of these bytes of frames that were moved.
+    /// Record headers and payloads they became.
+    pub frame_bytes: u64,
+    /// Bytes appended to the medium.
     pub media_bytes: u64,
     /// Bytes of frames that garbage collection moved.
     pub moved_bytes: u64,
+    /// `media_bytes` by the formula for uniform writes.
+    pub media_bytes_by_formula: f64,
     /// Writes that were refused for lack of space.
     pub refused: u64,
     /// Segments that garbage collection emptied.
@@ -103,6 +144,53 @@ pub struct AgeingReport {
     pub memory_bytes_late: u64,
 }
 
+impl AgeingReport {
+    /// Returns the bytes appended to the medium for each byte that the hosts wrote.
+    pub fn write_amplification(&self) -> f64 {
+        self.media_bytes as f64 / self.host_bytes.max(1) as f64
+    }
+
+    /// Returns the same by the formula.
+    pub fn write_amplification_by_formula(&self) -> f64 {
+        self.media_bytes_by_formula / self.host_bytes.max(1) as f64
+    }
+}
+
+/// What was seen of the space while hosts wrote.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Used {
+    looks: u64,
+    /// The least share in use, in per cent.
+    pub percent_min: f64,
+    /// The greatest.
+    pub percent_max: f64,
+    percent_sum: f64,
+    occupied_sum: f64,
+    live_sum: f64,
+}
+
+impl Used {
+    fn look(&mut self, info: &Info) {
+        let percent = info.used_percent;
+        self.percent_min = if self.looks == 0 { percent } else { self.percent_min.min(percent) };
+        self.percent_max = self.percent_max.max(percent);
+        self.percent_sum += percent;
+        self.occupied_sum += info.occupied_bytes as f64;
+        self.live_sum += info.live_bytes as f64;
+        self.looks += 1;
+    }
+
+    /// Returns the mean share in use, in per cent.
+    pub fn percent(&self) -> f64 {
+        self.percent_sum / self.looks.max(1) as f64
+    }
+
+    /// Returns the bytes that the log occupied for each byte that was live.
+    pub fn occupied_ratio(&self) -> f64 {
+        self.occupied_sum / self.live_sum.max(1.0)
+    }
+}
+
 /// The state that all hosts share.
 struct Shared {
     drive: Rc<AgeingDrive>,
@@ -118,8 +206,12 @@ struct Shared {
     writes: Latencies,
     flush_ns_max: Cell<u64>,
     refused: Cell<u64>,
-    used_percent_max: Cell<f64>,
+    used: Cell<Used>,
+    /// The same since the disk's size was last looked at.
+    used_lately: Cell<Used>,
     memory_bytes: Cell<(u64, u64)>,
+    /// The hosts write until as many blocks are written.
+    target_blocks: Cell<u64>,
     left: Cell<u64>,
     ended: WaitQueue,
     failure: RefCell<Option<Error>>,
@@ -170,9 +262,11 @@ fn begin(plan: &AgeingPlan, memory: &MemMedium, runtime: &Runtime) -> Result<Rc<
         writes: Latencies::default(),
         flush_ns_max: Cell::default(),
         refused: Cell::default(),
-        used_percent_max: Cell::default(),
+        used: Cell::default(),
+        used_lately: Cell::default(),
         memory_bytes: Cell::default(),
-        left: Cell::new(HOSTS),
+        target_blocks: Cell::default(),
+        left: Cell::default(),
         ended: WaitQueue::default(),
         failure: RefCell::default(),
     }))
@@ -180,42 +274,99 @@ fn begin(plan: &AgeingPlan, memory: &MemMedium, runtime: &Runtime) -> Result<Rc<
 
 fn age(shared: &Rc<Shared>) -> Result<AgeingReport> {
     let runtime = &shared.runtime;
+    let mut hosts: Vec<Host> = (0..HOSTS)
+        .map(|number| {
+            let seed = shared.plan.seed.wrapping_mul(HOSTS).wrapping_add(number + 1);
+            Host { shared: shared.clone(), number, random: random(seed) }
+        })
+        .collect();
     runtime.block_on(shared.fill())?;
+    settle(shared, &mut hosts)?;
     let before = shared.drive.info();
-    let begun_ns = runtime.now_ns();
-    shared.writes.clear();
-    shared.written_blocks.set(0);
-    for number in 0..HOSTS {
-        let seed = shared.plan.seed.wrapping_mul(HOSTS).wrapping_add(number + 1);
-        let host = Host { shared: shared.clone(), number, random: random(seed) };
-        runtime.spawn(host.run());
-    }
-    let ended = || (shared.left.get() == 0).then_some(());
-    runtime.block_on(shared.ended.wait_for(ended));
-    if let Some(error) = shared.failure.take() {
-        return Err(error);
+    shared.begin_measuring();
+    let (begun_ns, plan) = (runtime.now_ns(), &shared.plan);
+    for burst in 1..=plan.bursts {
+        let blocks = shared.blocks.get() * plan.times;
+        run_hosts(shared, &mut hosts, blocks * burst / plan.bursts)?;
+        runtime.block_on(shared.keep_share())?;
+        let next_ns = begun_ns + burst * plan.burst_interval_ns;
+        runtime.block_on(runtime.sleep_ns(next_ns.saturating_sub(runtime.now_ns())));
     }
     let time_ns = runtime.now_ns() - begun_ns;
-    runtime.block_on(shared.compare())?;
     let after = shared.drive.info();
+    runtime.block_on(shared.compare())?;
     runtime.block_on(shared.drive.close())?;
     Ok(shared.report(time_ns, &before, &after))
 }
 
+/// Lets the hosts write until `target_blocks` were written in all.
+fn run_hosts(shared: &Rc<Shared>, hosts: &mut Vec<Host>, target_blocks: u64) -> Result<()> {
+    let runtime = &shared.runtime;
+    shared.target_blocks.set(target_blocks);
+    shared.left.set(HOSTS);
+    let back = Rc::new(RefCell::new(Vec::new()));
+    for host in hosts.drain(..) {
+        let back = back.clone();
+        runtime.spawn(async move {
+            let host = host.run().await;
+            let shared = host.shared.clone();
+            back.borrow_mut().push(host);
+            shared.left.set(shared.left.get() - 1);
+            shared.ended.wake_all();
+        });
+    }
+    let ended = || (shared.left.get() == 0).then_some(());
+    runtime.block_on(shared.ended.wait_for(ended));
+    hosts.append(&mut back.borrow_mut());
+    shared.failure.take().map_or(Ok(()), Err)
+}
+
+/// Overwrites the disk, and lets it grow and shrink, until the share in use is the wanted one.
+///
+/// # Errors
+/// `Busy` if it does not come to rest there.
+fn settle(shared: &Rc<Shared>, hosts: &mut Vec<Host>) -> Result<()> {
+    let mut near = 0;
+    for _ in 0..ROUNDS_MAX {
+        let blocks = (shared.blocks.get() / ROUND_DIVISOR).max(1);
+        run_hosts(shared, hosts, shared.written_blocks.get() + blocks)?;
+        near = if shared.runtime.block_on(shared.keep_share())? { near + 1 } else { 0 };
+        if near == 2 {
+            return Ok(());
+        }
+    }
+    Err(Error::new(ErrorKind::Busy, "the share in use does not come to the wanted one"))
+}
+
 impl Shared {
+    fn begin_measuring(&self) {
+        self.writes.clear();
+        self.written_blocks.set(0);
+        self.flush_ns_max.set(0);
+        self.refused.set(0);
+        self.used.take();
+        self.used_lately.take();
+        self.memory_bytes.take();
+    }
+
     fn report(&self, time_ns: u64, before: &Info, after: &Info) -> AgeingReport {
         let longest = self.writes.take();
         let (memory_bytes_early, memory_bytes_late) = self.memory_bytes.get();
         let (now, then) = (&after.operations, &before.operations);
+        let frame_bytes = after.frame_bytes - before.frame_bytes;
+        let media_bytes = after.media_bytes - before.media_bytes;
+        let moved_bytes = after.moved_bytes - before.moved_bytes;
+        let records = (frame_bytes + moved_bytes) as f64 / media_bytes.max(1) as f64;
+        let amplified = write_amplification(records * self.used.get().occupied_ratio());
         AgeingReport {
             time_ns,
             mapped_bytes: after.mapped_bytes,
-            stored_fraction: after.live_bytes as f64 / after.mapped_bytes.max(1) as f64,
-            used_percent_filled: before.used_percent,
-            used_percent_max: self.used_percent_max.get(),
+            used: self.used.get(),
             host_bytes: after.host_bytes - before.host_bytes,
-            media_bytes: after.media_bytes - before.media_bytes,
-            moved_bytes: after.moved_bytes - before.moved_bytes,
+            frame_bytes,
+            media_bytes,
+            moved_bytes,
+            media_bytes_by_formula: frame_bytes as f64 * amplified / records,
             refused: self.refused.get(),
             victims: now.gc_victims - then.gc_victims,
             checkpoints: now.checkpoints - then.checkpoints,
@@ -275,22 +426,56 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes the disk in order until as much is in use as planned.
+    /// Writes the disk in order until nearly as much is in use as planned.
     async fn fill(&self) -> Result<()> {
-        let stripe = EXTENT_BLOCKS * HOSTS * HOT_DIVISOR;
-        while self.drive.info().used_percent < self.plan.used_percent {
-            let blocks = self.blocks.get();
-            self.numbers.borrow_mut().resize((blocks + stripe) as usize, 0);
-            for lba in (blocks..blocks + stripe).step_by(EXTENT_BLOCKS as usize) {
-                self.write(lba, EXTENT_BLOCKS).await?;
-            }
-            self.blocks.set(blocks + stripe);
+        while self.drive.info().used_percent < self.plan.used_percent - FILL_SHORT_PERCENT {
+            self.resize_by(1).await?;
         }
         self.within(self.drive.flush()).await
     }
 
+    /// Lets the disk grow or shrink, if the share in use was not the wanted one since this was last
+    /// called. Returns whether it was.
+    async fn keep_share(&self) -> Result<bool> {
+        let used = self.used_lately.get();
+        if used.looks < LOOKS_MIN {
+            return Ok(true);
+        }
+        self.used_lately.take();
+        let missing = self.plan.used_percent - used.percent();
+        let info = self.drive.info();
+        let space = info.live_bytes as f64 / used.percent().max(1.0);
+        let stored = info.live_bytes as f64 / info.mapped_bytes.max(1) as f64;
+        let rows = (missing * space / (stored * (ROW_BLOCKS * BLOCK) as f64)).round() as i64;
+        if missing.abs() <= NEAR_PERCENT || rows == 0 {
+            return Ok(true);
+        }
+        self.resize_by(rows).await?;
+        Ok(false)
+    }
+
+    /// Writes rows after the last one in order, or trims the last ones.
+    async fn resize_by(&self, rows: i64) -> Result<()> {
+        let blocks = self.blocks.get();
+        if rows < 0 {
+            let trimmed = (rows.unsigned_abs() * ROW_BLOCKS).min(blocks.saturating_sub(ROW_BLOCKS));
+            let left = blocks - trimmed;
+            self.within(self.drive.trim(left * BLOCK, trimmed * BLOCK, false)).await?;
+            self.numbers.borrow_mut().truncate(left as usize);
+            self.blocks.set(left);
+            return Ok(());
+        }
+        let end = blocks + rows.unsigned_abs() * ROW_BLOCKS;
+        self.numbers.borrow_mut().resize(end as usize, 0);
+        for lba in (blocks..end).step_by(EXTENT_BLOCKS as usize) {
+            self.write(lba, EXTENT_BLOCKS).await?;
+        }
+        self.blocks.set(end);
+        Ok(())
+    }
+
     /// Notes what the drive uses.
-    fn note(&self) {
+    fn look(&self) {
         let info = self.drive.info();
         let memory = &info.memory;
         let bytes = memory.map_bytes
@@ -305,7 +490,11 @@ impl Shared {
             () if written > 2 * third => (first, last.max(bytes)),
             () => (first, last),
         });
-        self.used_percent_max.set(self.used_percent_max.get().max(info.used_percent));
+        for seen in [&self.used, &self.used_lately] {
+            let mut used = seen.get();
+            used.look(&info);
+            seen.set(used);
+        }
     }
 
     /// Reads the whole disk and compares it with what was written.
@@ -335,23 +524,23 @@ struct Host {
 }
 
 impl Host {
-    async fn run(mut self) {
+    /// Writes until all hosts together have written what they should.
+    async fn run(mut self) -> Self {
         let shared = self.shared.clone();
-        let blocks = shared.blocks.get() * shared.plan.times;
+        let is_over = || shared.written_blocks.get() >= shared.target_blocks.get();
         let mut requests = 0_u64;
-        while shared.written_blocks.get() < blocks && shared.failure.borrow().is_none() {
+        while !is_over() && shared.failure.borrow().is_none() {
             if let Err(error) = self.request().await {
                 shared.failure.borrow_mut().get_or_insert(error);
             }
             requests += 1;
-            if requests.is_multiple_of(256) {
-                shared.note();
+            if requests.is_multiple_of(LOOK_REQUESTS) {
+                shared.look();
             }
             // Without it, no other task would run until something waits.
-            shared.runtime.sleep_ns(shared.plan.pause_ns).await;
+            shared.runtime.sleep_ns(0).await;
         }
-        shared.left.set(shared.left.get() - 1);
-        shared.ended.wake_all();
+        self
     }
 
     async fn request(&mut self) -> Result<()> {
@@ -361,10 +550,8 @@ impl Host {
         if self.random.random_range(0..2000) == 0 {
             return self.shared.write((extent * HOSTS + self.number) * EXTENT_BLOCKS, 256).await;
         }
-        let extent = match self.random.random_range(0..5) {
-            0 => extent,
-            _ => extent / HOT_DIVISOR * HOT_DIVISOR,
-        };
+        let is_hot = self.shared.plan.has_hot_data && self.random.random_range(0..5) > 0;
+        let extent = if is_hot { extent / HOT_DIVISOR * HOT_DIVISOR } else { extent };
         let count = [1, 2, 2, 2, 4][self.random.random_range(0..5)];
         let page = self.random.random_range(0..EXTENT_BLOCKS / count) * count;
         let lba = (extent * HOSTS + self.number) * EXTENT_BLOCKS + page;

@@ -49,7 +49,7 @@ mod trace;
 mod violation;
 mod world;
 
-pub use ageing::{AgeingPlan, AgeingReport, run_ageing};
+pub use ageing::{AgeingPlan, AgeingReport, Used, run_ageing};
 pub use full::{FullPlan, FullReport, run_full};
 pub use hazard::{Hazard, Weights};
 pub use sweep::{SweepReport, sweep};

@@ -187,23 +187,40 @@ fn a_full_drive_is_overwritten_for_minutes() {
     }
 }
 
-/// A slice of old age: a thin drive is overwritten as a database does, three times what it holds.
-#[test]
-fn an_old_drive_refuses_nothing_and_waits_for_little() {
+/// A slice of old age: a day of a small thin drive in bursts.
+fn a_day(capacity_mib: u64, used_percent: f64, has_hot_data: bool) -> AgeingReport {
     let plan = AgeingPlan {
         seed: 1,
-        capacity_bytes: 160 << 20,
+        capacity_bytes: capacity_mib << 20,
         segment_bytes: 4 << 20,
-        used_percent: 70.0,
-        times: 3,
+        used_percent,
+        times: 1,
+        has_hot_data,
+        bursts: 6,
+        burst_interval_ns: 4 * 3_600_000_000_000,
         latency_ns: 80_000..=2_000_000,
-        pause_ns: 0,
-        options: OpenOptions { checkpoint_bytes: 16 << 20, ..OpenOptions::default() },
+        options: OpenOptions { compact_percent: None, ..OpenOptions::default() },
     };
     let report = run_ageing(&plan).unwrap();
-    assert!(report.victims > 50 && report.checkpoints > 10, "too tame a test: {report:?}");
+    assert!(report.victims > 50 && report.checkpoints > 3, "too tame a test: {report:?}");
+    assert!(report.time_ns >= 86_400_000_000_000, "too short a test: {report:?}");
+    assert!((report.used.percent() - used_percent).abs() < 1.5, "another share: {report:?}");
     assert_eq!(report.refused, 0, "{report:?}");
-    assert!(report.write_ns_max < 100_000_000, "a write waited long: {report:?}");
+    assert!(report.write_ns_max < 50_000_000, "a write waited long: {report:?}");
     let most = report.memory_bytes_early / 4 * 5;
     assert!(report.memory_bytes_late < most, "memory grows: {report:?}");
+    report
+}
+
+#[test]
+fn an_old_drive_writes_what_the_formula_says() {
+    let report = a_day(256, 85.0, false);
+    let formula = report.write_amplification_by_formula();
+    let ratio = report.write_amplification() / formula;
+    assert!((0.85..1.15).contains(&ratio), "{ratio} of {formula}: {report:?}");
+}
+
+#[test]
+fn a_nearly_full_old_drive_waits_for_little() {
+    a_day(160, 93.0, true);
 }

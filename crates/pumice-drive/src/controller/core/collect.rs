@@ -2,7 +2,12 @@
 //! next, and the credit that sets the host's pace.
 //!
 //! **Pace.** While garbage collection works, data is let in only as fast as segments are gained, so
-//! that a write waits a little, often, and not long when the last segment is used up.
+//! that a write waits a little, often, and not long when the last segment is used up. Each gain is
+//! the host's as far as what is left of its segment lasts until the next one is free:
+//!
+//! ```text
+//! share = room left in the host's segment / what is still to be gained for the next one
+//! ```
 //!
 //! `maintenance::gc` has the order of the steps and the I/O.
 
@@ -11,12 +16,17 @@ use super::super::space::Choice;
 use super::reserves::TRIM_SEGMENTS;
 use super::{Core, Purpose, Wakes};
 use crate::base::SegmentId;
-use crate::base::units::len_u32;
+use crate::base::units::{len_u32, len_usize};
 use crate::format::Stream;
 
 /// Garbage collection works when there are fewer free segments than data must leave and this many
-/// more: what the host fills while the first victims are emptied.
-const HEADROOM_SEGMENTS: u32 = 3;
+/// more, at most: what the host fills while the first victims are emptied.
+const HEADROOM_SEGMENTS_MAX: u64 = 3;
+
+/// The headroom is no more than this part of the space that is not live. A segment that is kept
+/// free cannot hold what is dead, and the more of that there is, the less must be moved for each
+/// segment gained: of 118 segments, three that are kept free at 95 % in use double what is moved.
+const HEADROOM_DIVISOR: u64 = 8;
 
 /// A segment with fewer dead bytes than this part of it is no victim: so little is gained that
 /// moving the rest would wear the medium for nothing.
@@ -37,14 +47,26 @@ const FRUITLESS_BEFORE_EVACUATION: u32 = 2;
 /// Blocks of a frame that `--recompress` joins, at most.
 const JOINED_BLOCKS: u16 = 16;
 
+/// With fewer segments of space that is not live, none is set aside to make waits shorter.
+const SPARE_SEGMENTS_MIN: u64 = 4;
+
+/// The host's share of a gain is at least this part. Once its segment is full it waits in any case.
+const SHARE_DIVISOR_MAX: u64 = 4;
+
+/// Emptied segments that may wait for another one before they are freed together.
+const EMPTIED_WAITING_MAX: usize = 1;
+
 /// What the host may write before the first gain, and the most that it can save up of what was
 /// gained while it did not write, in bytes: about a batch. More would let it fill the rest of the
 /// free segments at once and then wait for a whole one.
 const CREDIT_BYTES: i64 = 1 << 20;
 
-/// The most that the host has to wait to be gained: a checkpoint, which has a reserve, may write
-/// far more at once than the host should wait for.
+/// The most that the host has to wait to be gained: what it can write at once.
 const DEBT_BYTES: i64 = -CREDIT_BYTES;
+
+/// The most that it has to wait to be gained for metadata: a checkpoint, which has a reserve and
+/// whose content dies with the next one, may write far more at once than the host should wait for.
+const META_DEBT_BYTES: i64 = DEBT_BYTES / 4;
 
 /// The state of garbage collection.
 #[derive(Debug, Default)]
@@ -53,6 +75,8 @@ pub(crate) struct Collector {
     /// from the first victim until enough segments are free.
     credit: i64,
     is_moving: bool,
+    /// Bytes of the victim that were gone through.
+    passed_bytes: u64,
     /// Victims whose gain the host was given already, and which are not freed yet.
     credited: Vec<SegmentId>,
     /// [`super::Space::changes`] when nothing was found to be gained.
@@ -77,8 +101,9 @@ impl Collector {
     }
 
     /// Takes what was written to the medium, and not by garbage collection, off the credit.
-    pub(super) fn spend(&mut self, bytes: u64) {
-        self.credit = self.credit.saturating_sub_unsigned(bytes).max(DEBT_BYTES);
+    pub(super) fn spend(&mut self, bytes: u64, stream: Stream) {
+        let least = if stream == Stream::Meta { META_DEBT_BYTES } else { DEBT_BYTES };
+        self.credit = self.credit.saturating_sub_unsigned(bytes).max(least.min(self.credit));
     }
 
     /// The host may write something before the first gain, and whenever nothing is to be gained.
@@ -149,13 +174,46 @@ impl Core {
 
     /// Returns the free segments with which garbage collection rests.
     pub(crate) fn gc_target_segments(&self) -> u32 {
-        self.reserved_segments(Purpose::Data) + HEADROOM_SEGMENTS
+        self.reserved_segments(Purpose::Data) + self.headroom_segments()
     }
 
-    /// Returns whether data must wait for garbage collection to gain something first.
+    fn headroom_segments(&self) -> u32 {
+        let spare = self.spare_segments();
+        let headroom = (spare / HEADROOM_DIVISOR).clamp(1, HEADROOM_SEGMENTS_MAX);
+        // The next checkpoint takes a segment, for which the host should not have to wait.
+        let half = u64::from(self.superblock.segment_bytes / 2);
+        let is_meta_half_full = self.unfilled(Stream::Meta) < half;
+        let more = u32::from(is_meta_half_full && spare >= SPARE_SEGMENTS_MIN);
+        len_u32(len_usize(headroom)) + more
+    }
+
+    /// Returns how many segments the space for data has beyond what is live.
+    fn spare_segments(&self) -> u64 {
+        let segment_bytes = u64::from(self.superblock.segment_bytes);
+        let segments = self.space.end().saturating_sub(self.reserved_segments(Purpose::Data));
+        let space = u64::from(segments) * segment_bytes;
+        space.saturating_sub(self.space.live_bytes()) / segment_bytes
+    }
+
+    /// Returns the bytes that are left of the segment to which a stream is appended.
+    fn unfilled(&self, stream: Stream) -> u64 {
+        let filled = self.log.filled(stream).unwrap_or(self.superblock.segment_bytes);
+        u64::from(self.superblock.segment_bytes.saturating_sub(filled))
+    }
+
+    /// Returns whether data must wait for garbage collection to gain something first: what it puts
+    /// in the open batch counts already, so that each write waits for its own share of the moving,
+    /// and the one that needs the next batch not for all of them.
+    #[inline]
     pub(super) fn must_wait_for_gc(&self) -> bool {
-        let host_is_ahead = self.collector.is_moving && self.collector.credit <= 0;
-        host_is_ahead && self.has_few_segments()
+        self.collector.is_moving && self.host_is_ahead() && self.has_few_segments()
+    }
+
+    fn host_is_ahead(&self) -> bool {
+        let sealed = self.log.tail(Stream::Host).map_or(0, |tail| tail.used);
+        let filled = self.log.filled(Stream::Host).unwrap_or(sealed);
+        let open = filled.checked_sub(sealed).expect("an open batch follows what is sealed");
+        self.collector.credit <= i64::from(open)
     }
 
     /// Makes garbage collection work, or not, as if too few segments were free.
@@ -173,6 +231,19 @@ impl Core {
     /// that recovery reads no batch in them any more.
     pub(crate) fn empty_segments(&self) -> Vec<SegmentId> {
         self.space.empty(self.checkpoints.checkpointed())
+    }
+
+    /// Returns whether empty segments may be freed later, together with the next victim: the host
+    /// could not have them yet, and there is room to move without them. A flush and a discard for
+    /// each segment take as long as emptying it.
+    pub(crate) fn can_free_later(&self) -> bool {
+        let (free, waiting) = (self.space.free_count(), self.space.empty_count());
+        let is_of_no_use = free + len_u32(waiting) <= self.reserved_segments(Purpose::Data);
+        let has_room = free > self.reserved_segments(Purpose::Moved) + TRIM_SEGMENTS;
+        let has_spare = self.spare_segments() >= SPARE_SEGMENTS_MIN;
+        let is_ordinary = self.space.beyond_end() == 0 && !self.compaction_is_wanted();
+        let may_wait = waiting <= EMPTIED_WAITING_MAX && is_of_no_use && has_room;
+        may_wait && has_spare && is_ordinary && self.next_victim().is_some()
     }
 
     /// Returns whether a checkpoint would make segments free, and is the best that can be done.
@@ -262,6 +333,7 @@ impl Core {
         assert!(!self.space.is_free(segment), "a victim is in use");
         self.note_errand();
         self.collector.victims += 1;
+        self.collector.passed_bytes = 0;
         // What must be evacuated earns nothing, and the host need not wait for it.
         let is_evacuated = segment.0 >= self.space.end();
         self.collector.begin_credit(is_evacuated);
@@ -284,13 +356,33 @@ impl Core {
             passed_bytes <= self.superblock.segment_bytes,
             "no more of a victim is passed than it has"
         );
-        self.collector.earn(i64::from(passed_bytes).saturating_sub_unsigned(moved_bytes));
+        self.collector.passed_bytes += u64::from(passed_bytes);
+        match u64::from(passed_bytes).checked_sub(moved_bytes) {
+            Some(gained) => self.collector.earn(self.host_share(gained).cast_signed()),
+            None => {
+                self.collector.earn(i64::from(passed_bytes).saturating_sub_unsigned(moved_bytes))
+            }
+        }
         self.wake(Wakes::PROGRESS);
+    }
+
+    /// Returns what the host may write for bytes that were gained.
+    fn host_share(&self, gained: u64) -> u64 {
+        let segment_bytes = u64::from(self.superblock.segment_bytes);
+        let segments = |count: u64| count * segment_bytes;
+        // A segment is half full on average when the next one comes free.
+        let wanted = segments(self.gc_target_segments().into()) + segment_bytes / 2;
+        let emptied = segments(self.collector.credited.len() as u64) + self.collector.passed_bytes;
+        let free = segments(self.space.free_count().into());
+        let missing = wanted.saturating_sub(free + emptied + self.unfilled(Stream::Moved)).max(1);
+        let share = gained.min(gained * self.unfilled(Stream::Host) / missing);
+        share.max(gained / SHARE_DIVISOR_MAX)
     }
 
     /// Notes that all that can be moved out of a segment was moved, and earned.
     pub(crate) fn victim_scanned(&mut self, segment: SegmentId) {
         assert!(!self.space.is_free(segment), "a victim stays in use until it is freed");
+        self.collector.passed_bytes = 0;
         if self.space.live_bytes_of(segment) == 0 {
             self.collector.credited.push(segment);
         }

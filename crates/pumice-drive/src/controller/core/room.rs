@@ -137,6 +137,9 @@ impl Core {
         } else if fit == Fit::NewSegment && free_segments <= self.reserved_segments(purpose) {
             return Obstacle::Full;
         }
+        if purpose == Purpose::Data && self.must_wait_for_gc() {
+            return Obstacle::Wait;
+        }
         let buffers = match (fit, purpose.is_of_host()) {
             (Fit::Open, _) => return Obstacle::None(fit),
             // One to close a segment with, one to name it in the host's stream, one to continue.
@@ -148,9 +151,6 @@ impl Core {
         if self.log.free_buffers() < buffers {
             // What is open becomes a buffer that will be free again.
             self.seal(purpose.stream());
-            return Obstacle::Wait;
-        }
-        if purpose == Purpose::Data && self.must_wait_for_gc() {
             return Obstacle::Wait;
         }
         Obstacle::None(fit)
@@ -234,7 +234,7 @@ impl Core {
         self.note_batch(segment, seq);
         self.checkpoints.batch_sealed(stream, media_bytes);
         if stream != Stream::Moved {
-            self.collector.spend(media_bytes);
+            self.collector.spend(media_bytes, stream);
         }
         self.wake(Wakes::WRITERS);
         if self.checkpoint_is_due() {

@@ -118,7 +118,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         // that fails, what else there is to free must not wait for it.
         let reaped = self.reap_for(REAP_NS).await;
         let is_left = reaped.as_ref().is_ok_and(|&is_left| is_left);
-        if self.free_empty_segments().await? > 0 {
+        let is_later = self.core().can_free_later();
+        if !is_later && self.free_empty_segments().await? > 0 {
             return Ok(Step::Progress);
         }
         if is_left {

@@ -45,6 +45,10 @@ impl Space {
     /// Returns the sealed segment that garbage collection should empty next: one with the best
     /// [`benefit_over_cost`] among those that gain enough and whose content has room elsewhere. On
     /// a drive of very many segments it is the best of a part of them, another one each time.
+    ///
+    /// Age counts by its square root. At full weight it has segments emptied early that are merely
+    /// old: at 85 % in use, 10 % more was written under uniform writes, and 6 % more with four of
+    /// five writes to a fifth of the disk. Without age, the latter cost 15 % more.
     pub(crate) fn victim(&self, choice: &Choice) -> Option<SegmentId> {
         self.parts(choice.now).find_map(|first| self.best_victim(choice, first))
     }
@@ -70,7 +74,8 @@ impl Space {
             if segment.stream != Stream::Meta && segment.moved_bytes() > room_bytes {
                 continue;
             }
-            let score = benefit_over_cost(gain, segment_bytes, now.0.saturating_sub(segment.age.0));
+            let age = now.0.saturating_sub(segment.age.0).isqrt();
+            let score = benefit_over_cost(gain, segment_bytes, age);
             if best.is_none_or(|(highest, _)| score > highest) {
                 best = Some((score, number));
             }
