@@ -62,7 +62,7 @@ impl Host {
             let more = self.random.random_range(1..=BLOCKS_TO_GROW) * BLOCK;
             wanted.size_bytes = Some(info.size_bytes + more);
         } else {
-            let segments = self.random.random_range(most.saturating_sub(12).max(10)..=most);
+            let segments = self.random.random_range(most.saturating_sub(12).max(11)..=most);
             wanted.capacity_bytes = Some(u64::from(segments) * u64::from(info.segment_bytes));
         }
         // Hosts may use what is new before they hear that it is there.

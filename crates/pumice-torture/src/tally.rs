@@ -83,6 +83,8 @@ pub struct Tally {
     /// Smallest share of the space for data that a disk took when a write was refused, in per cent,
     /// if any was; an upper bound of the disk's content counts.
     pub refused_at_percent: Option<u64>,
+    /// Frames that were restored from parity for reads.
+    pub restored_reads: u64,
     /// Segments that garbage collection emptied.
     pub gc_victims: u64,
     /// Checkpoints written.
@@ -114,6 +116,7 @@ impl Tally {
 
     /// Adds the operations of a drive in a life.
     pub(super) fn drive(&mut self, operations: &Operations) {
+        self.restored_reads += operations.restored_reads;
         self.gc_victims += operations.gc_victims;
         self.checkpoints += operations.checkpoints;
         self.map_misses += operations.map_misses;
@@ -183,6 +186,7 @@ impl Tally {
         self.took_at_most(other.request_ns_max);
         self.held_at_most(other.in_flight_bytes_max);
         other.refused_at_percent.into_iter().for_each(|percent| self.refused_at(percent));
+        self.restored_reads += other.restored_reads;
         self.gc_victims += other.gc_victims;
         self.checkpoints += other.checkpoints;
         self.map_misses += other.map_misses;

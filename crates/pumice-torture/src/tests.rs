@@ -51,7 +51,7 @@ fn one_damaged_sector_is_never_silent() {
     let report = sweep(1, 200, &mut |_| ());
     assert!(report.is_good(), "{report:#?}");
     let SweepReport { right, unreadable, refused, .. } = report;
-    assert!(right > 20 && unreadable > 20 && refused < 40, "{report:#?}");
+    assert!(right > 150 && unreadable > 2 && refused < 10, "{report:#?}");
 }
 
 #[test]
@@ -110,8 +110,9 @@ fn the_independent_decoder_finds_the_same_disks() {
 
 #[test]
 fn bits_that_rot_under_a_served_drive_are_noticed() {
-    let tally = run_with(Weights::only(Hazard::Rot), 1..=8);
-    let tame = tally.damaged_places < 8 || tally.unreadable_blocks == 0;
+    let tally = run_with(Weights::only(Hazard::Rot), 1..=12);
+    let noticed = tally.unreadable_blocks + tally.restored_reads + tally.refusals;
+    let tame = tally.damaged_places < 8 || noticed == 0;
     assert!(!tame, "too tame a test: {tally:?}");
 }
 
@@ -140,7 +141,7 @@ fn writes_that_never_arrive_are_noticed() {
 
 #[test]
 fn drives_of_one_kind_of_data_keep_every_promise() {
-    let tally = run_with(Weights::only(Hazard::Content), 1..=12);
+    let tally = run_with(Weights::only(Hazard::Content), 1..=16);
     assert!(tally.gc_victims > 0 && tally.checkpoints > 12, "too tame a test: {tally:?}");
 }
 

@@ -548,7 +548,7 @@ fn draw_spec(random: &mut Random, is_heavy: bool, age: Option<Texture>) -> (Spec
     let segments = match (drawn, age) {
         (0, _) => None,
         (_, Some(texture)) => Some(aged_segments(texture) + random.random_range(0..=3)),
-        _ => Some(random.random_range(10..=14)),
+        _ => Some(random.random_range(11..=14)),
     };
     let blocks = match random.random_range(0..8) {
         _ if age.is_some() => AGED_BLOCKS,

@@ -26,7 +26,7 @@ const PREFIX: &str = "pumice";
 type Definition<T> = (&'static str, &'static str, fn(&DriveSnapshot) -> T);
 
 /// Counters. The first five cover the life of the drive, the others start when it is opened.
-const COUNTERS: [Definition<u64>; 22] = [
+const COUNTERS: [Definition<u64>; 23] = [
     ("host_written_bytes", "Bytes written by the host.", |drive| drive.info.host_bytes),
     (
         "frame_written_bytes",

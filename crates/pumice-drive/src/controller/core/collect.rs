@@ -36,8 +36,8 @@ const GAIN_DIVISOR: u32 = 50;
 /// its content: a moved record is longer by a fifth at most.
 const SURE_GAIN_DIVISOR: u32 = 4;
 
-/// Headers of the segment and its batches take less than this part of a segment.
-const HEADERS_DIVISOR: u32 = 256;
+/// Headers of the segment and its batches, and parity, take less than this part of a segment.
+const HEADERS_DIVISOR: u32 = 128;
 
 /// Victims in a row that gained nothing, after which what must be evacuated comes first, with the
 /// room that is left. Frames that are live only in part may not get smaller by being moved; their

@@ -135,8 +135,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         Ok(())
     }
 
-    /// Loads a leaf; one that is damaged beyond restoring in several attempts becomes lost. A medium
-    /// that fails to read may yet succeed, so that is no reason.
+    /// Loads a leaf; one that is damaged beyond restoring in several attempts becomes lost. A
+    /// medium that fails to read may yet succeed, so that is no reason.
     ///
     /// # Errors
     /// As [`Drive::load_to_change`].

@@ -120,12 +120,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         };
         let recovered = recovery::recover(&medium, &superblock, settings, limits).await?;
         let recovery_ns = clock.now_ns() - begun_ns;
-        tracing::debug!(
-            drive = %superblock.uuid,
-            batches = recovered.batches,
-            us = recovery_ns / 1000,
-            "replayed the log"
-        );
+        tracing::debug!(batches = recovered.batches, us = recovery_ns / 1000, "replayed the log");
         let WalkEnd { end, epoch, totals, cut, unreadable } = recovered.walk_end;
         let buffers = if options.read_only { 0 } else { BUFFER_COUNT };
         let mut core = recovered.core;

@@ -51,6 +51,7 @@ use by_stream::ByStream;
 use packing::{BatchPlace, OpenBatch, batch_buffer, batch_buffer_bytes};
 
 use super::place::FrameAddress;
+use crate::base::units::len_u32;
 use crate::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{
     BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, DriveShape, Record, SEGMENT_HEADER_BYTES,
@@ -110,6 +111,8 @@ pub(crate) struct SealedBatch {
     pub(crate) seq: SeqNo,
     /// Bytes it will take on the medium, a segment header included.
     pub(crate) media_bytes: u64,
+    /// Of them, those that are no records: headers, padding, parity.
+    pub(crate) overhead_bytes: u32,
 }
 
 /// A batch for a writer to append.
@@ -413,6 +416,7 @@ impl Log {
         assert!(tail.used < end, "a sealed batch ends after it begins");
         assert_eq!(open.begin_in(tail.segment), Some(tail.used), "a batch begins at its tail");
         let media_bytes = u64::from(end - tail.used);
+        let overhead_bytes = end - tail.used - len_u32(open.records_bytes());
         let segment_header = (tail.used == 0).then_some(SegmentHeader {
             uuid: self.uuid,
             generation: tail.generation,
@@ -447,7 +451,7 @@ impl Log {
         self.sealed.push_back(Sealed { end, place, buffer, progress: Progress::Waiting });
         self.chain = end;
         self.check_invariants();
-        SealedBatch { segment: place.segment, seq, media_bytes }
+        SealedBatch { segment: place.segment, seq, media_bytes, overhead_bytes }
     }
 
     /// Puts the record that names a stream's next segment into the open batch of `carrier`.

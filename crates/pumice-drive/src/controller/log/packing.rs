@@ -167,6 +167,11 @@ impl OpenBatch {
         self.limit.checked_sub(self.used).expect("a batch is filled up to its limit")
     }
 
+    /// Returns the bytes of its records.
+    pub(crate) fn records_bytes(&self) -> usize {
+        self.used - self.header_at - BATCH_HEADER_BYTES
+    }
+
     /// Returns whether it holds no record yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.record_count == 0

@@ -110,8 +110,8 @@ pub(crate) struct Append {
 
 impl Append {
     /// Reads the append whose batch begins at `batch` of a segment, in a generation of it or, if
-    /// that is unknown, in any, and restores its header if it must. Returns `None` if there is none,
-    /// or none with parity.
+    /// that is unknown, in any, and restores its header if it must. Returns `None` if there is no
+    /// append, or none with parity.
     pub(crate) async fn read<M: Medium>(
         window: &mut Window<'_, M>,
         segment: SegmentId,

@@ -7,8 +7,8 @@
 //!             -> checksum -> decode -> copy
 //! ```
 //!
-//! A frame that fails its checksum, or cannot be read, is restored from its batch's parity if it has
-//! one. Otherwise it fails the read of its own blocks only, and is never retried into a wrong
+//! A frame that fails its checksum, or cannot be read, is restored from its batch's parity if it
+//! has one. Otherwise it fails the read of its own blocks only, and is never retried into a wrong
 //! answer.
 
 use std::ops::Range;

@@ -72,7 +72,9 @@ struct Segment {
     /// The batch in which the host wrote the newest data in it.
     age: SeqNo,
     live_bytes: u32,
-    /// Bytes at its end that were too few for what came next, if this process sealed it.
+    /// Bytes that moving its content leaves elsewhere, too, as far as this process knows: what was
+    /// too little at its end for what came next and, in what was moved, what batches have beside
+    /// records.
     unused_bytes: u32,
     /// Record bytes that were live when they were appended, as far as this process counted.
     filled_bytes: u32,
@@ -428,6 +430,14 @@ impl Space {
         self.segments.iter().map(entry).collect()
     }
 
+    /// Counts what a batch of moved frames has beside its records: moved again, they would take as
+    /// much, up to `most` in all. More than that is for many small batches, which a next time may
+    /// not have.
+    pub(crate) fn add_overhead(&mut self, segment: SegmentId, bytes: u32, most: u32) {
+        let entry = self.entry_mut(segment);
+        entry.unused_bytes = entry.unused_bytes.saturating_add(bytes).min(most);
+    }
+
     /// Marks an open segment as full. What came next did not fit into the `unused_bytes` at its
     /// end: nothing is to be gained there, since moving its content leaves as much elsewhere.
     ///
@@ -437,7 +447,7 @@ impl Space {
         let entry = self.entry_mut(segment);
         assert_eq!(entry.state, State::Open, "segment {segment} is open until it is sealed");
         entry.state = State::Sealed;
-        entry.unused_bytes = unused_bytes;
+        entry.unused_bytes = entry.unused_bytes.saturating_add(unused_bytes);
         self.note_empty(segment);
         self.changes += 1;
         self.check_invariants();

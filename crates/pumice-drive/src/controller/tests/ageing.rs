@@ -417,11 +417,18 @@ fn a_medium_that_fails_for_a_while_does_not_fill_a_drive() {
 /// a host waits for the sum of it.
 #[test]
 fn leaves_of_what_is_moved_are_read_side_by_side() {
+    let mut longest_ns = [1, 2, 3].map(longest_write_beside_scattered_moves);
+    longest_ns.sort_unstable();
+    // One of them may have to wait for several victims.
+    assert!(longest_ns[1] < 120_000_000, "writes take up to {longest_ns:?} ns");
+}
+
+fn longest_write_beside_scattered_moves(seed: u64) -> u64 {
     let size = 64u64 << 30;
     let world = World::new(small(size, 18));
     let options = OpenOptions { map_cache_bytes: 1 << 20, ..OpenOptions::default() };
     let drive = world.try_open(options).unwrap();
-    let mut random = random(1);
+    let mut random = random(seed);
     let places: Vec<u64> = (0..12_000).map(|_| random.random_range(0..size / BLOCK)).collect();
     let mut longest_ns = 0;
     for number in 0..30_000 {
@@ -436,6 +443,6 @@ fn leaves_of_what_is_moved_are_read_side_by_side() {
         longest_ns = longest_ns.max(world.runtime.now_ns() - begun_ns);
     }
     assert!(drive.info().operations.gc_victims > 5, "too tame a test");
-    assert!(longest_ns < 200_000_000, "a write takes {} ms", longest_ns / 1_000_000);
     world.kill(drive);
+    longest_ns
 }

@@ -147,11 +147,11 @@ fn a_drive_with_fast_zstd_is_an_array() {
 #[test]
 fn a_drive_that_joins_cold_frames_is_an_array() {
     for (seed, frame_blocks, cold_frame_blocks) in [(1, 1, 4), (2, 8, 16), (3, 2, 64), (4, 64, 8)] {
-        let spec = Spec { codec: Codec::Lz4, frame_blocks, ..small(SIZE, 3) };
+        let spec = Spec { codec: Codec::Lz4, frame_blocks, ..small(SIZE, 4) };
         let recompress = Some(Codec::Zstd { level: 1 });
         let options = OpenOptions { recompress, cold_frame_blocks, ..OpenOptions::default() };
         let mut pair = Pair::new(spec, options, seed);
-        for _ in 0..4 * STEPS {
+        for _ in 0..8 * STEPS {
             pair.step();
         }
         pair.compare();

@@ -174,7 +174,7 @@ fn live_and_die(options: OpenOptions) -> u64 {
     let (mut victims, mut checkpoints, mut joined_frames) = (0, 0, 0);
     for seed in 0..SEEDS {
         let mut random = random(seed);
-        let mut world = World::new(small(BLOCKS * BLOCK, 3));
+        let mut world = World::new(small(BLOCKS * BLOCK, 4));
         world.plan.latency_ns = 1000..=random.random_range(2000..500_000);
         let disk = Shared::new(RefCell::new(Disk {
             allowed: vec![vec![0]; BLOCKS as usize],
