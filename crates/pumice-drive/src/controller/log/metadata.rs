@@ -87,7 +87,8 @@ pub(crate) async fn read_meta<M: Medium>(
     buffers.put(bytes, in_flight);
     let Err(error) = decoded else { return decoded };
     // A part that cannot be read comes first: that may pass, and the rest be restored.
-    let restored = restore_meta(medium, decompressor, segment_bytes, wanted).await?;
+    let restored = restore_meta(medium, decompressor, segment_bytes, wanted);
+    let restored = Box::pin(restored).await?;
     let Some(restored) = restored else { return Err(error) };
     tracing::warn!(
         segment = %wanted.place.segment,

@@ -275,7 +275,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
         for (piece, error) in damaged {
             let out = piece.part_of(out, out_at);
-            self.restore_piece(piece, out, error).await?;
+            // Boxed, so that reads without damage do not carry its state.
+            Box::pin(self.restore_piece(piece, out, error)).await?;
         }
         Ok(())
     }
