@@ -180,11 +180,22 @@ fn a_damaged_frame_is_decoded_as_unreadable() {
         }
         let decoder = by_the_decoder(&python, drive.path(), drive.beside("decoded"));
         let ours = by_pumice(drive.path(), drive.beside("extracted"));
-        assert_eq!(decoder.code, ours.code, "{:#}\n{:#}", decoder.summary, ours.summary);
-        assert!(decoder.image == ours.image, "{:#}\n{:#}", decoder.summary, ours.summary);
         let ranges = decoder.summary["unreadable"].as_array().expect("a list");
-        lost = ranges.iter().map(|range| counter(range, "blocks")).sum();
-        assert_eq!(lost, counter(&ours.summary, "lost_blocks"), "{:#}", decoder.summary);
+        let is_lost = |block: u64| {
+            let holds = |range: &Value| {
+                let first = counter(range, "lba");
+                (first..first + counter(range, "blocks")).contains(&block)
+            };
+            ranges.iter().any(holds)
+        };
+        // The decoder restores nothing from parity.
+        let pairs = decoder.image.chunks(4096).zip(ours.image.chunks(4096));
+        for (block, (decoded, extracted)) in (0..).zip(pairs) {
+            assert!(decoded == extracted || is_lost(block), "block {block}: {:#}", ours.summary);
+        }
+        lost = counter(&ours.summary, "lost_blocks");
+        let all = ranges.iter().map(|range| counter(range, "blocks")).sum::<u64>();
+        assert!(lost <= all, "{:#}\n{:#}", decoder.summary, ours.summary);
     }
     assert!(lost > 0, "too tame a test: no frame was damaged");
 }

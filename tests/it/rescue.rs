@@ -201,7 +201,7 @@ fn a_drive_that_was_cut_short_is_rescued() {
     assert!(extracted(&target, &drive) == disk);
     // Nothing but superblocks is left.
     let file = OpenOptions::new().write(true).open(drive.path()).unwrap();
-    file.set_len((2 << 20) + 4096).unwrap();
+    file.set_len((2 << 20) + 8192).unwrap();
     drop(file);
     let nothing = two("rebuild", drive.path(), &drive.beside("nothing"), &[]);
     assert!(nothing.code == Some(1), "{nothing:#?}");
@@ -304,7 +304,9 @@ fn a_damaged_frame_is_left_out_of_the_image_and_listed() {
     let at = 1320 * 4096;
     let block = &disk[at..at + 4096];
     let place = bytes.windows(4096).position(|window| window == block).expect("the block's place");
+    // Two pages of its frame: parity restores one.
     overwrite(&drive, place as u64, b"?");
+    overwrite(&drive, place as u64 + 4096, b"?");
     for verb in ["extract", "rebuild"] {
         let target = drive.beside(verb);
         let finished = two(verb, drive.path(), &target, &["--json"]);

@@ -39,11 +39,14 @@ fn written() -> Option<(Drive, u64)> {
     Some((drive, at as u64))
 }
 
+/// Damages two pages of a frame: parity restores one.
 fn damage(drive: &Drive, at: u64) {
     let file = fs::OpenOptions::new().read(true).write(true).open(drive.path()).unwrap();
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, at).unwrap();
-    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+    for at in [at, at + 4096] {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+    }
     file.sync_all().unwrap();
 }
 

@@ -14,6 +14,7 @@
 use super::super::map::{LEAF_BLOCKS, Leaf, Mapping};
 use super::super::place::blocks_of_frame;
 use super::{Core, Purpose};
+use crate::base::units::BLOCK_BYTES;
 use crate::base::{Lba, Result, SegmentId};
 use crate::codec::Encoding;
 use crate::format::{DirectoryEntry, RECORD_HEADER_BYTES, Stream};
@@ -51,7 +52,12 @@ impl Core {
     /// change and free around it.
     pub(crate) fn lose_leaf(&mut self, leaf: u64) {
         let DirectoryEntry::Leaf(place) = self.map.entry(leaf) else { return };
-        if !self.map.install(leaf, place, Leaf::lost(place)) || !self.map.touch_leaf(leaf) {
+        let first = leaf * u64::from(LEAF_BLOCKS);
+        let disk_blocks = self.size_bytes() / BLOCK_BYTES as u64;
+        let blocks = disk_blocks.saturating_sub(first).min(LEAF_BLOCKS.into());
+        let blocks = u16::try_from(blocks).expect("a leaf has 1024 blocks");
+        let lost = Leaf::lost(place, blocks);
+        if !self.map.install(leaf, place, lost) || !self.map.touch_leaf(leaf) {
             return;
         }
         self.lost.waiting.push(leaf);
@@ -61,8 +67,8 @@ impl Core {
             leaf,
             segment = %place.segment,
             offset = place.offset,
-            "a leaf of the map is lost: reads of its 1024 blocks fail until they are written or \
-             trimmed"
+            blocks,
+            "a leaf of the map is lost: reads of its blocks fail until they are written or trimmed"
         );
     }
 
@@ -102,6 +108,14 @@ impl Core {
     /// Returns whether a segment holds metadata: a block that maps there belongs to a lost leaf.
     pub(crate) fn holds_metadata(&self, segment: SegmentId) -> bool {
         self.space.stream(segment) == Stream::Meta
+    }
+
+    /// Counts everything in a segment of frames as dead, because the log says that it was used
+    /// again, if a leaf was lost: nothing says of what that mapped when it died.
+    pub(crate) fn forget_reused(&mut self, segment: SegmentId) {
+        if self.lost.count > 0 && !self.holds_metadata(segment) {
+            self.space.release(segment, self.space.live_bytes_of(segment));
+        }
     }
 
     /// Counts everything in a segment as dead that a scan of all of it has not found to be live, if

@@ -172,6 +172,11 @@ impl Core {
         }
     }
 
+    /// Returns whether there is room to move a few frames beside the reserves.
+    pub(crate) fn has_room_to_repair(&self) -> bool {
+        self.space.free_count() > self.reserved_segments(Purpose::Data)
+    }
+
     /// Moves every stream whose segment lies beyond the end of the segment table to one before it.
     /// Returns whether that is done; if not, the caller waits for [`Wakes::PROGRESS`].
     ///

@@ -16,6 +16,7 @@
 //! request always makes progress.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 
 use futures_util::stream::{StreamExt, iter};
 
@@ -48,9 +49,23 @@ const LOADS_DIVISOR: usize = 4;
 pub(crate) struct Loads {
     loading: RefCell<Vec<u64>>,
     ended: WaitQueue,
+    /// Damaged leaves, and how often in a row reading them failed.
+    failures: RefCell<BTreeMap<u64, u32>>,
     /// Whether a request has its leaves kept.
     is_keeping: Cell<bool>,
     kept: WaitQueue,
+}
+
+impl Loads {
+    /// Counts damage of a leaf in a row; nothing else says that it is damaged for good.
+    fn note(&self, leaf: u64, error: Option<&Error>) {
+        let mut failures = self.failures.borrow_mut();
+        if error.is_some_and(|error| error.kind() == ErrorKind::Corrupt) {
+            *failures.entry(leaf).or_default() += 1;
+        } else {
+            failures.remove(&leaf);
+        }
+    }
 }
 
 /// The turn of a change whose leaves stay in memory until this is dropped.
@@ -141,22 +156,26 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// # Errors
     /// As [`Drive::load_to_change`].
     pub(in super::super) async fn load_or_lose(&self, leaf: u64) -> Result<()> {
-        for attempt in 1.. {
-            match self.load_leaf(leaf).await {
-                Err(error) if error.kind() != ErrorKind::Corrupt || self.is_read_only() => {
-                    return Err(error);
-                }
-                Err(_) if attempt < LOSE_ATTEMPTS => self.clock.sleep_ns(LOSE_PAUSE_NS).await,
-                Err(error) => {
-                    let error = error.chain();
-                    tracing::warn!(leaf, error, "cannot restore a leaf of the map");
-                    self.with_core(|core| core.lose_leaf(leaf));
-                    return Ok(());
-                }
-                Ok(()) => return Ok(()),
+        loop {
+            let loaded = self.load_leaf(leaf).await;
+            let Err(error) = loaded else {
+                // Another request may have failed to load it.
+                return Ok(());
+            };
+            if error.kind() != ErrorKind::Corrupt || self.is_read_only() {
+                return Err(error);
             }
+            // Requests that wait for one leaf count together.
+            let failures = self.loads.failures.borrow().get(&leaf).copied();
+            if failures.is_some_and(|failures| failures >= LOSE_ATTEMPTS) {
+                let error = error.chain();
+                tracing::warn!(leaf, error, "cannot restore a leaf of the map");
+                self.with_core(|core| core.lose_leaf(leaf));
+                self.loads.failures.borrow_mut().remove(&leaf);
+                return Ok(());
+            }
+            self.clock.sleep_ns(LOSE_PAUSE_NS).await;
         }
-        Ok(())
     }
 
     /// Returns the number of leaves that are loaded ahead: they must not evict each other.
@@ -230,6 +249,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         };
         let is_restored = metadata.as_ref().is_ok_and(|metadata| metadata.is_restored);
         let loaded = metadata.and_then(|metadata| Leaf::decode(&metadata.raw, &limits));
+        self.loads.note(leaf, loaded.as_ref().err());
         let loaded = loaded.map_err(|error| {
             let first = Lba(leaf * u64::from(LEAF_BLOCKS));
             let what = "cannot read a leaf of the map";

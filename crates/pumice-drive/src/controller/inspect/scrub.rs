@@ -330,7 +330,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
                 && self.report.problem_count == problems
             {
                 let again = SegmentScan::new(&drive.medium, uuid, &shape, segment, generation);
-                self.repair_batch(again.at(header.offset)).await?;
+                self.repair_batch(again.at(header.offset)).await;
             }
             self.report.batches += 1;
             self.report.checked_bytes += header.batch_bytes();
@@ -420,22 +420,32 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
     }
 
     /// Moves what is live in the next batch of a scan elsewhere: a part of it is damaged on the
-    /// medium, and parity restores no other part beside it.
-    async fn repair_batch(&mut self, mut scan: SegmentScan<'_, M>) -> Result<()> {
+    /// medium, and parity restores no other part beside it. Reports what it has no room for.
+    async fn repair_batch(&mut self, mut scan: SegmentScan<'_, M>) {
         let drive = self.drive;
-        let Some((header, body)) = scan.next().await else { return Ok(()) };
-        if drive.is_read_only() {
-            return Ok(());
-        }
+        let Some((header, body)) = scan.next().await else { return };
         let superblock = drive.core().superblock().clone();
+        let moved_before = drive.core().counters().moved_bytes.get();
         let mut mover = Mover::new(drive);
         for found in records(&header, body).map_while(Result::ok) {
-            if check_possible(&found, &superblock).is_ok() {
-                mover.move_record(header.seq, &found).await?;
+            if drive.is_read_only() || drive.core().is_ending() {
+                return;
+            }
+            let has_room = drive.core().has_room_to_repair();
+            let moved = match has_room {
+                true if check_possible(&found, &superblock).is_err() => Ok(()),
+                true => mover.move_record(header.seq, &found).await,
+                false => Err(Error::new(ErrorKind::NoSpace, "the drive is too full to repair")),
+            };
+            if let Err(error) = moved {
+                let what = "a damaged batch that parity can restore was not written elsewhere";
+                let error = Error::new(error.kind(), what).caused_by(error);
+                self.report.add(&error.in_segment(found.place.segment), None);
+                return;
             }
         }
-        self.report.repaired += 1;
-        Ok(())
+        let moved_bytes = drive.core().counters().moved_bytes.get();
+        self.report.repaired += u64::from(moved_bytes > moved_before);
     }
 
     /// Decodes a metadata record, if the map names it.

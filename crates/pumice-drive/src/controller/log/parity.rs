@@ -295,10 +295,11 @@ pub(crate) async fn restore_record<M: Medium>(
     let Some(end) = end else { return Ok(false) };
     let mut window = Window::new(medium, segment_bytes);
     let batch = batch_of(&mut window, place).await;
-    let unreadable = window.take_error();
+    let before = window.take_error();
     let generation = Some(place.generation);
     let append = Append::read(&mut window, place.segment, generation, batch, &|_| true).await;
-    let unreadable = unreadable.or_else(|| window.take_error());
+    // What precedes a batch that was found does not matter.
+    let unreadable = window.take_error().or(if append.is_some() { None } else { before });
     let is_restored = append.is_some_and(|mut append| {
         append.restore(place.offset..end, &mut |append| {
             append.part(place.offset, record_bytes).is_some_and(&mut *is_right)

@@ -293,7 +293,11 @@ impl<'a, M: Medium> Walk<'a, M> {
         let state = |append: &Append| {
             let (head, body) = append.batch().split_at_checked(BATCH_HEADER_BYTES)?;
             let (header, checksum) = BatchHeader::decode(head).ok()?;
-            let is_next = self.continues(&header)
+            let is_here = header.segment == segment
+                && header.offset == offset
+                && generation.is_none_or(|generation| header.generation == generation);
+            let is_next = is_here
+                && self.continues(&header)
                 && body.len() == header.body_bytes as usize
                 && (used > 0 || is_entered(append, header.generation).is_some());
             let state = body_state(&header, body);

@@ -151,6 +151,10 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         if last_resort.is_some() {
             // The host waits for this, which is better than what comes of it.
             self.pause(LAST_RESORT_NS).await;
+            if self.core().next_victim().is_some() || self.core().last_resort() != last_resort {
+                // Something has died meanwhile.
+                return Ok(Step::Progress);
+            }
         }
         let before = self.core().victim(victim);
         self.empty_victim_as(victim, last_resort.is_some()).await?;

@@ -142,20 +142,23 @@ impl Leaf {
     }
 
     /// Creates a leaf in place of the one whose record at `address` is damaged beyond restoring:
-    /// its blocks map to that record, which is no frame, so that reading them fails. Never written
-    /// to the medium.
-    pub(crate) fn lost(address: MetadataAddress) -> Self {
+    /// its `blocks` blocks map to that record, which is no frame, so that reading them fails. Never
+    /// written to the medium.
+    pub(crate) fn lost(address: MetadataAddress, blocks: u16) -> Self {
+        assert!((1..=LEAF_BLOCKS).contains(&blocks), "a leaf has blocks on the disk");
         let place = FramePlace {
             segment: address.segment,
             offset: address.offset,
             record_bytes: LOST_FRAME_BYTES,
             blocks: LOST_FRAME_BLOCKS,
         };
-        let starts = (0..LEAF_BLOCKS).step_by(LOST_FRAME_BLOCKS.into());
+        let starts = (0..blocks).step_by(LOST_FRAME_BLOCKS.into());
         let mapping = Mapping::Frame { place, index: 0 };
-        let runs: Vec<Run> = starts.map(|start| Run::new(start, mapping)).collect();
-        let frames = u32::from(LEAF_BLOCKS) / u32::from(LOST_FRAME_BLOCKS);
-        assert_eq!(runs.len(), frames as usize, "a lost leaf is whole");
+        let mut runs: Vec<Run> = starts.map(|start| Run::new(start, mapping)).collect();
+        if blocks < LEAF_BLOCKS {
+            // The disk ends there.
+            runs.push(Run::new(blocks, Mapping::Hole));
+        }
         Self { runs }
     }
 

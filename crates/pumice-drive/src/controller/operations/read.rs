@@ -264,16 +264,20 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 let (_, record) = bytes.split_at((piece.place.offset - start) as usize);
                 let out = piece.part_of(out, out_at);
                 if let Err(error) = self.decode_piece(piece, record, out) {
-                    damaged.push((piece, error));
+                    damaged.push((piece, error, is_intact(piece, record)));
                 }
             }
         });
         self.buffers.put(bytes, in_flight);
         match (result, pieces) {
-            (Err(error), [piece]) => damaged.push((piece, error)),
+            (Err(error), [piece]) => damaged.push((piece, error, false)),
             (result, _) => result?,
         }
-        for (piece, error) in damaged {
+        for (piece, error, is_intact) in damaged {
+            if is_intact {
+                // Its content is lost, and its record is as it was written.
+                return self.count_damage(Err(error));
+            }
             let out = piece.part_of(out, out_at);
             // Boxed, so that reads without damage do not carry its state.
             Box::pin(self.restore_piece(piece, out, error)).await?;
@@ -288,6 +292,10 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     async fn restore_piece(&self, piece: &Piece, out: &mut [u8], error: Error) -> Result<()> {
         let Piece { generation, place, .. } = *piece;
         let FramePlace { segment, offset, record_bytes, .. } = place;
+        if self.core().holds_metadata(segment) {
+            // A block of a lost leaf.
+            return self.count_damage(Err(error));
+        }
         let mut decode = |record: &[u8]| self.decode_piece(piece, record, out).is_ok();
         let place = RecordAddress { generation, segment, offset };
         if self.restore_record(place, record_bytes, &mut decode).await.unwrap_or(false) {
@@ -354,6 +362,16 @@ fn check_frame<'a>(piece: &Piece, record: &'a [u8]) -> Result<(Encoding, &'a [u8
         return Err(wrong("a stored frame has the wrong length"));
     }
     Ok((encoding, payload))
+}
+
+/// Returns whether header and payload of a record match their checksums.
+fn is_intact(piece: &Piece, record: &[u8]) -> bool {
+    let Piece { generation, place: FramePlace { segment, offset, .. }, .. } = *piece;
+    let place = RecordAddress { generation, segment, offset };
+    let Ok(header) = Record::decode(record, place) else { return false };
+    let Record::Data { payload_checksum, .. } = header else { return false };
+    let payload = record.get(header.header_bytes() as usize..header.record_bytes() as usize);
+    payload.is_some_and(|payload| check_payload(payload, payload_checksum, place).is_ok())
 }
 
 /// Returns how many of the pieces, from the first on, one media read can serve.

@@ -183,6 +183,7 @@ impl<'a, M: Medium> Replay<'a, M> {
         if space.generation(segment) != generation && !space.is_free(segment) {
             // It was freed since the checkpoint: what was trimmed in it is still to be taken down.
             self.reap().await?;
+            self.core.forget_reused(segment);
         }
         self.core.occupy_segment(stream, segment, generation)?;
         // How much of the end of the segment before was of no use is not known any more.

@@ -128,6 +128,7 @@ fn what_a_lost_leaf_mapped_is_freed_and_nothing_older_is_given() {
     let report = world.run(drive.scrub(0)).unwrap();
     let is_of_leaf = |problem: &Problem| problem.lba.is_some_and(|lba| lba < LEAF_BYTES / BLOCK);
     assert!(report.problems.iter().all(is_of_leaf), "{:?}", report.problems);
+    assert!(!report.problems.is_empty(), "a scrub lists what is lost");
     world.close(drive);
     for has_superblocks in [true, false] {
         if !has_superblocks {
@@ -175,4 +176,45 @@ fn a_passing_fault_makes_no_leaf_lost() {
     let mut read = vec![0; plain.len()];
     world.run(drive.read(0, &mut read)).unwrap();
     assert!(read == plain);
+}
+
+/// Requests that find a leaf being read count together: none of them waits forever.
+#[test]
+fn many_writes_to_a_lost_leaf_end() {
+    let (world, _) = without_first_leaf();
+    let drive = world.open_without_collector();
+    let latency_ns = 2_000_000..=2_000_000;
+    drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    let data = [7; BLOCK_BYTES];
+    let writes = (0..32).map(|block| drive.write(block * BLOCK, &data, false));
+    let all = futures_util::future::try_join_all(writes);
+    let ended = world.run(world.runtime.timeout(5_000_000_000, all));
+    ended.expect("the writes end").unwrap();
+    world.kill(drive);
+}
+
+/// The last leaf of a disk that does not end with it has no blocks beyond the disk.
+#[test]
+fn the_last_leaf_of_the_disk_may_be_lost() {
+    let size = LEAF_BYTES + 5 * BLOCK;
+    let world = World::new(small(size, 5));
+    let drive = world.open();
+    let data = payload::noise(&mut random(1), 5 * BLOCK_BYTES);
+    world.write(&drive, LEAF_BYTES, &data).unwrap();
+    world.close(drive);
+    let drive = world.try_open(OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+    let DirectoryEntry::Leaf(place) = drive.core().map().entry(1) else { panic!("no leaf 1") };
+    world.close(drive);
+    ruin(&world, place.segment, place.offset);
+    let drive = world.open_without_collector();
+    world.write(&drive, LEAF_BYTES, &data[..BLOCK_BYTES]).unwrap();
+    world.run(drive.with_room(crate::controller::core::Core::append_lost)).unwrap();
+    world.run(drive.flush()).unwrap();
+    world.kill(drive);
+    let drive = world.open();
+    assert!(world.read(&drive, LEAF_BYTES, BLOCK_BYTES).unwrap() == data[..BLOCK_BYTES]);
+    assert_lost(&world, &drive, LEAF_BYTES / BLOCK + 1);
+    let drive = world.reopen(drive);
+    assert_lost(&world, &drive, LEAF_BYTES / BLOCK + 4);
+    world.close(drive);
 }
