@@ -16,9 +16,10 @@ use pumice_drive::runtime::{Backend, Runtime};
 /// Read and verify all data of a drive at a limited rate, closed or served
 ///
 /// Reads every segment in use, verifies and decodes every frame that the map references, and
-/// verifies all metadata of the newest checkpoint. Changes nothing on the drive. A served drive is
-/// scrubbed by its server, while it serves its clients; the server stops if this command is
-/// interrupted. If there are problems, lists them and exits with code 1.
+/// verifies all metadata of the newest checkpoint. Writes what parity restores elsewhere, and
+/// changes nothing else. A served drive is scrubbed by its server, while it serves its clients; the
+/// server stops if this command is interrupted. If there are problems, lists them and exits with
+/// code 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -8,7 +8,7 @@
 //! -> the segments that garbage collection has moved data to since
 //! ```
 //!
-//! Runs beside host requests, garbage collection and checkpoints, and changes nothing. Whether a
+//! Runs beside host requests, garbage collection and checkpoints. Whether a
 //! record is live is looked up in the step in which it is checked, with no await in between, so
 //! what has died since it was read is no problem. What is only in batch buffers is left out: a
 //! segment is read up to the last batch sealed when its turn came, once that is written.

@@ -19,7 +19,7 @@
 //! * `packing`: records into the buffer of an open batch.
 //! * `records`: records out of a batch that was read.
 //! * `window`, `segment_scan`, `walk`: reading a segment, its batches, the whole log.
-//! * `parity`: what restores a damaged batch of metadata.
+//! * `parity`: what restores a damaged batch.
 //! * `metadata`, `buffers`: reading one metadata record, and buffers for reads.
 //!
 //! [`Log`] is a part of the core: it does no I/O, awaits nothing and wakes no one.

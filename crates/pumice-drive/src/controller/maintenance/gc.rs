@@ -13,8 +13,8 @@
 //! no batch in it any more and finds every map entry into it replaced. (Metadata dies when a
 //! checkpoint that does not name it is complete.)
 //!
-//! A frame whose payload is damaged is moved as it is, with the checksum that it does not match: it
-//! stays unreadable, and its neighbours stay readable.
+//! A frame whose payload is damaged beyond restoring becomes a record of its loss: it stays
+//! unreadable, and its neighbours stay readable.
 
 use super::super::core::{Core, Victim};
 use super::super::drive::Drive;
