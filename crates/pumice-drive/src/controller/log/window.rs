@@ -11,6 +11,7 @@
 //! [`Window::read_again`]. Only reads; does not know what the bytes mean.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::pin::Pin;
 
 use futures_util::FutureExt;
@@ -35,6 +36,9 @@ const _: () = assert!(CHUNK_BYTES.is_multiple_of(BATCH_ALIGNMENT), "reads are wh
 
 /// Attempts to read a unit that fails.
 const READS_MAX: usize = 3;
+
+/// Bytes read at once where a long read has failed.
+const PART_BYTES: usize = 64 << 10;
 
 /// Reads that run ahead in a log: enough for a medium that needs several at once to be fast.
 const CHUNKS_AHEAD: usize = 4;
@@ -231,7 +235,8 @@ impl<'a, M: Medium> Window<'a, M> {
         self.error = None;
         if let Some(unit) = self.unit.filter(|&unit| unit < len as usize) {
             self.reserve(len as usize);
-            self.load_units(segment, offset, len, unit).await;
+            self.bytes.set_len(len as usize);
+            self.load_units(segment, offset, 0..len as usize, unit).await;
             self.held = Some((segment, offset));
             return;
         }
@@ -246,17 +251,39 @@ impl<'a, M: Medium> Window<'a, M> {
             if !is_careful {
                 self.careful_until = Some((segment, offset + len_u32(window)));
             }
-            self.load_units(segment, offset, len, BATCH_ALIGNMENT).await;
+            self.load_parts(segment, offset, len).await;
         }
         assert!(self.bytes.len() >= len as usize, "a window holds what was asked for");
         self.held = Some((segment, offset));
     }
 
-    /// Reads `len` bytes unit by unit, where reading them at once failed.
-    async fn load_units(&mut self, segment: SegmentId, offset: u32, len: u32, unit: usize) {
+    /// Reads `len` bytes in parts, where reading them at once failed, and a part that fails in
+    /// pages: each page by itself would take a thousand operations for the longest batch.
+    async fn load_parts(&mut self, segment: SegmentId, offset: u32, len: u32) {
         self.bytes.set_len(len as usize);
-        for at in (0..len as usize).step_by(unit) {
-            let part = unit.min(len as usize - at);
+        for at in (0..len as usize).step_by(PART_BYTES) {
+            let part = at..(at + PART_BYTES).min(len as usize);
+            let buffer = AlignedBuffer::zeroed(part.len());
+            let (bytes, result) = self.medium.read(segment, offset + len_u32(at), buffer).await;
+            if result.is_err() {
+                self.load_units(segment, offset, part, BATCH_ALIGNMENT).await;
+                continue;
+            }
+            let target = self.bytes.get_mut(part);
+            target.expect("the bytes are as long as was asked for").copy_from_slice(&bytes);
+        }
+    }
+
+    /// Reads a range of the bytes unit by unit, where reading it at once failed.
+    async fn load_units(
+        &mut self,
+        segment: SegmentId,
+        offset: u32,
+        range: Range<usize>,
+        unit: usize,
+    ) {
+        for at in range.clone().step_by(unit) {
+            let part = unit.min(range.end - at);
             let read = self.read_unit(segment, offset + len_u32(at), part).await;
             let target = self.bytes.get_mut(at..at + part);
             let target = target.expect("the bytes are as long as was asked for");
