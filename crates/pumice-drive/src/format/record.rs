@@ -91,7 +91,7 @@ pub(super) const ORIGIN_BITS: u32 = 56;
 const _: () = assert!(ORIGIN_BITS + u8::BITS == u64::BITS, "a source's first word is full");
 
 /// The location of a record, which its header's checksum covers too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RecordAddress {
     /// Generation of the segment.
     pub generation: u64,

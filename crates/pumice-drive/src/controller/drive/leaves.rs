@@ -38,11 +38,11 @@ const LOSE_PAUSE_NS: u64 = 20_000_000;
 /// Leaves that are read side by side ahead of their use.
 const LOADS_AT_ONCE: usize = 32;
 
-/// Steps of taking down leaves in one turn, at most.
-const REAPS_MAX: u32 = 256;
-
 /// They take no more than this part of the map's cache.
 const LOADS_DIVISOR: usize = 4;
+
+/// Steps of taking down leaves in one turn, at most.
+const REAPS_MAX: u32 = 256;
 
 /// Leaves that are being read, and the requests that wait for them.
 #[derive(Debug, Default)]

@@ -37,7 +37,7 @@ use crate::base::{Clock, Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
 use crate::codec::Decompressor;
 use crate::format::{
     DIRECTORY_PAGE_LEAVES, FRAME_BLOCKS_MAX, LEAF_BLOCKS, MetaKind, MetadataAddress, Record,
-    Stream, decode_page,
+    RecordAddress, Stream, decode_page,
 };
 use crate::media::Medium;
 
@@ -138,6 +138,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             pace: Pace { rate_bytes, due_ns: 0 },
             decompressor: RefCell::new(Decompressor::new()),
             frame: vec![0; usize::from(FRAME_BLOCKS_MAX) * BLOCK_BYTES],
+            is_beyond_parity: false,
+            listed: HashSet::new(),
             done: HashSet::new(),
         };
         scrub.check_roots().await;
@@ -160,6 +162,10 @@ struct Scrub<'a, M: Medium, C: Clock> {
     pace: Pace,
     decompressor: RefCell<Decompressor>,
     frame: Vec<u8>,
+    /// Whether parity cannot restore a live frame of the batch: it is left where it is.
+    is_beyond_parity: bool,
+    /// Frames that are listed: the tail of the log may be read again in each round.
+    listed: HashSet<RecordAddress>,
     /// Segments that need not be read again.
     done: HashSet<SegmentUse>,
 }
@@ -316,7 +322,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             if header.seq > extent.last {
                 break;
             }
-            let problems = self.report.problem_count;
+            self.is_beyond_parity = false;
             for found in records(&header, body) {
                 // What follows it is missed below.
                 let Ok(found) = found else { break };
@@ -325,10 +331,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             // Something dead may be damaged, or the parity itself.
             // What is live of metadata was written again above.
             let has_parity = !is_meta && header.parity_pages > 0;
-            if has_parity
-                && scan.is_damaged(header.offset).await
-                && self.report.problem_count == problems
-            {
+            if has_parity && !self.is_beyond_parity && scan.is_damaged(header.offset).await {
                 let again = SegmentScan::new(&drive.medium, uuid, &shape, segment, generation);
                 self.repair_batch(again.at(header.offset)).await;
             }
@@ -347,6 +350,9 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
         };
         if is_missed {
             self.check_missed(segment).await;
+        }
+        if extent.end.is_none() {
+            self.listed.retain(|place| place.segment != segment);
         }
         Ok(())
     }
@@ -409,11 +415,18 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
                 let decompressor = &mut *self.decompressor.borrow_mut();
                 check_frame(found, decompressor, &mut self.frame)
             };
-            match checked {
-                Ok(()) => {}
-                // Moved below.
-                Err(_) if !drive.is_read_only() && Mover::new(drive).can_restore(found).await => {}
-                Err(error) => self.report.add(&error, Some((lba, count))),
+            if let Err(error) = checked {
+                // Otherwise its content is lost, or cannot be decoded.
+                let is_damaged = !found.is_whole();
+                let can_restore = is_damaged
+                    && !drive.is_read_only()
+                    && Mover::new(drive).can_restore(found).await;
+                if !can_restore {
+                    self.is_beyond_parity |= is_damaged;
+                    if self.listed.insert(found.place) {
+                        self.report.add(&error, Some((lba, count)));
+                    }
+                }
             }
         }
         live_bytes

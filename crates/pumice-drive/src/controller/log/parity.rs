@@ -30,6 +30,9 @@ use crate::media::Medium;
 
 const PAGE: usize = BATCH_ALIGNMENT;
 
+/// Bytes that are read at once to find the header of a batch.
+const SEARCH_BYTES: u32 = 64 << 10;
+
 /// Pages from which on an append of data has parity: a page more is 6 % there.
 const DATA_PAGES_MIN: usize = 16;
 
@@ -256,25 +259,28 @@ fn restored_header(
 }
 
 /// Returns where the batch begins that a record at `place` belongs to, or would if its header were
-/// whole: the end of the batch before it.
+/// whole: the end of the batch before it. Searches backwards, a little at a time: most batches are
+/// short, and reading beside a bad sector is slow.
 pub(crate) async fn batch_of<M: Medium>(window: &mut Window<'_, M>, place: RecordAddress) -> u32 {
     let last = place.offset / UNIT * UNIT;
     let lowest = last.saturating_sub(len_u32(BATCH_BYTES_MAX)).max(FIRST_BATCH_OFFSET);
-    let Some(len) = (last + UNIT).checked_sub(lowest) else { return FIRST_BATCH_OFFSET };
-    let bytes = window.read(place.segment, lowest, len).await;
-    for (at, page) in
-        (lowest..).step_by(PAGE).zip(bytes.chunks(PAGE)).collect::<Vec<_>>().into_iter().rev()
-    {
-        let header = decode_header(page);
-        let here = |header: &BatchHeader| {
-            header.segment == place.segment
-                && header.offset == at
-                && header.generation == place.generation
-        };
-        if let Some(header) = header.filter(here) {
+    let mut end = last.saturating_add(UNIT);
+    while end > lowest {
+        let from = end.saturating_sub(SEARCH_BYTES).max(lowest);
+        let bytes = window.read(place.segment, from, end - from).await;
+        let headers = (from..).step_by(PAGE).zip(bytes.chunks(PAGE)).filter_map(|(at, page)| {
+            let is_here = |header: &BatchHeader| {
+                header.segment == place.segment
+                    && header.offset == at
+                    && header.generation == place.generation
+            };
+            Some((at, decode_header(page).filter(is_here)?))
+        });
+        if let Some((at, header)) = headers.last() {
             let end = at.saturating_add(batch_bytes(&header));
             return if end > place.offset { at } else { end };
         }
+        end = from;
     }
     lowest
 }
@@ -294,6 +300,8 @@ pub(crate) async fn restore_record<M: Medium>(
     let end = place.offset.checked_add(record_bytes).filter(|&end| end <= segment_bytes);
     let Some(end) = end else { return Ok(false) };
     let mut window = Window::new(medium, segment_bytes);
+    // What follows is of no use.
+    window.read_again(Some(usize::MAX));
     let batch = batch_of(&mut window, place).await;
     let before = window.take_error();
     let generation = Some(place.generation);

@@ -28,6 +28,16 @@ impl<'a> Found<'a> {
         assert_eq!(payload.len(), self.record.stored_bytes() as usize, "a record is read whole");
         payload
     }
+
+    /// Returns whether the stored payload is what its checksum says.
+    pub(crate) fn is_whole(&self) -> bool {
+        match self.record {
+            Record::Data { payload_checksum, .. } => {
+                check_payload(self.payload(), payload_checksum, self.place).is_ok()
+            }
+            _ => true,
+        }
+    }
 }
 
 /// The records of a batch; ends with the first that is wrong, as an error.

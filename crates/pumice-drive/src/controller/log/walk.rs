@@ -100,6 +100,15 @@ struct Next {
     is_restored: bool,
 }
 
+/// A batch that was restored from its parity.
+struct Restored {
+    next: Next,
+    /// Says that it is damaged.
+    error: Error,
+    /// Its bytes.
+    batch: Vec<u8>,
+}
+
 /// What was found at a position.
 enum Found {
     Batch(Next),
@@ -219,22 +228,35 @@ impl<'a, M: Medium> Walk<'a, M> {
         let unreadable = self.unreadable();
         self.set_reading(0);
         let next_seq = SeqNo(self.seq.0 + 1);
-        let was_durable = self.was_durable(next_seq, lowest_empty).await?;
-        match (damaged, was_durable) {
-            (Some(next), true) => match self.restore(next.stream).await {
-                Some((restored, error)) => self.enter(restored, Some(error)).map(Some),
-                None => self.salvage(next).await.map(Some),
-            },
-            (None, true) => {
-                for stream in [Stream::Meta, Stream::Host, Stream::Moved] {
-                    if let Some((restored, error)) = self.restore(stream).await {
-                        return self.enter(restored, Some(error)).map(Some);
-                    }
-                }
-                Err(self.missing(next_seq, unreadable))
-            }
-            (_, false) => Ok(None),
+        if !self.was_durable(next_seq, lowest_empty).await? {
+            return Ok(None);
         }
+        match (self.restore_latest().await, damaged) {
+            // A torn batch of a lost life could be completed, too.
+            (Some(restored), Some(next)) if next.header.epoch > restored.next.header.epoch => {
+                self.salvage(next).await.map(Some)
+            }
+            (Some(Restored { next, error, batch }), _) => {
+                self.restored = batch;
+                self.enter(next, Some(error)).map(Some)
+            }
+            (None, Some(next)) => self.salvage(next).await.map(Some),
+            (None, None) => Err(self.missing(next_seq, unreadable)),
+        }
+    }
+
+    /// Restores the next batch from its parity; of two, the one of the later opening, which found
+    /// no end of the log at the other.
+    async fn restore_latest(&self) -> Option<Restored> {
+        let mut latest: Option<Restored> = None;
+        for stream in Stream::ALL {
+            let restored = self.restore(stream).await;
+            let epoch = latest.as_ref().map(|latest| latest.next.header.epoch);
+            if restored.as_ref().map(|restored| restored.next.header.epoch) > epoch {
+                latest = restored;
+            }
+        }
+        latest
     }
 
     /// Reads ahead, or (1 to [`READINGS`]) again and otherwise.
@@ -273,7 +295,7 @@ impl<'a, M: Medium> Walk<'a, M> {
     /// Restores the next batch from its parity, if it has some and is the one that is damaged. It
     /// must be known to have been durable: a torn one is not to be completed.
     /// The error says that it is damaged.
-    async fn restore(&mut self, stream: Stream) -> Option<(Next, Error)> {
+    async fn restore(&self, stream: Stream) -> Option<Restored> {
         let Position { segment, generation, used } = self.positions[stream]?;
         let offset = used.max(FIRST_BATCH_OFFSET);
         let mut window = Window::new(self.medium, self.superblock.segment_bytes);
@@ -320,9 +342,9 @@ impl<'a, M: Medium> Walk<'a, M> {
                     is live of it again";
         let error = Error::new(ErrorKind::Corrupt, what);
         let error = error.in_segment(segment).at_offset(offset.into());
-        self.restored = append.into_batch();
+        let batch = append.into_batch();
         let next = Next { stream, offset, header, checksum, enters, is_restored: true };
-        (!self.is_another(&next)).then_some((next, error))
+        (!self.is_another(&next)).then_some(Restored { next, error, batch })
     }
 
     /// Continues with a batch whose record headers are right, and not all of its payloads.

@@ -199,15 +199,11 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         }
     }
 
-    /// Returns whether the payload of a record is damaged, and can be read again or restored.
+    /// Returns whether the damaged payload of a record of data can be read again, or restored.
     pub(crate) async fn can_restore(&self, found: &Found<'_>) -> bool {
         let Record::Data { payload_checksum, .. } = found.record else { return false };
         let is_whole =
             |payload: &[u8]| check_payload(payload, payload_checksum, found.place).is_ok();
-        if is_whole(found.payload()) {
-            // Its content is lost, or cannot be decoded.
-            return false;
-        }
         matches!(self.read_again(found, is_whole).await, Reread::Whole(_))
     }
 

@@ -384,6 +384,48 @@ fn a_torn_batch_of_a_lost_life_does_not_stand_in_for_a_damaged_one() {
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
 }
 
+/// As before, but parity could complete either of the two, and the superblock knows that a batch of
+/// that number was durable: the later opening found no end of the log at the torn one.
+#[test]
+fn a_torn_batch_of_a_lost_life_is_not_completed_in_place_of_a_durable_one() {
+    let world = World::new(small(SIZE, 4));
+    let noise = |seed| payload::noise(&mut random(seed), 64 << 10);
+    let drive = world.open_without_collector();
+    world.run(drive.write(0, &noise(1), true)).unwrap();
+    world.run(super::survival::move_all(&drive, SegmentId(0)));
+    world.run(drive.flush()).unwrap();
+    world.run(drive.write(0, &noise(1), true)).unwrap();
+    world.run(super::survival::move_all(&drive, SegmentId(0)));
+    drive.with_core(|core| core.seal(Stream::Moved));
+    world.run(world.runtime.yield_now());
+    let segment = drive.core().log().tail(Stream::Moved).expect("a tail").segment.0;
+    world.kill(drive);
+    let torn = batches(&world, segment).pop().expect("the batch that was not flushed");
+    let whole = world.peek(segment, torn.offset + 8192, 4096);
+    world.flip_for_good(segment, torn.offset + 8192 + 7);
+    let drive = world.open_without_collector();
+    world.run(drive.write(1 << 20, &noise(2), true)).unwrap();
+    world.kill(drive);
+    // Its superblock knows that the batch is durable.
+    let drive = world.open_without_collector();
+    world.run(drive.write(2 << 20, &noise(3), true)).unwrap();
+    world.kill(drive);
+    let host = batches(&world, 0);
+    let durable = host.iter().find(|batch| batch.seq == torn.seq).expect("the durable batch");
+    assert!(durable.epoch > torn.epoch && durable.parity_pages > 0 && torn.parity_pages > 0);
+    // One page of the torn batch is missing, and of the durable one, the one with its header.
+    world.run(world.memory.append(SegmentId(segment), torn.offset + 8192, whole.into())).unwrap();
+    let parity = torn.offset + torn.batch_bytes() as u32 - 4096;
+    world.flip(segment, parity + 7);
+    world.flip(segment, torn.offset + 4096 + 9);
+    world.flip(0, durable.offset + 30);
+    let drive = world.open();
+    for (at, seed) in [(0, 1), (1 << 20, 2), (2 << 20, 3)] {
+        assert!(world.read(&drive, at, 64 << 10).unwrap() == noise(seed), "at {at}");
+    }
+    world.close(drive);
+}
+
 /// Guards against durable batches dropped as a torn tail: the only proof that the damaged one was
 /// durable follows the first batch of the next segment.
 #[test]

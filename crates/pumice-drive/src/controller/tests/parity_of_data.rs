@@ -113,6 +113,35 @@ fn garbage_collection_moves_restored_frames() {
     }
 }
 
+/// A frame whose content is lost stays listed, and keeps nothing beside it from being repaired.
+#[test]
+fn a_scrub_repairs_a_batch_that_holds_a_lost_frame() {
+    let (world, plain) = killed();
+    let drive = world.reopen(world.open_without_collector());
+    world.flip_for_good(0, 10 * 4096 + 1000);
+    world.run(drive.empty_victim(SegmentId(0))).unwrap();
+    let drive = world.reopen(drive);
+    let lost = world.run(drive.scrub(0)).unwrap();
+    assert_eq!((lost.problem_count, lost.repaired), (1, 0), "{:?}", lost.problems);
+    let (lba, lba_count) = (lost.problems[0].lba.unwrap(), lost.problems[0].lba_count.unwrap());
+    let Mapping::Frame { place, .. } = drive.core().map().peek(Lba(lba)).resident().0 else {
+        panic!("LBA {lba} is no frame")
+    };
+    let batches = super::damage::batches(&world, place.segment.0).into_iter();
+    let batch = batches.rev().find(|batch| batch.offset < place.offset).unwrap();
+    assert!(batch.parity_pages > 0);
+    world.flip(place.segment.0, batch.offset + 12 * 4096 + 1000);
+    let again = world.run(drive.scrub(0)).unwrap();
+    assert_eq!((again.problem_count, again.repaired), (1, 1), "{:?}", again.problems);
+    world.flip(place.segment.0, batch.offset + 14 * 4096 + 1000);
+    for (block, expected) in (0..).zip(plain.chunks(BLOCK_BYTES)) {
+        let read = world.read(&drive, block * BLOCK, BLOCK_BYTES);
+        let is_lost = block.checked_sub(lba).is_some_and(|from| from < lba_count);
+        assert_eq!(is_lost, read.is_err(), "block {block}");
+        assert!(is_lost || read.is_ok_and(|read| read == expected), "block {block}");
+    }
+}
+
 /// A short batch has no parity: a page for each small flush would be dear.
 #[test]
 fn a_damaged_short_batch_costs_its_own_blocks() {

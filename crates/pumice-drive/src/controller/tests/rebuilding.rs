@@ -12,7 +12,7 @@ use crate::base::seed::{Random, random};
 use crate::controller::rebuild::{
     Finder, Identity, Way, Wreck, complete_target, copy_into, create_target,
 };
-use crate::format::{RECORD_HEADER_BYTES, SegmentHeader};
+use crate::format::{BatchHeader, RECORD_HEADER_BYTES, SegmentHeader};
 
 /// What came of a rebuilding.
 pub(super) struct Rebuilt {
@@ -418,19 +418,25 @@ fn batches_that_are_gone_are_named() {
     assert_eq!(rebuilt.missing, [(1, next - 1)]);
 }
 
-/// Two batches were not flushed, the first was torn; the next life wrote over it, and the second
-/// still stands there, whole.
-#[test]
-fn what_a_lost_life_left_behind_is_not_taken() {
-    let (world, data) = damage::written();
-    let drive = world.open();
+/// Ends a life after two batches of the host that were not flushed; returns the batches in segment
+/// 0.
+fn lose_two_batches(world: &World, drive: Rc<TestDrive>) -> Vec<BatchHeader> {
     for (offset, byte) in [(0, 1), (8192, 2)] {
         world.write(&drive, offset, &[byte; 4096]).unwrap();
         drive.with_core(|core| core.seal(Stream::Host));
         world.run(world.runtime.yield_now());
     }
     world.kill(drive);
-    let left = damage::batches(&world, 0);
+    damage::batches(world, 0)
+}
+
+/// Two batches were not flushed, the first was torn; the next life wrote over it, and the second
+/// still stands there, whole.
+#[test]
+fn what_a_lost_life_left_behind_is_not_taken() {
+    let (world, data) = damage::written();
+    let drive = world.open();
+    let left = lose_two_batches(&world, drive);
     world.flip_for_good(0, left[3].offset + 30);
     let drive = world.open();
     world.run(drive.write(4096, &[3; 4096], true)).unwrap();
@@ -451,13 +457,7 @@ fn what_a_lost_life_left_behind_is_not_taken_for_a_batch_that_is_gone() {
     let drive = world.open();
     world.run(drive.checkpoint()).unwrap();
     let before = damage::batches(&world, 0).len();
-    for (offset, byte) in [(0, 1), (8192, 2)] {
-        world.write(&drive, offset, &[byte; 4096]).unwrap();
-        drive.with_core(|core| core.seal(Stream::Host));
-        world.run(world.runtime.yield_now());
-    }
-    world.kill(drive);
-    let left = damage::batches(&world, 0);
+    let left = lose_two_batches(&world, drive);
     assert_eq!(left.len(), before + 2);
     world.flip(0, left[before].offset + 30);
     let drive = world.open();
