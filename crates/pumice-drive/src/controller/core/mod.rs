@@ -81,6 +81,7 @@ pub(crate) use reserves::{
 };
 pub(crate) use resize::Evacuation;
 pub(crate) use room::Purpose;
+pub(crate) use unreadable::GIVE_UP_NS;
 
 /// Thresholds of a drive for warnings about space, in per cent; 0 disables one.
 pub const WARN_THRESHOLDS_MAX: usize = 4;

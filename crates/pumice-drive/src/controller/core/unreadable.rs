@@ -13,8 +13,8 @@
 use super::{Core, Purpose};
 use crate::base::SegmentId;
 
-/// How long after the first visit a frame is given up.
-const GIVE_UP_NS: u64 = 300_000_000_000;
+/// How long after the first visit a frame, or a leaf of the map, is given up.
+pub(crate) const GIVE_UP_NS: u64 = 300_000_000_000;
 
 /// Segments that are remembered; others count as visited for the first time.
 const SEGMENTS_MAX: usize = 1024;
@@ -55,8 +55,8 @@ impl Core {
     }
 
     /// Returns a segment to empty although something in it cannot be read, and is given up: writes
-    /// would be refused otherwise. There must be no other victim.
-    pub(crate) fn last_resort(&self) -> Option<SegmentId> {
+    /// would be refused otherwise. There must be no other victim. Also returns when it was found.
+    pub(crate) fn last_resort(&self) -> Option<(SegmentId, u64)> {
         if !self.must_collect() || self.has_segment_for_data() {
             return None;
         }
@@ -67,6 +67,7 @@ impl Core {
                 && self.space.gains_as_last_resort(known.segment, segment_bytes, room_bytes)
                     >= self.gain_bytes_min()
         };
-        self.unreadable.iter().find(would_gain).map(|known| known.segment)
+        let known = self.unreadable.iter().find(would_gain)?;
+        Some((known.segment, known.since_ns))
     }
 }

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 
 use futures_util::stream::{StreamExt, iter};
 
-use super::super::core::LeafPlace;
+use super::super::core::{GIVE_UP_NS, LeafPlace};
 use super::super::log::metadata::{Wanted, decode_meta, read_meta};
 use super::super::map::{KeptLeaves, LEAF_BLOCKS, Leaf, Reap};
 use super::super::place::FrameAddress;
@@ -28,7 +28,7 @@ use super::Drive;
 use crate::base::wait::WaitQueue;
 use crate::base::{Clock, Error, ErrorKind, Lba, Result};
 use crate::format::{LEAF_RUN_BYTES, MetaKind};
-use crate::media::Medium;
+use crate::media::{Medium, SUPERBLOCK_SLOTS};
 
 /// Attempts to read a leaf that is damaged before it is given up, and the pause between them: the
 /// fault may be in the reading.
@@ -44,27 +44,44 @@ const LOADS_DIVISOR: usize = 4;
 /// Steps of taking down leaves in one turn, at most.
 const REAPS_MAX: u32 = 256;
 
+/// Leaves whose failures are remembered; others count as failing for the first time.
+const FAILING_MAX: usize = 4096;
+
 /// Leaves that are being read, and the requests that wait for them.
 #[derive(Debug, Default)]
 pub(crate) struct Loads {
     loading: RefCell<Vec<u64>>,
     ended: WaitQueue,
-    /// Damaged leaves, and how often in a row reading them failed.
-    failures: RefCell<BTreeMap<u64, u32>>,
+    /// Leaves that could not be loaded when that was tried last.
+    failing: RefCell<BTreeMap<u64, Failing>>,
     /// Whether a request has its leaves kept.
     is_keeping: Cell<bool>,
     kept: WaitQueue,
 }
 
+/// What is known of a leaf that cannot be loaded.
+#[derive(Clone, Copy, Debug)]
+struct Failing {
+    /// Since when.
+    since_ns: u64,
+    /// How often in a row all of its batch could be read, and it was damaged.
+    damaged: u32,
+}
+
 impl Loads {
-    /// Counts damage of a leaf in a row; nothing else says that it is damaged for good.
-    fn note(&self, leaf: u64, error: Option<&Error>) {
-        let mut failures = self.failures.borrow_mut();
-        if error.is_some_and(|error| error.kind() == ErrorKind::Corrupt) {
-            *failures.entry(leaf).or_default() += 1;
-        } else {
-            failures.remove(&leaf);
+    /// Notes how loading a leaf ended.
+    fn note(&self, leaf: u64, error: Option<&Error>, now_ns: u64) {
+        let mut failing = self.failing.borrow_mut();
+        let Some(error) = error else {
+            failing.remove(&leaf);
+            return;
+        };
+        if failing.len() < FAILING_MAX || failing.contains_key(&leaf) {
+            let known = failing.entry(leaf).or_insert(Failing { since_ns: now_ns, damaged: 0 });
+            let is_damaged = error.kind() == ErrorKind::Corrupt;
+            known.damaged = if is_damaged { known.damaged + 1 } else { 0 };
         }
+        assert!(failing.len() <= FAILING_MAX, "few failures are remembered");
     }
 }
 
@@ -150,8 +167,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         Ok(())
     }
 
-    /// Loads a leaf; one that is damaged beyond restoring in several attempts becomes lost. A
-    /// medium that fails to read may yet succeed, so that is no reason.
+    /// Loads a leaf. One that is damaged beyond restoring in several attempts becomes lost, and so
+    /// does one that could not be read for five minutes, if the medium can be read elsewhere:
+    /// before that, it may yet succeed.
     ///
     /// # Errors
     /// As [`Drive::load_to_change`].
@@ -162,20 +180,39 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 // Another request may have failed to load it.
                 return Ok(());
             };
-            if error.kind() != ErrorKind::Corrupt || self.is_read_only() {
+            // Requests that wait for one leaf count together.
+            let failing = self.loads.failing.borrow().get(&leaf).copied();
+            let is_damaged = error.kind() == ErrorKind::Corrupt;
+            let is_lost = match failing {
+                Some(failing) if is_damaged => failing.damaged >= LOSE_ATTEMPTS,
+                Some(failing) => {
+                    self.clock.now_ns().saturating_sub(failing.since_ns) >= GIVE_UP_NS
+                        && self.can_read_elsewhere().await
+                }
+                None => false,
+            };
+            if self.is_read_only() || !(is_damaged || is_lost) {
                 return Err(error);
             }
-            // Requests that wait for one leaf count together.
-            let failures = self.loads.failures.borrow().get(&leaf).copied();
-            if failures.is_some_and(|failures| failures >= LOSE_ATTEMPTS) {
+            if is_lost {
                 let error = error.chain();
                 tracing::warn!(leaf, error, "cannot restore a leaf of the map");
                 self.with_core(|core| core.lose_leaf(leaf));
-                self.loads.failures.borrow_mut().remove(&leaf);
+                self.loads.failing.borrow_mut().remove(&leaf);
                 return Ok(());
             }
             self.clock.sleep_ns(LOSE_PAUSE_NS).await;
         }
+    }
+
+    /// Returns whether the medium can be read, apart from what cannot.
+    async fn can_read_elsewhere(&self) -> bool {
+        for slot in 0..SUPERBLOCK_SLOTS {
+            if self.medium.read_superblock(slot).await.is_ok() {
+                return true;
+            }
+        }
+        false
     }
 
     /// Returns the number of leaves that are loaded ahead: they must not evict each other.
@@ -249,7 +286,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         };
         let is_restored = metadata.as_ref().is_ok_and(|metadata| metadata.is_restored);
         let loaded = metadata.and_then(|metadata| Leaf::decode(&metadata.raw, &limits));
-        self.loads.note(leaf, loaded.as_ref().err());
+        self.loads.note(leaf, loaded.as_ref().err(), self.clock.now_ns());
         let loaded = loaded.map_err(|error| {
             let first = Lba(leaf * u64::from(LEAF_BLOCKS));
             let what = "cannot read a leaf of the map";

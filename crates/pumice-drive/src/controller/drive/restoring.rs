@@ -1,19 +1,38 @@
 //! Restoring damaged records from the parity of their batch.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 
 use super::super::log::parity::restore_record;
 use super::Drive;
 use crate::base::wait::WaitQueue;
-use crate::base::{Clock, Result};
+use crate::base::{Clock, Error, ErrorKind, Result};
 use crate::format::RecordAddress;
 use crate::media::Medium;
+
+/// A record that could not be restored is not tried again for this long: reading a batch with bad
+/// sectors can take seconds, and a host repeats what has failed.
+const PAUSE_NS: u64 = 10_000_000_000;
+
+/// Records that are remembered so, at most; then the oldest is forgotten.
+const FAILURES_MAX: usize = 256;
 
 /// Lets one request restore at a time: each takes the memory of two batches.
 #[derive(Debug, Default)]
 pub(crate) struct Restoring {
     is_busy: Cell<bool>,
     ended: WaitQueue,
+    /// What could not be restored lately, the oldest first.
+    failures: RefCell<VecDeque<Failure>>,
+}
+
+/// An attempt to restore a record that has failed.
+#[derive(Debug)]
+struct Failure {
+    place: RecordAddress,
+    at_ns: u64,
+    /// Whether a part of the batch could not be read.
+    is_unreadable: bool,
 }
 
 /// The turn to restore.
@@ -23,6 +42,24 @@ impl Restoring {
     async fn turn(&self) -> Turn<'_> {
         self.ended.wait_for(|| (!self.is_busy.replace(true)).then_some(())).await;
         Turn(self)
+    }
+
+    /// Returns whether a part of the batch could not be read, if the record could not be restored
+    /// lately.
+    fn lately(&self, place: RecordAddress, now_ns: u64) -> Option<bool> {
+        let mut failures = self.failures.borrow_mut();
+        failures.retain(|failure| now_ns.saturating_sub(failure.at_ns) < PAUSE_NS);
+        let failure = failures.iter().find(|failure| failure.place == place)?;
+        Some(failure.is_unreadable)
+    }
+
+    fn remember(&self, failure: Failure) {
+        let mut failures = self.failures.borrow_mut();
+        if failures.len() == FAILURES_MAX {
+            failures.pop_front();
+        }
+        failures.push_back(failure);
+        assert!(failures.len() <= FAILURES_MAX, "few failures are remembered");
     }
 }
 
@@ -35,7 +72,8 @@ impl Drop for Turn<'_> {
 
 impl<M: Medium, C: Clock> Drive<M, C> {
     /// Restores a record from the parity of its batch; `is_right` says whether its bytes are the
-    /// wanted ones. Returns whether that was possible.
+    /// wanted ones. Returns whether that was possible: what was not is not tried again for ten
+    /// seconds.
     ///
     /// # Errors
     /// `Medium` if it was not, and a part of the batch cannot be read.
@@ -46,7 +84,27 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         is_right: &mut dyn FnMut(&[u8]) -> bool,
     ) -> Result<bool> {
         let segment_bytes = self.core().superblock().segment_bytes;
-        let _turn = self.restoring.turn().await;
-        restore_record(&self.medium, segment_bytes, place, record_bytes, is_right).await
+        let restoring = &self.restoring;
+        let _turn = restoring.turn().await;
+        match restoring.lately(place, self.clock.now_ns()) {
+            Some(true) => {
+                let what = "a part of its batch could not be read a moment ago";
+                return Err(Error::new(ErrorKind::Medium, what).in_segment(place.segment));
+            }
+            Some(false) => return Ok(false),
+            None => {}
+        }
+        let restored =
+            restore_record(&self.medium, segment_bytes, place, record_bytes, is_right).await;
+        if !matches!(restored, Ok(true)) {
+            let (at_ns, is_unreadable) = (self.clock.now_ns(), restored.is_err());
+            restoring.remember(Failure { place, at_ns, is_unreadable });
+        }
+        restored
+    }
+
+    /// Forgets what could not be restored lately.
+    pub(in super::super) fn restore_again(&self) {
+        self.restoring.failures.borrow_mut().clear();
     }
 }

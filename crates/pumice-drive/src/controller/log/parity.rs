@@ -21,7 +21,7 @@ use std::ops::Range;
 use super::window::Window;
 use super::{FIRST_BATCH_OFFSET, UNIT, batch_bytes, closing_bytes};
 use crate::base::units::len_u32;
-use crate::base::{Result, SegmentId};
+use crate::base::{Error, Result, SegmentId};
 use crate::format::{
     BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, PARITY_PAGES_MAX,
     RecordAddress, Stream,
@@ -260,11 +260,15 @@ fn restored_header(
 
 /// Returns where the batch begins that a record at `place` belongs to, or would if its header were
 /// whole: the end of the batch before it. Searches backwards, a little at a time: most batches are
-/// short, and reading beside a bad sector is slow.
-pub(crate) async fn batch_of<M: Medium>(window: &mut Window<'_, M>, place: RecordAddress) -> u32 {
+/// short, and reading beside a bad sector is slow. Also returns why it may have missed a header.
+pub(crate) async fn batch_of<M: Medium>(
+    window: &mut Window<'_, M>,
+    place: RecordAddress,
+) -> (u32, Option<Error>) {
     let last = place.offset / UNIT * UNIT;
     let lowest = last.saturating_sub(len_u32(BATCH_BYTES_MAX)).max(FIRST_BATCH_OFFSET);
     let mut end = last.saturating_add(UNIT);
+    let mut unreadable = None;
     while end > lowest {
         let from = end.saturating_sub(SEARCH_BYTES).max(lowest);
         let bytes = window.read(place.segment, from, end - from).await;
@@ -276,13 +280,15 @@ pub(crate) async fn batch_of<M: Medium>(window: &mut Window<'_, M>, place: Recor
             };
             Some((at, decode_header(page).filter(is_here)?))
         });
-        if let Some((at, header)) = headers.last() {
+        let found = headers.last();
+        unreadable = window.take_error().or(unreadable);
+        if let Some((at, header)) = found {
             let end = at.saturating_add(batch_bytes(&header));
-            return if end > place.offset { at } else { end };
+            return (if end > place.offset { at } else { end }, unreadable);
         }
         end = from;
     }
-    lowest
+    (lowest, unreadable)
 }
 
 /// Restores a record, of which `is_right` says whether its bytes are the wanted ones, from the
@@ -302,8 +308,7 @@ pub(crate) async fn restore_record<M: Medium>(
     let mut window = Window::new(medium, segment_bytes);
     // What follows is of no use.
     window.read_again(Some(usize::MAX));
-    let batch = batch_of(&mut window, place).await;
-    let before = window.take_error();
+    let (batch, before) = batch_of(&mut window, place).await;
     let generation = Some(place.generation);
     let append = Append::read(&mut window, place.segment, generation, batch, &|_| true).await;
     // What precedes a batch that was found does not matter.

@@ -48,7 +48,7 @@ const RETRY_NS: u64 = 50_000_000;
 /// How long to wait once writes are refused for it.
 const REFUSED_RETRY_NS: u64 = 1_000_000_000;
 
-/// How long to wait before frames are given up that may be read again, while the host waits.
+/// How long frames that may be read again are left at least, while the host waits.
 const LAST_RESORT_NS: u64 = 5_000_000_000;
 
 /// How often a victim is read again when something in it could not be read.
@@ -131,7 +131,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
         let victim = self.core().next_victim();
         let last_resort = victim.is_none().then(|| self.core().last_resort()).flatten();
-        let victim = victim.or(last_resort);
+        let victim = victim.or(last_resort.map(|(segment, _)| segment));
         let needs_checkpoint = self.core().needs_checkpoint_to_free(victim);
         if needs_checkpoint {
             self.checkpoint().await?;
@@ -148,9 +148,10 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             }
             return reaped.map(|_| Step::Nothing);
         };
-        if last_resort.is_some() {
+        if let Some((_, since_ns)) = last_resort {
             // The host waits for this, which is better than what comes of it.
-            self.pause(LAST_RESORT_NS).await;
+            let left_ns = self.clock.now_ns().saturating_sub(since_ns);
+            self.pause(LAST_RESORT_NS.saturating_sub(left_ns)).await;
             if self.core().next_victim().is_some() || self.core().last_resort() != last_resort {
                 // Something has died meanwhile.
                 return Ok(Step::Progress);
@@ -210,8 +211,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let superblock: Superblock = self.core().superblock().clone();
         let victim = self.with_core(|core| core.begin_victim(segment));
         let mut mover = Mover::new(self);
-        let now_ns = self.clock.now_ns();
-        mover.gives_up = is_last_resort || self.core().gives_up_unreadable(segment, now_ns);
+        mover.gives_up = self.gives_up(segment, is_last_resort);
         let mut is_whole = self.scan_victim(&superblock, &victim, &mut mover, Pass::First).await?;
         if mover.joins.has_waiting {
             // Frames that waited for a frame that has died.
@@ -251,6 +251,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         if mover.gives_up {
             self.with_core(|core| core.forget_unreadable(segment));
         } else if mover.has_unreadable && left_bytes > 0 {
+            let now_ns = self.clock.now_ns();
             self.with_core(|core| core.note_unreadable(segment, now_ns));
         }
         let is_scanned = stream != Stream::Meta && is_whole;
@@ -266,6 +267,16 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             self.with_core(|core| core.set_stuck(segment));
         }
         Ok(())
+    }
+
+    /// Returns whether what cannot be read in a segment is given up; it is tried once more then.
+    fn gives_up(&self, segment: SegmentId, is_last_resort: bool) -> bool {
+        let now_ns = self.clock.now_ns();
+        let gives_up = is_last_resort || self.core().gives_up_unreadable(segment, now_ns);
+        if gives_up {
+            self.restore_again();
+        }
+        gives_up
     }
 
     /// Makes the next checkpoint write what the map names in a segment of metadata elsewhere. The

@@ -8,15 +8,15 @@ use rand::RngExt;
 use super::parity::ruin;
 use super::*;
 use crate::base::seed::random;
-use crate::format::DirectoryEntry;
+use crate::format::{DirectoryEntry, MetadataAddress};
 use crate::media::layer::Trigger;
 
 const LEAF_BYTES: u64 = 4 << 20;
 const SIZE: u64 = 3 * LEAF_BYTES;
 
-/// A drive of three leaves, written in random order, whose first leaf is lost; and what the disk
-/// held.
-fn without_first_leaf() -> (World, Vec<u8>) {
+/// A drive of three leaves, written in random order; what the disk holds, and where its first leaf
+/// is.
+fn three_leaves() -> (World, Vec<u8>, MetadataAddress) {
     let world = World::new(small(SIZE, 5));
     let drive = world.open();
     let mut random = random(1);
@@ -34,6 +34,12 @@ fn without_first_leaf() -> (World, Vec<u8>) {
     let entry = drive.core().map().entry(0);
     world.close(drive);
     let DirectoryEntry::Leaf(place) = entry else { panic!("leaf 0 is {entry:?}") };
+    (world, plain, place)
+}
+
+/// The same, whose first leaf is lost.
+fn without_first_leaf() -> (World, Vec<u8>) {
+    let (world, plain, place) = three_leaves();
     ruin(&world, place.segment, place.offset);
     (world, plain)
 }
@@ -176,6 +182,38 @@ fn a_passing_fault_makes_no_leaf_lost() {
     let mut read = vec![0; plain.len()];
     world.run(drive.read(0, &mut read)).unwrap();
     assert!(read == plain);
+}
+
+/// A leaf that cannot be read is given up as late as a frame, and only if the medium can be read
+/// elsewhere.
+#[test]
+fn a_leaf_that_cannot_be_read_for_long_becomes_lost() {
+    let (world, _, place) = three_leaves();
+    let bad =
+        Rc::new(super::reading::BadSector { inner: world.memory.clone(), bad: RefCell::new(None) });
+    let options = OpenOptions::default();
+    let opening = Drive::open_without_tasks(Rc::clone(&bad), world.runtime.clone(), options);
+    let drive = Rc::new(world.run(opening).unwrap());
+    let (writer, syncer) = (drive.clone(), drive.clone());
+    world.runtime.spawn(async move { writer.run_writer().await });
+    world.runtime.spawn(async move { syncer.run_syncer().await });
+    let start = place.offset / 4096 * 4096;
+    *bad.bad.borrow_mut() = Some((place.segment, start..start + (1 << 20)));
+    let write = || world.run(drive.write(8 * BLOCK, &[7; BLOCK_BYTES], true));
+    assert_eq!(kind(write()), Some(ErrorKind::Medium));
+    world.run(world.runtime.sleep_ns(200_000_000_000));
+    assert_eq!(kind(write()), Some(ErrorKind::Medium));
+    world.run(world.runtime.sleep_ns(110_000_000_000));
+    write().unwrap();
+    assert_eq!(drive.core().lost_leaves(), 1);
+    let mut read = vec![0; BLOCK_BYTES];
+    world.run(drive.read(8 * BLOCK, &mut read)).unwrap();
+    assert_eq!(read, [7; BLOCK_BYTES]);
+    world.run(drive.read(9 * BLOCK, &mut read)).unwrap_err();
+    *bad.bad.borrow_mut() = None;
+    assert_eq!(kind(world.run(drive.read(9 * BLOCK, &mut read))), Some(ErrorKind::Corrupt));
+    world.run(drive.read(LEAF_BYTES, &mut read)).unwrap();
+    world.runtime.drop_tasks();
 }
 
 /// Requests that find a leaf being read count together: none of them waits forever.

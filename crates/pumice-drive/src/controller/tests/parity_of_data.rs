@@ -81,6 +81,27 @@ fn any_page_of_a_long_batch_may_be_unreadable() {
     }
 }
 
+/// Reading a whole batch beside bad sectors can take seconds, and a host repeats what has failed.
+#[test]
+fn what_cannot_be_restored_is_not_tried_again_at_once() {
+    let (world, plain) = killed();
+    let drive = world.open();
+    world.ruin_parity(0);
+    world.flip(0, 10 * 4096 + 1000);
+    let blocks = plain.len() as u64 / BLOCK;
+    let attempt = |block| {
+        let before = drive.medium().inner().counts().read_bytes;
+        let read = world.read(&drive, block * BLOCK, BLOCK_BYTES);
+        (read.is_err(), drive.medium().inner().counts().read_bytes - before)
+    };
+    let lost = (0..blocks).find(|&block| attempt(block).0).expect("a block is lost");
+    let (is_lost, read_bytes) = attempt(lost);
+    assert!(is_lost && read_bytes < 64 << 10, "{read_bytes} bytes were read again");
+    world.run(world.runtime.sleep_ns(11_000_000_000));
+    let (is_lost, read_bytes) = attempt(lost);
+    assert!(is_lost && read_bytes > 64 << 10, "{read_bytes} bytes were read");
+}
+
 #[test]
 fn a_scrub_writes_restored_frames_elsewhere() {
     let (world, plain) = killed();
