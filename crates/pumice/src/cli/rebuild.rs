@@ -102,6 +102,8 @@ struct Summary {
     unflushed_left_out: bool,
     problems: Vec<Problem>,
     problem_count: u64,
+    /// Time from reading the log to the end of the copy.
+    seconds: f64,
 }
 
 /// Runs the subcommand.
@@ -237,6 +239,7 @@ async fn rebuild(
     (target, path): (&FileDrive, &Path),
     bar: &ProgressBar,
 ) -> Result<Summary> {
+    let begun_ns = runtime.now_ns();
     let wreck = Wreck::open(source, runtime.clone(), identity.clone()).await;
     let mut wreck = wreck.with_context(|| source.path().display().to_string())?;
     let mut summary = Summary {
@@ -258,6 +261,7 @@ async fn rebuild(
         unflushed_left_out: false,
         problems: Vec::new(),
         problem_count: 0,
+        seconds: 0.0,
     };
     let mut parts = wreck.parts();
     loop {
@@ -278,6 +282,7 @@ async fn rebuild(
     summary.missing_run_count = summary.missing_batches.len() as u64;
     summary.missing_batches.truncate(MISSING_LISTED_MAX);
     summary.unflushed_left_out = wreck.has_cut_batches();
+    summary.seconds = (runtime.now_ns() - begun_ns) as f64 / 1e9;
     Ok(summary)
 }
 
@@ -325,11 +330,13 @@ impl Summary {
             text += "unflushed writes after a gap in the log were left out\n";
         }
         text + &format!(
-            "rebuilt {} from the {}: size {}, {} of data, {} blocks lost\n",
+            "rebuilt {} from the {}: size {}, {} of data in {:.1} s ({}/s), {} blocks lost\n",
             target.display(),
             self.from,
             format_size(self.size_bytes),
             format_size(self.data_bytes),
+            self.seconds,
+            format_size((self.data_bytes as f64 / self.seconds.max(1e-3)) as u64),
             self.lost_blocks
         )
     }
