@@ -89,7 +89,15 @@ impl World {
     /// failed.
     async fn read_rotten(&self, drive: &TorturedDrive) -> Result<bool, Mismatch> {
         let mut noticed = false;
-        let bytes = self.scene.oracle.borrow().bytes();
+        // A resize that was under way is there or is not.
+        let (size, floor) = (drive.size_bytes(), self.scene.size_floor.get());
+        let bytes = self.scene.oracle.borrow().bytes().min(size as usize);
+        if size < floor {
+            return Err(Mismatch {
+                promised: format!("a disk of at least {floor} bytes"),
+                found: format!("a disk of {size} bytes"),
+            });
+        }
         for start in (0..bytes).step_by(COMPARED_AT_ONCE) {
             let end = (start + COMPARED_AT_ONCE).min(bytes);
             if !self.read_once(drive, start, end).await? {
