@@ -20,9 +20,11 @@ pub(crate) const COALESCED_BYTES_MAX: usize = 1 << 20;
 /// Both sides of a read are widened to the read unit.
 const WIDENING_BYTES: usize = 8 << 10;
 
-/// The sizes: a frame of one incompressible block, frames of 8 to 128 of them, widened, and the
-/// longest coalesced read.
-const SIZES: [usize; 7] = [
+/// The sizes: a page, two pages, a widened frame of one incompressible block, frames of 8 to 128 of
+/// them, widened, and the longest coalesced read.
+const SIZES: [usize; 9] = [
+    4 << 10,
+    8 << 10,
     16 << 10,
     (32 << 10) + WIDENING_BYTES,
     (64 << 10) + WIDENING_BYTES,
@@ -157,14 +159,17 @@ mod tests {
     #[test]
     fn a_buffer_is_of_the_smallest_size_and_used_again() {
         let buffers = Buffers::default();
-        for (len, bytes) in [(1, 16 << 10), (40 << 10, 40 << 10), ((1 << 20) + 1, (1 << 20) + 8192)]
-        {
+        let sizes = [(1, 4096), (4097, 8192), (8193, 16 << 10), (40 << 10, 40 << 10)];
+        for (len, bytes) in sizes.into_iter().chain([((1 << 20) + 1, (1 << 20) + 8192)]) {
             let (buffer, in_flight) = take(&buffers, len).unwrap();
             assert_eq!((buffer.len(), buffer.capacity()), (len, bytes));
             let address = buffer.as_ptr();
+            let mut buffer = buffer;
+            buffer.fill(7);
             buffers.put(buffer, in_flight);
             let (buffer, in_flight) = take(&buffers, len).unwrap();
             assert_eq!(buffer.as_ptr(), address, "a kept buffer is not used again");
+            assert!(buffer.iter().all(|&byte| byte == 7), "a kept buffer is zeroed again");
             buffers.put(buffer, in_flight);
         }
         buffers.release();
