@@ -481,7 +481,8 @@ impl Shared {
         let bytes = memory.map_bytes
             + memory.batch_bytes
             + memory.read_buffer_bytes
-            + memory.frame_cache_bytes;
+            + memory.frame_cache_bytes
+            + memory.read_cache_bytes;
         let (first, last) = self.memory_bytes.get();
         let third = self.blocks.get() * self.plan.times / 3;
         let written = self.written_blocks.get();

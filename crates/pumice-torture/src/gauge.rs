@@ -92,6 +92,7 @@ pub(super) fn judge_memory(
     let memory = &info.memory;
     let bounds = [
         ("buffers in flight", in_flight, memory.batch_bytes + READING_BYTES_MAX),
+        ("blocks in the read cache", memory.read_cache_bytes, memory.read_cache_bytes_max + 4096),
         ("leaves of the map", memory.map_leaf_bytes, map_cache_bytes + LEAF_BYTES_MORE),
     ];
     for (what, bytes, most) in bounds {

@@ -18,6 +18,10 @@ pub const MAP_CACHE_BYTES_DEFAULT: usize = 256 << 20;
 /// after a crash, in a second or less.
 pub const CHECKPOINT_BYTES_DEFAULT: u64 = 1 << 30;
 
+/// Default bytes of memory for decoded blocks that were read: modest, as most hosts have a cache of
+/// their own.
+pub const READ_CACHE_BYTES_DEFAULT: usize = 32 << 20;
+
 /// Default for the most blocks of a frame of cold data.
 ///
 /// Each doubling beyond the host's 8 blocks stores a few per cent less (zstd:3 on files of /usr:
@@ -38,6 +42,8 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Bytes of the map's leaves to keep in memory, about.
     pub map_cache_bytes: usize,
+    /// Bytes of memory for decoded blocks that were read; 0 keeps none.
+    pub read_cache_bytes: usize,
     /// Bytes of log between checkpoints, at most.
     pub checkpoint_bytes: u64,
     /// A denser codec for what garbage collection moves.
@@ -59,6 +65,7 @@ impl Default for OpenOptions {
         Self {
             read_only: false,
             map_cache_bytes: MAP_CACHE_BYTES_DEFAULT,
+            read_cache_bytes: READ_CACHE_BYTES_DEFAULT,
             checkpoint_bytes: CHECKPOINT_BYTES_DEFAULT,
             recompress: None,
             cold_frame_blocks: COLD_FRAME_BLOCKS_DEFAULT,

@@ -147,14 +147,16 @@ fn text(path: &Path, shown: &Shown) -> String {
         row("scrub", scrub);
     }
     let memory = &info.memory;
+    row("read cache", read_cache(info));
     row(
         "memory",
         format!(
-            "map {}, batch buffers {}, read buffers {}, decoded frames {}",
+            "map {}, batch buffers {}, read buffers {}, decoded frames {}, read cache {}",
             format_size(memory.map_bytes),
             format_size(memory.batch_bytes),
             format_size(memory.read_buffer_bytes),
-            format_size(memory.frame_cache_bytes)
+            format_size(memory.frame_cache_bytes),
+            format_size(memory.read_cache_bytes)
         ),
     );
     table.to_text()
@@ -205,6 +207,16 @@ fn used(info: &Info) -> String {
         None => String::new(),
     };
     format!("{:.1} % of the space for data{warning}", info.used_percent)
+}
+
+/// Returns the budget of the read cache, and the share of blocks of short reads that it served.
+fn read_cache(info: &Info) -> String {
+    let (hits, misses) = (info.operations.read_cache_hits, info.operations.read_cache_misses);
+    let budget = format_size(info.memory.read_cache_bytes_max);
+    match hits + misses {
+        0 => format!("up to {budget}"),
+        asked => format!("up to {budget}, {:.1} % hits", hits as f64 / asked as f64 * 100.0),
+    }
 }
 
 /// Returns the progress of a running scrub, or the result of the last one.

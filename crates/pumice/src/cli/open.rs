@@ -33,6 +33,10 @@ pub(crate) struct Opening {
     #[arg(long, value_parser = size, default_value = "256M", value_name = "SIZE")]
     map_cache: u64,
 
+    /// Memory for blocks of each drive that were read lately, decoded; 0 for none
+    #[arg(long, value_parser = size, default_value = "32M", value_name = "SIZE")]
+    cache: u64,
+
     /// Maximum amount of log between checkpoints, all of which is read after a crash
     #[arg(long, value_parser = size, default_value = "1G", value_name = "SIZE")]
     checkpoint: u64,
@@ -60,6 +64,7 @@ impl Opening {
         OpenOptions {
             read_only: self.read_only,
             map_cache_bytes: self.map_cache as usize,
+            read_cache_bytes: self.cache as usize,
             checkpoint_bytes: self.checkpoint,
             recompress: self.recompress,
             cold_frame_blocks: COLD_FRAME_BLOCKS_DEFAULT,

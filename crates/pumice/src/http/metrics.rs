@@ -26,7 +26,7 @@ const PREFIX: &str = "pumice";
 type Definition<T> = (&'static str, &'static str, fn(&DriveSnapshot) -> T);
 
 /// Counters. The first five cover the life of the drive, the others start when it is opened.
-const COUNTERS: [Definition<u64>; 23] = [
+const COUNTERS: [Definition<u64>; 25] = [
     ("host_written_bytes", "Bytes written by the host.", |drive| drive.info.host_bytes),
     (
         "frame_written_bytes",
@@ -75,6 +75,12 @@ const COUNTERS: [Definition<u64>; 23] = [
     }),
     ("frame_cache_hits", "Reads served from a cached frame.", |drive| {
         drive.info.operations.frame_cache_hits
+    }),
+    ("read_cache_hits", "Blocks of short reads served from the read cache.", |drive| {
+        drive.info.operations.read_cache_hits
+    }),
+    ("read_cache_misses", "Blocks of short reads that were read and decoded.", |drive| {
+        drive.info.operations.read_cache_misses
     }),
     ("scrubs", "Completed scrubs.", |drive| drive.info.scrub.scrubs_completed),
     ("recovered_batches", "Batches replayed when the drive was opened.", |drive| {
@@ -230,6 +236,7 @@ impl Metrics {
                 ("batches", info.memory.batch_bytes),
                 ("read_buffers", info.memory.read_buffer_bytes),
                 ("frame_cache", info.memory.frame_cache_bytes),
+                ("read_cache", info.memory.read_cache_bytes),
             ]
         })
     }

@@ -14,11 +14,13 @@
 //!
 //! * `open`: opening, the drive's tasks, closing.
 //! * `leaves`: loading leaves of the map. `frame_cache`: decoded frames.
+//! * `read_cache`: decoded blocks.
 //! * `superblocks`: the two slots. `restoring`: damaged records from parity.
 
 pub(crate) mod frame_cache;
 pub(super) mod leaves;
 pub(super) mod open;
+pub(super) mod read_cache;
 mod restoring;
 pub(crate) mod superblocks;
 
@@ -28,6 +30,7 @@ use std::pin::pin;
 use frame_cache::FrameCache;
 use futures_util::future::select;
 use leaves::Loads;
+use read_cache::ReadCache;
 use restoring::Restoring;
 use serde::{Deserialize, Serialize};
 
@@ -58,6 +61,7 @@ pub struct Drive<M, C> {
     pub(super) loads: Loads,
     restoring: Restoring,
     pub(super) cache: FrameCache,
+    pub(super) read_cache: ReadCache,
     pub(super) buffers: Buffers,
     pub(super) compressor: RefCell<Compressor>,
     pub(super) meta_compressor: RefCell<Compressor>,

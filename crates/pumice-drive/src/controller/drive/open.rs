@@ -19,6 +19,7 @@ use super::super::options::OpenOptions;
 use super::super::recovery::{self, Limits};
 use super::frame_cache::FrameCache;
 use super::leaves::Loads;
+use super::read_cache::ReadCache;
 use super::superblocks::{self, StoredSuperblock};
 use super::{Drive, Opened, Queues};
 use crate::base::clock::{Spawn, Task};
@@ -154,6 +155,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             read_unit: medium.capabilities().read_unit,
             loads: Loads::default(),
             cache: FrameCache::new(),
+            read_cache: ReadCache::new(options.read_cache_bytes),
             buffers: Buffers::default(),
             compressor: RefCell::new(Compressor::new(codec)),
             meta_compressor: RefCell::new(Compressor::new(Codec::Lz4)),

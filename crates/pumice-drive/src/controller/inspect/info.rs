@@ -109,6 +109,12 @@ pub struct Operations {
     pub merged_blocks: u64,
     /// Reads served from a frame decoded for an earlier one.
     pub frame_cache_hits: u64,
+    /// Blocks of short reads served from the read cache.
+    #[serde(default)]
+    pub read_cache_hits: u64,
+    /// Blocks of short reads that were read from the medium and decoded.
+    #[serde(default)]
+    pub read_cache_misses: u64,
     /// Reads that failed because of damage.
     pub corrupt_reads: u64,
     /// Frames that were damaged, or could not be read, and were restored from parity for a read.
@@ -158,6 +164,12 @@ pub struct Memory {
     pub read_buffer_bytes: u64,
     /// Decoded frames kept.
     pub frame_cache_bytes: u64,
+    /// The read cache.
+    #[serde(default)]
+    pub read_cache_bytes: u64,
+    /// Budget of the read cache.
+    #[serde(default)]
+    pub read_cache_bytes_max: u64,
 }
 
 impl<M: Medium, C: Clock> Drive<M, C> {
@@ -236,6 +248,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             fill_blocks: counters.fill_blocks.get(),
             merged_blocks: counters.merged_blocks.get(),
             frame_cache_hits: counters.frame_cache_hits.get(),
+            read_cache_hits: self.read_cache.hits(),
+            read_cache_misses: self.read_cache.misses(),
             corrupt_reads: counters.corrupt_reads.get(),
             restored_reads: counters.restored_reads.get(),
             batches: counters.batches.get(),
@@ -251,6 +265,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             batch_bytes: core.log().memory_bytes() as u64,
             read_buffer_bytes: self.buffers.memory_bytes() as u64,
             frame_cache_bytes: self.cache.memory_bytes() as u64,
+            read_cache_bytes: self.read_cache.memory_bytes() as u64,
+            read_cache_bytes_max: self.read_cache.bytes_max() as u64,
         }
     }
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! L2P runs -> holes and fills: no I/O
 //!          -> frames still in a batch buffer: decoded from there
+//!          -> blocks in the read cache: copied from there
 //!          -> frames on the medium: adjacent ones in one media read, several reads at once
 //!             -> checksum -> decode -> copy
 //! ```
@@ -18,9 +19,10 @@ use futures_util::stream::{StreamExt, TryStreamExt, iter};
 use super::super::core::Located;
 use super::super::drive::Drive;
 use super::super::drive::frame_cache::{Load, Lookup};
+use super::super::drive::read_cache::BlockKey;
 use super::super::log::buffers::COALESCED_BYTES_MAX;
 use super::super::map::Mapping;
-use super::super::place::FramePlace;
+use super::super::place::{FramePlace, blocks_of_frame};
 use crate::base::units::{BLOCK_BYTES, len_usize};
 use crate::base::{Clock, Error, ErrorKind, Lba, Result};
 use crate::codec::Encoding;
@@ -33,6 +35,10 @@ const COALESCED_GAP_BYTES: u32 = 16 << 10;
 
 /// Media reads of one host read at once: a deep queue for a fast medium, bounded memory.
 const READS_AT_ONCE: usize = 32;
+
+/// Longest host read that asks the read cache and fills it: up to here databases and file systems
+/// read at random. Longer ones are scans, and cheap for a block.
+const CACHED_READ_BYTES_MAX: usize = 64 << 10;
 
 /// A part of a host read that one frame serves.
 #[derive(Clone, Debug)]
@@ -47,6 +53,8 @@ struct Piece {
     wanted: Range<usize>,
     /// Where they go in the host's buffer.
     target: usize,
+    /// Whether the read cache takes its blocks.
+    is_kept: bool,
 }
 
 impl Piece {
@@ -56,6 +64,17 @@ impl Piece {
 
     fn is_whole_frame(&self) -> bool {
         self.wanted == (0..self.frame_bytes())
+    }
+
+    /// Returns the numbers of the blocks that are wanted, wholly or in part.
+    fn blocks_wanted(&self) -> Range<usize> {
+        self.wanted.start / BLOCK_BYTES..self.wanted.end.div_ceil(BLOCK_BYTES)
+    }
+
+    /// Returns where a block of the frame is stored.
+    fn key_of(&self, block: usize) -> BlockKey {
+        let index = blocks_of_frame(block as u64);
+        BlockKey { frame: self.place.address(), generation: self.generation, index }
     }
 
     /// Returns what is wanted of the decoded frame.
@@ -105,6 +124,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     async fn read_range(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         let mut at = 0;
         let mut rest = Vec::new();
+        let is_short = out.len() <= CACHED_READ_BYTES_MAX;
         // Until they are dropped, no segment that is read from is freed.
         let mut pins = Vec::new();
         while at < out.len() {
@@ -115,10 +135,13 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                     continue;
                 }
                 Next::Done(len) => (len, None),
-                Next::Read(len, piece) => (len, Some(piece)),
+                Next::Read(len, piece) => match self.read_cached(&piece, is_short, left) {
+                    0 => (len, Some(piece)),
+                    served => (served, None),
+                },
             };
             if let Some(piece) = piece {
-                let piece = Piece { target: at, ..piece };
+                let piece = Piece { target: at, is_kept: is_short, ..piece };
                 let pin = self.pin(piece.place.segment);
                 // The common small read is one piece and needs no list.
                 if at == 0 && len == out.len() {
@@ -159,7 +182,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             Mapping::Frame { place, index } => (place, index),
         };
         let from = usize::from(index) * BLOCK_BYTES + skip;
-        let piece = Piece { place, generation, lba, index, wanted: from..from + len, target: 0 };
+        let wanted = from..from + len;
+        let piece = Piece { place, generation, lba, index, wanted, target: 0, is_kept: false };
         let decoded = {
             let core = self.core();
             let bytes = core.in_memory(place.address());
@@ -168,6 +192,36 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         match decoded {
             None => Ok(Next::Read(len, piece)),
             Some(result) => self.count_damage(result).map(|()| Next::Done(len)),
+        }
+    }
+
+    /// Serves the start of a piece of a short read from the read cache; returns how many bytes.
+    fn read_cached(&self, piece: &Piece, is_short: bool, out: &mut [u8]) -> usize {
+        if !is_short {
+            return 0;
+        }
+        let (mut served, mut out) = (0, out);
+        for block in piece.blocks_wanted() {
+            let begin = block * BLOCK_BYTES;
+            let from = piece.wanted.start.saturating_sub(begin);
+            let len = (piece.wanted.end - begin).min(BLOCK_BYTES) - from;
+            let (here, rest) = out.split_at_mut(len);
+            if !self.read_cache.read(piece.key_of(block), from, here) {
+                break;
+            }
+            (served, out) = (served + len, rest);
+        }
+        served
+    }
+
+    /// Lets the read cache take the blocks that are wanted of a decoded frame.
+    fn keep_blocks(&self, piece: &Piece, frame: &[u8]) {
+        if !piece.is_kept {
+            return;
+        }
+        for block in piece.blocks_wanted() {
+            let bytes = frame.get(block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES);
+            self.read_cache.insert(piece.key_of(block), bytes.expect("a block of the frame"));
         }
     }
 
@@ -317,18 +371,22 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let decoded = check_frame(piece, record).and_then(|(encoding, payload)| {
             let mut decompressor = self.decompressor.borrow_mut();
             if piece.is_whole_frame() {
-                return decompressor.decompress(encoding, payload, out);
+                decompressor.decompress(encoding, payload, out)?;
+                self.keep_blocks(piece, out);
+                return Ok(());
             }
             if piece.place.blocks == 1 {
                 let mut block = [0; BLOCK_BYTES];
                 decompressor.decompress(encoding, payload, &mut block)?;
                 out.copy_from_slice(piece.part_wanted(&block));
+                self.keep_blocks(piece, &block);
                 return Ok(());
             }
             let key = piece.place.address();
             self.cache.fill(key, piece.frame_bytes(), |frame| {
                 decompressor.decompress(encoding, payload, frame)?;
                 out.copy_from_slice(piece.part_wanted(frame));
+                self.keep_blocks(piece, frame);
                 Ok(())
             })
         });
@@ -403,6 +461,7 @@ mod tests {
             index: 0,
             wanted: 0..BLOCK_BYTES,
             target: 0,
+            is_kept: false,
         };
         places.iter().map(piece).collect()
     }

@@ -1,0 +1,208 @@
+//! Decoded blocks that short reads asked for, within a budget of memory.
+//!
+//! A block is known by the frame that holds it: segment, generation of the segment, offset of the
+//! record, index in the frame. What a frame holds never changes while its segment has that
+//! generation, so an entry can never be stale. An overwritten or moved block has another key, and
+//! its old entry leaves like any other that nothing asks for.
+//!
+//! The policy is that of `quick_cache`, a variant of S3-FIFO: a block that was asked for once makes
+//! room before one that was asked for again, so a scan does not drive out what is in use. The
+//! hash function has no random seed: the same requests leave the same blocks in memory.
+
+use std::cell::{Cell, RefCell};
+use std::hash::{BuildHasherDefault, DefaultHasher};
+
+use quick_cache::unsync::Cache;
+use quick_cache::{Lifecycle, OptionsBuilder, UnitWeighter};
+
+use super::super::place::FrameAddress;
+use crate::base::units::BLOCK_BYTES;
+
+/// Bytes of a block's entry: the block, and about what the cache takes to find and order it,
+/// including its share of the keys of blocks that left.
+const ENTRY_BYTES: usize = BLOCK_BYTES + 256;
+
+/// Where a block is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct BlockKey {
+    /// Address of the block's frame.
+    pub(crate) frame: FrameAddress,
+    /// Generation of the frame's segment.
+    pub(crate) generation: u64,
+    /// Number of the block in the frame.
+    pub(crate) index: u8,
+}
+
+type Block = Box<[u8; BLOCK_BYTES]>;
+
+/// Keeps the memory of a block that leaves for the next one that enters.
+#[derive(Debug)]
+struct Recycle;
+
+impl Lifecycle<BlockKey, Block> for Recycle {
+    type RequestState = Option<Block>;
+
+    fn on_evict(&self, evicted: &mut Option<Block>, _: BlockKey, block: Block) {
+        *evicted = Some(block);
+    }
+}
+
+type Blocks = Cache<BlockKey, Block, UnitWeighter, BuildHasherDefault<DefaultHasher>, Recycle>;
+
+/// The cache of one drive.
+#[derive(Debug)]
+pub(crate) struct ReadCache {
+    /// `None` without a budget.
+    blocks: Option<RefCell<Blocks>>,
+    spare: RefCell<Option<Block>>,
+    bytes_max: usize,
+    hits: Cell<u64>,
+    misses: Cell<u64>,
+}
+
+impl ReadCache {
+    /// Creates an empty cache that takes up to `bytes_max` bytes of memory, or that keeps nothing
+    /// if that is less than a block.
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        let count = bytes_max / ENTRY_BYTES;
+        let options = OptionsBuilder::new()
+            .shards(1)
+            .estimated_items_capacity(count)
+            .weight_capacity(count as u64)
+            .build()
+            .expect("the options are complete");
+        let blocks = || Cache::with_options(options, UnitWeighter, <_>::default(), Recycle);
+        Self {
+            blocks: (count > 0).then(|| RefCell::new(blocks())),
+            spare: RefCell::default(),
+            bytes_max,
+            hits: Cell::new(0),
+            misses: Cell::new(0),
+        }
+    }
+
+    /// Copies the bytes of a block from byte `from` on to `out`, if the block is here.
+    #[inline]
+    pub(crate) fn read(&self, key: BlockKey, from: usize, out: &mut [u8]) -> bool {
+        let Some(blocks) = &self.blocks else { return false };
+        let blocks = blocks.borrow();
+        let Some(block) = blocks.get(&key) else { return false };
+        out.copy_from_slice(block.get(from..from + out.len()).expect("a part of a block"));
+        self.hits.set(self.hits.get() + 1);
+        true
+    }
+
+    /// Takes a block that had to be read and decoded.
+    #[inline]
+    pub(crate) fn insert(&self, key: BlockKey, bytes: &[u8]) {
+        let Some(blocks) = &self.blocks else { return };
+        self.misses.set(self.misses.get() + 1);
+        let mut block = self.spare.take().unwrap_or_else(|| Box::new([0; BLOCK_BYTES]));
+        block.copy_from_slice(bytes);
+        let mut evicted = None;
+        blocks.borrow_mut().insert_with_lifecycle(key, block, &mut evicted);
+        self.spare.replace(evicted);
+    }
+
+    /// Returns how many blocks were served from here.
+    pub(crate) fn hits(&self) -> u64 {
+        self.hits.get()
+    }
+
+    /// Returns how many blocks had to be read and decoded first.
+    pub(crate) fn misses(&self) -> u64 {
+        self.misses.get()
+    }
+
+    /// Returns the bytes of memory that it may take.
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
+    /// Returns the bytes of memory held.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let Some(blocks) = &self.blocks else { return 0 };
+        let blocks = blocks.borrow();
+        let count = blocks.len() + usize::from(self.spare.borrow().is_some());
+        count * BLOCK_BYTES + blocks.memory_used().total()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a block is found until it makes room, memory stays within the budget, and a scan
+    //! leaves what is in use.
+    use super::*;
+    use crate::base::SegmentId;
+
+    fn key(number: u32) -> BlockKey {
+        let frame = FrameAddress { segment: SegmentId(1), offset: number / 8 * 4096 };
+        BlockKey { frame, generation: 1, index: (number % 8) as u8 }
+    }
+
+    /// Asks for a block as a read does; returns whether it was there.
+    fn ask(cache: &ReadCache, number: u32) -> bool {
+        let mut out = [0; 4];
+        let is_hit = cache.read(key(number), 8, &mut out);
+        if is_hit {
+            assert_eq!(out, number.to_le_bytes(), "another block than the one asked for");
+        } else {
+            let mut block = [0; BLOCK_BYTES];
+            block[8..12].copy_from_slice(&number.to_le_bytes());
+            cache.insert(key(number), &block);
+        }
+        is_hit
+    }
+
+    #[test]
+    fn a_block_is_another_in_another_generation_frame_or_place() {
+        let cache = ReadCache::new(1 << 20);
+        assert!(!ask(&cache, 1));
+        assert!(ask(&cache, 1));
+        let other = |change: &dyn Fn(&mut BlockKey)| {
+            let mut key = key(1);
+            change(&mut key);
+            cache.read(key, 0, &mut [0])
+        };
+        assert!(other(&|_| ()));
+        assert!(!other(&|key| key.generation = 2));
+        assert!(!other(&|key| key.index = 2));
+        assert!(!other(&|key| key.frame.offset = 28));
+        assert!(!other(&|key| key.frame.segment = SegmentId(2)));
+        assert_eq!((cache.hits(), cache.misses()), (2, 1));
+    }
+
+    #[test]
+    fn memory_stays_within_the_budget() {
+        for budget in [ENTRY_BYTES, 1 << 20, 8 << 20] {
+            let cache = ReadCache::new(budget);
+            assert!(cache.memory_bytes() < 4096, "memory before the first block");
+            let count = (budget / ENTRY_BYTES) as u32;
+            for number in 0..3 * count {
+                ask(&cache, number);
+                ask(&cache, number / 2);
+                let bytes = cache.memory_bytes();
+                assert!(bytes <= budget + BLOCK_BYTES, "{bytes} bytes of {budget}");
+            }
+            assert!(cache.memory_bytes() > budget / 10 * 8, "a budget that is not used");
+        }
+    }
+
+    #[test]
+    fn a_scan_leaves_what_is_in_use() {
+        let cache = ReadCache::new(100 * ENTRY_BYTES);
+        for _ in 0..3 {
+            (0..50).for_each(|number| _ = ask(&cache, number));
+        }
+        (1000..2000).for_each(|number| _ = ask(&cache, number));
+        let left = (0..50).filter(|&number| ask(&cache, number)).count();
+        assert!(left >= 45, "a scan left {left} of 50 blocks in use");
+    }
+
+    #[test]
+    fn without_a_budget_nothing_is_kept() {
+        let cache = ReadCache::new(ENTRY_BYTES - 1);
+        assert!(!ask(&cache, 1) && !ask(&cache, 1));
+        assert_eq!((cache.memory_bytes(), cache.hits(), cache.misses()), (0, 0, 0));
+    }
+}
