@@ -10,9 +10,11 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use pumice_drive::{
-    Clock, Drive, Layer, Medium, MemMedium, OpenOptions, Result, Runtime, Spec, Uuid, create,
+    AlignedBuffer, Clock, Drive, Layer, Medium, MemMedium, OpenOptions, Result, Runtime, SegmentId,
+    Spec, Uuid, create,
 };
 
 /// Time that a sync takes.
@@ -36,6 +38,17 @@ impl Layer for SlowSync {
         self.syncs.set(self.syncs.get() + 1);
         self.clock.sleep_ns(SYNC_NS).await;
         self.inner.sync().await
+    }
+
+    /// A durable append takes as long as an append and a sync.
+    async fn on_append_durably(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> Result<()> {
+        self.inner.append(segment, offset, buffer).await?;
+        self.on_sync().await
     }
 }
 

@@ -64,6 +64,7 @@ enum Kind {
     Discard,
     ReadSuperblock,
     WriteSuperblock,
+    AppendDurably,
 }
 
 /// A handle on the fault layer of one world.
@@ -120,6 +121,20 @@ impl Layer for TracedMedium {
         let append = self.layers.append(segment, offset, buffer);
         let result = self.crash_point.operation(Effect::Update, append).await;
         self.note(Kind::Append, segment.0, offset, result.is_ok());
+        result
+    }
+
+    async fn on_append_durably(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> Result<()> {
+        self.trace.add_bytes(&buffer);
+        let _held = self.in_flight.hold(buffer.len());
+        let append = self.layers.append_durably(segment, offset, buffer);
+        let result = self.crash_point.operation(Effect::Update, append).await;
+        self.note(Kind::AppendDurably, segment.0, offset, result.is_ok());
         result
     }
 

@@ -152,7 +152,10 @@ impl World {
         let (spec, may_fill_up) = draw_spec(&mut random, is_heavy, age);
         let geometry = spec.geometry().expect("worlds are drawn within the limits");
         let more = u64::from(SEGMENTS_TO_GROW) * u64::from(SEGMENT_BYTES);
-        let memory = MemMedium::new(geometry.medium_bytes() + more);
+        let mut memory = MemMedium::new(geometry.medium_bytes() + more);
+        if seed % 4 == 3 {
+            memory = memory.without_durable_appends();
+        }
         let options = draw_options(&mut random);
         let latency_ns_max = [0, 20_000, 500_000, 2_000_000, 10_000_000][random.random_range(0..5)];
         let limits = Limits {

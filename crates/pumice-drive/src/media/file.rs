@@ -8,7 +8,8 @@
 //! Invariants:
 //! * The file is locked while it is open, by one writer or by any number of readers.
 //! * After a sync failed, or was dropped before its result was known, nothing is written or synced
-//!   until the medium is reopened: the kernel reports a lost write only once.
+//!   until the medium is reopened: the kernel reports a lost write only once. A durable append is a
+//!   write and a sync in this respect; see `durable`.
 //! * Nothing is read or written outside the superblock slots and the segments.
 //!
 //! This medium does not cache, does not check content and does not know what a drive is.
@@ -28,12 +29,14 @@ use rustix::io::Errno;
 
 use super::{
     Capabilities, Geometry, Medium, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS, SUPERBLOCK_STRIDE,
+    not_durable,
 };
 use crate::base::units::format_size;
 use crate::base::{AlignedBuffer, Error, ErrorContext, ErrorKind, OsContext, Result, SegmentId};
 use crate::runtime::Runtime;
 
 mod create;
+mod durable;
 
 #[cfg(test)]
 #[expect(clippy::cast_possible_truncation, reason = "patterns of test data")]
@@ -97,6 +100,8 @@ pub struct FileMedium {
     capabilities: Capabilities,
     geometry: Cell<Option<Geometry>>,
     poisoned: Cell<bool>,
+    /// Durable appends that failed, and of which it is being found out whether a sync did.
+    doubts: Cell<u32>,
     discard_refused: Cell<bool>,
 }
 
@@ -150,6 +155,8 @@ impl FileMedium {
         let bytes = size(&file, kind).os_context(what)?;
         let alignment = direct_alignment(&file, kind);
         let direct = options.direct && set_direct(&file, path, alignment);
+        let is_durable =
+            direct && !options.read_only && durable::are_possible(&runtime, &file, kind);
         if !direct {
             // After a failed sync the page cache may hold, as clean pages, data that never reached
             // the medium. Recovery must not take it for durable data.
@@ -162,7 +169,8 @@ impl FileMedium {
         let capabilities = Capabilities::default()
             .with_write_unit(WRITE_UNIT)
             .with_read_unit(read_unit)
-            .with_discard(!options.read_only && can_discard(&file, kind, bytes));
+            .with_discard(!options.read_only && can_discard(&file, kind, bytes))
+            .with_durable_appends(is_durable);
         Ok(FileMedium {
             runtime,
             file: Arc::new(file.into()),
@@ -175,6 +183,7 @@ impl FileMedium {
             capabilities,
             geometry: Cell::new(None),
             poisoned: Cell::new(false),
+            doubts: Cell::new(0),
             discard_refused: Cell::new(false),
         })
     }
@@ -253,7 +262,13 @@ impl FileMedium {
             let what = format!("{} is open read-only", self.path.display());
             return Err(Error::new(ErrorKind::ReadOnly, what));
         }
-        if self.poisoned.get() {
+        self.check_synced()
+    }
+
+    /// # Errors
+    /// `Poisoned` if a sync has failed, or may have.
+    fn check_synced(&self) -> Result<()> {
+        if self.poisoned.get() || self.doubts.get() > 0 {
             let what = format!(
                 "{} accepts no more writes because a sync failed: reopen the drive",
                 self.path.display()
@@ -265,6 +280,10 @@ impl FileMedium {
 
     async fn write(&self, location: Location, buffer: Arc<AlignedBuffer>) -> Result<()> {
         self.check_writable()?;
+        self.write_unchecked(location, buffer).await
+    }
+
+    async fn write_unchecked(&self, location: Location, buffer: Arc<AlignedBuffer>) -> Result<()> {
         let at = self.locate(location, buffer.len(), WRITE_UNIT)?;
         let result = match self.runtime.write_at(&self.file, at, buffer.clone()).await {
             Ok(written) if written == buffer.len() => Ok(()),
@@ -353,6 +372,16 @@ impl FileMedium {
             0 => Err(stuck.into()),
             whole => Ok(whole),
         }
+    }
+
+    async fn sync_data(&self) -> Result<()> {
+        self.check_writable()?;
+        let mut outcome = SyncOutcome { poisoned: &self.poisoned, succeeded: false };
+        let result = self.runtime.sync_data(&self.file).await;
+        outcome.succeeded = result.is_ok();
+        result.map_err(|error| self.medium_error("sync", false, error))?;
+        // Another one that failed in the meantime may have learnt of a loss that concerns this one.
+        self.check_synced()
     }
 
     /// Changes the size of a file to `needed` bytes. Reads the size of a device again.
@@ -462,12 +491,22 @@ impl Medium for FileMedium {
         self.fill(Location::Segment(segment, offset), buffer).await
     }
 
+    async fn append_durably(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> Result<()> {
+        let location = Location::Segment(segment, offset);
+        if self.capabilities.durable_appends {
+            return self.write_durably(location, buffer).await;
+        }
+        self.write(location, buffer).await?;
+        self.sync_data().await.map_err(not_durable)
+    }
+
     async fn sync(&self) -> Result<()> {
-        self.check_writable()?;
-        let mut outcome = SyncOutcome { poisoned: &self.poisoned, succeeded: false };
-        let result = self.runtime.sync_data(&self.file).await;
-        outcome.succeeded = result.is_ok();
-        result.map_err(|error| self.medium_error("sync", false, error))
+        self.sync_data().await
     }
 
     async fn discard(&self, segment: SegmentId) -> Result<()> {

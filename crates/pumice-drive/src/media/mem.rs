@@ -24,6 +24,7 @@ const READ_UNIT: u32 = 512;
 #[derive(Clone, Debug)]
 pub struct MemMedium {
     bytes: u64,
+    durable_appends: bool,
     state: Rc<RefCell<State>>,
 }
 
@@ -38,7 +39,13 @@ impl MemMedium {
     /// Creates an empty medium that accepts any geometry of up to `bytes` bytes. Allocates no
     /// memory for segments.
     pub fn new(bytes: u64) -> Self {
-        Self { bytes, state: Rc::default() }
+        Self { bytes, durable_appends: true, state: Rc::default() }
+    }
+
+    /// Returns the medium as one that has no durable appends, like a file without direct I/O.
+    #[must_use]
+    pub fn without_durable_appends(self) -> Self {
+        Self { durable_appends: false, ..self }
     }
 
     /// Returns the size in bytes with which the medium was created.
@@ -55,7 +62,7 @@ impl MemMedium {
             segments: state.segments.clone(),
             superblocks: state.superblocks.clone(),
         };
-        Self { bytes: self.bytes, state: Rc::new(RefCell::new(state)) }
+        Self { state: Rc::new(RefCell::new(state)), ..*self }
     }
 
     /// Returns the bytes of memory that segments occupy.
@@ -129,6 +136,7 @@ impl Medium for MemMedium {
             .with_write_unit(WRITE_UNIT)
             .with_read_unit(READ_UNIT)
             .with_discard(true)
+            .with_durable_appends(self.durable_appends)
     }
 
     /// Drops all content if the segments had another size or offset before. Another number of
@@ -170,6 +178,15 @@ impl Medium for MemMedium {
         buffer: Arc<AlignedBuffer>,
     ) -> Result<()> {
         self.state.borrow_mut().append(segment, offset, &buffer)
+    }
+
+    async fn append_durably(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> Result<()> {
+        self.append(segment, offset, buffer).await
     }
 
     async fn read(

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use crate::base::{AlignedBuffer, Result, SegmentId};
+use crate::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId};
 
 pub mod file;
 pub mod layer;
@@ -65,12 +65,15 @@ pub struct Capabilities {
     pub read_unit: u32,
     /// Whether [`Medium::discard`] frees space.
     pub discard: bool,
+    /// Whether [`Medium::append_durably`] is one operation, which costs less than an append and a
+    /// sync, and any number of which may be in progress. The drive calls it only then.
+    pub durable_appends: bool,
 }
 
 impl Default for Capabilities {
-    /// Returns units of 4096 bytes, without discard.
+    /// Returns units of 4096 bytes, without discard and without durable appends.
     fn default() -> Self {
-        Self { write_unit: 4096, read_unit: 4096, discard: false }
+        Self { write_unit: 4096, read_unit: 4096, discard: false, durable_appends: false }
     }
 }
 
@@ -93,6 +96,13 @@ impl Capabilities {
     #[must_use]
     pub fn with_discard(mut self, discard: bool) -> Self {
         self.discard = discard;
+        self
+    }
+
+    /// Sets whether an append can be made durable in one operation.
+    #[must_use]
+    pub fn with_durable_appends(mut self, durable_appends: bool) -> Self {
+        self.durable_appends = durable_appends;
         self
     }
 }
@@ -126,6 +136,8 @@ impl Capabilities {
 ///   512 bytes, independently of all others and of the order in which they completed.
 /// * A successful sync covers every append, discard and superblock write that had completed when it
 ///   was called. Writes that were still in progress are not covered.
+/// * A durable append covers its own range and nothing else: what was appended plainly before it is
+///   as volatile as before.
 /// * A medium must never tear a write at a finer granularity than 512 bytes, and must never change
 ///   bytes outside the range of a write.
 ///
@@ -133,7 +145,8 @@ impl Capabilities {
 ///
 /// * After a failed append or superblock write, the written range may hold anything.
 /// * After a failed sync, everything that was not durable before must be assumed lost, even if a
-///   later sync succeeds. The drive then accepts no more writes until it is reopened.
+///   later sync succeeds. The drive then accepts no more writes until it is reopened. The same
+///   holds after a durable append that failed as `Poisoned`.
 /// * A read that cannot return the stored bytes must fail. The drive detects wrong bytes by
 ///   checksum, but cannot repair them.
 ///
@@ -179,6 +192,26 @@ pub trait Medium {
         buffer: Arc<AlignedBuffer>,
     ) -> impl Future<Output = Result<()>>;
 
+    /// Writes the buffer as [`append`](Medium::append) does, and makes it durable: the range of
+    /// this append, and no other. The drive calls this where
+    /// [`Capabilities::durable_appends`] says so; the default is an append and a sync.
+    ///
+    /// # Errors
+    /// `NoSpace` or `Medium` if the bytes could not be written: see [`append`](Medium::append).
+    /// After `NoSpace` the drive repeats it as an append that is not durable. `Poisoned` if they
+    /// were written and could not be made durable: see [Failures](Medium#failures).
+    fn append_durably(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> impl Future<Output = Result<()>> {
+        async move {
+            self.append(segment, offset, buffer).await?;
+            self.sync().await.map_err(not_durable)
+        }
+    }
+
     /// Fills the buffer from `offset` of `segment`. Offset and length are multiples of the read
     /// unit, and the range lies within the segment. Bytes that were never written since the last
     /// discard may have any value.
@@ -219,4 +252,10 @@ pub trait Medium {
     /// `Medium`. The slot may then hold anything; the other one is unchanged.
     fn write_superblock(&self, slot: u32, bytes: AlignedBuffer)
     -> impl Future<Output = Result<()>>;
+}
+
+/// Returns the error of a durable append whose bytes could not be made durable.
+pub(crate) fn not_durable(error: Error) -> Error {
+    let what = "what was appended could not be made durable";
+    Error::new(ErrorKind::Poisoned, what).caused_by(error)
 }

@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use rustix::fd::OwnedFd;
+use rustix::io::ReadWriteFlags;
 use rustix::net::Shutdown;
 
 use crate::base::clock::{Spawn, Task};
@@ -272,7 +273,21 @@ impl Runtime {
         offset: u64,
         buffer: Arc<AlignedBuffer>,
     ) -> io::Result<usize> {
-        on_driver!(self, write_at(file, offset, buffer), refused())
+        on_driver!(self, write_at(file, offset, buffer, ReadWriteFlags::empty()), refused())
+    }
+
+    /// Like [`Runtime::write_at`], and makes the bytes that were written durable (`RWF_DSYNC`):
+    /// those bytes, and no others.
+    ///
+    /// # Errors
+    /// Those of `pwritev2`. Whether writing the bytes failed or making them durable is not known.
+    pub async fn write_durably_at(
+        &self,
+        file: &Arc<OwnedFd>,
+        offset: u64,
+        buffer: Arc<AlignedBuffer>,
+    ) -> io::Result<usize> {
+        on_driver!(self, write_at(file, offset, buffer, ReadWriteFlags::DSYNC), refused())
     }
 
     /// Makes all completed writes and the size of the file durable (`fdatasync`).

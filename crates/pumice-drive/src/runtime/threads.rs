@@ -10,7 +10,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use std::task::{Context, Poll, Waker};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::FallocateFlags;
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use rustix::net::SocketFlags;
 
 use super::direct::Direct;
@@ -130,9 +130,20 @@ impl Threads {
         file: &Arc<OwnedFd>,
         offset: u64,
         buffer: Arc<AlignedBuffer>,
+        flags: ReadWriteFlags,
     ) -> io::Result<usize> {
         let file = file.clone();
-        unblock(move || Ok(retry_on_intr(|| rustix::io::pwrite(&file, &buffer, offset))?)).await
+        if flags.is_empty() {
+            return unblock(move || {
+                Ok(retry_on_intr(|| rustix::io::pwrite(&file, &buffer, offset))?)
+            })
+            .await;
+        }
+        let write = move || {
+            let bytes = [IoSlice::new(&buffer)];
+            Ok(retry_on_intr(|| rustix::io::pwritev2(&file, &bytes, offset, flags))?)
+        };
+        unblock(write).await
     }
 
     pub(super) async fn sync_data(&self, file: &Arc<OwnedFd>) -> io::Result<()> {

@@ -34,7 +34,7 @@ use io_uring::{IoUring, Probe, opcode};
 use rustix::event::PollFlags;
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::fs::FallocateFlags;
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 use rustix::net::{SendFlags, SocketFlags};
 
 use super::direct::Direct;
@@ -243,10 +243,12 @@ impl Uring {
         file: &Arc<OwnedFd>,
         offset: u64,
         buffer: Arc<AlignedBuffer>,
+        flags: ReadWriteFlags,
     ) -> io::Result<usize> {
+        let flags = flags.bits().cast_signed();
         let operation = self.start(Kind::File, file, Buffer::Shared(buffer), |fd, buffer| {
             let (pointer, len) = transfer(buffer, None);
-            opcode::Write::new(fd, pointer, len).offset(offset).build()
+            opcode::Write::new(fd, pointer, len).offset(offset).rw_flags(flags).build()
         });
         operation.await.1.map(|len| len as usize)
     }

@@ -243,6 +243,16 @@ impl<C: Clock> Layer for NandMedium<C> {
         Ok(())
     }
 
+    /// What was appended is on flash, or in a buffer that survives a power loss.
+    async fn on_append_durably(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> Result<()> {
+        self.on_append(segment, offset, buffer).await
+    }
+
     async fn on_read(
         &self,
         segment: SegmentId,

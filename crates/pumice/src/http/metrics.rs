@@ -26,7 +26,7 @@ const PREFIX: &str = "pumice";
 type Definition<T> = (&'static str, &'static str, fn(&DriveSnapshot) -> T);
 
 /// Counters. The first five cover the life of the drive, the others start when it is opened.
-const COUNTERS: [Definition<u64>; 25] = [
+const COUNTERS: [Definition<u64>; 26] = [
     ("host_written_bytes", "Bytes written by the host.", |drive| drive.info.host_bytes),
     (
         "frame_written_bytes",
@@ -51,6 +51,9 @@ const COUNTERS: [Definition<u64>; 25] = [
     }),
     ("checkpoints", "Checkpoints written.", |drive| drive.info.operations.checkpoints),
     ("batches", "Batches appended to the medium.", |drive| drive.info.operations.batches),
+    ("durable_appends", "Batches that were durable without a sync.", |drive| {
+        drive.info.operations.durable_appends
+    }),
     ("syncs", "Syncs of the medium.", |drive| drive.info.operations.syncs),
     ("fill_blocks", "Blocks of one repeated byte, stored without data.", |drive| {
         drive.info.operations.fill_blocks

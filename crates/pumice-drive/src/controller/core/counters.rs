@@ -34,6 +34,8 @@ pub(crate) struct Counters {
     pub(crate) trims: Counter,
     /// Batches appended to the medium.
     pub(crate) batches: Counter,
+    /// Of them, those that were durable without a sync.
+    pub(crate) durable_appends: Counter,
     /// Syncs of the medium.
     pub(crate) syncs: Counter,
     /// Blocks written as fills, without data.

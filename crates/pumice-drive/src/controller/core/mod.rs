@@ -125,6 +125,8 @@ impl Wakes {
 pub(crate) struct Settings {
     /// Whether writes are refused.
     pub(crate) is_read_only: bool,
+    /// Whether the medium has durable appends.
+    pub(crate) has_durable_appends: bool,
     /// Bytes of the map's leaves to keep in memory.
     pub(crate) map_cache_bytes: usize,
     /// Bytes of log between checkpoints, at most.
@@ -213,7 +215,7 @@ impl Core {
             "the segment table has the segments of the superblock"
         );
         let end = LogEnd { seq: newest.checkpointed, checksum: 0, tails };
-        let log = Log::new(end, shape, superblock.epoch, superblock.uuid, 0);
+        let log = Log::new(end, shape, superblock.epoch, superblock.uuid, 0, false);
         Self {
             meta_segments: meta_segments(&shape, settings.map_cache_bytes),
             dirty_bytes_max: dirty_bytes_max(&shape, settings.map_cache_bytes),
@@ -264,7 +266,8 @@ impl Core {
             );
         }
         let Superblock { epoch, uuid, .. } = superblock;
-        self.log = Log::new(end, superblock.shape(), epoch, uuid, buffers);
+        let has_durable_appends = self.settings.has_durable_appends;
+        self.log = Log::new(end, superblock.shape(), epoch, uuid, buffers, has_durable_appends);
         (self.superblock, self.superblock_slot) = (superblock, superblock_slot);
         self.counters = Counters::new(totals);
         self.check_invariants();
@@ -568,13 +571,37 @@ impl Core {
     }
 
     /// Notes that a batch is on the medium.
-    pub(crate) fn batch_written(&mut self, seq: SeqNo) {
+    pub(crate) fn batch_written(&mut self, seq: SeqNo, is_durable: bool) {
         assert!(seq <= self.log.sealed_seq(), "a batch is sealed before it is written");
         self.counters.batches.add(1);
+        self.counters.durable_appends.add(u64::from(is_durable));
         let was_full = self.log.is_medium_full();
         self.log.written(seq);
+        if self.log.is_collecting() && !self.log.writers_are_busy() {
+            self.seal(Stream::Host);
+        }
         self.medium_may_have_space(was_full);
         self.wake(Wakes::PROGRESS);
+    }
+
+    /// Begins a flush of the host: its open batch is sealed now or, while every writer is busy, as
+    /// soon as one is not. Returns the batches of the host that are sealed by then.
+    pub(crate) fn begin_flush(&mut self) -> u64 {
+        self.counters.flushes.add(1);
+        if !self.log.has_open_records(Stream::Host) {
+            return self.log.host_batches();
+        }
+        self.log.collect_for_flush();
+        if self.log.writers_are_busy() {
+            return self.log.host_batches() + 1;
+        }
+        self.seal(Stream::Host);
+        self.log.host_batches()
+    }
+
+    /// Returns the last sealed batch of the host, and notes that a flush waits for it.
+    pub(crate) fn want_host_batches(&mut self) -> SeqNo {
+        self.log.want_host_batches()
     }
 
     /// Requests a sync that has not begun yet; returns its number.
@@ -593,8 +620,7 @@ impl Core {
     /// Notes that the sync that was begun last has ended well: the watermark advances to `end`.
     pub(crate) fn sync_ended(&mut self, end: ChainEnd) {
         self.counters.syncs.add(1);
-        self.log.set_durable(end);
-        self.log.sync_ended();
+        self.log.sync_ended(end);
         self.check_invariants();
         self.wake(Wakes::PROGRESS);
     }

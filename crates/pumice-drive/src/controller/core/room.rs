@@ -226,7 +226,10 @@ impl Core {
     /// A copy that carries dead blocks along calls them older than everything. What made them dead
     /// must not be lost without the copy: it precedes the copy in the log.
     pub(crate) fn seal(&mut self, stream: Stream) {
-        if stream == Stream::Moved && std::mem::take(&mut self.carries_dead) {
+        let carries_dead = stream == Stream::Moved && std::mem::take(&mut self.carries_dead);
+        // A flush does not wait for what other streams seal after it was requested.
+        let is_flushed = stream != Stream::Host && self.log.is_collecting();
+        if carries_dead || is_flushed {
             self.seal(Stream::Host);
         }
         if let Some(sealed) = self.log.seal(stream, self.counters.totals()) {

@@ -320,6 +320,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     async fn store_slot(&self, slot: u32, superblock: &Superblock) -> Result<()> {
         let mut waiting = WaitsForSpace { drive: self, has_waited: false };
         loop {
+            self.core().log().check_poison()?;
             match superblocks::store(&self.medium, slot, superblock).await {
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     // The end of the drive does not wait for space.
@@ -332,7 +333,6 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 stored => return stored,
             }
             self.pause(FULL_RETRY_NS).await;
-            self.core().log().check_poison()?;
         }
     }
 

@@ -13,8 +13,7 @@ use std::sync::Arc;
 use super::super::core::{Core, GivesBack, Settings};
 use super::super::log::buffers::Buffers;
 use super::super::log::walk::WalkEnd;
-use super::super::log::{BUFFER_COUNT, LogEnd, Tail};
-use super::super::operations::WRITERS;
+use super::super::log::{BUFFER_COUNT, LogEnd, Tail, WRITERS};
 use super::super::options::OpenOptions;
 use super::super::recovery::{self, Limits};
 use super::frame_cache::FrameCache;
@@ -113,6 +112,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let was_clean = superblock.clean;
         let begun_ns = clock.now_ns();
         let settings = Settings {
+            has_durable_appends: medium.capabilities().durable_appends,
             is_read_only: options.read_only,
             map_cache_bytes: options.map_cache_bytes,
             checkpoint_bytes: options.checkpoint_bytes,
@@ -201,6 +201,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         if self.is_read_only() {
             return Ok(());
         }
+        // What other streams have sealed since the last batch of the host.
+        self.flush_log().await?;
         let is_in_log = {
             let core = self.core();
             core.log().sealed_seq() > core.checkpoints().checkpointed()

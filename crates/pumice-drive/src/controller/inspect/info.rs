@@ -147,6 +147,9 @@ pub struct Operations {
     pub map_evictions: u64,
     /// Batches appended to the medium.
     pub batches: u64,
+    /// Of them, those that were durable without a sync.
+    #[serde(default)]
+    pub durable_appends: u64,
     /// Syncs of the medium.
     pub syncs: u64,
 }
@@ -253,6 +256,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             corrupt_reads: counters.corrupt_reads.get(),
             restored_reads: counters.restored_reads.get(),
             batches: counters.batches.get(),
+            durable_appends: counters.durable_appends.get(),
             syncs: counters.syncs.get(),
         }
     }

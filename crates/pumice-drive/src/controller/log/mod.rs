@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   open batch --seal--> waiting --next_to_write--> in flight --written--> (buffer is free again)
+//!                                                   plain, or durable
 //!                           written_seq: all batches up to it are on the medium
 //!                           durable_seq: all batches up to it survive power loss (the watermark)
 //! ```
@@ -20,6 +21,7 @@
 //! * `records`: records out of a batch that was read.
 //! * `window`, `segment_scan`, `walk`: reading a segment, its batches, the whole log.
 //! * `parity`: what restores a damaged batch.
+//! * `watermark`: up to where everything is durable.
 //! * `metadata`, `buffers`: reading one metadata record, and buffers for reads.
 //!
 //! [`Log`] is a part of the core: it does no I/O, awaits nothing and wakes no one.
@@ -40,6 +42,7 @@ pub(crate) mod parity;
 pub(crate) mod records;
 pub(crate) mod segment_scan;
 pub(crate) mod walk;
+mod watermark;
 pub(crate) mod window;
 
 use std::collections::VecDeque;
@@ -49,6 +52,7 @@ use uuid::Uuid;
 
 use by_stream::ByStream;
 use packing::{BatchPlace, OpenBatch, batch_buffer, batch_buffer_bytes};
+use watermark::Watermark;
 
 use super::place::FrameAddress;
 use crate::base::units::len_u32;
@@ -61,6 +65,9 @@ use crate::format::{
 /// Batch buffers of a drive: one open in each stream, the rest on their way to the medium. Eight
 /// of 1 MiB keep a medium of 2 GB/s busy for 4 ms, longer than any stall of this thread.
 pub(crate) const BUFFER_COUNT: usize = 10;
+
+/// Batches on their way to the medium at once.
+pub(crate) const WRITERS: usize = 4;
 
 /// Returns the bytes at the end of every segment of a stream that are reserved for the batch that
 /// names the next segment. In the stream of metadata it has a page of parity.
@@ -123,6 +130,8 @@ pub(crate) struct BatchToWrite {
     pub(crate) place: BatchPlace,
     /// Its bytes.
     pub(crate) bytes: Arc<AlignedBuffer>,
+    /// Whether it is to be appended durably.
+    pub(crate) is_durable: bool,
 }
 
 /// Lifetime byte counters, as batch headers carry them.
@@ -181,6 +190,10 @@ struct Sealed {
     place: BatchPlace,
     buffer: Arc<AlignedBuffer>,
     progress: Progress,
+    /// Whether it was handed out to be appended durably.
+    is_durable: bool,
+    /// Whether the medium had no space for it.
+    is_repeated: bool,
 }
 
 /// The log of one drive.
@@ -196,7 +209,14 @@ pub(crate) struct Log {
     buffers: usize,
     chain: ChainEnd,
     written: ChainEnd,
-    durable: ChainEnd,
+    watermark: Watermark,
+    /// Batches of the host that were sealed, and the last of them.
+    host_batches: u64,
+    host_seq: SeqNo,
+    /// Whether a flush waits until the host's open batch is sealed.
+    is_collecting: bool,
+    /// The watermark in the last sealed batch.
+    confirmed: SeqNo,
     shape: DriveShape,
     epoch: u32,
     /// The first batch of the epoch.
@@ -217,13 +237,14 @@ pub(crate) struct Log {
 impl Log {
     /// Creates the log of the drive `uuid`, opened for the `epoch`-th time, that continues at
     /// `end`; everything up to there must be durable. It has `buffers` batch buffers:
-    /// [`BUFFER_COUNT`], or none if nothing will be written.
+    /// [`BUFFER_COUNT`], or none if nothing will be written. Its medium has durable appends or not.
     pub(crate) fn new(
         end: LogEnd,
         shape: DriveShape,
         epoch: u32,
         uuid: Uuid,
         buffers: usize,
+        has_durable_appends: bool,
     ) -> Self {
         assert!(buffers == 0 || buffers == BUFFER_COUNT, "a log has all its buffers or none");
         let chain = ChainEnd { seq: end.seq, checksum: end.checksum };
@@ -236,7 +257,11 @@ impl Log {
             buffers,
             chain,
             written: chain,
-            durable: chain,
+            watermark: Watermark::new(chain, has_durable_appends),
+            host_batches: 0,
+            host_seq: chain.seq,
+            is_collecting: false,
+            confirmed: chain.seq,
             shape,
             epoch,
             opening_seq: SeqNo(end.seq.0.saturating_add(1)),
@@ -431,7 +456,7 @@ impl Log {
             records_checksum: 0,
             seq,
             previous_checksum: self.chain.checksum,
-            watermark: self.durable.seq,
+            watermark: self.watermark.durable().seq,
             generation: 0,
             host_bytes: totals.host_bytes,
             frame_bytes: totals.frame_bytes,
@@ -446,10 +471,20 @@ impl Log {
             epoch: self.epoch,
             uuid: self.uuid,
         };
+        self.confirmed = header.watermark;
         let (place, buffer, checksum) = open.seal(header, segment_header.as_ref());
         let end = ChainEnd { seq, checksum };
-        self.sealed.push_back(Sealed { end, place, buffer, progress: Progress::Waiting });
+        let progress = Progress::Waiting;
+        let (is_durable, is_repeated) = (false, false);
+        self.sealed.push_back(Sealed { end, place, buffer, progress, is_durable, is_repeated });
         self.chain = end;
+        if stream == Stream::Host {
+            self.host_batches += 1;
+            self.host_seq = seq;
+            if std::mem::take(&mut self.is_collecting) {
+                self.watermark.want(seq);
+            }
+        }
         self.check_invariants();
         SealedBatch { segment: place.segment, seq, media_bytes, overhead_bytes }
     }
@@ -464,12 +499,14 @@ impl Log {
         let mut waiting = self.sealed.iter_mut();
         let sealed = waiting.find(|sealed| sealed.progress == Progress::Waiting)?;
         sealed.progress = Progress::InFlight;
-        let Sealed { end, place, ref buffer, .. } = *sealed;
+        sealed.is_durable = self.watermark.take(sealed.end.seq, sealed.is_repeated);
+        let Sealed { end, place, ref buffer, is_durable, .. } = *sealed;
         assert!(end.seq > self.written.seq, "a batch is written once");
-        Some(BatchToWrite { seq: end.seq, place, bytes: buffer.clone() })
+        Some(BatchToWrite { seq: end.seq, place, bytes: buffer.clone(), is_durable })
     }
 
-    /// Notes that batch `seq` is on the medium; its buffer is free once all before it are too.
+    /// Notes that batch `seq` is on the medium, durable if it was to be; its buffer is free once
+    /// all before it are written too.
     ///
     /// # Panics
     /// If the batch is not in flight.
@@ -483,6 +520,7 @@ impl Log {
             let first = self.sealed.pop_front().expect("checked above");
             assert_eq!(first.end.seq.0, self.written.seq.0 + 1, "batches are written out of order");
             self.written = first.end;
+            self.watermark.written(first.end, first.is_durable);
             self.free.push(first.buffer);
         }
         self.check_invariants();
@@ -497,6 +535,7 @@ impl Log {
         let found = found.expect("an unknown batch was not written");
         assert_eq!(found.progress, Progress::InFlight, "batch {seq} is not being written");
         found.progress = Progress::Waiting;
+        found.is_repeated = true;
         self.lacks_space = self.lacks_space.max(Some(seq));
     }
 
@@ -557,32 +596,59 @@ impl Log {
 
     /// Returns the watermark.
     pub(crate) fn durable_seq(&self) -> SeqNo {
-        self.durable.seq
+        self.watermark.durable().seq
     }
 
     /// Returns the watermark with its checksum.
     pub(crate) fn durable_end(&self) -> ChainEnd {
-        self.durable
+        self.watermark.durable()
+    }
+
+    /// Returns whether every writer has a batch to write.
+    pub(crate) fn writers_are_busy(&self) -> bool {
+        let left = self.sealed.iter().filter(|sealed| sealed.progress != Progress::Written);
+        left.count() >= WRITERS
+    }
+
+    /// Makes the host's open batch the one that a flush waits for: it is sealed as soon as a writer
+    /// can take it, or another stream seals one. Until then it collects what other requests add.
+    pub(crate) fn collect_for_flush(&mut self) {
+        assert!(self.has_open_records(Stream::Host), "an empty batch is not waited for");
+        self.is_collecting = true;
+    }
+
+    /// Returns whether a flush waits until the host's open batch is sealed.
+    pub(crate) fn is_collecting(&self) -> bool {
+        self.is_collecting
+    }
+
+    /// Returns how many batches of the host were sealed since the opening.
+    pub(crate) fn host_batches(&self) -> u64 {
+        self.host_batches
+    }
+
+    /// Returns the last sealed batch of the host, and notes that a flush waits for it. What other
+    /// streams sealed after it is no one's acknowledged data.
+    pub(crate) fn want_host_batches(&mut self) -> SeqNo {
+        self.watermark.want(self.host_seq);
+        self.host_seq
+    }
+
+    /// Returns whether a flush made something durable that no batch says so of, with batches after
+    /// it that are not durable.
+    pub(crate) fn is_unconfirmed(&self) -> bool {
+        let is_left = self.durable_seq() < self.sealed_seq();
+        is_left && self.watermark.wants_more_than(self.confirmed)
+    }
+
+    /// Returns whether batch `seq` is written, and only a sync that has not begun makes it durable.
+    pub(crate) fn needs_sync(&self, seq: SeqNo) -> bool {
+        self.written.seq >= seq && self.watermark.needs_sync()
     }
 
     /// Returns whether a stream's open batch holds records.
     pub(crate) fn has_open_records(&self, stream: Stream) -> bool {
         self.open(stream).is_some_and(|open| !open.is_empty())
-    }
-
-    /// Advances the watermark to a batch.
-    ///
-    /// # Panics
-    /// If the batch is not written, or lies before the watermark.
-    pub(crate) fn set_durable(&mut self, end: ChainEnd) {
-        assert!(end.seq <= self.written.seq, "a batch is written before it is durable");
-        assert!(end.seq >= self.durable.seq, "the watermark never moves back");
-        assert!(
-            end.seq < self.written.seq || end == self.written,
-            "the watermark has the checksum of its batch"
-        );
-        self.durable = end;
-        self.check_invariants();
     }
 
     /// Requests a sync that has not begun yet; returns its number.
@@ -600,13 +666,24 @@ impl Log {
         assert_eq!(self.syncs_begun, self.syncs_ended, "syncs run one after the other");
         self.syncs_begun += 1;
         assert_eq!(self.syncs_begun, self.syncs_requested, "a sync that begins was requested");
+        self.watermark.sync_began(self.written);
         true
     }
 
-    /// Notes that the sync that was begun last has ended well.
-    pub(crate) fn sync_ended(&mut self) {
+    /// Notes that the sync that was begun last, when everything up to `end` was written, has ended
+    /// well.
+    ///
+    /// # Panics
+    /// If that is not written.
+    pub(crate) fn sync_ended(&mut self, end: ChainEnd) {
         assert_eq!(self.syncs_begun, self.syncs_ended + 1, "a sync begins before it ends");
+        assert!(
+            end.seq < self.written.seq || end == self.written,
+            "the watermark has the checksum of its batch"
+        );
         self.syncs_ended = self.syncs_begun;
+        self.watermark.sync_ended(end, self.written);
+        self.check_invariants();
     }
 
     /// Returns whether a sync was begun that has not ended well.
@@ -617,12 +694,14 @@ impl Log {
     /// Returns whether the sync with a number has ended well.
     pub(crate) fn has_synced(&self, number: u64) -> bool {
         assert!(number <= self.syncs_requested, "a sync that is waited for was requested");
-        self.syncs_ended >= number
+        // One that ends after a failure of the medium proves nothing.
+        self.syncs_ended >= number && !self.watermark.has_failed()
     }
 
     /// Ends the log: nothing can become durable any more. The first reason is kept.
     pub(crate) fn poison(&mut self, error: &Error) {
         self.poison.get_or_insert_with(|| error.chain());
+        self.watermark.fail();
     }
 
     /// # Errors
@@ -656,7 +735,8 @@ impl Log {
     /// Asserts what holds between calls.
     #[inline]
     fn check_invariants(&self) {
-        assert!(self.durable.seq <= self.written.seq, "what is durable is written");
+        let durable = self.watermark.durable();
+        assert!(durable.seq <= self.written.seq, "what is durable is written");
         assert!(self.written.seq <= self.chain.seq, "what is written is sealed");
         assert_eq!(
             self.chain.seq.0 - self.written.seq.0,

@@ -3,20 +3,25 @@
 //!
 //! ```text
 //! already durable? done
-//! else seal the open batch -> wait until all batches up to it are written
-//!      -> request a sync that begins now or later -> wait for its end
+//! else seal the open batch, or let it collect while every writer is busy
+//!      -> a durable append of it, if all before it are durable or durable appends too: done
+//!      -> else wait until all batches up to it are written
+//!         -> request a sync that begins now or later -> wait for its end
 //! ```
 //!
-//! Touches neither map nor codec. One task syncs the medium, one sync after the other: of two syncs
-//! at once only one may learn that data of both was lost, and a medium may report that only once.
-//! So a sync runs to its end even if the request for it was cancelled, and a failed sync fails all:
-//! it poisons the log, for the operating system may have dropped the dirty pages, and a later
-//! success would prove nothing.
+//! A flush of the host waits for the last batch of the host and those before it: what garbage
+//! collection and checkpoints seal after it is none of its business.
+//!
+//! Touches neither map nor codec. One task syncs the medium, one sync after the other, beside up to
+//! four durable appends: of operations that sync at once only one may learn that data of others was
+//! lost, and a medium may report that only once. So none that ends after a failure counts, a sync
+//! runs to its end even if the request for it was cancelled, and a failed sync fails all: it
+//! poisons the log, for the operating system may have dropped the dirty pages, and a later success
+//! would prove nothing.
 
 use super::super::core::Core;
 use super::super::drive::Drive;
-use crate::base::{Clock, Result};
-use crate::format::Stream;
+use crate::base::{Clock, Result, SeqNo};
 use crate::media::Medium;
 
 /// What a flush does while the medium is full.
@@ -40,11 +45,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         if self.is_read_only() {
             return Ok(());
         }
-        self.with_core(|core| {
-            core.counters_mut().flushes.add(1);
-            core.seal(Stream::Host);
-        });
-        self.flush_sealed(OnFull::Fail).await
+        let batches = self.with_core(Core::begin_flush);
+        let target = |core: &mut Core| {
+            let is_sealed = core.log().host_batches() >= batches;
+            is_sealed.then(|| core.want_host_batches())
+        };
+        self.flush_to(target, OnFull::Fail).await
     }
 
     /// Makes every batch that is sealed durable. Waits while the medium is full, unless the drive
@@ -53,27 +59,35 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// # Errors
     /// As [`Drive::flush`].
     pub(crate) async fn flush_log(&self) -> Result<()> {
-        self.flush_sealed(OnFull::Wait).await
-    }
-
-    async fn flush_sealed(&self, on_full: OnFull) -> Result<()> {
         let target = self.core().log().sealed_seq();
         assert!(target >= self.core().log().durable_seq(), "what is durable was sealed");
+        self.flush_to(|_| Some(target), OnFull::Wait).await
+    }
+
+    /// Makes every batch durable up to the one that `target` names, as soon as it can.
+    async fn flush_to(
+        &self,
+        mut target: impl FnMut(&mut Core) -> Option<SeqNo>,
+        on_full: OnFull,
+    ) -> Result<()> {
+        let mut found = None;
         let is_written = |core: &mut Core| {
+            found = found.or_else(|| target(core));
             let log = core.log();
-            if log.durable_seq() >= target {
+            if found.is_some_and(|target| log.durable_seq() >= target) {
                 return Some(Ok(()));
             }
             if let Err(error) = log.check_poison() {
                 return Some(Err(error));
             }
-            if log.written_seq() >= target {
+            if found.is_some_and(|target| log.needs_sync(target)) {
                 return Some(Ok(()));
             }
             let fails = on_full == OnFull::Fail || core.is_ending();
             log.check_medium_full().err().filter(|_| fails).map(Err)
         };
         self.wait_for(&self.queues.progress, is_written).await?;
+        let target = found.expect("the wait ended well, so there is a target");
         let is_durable = self.core().log().durable_seq() >= target;
         if !is_durable {
             self.sync().await?;

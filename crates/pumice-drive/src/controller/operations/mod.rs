@@ -19,4 +19,4 @@ mod write;
 mod write_back;
 
 pub use extents::{Content, Extent};
-pub(crate) use write_back::{FULL_RETRY_NS, WRITERS};
+pub(crate) use write_back::FULL_RETRY_NS;

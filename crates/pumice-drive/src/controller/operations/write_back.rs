@@ -1,17 +1,14 @@
 //! Background work of the data path: appending sealed batches to the medium, sealing a batch that
 //! has waited too long, taking down trimmed leaves, looking for what can be given back.
 //!
-//! A drive runs [`WRITERS`] tasks of [`Drive::run_writer`] and one of [`Drive::run_upkeep`]. Syncs
-//! belong to `flush`.
+//! A drive runs [`WRITERS`](super::super::log::WRITERS) tasks of [`Drive::run_writer`] and one of
+//! [`Drive::run_upkeep`]. Syncs belong to `flush`.
 
 use super::super::core::Core;
 use super::super::drive::Drive;
 use crate::base::{Clock, ErrorKind};
 use crate::format::BATCH_ALIGNMENT;
 use crate::media::Medium;
-
-/// Batches on their way to the medium at once.
-pub(crate) const WRITERS: usize = 4;
 
 /// How long acknowledged data may stay in memory when no more comes, before it goes to the medium
 /// (without a sync): the order of what operating systems do, for the same reason.
@@ -36,16 +33,25 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 batch.bytes.len().is_multiple_of(BATCH_ALIGNMENT),
                 "a batch fills whole write units of any medium"
             );
-            let appended = self.medium.append(place.segment, place.base, batch.bytes).await;
+            let appended = if batch.is_durable {
+                self.medium.append_durably(place.segment, place.base, batch.bytes).await
+            } else {
+                self.medium.append(place.segment, place.base, batch.bytes).await
+            };
             let is_full = self.with_core(|core| match appended {
                 Ok(()) => {
-                    core.batch_written(batch.seq);
+                    core.batch_written(batch.seq, batch.is_durable);
                     false
                 }
                 // Nothing was lost: the batch stays in memory and is written again.
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     core.batch_lacks_space(batch.seq, &error);
                     true
+                }
+                // The medium wrote it and could not make it durable.
+                Err(error) if batch.is_durable && error.kind() == ErrorKind::Poisoned => {
+                    core.sync_failed(&error);
+                    false
                 }
                 // The batch stays in memory, where reads still find it.
                 Err(error) => {
@@ -95,7 +101,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             return;
         }
         let _turn = self.turn().await;
-        // Two syncs at once would hide a failure from each other. None begins after the failure.
+        // Two syncs at once would hide a failure from each other. None begins after the failure,
+        // and no durable append that ends after it counts.
         let has_rested =
             |core: &mut Core| (!core.log().is_syncing() || !is_wanted(core)).then_some(());
         self.wait_for(&self.queues.progress, has_rested).await;
@@ -108,9 +115,16 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// Waits for half of the upkeep's period. If nothing was sealed during it, a batch vouches for
     /// what was flushed before, and is itself made durable.
     async fn vouch_when_idle(&self) {
-        let before = self.core().log().durable_seq();
+        let before = self.core().log().sealed_seq();
         self.pause(UPKEEP_NS / 2).await;
-        let vouches = self.with_core(|core| core.log().sealed_seq() == before && core.vouch());
+        let is_idle = |core: &Core| core.log().sealed_seq() == before;
+        // A flush of the host does not wait for what other streams have sealed after it, and that
+        // may say less of it than is durable by now.
+        let is_unconfirmed = is_idle(&self.core()) && self.core().log().is_unconfirmed();
+        if is_unconfirmed && let Err(error) = self.flush_log().await {
+            tracing::debug!(error = %error.chain(), "cannot make durable what follows a flush");
+        }
+        let vouches = self.with_core(|core| is_idle(core) && core.vouch());
         if vouches && let Err(error) = self.flush_log().await {
             tracing::debug!(error = %error.chain(), "cannot vouch for the last flush");
         }

@@ -17,10 +17,10 @@ fn close_under_a_write(seal: bool) {
     let latency_ns = 1_000_000..=1_000_000;
     drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
     let late = async {
-        // Flush and checkpoint append for one millisecond and sync for another; then come the
-        // superblocks, with a write and a sync each. The last of them would cover what is sealed
-        // before it begins.
-        world.runtime.sleep_ns(if seal { 7_500_000 } else { 5_500_000 }).await;
+        // The flush is an append of one millisecond; the checkpoint appends for another and syncs
+        // for a third; then come the superblocks, with a write and a sync each. The last of them
+        // would cover what is sealed before it begins.
+        world.runtime.sleep_ns(if seal { 6_500_000 } else { 4_500_000 }).await;
         // As a write does that was let in before.
         let write = BlockWrite {
             lba: Lba(2),

@@ -74,6 +74,54 @@ fn a_failed_append_poisons_the_drive() {
     }
 }
 
+/// The same where the batches are appended durably.
+#[test]
+fn a_failed_durable_append_poisons_the_drive() {
+    for seed in 0..12 {
+        for failing in 1..=3 {
+            for is_sync in [false, true] {
+                let world = World { seed, ..World::new(small(SIZE, 4)) };
+                let drive = world.open();
+                world.run(drive.write(0, &[1; BLOCK_BYTES], true)).unwrap();
+                let nth = Trigger::Nth(failing);
+                let none = Trigger::Never;
+                let (append_errors, sync_errors) = if is_sync { (none, nth) } else { (nth, none) };
+                let latency_ns = 0..=1_000_000;
+                let plan =
+                    FaultPlan { append_errors, sync_errors, latency_ns, ..Default::default() };
+                drive.medium().set_plan(plan);
+                let written = world.run(futures_util::future::join_all((1..4_u8).map(|block| {
+                    let drive = &drive;
+                    async move {
+                        let at = u64::from(block) * BLOCK;
+                        drive.write(at, &[block; BLOCK_BYTES], false).await.unwrap();
+                        (block, drive.flush().await)
+                    }
+                })));
+                let failed = written.iter().filter(|(_, flushed)| flushed.is_err());
+                assert!(failed.clone().count() > 0, "no flush has failed");
+                assert!(failed.clone().all(|(_, flushed)| {
+                    flushed.as_ref().unwrap_err().kind() == ErrorKind::Poisoned
+                }));
+                drive.medium().set_plan(FaultPlan::default());
+                assert_poisoned(&world, &drive);
+                // The place is to blame for an append that failed, and for nothing else.
+                world.run(world.runtime.sleep_ns(3_000_000_000));
+                let bad = drive.core().superblock().bad_segments.len();
+                assert_eq!(bad, usize::from(!is_sync));
+                world.run(drive.medium().crash()).unwrap();
+                world.kill(drive);
+                let drive = world.open();
+                for (block, _) in written.iter().filter(|(_, flushed)| flushed.is_ok()) {
+                    let read = world.read(&drive, u64::from(*block) * BLOCK, BLOCK_BYTES).unwrap();
+                    assert_eq!(read, [*block; BLOCK_BYTES]);
+                }
+                world.close(drive);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_failed_sync_poisons_the_drive() {
     for seed in 0..12 {
@@ -180,20 +228,28 @@ fn a_flush_beside_a_failing_sync_is_not_acknowledged() {
 /// the next one must hear of it.
 #[test]
 fn a_sync_that_fails_for_an_abandoned_flush_is_remembered() {
-    let mut world = World::new(small(SIZE, 4));
-    world.plan.latency_ns = 1_000_000..=1_000_000;
-    let drive = world.open();
-    world.write(&drive, 0, &[1; 100]).unwrap();
-    let sync_errors = Trigger::Nth(1);
-    drive.medium().set_plan(FaultPlan { sync_errors, ..world.plan.clone() });
-    let syncs = || drive.medium().inner().counts().syncs;
-    let before = syncs();
-    // Half-way through the sync.
-    let cut = world.run(world.runtime.timeout(1_500_000, drive.flush()));
-    assert!(cut.is_none() && syncs() == before + 1, "too tame a test");
-    assert_eq!(kind(world.run(drive.flush())), Some(ErrorKind::Poisoned), "acknowledged");
-    assert_poisoned(&world, &drive);
-    assert_eq!(drive.info().watermark, 0, "called durable");
+    // Half-way through the sync, or the durable append.
+    for (is_durable, moment_ns) in [(false, 1_500_000), (true, 700_000)] {
+        let mut world = World::new(small(SIZE, 4));
+        if !is_durable {
+            world.memory = world.memory.without_durable_appends();
+        }
+        world.plan.latency_ns = 1_000_000..=1_000_000;
+        let drive = world.open();
+        world.write(&drive, 0, &[1; 100]).unwrap();
+        let sync_errors = Trigger::Nth(1);
+        drive.medium().set_plan(FaultPlan { sync_errors, ..world.plan.clone() });
+        let counts = || drive.medium().inner().counts();
+        let before = counts();
+        let cut = world.run(world.runtime.timeout(moment_ns, drive.flush()));
+        let syncs = counts().syncs + counts().durable_appends;
+        assert!(cut.is_none(), "too tame a test");
+        assert_eq!(syncs, before.syncs + before.durable_appends + 1, "too tame a test");
+        assert_eq!(kind(world.run(drive.flush())), Some(ErrorKind::Poisoned), "acknowledged");
+        assert_poisoned(&world, &drive);
+        assert_eq!(drive.info().watermark, 0, "called durable");
+        world.kill(drive);
+    }
 }
 
 /// A checkpoint whose future is dropped, wherever it is, leaves a drive that continues, or that

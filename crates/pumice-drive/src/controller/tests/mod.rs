@@ -40,6 +40,7 @@ mod extents;
 mod extracting;
 mod failures;
 mod filling;
+mod flushing;
 mod golden;
 mod hostile;
 mod joining;

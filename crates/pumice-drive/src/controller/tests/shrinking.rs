@@ -364,6 +364,15 @@ impl crate::media::layer::Layer for Narrow {
         }
         self.inner.append(segment, offset, buffer).await
     }
+
+    async fn on_append_durably(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: std::sync::Arc<AlignedBuffer>,
+    ) -> Result<()> {
+        self.on_append(segment, offset, buffer).await
+    }
 }
 
 /// Guards against a drive that fills the file system below it while its host does nothing: what is

@@ -250,6 +250,7 @@ fn a_lost_race_near_the_end_of_a_segment_leaves_no_batch_in_the_way() {
 #[test]
 fn waiting_flushes_share_syncs_and_an_abandoned_one_harms_nobody() {
     let mut world = World::new(small(SIZE, 6));
+    world.memory = world.memory.without_durable_appends();
     world.plan.latency_ns = 1_000_000..=1_000_000;
     let drive = world.open();
     world.write(&drive, 0, &[1; 100]).unwrap();

@@ -225,7 +225,7 @@ fn deaths_under_garbage_collection_lose_nothing() {
 fn deaths_under_garbage_collection_that_joins_frames_lose_nothing() {
     let recompress = Some(Codec::Zstd { level: 1 });
     let joined = live_and_die(OpenOptions { recompress, ..every(64 << 20) });
-    assert!(joined > 200, "too tame: {joined} frames joined");
+    assert!(joined > 100, "too tame: {joined} frames joined");
 }
 
 /// Takes free segments away, so that `left` stay; returns them.

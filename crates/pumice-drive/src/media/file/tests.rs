@@ -502,3 +502,84 @@ fn memory_file_systems_work_with_or_without_direct_input_and_output() {
         });
     }
 }
+
+/// On every backend and with or without the flag of the kernel, whatever the file system keeps.
+#[test]
+fn durable_appends_come_back() {
+    for runtime in runtimes() {
+        for (direct, has_flag) in [(false, false), (true, false), (true, true), (false, true)] {
+            let (_directory, mut medium) = medium(&runtime, direct);
+            medium.capabilities.durable_appends = has_flag;
+            runtime.block_on(async {
+                for segment in 0..4 {
+                    let data = Arc::new(filled(8192, segment as u8 + 1));
+                    medium.append_durably(SegmentId(segment), 4096, data).await.unwrap();
+                }
+                for segment in 0..4 {
+                    let buffer = filled(16384, 0xff);
+                    let (buffer, result) = medium.read(SegmentId(segment), 0, buffer).await;
+                    result.unwrap();
+                    assert!(buffer[..4096].iter().all(|&byte| byte == 0));
+                    assert!(buffer[4096..12288].iter().all(|&byte| byte == segment as u8 + 1));
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn durable_appends_need_io_uring_and_direct_io() {
+    for runtime in runtimes() {
+        let (_directory, buffered) = medium(&runtime, false);
+        assert!(!buffered.capabilities().durable_appends);
+        let (directory, direct) = medium(&runtime, true);
+        let has_them = direct.capabilities().durable_appends;
+        assert!(!has_them || (direct.is_direct() && runtime.backend_name() == "io_uring"));
+        drop(direct);
+        let options = FileOptions { read_only: true, direct: true, truncated: false };
+        let path = directory.path().join("drive");
+        let medium = FileMedium::open(runtime.clone(), &path, options).unwrap();
+        assert!(!medium.capabilities().durable_appends);
+    }
+}
+
+/// A place that cannot be written, and a full file system, say nothing about what was synced.
+#[test]
+fn a_durable_append_that_was_not_written_does_not_poison() {
+    for runtime in runtimes() {
+        let (_directory, mut medium) = medium(&runtime, false);
+        medium.capabilities.durable_appends = true;
+        let append = |medium: &FileMedium| {
+            let data = Arc::new(filled(4096, 1));
+            runtime.block_on(medium.append_durably(SegmentId(0), 0, data))
+        };
+        let file = medium.file.clone();
+        medium.file = Arc::new(File::open(medium.path()).unwrap().into());
+        assert_eq!(kind(append(&medium)), ErrorKind::Medium);
+        let full = File::options().read(true).write(true).open("/dev/full").unwrap();
+        medium.file = Arc::new(full.into());
+        assert_eq!(kind(append(&medium)), ErrorKind::NoSpace);
+        medium.file = file;
+        append(&medium).unwrap();
+    }
+}
+
+/// Dropped before its result is known, it may have failed as a sync.
+#[test]
+fn a_durable_append_that_is_dropped_poisons() {
+    for runtime in runtimes() {
+        let (_directory, mut medium) = medium(&runtime, false);
+        medium.capabilities.durable_appends = true;
+        runtime.block_on(async {
+            let data = Arc::new(filled(4096, 1));
+            let mut append = std::pin::pin!(medium.append_durably(SegmentId(0), 0, data.clone()));
+            let first = std::future::poll_fn(|context| {
+                std::task::Poll::Ready(append.as_mut().poll(context).is_pending())
+            });
+            assert!(first.await, "an append waits for the kernel");
+        });
+        let data = Arc::new(filled(4096, 1));
+        let result = runtime.block_on(medium.append(SegmentId(0), 0, data));
+        assert_eq!(kind(result), ErrorKind::Poisoned);
+    }
+}

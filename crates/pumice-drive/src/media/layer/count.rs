@@ -13,8 +13,10 @@ use crate::media::Medium;
 /// The operations since the medium was wrapped. Subtract two snapshots for an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Appends.
+    /// Appends, durable ones among them.
     pub appends: u64,
+    /// Durable appends.
+    pub durable_appends: u64,
     /// Bytes of all appends.
     pub append_bytes: u64,
     /// Reads.
@@ -40,6 +42,7 @@ impl std::ops::Sub for Counts {
     fn sub(self, earlier: Self) -> Self {
         Self {
             appends: self.appends - earlier.appends,
+            durable_appends: self.durable_appends - earlier.durable_appends,
             append_bytes: self.append_bytes - earlier.append_bytes,
             reads: self.reads - earlier.reads,
             read_bytes: self.read_bytes - earlier.read_bytes,
@@ -98,6 +101,20 @@ impl<M: Medium> Layer for Count<M> {
             counts.append_bytes += buffer.len() as u64;
         });
         self.inner.append(segment, offset, buffer)
+    }
+
+    fn on_append_durably(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> impl Future<Output = Result<()>> {
+        self.add(|counts| {
+            counts.appends += 1;
+            counts.durable_appends += 1;
+            counts.append_bytes += buffer.len() as u64;
+        });
+        self.inner.append_durably(segment, offset, buffer)
     }
 
     fn on_read(
@@ -180,10 +197,13 @@ mod tests {
         now(medium.write_superblock(1, superblock)).unwrap();
         assert_eq!(*now(medium.read_superblock(1)).unwrap(), [5; SUPERBLOCK_BYTES]);
         // Failures count too.
-        now(medium.append(SegmentId(9), 0, buffer)).unwrap_err();
+        now(medium.append(SegmentId(9), 0, buffer.clone())).unwrap_err();
+        now(medium.append_durably(SegmentId(2), 0, buffer)).unwrap();
+        assert_eq!(medium.inner().resident_bytes(), 65536);
         let expected = Counts {
-            appends: 2,
-            append_bytes: 16384,
+            appends: 3,
+            durable_appends: 1,
+            append_bytes: 24576,
             reads: 2,
             read_bytes: 8704,
             syncs: 1,
@@ -211,6 +231,7 @@ mod tests {
         let segment = SegmentId(0);
         runtime.block_on(async {
             medium.append(segment, 0, Arc::new(bytes())).await.unwrap_err();
+            medium.append_durably(segment, 0, Arc::new(bytes())).await.unwrap_err();
             medium.read(segment, 0, bytes()).await.1.unwrap_err();
             medium.discard(segment).await.unwrap_err();
             medium.write_superblock(0, bytes()).await.unwrap_err();
@@ -218,8 +239,9 @@ mod tests {
             medium.sync().await.unwrap_err();
         });
         let expected = Counts {
-            appends: 1,
-            append_bytes: 4096,
+            appends: 2,
+            durable_appends: 1,
+            append_bytes: 8192,
             reads: 1,
             read_bytes: 4096,
             syncs: 1,

@@ -7,6 +7,7 @@
 //!
 //! ```text
 //! append: remember old bytes -> write through -> latency -> complete        sync: forget them
+//! durable append: the same, then forget those of its own range, and no others
 //! crash:  each unsynced write, newest first: kept | dropped | torn at 512 bytes -> old bytes back
 //! ```
 //!
@@ -38,7 +39,7 @@ use super::Layer;
 use crate::base::seed::{Random, random};
 use crate::base::wait::WaitQueue;
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result, SegmentId};
-use crate::media::{Geometry, Medium, SUPERBLOCK_BYTES};
+use crate::media::{Geometry, Medium, SUPERBLOCK_BYTES, not_durable};
 
 /// The unit that a power loss never tears: the smallest sector of common devices.
 const SECTOR_BYTES: usize = 512;
@@ -68,8 +69,9 @@ pub struct FaultPlan {
     pub append_errors: Trigger,
     /// Failing reads, of segments and superblocks.
     pub read_errors: Trigger,
-    /// Failing syncs. The writes that a failed sync covered never become durable, even if a later
-    /// sync succeeds. Linux's page cache behaves this way.
+    /// Failing syncs, and durable appends that fail as one does. The writes that had completed when
+    /// a sync failed never become durable, even if a later sync succeeds. Linux's page cache
+    /// behaves this way.
     pub sync_errors: Trigger,
     /// Reads, of segments and superblocks, that return one flipped bit.
     pub read_corruptions: Trigger,
@@ -142,6 +144,15 @@ enum Kind {
     LostWrite,
     MisdirectedWrite,
     SuperblockNoSpace,
+}
+
+/// What a write that succeeds is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Effect {
+    /// Lost or torn by a crash, until a sync.
+    Volatile,
+    /// Kept by a crash.
+    Durable,
 }
 
 /// Number of [`Kind`]s.
@@ -259,7 +270,7 @@ impl<M: Medium, C: Clock> Fault<M, C> {
             let range = sector * SECTOR_BYTES..(sector + 1) * SECTOR_BYTES;
             content[range.clone()].copy_from_slice(&record.old[range]);
         }
-        self.inner_write(record.region, record.offset, Arc::new(content)).await
+        self.inner_write(record.region, record.offset, Arc::new(content), Effect::Volatile).await
     }
 
     /// Reads the wrapped medium, without faults.
@@ -279,10 +290,14 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         region: Region,
         offset: u32,
         buffer: Arc<AlignedBuffer>,
+        effect: Effect,
     ) -> Result<()> {
-        match region {
-            Region::Segment(segment) => self.inner.append(segment, offset, buffer).await,
-            Region::Superblock(slot) => {
+        match (region, effect) {
+            (Region::Segment(segment), Effect::Durable) => {
+                self.inner.append_durably(segment, offset, buffer).await
+            }
+            (Region::Segment(segment), _) => self.inner.append(segment, offset, buffer).await,
+            (Region::Superblock(slot), _) => {
                 self.inner.write_superblock(slot, AlignedBuffer::clone(&buffer)).await
             }
         }
@@ -308,7 +323,13 @@ impl<M: Medium, C: Clock> Fault<M, C> {
     }
 
     /// Performs a write with all its faults.
-    async fn write(&self, region: Region, offset: u32, buffer: Arc<AlignedBuffer>) -> Result<()> {
+    async fn write(
+        &self,
+        region: Region,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+        effect: Effect,
+    ) -> Result<()> {
         let latency_ns = self.draw_latency_ns();
         let failure = self.draw_failure(region, &range_of(offset, buffer.len()));
         let is_lost = self.strikes(Kind::LostWrite);
@@ -323,8 +344,11 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         let range = range_of(offset, buffer.len());
         let id = self.remember(region, offset, buffer.len()).await?;
         let is_written = arrives && !is_lost;
-        let written =
-            if is_written { self.inner_write(region, offset, buffer).await } else { Ok(()) };
+        let written = if is_written {
+            self.inner_write(region, offset, buffer, effect).await
+        } else {
+            Ok(())
+        };
         if is_written && written.is_ok() && failure.is_ok() {
             self.bad.borrow_mut().heal(region, &range);
         }
@@ -335,7 +359,19 @@ impl<M: Medium, C: Clock> Fault<M, C> {
             Ok(()) => self.undo.borrow_mut().complete(id),
             Err(_) => self.undo.borrow_mut().doom(&[id]),
         }
-        result
+        result?;
+        if effect == Effect::Durable { self.settle_append(id) } else { Ok(()) }
+    }
+
+    /// Makes a write that has completed durable, and no other. Failing, it takes all of them along.
+    fn settle_append(&self, id: u64) -> Result<()> {
+        if self.strikes(Kind::Sync) {
+            let completed = self.undo.borrow().completed();
+            self.undo.borrow_mut().doom(&completed);
+            return Err(not_durable(injected("sync")));
+        }
+        self.undo.borrow_mut().settle(&[id]);
+        Ok(())
     }
 
     /// Draws the error of a write.
@@ -523,7 +559,16 @@ impl<M: Medium, C: Clock> Layer for Fault<M, C> {
         offset: u32,
         buffer: Arc<AlignedBuffer>,
     ) -> Result<()> {
-        self.write(Region::Segment(segment), offset, buffer).await
+        self.write(Region::Segment(segment), offset, buffer, Effect::Volatile).await
+    }
+
+    async fn on_append_durably(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> Result<()> {
+        self.write(Region::Segment(segment), offset, buffer, Effect::Durable).await
     }
 
     async fn on_read(
@@ -591,7 +636,7 @@ impl<M: Medium, C: Clock> Layer for Fault<M, C> {
     }
 
     async fn on_write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> Result<()> {
-        self.write(Region::Superblock(slot), 0, Arc::new(bytes)).await
+        self.write(Region::Superblock(slot), 0, Arc::new(bytes), Effect::Volatile).await
     }
 }
 

@@ -19,7 +19,8 @@ pub use fault::{BadRange, Crash, Fault, FaultPlan, Region, Trigger};
 /// A medium that wraps another one and changes some of its operations.
 ///
 /// Every `on_` method has a default that forwards to [`Layer::inner`]; a layer overrides the
-/// operations that it changes. Every layer is a [`Medium`], whose contract it must keep.
+/// operations that it changes. Every layer is a [`Medium`], whose contract it must keep. One that
+/// changes appends or syncs has durable appends to change, too.
 pub trait Layer {
     /// The wrapped medium.
     type Inner: Medium;
@@ -48,6 +49,19 @@ pub trait Layer {
         buffer: Arc<AlignedBuffer>,
     ) -> impl Future<Output = Result<()>> {
         self.inner().append(segment, offset, buffer)
+    }
+
+    /// See [`Medium::append_durably`].
+    ///
+    /// # Errors
+    /// Those of the method.
+    fn on_append_durably(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> impl Future<Output = Result<()>> {
+        self.inner().append_durably(segment, offset, buffer)
     }
 
     /// See [`Medium::read`].
@@ -105,6 +119,15 @@ impl<L: Layer> Medium for L {
         buffer: Arc<AlignedBuffer>,
     ) -> impl Future<Output = Result<()>> {
         self.on_append(segment, offset, buffer)
+    }
+
+    fn append_durably(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> impl Future<Output = Result<()>> {
+        self.on_append_durably(segment, offset, buffer)
     }
 
     fn read(

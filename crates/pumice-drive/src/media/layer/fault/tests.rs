@@ -87,6 +87,11 @@ impl World {
         self.clock.run(self.fault.append(SegmentId(segment), offset, Arc::new(filled(len, byte))))
     }
 
+    fn append_durably(&self, segment: u32, offset: u32, len: usize, byte: u8) -> Result<()> {
+        let bytes = Arc::new(filled(len, byte));
+        self.clock.run(self.fault.append_durably(SegmentId(segment), offset, bytes))
+    }
+
     fn write_superblock(&self, byte: u8) -> Result<()> {
         self.clock.run(self.fault.write_superblock(0, filled(SUPERBLOCK_BYTES, byte)))
     }
@@ -550,4 +555,46 @@ fn a_power_loss_can_leave_unreadable_sectors() {
         unreadable += bad.len();
     }
     assert!((10..30).contains(&unreadable), "{unreadable}");
+}
+
+#[test]
+fn a_durable_append_survives_a_crash_and_nothing_else_for_it() {
+    let mut lost = 0;
+    for seed in 0..100 {
+        let world = World::new(seed, FaultPlan::default());
+        world.append(0, 0, 4096, 1).unwrap();
+        // Over what is volatile, and beside it.
+        world.append(1, 0, 8192, 2).unwrap();
+        world.append_durably(1, 4096, 4096, 3).unwrap();
+        world.append(1, 8192, 4096, 4).unwrap();
+        world.crash();
+        let content = world.content(1);
+        assert!(content[4096..8192].iter().all(|&byte| byte == 3), "seed {seed}");
+        let is_lost = |bytes: &[u8]| u32::from(bytes.contains(&0));
+        lost += is_lost(&world.content(0)[..4096]) + is_lost(&content[..4096]);
+        lost += is_lost(&content[8192..12288]);
+    }
+    assert!(lost > 150, "{lost} of 300 volatile appends lost something");
+}
+
+#[test]
+fn a_durable_append_fails_as_an_append_or_as_a_sync() {
+    for seed in 0..30 {
+        let first = Trigger::Nth(1);
+        let world = World::new(seed, FaultPlan { append_errors: first, ..FaultPlan::default() });
+        medium_error(world.append_durably(0, 0, 4096, 1));
+        let no_space_errors = first;
+        world.fault.set_plan(FaultPlan { no_space_errors, ..FaultPlan::default() });
+        let full = world.append_durably(0, 0, 4096, 1).unwrap_err();
+        assert_eq!(full.kind(), ErrorKind::NoSpace);
+        // What had completed is lost with it, whatever is synced later.
+        world.append(1, 0, 4096, 1).unwrap();
+        world.fault.set_plan(FaultPlan { sync_errors: first, ..FaultPlan::default() });
+        let failed = world.append_durably(2, 0, 4096, 1).unwrap_err();
+        assert_eq!(failed.kind(), ErrorKind::Poisoned);
+        world.sync().unwrap();
+        let crash = world.crash();
+        let [volatile, synced] = [crash.writes_dropped + crash.writes_torn, crash.writes_kept];
+        assert_eq!(volatile + synced, 4, "seed {seed}: {crash:?}");
+    }
 }

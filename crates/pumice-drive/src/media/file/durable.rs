@@ -1,0 +1,111 @@
+//! Durable appends: the bytes and their durability in one operation, `RWF_DSYNC`.
+//!
+//! ```text
+//! written ----------------------------------------> durable
+//! short   -> the rest, then fdatasync ------------> durable
+//! unknown -> (the flag) all of it, then fdatasync -> durable
+//! no space ---------------------------------------> nothing happened: the drive repeats it
+//! error   -> the same bytes once more, plainly: fails -> the place cannot be written
+//!                                               done  -> it was the sync that failed: poisoned
+//! ```
+//!
+//! Until it is known which of them failed, everything that syncs fails too: the kernel may have
+//! reported to this operation what concerns another.
+//!
+//! Only under direct I/O, where the file has no dirty pages: the kernel reports a page that it lost
+//! once, to the next call that syncs, and with pages of other appends in its cache that could be
+//! any of the durable appends in progress. For the same reason a lack of space can come only from
+//! the write. Only on file systems that are known to keep the flag: FUSE passes it on to a server,
+//! which may ignore it.
+
+use std::io;
+use std::sync::Arc;
+
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+
+use super::{FileKind, FileMedium, Location, SyncOutcome, WRITE_UNIT};
+use crate::base::{AlignedBuffer, ErrorKind, Result};
+use crate::media::not_durable;
+use crate::runtime::Runtime;
+
+/// The magic numbers of file systems whose direct writes keep `RWF_DSYNC`, and which write a block
+/// of a file again where it is: ext2 to ext4, XFS. Btrfs may turn a direct write into one through
+/// the page cache.
+///
+/// Source: `include/uapi/linux/magic.h` of Linux 6.18; `iomap_dio_complete` and the callers of
+/// `generic_write_sync` in these file systems.
+const FILE_SYSTEMS: [u64; 2] = [0xef53, 0x5846_5342];
+
+/// Returns whether a file has durable appends. The pool of threads has none: it is there for
+/// systems whose kernel may not know the flag.
+pub(super) fn are_possible(runtime: &Runtime, file: impl AsFd, kind: FileKind) -> bool {
+    let magic = rustix::fs::fstatfs(file).map(|answer| answer.f_type.cast_unsigned());
+    let keeps_flag = magic.is_ok_and(|magic| FILE_SYSTEMS.contains(&magic));
+    (kind == FileKind::Device || keeps_flag) && runtime.backend_name() == "io_uring"
+}
+
+impl FileMedium {
+    /// Writes a buffer and makes its range durable.
+    pub(super) async fn write_durably(
+        &self,
+        location: Location,
+        buffer: Arc<AlignedBuffer>,
+    ) -> Result<()> {
+        self.check_writable()?;
+        let at = self.locate(location, buffer.len(), WRITE_UNIT)?;
+        // Dropped before its result is known, an error of the sync in it is never known.
+        let mut outcome = SyncOutcome { poisoned: &self.poisoned, succeeded: false };
+        let result = self.runtime.write_durably_at(&self.file, at, buffer.clone()).await;
+        outcome.succeeded = true;
+        let is_begun = |error: &io::Error| {
+            let is_unknown = Errno::from_io_error(error) == Some(Errno::OPNOTSUPP);
+            !is_unknown && error.kind() != io::ErrorKind::Interrupted
+        };
+        let error = match result {
+            Ok(written) if written == buffer.len() => return self.check_synced(),
+            Err(error) if is_begun(&error) => error,
+            short => {
+                let short = short.map_err(|_| io::ErrorKind::Interrupted.into());
+                let rest = self.write_rest(at, &buffer, short).await;
+                rest.map_err(|error| self.failed("write", location, error))?;
+                return self.sync_data().await.map_err(not_durable);
+            }
+        };
+        let error = self.failed("write", location, error);
+        if error.kind() == ErrorKind::NoSpace {
+            return Err(error);
+        }
+        // At once: what other operations report from here on proves nothing.
+        let doubt = Doubt::begin(self);
+        match self.write_unchecked(location, buffer).await {
+            Err(again) if again.kind() != ErrorKind::NoSpace => {
+                doubt.end();
+                Err(again)
+            }
+            _ => Err(not_durable(error)),
+        }
+    }
+}
+
+/// A durable append has failed, and it is not known yet whether a sync did. Dropped, it poisons.
+struct Doubt<'a>(&'a FileMedium);
+
+impl<'a> Doubt<'a> {
+    fn begin(medium: &'a FileMedium) -> Self {
+        medium.doubts.set(medium.doubts.get() + 1);
+        Self(medium)
+    }
+
+    /// The place cannot be written, and no sync was begun.
+    fn end(self) {
+        self.0.doubts.set(self.0.doubts.get() - 1);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        self.0.poisoned.set(true);
+    }
+}
