@@ -32,6 +32,7 @@ use super::{
     not_durable,
 };
 use crate::base::units::format_size;
+use crate::base::wait::WaitQueue;
 use crate::base::{AlignedBuffer, Error, ErrorContext, ErrorKind, OsContext, Result, SegmentId};
 use crate::runtime::Runtime;
 
@@ -102,6 +103,8 @@ pub struct FileMedium {
     poisoned: Cell<bool>,
     /// Durable appends that failed, and of which it is being found out whether a sync did.
     doubts: Cell<u32>,
+    /// Woken when that is known of one.
+    certain: WaitQueue,
     discard_refused: Cell<bool>,
 }
 
@@ -184,6 +187,7 @@ impl FileMedium {
             geometry: Cell::new(None),
             poisoned: Cell::new(false),
             doubts: Cell::new(0),
+            certain: WaitQueue::default(),
             discard_refused: Cell::new(false),
         })
     }
@@ -265,6 +269,15 @@ impl FileMedium {
         self.check_synced()
     }
 
+    /// Waits until it is known of every durable append that failed whether a sync did.
+    ///
+    /// # Errors
+    /// `Poisoned` if one has.
+    async fn wait_for_certainty(&self) -> Result<()> {
+        self.certain.wait_for(|| (self.doubts.get() == 0).then_some(())).await;
+        self.check_synced()
+    }
+
     /// # Errors
     /// `Poisoned` if a sync has failed, or may have.
     fn check_synced(&self) -> Result<()> {
@@ -279,6 +292,7 @@ impl FileMedium {
     }
 
     async fn write(&self, location: Location, buffer: Arc<AlignedBuffer>) -> Result<()> {
+        self.wait_for_certainty().await?;
         self.check_writable()?;
         self.write_unchecked(location, buffer).await
     }
@@ -375,13 +389,14 @@ impl FileMedium {
     }
 
     async fn sync_data(&self) -> Result<()> {
+        self.wait_for_certainty().await?;
         self.check_writable()?;
         let mut outcome = SyncOutcome { poisoned: &self.poisoned, succeeded: false };
         let result = self.runtime.sync_data(&self.file).await;
         outcome.succeeded = result.is_ok();
         result.map_err(|error| self.medium_error("sync", false, error))?;
         // Another one that failed in the meantime may have learnt of a loss that concerns this one.
-        self.check_synced()
+        self.wait_for_certainty().await
     }
 
     /// Changes the size of a file to `needed` bytes. Reads the size of a device again.

@@ -52,6 +52,7 @@ impl FileMedium {
         location: Location,
         buffer: Arc<AlignedBuffer>,
     ) -> Result<()> {
+        self.wait_for_certainty().await?;
         self.check_writable()?;
         let at = self.locate(location, buffer.len(), WRITE_UNIT)?;
         // Dropped before its result is known, an error of the sync in it is never known.
@@ -63,7 +64,7 @@ impl FileMedium {
             !is_unknown && error.kind() != io::ErrorKind::Interrupted
         };
         let error = match result {
-            Ok(written) if written == buffer.len() => return self.check_synced(),
+            Ok(written) if written == buffer.len() => return self.wait_for_certainty().await,
             Err(error) if is_begun(&error) => error,
             short => {
                 let short = short.map_err(|_| io::ErrorKind::Interrupted.into());
@@ -88,24 +89,32 @@ impl FileMedium {
     }
 }
 
-/// A durable append has failed, and it is not known yet whether a sync did. Dropped, it poisons.
-struct Doubt<'a>(&'a FileMedium);
+/// A durable append has failed, and it is not known yet whether a sync did: whatever syncs waits.
+/// Dropped, it poisons.
+pub(super) struct Doubt<'a> {
+    medium: &'a FileMedium,
+    is_place: bool,
+}
 
 impl<'a> Doubt<'a> {
-    fn begin(medium: &'a FileMedium) -> Self {
-        medium.doubts.set(medium.doubts.get() + 1);
-        Self(medium)
+    pub(super) fn begin(medium: &'a FileMedium) -> Self {
+        medium.doubts.update(|doubts| doubts + 1);
+        Self { medium, is_place: false }
     }
 
     /// The place cannot be written, and no sync was begun.
-    fn end(self) {
-        self.0.doubts.set(self.0.doubts.get() - 1);
-        std::mem::forget(self);
+    pub(super) fn end(mut self) {
+        self.is_place = true;
     }
 }
 
 impl Drop for Doubt<'_> {
     fn drop(&mut self) {
-        self.0.poisoned.set(true);
+        if !self.is_place {
+            self.medium.poisoned.set(true);
+        }
+        let doubts = self.medium.doubts.get().checked_sub(1);
+        self.medium.doubts.set(doubts.expect("a doubt ends once"));
+        self.medium.certain.wake_all();
     }
 }

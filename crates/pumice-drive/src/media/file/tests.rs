@@ -583,3 +583,40 @@ fn a_durable_append_that_is_dropped_poisons() {
         assert_eq!(kind(result), ErrorKind::Poisoned);
     }
 }
+
+/// While it is being found out why a durable append failed, nothing that syncs ends: then all of it
+/// ends well, or nothing does.
+#[test]
+fn what_syncs_waits_until_it_is_known_why_a_durable_append_failed() {
+    for runtime in runtimes() {
+        for is_place in [true, false] {
+            let (_directory, medium) = medium(&runtime, false);
+            let data = || Arc::new(filled(4096, 1));
+            let before = durable::Doubt::begin(&medium);
+            let results = runtime.block_on(async {
+                let mut all = std::pin::pin!(async {
+                    let append = medium.append_durably(SegmentId(0), 0, data());
+                    let plain = medium.append(SegmentId(1), 0, data());
+                    futures_util::future::join3(append, plain, medium.sync()).await
+                });
+                for _ in 0..10 {
+                    let first = std::future::poll_fn(|context| {
+                        std::task::Poll::Ready(all.as_mut().poll(context).is_pending())
+                    });
+                    assert!(first.await, "believed too early");
+                    runtime.yield_now().await;
+                }
+                if is_place {
+                    before.end()
+                } else {
+                    drop(before)
+                }
+                all.await
+            });
+            for result in [results.0, results.1, results.2] {
+                let kind = result.err().map(|error| error.kind());
+                assert_eq!(kind, (!is_place).then_some(ErrorKind::Poisoned));
+            }
+        }
+    }
+}
