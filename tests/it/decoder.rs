@@ -128,7 +128,7 @@ fn write_and_decode(codec: &str, default_seed: u64) {
             flags.extend(["--recompress", "zstd:3"]);
         }
         let server = drive.serve_with(&flags);
-        let operations = if is_killed { 0 } else { 800 };
+        let operations = if is_killed { 0 } else { 2000 };
         let mut command = Command::new(&python);
         command.arg(fixture("mixed.py")).args(["--uri", &server.uri()]);
         command.arg(format!("--seed={}", seed * 1000 + round as u64));

@@ -47,7 +47,9 @@ impl Log {
         };
         let drive = runtime.block_on(async {
             create(&medium, &made).await?;
-            Drive::open(Rc::clone(&medium), runtime.clone(), OpenOptions::default()).await
+            // A simulated drive keeps its memory for the map, as real ones do.
+            let options = OpenOptions { read_cache_bytes: 0, ..OpenOptions::default() };
+            Drive::open(Rc::clone(&medium), runtime.clone(), options).await
         })?;
         let ahead = Rc::default();
         Ok(Self { drive, medium, map, stored, ahead, page_bytes: spec.shape.page_bytes })
