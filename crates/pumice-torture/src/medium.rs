@@ -103,6 +103,29 @@ impl TracedMedium {
     }
 }
 
+impl TracedMedium {
+    /// Appends, durably or not.
+    async fn append_as(
+        &self,
+        kind: Kind,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> Result<()> {
+        self.trace.add_bytes(&buffer);
+        let _held = self.in_flight.hold(buffer.len());
+        let append = async {
+            match kind {
+                Kind::AppendDurably => self.layers.append_durably(segment, offset, buffer).await,
+                _ => self.layers.append(segment, offset, buffer).await,
+            }
+        };
+        let result = self.crash_point.operation(Effect::Update, append).await;
+        self.note(kind, segment.0, offset, result.is_ok());
+        result
+    }
+}
+
 impl Layer for TracedMedium {
     type Inner = Layers;
 
@@ -116,12 +139,7 @@ impl Layer for TracedMedium {
         offset: u32,
         buffer: Arc<AlignedBuffer>,
     ) -> Result<()> {
-        self.trace.add_bytes(&buffer);
-        let _held = self.in_flight.hold(buffer.len());
-        let append = self.layers.append(segment, offset, buffer);
-        let result = self.crash_point.operation(Effect::Update, append).await;
-        self.note(Kind::Append, segment.0, offset, result.is_ok());
-        result
+        self.append_as(Kind::Append, segment, offset, buffer).await
     }
 
     async fn on_append_durably(
@@ -130,12 +148,7 @@ impl Layer for TracedMedium {
         offset: u32,
         buffer: Arc<AlignedBuffer>,
     ) -> Result<()> {
-        self.trace.add_bytes(&buffer);
-        let _held = self.in_flight.hold(buffer.len());
-        let append = self.layers.append_durably(segment, offset, buffer);
-        let result = self.crash_point.operation(Effect::Update, append).await;
-        self.note(Kind::AppendDurably, segment.0, offset, result.is_ok());
-        result
+        self.append_as(Kind::AppendDurably, segment, offset, buffer).await
     }
 
     async fn on_read(

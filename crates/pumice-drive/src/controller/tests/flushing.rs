@@ -39,14 +39,27 @@ fn until_written(world: &World, drive: &TestDrive) {
     world.run(drive.wait_for(&drive.queues.progress, is_written));
 }
 
+/// Writes a block, and flushes it.
+fn write_flushed(world: &World, drive: &TestDrive, block: u64) {
+    write(world, drive, block, false);
+    world.run(drive.flush()).unwrap();
+}
+
+/// Seals a batch of metadata without a record, as a checkpoint beside the host would.
+fn seal_meta(core: &mut Core) {
+    assert!(core.make_room(0, Purpose::Meta).unwrap());
+    let totals = core.counters().totals();
+    core.log_mut().seal_empty(Stream::Meta, totals);
+    core.wake(Wakes::WRITERS);
+}
+
 #[test]
 fn a_flush_is_one_durable_append() {
     let world = World::new(small(SIZE, 4));
     let drive = open(&world);
     let before = counts(&drive);
     for block in 0..10 {
-        write(&world, &drive, block, false);
-        world.run(drive.flush()).unwrap();
+        write_flushed(&world, &drive, block);
         // Nothing is left to flush.
         world.run(drive.flush()).unwrap();
     }
@@ -65,13 +78,11 @@ fn a_flush_after_batches_that_are_not_durable_is_one_sync() {
         let before = counts(&drive);
         write(&world, &drive, 10 * round, true);
         write(&world, &drive, 10 * round + 1, true);
-        write(&world, &drive, 10 * round + 2, false);
-        world.run(drive.flush()).unwrap();
+        write_flushed(&world, &drive, 10 * round + 2);
         let used = counts(&drive) - before;
         assert_eq!((used.appends, used.durable_appends, used.syncs), (3, 0, 1));
         // From here on nothing precedes a batch that is not durable.
-        write(&world, &drive, 10 * round + 3, false);
-        world.run(drive.flush()).unwrap();
+        write_flushed(&world, &drive, 10 * round + 3);
         let used = counts(&drive) - before;
         assert_eq!((used.appends, used.durable_appends, used.syncs), (4, 1, 1));
     }
@@ -85,8 +96,7 @@ fn a_medium_without_durable_appends_is_synced() {
     let drive = open(&world);
     let before = counts(&drive);
     for block in 0..10 {
-        write(&world, &drive, block, false);
-        world.run(drive.flush()).unwrap();
+        write_flushed(&world, &drive, block);
     }
     let used = counts(&drive) - before;
     assert_eq!((used.appends, used.durable_appends, used.syncs), (10, 0, 10));
@@ -150,12 +160,6 @@ fn many_flushes_share_a_batch_while_the_medium_is_busy() {
 fn a_flush_does_not_wait_for_later_batches_of_other_streams() {
     let world = World::new(small(SIZE, 4));
     let drive = open(&world);
-    let seal_meta = |core: &mut Core| {
-        assert!(core.make_room(0, Purpose::Meta).unwrap());
-        let totals = core.counters().totals();
-        core.log_mut().seal_empty(Stream::Meta, totals);
-        core.wake(Wakes::WRITERS);
-    };
     // The first one names its segment in the host's stream.
     drive.with_core(seal_meta);
     world.run(drive.flush_log()).unwrap();
@@ -222,12 +226,6 @@ fn a_flush_is_confirmed_although_another_stream_sealed_beside_it() {
     let mut world = World::new(small(SIZE, 4));
     world.plan.latency_ns = 1_000_000..=1_000_000;
     let drive = world.open();
-    let seal_meta = |core: &mut Core| {
-        assert!(core.make_room(0, Purpose::Meta).unwrap());
-        let totals = core.counters().totals();
-        core.log_mut().seal_empty(Stream::Meta, totals);
-        core.wake(Wakes::WRITERS);
-    };
     drive.with_core(seal_meta);
     world.run(drive.flush_log()).unwrap();
     let seq = world.run(async {
@@ -260,8 +258,7 @@ fn a_batch_that_lacked_space_becomes_durable_by_a_sync() {
     for failing in 1..=4 {
         let mut world = World::new(small(SIZE, 4));
         let drive = open(&world);
-        write(&world, &drive, 0, false);
-        world.run(drive.flush()).unwrap();
+        write_flushed(&world, &drive, 0);
         let no_space_errors = Trigger::Nth(failing);
         let latency_ns = 0..=500_000;
         drive.medium().set_plan(FaultPlan { no_space_errors, latency_ns, ..FaultPlan::default() });

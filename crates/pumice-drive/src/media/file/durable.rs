@@ -9,8 +9,8 @@
 //!                                               done  -> it was the sync that failed: poisoned
 //! ```
 //!
-//! Until it is known which of them failed, everything that syncs fails too: the kernel may have
-//! reported to this operation what concerns another.
+//! Until it is known which of them failed, everything that writes or syncs waits, and what ends
+//! well is not believed: the kernel may have reported to this operation what concerns another.
 //!
 //! Only under direct I/O, where the file has no dirty pages: the kernel reports a page that it lost
 //! once, to the next call that syncs, and with pages of other appends in its cache that could be
