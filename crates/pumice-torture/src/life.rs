@@ -187,7 +187,11 @@ impl Life {
 
     /// Opens the drive; its tasks wait for [`Scene::start_tasks`].
     pub(super) async fn open(&self, options: OpenOptions) -> Result<Rc<TorturedDrive>> {
-        Drive::open(self.medium(), self.scene.clock(), options).await
+        let drive = Drive::open(self.medium(), self.scene.clock(), options).await?;
+        if let Some(workers) = self.scene.workers.get() {
+            drive.use_workers(workers.clone());
+        }
+        Ok(drive)
     }
 
     /// Damages what the medium holds. From now on, reads may fail.

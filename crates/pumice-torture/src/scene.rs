@@ -1,7 +1,7 @@
 //! The state that all parts of a world share: clock, crash point, oracle, counters, and the first
 //! violation.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 use super::crash_point::CrashPoint;
@@ -15,7 +15,7 @@ use super::trace::Trace;
 use pumice_drive::base::clock::{Spawn, Task};
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{Clock, ErrorKind, Result};
-use pumice_drive::codec::Codec;
+use pumice_drive::codec::{Codec, Workers};
 use pumice_drive::controller::{Drive, Info};
 use pumice_drive::runtime::Runtime;
 
@@ -123,6 +123,8 @@ pub(super) struct Scene {
     pub(super) ended_by_sectors: Cell<u32>,
     /// Size of the disk that is durable.
     pub(super) size_floor: Cell<u64>,
+    /// In some worlds, frames are compressed before they are appended, by the tasks themselves.
+    pub(super) workers: OnceCell<Workers>,
     /// A wrong bit that the next opening reads.
     pub(super) misread: Rc<Misread>,
     /// Buffers that operations of the medium hold.
@@ -152,6 +154,7 @@ impl Scene {
             was_refused: Cell::new(false),
             is_prepared: Cell::new(false),
             ended_by_sectors: Cell::new(0),
+            workers: OnceCell::new(),
             size_floor: Cell::new(disk_bytes),
             misread: Rc::default(),
             in_flight: Rc::default(),

@@ -29,7 +29,7 @@ use super::violation::Violation;
 use pumice_drive::base::AlignedBuffer;
 use pumice_drive::base::SegmentId;
 use pumice_drive::base::seed::{Random, random};
-use pumice_drive::codec::Codec;
+use pumice_drive::codec::{Codec, Workers};
 use pumice_drive::controller::{Depth, OpenOptions, Spec, check, create};
 use pumice_drive::media::layer::{FaultPlan, Trigger};
 use pumice_drive::media::mem::MemMedium;
@@ -167,6 +167,10 @@ impl World {
             segments_max: geometry.segment_count + SEGMENTS_TO_GROW,
         };
         let scene = Rc::new(Scene::new(spec.size_bytes, hazards, limits));
+        if seed % 4 == 2 {
+            let workers = Workers::start(0).expect("no thread is started");
+            scene.workers.set(workers).ok().expect("a new scene has no workers");
+        }
         scene.runtime.block_on(create(&memory, &spec)).expect("memory takes every drive");
         let blocks = spec.size_bytes / 4096;
         let habits = Habits {

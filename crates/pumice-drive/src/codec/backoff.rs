@@ -41,13 +41,25 @@ impl Backoff {
         false
     }
 
+    /// Returns whether the next frame would be tried.
+    pub(super) fn is_trying(&self) -> bool {
+        self.skips_left == 0
+    }
+
+    /// Records the result of an attempt that was made beside others.
+    pub(super) fn record_late(&mut self, saved: bool) {
+        if saved || self.is_trying() {
+            self.record(saved);
+        }
+    }
+
     /// Records the result of an attempt.
     pub(super) fn record(&mut self, saved: bool) {
         if saved {
             *self = Self::default();
             return;
         }
-        assert!(self.skips_left == 0, "a result without an attempt");
+        assert!(self.is_trying(), "a result without an attempt");
         self.failures += 1;
         if self.failures < FAILURES_BEFORE_SKIPPING {
             return;

@@ -56,16 +56,45 @@ impl Compressor {
             "the target holds the longest encoding"
         );
         if !self.engine.is_none() && self.backoff.is_worth_trying() {
-            let worthwhile_bytes = source.len() - source.len().div_ceil(SAVING_DIVISOR);
-            let encoded = self.engine.encode(source, target, worthwhile_bytes);
+            let encoded = encode(&mut self.engine, source, target);
             self.backoff.record(encoded.is_some());
-            if let Some((encoding, encoded_bytes)) = encoded {
-                assert!(encoded_bytes <= worthwhile_bytes, "an encoded payload that does not pay");
-                return (encoding, encoded_bytes);
+            if let Some(encoded) = encoded {
+                return encoded;
             }
         }
-        let (stored, _) = target.split_at_mut(source.len());
-        stored.copy_from_slice(source);
-        (Encoding::Store, source.len())
+        store(source, target)
     }
+
+    /// Returns whether the next frame would be tried.
+    pub(crate) fn is_trying(&self) -> bool {
+        !self.engine.is_none() && self.backoff.is_trying()
+    }
+
+    /// Notes what came of frames that were compressed elsewhere.
+    pub(crate) fn note(&mut self, encodings: impl Iterator<Item = Encoding>) {
+        encodings.for_each(|encoding| self.backoff.record_late(encoding != Encoding::Store));
+    }
+}
+
+/// Encodes `source` at the start of `target`, unless that saves too little.
+fn encode(engine: &mut Engine, source: &[u8], target: &mut [u8]) -> Option<(Encoding, usize)> {
+    let worthwhile_bytes = source.len() - source.len().div_ceil(SAVING_DIVISOR);
+    let encoded = engine.encode(source, target, worthwhile_bytes)?;
+    assert!(encoded.1 <= worthwhile_bytes, "an encoded payload that does not pay");
+    Some(encoded)
+}
+
+fn store(source: &[u8], target: &mut [u8]) -> (Encoding, usize) {
+    let (stored, _) = target.split_at_mut(source.len());
+    stored.copy_from_slice(source);
+    (Encoding::Store, source.len())
+}
+
+/// Encodes `source` as [`Compressor::compress`] does, whatever came of the frames before.
+pub(super) fn encode_or_store(
+    engine: &mut Engine,
+    source: &[u8],
+    target: &mut [u8],
+) -> (Encoding, usize) {
+    encode(engine, source, target).unwrap_or_else(|| store(source, target))
 }

@@ -5,13 +5,14 @@
 //! * `decompress`: decodes untrusted bytes.
 //! * `backoff`: decides when to stop trying to compress a stream that does not compress.
 //! * `fill`: detects blocks that consist of one repeated byte, which need no payload.
+//! * `workers`: threads that compress for several drives.
 //!
 //! Every context is reused, so the work for one frame allocates nothing (zstd resizes its workspace
 //! when the size of frames changes a lot; see [`Compressor`]).
 //!
 //! This module knows no address, no header and no checksum: the caller keeps the encoding and the
-//! length of a payload. It starts no thread. An embedder needs only [`Codec`]; the rest serves the
-//! other crates of the workspace.
+//! length of a payload. Only [`Workers`] have threads. An embedder needs [`Codec`] and, for more
+//! than one thread, [`Workers`]; the rest serves the other crates of the workspace.
 
 #![warn(
     clippy::cast_possible_truncation,
@@ -25,6 +26,7 @@ mod compress;
 mod decompress;
 mod engine;
 mod fill;
+mod workers;
 
 use std::fmt;
 use std::str::FromStr;
@@ -36,6 +38,8 @@ pub use compress::{Compressor, SAVING_DIVISOR};
 pub use decompress::Decompressor;
 pub use engine::Engine;
 pub use fill::fill_byte;
+pub(crate) use workers::CompressedFrames;
+pub use workers::Workers;
 
 /// The level of `zstd` without a number. On a system's programs, libraries and documents,
 /// in frames of 32 KiB, level -1 stores 10 % more and encodes 11 % faster

@@ -24,7 +24,7 @@ pub(super) mod read_cache;
 mod restoring;
 pub(crate) mod superblocks;
 
-use std::cell::{Cell, Ref, RefCell};
+use std::cell::{Cell, OnceCell, Ref, RefCell};
 use std::pin::pin;
 
 use frame_cache::FrameCache;
@@ -41,7 +41,7 @@ use super::operations::FULL_RETRY_NS;
 use super::options::OpenOptions;
 use crate::base::wait::WaitQueue;
 use crate::base::{Clock, Error, ErrorKind, Result, SegmentId};
-use crate::codec::{Codec, Compressor, Decompressor};
+use crate::codec::{Codec, Compressor, Decompressor, Workers};
 use crate::format::Superblock;
 use crate::media::Medium;
 
@@ -66,6 +66,7 @@ pub struct Drive<M, C> {
     pub(super) compressor: RefCell<Compressor>,
     pub(super) meta_compressor: RefCell<Compressor>,
     pub(super) decompressor: RefCell<Decompressor>,
+    pub(super) workers: OnceCell<Workers>,
     /// Tasks that hold the drive.
     tasks: Cell<usize>,
     /// Whether the task of garbage collection runs.
@@ -176,6 +177,14 @@ impl<M, C> Drive<M, C> {
         mut call: impl FnMut(&mut Core) -> Result<Option<T>>,
     ) -> Result<T> {
         self.wait_for(&self.queues.progress, |core| call(core).transpose()).await
+    }
+
+    /// Lets these threads compress what hosts write, where that is worth passing it on. Without, as
+    /// with a codec of `none`, all work is done on the thread that the drive runs on, and in the
+    /// same order in every run. Counts once; later calls change nothing. A drive in virtual time
+    /// takes [`Workers`] without threads only: that time does not wait for others.
+    pub fn use_workers(&self, workers: Workers) {
+        let _ = self.workers.set(workers);
     }
 
     /// Returns the size of the host's disk in bytes.

@@ -5,7 +5,7 @@
 //! close: tasks of the background end -> flush -> checkpoint -> superblocks, clean -> writers end
 //! ```
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -160,6 +160,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             compressor: RefCell::new(Compressor::new(codec)),
             meta_compressor: RefCell::new(Compressor::new(Codec::Lz4)),
             decompressor: RefCell::new(Decompressor::new()),
+            workers: OnceCell::new(),
             tasks: Cell::new(0),
             gc_runs: Cell::new(false),
             scrub: Cell::default(),

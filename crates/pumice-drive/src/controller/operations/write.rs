@@ -6,14 +6,19 @@
 //!       -> acknowledge
 //! ```
 //!
+//! With [`Workers`], frames that are worth it are compressed on other threads first, and the core
+//! copies them into the open batch.
+//!
 //! The core does its part in one call, so no other request sees a part of a write, and all its
 //! records lie in one batch: after a crash a write of up to 1 MiB is all there or not at all.
 
 use super::super::core::{Attempt, BlockWrite, Core, Edge};
 use super::super::drive::Drive;
+use super::super::log::framing::{Span, spans};
 use super::super::log::packing::ATOMIC_WRITE_BYTES;
 use crate::base::units::{BLOCK_BYTES, len_usize};
 use crate::base::{Clock, Lba, Result};
+use crate::codec::{CompressedFrames, Encoding, Workers, fill_byte};
 use crate::media::Medium;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -63,11 +68,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     /// Carries out a write as [`Drive::write`] does, without `fua`, if that needs no waiting: whole
-    /// blocks, up to 1 MiB, with room in the log and the map's leaves in memory. `None` if it does;
-    /// nothing has been written then.
+    /// blocks, up to 1 MiB, with room in the log, the map's leaves in memory, and nothing to pass
+    /// on to other threads. `None` if it does; nothing has been written then.
     pub fn try_write(&self, offset: u64, data: &[u8]) -> Option<Result<()>> {
         let is_whole = offset.is_multiple_of(BLOCK) && data.len().is_multiple_of(BLOCK_BYTES);
-        if !is_whole || data.len() > ATOMIC_WRITE_BYTES {
+        if !is_whole || data.len() > ATOMIC_WRITE_BYTES || self.workers_for(data).is_some() {
             return None;
         }
         let parts = [data];
@@ -91,10 +96,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
         let parts = [data];
         let write = whole_blocks(offset, &parts);
+        let compressed = self.compress_aside(&write, data).await;
         let mut kept = None;
         loop {
             self.load_to_change(write.lba, write.blocks as u64).await?;
-            if self.append_write(&write).await? {
+            if self.append_write(&write, compressed.as_ref()).await? {
                 return Ok(());
             }
             if kept.is_none() {
@@ -133,7 +139,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             let makes_holes = content == Content::Holes;
             let write =
                 BlockWrite { lba, blocks, parts: &parts, edges: &edges, host_bytes, makes_holes };
-            if self.append_write(&write).await? {
+            if self.append_write(&write, None).await? {
                 return Ok(());
             }
             if kept.is_none() {
@@ -142,13 +148,52 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
     }
 
-    /// Waits for room and appends a write. Returns false if a leaf was evicted, or an edge changed,
-    /// while it waited.
-    async fn append_write(&self, write: &BlockWrite<'_>) -> Result<bool> {
+    /// Returns the threads that should compress a write, if any should.
+    fn workers_for(&self, data: &[u8]) -> Option<&Workers> {
+        let workers = self.workers.get()?;
+        let is_wanted = workers.can_take(self.codec, data.len())
+            && self.compressor.borrow().is_trying()
+            && data.chunks_exact(BLOCK_BYTES).any(|block| fill_byte(block).is_none());
+        is_wanted.then_some(workers)
+    }
+
+    /// Compresses the frames of a write of whole blocks on other threads, if that is worth it.
+    async fn compress_aside(
+        &self,
+        write: &BlockWrite<'_>,
+        data: &[u8],
+    ) -> Option<CompressedFrames> {
+        let workers = self.workers_for(data)?;
+        let frame_blocks = self.core().superblock().frame_blocks;
+        let frames = spans(write.lba, data, frame_blocks).filter_map(|span| match span {
+            Span::Data { bytes, .. } => Some(bytes),
+            Span::Fill { .. } => None,
+        });
+        let frames: Vec<_> = frames.collect();
+        let compressed = workers.compress(&self.clock, self.codec, &frames).await;
+        self.compressor.borrow_mut().note(compressed.iter().map(|(_, encoding, _)| encoding));
+        Some(compressed)
+    }
+
+    /// Waits for room and appends a write, whose frames may be `compressed` already. Returns false
+    /// if a leaf was evicted, or an edge changed, while it waited.
+    async fn append_write(
+        &self,
+        write: &BlockWrite<'_>,
+        compressed: Option<&CompressedFrames>,
+    ) -> Result<bool> {
         let append = |core: &mut Core| {
-            let compressor = &mut *self.compressor.borrow_mut();
-            let encode = |raw: &[u8], target: &mut [u8]| compressor.compress(raw, target);
-            Ok(core.append_write(write, encode)?.unless_waiting())
+            let attempt = match compressed {
+                Some(frames) => {
+                    let mut payloads = frames.iter();
+                    core.append_write(write, |raw, target| copy_next(&mut payloads, raw, target))
+                }
+                None => {
+                    let compressor = &mut *self.compressor.borrow_mut();
+                    core.append_write(write, |raw, target| compressor.compress(raw, target))
+                }
+            };
+            Ok(attempt?.unless_waiting())
         };
         Ok(self.with_room(append).await? == Attempt::Done)
     }
@@ -175,6 +220,19 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         self.with_core(|core| core.counters_mut().merged_blocks.add(1));
         Ok(Some(MergedEdge { edge: Edge { lba, before }, block }))
     }
+}
+
+/// Copies the payload of the next frame, whose bytes are `raw`, to the start of `target`.
+fn copy_next<'a>(
+    payloads: &mut impl Iterator<Item = (usize, Encoding, &'a [u8])>,
+    raw: &[u8],
+    target: &mut [u8],
+) -> (Encoding, usize) {
+    let (raw_bytes, encoding, payload) = payloads.next().expect("each frame was compressed");
+    assert_eq!(raw_bytes, raw.len(), "frames are appended in the order they were compressed in");
+    let (target, _) = target.split_at_mut(payload.len());
+    target.copy_from_slice(payload);
+    (encoding, payload.len())
 }
 
 fn bytes_of(edge: &Option<MergedEdge>) -> &[u8] {

@@ -21,6 +21,7 @@
 //! * `ageing`: drives that were used for long, with cold and partly dead data.
 //! * `joining`: frames put together while they are moved.
 //! * `tail`: a medium that fails at the end of the log.
+//! * `threads`: writes that other threads compress.
 //! * `survival`: garbage collection and checkpoints when the power fails.
 //! * `paging`: a map larger than its memory.
 //! * `failures`: a medium that reports errors.
@@ -61,6 +62,7 @@ mod space;
 mod strangers;
 mod survival;
 mod tail;
+mod threads;
 mod watching;
 mod zeroes;
 
@@ -75,7 +77,7 @@ use super::place::{FrameAddress, FramePlace};
 use super::*;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Lba, Result, SegmentId};
-use crate::codec::Codec;
+use crate::codec::{Codec, Workers};
 use crate::format::{Stream, Superblock};
 use crate::media::Medium;
 use crate::media::layer::{Count, Fault, FaultPlan};

@@ -105,10 +105,13 @@ impl Pair {
     }
 }
 
-fn compare_with_an_array(codec: Codec) {
+fn compare_with_an_array(codec: Codec, workers: Option<&Workers>) {
     for (seed, frame_blocks) in [(1, 1), (2, 8), (3, 64)] {
         let spec = Spec { codec, frame_blocks, ..small(SIZE, 40) };
         let mut pair = Pair::new(spec, OpenOptions::default(), seed);
+        if let Some(workers) = workers {
+            pair.drive.use_workers(workers.clone());
+        }
         for _ in 0..STEPS {
             pair.step();
         }
@@ -125,22 +128,30 @@ fn compare_with_an_array(codec: Codec) {
 
 #[test]
 fn a_drive_without_codec_is_an_array() {
-    compare_with_an_array(Codec::None);
+    compare_with_an_array(Codec::None, None);
 }
 
 #[test]
 fn a_drive_with_lz4_is_an_array() {
-    compare_with_an_array(Codec::Lz4);
+    compare_with_an_array(Codec::Lz4, None);
 }
 
 #[test]
 fn a_drive_with_zstd_is_an_array() {
-    compare_with_an_array(Codec::Zstd { level: 1 });
+    compare_with_an_array(Codec::Zstd { level: 1 }, None);
 }
 
 #[test]
 fn a_drive_with_fast_zstd_is_an_array() {
-    compare_with_an_array(Codec::Zstd { level: -1 });
+    compare_with_an_array(Codec::Zstd { level: -1 }, None);
+}
+
+/// No other thread takes part: what they would do is done by the tasks, in virtual time.
+#[test]
+fn a_drive_that_compresses_before_it_appends_is_an_array() {
+    let workers = Workers::start(0).unwrap();
+    compare_with_an_array(Codec::Zstd { level: 1 }, Some(&workers));
+    compare_with_an_array(Codec::Lz4, Some(&workers));
 }
 
 /// A log that is little longer than the disk, so that every block is moved, most of them joined.

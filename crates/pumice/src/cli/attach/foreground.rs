@@ -27,6 +27,8 @@ pub(super) fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
     let (file, set_up) = Worker::new(move |file: PathBuf| later.set_up(&file))?;
     let failures = protect::against_reclaim();
     let runtime = Runtime::new(Backend::Auto)?;
+    // After the protection, which threads inherit: no memory of theirs may wait for this drive.
+    let workers = args.opening.workers()?;
     let drive = open::drive(&runtime, &args.path, args.opening.options(&args.path));
     let drive = match drive {
         Err(error) if open::is_busy(&error) => {
@@ -36,6 +38,9 @@ pub(super) fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
         }
         drive => drive?,
     };
+    if let Some(workers) = workers {
+        drive.use_workers(workers);
+    }
     let steps = Steps { file, set_up, failures, signals: signal_socket };
     let served = serve_opened(args, &wanted, &runtime, &drive, steps);
     let closed = runtime.block_on(drive.close());

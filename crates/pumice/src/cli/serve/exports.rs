@@ -12,6 +12,7 @@ use crate::cli::remains;
 use crate::cli::watch::{self, MeasuredDrive};
 use crate::control::ControlSocket;
 use crate::watch::{Measured, Watch};
+use pumice_drive::codec::Workers;
 use pumice_drive::controller::{Drive, OpenOptions};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::Export;
@@ -73,7 +74,8 @@ pub(super) fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Opens all drives. If one of them cannot be opened, those already open are closed again.
+/// Opens all drives, which share `workers`. If one of them cannot be opened, those already open are
+/// closed again.
 ///
 /// # Errors
 /// Two drives have one name; those of opening a drive.
@@ -82,6 +84,7 @@ pub(super) fn open_all(
     paths: &[PathBuf],
     names: &Names,
     options: impl Fn(&Path) -> OpenOptions,
+    workers: Option<&Workers>,
 ) -> Result<Vec<Served>> {
     let exports = names.of(paths)?;
     let options: Vec<_> = paths.iter().map(|path| options(path)).collect();
@@ -100,6 +103,7 @@ pub(super) fn open_all(
     for ((path, name), opened) in paths.iter().zip(exports).zip(opened) {
         match opened {
             Ok(drive) => {
+                workers.into_iter().for_each(|workers| drive.use_workers(workers.clone()));
                 let description = names.description.clone();
                 let description = description.unwrap_or_else(|| describe(&drive));
                 let measured = Measured::new(drive.clone(), runtime.clone());

@@ -130,7 +130,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         }
     };
     let http = args.watch.bind()?;
-    let mut served = exports::open_all(&runtime, &paths, &args.names, |path| args.options(path))?;
+    let workers = args.opening.workers()?;
+    let options = |path: &Path| args.options(path);
+    let mut served = exports::open_all(&runtime, &paths, &args.names, options, workers.as_ref())?;
     let uris = uris::of(&listeners, &served, matches!(security, Security::Require(_)));
     uris::log(&runtime, &served, &uris);
     let exports = served.iter().map(|drive| drive.export.clone()).collect();

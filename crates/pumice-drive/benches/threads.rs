@@ -1,0 +1,125 @@
+//! In-process benchmark: writes with other threads that compress against writes with one thread.
+//!
+//! The controller on a memory medium, no NBD, many writes in flight, of noise and zeroes in equal
+//! parts (the fastest data there is that compresses by half) and of the files in /usr. The two
+//! sides take turns on fresh drives, and the result is the ratio of each pair.
+//!
+//! ```text
+//! cargo bench --bench threads            # as many threads as there are processors, at most 8
+//! cargo bench --bench threads -- 4 "/usr: lz4"     # only cases with such a name, for a profiler
+//! ```
+#![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+#![allow(missing_docs)]
+
+mod files;
+
+use std::time::Instant;
+
+use futures_util::stream::{StreamExt, iter};
+use pumice_drive::base::seed::random;
+use pumice_drive::codec::{Codec, Workers};
+use pumice_drive::controller::{Drive, OpenOptions, Spec, create};
+use pumice_drive::media::mem::MemMedium;
+use pumice_drive::runtime::{Backend, Runtime};
+use rand::{Rng, RngExt};
+
+const DISK_BYTES: u64 = 256 << 20;
+const POOL_BYTES: usize = 16 << 20;
+const FILES_BYTES: u64 = 128 << 20;
+const WRITTEN_BYTES: usize = 512 << 20;
+const CAPACITY: u64 = DISK_BYTES + (WRITTEN_BYTES + WRITTEN_BYTES / 32) as u64 + (1 << 30);
+const ROUNDS: usize = 9;
+
+/// Returns bytes of which half of each 512 are noise.
+fn pool() -> Vec<u8> {
+    let mut random = random(1);
+    let mut pool = vec![0; POOL_BYTES];
+    for unit in pool.chunks_exact_mut(512) {
+        random.fill_bytes(&mut unit[..256]);
+    }
+    pool
+}
+
+struct Case {
+    codec: Codec,
+    bytes: usize,
+    depth: usize,
+}
+
+/// Returns MiB per second of writes with `others` threads beside the drive's.
+fn rate(case: &Case, pool: &[u8], medium: &MemMedium, others: usize, run: u128) -> f64 {
+    let runtime = Runtime::new(Backend::Auto).expect("a runtime");
+    let uuid = uuid::Uuid::from_u128(run);
+    let codec = case.codec;
+    let spec = Spec { codec, capacity_bytes: Some(CAPACITY), ..Spec::new(uuid, DISK_BYTES) };
+    runtime.block_on(create(medium, &spec)).expect("create");
+    let opening = Drive::open(medium.clone(), runtime.clone(), OpenOptions::default());
+    let drive = runtime.block_on(opening).expect("open");
+    if others > 0 {
+        drive.use_workers(Workers::start(others).expect("threads"));
+    }
+    let mut random = random(2);
+    let (disk, pool_units) = (DISK_BYTES / case.bytes as u64, pool.len() / case.bytes);
+    let writes: Vec<_> = (0..WRITTEN_BYTES / case.bytes)
+        .map(|number| (random.random_range(0..disk) * case.bytes as u64, number % pool_units))
+        .collect();
+    let start = Instant::now();
+    runtime.block_on(async {
+        let writes = iter(&writes).map(|&(offset, unit)| {
+            drive.write(offset, &pool[unit * case.bytes..][..case.bytes], false)
+        });
+        writes
+            .buffer_unordered(case.depth)
+            .for_each(|result| async { result.expect("write") })
+            .await;
+        drive.flush().await.expect("flush");
+    });
+    let seconds = start.elapsed().as_secs_f64();
+    runtime.block_on(drive.close()).expect("close");
+    runtime.drop_tasks();
+    WRITTEN_BYTES as f64 / (1 << 20) as f64 / seconds
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1).filter(|arg| !arg.starts_with("--"));
+    let processors = || std::thread::available_parallelism().map_or(1, usize::from).min(8);
+    let threads = args.next().and_then(|count| count.parse().ok()).unwrap_or_else(processors);
+    let wanted = args.next().unwrap_or_default();
+    let medium = MemMedium::new(CAPACITY + (64 << 20));
+    let files = files::load(&["/usr".to_owned()], FILES_BYTES);
+    let zstd = Codec::Zstd { level: 1 };
+    let mut run = 0;
+    for (content, pool) in [("noise and zeroes", pool()), ("/usr", files)] {
+        for (name, codec, bytes, depth) in [
+            ("zstd:1, 4 KiB, depth 32", zstd, 4 << 10, 32),
+            ("zstd:1, 4 KiB, depth 1", zstd, 4 << 10, 1),
+            ("zstd:1, 1 MiB, depth 8", zstd, 1 << 20, 8),
+            ("lz4, 1 MiB, depth 8", Codec::Lz4, 1 << 20, 8),
+            ("lz4, 1 MiB, depth 1", Codec::Lz4, 1 << 20, 1),
+            ("lz4, 64 KiB, depth 8", Codec::Lz4, 64 << 10, 8),
+            ("lz4, 4 KiB, depth 32", Codec::Lz4, 4 << 10, 32),
+        ] {
+            let name = format!("{content}: {name}");
+            if !name.contains(&wanted) {
+                continue;
+            }
+            let case = Case { codec, bytes, depth };
+            let mut next = |others| {
+                run += 1;
+                rate(&case, &pool, &medium, others, run)
+            };
+            // The first run maps the medium's memory.
+            next(0);
+            let pairs: Vec<_> = (0..ROUNDS).map(|_| (next(0), next(threads - 1))).collect();
+            let one = median(pairs.iter().map(|pair| pair.0).collect());
+            let many = median(pairs.iter().map(|pair| pair.1).collect());
+            let ratio = median(pairs.iter().map(|pair| pair.1 / pair.0).collect());
+            println!("{name}: 1 thread {one:.0} MiB/s, {threads} threads {many:.0}, {ratio:.2}");
+        }
+    }
+}

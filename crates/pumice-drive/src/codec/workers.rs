@@ -1,0 +1,459 @@
+//! Threads that compress for drives, beside the thread that the drives run on.
+//!
+//! ```text
+//!   writes of a drive -> frames -> tray -> batch -> [queue] -> a thread, or a task of the drive's
+//!         ^                                                                  |
+//!         +--- each appends its own  <---  outcome of the batch  <-----------+
+//! ```
+//!
+//! Passing work to another thread costs as much as compressing some kilobytes, so frames of several
+//! writes travel together: what the tasks that are ready now put on the tray, up to
+//! [`batch_bytes`]. A batch owns a copy of its frames, and its outcome is set once. Nothing else
+//! passes between the threads, so neither side can see half a result.
+//!
+//! A task that waits takes batches from the queue when no other task is ready: with `n` threads,
+//! `n` compress. A write that is alone on the tray is compressed by its own task, so at depth 1 no
+//! thread is woken for a write of up to a batch.
+//!
+//! The threads know no drive, no address and no order, and remember nothing of earlier frames:
+//! whether a stream is worth the attempt is for its drive to know. They end when the last handle is
+//! dropped.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::mem;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+use std::thread;
+
+use async_channel::{Receiver, Sender, bounded};
+use futures_util::task::AtomicWaker;
+
+use super::compress::encode_or_store;
+use super::{Codec, Encoding, Engine};
+use crate::base::Clock;
+
+/// Returns the bytes of frames in a batch, about: 30 to 100 us of the codec, a few times what it
+/// costs to wake a thread, and little enough that many writes at once are several batches.
+fn batch_bytes(codec: Codec) -> usize {
+    match codec {
+        Codec::None | Codec::Lz4 => 64 << 10,
+        Codec::Zstd { .. } => 16 << 10,
+    }
+}
+
+/// Most writes that have frames in a batch.
+const BATCH_WRITES: usize = 16;
+
+/// Batches that may wait. What does not fit is compressed by the task that wanted to pass it on.
+const QUEUE_BATCHES: usize = 64;
+
+/// Bytes of frames that may be copied, and compressed, and not yet appended. Writes beyond it are
+/// compressed where they are appended, without a copy. Memory for this, for as many bytes of
+/// payloads, and for each thread's codecs, is not part of a drive's own.
+const PASSED_BYTES_MAX: usize = 16 << 20;
+
+/// Buffers that are kept for the next batches.
+const SPARE_MAX: usize = 16;
+
+/// A handle to threads that compress. Clones refer to the same threads, so the drives of one
+/// executor can share them.
+#[derive(Clone)]
+pub struct Workers {
+    pool: Rc<Pool>,
+    own: Rc<Own>,
+}
+
+/// What the thread of the drives has itself.
+#[derive(Default)]
+struct Own {
+    contexts: RefCell<Contexts>,
+    /// At most one batch for each codec.
+    tray: RefCell<Vec<Batch>>,
+    spare: RefCell<Vec<Frames>>,
+    /// Bytes of frames that are on their way, of [`PASSED_BYTES_MAX`].
+    passed_bytes: Cell<usize>,
+}
+
+struct Pool {
+    queue: Sender<Batch>,
+    /// The other end: tasks take batches from it as well.
+    batches: Receiver<Batch>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+/// Frames of some writes, in order, before and after they are compressed.
+#[derive(Debug, Default)]
+struct Frames {
+    /// The frames, one after the other, and their lengths. Empty if their own task compresses them.
+    raw: Vec<u8>,
+    lengths: Vec<usize>,
+    payloads: Vec<Payload>,
+    /// The payloads, one after the other.
+    bytes: Vec<u8>,
+}
+
+/// One frame's payload in the bytes of several.
+#[derive(Clone, Debug)]
+struct Payload {
+    raw_bytes: usize,
+    encoding: Encoding,
+    bytes: Range<usize>,
+}
+
+impl Frames {
+    fn clear(&mut self) {
+        self.raw.clear();
+        self.lengths.clear();
+        self.payloads.clear();
+        self.bytes.clear();
+    }
+
+    fn compress(&mut self, raw: &[u8], contexts: &mut Contexts, codec: Codec) {
+        let (engine, target) = contexts.engine(codec, raw.len());
+        let (encoding, len) = encode_or_store(engine, raw, target);
+        let (payload, _) = target.split_at(len);
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(payload);
+        self.payloads.push(Payload { raw_bytes: raw.len(), encoding, bytes: start..start + len });
+    }
+
+    fn compress_all(&mut self, contexts: &mut Contexts, codec: Codec) {
+        let (raw, lengths) = (mem::take(&mut self.raw), mem::take(&mut self.lengths));
+        let mut rest = &raw[..];
+        for &length in &lengths {
+            let (frame, later) = rest.split_at(length);
+            self.compress(frame, contexts, codec);
+            rest = later;
+        }
+        assert!(rest.is_empty(), "the lengths of frames are those of their bytes");
+        (self.raw, self.lengths) = (raw, lengths);
+    }
+}
+
+/// What became of a batch, and which writes wait for it.
+#[derive(Default)]
+struct Outcome {
+    /// Set once; `None` if the thread panicked.
+    frames: OnceLock<Option<Frames>>,
+    waiting: [AtomicWaker; BATCH_WRITES],
+}
+
+/// Frames of some writes for one thread.
+struct Batch {
+    codec: Codec,
+    frames: Frames,
+    /// Writes that have frames here.
+    writes: usize,
+    outcome: Arc<Outcome>,
+}
+
+impl Batch {
+    fn has_room(&self, bytes: usize) -> bool {
+        let is_empty = self.frames.raw.is_empty();
+        let fits = is_empty || self.frames.raw.len() + bytes <= batch_bytes(self.codec);
+        fits && self.writes < BATCH_WRITES
+    }
+
+    fn push(&mut self, frames: &[&[u8]]) -> Part {
+        let lengths = &mut self.frames.lengths;
+        let first = lengths.len();
+        for frame in frames {
+            self.frames.raw.extend_from_slice(frame);
+            lengths.push(frame.len());
+        }
+        let frames = first..lengths.len();
+        let number = self.writes;
+        self.writes += 1;
+        Part::Passed { outcome: self.outcome.clone(), number, frames }
+    }
+
+    fn run(mut self, contexts: &mut Contexts) {
+        let mut frames = mem::take(&mut self.frames);
+        frames.compress_all(contexts, self.codec);
+        assert!(self.outcome.frames.set(Some(frames)).is_ok(), "a batch is run once");
+    }
+}
+
+impl Drop for Batch {
+    /// Lets the writes continue, after a panic too.
+    fn drop(&mut self) {
+        self.outcome.frames.get_or_init(|| None);
+        self.outcome.waiting.iter().for_each(AtomicWaker::wake);
+    }
+}
+
+/// Adjacent frames of a write.
+enum Part {
+    /// Compressed by the write's own task.
+    Own(Frames),
+    /// In a batch: which of its writes, and which of its frames.
+    Passed { outcome: Arc<Outcome>, number: usize, frames: Range<usize> },
+}
+
+impl Part {
+    /// Returns the compressed frames, once they are.
+    ///
+    /// # Panics
+    /// If the thread that compressed them panicked.
+    fn payloads(&self) -> Option<(&[Payload], &[u8])> {
+        let (all, part) = match self {
+            Self::Own(frames) => (frames, 0..frames.payloads.len()),
+            Self::Passed { outcome, frames: part, .. } => {
+                let frames = outcome.frames.get()?.as_ref();
+                (frames.expect("a thread that compresses has panicked"), part.clone())
+            }
+        };
+        let payloads = all.payloads.get(part).expect("a batch compresses all its frames");
+        Some((payloads, &all.bytes))
+    }
+
+    /// Returns the buffers, if no other write needs them.
+    fn into_frames(self) -> Option<Frames> {
+        match self {
+            Self::Own(frames) => Some(frames),
+            Self::Passed { outcome, .. } => Arc::into_inner(outcome)?.frames.into_inner()?,
+        }
+    }
+}
+
+/// The frames of a write, compressed.
+pub(crate) struct CompressedFrames {
+    parts: Vec<Part>,
+    raw_bytes: usize,
+    own: Rc<Own>,
+}
+
+impl CompressedFrames {
+    /// Returns of each frame, in order: its length before, its encoding, its payload.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, Encoding, &[u8])> {
+        self.parts.iter().flat_map(|part| {
+            let (payloads, bytes) = part.payloads().expect("the write waited for all its parts");
+            payloads.iter().map(|payload| {
+                let bytes = bytes.get(payload.bytes.clone()).expect("a payload lies in the bytes");
+                (payload.raw_bytes, payload.encoding, bytes)
+            })
+        })
+    }
+}
+
+impl Drop for CompressedFrames {
+    fn drop(&mut self) {
+        let passed_bytes = self.own.passed_bytes.get().checked_sub(self.raw_bytes);
+        self.own.passed_bytes.set(passed_bytes.expect("bytes leave once"));
+        let mut spare = self.own.spare.borrow_mut();
+        for mut frames in self.parts.drain(..).filter_map(Part::into_frames) {
+            if spare.len() < SPARE_MAX {
+                frames.clear();
+                spare.push(frames);
+            }
+        }
+    }
+}
+
+/// A thread's codecs, one for each setting that it met, and room for what they write.
+#[derive(Default)]
+struct Contexts {
+    engines: Vec<(Codec, Engine)>,
+    target: Vec<u8>,
+}
+
+impl Contexts {
+    /// Returns the engine for `codec`, and a target for `raw_bytes`.
+    fn engine(&mut self, codec: Codec, raw_bytes: usize) -> (&mut Engine, &mut [u8]) {
+        let target_bytes = Engine::target_bytes(raw_bytes);
+        if self.target.len() < target_bytes {
+            self.target.resize(target_bytes, 0);
+        }
+        let known = self.engines.iter().position(|(known, _)| *known == codec);
+        let at = known.unwrap_or_else(|| {
+            self.engines.push((codec, Engine::new(codec)));
+            self.engines.len() - 1
+        });
+        let (_, engine) = self.engines.get_mut(at).expect("it was found or added");
+        (engine, &mut self.target)
+    }
+}
+
+impl Workers {
+    /// Starts `count` threads.
+    ///
+    /// # Errors
+    /// The operating system's, if a thread cannot be started.
+    pub fn start(count: usize) -> io::Result<Self> {
+        let (queue, batches) = bounded(QUEUE_BATCHES);
+        let mut pool = Pool { queue, batches, threads: Vec::with_capacity(count) };
+        for number in 1..=count {
+            let batches = pool.batches.clone();
+            let thread = thread::Builder::new().name(format!("codec-{number}"));
+            pool.threads.push(thread.spawn(move || {
+                let mut contexts = Contexts::default();
+                while let Ok(batch) = batches.recv_blocking() {
+                    batch.run(&mut contexts);
+                }
+            })?);
+        }
+        Ok(Self { pool: Rc::new(pool), own: Rc::default() })
+    }
+
+    /// Returns whether to pass a write of `bytes` bytes on: the codec takes much longer than
+    /// copying its frames and continuing it in another task, which is about 1 us for 4 KiB, half of
+    /// what LZ4 takes and a sixth of what zstd does (see `benches/threads.rs`), and there is room.
+    pub(crate) fn can_take(&self, codec: Codec, bytes: usize) -> bool {
+        let is_worth_it = match codec {
+            Codec::None => false,
+            Codec::Lz4 => bytes >= batch_bytes(codec),
+            Codec::Zstd { .. } => true,
+        };
+        is_worth_it && self.own.passed_bytes.get() + bytes <= PASSED_BYTES_MAX
+    }
+
+    /// Compresses frames on these threads and the caller's, while the other tasks of the caller's
+    /// thread run. `clock` is that of the caller's executor.
+    ///
+    /// # Panics
+    /// If a codec panics.
+    pub(crate) async fn compress(
+        &self,
+        clock: &impl Clock,
+        codec: Codec,
+        frames: &[&[u8]],
+    ) -> CompressedFrames {
+        let raw_bytes = frames.iter().map(|frame| frame.len()).sum();
+        self.own.passed_bytes.update(|bytes| bytes + raw_bytes);
+        let parts = self.begin(codec, frames);
+        let frames = CompressedFrames { parts, raw_bytes, own: self.own.clone() };
+        for part in &frames.parts {
+            self.wait_for(clock, part).await;
+        }
+        frames
+    }
+
+    /// Passes the frames of a write on. Of one that is more than a batch, this task compresses its
+    /// share at once, which needs no copy.
+    fn begin(&self, codec: Codec, frames: &[&[u8]]) -> Vec<Part> {
+        let groups = groups(frames, batch_bytes(codec));
+        let own_share = match groups.len() {
+            0 | 1 => usize::MAX,
+            count => count.min(self.pool.threads.len().max(1) + 1),
+        };
+        let is_own = |number: usize| number % own_share == own_share - 1;
+        let mut parts: Vec<_> = groups
+            .iter()
+            .enumerate()
+            .map(|(number, group)| (!is_own(number)).then(|| self.put(codec, group)))
+            .collect();
+        if groups.len() > 1 {
+            // Others have nothing to add before this task has done its share.
+            self.take_from_tray(|batch| batch.codec == codec).into_iter().for_each(|batch| {
+                self.pass_on(batch);
+            });
+        }
+        for (part, group) in parts.iter_mut().zip(&groups) {
+            part.get_or_insert_with(|| self.compress_here(codec, group));
+        }
+        parts.into_iter().flatten().collect()
+    }
+
+    fn spare(&self) -> Frames {
+        self.own.spare.borrow_mut().pop().unwrap_or_default()
+    }
+
+    fn compress_here(&self, codec: Codec, group: &[&[u8]]) -> Part {
+        let mut frames = self.spare();
+        let contexts = &mut *self.own.contexts.borrow_mut();
+        group.iter().for_each(|frame| frames.compress(frame, contexts, codec));
+        Part::Own(frames)
+    }
+
+    /// Puts frames on the tray. What lies there and has no room for them is passed on.
+    fn put(&self, codec: Codec, frames: &[&[u8]]) -> Part {
+        let bytes: usize = frames.iter().map(|frame| frame.len()).sum();
+        let is_full = |batch: &Batch| batch.codec == codec && !batch.has_room(bytes);
+        self.take_from_tray(is_full).into_iter().for_each(|batch| self.pass_on(batch));
+        let mut tray = self.own.tray.borrow_mut();
+        if let Some(batch) = tray.iter_mut().find(|batch| batch.codec == codec) {
+            return batch.push(frames);
+        }
+        let (frames_of_batch, outcome) = (self.spare(), Arc::default());
+        let mut batch = Batch { codec, frames: frames_of_batch, writes: 0, outcome };
+        let part = batch.push(frames);
+        tray.push(batch);
+        part
+    }
+
+    fn pass_on(&self, batch: Batch) {
+        if let Err(refused) = self.pool.queue.try_send(batch) {
+            refused.into_inner().run(&mut self.own.contexts.borrow_mut());
+        }
+    }
+
+    /// Waits until a part is compressed. Takes batches from the queue when no other task is ready.
+    async fn wait_for(&self, clock: &impl Clock, part: &Part) {
+        let Part::Passed { outcome, number, .. } = part else { return };
+        while part.payloads().is_none() {
+            // The tasks that are ready run first, and those whose I/O has ended.
+            clock.sleep_ns(0).await;
+            let is_here = |batch: &Batch| Arc::ptr_eq(&batch.outcome, outcome);
+            if let Some(batch) = self.take_from_tray(is_here) {
+                match batch.writes {
+                    1 => batch.run(&mut self.own.contexts.borrow_mut()),
+                    _ => self.pass_on(batch),
+                }
+            } else if part.payloads().is_some() {
+                return;
+            } else if let Ok(batch) = self.pool.batches.try_recv() {
+                batch.run(&mut self.own.contexts.borrow_mut());
+            } else {
+                let waker = outcome.waiting.get(*number).expect("a batch has few writes");
+                poll_fn(|context| {
+                    waker.register(context.waker());
+                    if part.payloads().is_some() { Poll::Ready(()) } else { Poll::Pending }
+                })
+                .await;
+            }
+        }
+    }
+
+    fn take_from_tray(&self, is_wanted: impl Fn(&Batch) -> bool) -> Option<Batch> {
+        let mut tray = self.own.tray.borrow_mut();
+        let at = tray.iter().position(is_wanted)?;
+        Some(tray.swap_remove(at))
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.queue.close();
+        // Batches of writes that were dropped.
+        while self.batches.try_recv().is_ok() {}
+        for thread in self.threads.drain(..) {
+            // A panic there has reached the writes that waited.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Cuts the frames of a write into groups of up to `bytes_max`; a longer frame is alone.
+fn groups<'a, 'b>(frames: &'b [&'a [u8]], bytes_max: usize) -> Vec<&'b [&'a [u8]]> {
+    let mut groups = Vec::new();
+    let mut rest = frames;
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = |frame: &&&[u8]| {
+            bytes += frame.len();
+            bytes <= bytes_max
+        };
+        let count = rest.iter().take_while(fits).count().max(1);
+        let (group, later) = rest.split_at(count);
+        groups.push(group);
+        rest = later;
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests;
