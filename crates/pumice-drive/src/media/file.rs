@@ -173,7 +173,8 @@ impl FileMedium {
             .with_write_unit(WRITE_UNIT)
             .with_read_unit(read_unit)
             .with_discard(!options.read_only && can_discard(&file, kind, bytes))
-            .with_durable_appends(is_durable);
+            .with_durable_appends(is_durable)
+            .with_prefers_written(is_durable && kind == FileKind::Regular);
         Ok(FileMedium {
             runtime,
             file: Arc::new(file.into()),

@@ -42,7 +42,8 @@ impl MemMedium {
         Self { bytes, durable_appends: true, state: Rc::default() }
     }
 
-    /// Returns the medium as one that has no durable appends, like a file without direct I/O.
+    /// Returns the medium as one that has no durable appends, like a file without direct I/O, and
+    /// which does not prefer any place for an append.
     #[must_use]
     pub fn without_durable_appends(self) -> Self {
         Self { durable_appends: false, ..self }
@@ -137,6 +138,7 @@ impl Medium for MemMedium {
             .with_read_unit(READ_UNIT)
             .with_discard(true)
             .with_durable_appends(self.durable_appends)
+            .with_prefers_written(self.durable_appends)
     }
 
     /// Drops all content if the segments had another size or offset before. Another number of

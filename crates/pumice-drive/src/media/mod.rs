@@ -68,12 +68,21 @@ pub struct Capabilities {
     /// Whether [`Medium::append_durably`] is one operation, which costs less than an append and a
     /// sync, and any number of which may be in progress. The drive calls it only then.
     pub durable_appends: bool,
+    /// Whether a durable append into bytes that were written before takes less time than into
+    /// others: in a file system that writes in place, the others cost a commit of its journal.
+    pub prefers_written: bool,
 }
 
 impl Default for Capabilities {
     /// Returns units of 4096 bytes, without discard and without durable appends.
     fn default() -> Self {
-        Self { write_unit: 4096, read_unit: 4096, discard: false, durable_appends: false }
+        Self {
+            write_unit: 4096,
+            read_unit: 4096,
+            discard: false,
+            durable_appends: false,
+            prefers_written: false,
+        }
     }
 }
 
@@ -105,6 +114,13 @@ impl Capabilities {
         self.durable_appends = durable_appends;
         self
     }
+
+    /// Sets whether durable appends into bytes that were written before take less time.
+    #[must_use]
+    pub fn with_prefers_written(mut self, prefers_written: bool) -> Self {
+        self.prefers_written = prefers_written;
+        self
+    }
 }
 
 /// Storage for two superblock slots and a fixed number of segments of equal size.
@@ -123,8 +139,9 @@ impl Capabilities {
 ///   drive never has two writes to overlapping bytes in progress, and discards a segment only when
 ///   no other operation on it is in progress. At most one superblock write is in progress. A read
 ///   that overlaps a write in progress may return anything.
-/// * Between two discards of a segment the drive writes each byte at most once. The exception is
-///   the time after a crash: the drive then continues after the last valid batch and overwrites the
+/// * Between two discards of a segment the drive may use it several times, and in each use writes
+///   each byte at most once; before that, it may fill the segment with zeroes. The exception is the
+///   time after a crash: the drive then continues after the last valid batch and overwrites the
 ///   remains of batches that were never durable.
 /// * All methods are called on the thread that owns the drive. A medium needs no locks.
 ///

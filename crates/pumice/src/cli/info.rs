@@ -137,7 +137,11 @@ fn text(path: &Path, shown: &Shown) -> String {
     row("mapped", format_size(info.mapped_bytes));
     row("live", format_size(info.live_bytes));
     let reserved = if info.preallocated { ", all of the capacity is reserved" } else { "" };
-    row("occupied", format!("{}{reserved}", format_size(info.occupied_bytes)));
+    let warm = match info.warm_bytes {
+        0 => String::new(),
+        bytes => format!(", and {} free, kept for flushes", format_size(bytes)),
+    };
+    row("occupied", format!("{}{warm}{reserved}", format_size(info.occupied_bytes)));
     row("used", used(info));
     row("batches", format!("{}, durable up to {}", info.sequence, info.watermark));
     for (name, fact) in troubles(info) {

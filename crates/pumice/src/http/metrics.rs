@@ -26,7 +26,7 @@ const PREFIX: &str = "pumice";
 type Definition<T> = (&'static str, &'static str, fn(&DriveSnapshot) -> T);
 
 /// Counters. The first five cover the life of the drive, the others start when it is opened.
-const COUNTERS: [Definition<u64>; 26] = [
+const COUNTERS: [Definition<u64>; 27] = [
     ("host_written_bytes", "Bytes written by the host.", |drive| drive.info.host_bytes),
     (
         "frame_written_bytes",
@@ -55,6 +55,9 @@ const COUNTERS: [Definition<u64>; 26] = [
         drive.info.operations.durable_appends
     }),
     ("syncs", "Syncs of the medium.", |drive| drive.info.operations.syncs),
+    ("zeroed_bytes", "Zeroes written to free segments, for flushes into them.", |drive| {
+        drive.info.operations.zeroed_bytes
+    }),
     ("fill_blocks", "Blocks of one repeated byte, stored without data.", |drive| {
         drive.info.operations.fill_blocks
     }),
@@ -92,7 +95,7 @@ const COUNTERS: [Definition<u64>; 26] = [
 ];
 
 /// Gauges.
-const GAUGES: [Definition<f64>; 17] = [
+const GAUGES: [Definition<f64>; 18] = [
     ("size_bytes", "Size of the disk.", |drive| drive.info.size_bytes as f64),
     ("capacity_bytes", "Capacity of the drive: the size of all segments.", |drive| {
         drive.info.capacity_bytes as f64
@@ -111,6 +114,9 @@ const GAUGES: [Definition<f64>; 17] = [
     }),
     ("segments", "Number of segments.", |drive| drive.info.segment_count.into()),
     ("free_segments", "Free segments.", |drive| drive.info.free_segments.into()),
+    ("warm_bytes", "Bytes of free segments that are kept for flushes.", |drive| {
+        drive.info.warm_bytes as f64
+    }),
     ("gc_debt_segments", "Segments to free until garbage collection stops.", |drive| {
         drive.overview.gc_debt_segments.into()
     }),

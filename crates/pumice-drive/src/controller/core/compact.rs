@@ -206,6 +206,7 @@ impl Core {
         self.compaction.frees = true;
         self.compaction.errand = Some(Errand { percent, until_changes: None, fruitless: 0 });
         self.wake(Wakes::COLLECTOR);
+        self.wake(Wakes::WARMER);
         Ok(())
     }
 

@@ -38,6 +38,8 @@ pub(crate) struct Counters {
     pub(crate) durable_appends: Counter,
     /// Syncs of the medium.
     pub(crate) syncs: Counter,
+    /// Bytes of zeroes written to free segments.
+    pub(crate) zeroed_bytes: Counter,
     /// Blocks written as fills, without data.
     pub(crate) fill_blocks: Counter,
     /// Partly written blocks that had to be read first.

@@ -9,6 +9,7 @@
 //!            checkpoint  what a checkpoint says, what it makes dead
 //!            collect     which segment to empty, what that earns
 //!            compact     what is given back to the medium, and when
+//!            warm        what is not given back, for the sake of flushes
 //!            bad         segments that cannot be written
 //!            full        the share in use, warnings
 //!            |
@@ -60,6 +61,7 @@ mod reserves;
 mod resize;
 mod room;
 mod unreadable;
+mod warm;
 
 use super::log::{BatchToWrite, ChainEnd, Log, LogEnd, Tail, Totals};
 use super::map::{KeptLeaves, L2p, Leaf, Lookup, Mapping, Reap};
@@ -82,6 +84,7 @@ pub(crate) use reserves::{
 pub(crate) use resize::Evacuation;
 pub(crate) use room::Purpose;
 pub(crate) use unreadable::GIVE_UP_NS;
+pub(crate) use warm::{FreeWork, Warming};
 
 /// Thresholds of a drive for warnings about space, in per cent; 0 disables one.
 pub const WARN_THRESHOLDS_MAX: usize = 4;
@@ -107,6 +110,8 @@ impl Wakes {
     pub(crate) const CHECKPOINTER: Self = Self(16);
     /// The turn to change checkpoint and superblock is free.
     pub(crate) const TURN: Self = Self(32);
+    /// A free segment may have to be discarded or zeroed, or the log is closing.
+    pub(crate) const WARMER: Self = Self(64);
 
     /// Returns whether no queue must be woken.
     #[inline]
@@ -127,6 +132,8 @@ pub(crate) struct Settings {
     pub(crate) is_read_only: bool,
     /// Whether the medium has durable appends.
     pub(crate) has_durable_appends: bool,
+    /// Whether the medium prefers appends into bytes that were written before.
+    pub(crate) prefers_written: bool,
     /// Bytes of the map's leaves to keep in memory.
     pub(crate) map_cache_bytes: usize,
     /// Bytes of log between checkpoints, at most.
@@ -201,6 +208,7 @@ pub(crate) struct Core {
     carries_dead: bool,
     /// Segments that garbage collection left because something in them cannot be read.
     unreadable: Vec<unreadable::Unreadable>,
+    warming: Warming,
     wakes: Wakes,
 }
 
@@ -239,6 +247,7 @@ impl Core {
             has_failed_sync: false,
             carries_dead: false,
             unreadable: Vec::new(),
+            warming: Warming::default(),
             wakes: Wakes::default(),
         }
     }
@@ -350,7 +359,7 @@ impl Core {
     /// Begins the end of the drive: no request may follow, and every task ends.
     pub(crate) fn end(&mut self) {
         self.is_ending = true;
-        for queue in [Wakes::COLLECTOR, Wakes::PROGRESS, Wakes::CHECKPOINTER] {
+        for queue in [Wakes::COLLECTOR, Wakes::PROGRESS, Wakes::CHECKPOINTER, Wakes::WARMER] {
             self.wake(queue);
         }
     }
@@ -530,6 +539,8 @@ impl Core {
         self.warn_of_full_medium(error);
         self.log.not_written(seq);
         self.wake(Wakes::PROGRESS);
+        // Warm segments take space.
+        self.wake(Wakes::WARMER);
     }
 
     /// Notes that the medium had no space for a superblock, which must be written again. Requests
@@ -538,6 +549,7 @@ impl Core {
         self.warn_of_full_medium(error);
         self.log.set_superblock_lacks_space(true);
         self.wake(Wakes::PROGRESS);
+        self.wake(Wakes::WARMER);
     }
 
     /// Notes that no superblock waits for space any more.
@@ -645,8 +657,9 @@ impl Core {
     /// Closes the log: writers and syncer end once nothing is left to write.
     pub(crate) fn close(&mut self) {
         self.log.close();
-        self.wake(Wakes::WRITERS);
-        self.wake(Wakes::SYNCER);
+        for queue in [Wakes::WRITERS, Wakes::SYNCER, Wakes::WARMER] {
+            self.wake(queue);
+        }
     }
 }
 

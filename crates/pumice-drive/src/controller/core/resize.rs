@@ -31,6 +31,7 @@ impl Core {
             return Err(Error::new(ErrorKind::Busy, what));
         }
         self.is_resizing = true;
+        self.wake(Wakes::WARMER);
         Ok(())
     }
 

@@ -122,13 +122,15 @@ impl Core {
 
     fn obstacle(&mut self, bytes: usize, purpose: Purpose) -> Obstacle {
         let fit = self.log.fit(purpose.stream(), bytes, self.space.end());
-        let free_segments = self.space.free_count();
+        // What is held comes back soon.
+        let (free, available) = (self.space.free_count(), self.space.available_count());
         if purpose.is_of_host() {
             // Once something has begun to use the reserve, what is left of it is not for data.
             let needed = self.reserved_segments(purpose) + u32::from(fit == Fit::NewSegment);
             let needs_segments = purpose == Purpose::Data || fit == Fit::NewSegment;
-            if needs_segments && free_segments < needed {
-                return if self.can_gain() { Obstacle::Wait } else { Obstacle::Full };
+            if needs_segments && available < needed {
+                let comes_back = free >= needed;
+                return if comes_back || self.can_gain() { Obstacle::Wait } else { Obstacle::Full };
             }
             // Until a segment is free, what is left of the last one is not for smaller writes.
             if purpose == Purpose::Data && self.is_refusing() && !self.has_segment_for_data() {
@@ -139,8 +141,11 @@ impl Core {
                 let fails = self.checkpoints.lacks_space();
                 return if fails { Obstacle::Full } else { Obstacle::Wait };
             }
-        } else if fit == Fit::NewSegment && free_segments <= self.reserved_segments(purpose) {
-            return Obstacle::Full;
+        } else if fit == Fit::NewSegment {
+            let reserved = self.reserved_segments(purpose);
+            if available <= reserved {
+                return if free > reserved { Obstacle::Wait } else { Obstacle::Full };
+            }
         }
         if purpose == Purpose::Data && self.must_wait_for_gc() {
             return Obstacle::Wait;
@@ -210,7 +215,7 @@ impl Core {
         self.log.check_poison()?;
         // No buffer may come free while the medium is full; the end of the drive does not wait.
         let is_hindered = self.is_ending || self.log.check_medium_full().is_err();
-        if is_hindered || self.space.free_count() <= self.reserved_segments(Purpose::Data) {
+        if is_hindered || self.space.available_count() <= self.reserved_segments(Purpose::Data) {
             return Ok(true);
         }
         self.seal(stream);

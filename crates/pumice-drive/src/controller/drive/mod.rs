@@ -83,6 +83,7 @@ pub(super) struct Queues {
     pub(super) collector: WaitQueue,
     pub(super) checkpointer: WaitQueue,
     pub(super) turn: WaitQueue,
+    pub(super) warmer: WaitQueue,
     /// Garbage collection has ended.
     pub(super) collector_ended: WaitQueue,
     /// [`Core::end`] was called.
@@ -101,6 +102,7 @@ impl Queues {
             (Wakes::COLLECTOR, &self.collector),
             (Wakes::CHECKPOINTER, &self.checkpointer),
             (Wakes::TURN, &self.turn),
+            (Wakes::WARMER, &self.warmer),
             (Wakes::PROGRESS, &self.progress),
         ];
         for (wake, queue) in queues {

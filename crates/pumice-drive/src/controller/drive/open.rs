@@ -75,10 +75,12 @@ impl<M: Medium + 'static, C: Spawn + 'static> Drive<M, C> {
             let held = held();
             tasks.push(Box::pin(async move { held.0.run_writer().await }));
         }
-        let (syncer, gc, checkpoints, upkeep) = (held(), held(), held(), held());
+        let (syncer, gc, checkpoints) = (held(), held(), held());
+        let (warmer, upkeep) = (held(), held());
         tasks.push(Box::pin(async move { syncer.0.run_syncer().await }));
         tasks.push(Box::pin(async move { gc.0.run_gc().await }));
         tasks.push(Box::pin(async move { checkpoints.0.run_checkpoints().await }));
+        tasks.push(Box::pin(async move { warmer.0.run_warmer().await }));
         tasks.push(Box::pin(async move { upkeep.0.run_upkeep().await }));
         tasks
     }
@@ -113,6 +115,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let begun_ns = clock.now_ns();
         let settings = Settings {
             has_durable_appends: medium.capabilities().durable_appends,
+            prefers_written: medium.capabilities().prefers_written,
             is_read_only: options.read_only,
             map_cache_bytes: options.map_cache_bytes,
             checkpoint_bytes: options.checkpoint_bytes,
@@ -216,6 +219,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             tracing::warn!(error = %error.chain(), "no checkpoint was written at the end");
             self.core().log().check_poison()?;
         }
+        self.until_nothing_is_warm().await;
         let _turn = self.turn().await;
         self.core().check_all_is_durable()?;
         self.update_superblocks(|superblock| superblock.clean = true).await

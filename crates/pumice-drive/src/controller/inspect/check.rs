@@ -29,6 +29,7 @@ use crate::media::Medium;
 /// A check writes nothing, so what the core writes by does not matter.
 const SETTINGS: Settings = Settings {
     has_durable_appends: false,
+    prefers_written: false,
     is_read_only: true,
     map_cache_bytes: MAP_CACHE_BYTES_DEFAULT,
     checkpoint_bytes: u64::MAX,

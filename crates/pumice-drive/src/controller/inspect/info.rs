@@ -69,6 +69,10 @@ pub struct Info {
     /// Bytes that the log occupies on the medium: whole segments, and what is filled of those that
     /// are written to.
     pub occupied_bytes: u64,
+    /// Bytes of free segments that are kept on the medium, beyond what the log occupies: flushes
+    /// into bytes that were written before take less time.
+    #[serde(default)]
+    pub warm_bytes: u64,
     /// Bytes of the host's disk that hold data or a fill.
     pub mapped_bytes: u64,
     /// Whether the medium had no space for the newest batch: the file system of a sparse file is
@@ -152,6 +156,10 @@ pub struct Operations {
     pub durable_appends: u64,
     /// Syncs of the medium.
     pub syncs: u64,
+    /// Bytes of zeroes written to free segments, so that flushes into them take less time. No media
+    /// bytes.
+    #[serde(default)]
+    pub zeroed_bytes: u64,
 }
 
 /// Bytes of memory held, by owner.
@@ -215,6 +223,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             warnings: self.warnings(),
             alerts: self.alerts(),
             occupied_bytes: core.occupied().bytes,
+            warm_bytes: core.warm_bytes(),
             mapped_bytes: core.map().mapped_blocks() * BLOCK_BYTES as u64,
             medium_full: core.log().is_medium_full(),
             sequence: core.log().sealed_seq().0,
@@ -258,6 +267,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             batches: counters.batches.get(),
             durable_appends: counters.durable_appends.get(),
             syncs: counters.syncs.get(),
+            zeroed_bytes: counters.zeroed_bytes.get(),
         }
     }
 

@@ -5,7 +5,7 @@
 //!                       -> a checkpoint, if that is what frees segments -> a victim -> ...
 //! victim:  each record that the map names -> copied, still compressed, after what was moved
 //!          before -> the map names the copy
-//! free:    seal every stream, flush -> discard -> free
+//! free:    seal every stream, flush -> discard, unless it stays warm -> free
 //! ```
 //!
 //! **A segment is freed** when nothing in it is live, no read is under way in it, everything that
@@ -183,9 +183,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let is_discarded = can_discard(&self.medium, self.core().superblock());
         for &segment in &empty {
             self.cache.forget(segment);
-            if is_discarded && let Err(error) = self.medium.discard(segment).await {
-                // Its bytes stay, and do no harm.
-                tracing::warn!(%segment, error = %error.chain(), "cannot discard a free segment");
+            if is_discarded && self.core().stays_warm(segment) {
+                self.with_core(|core| core.free_warm_segment(segment));
+                continue;
+            }
+            if is_discarded {
+                self.discard_free(segment).await;
             }
             // No read can have begun in it: nothing names it.
             self.with_core(|core| core.free_segment(segment));

@@ -3,6 +3,7 @@
 //! * `checkpoint`: the map and the segment table on the medium.
 //! * `gc`: emptying segments, record by record (`moving`), or several frames as one (`joining`).
 //! * `compact`: giving back to the medium what is dead.
+//! * `warm`: discarding and zeroing segments that are free.
 //! * `resize`: another size, another capacity.
 
 #![warn(
@@ -18,6 +19,7 @@ mod gc;
 mod joining;
 pub(crate) mod moving;
 mod resize;
+mod warm;
 
 pub use compact::Compacted;
 #[cfg(test)]

@@ -89,6 +89,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         })?;
         let mut resizing = Resizing { drive: self, segment_count: before.segment_count };
         let target = target(&before, &wanted)?;
+        // The medium is cut, and the table, while no operation is in progress there.
+        self.until_nothing_is_warm().await;
         if target.segment_count < before.segment_count {
             self.reap_all().await?;
             self.check_fits(&target)?;

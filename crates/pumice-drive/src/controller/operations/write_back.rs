@@ -88,6 +88,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             self.with_core(Core::stuck_tick);
             self.with_core(Core::warn_of_space);
             self.give_back_tick();
+            self.with_core(Core::warm_tick);
             self.name_bad_segment().await;
         }
         self.name_bad_segment().await;

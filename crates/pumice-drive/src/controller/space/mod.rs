@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Live bytes are record bytes (header and payload) that the L2P or the newest checkpoint still
-//! names. Free segments are handed out lowest number first. Garbage collection decides when a
-//! sealed segment may be freed: this table knows nothing of durability.
+//! names. Free segments are handed out lowest number first, or nearly so: see [`free`]. Garbage
+//! collection decides when a sealed segment may be freed: this table knows nothing of durability.
 //!
 //! What the medium says may be wrong in ways that no checksum shows: a count of live bytes that
 //! cannot be right is noted ([`Space::check`]) and ends the writes, not the process.
@@ -28,6 +28,7 @@ use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{Stream, TableEntry};
 
 mod choice;
+mod free;
 
 /// Use of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +133,10 @@ pub(crate) struct Space {
     free_count: u32,
     /// No segment below this one is free.
     lowest_free: u32,
+    /// Free segments that were not discarded: see [`free`].
+    warm: Vec<SegmentId>,
+    /// Free segments that are not handed out for a moment, which `free_count` counts.
+    held: Vec<SegmentId>,
     live_bytes: u64,
     /// The sealed segments without live bytes.
     empty: BTreeSet<SegmentId>,
@@ -155,6 +160,8 @@ impl Space {
             end: 0,
             free_count: 0,
             lowest_free: 0,
+            warm: Vec::new(),
+            held: Vec::new(),
             live_bytes: 0,
             empty: BTreeSet::new(),
             changes: 0,
@@ -185,6 +192,7 @@ impl Space {
         let Some(entry) = self.segments.get_mut(segment.0 as usize) else { return };
         let was_available = entry.is_available();
         entry.is_bad = true;
+        self.warm.retain(|&warm| warm != segment);
         self.free_count -= u32::from(was_available && segment.0 < self.end);
     }
 
@@ -278,6 +286,7 @@ impl Space {
     pub(crate) fn shrink(&mut self, segment_count: u32) {
         assert!(segment_count <= self.segment_count(), "a table shrinks to fewer segments");
         assert_eq!(self.used_from(segment_count), 0, "segments that are removed are free");
+        assert_eq!(self.kept_count(), 0, "segments that are removed are neither warm nor held");
         self.segments.truncate(segment_count as usize);
         self.set_end(self.end);
         assert!(self.end <= segment_count, "no segment that was removed is handed out");
@@ -306,31 +315,6 @@ impl Space {
     /// Returns the generation of a segment in use; 0 for a free segment or one that does not exist.
     pub(crate) fn generation(&self, segment: SegmentId) -> u64 {
         self.segments.get(segment.0 as usize).map_or(0, |entry| entry.generation)
-    }
-
-    /// Takes the lowest free segment for a stream and marks it open.
-    pub(crate) fn allocate(&mut self, stream: Stream, generation: u64) -> Option<SegmentId> {
-        let from = self.lowest_free.min(self.end);
-        let found = {
-            let mut handed_out = self.numbered().take(self.end as usize).skip(from as usize);
-            handed_out.find(|(_, entry)| entry.is_available()).map(|(segment, _)| segment)
-        };
-        let Some(segment) = found else {
-            assert_eq!(self.free_count, 0, "a segment that is counted as free is found");
-            self.lowest_free = self.end;
-            return None;
-        };
-        let entry = self.entry_mut(segment);
-        assert_eq!(entry.live_bytes, 0, "nothing in a free segment is live");
-        // A damaged map may name what is free, and a read of it be under way.
-        let readers = entry.readers;
-        *entry = Segment { generation, stream, state: State::Open, readers, ..FREE };
-        assert!(self.free_count > 0, "a segment that is found free is counted");
-        self.free_count -= 1;
-        self.lowest_free = segment.0 + 1;
-        assert!(segment.0 < self.end, "segments beyond the end are not handed out");
-        self.check_invariants();
-        Some(segment)
     }
 
     /// Marks a segment as open, as recovery finds it: it must be free or, having been freed and

@@ -43,6 +43,48 @@ fn segments_are_handed_out_lowest_first_and_once() {
 }
 
 #[test]
+fn the_host_gets_warm_segments_and_others_cold_ones_of_the_lowest_few() {
+    let mut space = Space::new(8).unwrap();
+    for warm in [1, 2, 6] {
+        space.set_warm(SegmentId(warm));
+    }
+    assert!(space.is_among_lowest(SegmentId(3)) && !space.is_among_lowest(SegmentId(4)));
+    assert_eq!(space.allocate(Stream::Host, 1), Some(SegmentId(1)));
+    assert_eq!(space.allocate(Stream::Moved, 2), Some(SegmentId(0)));
+    assert_eq!(space.allocate(Stream::Meta, 3), Some(SegmentId(3)));
+    assert_eq!((space.warm(), space.free_count()), (&[SegmentId(2), SegmentId(6)][..], 5));
+    // Recovery looks for the log in the lowest.
+    space.set_end(6);
+    assert_eq!(space.allocate(Stream::Host, 4), Some(SegmentId(2)));
+    assert_eq!(space.allocate(Stream::Host, 5), Some(SegmentId(4)));
+    space.set_end(8);
+    for stream in [Stream::Meta, Stream::Meta, Stream::Meta] {
+        assert!(space.allocate(stream, 6).is_some());
+    }
+    assert_eq!((space.warm(), space.free_count()), (&[][..], 0));
+    space.seal(SegmentId(3), 0);
+    space.free(SegmentId(3));
+    space.set_bad(SegmentId(3));
+    space.set_warm(SegmentId(3));
+    assert_eq!(space.kept_count(), 0, "a bad segment is never handed out");
+}
+
+#[test]
+fn what_is_held_counts_as_free_and_is_not_handed_out() {
+    let mut space = Space::new(3).unwrap();
+    space.set_warm(SegmentId(0));
+    space.hold(SegmentId(0));
+    assert_eq!((space.free_count(), space.available_count(), space.kept_count()), (3, 2, 1));
+    assert_eq!(space.allocate(Stream::Host, 1), Some(SegmentId(1)));
+    assert_eq!(space.allocate(Stream::Host, 2), Some(SegmentId(2)));
+    assert_eq!(space.allocate(Stream::Host, 3), None);
+    assert_eq!((space.free_count(), space.available_count()), (1, 0));
+    space.end_hold(SegmentId(0));
+    assert_eq!((space.kept_count(), space.available_count()), (0, 1));
+    assert_eq!(space.allocate(Stream::Moved, 3), Some(SegmentId(0)));
+}
+
+#[test]
 fn live_bytes_add_up() {
     let mut space = Space::new(2).unwrap();
     space.occupy(SegmentId(0), Stream::Host, 1).unwrap();

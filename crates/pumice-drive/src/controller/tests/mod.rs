@@ -63,6 +63,7 @@ mod strangers;
 mod survival;
 mod tail;
 mod threads;
+mod warming;
 mod watching;
 mod zeroes;
 

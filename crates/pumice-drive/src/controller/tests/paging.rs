@@ -160,6 +160,7 @@ fn recover_within(world: &World, changed_bytes: usize) -> Result<recovery::Recov
     let limits = recovery::Limits { clean_bytes: CACHE_BYTES, changed_bytes };
     let settings = Settings {
         has_durable_appends: false,
+        prefers_written: false,
         is_read_only: true,
         map_cache_bytes: CACHE_BYTES,
         checkpoint_bytes: 1 << 30,

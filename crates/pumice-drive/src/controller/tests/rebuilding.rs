@@ -20,7 +20,7 @@ pub(super) struct Rebuilt {
     pub(super) disk: Vec<u8>,
     lost: Vec<(u64, u64)>,
     doubtful: u64,
-    problems: u64,
+    pub(super) problems: u64,
     missing: Vec<(u64, u64)>,
 }
 

@@ -1,0 +1,168 @@
+//! Warm segments: free, and with bytes that were written before, because the host flushes often.
+//!
+//! ```text
+//! freed --the host flushed often in the last minute, few are free before it--> warm
+//!      \--otherwise--> discarded
+//! next for the host, never written --it flushes often now, many are free--> zeroed --> warm
+//! warm --a minute without many flushes, a full medium, a compaction, a resize, a close-->
+//!      discarded
+//! ```
+//!
+//! A flush into bytes that were written before costs the file system below nothing but the write.
+//! Into a hole, or into space that was reserved and never written, it costs a commit of its journal
+//! too: two to three times as long. The host's stream is given warm segments, the others cold ones.
+//!
+//! Where garbage collection works, what it frees is enough. Before that, a drive continues in
+//! segments that it has not used yet: the next one is filled with zeroes ahead of time. A segment
+//! that still holds what an earlier process left there needs no zeroes. A bulk load does not flush,
+//! and never pays for this.
+//!
+//! Nothing depends on which segments are warm: the bytes of a free segment may be anything. The
+//! list is kept in memory only, so after a death of the process what was warm stays on the medium
+//! until it is used again.
+//!
+//! `maintenance::warm` does the work.
+
+use super::{Core, Wakes};
+use crate::base::SegmentId;
+use crate::format::Stream;
+
+/// Flushes in a second from which on a host flushes often, if each is for at most this many bytes
+/// of log, on average. Zeroing costs as much as writing, so what is saved must be worth a second
+/// write of it.
+const OFTEN_FLUSHES: u64 = 16;
+const OFTEN_BYTES: u64 = (1 << 20) / OFTEN_FLUSHES;
+
+/// Seconds for which the host must not have flushed often before warm segments are discarded.
+const QUIET_TICKS: u32 = 60;
+
+/// Bytes that warm segments take of the medium, at most, though one segment may always be warm:
+/// four of the default size.
+const WARM_BYTES_MAX: u64 = 128 << 20;
+
+/// The state of warming.
+#[derive(Debug, Default)]
+pub(crate) struct Warming {
+    /// Flushes of the host at the last tick.
+    seen_flushes: u64,
+    /// Media bytes at the last tick.
+    seen_bytes: u64,
+    /// Ticks since a second in which the host flushed often; `None` before there was one.
+    quiet_ticks: Option<u32>,
+    /// Whether writing zeroes has failed: not tried again in this opening.
+    has_failed: bool,
+}
+
+/// What is to be done with a free segment, which is held until [`Core::end_hold`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FreeWork {
+    /// Discard it: it was warm.
+    Discard(SegmentId),
+    /// Fill it with zeroes.
+    Zero(SegmentId),
+}
+
+impl Core {
+    /// Looks, once a second, whether the host flushes often.
+    pub(crate) fn warm_tick(&mut self) {
+        let flushes = self.counters.flushes.get();
+        let bytes = self.counters.media_bytes.get();
+        let warming = &mut self.warming;
+        let new_flushes = flushes.saturating_sub(warming.seen_flushes);
+        let new_bytes = bytes.saturating_sub(warming.seen_bytes);
+        (warming.seen_flushes, warming.seen_bytes) = (flushes, bytes);
+        let is_often = new_flushes >= OFTEN_FLUSHES && new_bytes / new_flushes <= OFTEN_BYTES;
+        let ticks = warming.quiet_ticks.map(|ticks| ticks.saturating_add(1));
+        warming.quiet_ticks = if is_often { Some(0) } else { ticks };
+        self.wake(Wakes::WARMER);
+    }
+
+    /// Returns whether segments are warm, or become so.
+    fn keeps_warm(&self) -> bool {
+        let flushes = self.warming.quiet_ticks.is_some_and(|ticks| ticks < QUIET_TICKS);
+        let is_of_use = self.settings.gives_back.empty && self.settings.prefers_written;
+        let is_in_use = !self.must_end() && !self.is_being_compacted() && !self.is_resizing;
+        flushes && is_of_use && is_in_use && !self.log.is_medium_full()
+    }
+
+    /// Returns whether one more segment may be warm.
+    fn may_warm(&self) -> bool {
+        let more = self.space.kept_count() as u64 + 1;
+        let bytes = more * u64::from(self.superblock.segment_bytes);
+        self.keeps_warm() && (more == 1 || bytes <= WARM_BYTES_MAX)
+    }
+
+    /// Returns whether a segment that is freed now is not to be discarded.
+    pub(crate) fn stays_warm(&self, segment: SegmentId) -> bool {
+        self.may_warm() && self.space.is_among_lowest(segment)
+    }
+
+    /// Frees an empty segment, as [`Core::free_segment`], whose content was not discarded.
+    pub(crate) fn free_warm_segment(&mut self, segment: SegmentId) {
+        self.free_segment(segment);
+        self.space.set_warm(segment);
+        // Another may be too many now.
+        self.wake(Wakes::WARMER);
+    }
+
+    /// Returns what is to be done with a free segment, if anything is, and holds that.
+    pub(crate) fn begin_free_work(&mut self) -> Option<FreeWork> {
+        let cools = |segment| !self.keeps_warm() || !self.space.is_among_lowest(segment);
+        let cooled = self.space.warm().iter().copied().find(|&segment| cools(segment));
+        let work = match cooled {
+            Some(segment) => FreeWork::Discard(segment),
+            None => FreeWork::Zero(self.segment_to_zero()?),
+        };
+        let (FreeWork::Discard(segment) | FreeWork::Zero(segment)) = work;
+        self.space.hold(segment);
+        Some(work)
+    }
+
+    /// Returns the segment that the host gets next, if it should be zeroed before.
+    fn segment_to_zero(&self) -> Option<SegmentId> {
+        let is_of_use = self.warming.quiet_ticks == Some(0) && !self.warming.has_failed;
+        let may_zero = is_of_use && self.may_warm() && self.has_spare();
+        let segment = may_zero.then(|| self.space.next_for(Stream::Host)).flatten();
+        segment.filter(|&segment| !self.space.is_warm(segment))
+    }
+
+    /// Returns whether zeroing a segment continues.
+    pub(crate) fn must_stop_zeroing(&self) -> bool {
+        !self.keeps_warm() || !self.has_spare()
+    }
+
+    /// Returns whether a free segment may be held for long: not where garbage collection works or
+    /// soon will, which leaves warm segments anyway.
+    fn has_spare(&self) -> bool {
+        self.space.free_count() > self.gc_target_segments()
+    }
+
+    /// Notes that zeroes were written to a segment that is held.
+    pub(crate) fn note_zeroed(&mut self, bytes: u64) {
+        self.counters.zeroed_bytes.add(bytes);
+    }
+
+    /// Notes that a segment cannot be zeroed.
+    pub(crate) fn zeroing_failed(&mut self) {
+        self.warming.has_failed = true;
+    }
+
+    /// Lets a segment be handed out again that was held.
+    pub(crate) fn end_hold(&mut self, segment: SegmentId, is_warm: bool) {
+        self.space.end_hold(segment);
+        if is_warm {
+            self.space.set_warm(segment);
+        }
+        self.wake(Wakes::PROGRESS);
+    }
+
+    /// Returns whether no free segment is warm or held.
+    pub(crate) fn nothing_is_warm(&self) -> bool {
+        self.space.kept_count() == 0
+    }
+
+    /// Returns the bytes of warm segments.
+    pub(crate) fn warm_bytes(&self) -> u64 {
+        self.space.warm().len() as u64 * u64::from(self.superblock.segment_bytes)
+    }
+}

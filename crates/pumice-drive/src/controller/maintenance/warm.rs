@@ -1,0 +1,96 @@
+//! Discarding warm segments that no flush needs any more, and zeroing the segment that the host
+//! gets next; `core::warm` decides which.
+//!
+//! One task does both, one segment after the other, beside everything else: a segment is held
+//! meanwhile, so nothing is in progress in it. Only this task ends a hold, and it runs as long as
+//! the drive, so that none is handed out whose discard is in progress. A resize waits until nothing
+//! is warm or held.
+
+use std::sync::Arc;
+
+use super::super::core::{Core, FreeWork};
+use super::super::drive::Drive;
+use crate::base::{AlignedBuffer, Clock, Result, SegmentId};
+use crate::format::BATCH_ALIGNMENT;
+use crate::media::Medium;
+
+/// Zeroes that are written at a time.
+const ZERO_BYTES: u32 = 1 << 20;
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Discards and zeroes free segments until the drive closes.
+    pub(crate) async fn run_warmer(&self) {
+        let next = |core: &mut Core| match core.begin_free_work() {
+            Some(work) => Some(Some(work)),
+            None => core.log().is_closing().then_some(None),
+        };
+        while let Some(work) = self.wait_for(&self.queues.warmer, next).await {
+            let segment = match work {
+                FreeWork::Discard(segment) | FreeWork::Zero(segment) => segment,
+            };
+            let is_warm = match work {
+                FreeWork::Discard(_) => false,
+                FreeWork::Zero(_) => self.zero(segment).await.unwrap_or_else(|error| {
+                    let error = error.chain();
+                    tracing::debug!(%segment, error, "cannot zero a free segment");
+                    self.with_core(Core::zeroing_failed);
+                    false
+                }),
+            };
+            if !is_warm {
+                self.discard_free(segment).await;
+            }
+            self.with_core(|core| core.end_hold(segment, is_warm));
+        }
+    }
+
+    /// Waits until no free segment is warm or held, which the caller has seen to.
+    pub(in super::super) async fn until_nothing_is_warm(&self) {
+        let is_over = |core: &mut Core| core.nothing_is_warm().then_some(());
+        self.wait_for(&self.queues.progress, is_over).await;
+    }
+
+    /// Discards a segment that nothing names.
+    pub(super) async fn discard_free(&self, segment: SegmentId) {
+        if let Err(error) = self.medium.discard(segment).await {
+            // Its bytes stay, and do no harm.
+            tracing::warn!(%segment, error = %error.chain(), "cannot discard a free segment");
+        }
+    }
+
+    /// Fills a free segment with zeroes and syncs it, unless it was written before. Returns whether
+    /// that was not interrupted.
+    async fn zero(&self, segment: SegmentId) -> Result<bool> {
+        // What an earlier process left is as good, and half of it must not be taken for damage.
+        let (first, read) =
+            self.medium.read(segment, 0, AlignedBuffer::zeroed(BATCH_ALIGNMENT)).await;
+        read?;
+        if first.iter().any(|&byte| byte != 0) {
+            return Ok(true);
+        }
+        let segment_bytes = self.core().superblock().segment_bytes;
+        let zeroes = Arc::new(AlignedBuffer::zeroed(ZERO_BYTES.min(segment_bytes) as usize));
+        for offset in (0..segment_bytes).step_by(zeroes.len()) {
+            let begun_ns = self.clock.now_ns();
+            let left = (segment_bytes - offset) as usize;
+            let zeroes = if left < zeroes.len() {
+                Arc::new(AlignedBuffer::zeroed(left))
+            } else {
+                zeroes.clone()
+            };
+            let bytes = zeroes.len() as u64;
+            self.medium.append(segment, offset, zeroes).await?;
+            self.with_core(|core| core.note_zeroed(bytes));
+            // Half of the medium's time is left to the host.
+            self.pause(self.clock.now_ns().saturating_sub(begun_ns)).await;
+            if self.core().must_stop_zeroing() {
+                return Ok(false);
+            }
+        }
+        let number = self.with_core(Core::request_sync);
+        let is_over = |core: &mut Core| {
+            (core.must_end() || core.log().has_synced(number)).then(|| !core.must_end())
+        };
+        Ok(self.wait_for(&self.queues.progress, is_over).await)
+    }
+}

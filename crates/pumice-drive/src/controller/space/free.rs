@@ -1,0 +1,120 @@
+//! Handing out free segments: lowest number first, and of the lowest few a *warm* one for the host.
+//!
+//! ```text
+//! freed --> discarded ----------------------------------------> handed out
+//!      \--> kept: warm --hold--> discarded --end_hold--> cold --^
+//!                      \-------------------------------------> handed out, to the host first
+//! cold --hold--> zeroed --end_hold--> warm
+//! ```
+//!
+//! A warm segment is one whose bytes have been written: `core::warm` says why that matters, and
+//! which segments stay so. A segment is *held* while its content is discarded or zeroed: it counts
+//! as free, and is not handed out until that has ended.
+
+use super::{FREE, Segment, Space, State};
+use crate::base::SegmentId;
+use crate::format::Stream;
+
+/// Free segments, lowest first, of which a stream gets one. More would allow for more warm ones,
+/// which take the medium's space; recovery looks for the log's next segment in the lowest 16.
+pub(crate) const CHOICES: usize = 4;
+
+impl Space {
+    /// Takes a free segment for a stream and marks it open: of the lowest few a warm one for the
+    /// host, a cold one for the other streams, or else the lowest. `None` if all are in use or
+    /// held.
+    pub(crate) fn allocate(&mut self, stream: Stream, generation: u64) -> Option<SegmentId> {
+        let Some(segment) = self.next_for(stream) else {
+            assert_eq!(self.available_count(), 0, "a segment that is counted as free is found");
+            return None;
+        };
+        let lowest = self.all_free().next();
+        self.lowest_free = lowest.map_or(segment.0, |lowest| lowest.0);
+        let entry = self.entry_mut(segment);
+        assert_eq!(entry.live_bytes, 0, "nothing in a free segment is live");
+        // A damaged map may name what is free, and a read of it be under way.
+        let readers = entry.readers;
+        *entry = Segment { generation, stream, state: State::Open, readers, ..FREE };
+        self.warm.retain(|&warm| warm != segment);
+        assert!(self.free_count > 0, "a segment that is found free is counted");
+        self.free_count -= 1;
+        if self.lowest_free == segment.0 {
+            self.lowest_free += 1;
+        }
+        assert!(segment.0 < self.end, "segments beyond the end are not handed out");
+        self.check_invariants();
+        Some(segment)
+    }
+
+    /// Returns the segment that a stream gets next.
+    pub(crate) fn next_for(&self, stream: Stream) -> Option<SegmentId> {
+        let wants_warm = stream == Stream::Host;
+        let choices =
+            || self.all_free().filter(|segment| !self.held.contains(segment)).take(CHOICES);
+        let wanted = choices().find(|&segment| self.is_warm(segment) == wants_warm);
+        wanted.or_else(|| choices().next())
+    }
+
+    /// Returns the free segments, lowest first.
+    fn all_free(&self) -> impl Iterator<Item = SegmentId> {
+        let from = self.lowest_free.min(self.end) as usize;
+        let handed_out = self.numbered().take(self.end as usize).skip(from);
+        handed_out.filter(|(_, entry)| entry.is_available()).map(|(segment, _)| segment)
+    }
+
+    /// Returns whether a segment is one of the lowest few that are free, or would be.
+    pub(crate) fn is_among_lowest(&self, segment: SegmentId) -> bool {
+        let before = self.all_free().take(CHOICES).take_while(|&free| free < segment).count();
+        segment.0 < self.end && !self.is_bad(segment) && before < CHOICES
+    }
+
+    /// Returns the number of free segments that are not held.
+    pub(crate) fn available_count(&self) -> u32 {
+        let held = self
+            .held
+            .iter()
+            .filter(|segment| segment.0 < self.end && self.entry(**segment).is_available());
+        let held = u32::try_from(held.count()).expect("few segments are held");
+        self.free_count.checked_sub(held).expect("what is held counts as free")
+    }
+
+    /// Returns whether a free segment was not discarded.
+    pub(crate) fn is_warm(&self, segment: SegmentId) -> bool {
+        self.warm.contains(&segment)
+    }
+
+    /// Returns the warm segments, in the order in which they came to be.
+    pub(crate) fn warm(&self) -> &[SegmentId] {
+        &self.warm
+    }
+
+    /// Returns the number of segments that are warm or held.
+    pub(crate) fn kept_count(&self) -> usize {
+        self.warm.len() + self.held.len()
+    }
+
+    /// Notes that the bytes of a free segment are those of an earlier use, or zeroes that were
+    /// written.
+    pub(crate) fn set_warm(&mut self, segment: SegmentId) {
+        assert!(self.entry(segment).state == State::Free, "only a free segment is warm");
+        assert!(!self.is_warm(segment), "a segment becomes warm once");
+        if !self.is_bad(segment) {
+            self.warm.push(segment);
+        }
+    }
+
+    /// Keeps a free segment from being handed out until [`Space::end_hold`].
+    pub(crate) fn hold(&mut self, segment: SegmentId) {
+        assert!(self.entry(segment).state == State::Free, "segment {segment} is free when held");
+        assert!(!self.held.contains(&segment), "a segment is held once");
+        self.warm.retain(|&warm| warm != segment);
+        self.held.push(segment);
+    }
+
+    /// Ends what [`Space::hold`] began.
+    pub(crate) fn end_hold(&mut self, segment: SegmentId) {
+        assert!(self.entry(segment).state == State::Free, "what is held stays free");
+        assert!(self.held.contains(&segment), "segment {segment} was held");
+        self.held.retain(|&held| held != segment);
+    }
+}
