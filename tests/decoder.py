@@ -171,7 +171,30 @@ def zstd_frame(data, size):
     return run.stdout
 
 
+def independent_blocks(data, size):
+    """Decodes a payload of independent blocks to exactly `size` bytes."""
+    count = size // BLOCK
+    at = 6 * count
+    if size % BLOCK or not 2 <= count <= 8 or not at <= len(data) < size:
+        raise Damage("independent blocks: impossible lengths")
+    out = []
+    for word, checksum in struct.iter_unpack("<HI", data[:at]):
+        encoding, length = word >> 13, word & 8191
+        if encoding > 2 or not (length == BLOCK if encoding == 0 else 1 <= length < BLOCK):
+            raise Damage("independent blocks: an impossible entry")
+        stored = data[at:at + length]
+        at += length
+        if crc32c(stored) != checksum:
+            raise Damage("independent blocks: a damaged block")
+        out.append(decode(encoding, stored, BLOCK))
+    if at != len(data):
+        raise Damage("independent blocks: wrong length of the payload")
+    return b"".join(out)
+
+
 def decode(encoding, data, size):
+    if encoding == 4:
+        return independent_blocks(data, size)
     if encoding == 1:
         return lz4_block(data, size)
     if encoding == 2:
@@ -295,7 +318,7 @@ class Drive:
             raise Damage("wrong checksum")
         if found.version == 0:
             raise Damage("version 0")
-        if found.version > 1 or found.features_read_only or found.features_incompatible:
+        if found.version > 1 or found.features_read_only or found.features_incompatible & ~1:
             raise Unsupported("the drive has a newer version or unknown features")
         segments = found.segment_bytes
         if (any(found.reserved) or found.state > 2 or found.codec > 2
@@ -303,6 +326,7 @@ class Drive:
                 or not 1 <= found.segment_count <= 1 << 26
                 or not 8192 <= found.data_offset <= 1 << 40 or found.data_offset % BLOCK
                 or found.frame_blocks not in (1, 2, 4, 8, 16, 32, 64)
+                or found.features_incompatible & 1 and found.frame_blocks > 8
                 or not BLOCK <= found.size_bytes <= 16 << 50 or found.size_bytes % BLOCK
                 or found.bad_count > 128 or found.detour_count > 16
                 or max(found.detour_streams) > 2):
@@ -336,6 +360,8 @@ class Drive:
         padding = payload[8 + after:]
         if before > 524288 or 8 + after > len(payload) or len(padding) > 15 or any(padding):
             raise Damage(f"{what}: wrong lengths")
+        if header.argument == 4:
+            raise Damage(f"{what}: independent blocks")
         return decode(header.argument, payload[8:8 + after], before)
 
     def meta_at(self, kind, number, location):

@@ -84,9 +84,12 @@ fn golden_images_are_decoded() {
     let of_two_lives = "f12e172219461f9032c595311cda87d186c7cf904a14d74081e67becd482dfb4";
     let of_one_life = "ee39231427578fe8b22cb13ad478db30bdd137b80c2d64c71266bb4e3d45f170";
     let folder = "crates/pumice-drive/src/controller/tests/golden";
-    for (name, sha256) in
-        [("v1-lz4", of_two_lives), ("v1-zstd", of_two_lives), ("v1-log", of_one_life)]
-    {
+    for (name, sha256) in [
+        ("v1-lz4", of_two_lives),
+        ("v1-zstd", of_two_lives),
+        ("v1-log", of_one_life),
+        ("v1-blocks", of_two_lives),
+    ] {
         let golden = Path::new(REPOSITORY).join(folder).join(name).with_extension("bin");
         let drive = Drive::absent();
         restore(&fs::read(golden).expect("the golden image"), drive.path());
@@ -95,30 +98,80 @@ fn golden_images_are_decoded() {
     }
 }
 
+/// The payloads that `codec::tests::impossible_payloads_of_blocks_are_refused` has.
+const IMPOSSIBLE_BLOCKS: &str = r"
+import sys
+sys.path.insert(0, sys.argv[1])
+from decoder import *
+
+def is_refused(*blocks):
+    entries = b''.join(struct.pack('<HI', n | code << 13, crc32c(part)) for code, n, part in blocks)
+    try:
+        decode(4, entries + b''.join(part for _, _, part in blocks), len(blocks) * BLOCK)
+    except Damage:
+        return True
+
+noise = bytes(range(256)) * 16
+raw = (0, 4096, noise)
+short = b'\x1f\0\1\0' + b'\xff' * 15 + b'\xf6\x50' + bytes(5)
+long = b'\xff' + b'\xff' * 15 + b'\xda' + noise[:4058] + b'\1\0\x0e\x50' + bytes(5)
+good = (1, len(short), short)
+assert len(long) == 4084 and len(lz4_block(long, BLOCK)) == BLOCK
+assert not is_refused(good, raw) and not is_refused(good, (1, 4084, long))
+for blocks in [
+    [raw, (1, 4084, long)],
+    [good],
+    [good] * 9,
+    [],
+    [good, (0, 0, b'')],
+    [good, (1, 0, b'')],
+    [good, (0, 1000, noise[:1000])],
+    [good, (1, 4096, noise)],
+    [good, good, (1, 4097, bytes(4097))],
+    [good, (3, len(short), short)],
+    [good, (4, len(short), short)],
+]:
+    assert is_refused(*blocks), blocks
+";
+
+#[test]
+fn impossible_payloads_of_blocks_are_refused() {
+    let Some(python) = tool("python3") else { return };
+    let mut command = Command::new(python);
+    run_ok(
+        command.args(["-B", "-c"]).arg(IMPOSSIBLE_BLOCKS).arg(Path::new(REPOSITORY).join("tests")),
+    );
+}
+
 #[test]
 fn drives_with_lz4_are_decoded() {
-    write_and_decode("lz4", 21);
+    write_and_decode("lz4", "solid", 21);
 }
 
 #[test]
 fn drives_with_zstd_are_decoded() {
-    write_and_decode("zstd", 22);
+    write_and_decode("zstd", "solid", 22);
 }
 
 #[test]
 fn drives_without_compression_are_decoded() {
-    write_and_decode("none", 23);
+    write_and_decode("none", "solid", 23);
+}
+
+#[test]
+fn drives_of_independent_blocks_are_decoded() {
+    write_and_decode("lz4", "blocks", 24);
 }
 
 /// Writes a small drive several times over, with a clean close or a kill after each round.
-fn write_and_decode(codec: &str, default_seed: u64) {
+fn write_and_decode(codec: &str, frame: &str, default_seed: u64) {
     let Some(python) = python_with_libnbd() else { return };
     let seed = env::var("PUMICE_SEED").map_or(default_seed, |text| text.parse().expect("a seed"));
     println!("PUMICE_SEED={seed}");
     let mut random = pumice_drive::base::seed::random(seed);
     // Little more than what the disk may take, so that garbage collection begins early.
     let capacity = if codec == "none" { "56M" } else { "44M" };
-    let flags = ["--codec", codec, "--segment", "4M", "--capacity", capacity];
+    let flags = ["--codec", codec, "--frame", frame, "--segment", "4M", "--capacity", capacity];
     let drive = Drive::create("24M", &flags);
     let (mut replayed, mut moved) = (0, 0);
     for (round, is_killed) in [false, true, true, false, true].into_iter().enumerate() {
@@ -145,7 +198,7 @@ fn write_and_decode(codec: &str, default_seed: u64) {
             run_ok(&mut command);
             server.stop();
         }
-        let what = format!("{codec}, round {round}, killed: {is_killed}");
+        let what = format!("{codec}, {frame}, round {round}, killed: {is_killed}");
         let summary = assert_same(&python, drive.path(), &what);
         println!("{what}: {}", summary["replayed"]);
         replayed += counter(&summary, "batches");

@@ -7,7 +7,7 @@
 //! The benchmark reads an even selection of the files (about SIZE bytes, such as 1G) into memory,
 //! each at a 4 KiB boundary, removes blocks of one repeated byte, cuts the rest into frames and
 //! prints a table. Times are medians of three passes on one thread; a 4 KiB read decodes a random
-//! block's frame.
+//! block's frame, or the block alone if the frame is of independent blocks.
 
 #![allow(clippy::disallowed_methods, reason = "a measurement")]
 
@@ -18,7 +18,9 @@ use std::time::Instant;
 
 use pumice_drive::base::seed::random;
 use pumice_drive::base::units::{BLOCK_BYTES, format_size, parse_size};
-use pumice_drive::codec::{Codec, Compressor, Decompressor, Encoding, fill_byte};
+use pumice_drive::codec::{
+    BlockTable, Codec, Compressor, Decompressor, Encoding, FrameForm, fill_byte,
+};
 use rand_xoshiro::rand_core::Rng;
 
 /// Bytes of a frame's header, and of the record of a run of equal filled blocks.
@@ -58,14 +60,14 @@ fn seconds(mut work: impl FnMut()) -> f64 {
     passes[1]
 }
 
-fn measure(data: &[u8], codec: Codec, frame_blocks: usize) {
+fn measure(data: &[u8], codec: Codec, form: FrameForm, frame_blocks: usize) {
     let (sources, fill_records) = cut(data, frame_blocks);
     let source_bytes: usize = sources.iter().map(|source| source.len()).sum();
     let mut scratch = vec![0; Compressor::target_bytes(frame_blocks * BLOCK_BYTES)];
     let mut stored = Vec::with_capacity(source_bytes);
     let mut frames = Vec::with_capacity(sources.len());
     let compress_s = seconds(|| {
-        let mut compressor = Compressor::new(codec);
+        let mut compressor = Compressor::new(codec).with_form(form);
         stored.clear();
         frames.clear();
         for source in &sources {
@@ -84,17 +86,33 @@ fn measure(data: &[u8], codec: Codec, frame_blocks: usize) {
     };
     let decompress_s = seconds(|| frames.iter().for_each(&mut decode));
     // One entry for each block, so a frame is picked in proportion to its blocks.
-    let by_block: Vec<&Frame> =
-        frames.iter().flat_map(|f| std::iter::repeat_n(f, f.source.len() / BLOCK_BYTES)).collect();
+    let by_block: Vec<(&Frame, usize)> = frames
+        .iter()
+        .flat_map(|f| (0..f.source.len() / BLOCK_BYTES).map(move |block| (f, block)))
+        .collect();
     let mut generator = random(1);
     let mut pick = || by_block[(generator.next_u64() % by_block.len() as u64) as usize];
-    let picks: Vec<&Frame> = (0..RANDOM_READS).map(|_| pick()).collect();
-    let reads_s = seconds(|| picks.iter().for_each(|frame| decode(frame)));
-    let read_bytes: usize = picks.iter().map(|frame| frame.payload.1 + HEADER_BYTES).sum();
+    let picks: Vec<(&Frame, usize)> = (0..RANDOM_READS).map(|_| pick()).collect();
+    let mut blocks_decoder = Decompressor::new();
+    let mut read = |&(frame, block): &(&Frame, usize)| {
+        let (offset, len) = frame.payload;
+        if frame.encoding != Encoding::Blocks {
+            decode(frame);
+            return len + HEADER_BYTES;
+        }
+        let (payload, count) = (&stored[offset..][..len], frame.source.len() / BLOCK_BYTES);
+        let mut target = [0; BLOCK_BYTES];
+        let table = BlockTable::of(payload, count).unwrap();
+        blocks_decoder.decompress_block(&table, payload, block, &mut target).unwrap();
+        black_box(target);
+        table.range(block).len()
+    };
+    let reads_s = seconds(|| picks.iter().for_each(|pick| _ = black_box(read(pick))));
+    let read_bytes: usize = picks.iter().map(&mut read).sum();
 
     let stored_bytes = stored.len() + (frames.len() + fill_records) * HEADER_BYTES;
     println!(
-        "| {codec} | {frame_blocks} | {:.4} | {:.0} | {:.0} | {:.1} | {:.1} |",
+        "| {codec} | {form} | {frame_blocks} | {:.4} | {:.0} | {:.0} | {:.1} | {:.1} |",
         stored_bytes as f64 / data.len() as f64,
         source_bytes as f64 / compress_s / 1e6,
         source_bytes as f64 / decompress_s / 1e6,
@@ -113,13 +131,14 @@ fn main() -> Result<(), String> {
     }
     println!("{} in memory\n", format_size(data.len() as u64));
     println!(
-        "| codec | blocks a frame | stored fraction | compress MB/s | decompress MB/s \
-         | decode for a 4 KiB read, us | stored KiB it reads |\n|---|---|---|---|---|---|---|"
+        "| codec | frames | blocks a frame | stored fraction | compress MB/s | decompress MB/s \
+         | decode for a 4 KiB read, us | stored KiB it reads |\n|---|---|---|---|---|---|---|---|"
     );
     for codec in [Codec::Lz4, Codec::Zstd { level: -1 }, Codec::Zstd { level: 1 }] {
         for frame_blocks in [1, 2, 4, 8, 16, 32] {
-            measure(&data, codec, frame_blocks);
+            measure(&data, codec, FrameForm::Solid, frame_blocks);
         }
+        measure(&data, codec, FrameForm::Blocks, 8);
     }
     Ok(())
 }

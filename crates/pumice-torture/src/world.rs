@@ -29,8 +29,9 @@ use super::violation::Violation;
 use pumice_drive::base::AlignedBuffer;
 use pumice_drive::base::SegmentId;
 use pumice_drive::base::seed::{Random, random};
-use pumice_drive::codec::{Codec, Workers};
+use pumice_drive::codec::{Codec, FrameForm, Workers};
 use pumice_drive::controller::{Depth, OpenOptions, Spec, check, create};
+use pumice_drive::format::INDEPENDENT_BLOCKS_MAX;
 use pumice_drive::media::layer::{FaultPlan, Trigger};
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::media::{Geometry, Medium, SUPERBLOCK_SLOTS};
@@ -573,6 +574,14 @@ fn draw_spec(random: &mut Random, is_heavy: bool, age: Option<Texture>) -> (Spec
         frame_blocks: 1 << random.random_range(0..7),
         codec: codecs[random.random_range(0..codecs.len())],
         ..Spec::new(uuid::Uuid::from_u64_pair(random.next_u64(), random.next_u64()), blocks * 4096)
+    };
+    // No draw of its own. What blocks store of the textures of old drives is not known.
+    let is_blocks = age.is_none() && full.uuid.as_u128().is_multiple_of(2);
+    let full = if is_blocks {
+        let frame_blocks = full.frame_blocks.min(INDEPENDENT_BLOCKS_MAX);
+        Spec { frame_form: FrameForm::Blocks, frame_blocks, ..full }
+    } else {
+        full
     };
     let capacity_bytes = segments.map(|count: u64| count * u64::from(SEGMENT_BYTES));
     let spec = Spec { capacity_bytes, ..full.clone() };

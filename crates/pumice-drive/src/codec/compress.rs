@@ -4,7 +4,8 @@
 //! decoding is stored as it is.
 
 use super::backoff::Backoff;
-use super::{Codec, Encoding, Engine};
+use super::{Codec, Encoding, Engine, FrameForm, INDEPENDENT_BLOCKS_MAX, blocks};
+use crate::base::units::BLOCK_BYTES;
 
 /// A payload is kept encoded only if that saves at least one byte in this many.
 ///
@@ -31,12 +32,20 @@ const _: () = assert!(SAVING_DIVISOR > 1, "an encoding may save less than everyt
 pub struct Compressor {
     engine: Engine,
     backoff: Backoff,
+    form: FrameForm,
 }
 
 impl Compressor {
     /// Creates a compressor for `codec`.
     pub fn new(codec: Codec) -> Self {
-        Self { engine: Engine::new(codec), backoff: Backoff::default() }
+        Self { engine: Engine::new(codec), backoff: Backoff::default(), form: FrameForm::Solid }
+    }
+
+    /// Returns the compressor with another form of frames. It encodes payloads of several blocks,
+    /// up to [`INDEPENDENT_BLOCKS_MAX`], in that form, and other payloads as a whole.
+    #[must_use]
+    pub fn with_form(self, form: FrameForm) -> Self {
+        Self { form, ..self }
     }
 
     /// Returns the bytes of target that encoding a source of `source_bytes` may need.
@@ -56,7 +65,7 @@ impl Compressor {
             "the target holds the longest encoding"
         );
         if !self.engine.is_none() && self.backoff.is_worth_trying() {
-            let encoded = encode(&mut self.engine, source, target);
+            let encoded = encode(&mut self.engine, self.form, source, target);
             self.backoff.record(encoded.is_some());
             if let Some(encoded) = encoded {
                 return encoded;
@@ -77,9 +86,20 @@ impl Compressor {
 }
 
 /// Encodes `source` at the start of `target`, unless that saves too little.
-fn encode(engine: &mut Engine, source: &[u8], target: &mut [u8]) -> Option<(Encoding, usize)> {
+fn encode(
+    engine: &mut Engine,
+    form: FrameForm,
+    source: &[u8],
+    target: &mut [u8],
+) -> Option<(Encoding, usize)> {
     let worthwhile_bytes = source.len() - source.len().div_ceil(SAVING_DIVISOR);
-    let encoded = engine.encode(source, target, worthwhile_bytes)?;
+    let is_of_blocks = source.len().is_multiple_of(BLOCK_BYTES)
+        && (2..=INDEPENDENT_BLOCKS_MAX).contains(&(source.len() / BLOCK_BYTES));
+    let encoded = if form == FrameForm::Blocks && is_of_blocks {
+        (Encoding::Blocks, blocks::encode(engine, source, target, worthwhile_bytes)?)
+    } else {
+        engine.encode(source, target, worthwhile_bytes)?
+    };
     assert!(encoded.1 <= worthwhile_bytes, "an encoded payload that does not pay");
     Some(encoded)
 }
@@ -93,8 +113,9 @@ fn store(source: &[u8], target: &mut [u8]) -> (Encoding, usize) {
 /// Encodes `source` as [`Compressor::compress`] does, whatever came of the frames before.
 pub(super) fn encode_or_store(
     engine: &mut Engine,
+    form: FrameForm,
     source: &[u8],
     target: &mut [u8],
 ) -> (Encoding, usize) {
-    encode(engine, source, target).unwrap_or_else(|| store(source, target))
+    encode(engine, form, source, target).unwrap_or_else(|| store(source, target))
 }

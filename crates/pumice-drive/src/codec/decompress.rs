@@ -6,8 +6,9 @@
 
 use zstd_safe::DCtx;
 
-use super::Encoding;
-use crate::base::{Error, ErrorContext, ErrorKind, Result};
+use super::{BlockTable, Encoding};
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Error, ErrorContext, ErrorKind, Result, ensure};
 
 /// Decodes payloads of every [`Encoding`]. It keeps its context, so a call allocates nothing after
 /// the first.
@@ -44,6 +45,7 @@ impl Decompressor {
                 let what = "the content is lost: it was damaged before the frame was moved";
                 return Err(Error::new(ErrorKind::Corrupt, what));
             }
+            Encoding::Blocks => return self.decompress_all(source, target),
             Encoding::Lz4 => lz4_flex::block::decompress_into(source, target)
                 .or_error(ErrorKind::Corrupt, "an LZ4 payload does not decode")?,
             Encoding::Zstd => self
@@ -64,6 +66,48 @@ impl Decompressor {
             ErrorKind::Corrupt,
             format!("a payload decodes to {decoded} bytes instead of {}", target.len()),
         ))
+    }
+
+    /// Decodes block `index` of a payload that has this table into `target`, which has the length
+    /// of a block.
+    ///
+    /// # Errors
+    /// `Corrupt`, as [`Decompressor::decompress`]; also if the block's checksum is wrong.
+    pub fn decompress_block(
+        &mut self,
+        table: &BlockTable,
+        payload: &[u8],
+        index: usize,
+        target: &mut [u8],
+    ) -> Result<()> {
+        self.decompress_stored(table, index, table.bytes_of(payload, index), target)
+    }
+
+    /// Decodes block `index` of a payload, of which `source` are the stored bytes, into `target`,
+    /// which has the length of a block.
+    ///
+    /// # Errors
+    /// As [`Decompressor::decompress_block`].
+    pub fn decompress_stored(
+        &mut self,
+        table: &BlockTable,
+        index: usize,
+        source: &[u8],
+        target: &mut [u8],
+    ) -> Result<()> {
+        assert_eq!(target.len(), BLOCK_BYTES, "a block is decoded into a block");
+        let block = table.stored_block(index, source)?;
+        self.decompress(block.encoding, block.bytes, target)
+    }
+
+    fn decompress_all(&mut self, source: &[u8], target: &mut [u8]) -> Result<()> {
+        let is_whole = target.len().is_multiple_of(BLOCK_BYTES);
+        ensure(is_whole, ErrorKind::Corrupt, "independent blocks where there are none")?;
+        let table = BlockTable::of(source, target.len() / BLOCK_BYTES)?;
+        for (index, block) in target.chunks_mut(BLOCK_BYTES).enumerate() {
+            self.decompress_block(&table, source, index, block)?;
+        }
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 //! * `engine`: the codecs with their tables and contexts.
 //! * `compress`: encodes a frame's payload if that saves enough, and stores it otherwise.
 //! * `decompress`: decodes untrusted bytes.
+//! * `blocks`: payloads whose blocks are encoded one by one.
 //! * `backoff`: decides when to stop trying to compress a stream that does not compress.
 //! * `fill`: detects blocks that consist of one repeated byte, which need no payload.
 //! * `workers`: threads that compress for several drives.
@@ -10,9 +11,10 @@
 //! Every context is reused, so the work for one frame allocates nothing (zstd resizes its workspace
 //! when the size of frames changes a lot; see [`Compressor`]).
 //!
-//! This module knows no address, no header and no checksum: the caller keeps the encoding and the
-//! length of a payload. Only [`Workers`] have threads. An embedder needs [`Codec`] and, for more
-//! than one thread, [`Workers`]; the rest serves the other crates of the workspace.
+//! This module knows no address, no header and no checksum but that of a block in a payload of
+//! several: the caller keeps the encoding and the length of a payload. Only [`Workers`] have
+//! threads. An embedder needs [`Codec`] and [`FrameForm`] and, for more than one thread,
+//! [`Workers`]; the rest serves the other crates of the workspace.
 
 #![warn(
     clippy::cast_possible_truncation,
@@ -22,6 +24,7 @@
 )]
 
 mod backoff;
+mod blocks;
 mod compress;
 mod decompress;
 mod engine;
@@ -34,12 +37,14 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use backoff::FRAMES_MISSED_MAX;
+pub(crate) use blocks::cut as cut_blocks;
+pub use blocks::{BlockTable, INDEPENDENT_BLOCKS_MAX};
 pub use compress::{Compressor, SAVING_DIVISOR};
 pub use decompress::Decompressor;
 pub use engine::Engine;
 pub use fill::fill_byte;
-pub(crate) use workers::CompressedFrames;
 pub use workers::Workers;
+pub(crate) use workers::{Coding, CompressedFrames};
 
 /// The level of `zstd` without a number. On a system's programs, libraries and documents,
 /// in frames of 32 KiB, level -1 stores 10 % more and encodes 11 % faster
@@ -141,6 +146,45 @@ impl fmt::Display for Codec {
     }
 }
 
+/// What the codec compresses of a frame. It affects writes only, like the codec.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FrameForm {
+    /// The whole frame at once: the densest.
+    #[default]
+    Solid,
+    /// Each of its blocks on its own: random reads decode one block instead of a frame.
+    Blocks,
+}
+
+impl FrameForm {
+    /// Returns the form of new frames that a superblock names.
+    pub fn from_format(has_block_frames: bool) -> Self {
+        if has_block_frames { FrameForm::Blocks } else { FrameForm::Solid }
+    }
+}
+
+impl FromStr for FrameForm {
+    type Err = String;
+
+    /// Parses `solid` or `blocks`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "solid" => Ok(FrameForm::Solid),
+            "blocks" => Ok(FrameForm::Blocks),
+            _ => Err(format!("unknown form of frames '{text}': use solid or blocks")),
+        }
+    }
+}
+
+impl fmt::Display for FrameForm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FrameForm::Solid => "solid",
+            FrameForm::Blocks => "blocks",
+        })
+    }
+}
+
 /// The encoding of a frame's payload on the medium. The numbers are part of the format and never
 /// change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -154,6 +198,8 @@ pub enum Encoding {
     Zstd = 2,
     /// No payload: the content was damaged when the frame was moved. Decodes to nothing.
     Lost = 3,
+    /// Independent blocks, each with its length, encoding and checksum.
+    Blocks = 4,
 }
 
 impl Encoding {
@@ -164,6 +210,7 @@ impl Encoding {
             1 => Some(Encoding::Lz4),
             2 => Some(Encoding::Zstd),
             3 => Some(Encoding::Lost),
+            4 => Some(Encoding::Blocks),
             _ => None,
         }
     }

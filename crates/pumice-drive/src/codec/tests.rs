@@ -70,12 +70,15 @@ fn codecs_are_read_and_written_as_users_type_them() {
 #[test]
 fn encodings_have_their_numbers_for_ever() {
     for (number, encoding) in
-        [(0, Encoding::Store), (1, Encoding::Lz4), (2, Encoding::Zstd), (3, Encoding::Lost)]
+        [Encoding::Store, Encoding::Lz4, Encoding::Zstd, Encoding::Lost, Encoding::Blocks]
+            .into_iter()
+            .enumerate()
     {
+        let number = number as u8;
         assert_eq!(encoding as u8, number);
         assert_eq!(Encoding::from_u8(number), Some(encoding));
     }
-    assert!((4..=255).all(|number| Encoding::from_u8(number).is_none()));
+    assert!((5..=255).all(|number| Encoding::from_u8(number).is_none()));
 }
 
 #[test]
@@ -99,6 +102,180 @@ fn every_codec_restores_every_kind_of_data_and_never_expands() {
                 assert!(decoded == source, "{codec} kind {kind} length {len}");
             }
         }
+    }
+}
+
+/// Eight blocks of which some compress.
+fn mixed_blocks(seed: u64) -> Vec<u8> {
+    (0..8)
+        .flat_map(|block| sample([2, 4, 3, 2, 1, 4, 2, 3][block], 4096, seed + block as u64))
+        .collect()
+}
+
+#[test]
+fn each_of_several_blocks_is_restored_alone() {
+    let mut decompressor = Decompressor::new();
+    for codec in CODECS {
+        let mut compressor = Compressor::new(codec).with_form(FrameForm::Blocks);
+        for source in [mixed_blocks(1), sample(2, 8192, 1), sample(3, 5 * 4096, 1)] {
+            let count = source.len() / 4096;
+            let (encoding, encoded) = compress(&mut compressor, &source);
+            if codec == Codec::None {
+                assert_eq!(encoding, Encoding::Store);
+                continue;
+            }
+            assert_eq!(encoding, Encoding::Blocks, "{codec}");
+            assert!(encoded.len() <= source.len() - source.len() / SAVING_DIVISOR);
+            assert_eq!(decode_guarded(encoding, &encoded, source.len()).as_ref(), Some(&source));
+            let table = BlockTable::of(&encoded, count).unwrap();
+            assert_eq!((table.payload_bytes(), table.blocks()), (encoded.len(), count));
+            for (index, block) in source.chunks(4096).enumerate() {
+                let mut decoded = [0; 4096];
+                decompressor.decompress_block(&table, &encoded, index, &mut decoded).unwrap();
+                assert!(decoded == block, "{codec}: block {index} of {count}");
+                let stored = &encoded[table.range(index)];
+                decoded.fill(0);
+                decompressor.decompress_stored(&table, index, stored, &mut decoded).unwrap();
+                assert!(decoded == block, "{codec}: block {index} of {count}, by the table");
+            }
+        }
+    }
+}
+
+#[test]
+fn blocks_are_cut_from_a_payload_as_they_are() {
+    let source = mixed_blocks(3);
+    let mut compressor = Compressor::new(Codec::Lz4).with_form(FrameForm::Blocks);
+    let (_, encoded) = compress(&mut compressor, &source);
+    let table = BlockTable::of(&encoded, 8).unwrap();
+    for (from, to) in (0..8).flat_map(|from| (from + 1..=8).map(move |to| (from, to))) {
+        let mut target = vec![0xee; 40_000];
+        let cut = cut_blocks(&table, &encoded, from..to, &mut target);
+        let wanted = &source[from * 4096..to * 4096];
+        let (encoding, len) = cut.unwrap();
+        assert!(len <= wanted.len());
+        let has_entries = wanted.len() > 4096 && len < wanted.len();
+        assert_eq!(encoding == Encoding::Blocks, has_entries);
+        assert!(decode_guarded(encoding, &target[..len], wanted.len()).unwrap() == wanted);
+    }
+    // A damaged block is cut from nothing; damaged entries damage no cut, for the table has them.
+    let mut damaged = encoded.clone();
+    damaged[table.range(7).end - 1] ^= 1;
+    damaged[9] ^= 1;
+    let mut target = vec![0; 40_000];
+    assert_eq!(cut_blocks(&table, &damaged, 5..8, &mut target), None);
+    let (encoding, len) = cut_blocks(&table, &damaged, 0..4, &mut target).unwrap();
+    assert!(decode_guarded(encoding, &target[..len], 4 * 4096).unwrap() == source[..4 * 4096]);
+    assert_eq!(cut_blocks(&table, &encoded[..40], 0..1, &mut target), None);
+    assert_eq!(cut_blocks(&table, &encoded, 0..4, &mut [0; 100]), None);
+}
+
+/// Guards against a part of a frame that takes more than its blocks do alone: the space for it is
+/// not promised.
+#[test]
+fn blocks_that_would_be_cut_for_nothing_are_not() {
+    let noise = sample(4, 4096, 1);
+    let (text, short) = block_of_encoded_len(1000);
+    let (_, long) = block_of_encoded_len(4084);
+    let payload = payload_of(&[(1, 1000, &short), (0, 4096, &noise), (1, 4084, &long)]);
+    let table = BlockTable::of(&payload, 3).unwrap();
+    let mut target = vec![0; 20_000];
+    assert_eq!(cut_blocks(&table, &payload, 1..3, &mut target), None);
+    assert_eq!(cut_blocks(&table, &payload, 2..3, &mut target), Some((Encoding::Lz4, 4084)));
+    assert_eq!(cut_blocks(&table, &payload, 1..2, &mut target), Some((Encoding::Store, 4096)));
+    let (encoding, len) = cut_blocks(&table, &payload, 0..2, &mut target).unwrap();
+    let expected = [&text[..], &noise].concat();
+    assert!(decode_guarded(encoding, &target[..len], 8192) == Some(expected));
+}
+
+#[test]
+fn one_block_or_none_that_compresses_is_no_payload_of_blocks() {
+    let mut compressor = Compressor::new(Codec::Lz4).with_form(FrameForm::Blocks);
+    assert_eq!(compress(&mut compressor, &sample(2, 4096, 1)).0, Encoding::Lz4);
+    assert_eq!(compress(&mut compressor, &sample(2, 5000, 1)).0, Encoding::Lz4);
+    assert_eq!(compress(&mut compressor, &sample(4, 32 << 10, 1)).0, Encoding::Store);
+    assert_eq!(compress(&mut compressor, &sample(2, 36 << 10, 1)).0, Encoding::Lz4);
+}
+
+#[test]
+fn a_damaged_block_is_noticed_and_no_other() {
+    let source = mixed_blocks(2);
+    let mut compressor = Compressor::new(Codec::Lz4).with_form(FrameForm::Blocks);
+    let (encoding, encoded) = compress(&mut compressor, &source);
+    let table = BlockTable::of(&encoded, 8).unwrap();
+    let mut decompressor = Decompressor::new();
+    for at in (table.range(0).start..encoded.len()).step_by(97) {
+        let mut damaged = encoded.clone();
+        damaged[at] ^= 0x10;
+        assert!(decode_guarded(encoding, &damaged, source.len()).is_none());
+        for index in 0..8 {
+            let range = table.range(index);
+            let mut block = [0; 4096];
+            let result = decompressor.decompress_block(&table, &damaged, index, &mut block);
+            assert_eq!(result.is_err(), range.contains(&at), "block {index}, byte {at}");
+            let stored = &damaged[range.clone()];
+            let result = decompressor.decompress_stored(&table, index, stored, &mut block);
+            assert_eq!(result.is_err(), range.contains(&at), "block {index}, byte {at}");
+        }
+    }
+    for len in 0..encoded.len() {
+        assert!(decode_guarded(encoding, &encoded[..len], source.len()).is_none(), "{len}");
+        assert!(BlockTable::of(&encoded[..len], 8).is_err());
+    }
+    for count in [0, 1, 7, 9, 16] {
+        assert!(decode_guarded(encoding, &encoded, count * 4096).is_none(), "{count} blocks");
+    }
+    assert!(decode_guarded(encoding, &encoded, source.len() - 1).is_none());
+    assert!(decompressor.decompress_block(&table, &encoded, 8, &mut [0; 4096]).is_err());
+}
+
+/// Builds a payload of blocks, each given as its encoding, the length that its entry says, and its
+/// stored bytes.
+fn payload_of(blocks: &[(u16, usize, &[u8])]) -> Vec<u8> {
+    let entry = |&(encoding, len, stored): &(u16, usize, &[u8])| {
+        let word = len as u16 | encoding << 13;
+        [&word.to_le_bytes()[..], &crate::base::checksum::crc32(stored).to_le_bytes()].concat()
+    };
+    let stored = blocks.iter().flat_map(|(_, _, stored)| stored.to_vec());
+    blocks.iter().flat_map(entry).chain(stored).collect()
+}
+
+/// Returns a block that LZ4 makes `len` bytes of, and those.
+fn block_of_encoded_len(len: usize) -> (Vec<u8>, Vec<u8>) {
+    let block = |noise: usize| [sample(4, noise, 9), vec![0; 4096 - noise]].concat();
+    let encode = |noise: usize| (block(noise), lz4_flex::block::compress(&block(noise)));
+    (1..4096).map(encode).find(|(_, encoded)| encoded.len() == len).unwrap()
+}
+
+/// What no compressor writes, each checksum right. The decoder in Python refuses the same.
+#[test]
+fn impossible_payloads_of_blocks_are_refused() {
+    let noise = sample(4, 4096, 1);
+    let (text, short) = block_of_encoded_len(1000);
+    let (_, long) = block_of_encoded_len(4084);
+    let good = (1, 1000, &short[..]);
+    let raw = (0, 4096, &noise[..]);
+    let decode = |blocks: &[(u16, usize, &[u8])]| {
+        decode_guarded(Encoding::Blocks, &payload_of(blocks), blocks.len() * 4096)
+    };
+    let expected = [&text[..], &noise].concat();
+    assert!(decode(&[good, raw]) == Some(expected));
+    // As long as its content: it could be taken for that.
+    assert_eq!(payload_of(&[raw, (1, 4084, &long)]).len(), 8192);
+    for (what, blocks) in [
+        ("no shorter than its content", &[raw, (1, 4084, &long[..])][..]),
+        ("one block", &[good]),
+        ("too many blocks", &[good; 9]),
+        ("no block", &[]),
+        ("an empty block", &[good, (0, 0, &[])]),
+        ("an empty block, encoded", &[good, (1, 0, &[])]),
+        ("a block that is stored, and too short", &[good, (0, 1000, &noise[..1000])]),
+        ("a block that is encoded, and too long", &[good, (1, 4096, &noise)]),
+        ("a block longer than a block", &[good, good, (1, 4097, &[1; 4097])]),
+        ("an unknown encoding", &[good, (3, 1000, &short)]),
+        ("blocks in blocks", &[good, (4, 1000, &short)]),
+    ] {
+        assert!(decode(blocks).is_none(), "{what}");
     }
 }
 
@@ -187,13 +364,15 @@ proptest! {
     #[test]
     fn damaged_payloads_do_no_harm(
         codec in 0..CODECS.len(),
+        form in prop::sample::select(vec![FrameForm::Solid, FrameForm::Blocks]),
         kind in 0u32..4,
         seed: u64,
         flips in prop::collection::vec((any::<prop::sample::Index>(), 0u32..8), 1..4),
-        len in prop::sample::select(vec![13usize, 100, 4096, 70_000]),
+        len in prop::sample::select(vec![13usize, 100, 4096, 32_768, 70_000]),
     ) {
         let source = sample(kind, len, seed);
-        let (encoding, mut encoded) = compress(&mut Compressor::new(CODECS[codec]), &source);
+        let mut compressor = Compressor::new(CODECS[codec]).with_form(form);
+        let (encoding, mut encoded) = compress(&mut compressor, &source);
         for (index, bit) in flips {
             let index = index.index(encoded.len());
             encoded[index] ^= 1 << bit;

@@ -33,7 +33,7 @@ use async_channel::{Receiver, Sender, bounded};
 use futures_util::task::AtomicWaker;
 
 use super::compress::encode_or_store;
-use super::{Codec, Encoding, Engine};
+use super::{Codec, Encoding, Engine, FrameForm};
 use crate::base::Clock;
 
 /// Returns the bytes of frames in a batch, about: 30 to 100 us of the codec, a few times what it
@@ -71,7 +71,7 @@ pub struct Workers {
 #[derive(Default)]
 struct Own {
     contexts: RefCell<Contexts>,
-    /// At most one batch for each codec.
+    /// At most one batch for each coding.
     tray: RefCell<Vec<Batch>>,
     spare: RefCell<Vec<Frames>>,
     /// Bytes of frames that are on their way, of [`PASSED_BYTES_MAX`].
@@ -83,6 +83,15 @@ struct Pool {
     /// The other end: tasks take batches from it as well.
     batches: Receiver<Batch>,
     threads: Vec<thread::JoinHandle<()>>,
+}
+
+/// How frames are encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Coding {
+    /// The codec.
+    pub(crate) codec: Codec,
+    /// The form of frames of several blocks.
+    pub(crate) form: FrameForm,
 }
 
 /// Frames of some writes, in order, before and after they are compressed.
@@ -112,21 +121,21 @@ impl Frames {
         self.bytes.clear();
     }
 
-    fn compress(&mut self, raw: &[u8], contexts: &mut Contexts, codec: Codec) {
-        let (engine, target) = contexts.engine(codec, raw.len());
-        let (encoding, len) = encode_or_store(engine, raw, target);
+    fn compress(&mut self, raw: &[u8], contexts: &mut Contexts, coding: Coding) {
+        let (engine, target) = contexts.engine(coding.codec, raw.len());
+        let (encoding, len) = encode_or_store(engine, coding.form, raw, target);
         let (payload, _) = target.split_at(len);
         let start = self.bytes.len();
         self.bytes.extend_from_slice(payload);
         self.payloads.push(Payload { raw_bytes: raw.len(), encoding, bytes: start..start + len });
     }
 
-    fn compress_all(&mut self, contexts: &mut Contexts, codec: Codec) {
+    fn compress_all(&mut self, contexts: &mut Contexts, coding: Coding) {
         let (raw, lengths) = (mem::take(&mut self.raw), mem::take(&mut self.lengths));
         let mut rest = &raw[..];
         for &length in &lengths {
             let (frame, later) = rest.split_at(length);
-            self.compress(frame, contexts, codec);
+            self.compress(frame, contexts, coding);
             rest = later;
         }
         assert!(rest.is_empty(), "the lengths of frames are those of their bytes");
@@ -144,7 +153,7 @@ struct Outcome {
 
 /// Frames of some writes for one thread.
 struct Batch {
-    codec: Codec,
+    coding: Coding,
     frames: Frames,
     /// Writes that have frames here.
     writes: usize,
@@ -154,7 +163,7 @@ struct Batch {
 impl Batch {
     fn has_room(&self, bytes: usize) -> bool {
         let is_empty = self.frames.raw.is_empty();
-        let fits = is_empty || self.frames.raw.len() + bytes <= batch_bytes(self.codec);
+        let fits = is_empty || self.frames.raw.len() + bytes <= batch_bytes(self.coding.codec);
         fits && self.writes < BATCH_WRITES
     }
 
@@ -173,7 +182,7 @@ impl Batch {
 
     fn run(mut self, contexts: &mut Contexts) {
         let mut frames = mem::take(&mut self.frames);
-        frames.compress_all(contexts, self.codec);
+        frames.compress_all(contexts, self.coding);
         assert!(self.outcome.frames.set(Some(frames)).is_ok(), "a batch is run once");
     }
 }
@@ -319,12 +328,12 @@ impl Workers {
     pub(crate) async fn compress(
         &self,
         clock: &impl Clock,
-        codec: Codec,
+        coding: Coding,
         frames: &[&[u8]],
     ) -> CompressedFrames {
         let raw_bytes = frames.iter().map(|frame| frame.len()).sum();
         self.own.passed_bytes.update(|bytes| bytes + raw_bytes);
-        let parts = self.begin(codec, frames);
+        let parts = self.begin(coding, frames);
         let frames = CompressedFrames { parts, raw_bytes, own: self.own.clone() };
         for part in &frames.parts {
             self.wait_for(clock, part).await;
@@ -334,8 +343,8 @@ impl Workers {
 
     /// Passes the frames of a write on. Of one that is more than a batch, this task compresses its
     /// share at once, which needs no copy.
-    fn begin(&self, codec: Codec, frames: &[&[u8]]) -> Vec<Part> {
-        let groups = groups(frames, batch_bytes(codec));
+    fn begin(&self, coding: Coding, frames: &[&[u8]]) -> Vec<Part> {
+        let groups = groups(frames, batch_bytes(coding.codec));
         let own_share = match groups.len() {
             0 | 1 => usize::MAX,
             count => count.min(self.pool.threads.len().max(1) + 1),
@@ -344,16 +353,16 @@ impl Workers {
         let mut parts: Vec<_> = groups
             .iter()
             .enumerate()
-            .map(|(number, group)| (!is_own(number)).then(|| self.put(codec, group)))
+            .map(|(number, group)| (!is_own(number)).then(|| self.put(coding, group)))
             .collect();
         if groups.len() > 1 {
             // Others have nothing to add before this task has done its share.
-            self.take_from_tray(|batch| batch.codec == codec).into_iter().for_each(|batch| {
+            self.take_from_tray(|batch| batch.coding == coding).into_iter().for_each(|batch| {
                 self.pass_on(batch);
             });
         }
         for (part, group) in parts.iter_mut().zip(&groups) {
-            part.get_or_insert_with(|| self.compress_here(codec, group));
+            part.get_or_insert_with(|| self.compress_here(coding, group));
         }
         parts.into_iter().flatten().collect()
     }
@@ -362,24 +371,24 @@ impl Workers {
         self.own.spare.borrow_mut().pop().unwrap_or_default()
     }
 
-    fn compress_here(&self, codec: Codec, group: &[&[u8]]) -> Part {
+    fn compress_here(&self, coding: Coding, group: &[&[u8]]) -> Part {
         let mut frames = self.spare();
         let contexts = &mut *self.own.contexts.borrow_mut();
-        group.iter().for_each(|frame| frames.compress(frame, contexts, codec));
+        group.iter().for_each(|frame| frames.compress(frame, contexts, coding));
         Part::Own(frames)
     }
 
     /// Puts frames on the tray. What lies there and has no room for them is passed on.
-    fn put(&self, codec: Codec, frames: &[&[u8]]) -> Part {
+    fn put(&self, coding: Coding, frames: &[&[u8]]) -> Part {
         let bytes: usize = frames.iter().map(|frame| frame.len()).sum();
-        let is_full = |batch: &Batch| batch.codec == codec && !batch.has_room(bytes);
+        let is_full = |batch: &Batch| batch.coding == coding && !batch.has_room(bytes);
         self.take_from_tray(is_full).into_iter().for_each(|batch| self.pass_on(batch));
         let mut tray = self.own.tray.borrow_mut();
-        if let Some(batch) = tray.iter_mut().find(|batch| batch.codec == codec) {
+        if let Some(batch) = tray.iter_mut().find(|batch| batch.coding == coding) {
             return batch.push(frames);
         }
         let (frames_of_batch, outcome) = (self.spare(), Arc::default());
-        let mut batch = Batch { codec, frames: frames_of_batch, writes: 0, outcome };
+        let mut batch = Batch { coding, frames: frames_of_batch, writes: 0, outcome };
         let part = batch.push(frames);
         tray.push(batch);
         part

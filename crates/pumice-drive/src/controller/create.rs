@@ -14,10 +14,10 @@ use super::drive::superblocks::{geometry, store};
 use super::options::MAP_CACHE_BYTES_DEFAULT;
 use crate::base::units::{BLOCK_BYTES, format_size};
 use crate::base::{Error, ErrorKind, Result, SeqNo};
-use crate::codec::Codec;
+use crate::codec::{self, Codec, FrameForm};
 use crate::format::{
-    DriveShape, LEAF_RUN_BYTES, RECORD_HEADER_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN,
-    SEGMENTS_MAX, SIZE_BYTES_MAX, SOURCE_BYTES, Superblock, chain_start,
+    DriveShape, INDEPENDENT_BLOCKS_MAX, LEAF_RUN_BYTES, RECORD_HEADER_BYTES, SEGMENT_BYTES_MAX,
+    SEGMENT_BYTES_MIN, SEGMENTS_MAX, SIZE_BYTES_MAX, SOURCE_BYTES, Superblock, chain_start,
 };
 use crate::media::{Geometry, Medium, SUPERBLOCK_SLOTS};
 
@@ -57,11 +57,18 @@ pub struct Spec {
     pub frame_blocks: u16,
     /// Codec for new data.
     pub codec: Codec,
+    /// What the codec compresses of a frame.
+    pub frame_form: FrameForm,
     /// Shares of the capacity in use, in per cent, at which to warn; 0 disables a threshold.
     pub warn_percent: [u8; WARN_THRESHOLDS_MAX],
     /// Reserve space for all segments on the medium, and never give it back.
     pub preallocated: bool,
 }
+
+const _: () = assert!(
+    INDEPENDENT_BLOCKS_MAX as usize == codec::INDEPENDENT_BLOCKS_MAX,
+    "each frame of such a drive can be of independent blocks"
+);
 
 impl Spec {
     /// Returns a drive of `size_bytes` with defaults for the rest.
@@ -75,6 +82,7 @@ impl Spec {
             segment_bytes: SEGMENT_BYTES_DEFAULT,
             frame_blocks: FRAME_BLOCKS_DEFAULT,
             codec: Codec::Lz4,
+            frame_form: FrameForm::Solid,
             warn_percent: WARN_PERCENT_DEFAULT,
             preallocated: false,
         }
@@ -88,7 +96,7 @@ impl Spec {
         Ok(geometry(&self.superblock()?))
     }
 
-    fn superblock(&self) -> Result<Superblock> {
+    fn check_size(&self) -> Result<()> {
         let invalid = |what: String| Error::new(ErrorKind::InvalidInput, what);
         let block = BLOCK_BYTES as u64;
         if self.size_bytes == 0 {
@@ -104,6 +112,12 @@ impl Spec {
                 self.size_bytes
             )));
         }
+        Ok(())
+    }
+
+    fn superblock(&self) -> Result<Superblock> {
+        self.check_size()?;
+        let invalid = |what: String| Error::new(ErrorKind::InvalidInput, what);
         if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes)
             || !u64::from(self.segment_bytes).is_multiple_of(BLOCK_BYTES as u64)
         {
@@ -145,6 +159,7 @@ impl Spec {
             checkpoint: None,
             warn_percent: self.warn_percent,
             is_preallocated: self.preallocated,
+            has_block_frames: self.frame_form == FrameForm::Blocks,
             bad_segments: Vec::new(),
             detours: Vec::new(),
         };

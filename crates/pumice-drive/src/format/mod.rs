@@ -51,8 +51,8 @@ pub use record::{
 pub use segment::{DriveShape, SEGMENT_HEADER_BYTES, SegmentHeader, Stream, epoch_of, generation};
 pub use superblock::{
     BAD_SEGMENTS_MAX, CheckpointAddress, DETOURS_MAX, Detour, FORMAT_VERSION, FRAME_BLOCKS_MAX,
-    SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SIZE_BYTES_MAX, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC,
-    Superblock,
+    INDEPENDENT_BLOCKS_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SIZE_BYTES_MAX, SUPERBLOCK_BYTES,
+    SUPERBLOCK_MAGIC, Superblock,
 };
 
 /// Returns the fields of every structure in the layout that the code uses, with the structure's

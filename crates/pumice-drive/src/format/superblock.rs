@@ -29,11 +29,19 @@ pub const FORMAT_VERSION: u32 = 1;
 
 /// The feature bits that this program knows. A drive with other bits is refused, unless they are
 /// compatible ones. Unknown read-only-compatible bits are refused too, because none is defined yet.
-const KNOWN_INCOMPATIBLE: u64 = 0;
+const KNOWN_INCOMPATIBLE: u64 = BLOCK_FRAMES;
 const KNOWN_READ_ONLY: u64 = 0;
 
 /// The compatible feature: space for all segments was reserved on the medium.
 const PREALLOCATED: u64 = 1;
+
+/// The incompatible feature: frames may be of independent blocks, and new ones of several blocks
+/// are.
+const BLOCK_FRAMES: u64 = 1;
+
+/// Maximum number of blocks of a frame on a drive of independent blocks.
+pub const INDEPENDENT_BLOCKS_MAX: u16 = 8;
+const _: () = assert!(INDEPENDENT_BLOCKS_MAX <= FRAME_BLOCKS_MAX, "such frames are frames");
 
 /// `state` of the target of a rebuild that has not ended; 1 is closed cleanly, 0 anything else.
 const STATE_INCOMPLETE: u32 = 2;
@@ -151,6 +159,9 @@ pub struct Superblock {
     pub warn_percent: [u8; 4],
     /// Whether space for all segments was reserved on the medium; segments are then not discarded.
     pub is_preallocated: bool,
+    /// Whether frames may be of independent blocks, and new ones of several blocks are. Each frame
+    /// names its own encoding.
+    pub has_block_frames: bool,
     /// Segments in which an append failed, each once: nothing is written there any more. At most
     /// [`BAD_SEGMENTS_MAX`].
     pub bad_segments: Vec<SegmentId>,
@@ -204,6 +215,7 @@ impl Superblock {
         layout.version = FORMAT_VERSION.into();
         layout.length = LENGTH.into();
         layout.features_compatible = (u64::from(self.is_preallocated) * PREALLOCATED).into();
+        layout.features_incompatible = (u64::from(self.has_block_frames) * BLOCK_FRAMES).into();
         layout.uuid = *self.uuid.as_bytes();
         layout.revision = self.revision.into();
         layout.epoch = self.epoch.into();
@@ -346,6 +358,7 @@ impl Superblock {
             }),
             warn_percent: layout.warn_percent,
             is_preallocated: layout.features_compatible.get() & PREALLOCATED != 0,
+            has_block_frames: layout.features_incompatible.get() & BLOCK_FRAMES != 0,
             bad_segments,
             detours,
         })
@@ -390,6 +403,9 @@ impl Superblock {
             || !self.frame_blocks.is_power_of_two()
         {
             return Some("a frame must have 1, 2, 4, 8, 16, 32 or 64 blocks");
+        }
+        if self.has_block_frames && self.frame_blocks > INDEPENDENT_BLOCKS_MAX {
+            return Some("a frame of independent blocks must have at most 8 blocks");
         }
         if self.codec > 2 {
             return Some("the codec is unknown");
@@ -456,6 +472,7 @@ mod tests {
             }),
             warn_percent: [70, 80, 90, 0],
             is_preallocated: true,
+            has_block_frames: true,
             bad_segments: vec![SegmentId(7), SegmentId(0)],
             detours: [(98, Stream::Host), (99, Stream::Meta)]
                 .map(|(seq, stream)| Detour {
@@ -474,6 +491,17 @@ mod tests {
         layout.checksum = 0.into();
         layout.checksum = crc64(layout.as_bytes()).into();
         layout.as_bytes().to_vec()
+    }
+
+    /// A program that does not know the encoding of such frames would call them damaged.
+    #[test]
+    fn a_drive_of_independent_blocks_needs_a_program_that_knows_them() {
+        for (has_block_frames, bits) in [(false, 0), (true, 1)] {
+            let superblock = Superblock { has_block_frames, ..sample() };
+            let layout = Layout::read_from_bytes(&superblock.encode()).unwrap();
+            assert_eq!(layout.features_incompatible.get(), bits);
+            assert_eq!(layout.features_compatible.get(), PREALLOCATED);
+        }
     }
 
     #[test]
@@ -519,8 +547,10 @@ mod tests {
 
     #[test]
     fn impossible_values_are_refused_though_the_checksum_is_right() {
-        let changes: [fn(&mut Layout); 26] = [
+        let changes: [fn(&mut Layout); 27] = [
             |layout| layout.version = 0.into(),
+            // Of independent blocks.
+            |layout| layout.frame_blocks = 16.into(),
             |layout| layout.state = 3.into(),
             |layout| layout.size_bytes = 0.into(),
             |layout| layout.size_bytes = 4097.into(),

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use pumice_drive::base::checksum::{crc32, crc64};
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{Result, SegmentId};
-use pumice_drive::codec::{Codec, Compressor, Decompressor, Encoding};
+use pumice_drive::codec::{Codec, Compressor, Decompressor, Encoding, FrameForm};
 use pumice_drive::format::{
     BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, DIRECTORY_PAGE_BYTES,
     DirectoryEntry, DroppedRange, FRAME_BLOCKS_MAX, MapLimits, RECORD_HEADER_BYTES, Record,
@@ -227,11 +227,14 @@ fn round_trip(data: &[u8]) {
     data.resize(whole.min(ROUND_TRIP_BLOCKS_MAX * BLOCK_BYTES), 0);
     let mut target = vec![0; Compressor::target_bytes(data.len())];
     let mut decoded = vec![0xee; data.len()];
-    for codec in [Codec::None, Codec::Lz4, Codec::Zstd { level: 1 }] {
-        let (encoding, length) = Compressor::new(codec).compress(&data, &mut target);
+    let codecs = [Codec::None, Codec::Lz4, Codec::Zstd { level: 1 }];
+    let forms = [FrameForm::Solid, FrameForm::Blocks];
+    for (codec, form) in codecs.into_iter().flat_map(|codec| forms.map(|form| (codec, form))) {
+        let mut compressor = Compressor::new(codec).with_form(form);
+        let (encoding, length) = compressor.compress(&data, &mut target);
         assert!(length <= data.len(), "a payload grew");
         let result = Decompressor::new().decompress(encoding, &target[..length], &mut decoded);
-        assert!(result.is_ok() && decoded == data, "{codec} does not return its input");
+        assert!(result.is_ok() && decoded == data, "{codec}, {form}, does not return its input");
     }
 }
 

@@ -181,6 +181,7 @@ impl Writer {
             checkpoint: None,
             warn_percent: [0; 4],
             is_preallocated: false,
+            has_block_frames: false,
             bad_segments: Vec::new(),
             detours: Vec::new(),
         };

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::{Outcome, print, print_json, size, thresholds};
 use pumice_drive::base::units::{format_size, format_size_exact};
-use pumice_drive::codec::Codec;
+use pumice_drive::codec::{Codec, FrameForm};
 use pumice_drive::controller::{
     DATA_OFFSET, OVER_PROVISIONING_PERCENT_DEFAULT, SEGMENT_BYTES_DEFAULT, Spec,
     WARN_THRESHOLDS_MAX, create,
@@ -54,6 +54,12 @@ pub(crate) struct Args {
     /// Codec for new data: none, lz4, zstd or zstd:LEVEL
     #[arg(long, default_value = "lz4", value_name = "CODEC")]
     codec: Codec,
+
+    /// What the codec compresses of a write of several blocks: solid, frames of up to 32 KiB, is
+    /// denser; blocks, each 4 KiB on its own, makes random reads of 4 KiB 1.5 to 2 times as fast,
+    /// and takes about an eighth more space for programs and libraries
+    #[arg(long, default_value = "solid", value_name = "solid|blocks")]
+    frame: FrameForm,
 
     /// Segment size, 4M to 1G
     #[arg(long, value_parser = size, default_value = "32M", value_name = "SIZE")]
@@ -107,6 +113,7 @@ fn spec(args: &Args, segment_bytes: u32) -> Result<Spec> {
         preallocated: args.preallocate,
         segment_bytes,
         codec: args.codec,
+        frame_form: args.frame,
         warn_percent: args.warn,
         ..Spec::new(uuid::Uuid::new_v4(), args.size)
     };

@@ -128,7 +128,8 @@ fn text(path: &Path, shown: &Shown) -> String {
             info.free_segments
         ),
     );
-    row("codec", format!("{}, frames of up to {} blocks", info.codec, info.frame_blocks));
+    let form = if info.block_frames { " independent" } else { "" };
+    row("codec", format!("{}, frames of up to {}{form} blocks", info.codec, info.frame_blocks));
     row("host written", format_size(info.host_bytes));
     row("frames", format_size(info.frame_bytes));
     row("media written", format_size(info.media_bytes));

@@ -44,7 +44,8 @@ pub(crate) struct Opening {
     #[arg(long, value_parser = size, default_value = "1G", value_name = "SIZE")]
     checkpoint: u64,
 
-    /// Recompress data that garbage collection moves with a denser codec: zstd or zstd:LEVEL
+    /// Recompress data that garbage collection moves with a denser codec: zstd or zstd:LEVEL.
+    /// Frames of independent blocks become solid ones
     #[arg(long, value_name = "CODEC")]
     recompress: Option<Codec>,
 

@@ -19,6 +19,10 @@ fn frames(count: usize, seed: usize) -> Vec<Vec<u8>> {
     (0..count).map(frame).collect()
 }
 
+fn coding(codec: Codec) -> Coding {
+    Coding { codec, form: FrameForm::Blocks }
+}
+
 fn borrowed(frames: &[Vec<u8>]) -> Vec<&[u8]> {
     frames.iter().map(|frame| &frame[..]).collect()
 }
@@ -43,7 +47,8 @@ fn frames_come_back_in_order_from_any_number_of_threads() {
         for codec in [Codec::Lz4, Codec::Zstd { level: 1 }] {
             for count in [0, 1, 2, 17, 100] {
                 let frames = frames(count, threads);
-                let parts = runtime.block_on(workers.compress(&runtime, codec, &borrowed(&frames)));
+                let parts =
+                    runtime.block_on(workers.compress(&runtime, coding(codec), &borrowed(&frames)));
                 assert_same(&parts, &frames);
             }
         }
@@ -59,7 +64,10 @@ fn requests_beyond_the_queue_share_the_threads() {
         async move {
             let frames = frames(60, seed);
             let codec = if seed.is_multiple_of(2) { Codec::Lz4 } else { Codec::Zstd { level: 1 } };
-            assert_same(&workers.compress(runtime, codec, &borrowed(&frames)).await, &frames);
+            assert_same(
+                &workers.compress(runtime, coding(codec), &borrowed(&frames)).await,
+                &frames,
+            );
         }
     };
     // Each is 17 batches of LZ4 or 60 of zstd: several times what the queue holds.
@@ -77,7 +85,10 @@ fn writes_of_one_block_travel_together() {
             async move {
                 let codec = if number < 150 { Codec::Lz4 } else { Codec::Zstd { level: -1 } };
                 let frames = &all[number..=number];
-                assert_same(&workers.compress(runtime, codec, &borrowed(frames)).await, frames);
+                assert_same(
+                    &workers.compress(runtime, coding(codec), &borrowed(frames)).await,
+                    frames,
+                );
             }
         };
         for _ in 0..20 {
@@ -92,7 +103,8 @@ fn without_threads_the_caller_does_the_work() {
     let workers = Workers::start(0).unwrap();
     let runtime = Runtime::simulated();
     let frames = frames(3000, 1);
-    let parts = runtime.block_on(workers.compress(&runtime, Codec::Lz4, &borrowed(&frames)));
+    let parts =
+        runtime.block_on(workers.compress(&runtime, coding(Codec::Lz4), &borrowed(&frames)));
     assert_same(&parts, &frames);
 }
 
@@ -104,9 +116,9 @@ fn a_request_that_is_dropped_disturbs_no_other() {
         let workers = Workers::start(threads).unwrap();
         let borrowed = borrowed(&frames);
         // Polled once: its batches are passed on, and one lies on the tray.
-        let dropped = workers.compress(&runtime, Codec::Lz4, &borrowed).now_or_never();
+        let dropped = workers.compress(&runtime, coding(Codec::Lz4), &borrowed).now_or_never();
         assert!(dropped.is_none() || threads > 0, "it ended before it could be dropped");
-        let parts = runtime.block_on(workers.compress(&runtime, Codec::Lz4, &borrowed));
+        let parts = runtime.block_on(workers.compress(&runtime, coding(Codec::Lz4), &borrowed));
         assert_same(&parts, &frames);
     }
 }
@@ -118,10 +130,10 @@ fn bytes_under_way_are_bounded() {
     let zstd = Codec::Zstd { level: 1 };
     assert!(workers.can_take(zstd, PASSED_BYTES_MAX) && !workers.can_take(zstd, 1 + (16 << 20)));
     let frames = frames(1, 1);
-    let kept = runtime.block_on(workers.compress(&runtime, zstd, &borrowed(&frames)));
+    let kept = runtime.block_on(workers.compress(&runtime, coding(zstd), &borrowed(&frames)));
     assert!(!workers.can_take(zstd, PASSED_BYTES_MAX), "compressed frames are not counted");
     drop(kept);
-    drop(workers.compress(&runtime, zstd, &borrowed(&frames)).now_or_never());
+    drop(workers.compress(&runtime, coding(zstd), &borrowed(&frames)).now_or_never());
     assert!(workers.can_take(zstd, PASSED_BYTES_MAX), "bytes of a dropped request are counted");
 }
 
@@ -130,7 +142,7 @@ fn bytes_under_way_are_bounded() {
 fn a_panic_of_a_thread_reaches_the_write() {
     let workers = Workers::start(0).unwrap();
     let frames = frames(1, 1);
-    let part = workers.put(Codec::Lz4, &borrowed(&frames));
+    let part = workers.put(coding(Codec::Lz4), &borrowed(&frames));
     // What unwinding does with the batch that a thread runs.
     drop(workers.take_from_tray(|_| true));
     let runtime = Runtime::simulated();

@@ -2,14 +2,14 @@
 //! decode a frame once a block.
 //!
 //! An address in the log holds one frame until its segment is freed, and then the entries of the
-//! segment are forgotten: an entry can never be stale. Frames of one block are not kept: they are
-//! used whole.
+//! segment are forgotten: an entry can never be stale. An entry answers only for the LBAs of its
+//! frame. Frames of one block are not kept: they are used whole.
 
 use std::cell::{Cell, RefCell};
 
 use super::super::place::FrameAddress;
-use crate::base::SegmentId;
 use crate::base::wait::WaitQueue;
+use crate::base::{Lba, SegmentId};
 
 /// Entries of the cache. With frames of 32 KiB it holds 2 MiB: enough for a few dozen interleaved
 /// sequential readers, small enough that a look-up by scanning the keys costs 20 ns.
@@ -28,7 +28,20 @@ pub(crate) enum Lookup<T> {
     Loading,
 }
 
+/// A frame that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Where it is.
+    pub(crate) address: FrameAddress,
+    /// Its first block.
+    pub(crate) lba: Lba,
+    /// Its bytes, decoded.
+    pub(crate) bytes: usize,
+}
+
+#[derive(Default)]
 struct Entry {
+    lba: Lba,
     bytes: Vec<u8>,
     used: bool,
 }
@@ -46,7 +59,7 @@ pub(crate) struct FrameCache {
 impl FrameCache {
     /// Creates an empty cache.
     pub(crate) fn new() -> Self {
-        let entries = (0..ENTRIES).map(|_| Entry { bytes: Vec::new(), used: false }).collect();
+        let entries = (0..ENTRIES).map(|_| Entry::default()).collect();
         Self {
             keys: RefCell::new([NO_KEY; ENTRIES]),
             entries: RefCell::new(entries),
@@ -58,22 +71,30 @@ impl FrameCache {
 
     /// Looks up a decoded frame and, on a hit, passes its bytes to `use_bytes`. On a miss the frame
     /// counts as being loaded by the caller.
-    pub(crate) fn begin<T>(
-        &self,
-        key: FrameAddress,
-        use_bytes: impl FnOnce(&[u8]) -> T,
-    ) -> Lookup<T> {
-        if let Some(at) = self.keys.borrow().iter().position(|found| *found == key) {
+    pub(crate) fn begin<T>(&self, wanted: Wanted, use_bytes: impl FnOnce(&[u8]) -> T) -> Lookup<T> {
+        if let Some(at) = self.position(wanted) {
             let entry = &mut self.entries.borrow_mut()[at];
             entry.used = true;
             return Lookup::Hit(use_bytes(&entry.bytes));
         }
         let mut loading = self.loading.borrow_mut();
-        if loading.contains(&key) {
+        if loading.contains(&wanted.address) {
             return Lookup::Loading;
         }
-        loading.push(key);
+        loading.push(wanted.address);
         Lookup::Miss
+    }
+
+    /// Returns whether a frame is here.
+    pub(crate) fn has(&self, wanted: Wanted) -> bool {
+        self.position(wanted).is_some()
+    }
+
+    /// Returns which entry has a frame. Only a damaged map asks for other blocks at its address.
+    fn position(&self, wanted: Wanted) -> Option<usize> {
+        let at = self.keys.borrow().iter().position(|found| *found == wanted.address)?;
+        let entry = &self.entries.borrow()[at];
+        (entry.lba == wanted.lba && entry.bytes.len() == wanted.bytes).then_some(at)
     }
 
     /// Forgets the frames of a segment that is freed.
@@ -83,22 +104,21 @@ impl FrameCache {
         }
     }
 
-    /// Ends a load: `fill` decodes `len` bytes into the cache, which are kept if that succeeds.
+    /// Ends a load: `fill` decodes a frame into the cache, where it is kept if that succeeds.
     /// Returns the result of `fill`.
     pub(crate) fn fill<T, E>(
         &self,
-        key: FrameAddress,
-        len: usize,
+        wanted: Wanted,
         fill: impl FnOnce(&mut [u8]) -> Result<T, E>,
     ) -> Result<T, E> {
         let at = self.evict();
         let mut entries = self.entries.borrow_mut();
         let entry = &mut entries[at];
-        entry.bytes.resize(len, 0);
+        entry.bytes.resize(wanted.bytes, 0);
         let result = fill(&mut entry.bytes);
         if result.is_ok() {
-            entry.used = true;
-            self.keys.borrow_mut()[at] = key;
+            (entry.used, entry.lba) = (true, wanted.lba);
+            self.keys.borrow_mut()[at] = wanted.address;
         }
         result
     }
@@ -107,7 +127,7 @@ impl FrameCache {
     pub(crate) fn release(&self) {
         self.keys.borrow_mut().fill(NO_KEY);
         for entry in self.entries.borrow_mut().iter_mut() {
-            *entry = Entry { bytes: Vec::new(), used: false };
+            *entry = Entry::default();
         }
     }
 
@@ -174,20 +194,24 @@ mod tests {
         FrameAddress { segment: SegmentId(segment), offset }
     }
 
+    fn wanted(address: FrameAddress) -> Wanted {
+        Wanted { address, lba: Lba(8), bytes: 10 }
+    }
+
     fn load(cache: &FrameCache, key: FrameAddress, byte: u8) {
-        assert!(matches!(cache.begin(key, |_| ()), Lookup::Miss));
+        assert!(matches!(cache.begin(wanted(key), |_| ()), Lookup::Miss));
         let load = Load::new(cache, key);
-        assert!(matches!(cache.begin(key, |_| ()), Lookup::Loading));
+        assert!(matches!(cache.begin(wanted(key), |_| ()), Lookup::Loading));
         let fill = |bytes: &mut [u8]| {
             bytes.fill(byte);
             Ok::<_, ()>(())
         };
-        cache.fill(key, 10, fill).unwrap();
+        cache.fill(wanted(key), fill).unwrap();
         drop(load);
     }
 
     fn hit(cache: &FrameCache, key: FrameAddress) -> Option<u8> {
-        match cache.begin(key, |bytes| bytes[0]) {
+        match cache.begin(wanted(key), |bytes| bytes[0]) {
             Lookup::Hit(byte) => Some(byte),
             Lookup::Miss => {
                 cache.finish(key);
@@ -206,6 +230,19 @@ mod tests {
         assert_eq!(hit(&cache, key(ENTRIES as u32, 0)), Some(ENTRIES as u8));
         assert_eq!(hit(&cache, key(0, 0)), None);
         assert_eq!(hit(&cache, key(1, 0)), Some(1));
+    }
+
+    #[test]
+    fn a_frame_serves_no_other_blocks_than_its_own() {
+        let cache = FrameCache::new();
+        load(&cache, key(1, 1), 7);
+        let own = wanted(key(1, 1));
+        assert!(cache.has(own));
+        for other in [Wanted { lba: Lba(9), ..own }, Wanted { bytes: 20, ..own }] {
+            assert!(!cache.has(other));
+            assert!(matches!(cache.begin(other, |_| ()), Lookup::Miss));
+            cache.finish(other.address);
+        }
     }
 
     #[test]
@@ -231,7 +268,7 @@ mod tests {
             bytes.fill(0xee);
             Err::<(), _>("bad")
         };
-        cache.fill(key(1000, 0), 10, half).unwrap_err();
+        cache.fill(wanted(key(1000, 0)), half).unwrap_err();
         for number in 0..ENTRIES as u32 {
             assert_ne!(hit(&cache, key(number, 0)), Some(0xee), "frame {number}");
         }
@@ -246,7 +283,7 @@ mod tests {
             }
         }
         let cache = FrameCache::new();
-        assert!(matches!(cache.begin(key(1, 1), |_| ()), Lookup::Miss));
+        assert!(matches!(cache.begin(wanted(key(1, 1)), |_| ()), Lookup::Miss));
         let load = Load::new(&cache, key(1, 1));
         let ended = || (!cache.is_loading(key(1, 1))).then_some(());
         let mut waiting = pin!(cache.loaded.wait_for(ended));
@@ -262,9 +299,9 @@ mod tests {
     #[test]
     fn a_failed_load_leaves_nothing() {
         let cache = FrameCache::new();
-        assert!(matches!(cache.begin(key(1, 1), |_| ()), Lookup::Miss));
+        assert!(matches!(cache.begin(wanted(key(1, 1)), |_| ()), Lookup::Miss));
         let load = Load::new(&cache, key(1, 1));
-        assert_eq!(cache.fill(key(1, 1), 4, |_| Err::<(), _>("bad")), Err("bad"));
+        assert_eq!(cache.fill(wanted(key(1, 1)), |_| Err::<(), _>("bad")), Err("bad"));
         drop(load);
         assert_eq!(hit(&cache, key(1, 1)), None);
     }

@@ -14,14 +14,17 @@
 //!
 //! * `open`: opening, the drive's tasks, closing.
 //! * `leaves`: loading leaves of the map. `frame_cache`: decoded frames.
-//! * `read_cache`: decoded blocks.
+//! * `read_cache`: decoded blocks, and with `block_tables` where blocks of frames are.
+//! * `streams`: which reads are sequential.
 //! * `superblocks`: the two slots. `restoring`: damaged records from parity.
 
+mod block_tables;
 pub(crate) mod frame_cache;
 pub(super) mod leaves;
 pub(super) mod open;
 pub(super) mod read_cache;
 mod restoring;
+pub(super) mod streams;
 pub(crate) mod superblocks;
 
 use std::cell::{Cell, OnceCell, Ref, RefCell};
@@ -33,6 +36,7 @@ use leaves::Loads;
 use read_cache::ReadCache;
 use restoring::Restoring;
 use serde::{Deserialize, Serialize};
+use streams::Streams;
 
 use super::core::{Core, Wakes};
 use super::log::buffers::Buffers;
@@ -41,7 +45,7 @@ use super::operations::FULL_RETRY_NS;
 use super::options::OpenOptions;
 use crate::base::wait::WaitQueue;
 use crate::base::{Clock, Error, ErrorKind, Result, SegmentId};
-use crate::codec::{Codec, Compressor, Decompressor, Workers};
+use crate::codec::{Codec, Compressor, Decompressor, FrameForm, Workers};
 use crate::format::Superblock;
 use crate::media::Medium;
 
@@ -57,11 +61,13 @@ pub struct Drive<M, C> {
     pub(super) queues: Queues,
     pub(super) opened: Opened,
     pub(super) codec: Codec,
+    pub(super) form: FrameForm,
     pub(super) read_unit: u32,
     pub(super) loads: Loads,
     restoring: Restoring,
     pub(super) cache: FrameCache,
     pub(super) read_cache: ReadCache,
+    pub(super) streams: Streams,
     pub(super) buffers: Buffers,
     pub(super) compressor: RefCell<Compressor>,
     pub(super) meta_compressor: RefCell<Compressor>,

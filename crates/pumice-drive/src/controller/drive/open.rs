@@ -19,11 +19,12 @@ use super::super::recovery::{self, Limits};
 use super::frame_cache::FrameCache;
 use super::leaves::Loads;
 use super::read_cache::ReadCache;
+use super::streams::Streams;
 use super::superblocks::{self, StoredSuperblock};
 use super::{Drive, Opened, Queues};
 use crate::base::clock::{Spawn, Task};
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result, SegmentId};
-use crate::codec::{Codec, Compressor, Decompressor};
+use crate::codec::{Codec, Compressor, Decompressor, FrameForm};
 use crate::format::BATCH_ALIGNMENT;
 use crate::format::Superblock;
 use crate::media::Medium;
@@ -148,19 +149,21 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             }
             core.set_superblock(superblock.clone());
         }
-        let codec = Codec::from_format(superblock.codec, superblock.codec_level);
+        let (codec, form) = encoding_of(&superblock);
         Ok(Self {
             options,
             core: RefCell::new(core),
             queues: Queues::default(),
             opened: Opened { was_clean, recovered_batches: recovered.batches, recovery_ns, cut },
             codec,
+            form,
             read_unit: medium.capabilities().read_unit,
             loads: Loads::default(),
             cache: FrameCache::new(),
-            read_cache: ReadCache::new(options.read_cache_bytes),
+            read_cache: ReadCache::new(options.read_cache_bytes, form),
+            streams: Streams::default(),
             buffers: Buffers::default(),
-            compressor: RefCell::new(Compressor::new(codec)),
+            compressor: RefCell::new(Compressor::new(codec).with_form(form)),
             meta_compressor: RefCell::new(Compressor::new(Codec::Lz4)),
             decompressor: RefCell::new(Decompressor::new()),
             workers: OnceCell::new(),
@@ -327,6 +330,12 @@ async fn can_be_read<M: Medium>(medium: &M, segment: SegmentId, offset: u32) -> 
         }
     }
     false
+}
+
+/// Returns the codec and the form of new frames.
+fn encoding_of(superblock: &Superblock) -> (Codec, FrameForm) {
+    let codec = Codec::from_format(superblock.codec, superblock.codec_level);
+    (codec, FrameForm::from_format(superblock.has_block_frames))
 }
 
 fn next_epoch(epoch: u32) -> Result<u32> {

@@ -1,9 +1,10 @@
 //! Decoded blocks that short reads asked for, within a budget of memory.
 //!
 //! A block is known by the frame that holds it: segment, generation of the segment, offset of the
-//! record, index in the frame. What a frame holds never changes while its segment has that
-//! generation, so an entry can never be stale. An overwritten or moved block has another key, and
-//! its old entry leaves like any other that nothing asks for.
+//! record, first LBA, index in the frame. What a frame holds never changes while its segment has
+//! that generation, so an entry can never be stale. An overwritten or moved block has another key,
+//! and its old entry leaves like any other that nothing asks for. The LBA is that of the record's
+//! header when the block was read, so that no hit is for another LBA than the record's.
 //!
 //! The policy is that of `quick_cache`, a variant of S3-FIFO: a block that was asked for once makes
 //! room before one that was asked for again, so a scan does not drive out what is in use. The
@@ -16,19 +17,36 @@ use quick_cache::unsync::Cache;
 use quick_cache::{Lifecycle, OptionsBuilder, UnitWeighter};
 
 use super::super::place::FrameAddress;
+use super::block_tables::BlockTables;
+use crate::base::Lba;
 use crate::base::units::BLOCK_BYTES;
+use crate::codec::FrameForm;
 
 /// Bytes of a block's entry: the block, and about what the cache takes to find and order it,
 /// including its share of the keys of blocks that left.
 const ENTRY_BYTES: usize = BLOCK_BYTES + 256;
 
+/// One byte in this many of the budget holds tables of blocks, on a drive whose new frames have
+/// them: at 74 bytes for 32 KiB, the default is enough for 3 GiB, some more of it missing for hash
+/// collisions.
+const TABLES_SHARE: usize = 4;
+
+/// What frame is stored where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FrameKey {
+    /// Address of the frame.
+    pub(crate) address: FrameAddress,
+    /// Generation of its segment.
+    pub(crate) generation: u64,
+    /// Its first block.
+    pub(crate) lba: Lba,
+}
+
 /// Where a block is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BlockKey {
-    /// Address of the block's frame.
-    pub(crate) frame: FrameAddress,
-    /// Generation of the frame's segment.
-    pub(crate) generation: u64,
+    /// The block's frame.
+    pub(crate) frame: FrameKey,
     /// Number of the block in the frame.
     pub(crate) index: u8,
 }
@@ -55,16 +73,21 @@ pub(crate) struct ReadCache {
     /// `None` without a budget.
     blocks: Option<RefCell<Blocks>>,
     spare: RefCell<Option<Block>>,
-    bytes_max: usize,
+    /// Where blocks of frames are.
+    pub(crate) tables: BlockTables,
     hits: Cell<u64>,
     misses: Cell<u64>,
 }
 
 impl ReadCache {
-    /// Creates an empty cache that takes up to `bytes_max` bytes of memory, or that keeps nothing
-    /// if that is less than a block.
-    pub(crate) fn new(bytes_max: usize) -> Self {
-        let count = bytes_max / ENTRY_BYTES;
+    /// Creates an empty cache that takes up to `bytes_max` bytes of memory, on a drive with new
+    /// frames of a form. It keeps nothing if there is no room for a block.
+    pub(crate) fn new(bytes_max: usize, form: FrameForm) -> Self {
+        let tables_bytes = match form {
+            FrameForm::Solid => 0,
+            FrameForm::Blocks => bytes_max / TABLES_SHARE,
+        };
+        let count = (bytes_max - tables_bytes) / ENTRY_BYTES;
         let options = OptionsBuilder::new()
             .shards(1)
             .estimated_items_capacity(count)
@@ -75,7 +98,7 @@ impl ReadCache {
         Self {
             blocks: (count > 0).then(|| RefCell::new(blocks())),
             spare: RefCell::default(),
-            bytes_max,
+            tables: BlockTables::new(tables_bytes),
             hits: Cell::new(0),
             misses: Cell::new(0),
         }
@@ -114,17 +137,13 @@ impl ReadCache {
         self.misses.get()
     }
 
-    /// Returns the bytes of memory that it may take.
-    pub(crate) fn bytes_max(&self) -> usize {
-        self.bytes_max
-    }
-
     /// Returns the bytes of memory held.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let Some(blocks) = &self.blocks else { return 0 };
+        let tables_bytes = self.tables.memory_bytes();
+        let Some(blocks) = &self.blocks else { return tables_bytes };
         let blocks = blocks.borrow();
         let count = blocks.len() + usize::from(self.spare.borrow().is_some());
-        count * BLOCK_BYTES + blocks.memory_used().total()
+        count * BLOCK_BYTES + blocks.memory_used().total() + tables_bytes
     }
 }
 
@@ -136,8 +155,9 @@ mod tests {
     use crate::base::SegmentId;
 
     fn key(number: u32) -> BlockKey {
-        let frame = FrameAddress { segment: SegmentId(1), offset: number / 8 * 4096 };
-        BlockKey { frame, generation: 1, index: (number % 8) as u8 }
+        let address = FrameAddress { segment: SegmentId(1), offset: number / 8 * 4096 };
+        let frame = FrameKey { address, generation: 1, lba: Lba(u64::from(number) / 8) };
+        BlockKey { frame, index: (number % 8) as u8 }
     }
 
     /// Asks for a block as a read does; returns whether it was there.
@@ -156,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_block_is_another_in_another_generation_frame_or_place() {
-        let cache = ReadCache::new(1 << 20);
+        let cache = ReadCache::new(1 << 20, FrameForm::Solid);
         assert!(!ask(&cache, 1));
         assert!(ask(&cache, 1));
         let other = |change: &dyn Fn(&mut BlockKey)| {
@@ -165,17 +185,18 @@ mod tests {
             cache.read(key, 0, &mut [0])
         };
         assert!(other(&|_| ()));
-        assert!(!other(&|key| key.generation = 2));
+        assert!(!other(&|key| key.frame.generation = 2));
+        assert!(!other(&|key| key.frame.lba = Lba(8)));
         assert!(!other(&|key| key.index = 2));
-        assert!(!other(&|key| key.frame.offset = 28));
-        assert!(!other(&|key| key.frame.segment = SegmentId(2)));
+        assert!(!other(&|key| key.frame.address.offset = 28));
+        assert!(!other(&|key| key.frame.address.segment = SegmentId(2)));
         assert_eq!((cache.hits(), cache.misses()), (2, 1));
     }
 
     #[test]
     fn memory_stays_within_the_budget() {
         for budget in [ENTRY_BYTES, 1 << 20, 8 << 20] {
-            let cache = ReadCache::new(budget);
+            let cache = ReadCache::new(budget, FrameForm::Solid);
             assert!(cache.memory_bytes() < 4096, "memory before the first block");
             let count = (budget / ENTRY_BYTES) as u32;
             for number in 0..3 * count {
@@ -190,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_scan_leaves_what_is_in_use() {
-        let cache = ReadCache::new(100 * ENTRY_BYTES);
+        let cache = ReadCache::new(100 * ENTRY_BYTES, FrameForm::Solid);
         for _ in 0..3 {
             (0..50).for_each(|number| _ = ask(&cache, number));
         }
@@ -201,7 +222,7 @@ mod tests {
 
     #[test]
     fn without_a_budget_nothing_is_kept() {
-        let cache = ReadCache::new(ENTRY_BYTES - 1);
+        let cache = ReadCache::new(ENTRY_BYTES - 1, FrameForm::Solid);
         assert!(!ask(&cache, 1) && !ask(&cache, 1));
         assert_eq!((cache.memory_bytes(), cache.hits(), cache.misses()), (0, 0, 0));
     }

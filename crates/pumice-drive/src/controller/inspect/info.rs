@@ -43,6 +43,9 @@ pub struct Info {
     pub frame_blocks: u16,
     /// Whether space for all segments is reserved on the medium.
     pub preallocated: bool,
+    /// Whether new frames are of independent blocks.
+    #[serde(default)]
+    pub block_frames: bool,
     /// Codec for new data, as given to `create`.
     pub codec: String,
     /// Bytes the host wrote, over the drive's life.
@@ -175,7 +178,7 @@ pub struct Memory {
     pub read_buffer_bytes: u64,
     /// Decoded frames kept.
     pub frame_cache_bytes: u64,
-    /// The read cache.
+    /// The read cache, and tables of where blocks are.
     #[serde(default)]
     pub read_cache_bytes: u64,
     /// Budget of the read cache.
@@ -211,6 +214,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             bad_segments: superblock.bad_segments.iter().map(|segment| segment.0).collect(),
             frame_blocks: superblock.frame_blocks,
             preallocated: superblock.is_preallocated,
+            block_frames: superblock.has_block_frames,
             codec: Codec::from_format(superblock.codec, superblock.codec_level).to_string(),
             host_bytes: totals.host_bytes,
             frame_bytes: totals.frame_bytes,
@@ -280,7 +284,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             read_buffer_bytes: self.buffers.memory_bytes() as u64,
             frame_cache_bytes: self.cache.memory_bytes() as u64,
             read_cache_bytes: self.read_cache.memory_bytes() as u64,
-            read_cache_bytes_max: self.read_cache.bytes_max() as u64,
+            read_cache_bytes_max: self.options.read_cache_bytes as u64,
         }
     }
 }

@@ -4,7 +4,8 @@
 //! frame, all of it live  -> copied, still compressed (or compressed anew, denser, if asked for)
 //! frame, a part live     -> the live blocks in frames of their own, if they are smaller
 //! neighbours on the disk -> one larger frame, if asked for: see `joining`
-//! frame, damaged         -> a record without payload, which keeps its blocks lost
+//! frame, damaged         -> a record without payload, which keeps its blocks lost; independent
+//!                           blocks that are whole, as far as that is known, in frames of their own
 //! leaf, directory page   -> marked dirty: the next checkpoint writes it elsewhere
 //! anything else          -> nothing: the map or the checkpoint has it
 //! ```
@@ -13,8 +14,11 @@
 //! if that is still so. A copy names its sources; recovery maps a block of it only if the block
 //! still maps to its source.
 
+use std::ops::Range;
+
 use super::super::core::{Attempt, Core, Move};
 use super::super::drive::Drive;
+use super::super::drive::read_cache::FrameKey;
 use super::super::log::packing::{MovedFrame, moved_bytes_max};
 use super::super::log::records::Found;
 use super::super::map::LivePiece;
@@ -22,7 +26,7 @@ use super::super::place::FramePlace;
 use crate::base::checksum::crc64;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Lba, Result, SeqNo};
-use crate::codec::{Compressor, Encoding};
+use crate::codec::{BlockTable, Compressor, Encoding, cut_blocks};
 use crate::format::{
     FRAME_BLOCKS_MAX, MetaKind, MetadataAddress, RECORD_HEADER_BYTES, Record, SOURCE_BYTES, Source,
     check_payload,
@@ -111,8 +115,29 @@ struct Frame<'a> {
     payload: &'a [u8],
     payload_checksum: u64,
     place: FramePlace,
+    generation: u64,
     /// Whether the payload has its checksum.
     is_whole: bool,
+}
+
+impl Frame<'_> {
+    fn key(&self) -> FrameKey {
+        let Frame { lba, place, generation, .. } = *self;
+        FrameKey { address: place.address(), generation, lba }
+    }
+
+    /// Returns a record without payload for some of its blocks: it says that their content is lost.
+    /// With the damaged payload, the new batch would look like a torn one after a crash.
+    fn lost(&self, index: u8, blocks: u8, sources: Vec<Source>) -> Encoded {
+        Encoded {
+            lba: Lba(self.lba.0 + u64::from(index)),
+            blocks,
+            encoding: Encoding::Lost as u8,
+            payload: Payload::Lost,
+            payload_checksum: crc64(&[]),
+            sources,
+        }
+    }
 }
 
 /// What a frame, or a part of it, becomes.
@@ -143,7 +168,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             drive,
             frame: vec![0; frame_bytes],
             target: vec![0; Compressor::target_bytes(frame_bytes)],
-            codec: Compressor::new(drive.codec),
+            codec: Compressor::new(drive.codec).with_form(drive.form),
             dense: drive.options.recompress.map(Compressor::new),
             joins: Joins::default(),
             has_left: false,
@@ -191,7 +216,9 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
                 };
                 let payload = again.as_deref().unwrap_or(found.payload());
                 let is_whole = is_whole(payload);
-                let frame = Frame { lba, encoding, payload, payload_checksum, place, is_whole };
+                let generation = found.place.generation;
+                let frame =
+                    Frame { lba, encoding, payload, payload_checksum, place, generation, is_whole };
                 self.move_frame(frame, &sources_of(seq, found)).await
             }
             Record::Meta { kind, number, .. } => self.touch(kind, number, found).await,
@@ -317,14 +344,90 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
     ) -> Vec<Encoded> {
         let live: usize = pieces.iter().map(|piece| usize::from(piece.count)).sum();
         assert!(live <= usize::from(frame.place.blocks), "no more of a frame is live than it has");
-        if live == usize::from(frame.place.blocks) {
-            return vec![self.copy(frame, sources.to_vec())];
+        let is_all = live == usize::from(frame.place.blocks);
+        let sources = if is_all { sources.to_vec() } else { mark_dead(sources, pieces) };
+        if !frame.is_whole {
+            let salvaged = self.salvage(frame, &sources, pieces);
+            return salvaged.unwrap_or_else(|| vec![frame.lost(0, frame.place.blocks, sources)]);
         }
-        let sources = mark_dead(sources, pieces);
-        let can_reframe =
-            frame.is_whole && self.decode(frame.encoding, frame.place.blocks, frame.payload);
+        if is_all {
+            return vec![self.copy(frame, sources)];
+        }
+        let can_reframe = frame.encoding == Encoding::Blocks as u8
+            || self.decode(frame.encoding, frame.place.blocks, frame.payload);
         let reframed = if can_reframe { self.reframe(frame, &sources, pieces) } else { None };
         reframed.unwrap_or_else(|| vec![self.copy(frame, sources)])
+    }
+
+    /// Puts the live blocks of a damaged frame that can still be verified, alone, into frames of
+    /// their own, and the other live ones into lost ones. `None` without such a block. Only a table
+    /// of an earlier read verifies them: the one in the payload may be damaged, or of another time.
+    fn salvage(
+        &mut self,
+        frame: &Frame<'_>,
+        sources: &[Source],
+        pieces: &[LivePiece],
+    ) -> Option<Vec<Encoded>> {
+        let table = self.drive.read_cache.tables.get(&frame.key())?;
+        let live = pieces.iter().flat_map(|piece| piece.index..piece.index + piece.count);
+        let live: Vec<(u8, bool)> =
+            live.map(|index| (index, table.has_block(frame.payload, usize::from(index)))).collect();
+        let mut parts = Vec::with_capacity(live.len());
+        let mut used = 0;
+        let is_run = |&(one, is_good): &(u8, bool), &(next, is_next_good): &(u8, bool)| {
+            one + 1 == next && is_good == is_next_good
+        };
+        for run in live.chunk_by(is_run) {
+            let &(index, is_good) = run.first()?;
+            let count = u8::try_from(run.len()).expect("a run lies in a frame");
+            let sources = cut_sources(sources, index, count);
+            let blocks = index..index + count;
+            let cut = if is_good { self.cut(frame, &table, blocks, used) } else { None };
+            let Some((encoding, len)) = cut else {
+                parts.push(frame.lost(index, count, sources));
+                continue;
+            };
+            parts.push(Encoded {
+                lba: Lba(frame.lba.0 + u64::from(index)),
+                blocks: count,
+                encoding: encoding as u8,
+                payload: Payload::Target { from: used, len },
+                payload_checksum: crc64(self.encoded(used, len)),
+                sources,
+            });
+            used += len;
+        }
+        if used == 0 {
+            return None;
+        }
+        tracing::warn!(
+            lba = %frame.lba,
+            segment = %frame.place.segment,
+            "a frame is damaged: of its blocks those that are whole are kept"
+        );
+        Some(parts)
+    }
+
+    /// Puts blocks of a frame of independent blocks into the target from byte `at` on, as they are
+    /// encoded; decoded if that is shorter. `None` if there is no room, or if one is damaged.
+    fn cut(
+        &mut self,
+        frame: &Frame<'_>,
+        table: &BlockTable,
+        blocks: Range<u8>,
+        at: usize,
+    ) -> Option<(Encoding, usize)> {
+        let target = self.target.get_mut(at..)?;
+        let range = usize::from(blocks.start)..usize::from(blocks.end);
+        if let Some(cut) = cut_blocks(table, frame.payload, range.clone(), target) {
+            return Some(cut);
+        }
+        let target = target.get_mut(..range.len() * BLOCK_BYTES)?;
+        let mut decompressor = self.drive.decompressor.borrow_mut();
+        for (index, block) in range.zip(target.chunks_mut(BLOCK_BYTES)) {
+            decompressor.decompress_block(table, frame.payload, index, block).ok()?;
+        }
+        Some((Encoding::Store, target.len()))
     }
 
     /// Decodes a frame into the buffer; returns whether that was possible.
@@ -335,19 +438,8 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         decompressor.decompress(encoding, payload, target).is_ok()
     }
 
-    /// Copies a frame as it is, or denser. The copy of a damaged frame says that its content is
-    /// lost: with the damaged payload, the new batch would look like a torn one after a crash.
+    /// Copies a frame that is whole as it is, or denser.
     fn copy(&mut self, frame: &Frame<'_>, sources: Vec<Source>) -> Encoded {
-        if !frame.is_whole {
-            return Encoded {
-                lba: frame.lba,
-                blocks: frame.place.blocks,
-                encoding: Encoding::Lost as u8,
-                payload: Payload::Lost,
-                payload_checksum: crc64(&[]),
-                sources,
-            };
-        }
         let as_stored = Encoded {
             lba: frame.lba,
             blocks: frame.place.blocks,
@@ -394,14 +486,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         let mut used = 0;
         let mut bytes = 0;
         for piece in pieces {
-            let from = usize::from(piece.index) * BLOCK_BYTES;
-            let raw = self.frame.get(from..from + usize::from(piece.count) * BLOCK_BYTES);
-            let raw = raw.expect("a piece of a frame lies in the frame");
-            let (_, target) = self.target.split_at_mut(used);
-            if target.len() < Compressor::target_bytes(raw.len()) {
-                return None;
-            }
-            let (encoding, len) = self.codec.compress(raw, target);
+            let (encoding, len) = self.encode_piece(frame, piece, used)?;
             let sources = cut_sources(sources, piece.index, piece.count);
             bytes += RECORD_HEADER_BYTES + sources.len() * SOURCE_BYTES + len;
             parts.push(Encoded {
@@ -416,6 +501,28 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         }
         let copy = RECORD_HEADER_BYTES + sources.len() * SOURCE_BYTES + frame.payload.len();
         (bytes < copy).then_some(parts)
+    }
+
+    /// Encodes a live part of a frame to the target from byte `at` on: of a frame of independent
+    /// blocks as they are, of others from the decoded frame. `None` if there is no room, or if the
+    /// frame cannot be cut.
+    fn encode_piece(
+        &mut self,
+        frame: &Frame<'_>,
+        piece: &LivePiece,
+        at: usize,
+    ) -> Option<(Encoding, usize)> {
+        let blocks = usize::from(piece.index)..usize::from(piece.index) + usize::from(piece.count);
+        if frame.encoding == Encoding::Blocks as u8 {
+            let table = BlockTable::of(frame.payload, frame.place.blocks.into()).ok()?;
+            return self.cut(frame, &table, piece.index..piece.index + piece.count, at);
+        }
+        let (_, target) = self.target.split_at_mut(at);
+        if target.len() < Compressor::target_bytes(blocks.len() * BLOCK_BYTES) {
+            return None;
+        }
+        let raw = self.frame.get(blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES);
+        Some(self.codec.compress(raw.expect("a piece of a frame lies in the frame"), target))
     }
 
     /// Marks metadata that the newest checkpoint names as dirty.

@@ -14,6 +14,7 @@
 mod extents;
 mod flush;
 mod read;
+mod read_blocks;
 mod trim;
 mod write;
 mod write_back;

@@ -4,6 +4,7 @@
 //! L2P runs -> holes and fills: no I/O
 //!          -> frames still in a batch buffer: decoded from there
 //!          -> blocks in the read cache: copied from there
+//!          -> independent blocks of a frame whose table is known: read alone, see `read_blocks`
 //!          -> frames on the medium: adjacent ones in one media read, several reads at once
 //!             -> checksum -> decode -> copy
 //! ```
@@ -18,8 +19,8 @@ use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
 use super::super::core::Located;
 use super::super::drive::Drive;
-use super::super::drive::frame_cache::{Load, Lookup};
-use super::super::drive::read_cache::BlockKey;
+use super::super::drive::frame_cache::{Load, Lookup, Wanted};
+use super::super::drive::read_cache::{BlockKey, FrameKey};
 use super::super::log::buffers::COALESCED_BYTES_MAX;
 use super::super::map::Mapping;
 use super::super::place::{FramePlace, blocks_of_frame};
@@ -42,19 +43,22 @@ const CACHED_READ_BYTES_MAX: usize = 64 << 10;
 
 /// A part of a host read that one frame serves.
 #[derive(Clone, Debug)]
-struct Piece {
-    place: FramePlace,
+pub(super) struct Piece {
+    pub(super) place: FramePlace,
     /// Generation of the frame's segment.
-    generation: u64,
+    pub(super) generation: u64,
     /// The first block wanted and its position in the frame.
-    lba: Lba,
+    pub(super) lba: Lba,
     index: u8,
     /// Bytes wanted of the decoded frame.
     wanted: Range<usize>,
     /// Where they go in the host's buffer.
     target: usize,
     /// Whether the read cache takes its blocks.
-    is_kept: bool,
+    pub(super) is_kept: bool,
+    /// Whether nothing else of the frame is expected to be read next: of independent blocks only
+    /// those wanted are decoded then.
+    pub(super) is_alone: bool,
 }
 
 impl Piece {
@@ -62,19 +66,35 @@ impl Piece {
         usize::from(self.place.blocks) * BLOCK_BYTES
     }
 
-    fn is_whole_frame(&self) -> bool {
+    pub(super) fn is_whole_frame(&self) -> bool {
         self.wanted == (0..self.frame_bytes())
     }
 
-    /// Returns the numbers of the blocks that are wanted, wholly or in part.
-    fn blocks_wanted(&self) -> Range<usize> {
-        self.wanted.start / BLOCK_BYTES..self.wanted.end.div_ceil(BLOCK_BYTES)
+    /// Returns the numbers of the blocks that are wanted, and which bytes of each.
+    pub(super) fn blocks_wanted(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let Range { start, end } = self.wanted;
+        (start / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)).map(move |block| {
+            let at = block * BLOCK_BYTES;
+            (block, start.saturating_sub(at)..(end - at).min(BLOCK_BYTES))
+        })
+    }
+
+    /// Returns what frame is wanted, and where it is stored. Whether that is so only its record
+    /// says.
+    pub(super) fn frame_key(&self) -> FrameKey {
+        let lba = Lba(self.lba.0.wrapping_sub(self.index.into()));
+        FrameKey { address: self.place.address(), generation: self.generation, lba }
     }
 
     /// Returns where a block of the frame is stored.
-    fn key_of(&self, block: usize) -> BlockKey {
-        let index = blocks_of_frame(block as u64);
-        BlockKey { frame: self.place.address(), generation: self.generation, index }
+    pub(super) fn key_of(&self, block: usize) -> BlockKey {
+        BlockKey { frame: self.frame_key(), index: blocks_of_frame(block as u64) }
+    }
+
+    /// Returns the frame as the cache of decoded frames knows it.
+    pub(super) fn decoded_frame(&self) -> Wanted {
+        let FrameKey { address, lba, .. } = self.frame_key();
+        Wanted { address, lba, bytes: self.frame_bytes() }
     }
 
     /// Returns what is wanted of the decoded frame.
@@ -125,6 +145,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let mut at = 0;
         let mut rest = Vec::new();
         let is_short = out.len() <= CACHED_READ_BYTES_MAX;
+        let is_sequential = self.streams.note(offset, out.len());
         // Until they are dropped, no segment that is read from is freed.
         let mut pins = Vec::new();
         while at < out.len() {
@@ -141,7 +162,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 },
             };
             if let Some(piece) = piece {
-                let piece = Piece { target: at, is_kept: is_short, ..piece };
+                let is_alone = is_short && !is_sequential;
+                let piece = Piece { target: at, is_kept: is_short, is_alone, ..piece };
                 let pin = self.pin(piece.place.segment);
                 // The common small read is one piece and needs no list.
                 if at == 0 && len == out.len() {
@@ -153,7 +175,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             at += len;
         }
         assert_eq!(at, out.len(), "pieces end where the read ends");
-        if rest.is_empty() { Ok(()) } else { self.read_pieces(&rest, out).await }
+        match rest.as_slice() {
+            [] => Ok(()),
+            [piece] => self.read_piece(piece, piece.part_of(out, 0)).await,
+            rest => self.read_pieces(rest, out).await,
+        }
     }
 
     /// Serves the start of `out` from memory, or returns which frame on the medium serves it, and
@@ -183,7 +209,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         };
         let from = usize::from(index) * BLOCK_BYTES + skip;
         let wanted = from..from + len;
-        let piece = Piece { place, generation, lba, index, wanted, target: 0, is_kept: false };
+        let (is_kept, is_alone) = (false, true);
+        let piece = Piece { place, generation, lba, index, wanted, target: 0, is_kept, is_alone };
         let decoded = {
             let core = self.core();
             let bytes = core.in_memory(place.address());
@@ -201,15 +228,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             return 0;
         }
         let (mut served, mut out) = (0, out);
-        for block in piece.blocks_wanted() {
-            let begin = block * BLOCK_BYTES;
-            let from = piece.wanted.start.saturating_sub(begin);
-            let len = (piece.wanted.end - begin).min(BLOCK_BYTES) - from;
-            let (here, rest) = out.split_at_mut(len);
-            if !self.read_cache.read(piece.key_of(block), from, here) {
+        for (block, part) in piece.blocks_wanted() {
+            let (here, rest) = out.split_at_mut(part.len());
+            if !self.read_cache.read(piece.key_of(block), part.start, here) {
                 break;
             }
-            (served, out) = (served + len, rest);
+            (served, out) = (served + part.len(), rest);
         }
         served
     }
@@ -219,7 +243,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         if !piece.is_kept {
             return;
         }
-        for block in piece.blocks_wanted() {
+        for (block, _) in piece.blocks_wanted() {
             let bytes = frame.get(block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES);
             self.read_cache.insert(piece.key_of(block), bytes.expect("a block of the frame"));
         }
@@ -233,50 +257,61 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// Reads one piece from the medium or, if it is a part of a frame, from the decoded frames.
     async fn read_piece(&self, piece: &Piece, out: &mut [u8]) -> Result<()> {
         if piece.is_whole_frame() || piece.place.blocks == 1 {
-            return self.read_group(std::slice::from_ref(piece), 0, out).await;
+            return self.read_group(std::slice::from_ref(piece), piece.target, out).await;
         }
-        let key = piece.place.address();
-        let mut is_other = false;
+        let frame = piece.decoded_frame();
         loop {
-            let copy = |frame: &[u8]| match frame.get(piece.wanted.clone()) {
-                Some(wanted) if frame.len() == piece.frame_bytes() => out.copy_from_slice(wanted),
-                // A damaged map says two things about one frame.
-                _ => is_other = true,
-            };
-            match self.cache.begin(key, copy) {
-                Lookup::Hit(()) if is_other => {
-                    let what = "a frame is not the one that the map names";
-                    let error = Error::new(ErrorKind::Corrupt, what).at_lba(piece.lba);
-                    return Err(error.in_segment(piece.place.segment));
-                }
+            // What was awaited may have left the table here.
+            if let Some(table) = self.table_for(piece)
+                && self.read_part(piece, &table, out).await
+            {
+                return Ok(());
+            }
+            match self.cache.begin(frame, |frame| out.copy_from_slice(piece.part_wanted(frame))) {
                 Lookup::Hit(()) => {
                     self.with_core(|core| core.counters_mut().frame_cache_hits.add(1));
                     return Ok(());
                 }
                 Lookup::Miss => {
-                    let _load = Load::new(&self.cache, key);
-                    return self.read_group(std::slice::from_ref(piece), 0, out).await;
+                    let _load = Load::new(&self.cache, frame.address);
+                    let pieces = std::slice::from_ref(piece);
+                    let result = self.read_group(pieces, piece.target, out).await;
+                    if result.is_err() && self.read_remains(piece, out).await {
+                        return Ok(());
+                    }
+                    return result;
                 }
                 Lookup::Loading => {}
             }
-            let was_loaded = || (!self.cache.is_loading(key)).then_some(());
+            let was_loaded = || (!self.cache.is_loading(frame.address)).then_some(());
             self.cache.loaded.wait_for(was_loaded).await;
         }
     }
 
-    /// Reads many pieces: adjacent ones in the log together, groups side by side.
+    /// Reads many pieces: adjacent ones in the log together, groups side by side; blocks that can
+    /// be read without their frames alone.
     async fn read_pieces(&self, pieces: &[Piece], out: &mut [u8]) -> Result<()> {
         let mut groups = Vec::new();
         let (mut pieces, mut out, mut out_at) = (pieces, out, 0);
         while !pieces.is_empty() {
-            let (group, later) = pieces.split_at(group_len(pieces));
+            let near = pieces.iter().take(group_len(pieces));
+            let frames = near.take_while(|piece| self.table_for(piece).is_none()).count();
+            let (group, later) = pieces.split_at(frames.max(1));
             let end = later.first().map_or(out_at + out.len(), |next| next.target);
             assert!(end > out_at, "pieces fill the host's buffer in order");
             let (here, there) = out.split_at_mut(end - out_at);
-            groups.push(self.read_group(group, out_at, here));
+            groups.push(self.read_some(group, out_at, here));
             (pieces, out, out_at) = (later, there, end);
         }
         iter(groups).buffer_unordered(READS_AT_ONCE).try_collect::<()>().await
+    }
+
+    /// Reads a piece, or several together. `out` begins at the host buffer's byte `out_at`.
+    async fn read_some(&self, pieces: &[Piece], out_at: usize, out: &mut [u8]) -> Result<()> {
+        match pieces {
+            [piece] => self.read_piece(piece, piece.part_of(out, out_at)).await,
+            pieces => self.read_group(pieces, out_at, out).await,
+        }
     }
 
     /// Reads pieces that lie close together in one segment, if possible with one media read.
@@ -369,6 +404,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     fn decode_piece(&self, piece: &Piece, record: &[u8], out: &mut [u8]) -> Result<()> {
         assert_eq!(piece.wanted.len(), out.len(), "a piece is decoded to where it goes");
         let decoded = check_frame(piece, record).and_then(|(encoding, payload)| {
+            if encoding == Encoding::Blocks && piece.is_alone {
+                return self.decode_payload(piece, payload, out);
+            }
             let mut decompressor = self.decompressor.borrow_mut();
             if piece.is_whole_frame() {
                 decompressor.decompress(encoding, payload, out)?;
@@ -382,8 +420,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 self.keep_blocks(piece, &block);
                 return Ok(());
             }
-            let key = piece.place.address();
-            self.cache.fill(key, piece.frame_bytes(), |frame| {
+            self.cache.fill(piece.decoded_frame(), |frame| {
                 decompressor.decompress(encoding, payload, frame)?;
                 out.copy_from_slice(piece.part_wanted(frame));
                 self.keep_blocks(piece, frame);
@@ -462,6 +499,7 @@ mod tests {
             wanted: 0..BLOCK_BYTES,
             target: 0,
             is_kept: false,
+            is_alone: false,
         };
         places.iter().map(piece).collect()
     }

@@ -18,7 +18,7 @@ use super::super::log::framing::{Span, spans};
 use super::super::log::packing::ATOMIC_WRITE_BYTES;
 use crate::base::units::{BLOCK_BYTES, len_usize};
 use crate::base::{Clock, Lba, Result};
-use crate::codec::{CompressedFrames, Encoding, Workers, fill_byte};
+use crate::codec::{Coding, CompressedFrames, Encoding, Workers, fill_byte};
 use crate::media::Medium;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -170,7 +170,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             Span::Fill { .. } => None,
         });
         let frames: Vec<_> = frames.collect();
-        let compressed = workers.compress(&self.clock, self.codec, &frames).await;
+        let coding = Coding { codec: self.codec, form: self.form };
+        let compressed = workers.compress(&self.clock, coding, &frames).await;
         self.compressor.borrow_mut().note(compressed.iter().map(|(_, encoding, _)| encoding));
         Some(compressed)
     }

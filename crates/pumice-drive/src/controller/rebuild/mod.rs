@@ -42,8 +42,10 @@ use super::options::OpenOptions;
 use super::recovery::Limits;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Error, ErrorKind, Result, SeqNo};
-use crate::codec::Codec;
-use crate::format::{CheckpointAddress, DriveShape, Superblock, chain_start};
+use crate::codec::{Codec, FrameForm};
+use crate::format::{
+    CheckpointAddress, DriveShape, INDEPENDENT_BLOCKS_MAX, Superblock, chain_start,
+};
 use crate::media::Medium;
 
 /// Bytes of a fill written at once.
@@ -106,12 +108,18 @@ impl Identity {
         self.shape.size_bytes
     }
 
+    /// Returns the form of frames of the old drive, if it is known and possible with its geometry.
+    fn frame_form(&self) -> FrameForm {
+        let is_possible = self.shape.frame_blocks <= INDEPENDENT_BLOCKS_MAX;
+        let old = self.superblock.as_ref().filter(|_| is_possible);
+        FrameForm::from_format(old.is_some_and(|old| old.superblock.has_block_frames))
+    }
+
     /// Returns a new drive of the same size and geometry, with `codec` or else the same codec if it
-    /// is known.
+    /// is known, and the same form of frames.
     pub fn spec(&self, uuid: Uuid, codec: Option<Codec>) -> Spec {
-        let known = self.superblock.as_ref();
-        let known = known
-            .map(|known| Codec::from_format(known.superblock.codec, known.superblock.codec_level));
+        let old = self.superblock.as_ref().map(|known| &known.superblock);
+        let known = old.map(|old| Codec::from_format(old.codec, old.codec_level));
         let segment_count = self.shape.segment_count.max(SEGMENTS_MIN);
         let capacity = u64::from(self.shape.segment_bytes) * u64::from(segment_count);
         Spec {
@@ -119,6 +127,7 @@ impl Identity {
             segment_bytes: self.shape.segment_bytes,
             frame_blocks: self.shape.frame_blocks,
             codec: codec.or(known).unwrap_or(Codec::Lz4),
+            frame_form: self.frame_form(),
             ..Spec::new(uuid, self.shape.size_bytes)
         }
     }
@@ -153,6 +162,7 @@ impl Identity {
             checkpoint,
             warn_percent: [0; 4],
             is_preallocated: false,
+            has_block_frames: false,
             bad_segments: Vec::new(),
             // Without them the log seems to end where a stream left a bad segment.
             detours: self

@@ -1,8 +1,8 @@
 //! Goal: a drive written by format version 1 stays readable forever.
 //! Method: images kept in the repository, never rewritten: both superblock slots and what was used
 //! of each segment. They are opened and compared with what their history left on the disk. With
-//! each codec one of [`two_lives`], where most is found through a checkpoint; and one of
-//! [`one_life`], where the log is read from its very beginning.
+//! each codec, and with independent blocks, one of [`two_lives`], where most is found through a
+//! checkpoint; and one of [`one_life`], where the log is read from its very beginning.
 //!
 //! A new image (of a new version) is made by running the tests with `PUMICE_GOLDEN_FOLDER` set to a
 //! folder, which an existing image in it ends.
@@ -19,11 +19,12 @@ const SEGMENTS: u64 = 4;
 /// Does what a host did, and returns what the disk then holds.
 type History = fn(&World) -> Vec<u8>;
 
-/// Every kept image of version 1: its name, codec and history.
-const IMAGES: [(&str, Codec, History); 3] = [
-    ("v1-lz4", Codec::Lz4, two_lives),
-    ("v1-zstd", Codec::Zstd { level: 3 }, two_lives),
-    ("v1-log", Codec::Lz4, one_life),
+/// Every kept image of version 1: its name, codec, form of frames and history.
+const IMAGES: [(&str, Codec, FrameForm, History); 4] = [
+    ("v1-lz4", Codec::Lz4, FrameForm::Solid, two_lives),
+    ("v1-zstd", Codec::Zstd { level: 3 }, FrameForm::Solid, two_lives),
+    ("v1-log", Codec::Lz4, FrameForm::Solid, one_life),
+    ("v1-blocks", Codec::Lz4, FrameForm::Blocks, two_lives),
 ];
 
 /// Written, closed, opened and written again, and not closed.
@@ -76,8 +77,8 @@ fn one_life(world: &World) -> Vec<u8> {
     disk
 }
 
-fn new_world(codec: Codec) -> World {
-    World::new(Spec { codec, ..small(SIZE_BYTES, SEGMENTS) })
+fn new_world(codec: Codec, frame_form: FrameForm) -> World {
+    World::new(Spec { codec, frame_form, ..small(SIZE_BYTES, SEGMENTS) })
 }
 
 /// Both superblock slots, then of every segment that was used its number, the length of its used
@@ -97,9 +98,9 @@ fn image(world: &World) -> Vec<u8> {
 }
 
 /// Opens an image and compares every byte.
-fn assert_reads(name: &str, codec: Codec, history: History, image: &[u8]) {
-    let expected = history(&new_world(codec));
-    let world = new_world(codec);
+fn assert_reads(name: &str, new_world: impl Fn() -> World, history: History, image: &[u8]) {
+    let expected = history(&new_world());
+    let world = new_world();
     let part = |range: std::ops::Range<usize>| {
         let mut buffer = AlignedBuffer::zeroed(range.len());
         buffer.copy_from_slice(&image[range]);
@@ -125,23 +126,24 @@ fn assert_reads(name: &str, codec: Codec, history: History, image: &[u8]) {
 
 #[test]
 fn images_of_version_1_are_read() {
-    let images: [&[u8]; 3] = [
+    let images: [&[u8]; 4] = [
         include_bytes!("golden/v1-lz4.bin"),
         include_bytes!("golden/v1-zstd.bin"),
         include_bytes!("golden/v1-log.bin"),
+        include_bytes!("golden/v1-blocks.bin"),
     ];
-    for ((name, codec, history), image) in IMAGES.into_iter().zip(images) {
-        assert_reads(name, codec, history, image);
+    for ((name, codec, form, history), image) in IMAGES.into_iter().zip(images) {
+        assert_reads(name, || new_world(codec, form), history, image);
     }
 }
 
 #[test]
 fn a_new_image_reads_as_it_was_written() {
-    for (name, codec, history) in IMAGES {
-        let world = new_world(codec);
+    for (name, codec, form, history) in IMAGES {
+        let world = new_world(codec, form);
         history(&world);
         let image = image(&world);
-        assert_reads(name, codec, history, &image);
+        assert_reads(name, || new_world(codec, form), history, &image);
         if let Some(folder) = std::env::var_os("PUMICE_GOLDEN_FOLDER") {
             let path = Path::new(&folder).join(format!("{name}.bin"));
             let file = std::fs::File::create_new(path).expect("a golden image is never rewritten");

@@ -14,6 +14,7 @@
 //! * `strangers`: headers that belong to something else, where the log is looked for.
 //! * `hostile`: bytes with right checksums that no drive would have written.
 //! * `reading`: how many media reads a host read costs, and what a bad sector takes with it.
+//! * `block_frames`: frames of independent blocks.
 //! * `rebuilding`: a new drive from what is left of one.
 //! * `resize`: other sizes and capacities, and power loss during a resize.
 //! * `scrub`: finding damage in a drive in use.
@@ -31,6 +32,7 @@
 //! * `golden`: images of earlier versions of the format.
 
 mod ageing;
+mod block_frames;
 mod checkpointing;
 mod closing;
 mod collecting;
@@ -78,7 +80,7 @@ use super::place::{FrameAddress, FramePlace};
 use super::*;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Lba, Result, SegmentId};
-use crate::codec::{Codec, Workers};
+use crate::codec::{Codec, FrameForm, Workers};
 use crate::format::{Stream, Superblock};
 use crate::media::Medium;
 use crate::media::layer::{Count, Fault, FaultPlan};

@@ -77,6 +77,89 @@ fn a_block_is_never_that_of_an_earlier_use_of_its_segment() {
     world.close(drive);
 }
 
+/// A drive of independent blocks with `data`, opened again; nothing is cached but the map.
+fn reopened_blocks(world: &World, data: &[u8]) -> Rc<TestDrive> {
+    let drive = world.open();
+    world.write(&drive, 0, data).unwrap();
+    let drive = world.reopen(drive);
+    world.run(drive.load_range(Lba(0), (data.len() / BLOCK_BYTES) as u64)).unwrap();
+    drive
+}
+
+#[test]
+fn a_block_is_read_without_the_rest_of_its_frame() {
+    let world = World::new(Spec { frame_form: FrameForm::Blocks, ..small(SIZE, 4) });
+    let data = payload::text(&mut random(3), 256 << 10);
+    let drive = reopened_blocks(&world, &data);
+    let read = |block: usize| {
+        let before = drive.info().operations.media_read_bytes;
+        let at = block * BLOCK_BYTES;
+        let read = world.read(&drive, at as u64, BLOCK_BYTES).unwrap();
+        assert!(read == data[at..at + BLOCK_BYTES], "block {block}");
+        drive.info().operations.media_read_bytes - before
+    };
+    // The first read of a frame reads all of it.
+    let whole = read(2);
+    assert!(whole > 8192, "{whole} bytes for a frame");
+    for block in [5, 7, 0, 4] {
+        let bytes = read(block);
+        assert!((1..=8192).contains(&bytes), "{bytes} bytes for one block");
+    }
+    world.kill(drive);
+}
+
+/// The first read finds the frame's table, and would read each block alone.
+#[test]
+fn a_sequential_reader_does_not_read_a_frame_once_a_block() {
+    let world = World::new(Spec { frame_form: FrameForm::Blocks, ..small(SIZE, 4) });
+    let data = payload::text(&mut random(3), 256 << 10);
+    let options = OpenOptions { read_cache_bytes: 16 << 10, ..OpenOptions::default() };
+    world.close(reopened_blocks(&world, &data));
+    let drive = world.try_open(options).unwrap();
+    assert!(world.read(&drive, 0, data.len()).unwrap() == data);
+    let at = 8 * BLOCK;
+    let before = drive.medium().inner().counts().reads;
+    let mut out = [0; 1536];
+    for part in 0..8 * BLOCK_BYTES / out.len() {
+        let at = at as usize + part * out.len();
+        world.run(drive.read(at as u64, &mut out)).unwrap();
+        assert!(out[..] == data[at..at + out.len()]);
+    }
+    let reads = drive.medium().inner().counts().reads - before;
+    assert!(reads <= 2, "{reads} reads of a frame");
+    world.kill(drive);
+}
+
+#[test]
+fn a_damaged_block_is_restored_or_fails() {
+    for is_restored in [true, false] {
+        let world = World::new(Spec { frame_form: FrameForm::Blocks, ..small(SIZE, 4) });
+        // A batch of 64 KiB or more has parity.
+        let len = if is_restored { 1 << 20 } else { 32 << 10 };
+        let data = payload::text(&mut random(4), len);
+        let drive = reopened_blocks(&world, &data);
+        let Mapping::Frame { place, .. } = drive.core().map().peek(Lba(0)).resident().0 else {
+            panic!("the first block is no frame")
+        };
+        let read = |block: usize| world.read(&drive, (block * BLOCK_BYTES) as u64, BLOCK_BYTES);
+        assert!(read(0).unwrap() == data[..BLOCK_BYTES]);
+        drive.cache.release();
+        world.flip(place.segment.0, place.offset + place.record_bytes - 3);
+        assert!(
+            read(2).unwrap() == data[2 * BLOCK_BYTES..3 * BLOCK_BYTES],
+            "not the damaged block"
+        );
+        let last = read(7);
+        if is_restored {
+            assert!(last.unwrap() == data[7 * BLOCK_BYTES..8 * BLOCK_BYTES]);
+            assert_eq!(drive.info().operations.restored_reads, 1);
+        } else {
+            assert_eq!(last.unwrap_err().kind(), ErrorKind::Corrupt);
+        }
+        world.kill(drive);
+    }
+}
+
 /// Memory in which a range of one segment cannot be read.
 pub(super) struct BadSector {
     pub(super) inner: MemMedium,

@@ -449,14 +449,15 @@ fn frames_of_a_segment_that_is_given_back_are_forgotten() {
     }
     let offset = crate::format::SEGMENT_HEADER_BYTES as u32;
     let place = FrameAddress { segment: SegmentId(0), offset };
-    drive.cache.fill(place, BLOCK_BYTES, |_| Ok::<_, Error>(())).unwrap();
-    assert!(matches!(drive.cache.begin(place, |_| ()), frame_cache::Lookup::Hit(())));
+    let wanted = frame_cache::Wanted { address: place, lba: Lba(0), bytes: BLOCK_BYTES };
+    drive.cache.fill(wanted, |_| Ok::<_, Error>(())).unwrap();
+    assert!(matches!(drive.cache.begin(wanted, |_| ()), frame_cache::Lookup::Hit(())));
     assert_eq!(drive.core().space().live_bytes_of(SegmentId(0)), 0);
     take_free_segments(&drive, 6);
     world.run(drive.checkpoint()).unwrap();
     drive.with_core(Core::wake_collector);
     world.run(world.runtime.sleep_ns(1_000_000_000));
     assert!(drive.core().space().is_free(SegmentId(0)), "too tame a test");
-    assert!(matches!(drive.cache.begin(place, |_| ()), frame_cache::Lookup::Miss));
+    assert!(matches!(drive.cache.begin(wanted, |_| ()), frame_cache::Lookup::Miss));
     world.kill(drive);
 }

@@ -1,0 +1,218 @@
+//! Payloads of independent blocks: each block of a frame encoded on its own, so that one of them is
+//! read without the others.
+//!
+//! ```text
+//! | entry of block 0 | ... | entry of block n-1 | block 0 | ... | block n-1 |
+//! entry: stored bytes, and encoding in the upper three bits (2), CRC-32C of the stored bytes (4)
+//! ```
+//!
+//! A block that does not compress is stored as it is. The checksums of the blocks cover no entry:
+//! that of the whole payload does. A [`BlockTable`] is therefore taken from a payload that has its
+//! checksum, and then serves to read parts of it.
+//!
+//! Invariant: a table holds only entries that add up to a payload of theirs, which is shorter than
+//! its blocks. [`BlockTable::of`] alone decides that, for all readers.
+
+use std::ops::Range;
+
+use super::compress::SAVING_DIVISOR;
+use super::{Encoding, Engine};
+use crate::base::checksum::crc32;
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{ErrorContext, ErrorKind, Result, ensure};
+
+/// Most blocks of a payload of independent blocks.
+pub const INDEPENDENT_BLOCKS_MAX: usize = 8;
+
+/// Bytes of the entry of a block.
+const ENTRY_BYTES: usize = 6;
+
+/// The bits of an entry's first two bytes that hold the length; the others hold the encoding.
+const LENGTH_BITS: u32 = 13;
+const _: () = assert!(BLOCK_BYTES < 1 << LENGTH_BITS, "an entry holds the length of each block");
+
+/// Most bytes of a block that is stored encoded.
+const ENCODED_BYTES_MAX: usize = BLOCK_BYTES - BLOCK_BYTES / SAVING_DIVISOR;
+
+const CORRUPT: ErrorKind = ErrorKind::Corrupt;
+
+type Entry = [u8; ENTRY_BYTES];
+
+/// One block as it is stored.
+pub(super) struct StoredBlock<'a> {
+    /// How it is encoded: as it is, LZ4 or zstd.
+    pub(super) encoding: Encoding,
+    /// Its stored bytes, which have their checksum.
+    pub(super) bytes: &'a [u8],
+}
+
+/// The entries of a payload of independent blocks: where each block is in the payload, and its
+/// checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockTable([Entry; INDEPENDENT_BLOCKS_MAX]);
+
+impl BlockTable {
+    /// The table of no payload.
+    pub(crate) const EMPTY: Self = Self([[0; ENTRY_BYTES]; INDEPENDENT_BLOCKS_MAX]);
+
+    /// Returns the table of a payload of `count` blocks. Nothing of the payload is trusted.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is no payload of that number of independent blocks. The checksums of its
+    /// blocks are not verified here.
+    pub fn of(payload: &[u8], count: usize) -> Result<Self> {
+        let is_possible = (2..=INDEPENDENT_BLOCKS_MAX).contains(&count);
+        ensure(is_possible, CORRUPT, "independent blocks where there are one or too many")?;
+        let is_shorter = payload.len() < count * BLOCK_BYTES;
+        ensure(is_shorter, CORRUPT, "independent blocks that are no shorter than their content")?;
+        let entries = payload.get(..count * ENTRY_BYTES);
+        let (entries, _) = entries.or_error(CORRUPT, "a payload of blocks is cut off")?.as_chunks();
+        let mut table = Self::EMPTY;
+        for (target, entry) in table.0.iter_mut().zip(entries) {
+            let is_block = match encoding(entry) {
+                Some(Encoding::Store) => stored_bytes(entry) == BLOCK_BYTES,
+                Some(_) => (1..BLOCK_BYTES).contains(&stored_bytes(entry)),
+                None => false,
+            };
+            ensure(is_block, CORRUPT, "an impossible entry of a block")?;
+            *target = *entry;
+        }
+        let is_whole = table.payload_bytes() == payload.len();
+        ensure(is_whole, CORRUPT, "a payload of blocks has the wrong length")?;
+        Ok(table)
+    }
+
+    /// Returns the number of blocks.
+    pub fn blocks(&self) -> usize {
+        self.0.iter().filter(|entry| stored_bytes(entry) > 0).count()
+    }
+
+    /// Returns the length of the payload.
+    pub fn payload_bytes(&self) -> usize {
+        self.blocks() * ENTRY_BYTES + self.0.iter().map(stored_bytes).sum::<usize>()
+    }
+
+    /// Returns which bytes of the payload hold block `index`; none without such a block.
+    pub fn range(&self, index: usize) -> Range<usize> {
+        let before = self.0.iter().take(index).map(stored_bytes).sum::<usize>();
+        let from = self.blocks() * ENTRY_BYTES + before;
+        from..from + self.0.get(index).map_or(0, stored_bytes)
+    }
+
+    /// Returns whether a payload holds what block `index` of this table has the checksum of.
+    pub(crate) fn has_block(&self, payload: &[u8], index: usize) -> bool {
+        self.stored_block(index, self.bytes_of(payload, index)).is_ok()
+    }
+
+    /// Returns what a payload has in the place of block `index`: nothing if it is too short.
+    pub(super) fn bytes_of<'a>(&self, payload: &'a [u8], index: usize) -> &'a [u8] {
+        payload.get(self.range(index)).unwrap_or_default()
+    }
+
+    /// Returns block `index`, of which these are the stored bytes.
+    ///
+    /// # Errors
+    /// `Corrupt` if they do not have the block's checksum.
+    pub(super) fn stored_block<'a>(
+        &self,
+        index: usize,
+        bytes: &'a [u8],
+    ) -> Result<StoredBlock<'a>> {
+        let entry = self.0.get(index).filter(|entry| stored_bytes(entry) > 0);
+        let entry = entry.or_error(CORRUPT, "a payload has not this block")?;
+        let [_, _, checksum @ ..] = *entry;
+        let is_it =
+            bytes.len() == stored_bytes(entry) && crc32(bytes) == u32::from_le_bytes(checksum);
+        ensure(is_it, CORRUPT, "the checksum of a block is wrong")?;
+        let encoding = encoding(entry).or_error(CORRUPT, "a block has an unknown encoding")?;
+        Ok(StoredBlock { encoding, bytes })
+    }
+}
+
+/// Encodes the blocks of `source`, from two to [`INDEPENDENT_BLOCKS_MAX`], at the start of
+/// `target`. Returns the length of the payload, or `None` if it would exceed `most_bytes`. The
+/// remaining bytes of the target are unspecified.
+pub(super) fn encode(
+    engine: &mut Engine,
+    source: &[u8],
+    target: &mut [u8],
+    most_bytes: usize,
+) -> Option<usize> {
+    assert!(source.len().is_multiple_of(BLOCK_BYTES), "a frame is of whole blocks");
+    let (entries, mut rest) = target.split_at_mut(source.len() / BLOCK_BYTES * ENTRY_BYTES);
+    let mut used = entries.len();
+    let (entries, _) = entries.as_chunks_mut::<ENTRY_BYTES>();
+    for (block, entry) in source.chunks(BLOCK_BYTES).zip(entries) {
+        if rest.len() < Engine::target_bytes(BLOCK_BYTES) {
+            return None;
+        }
+        let encoded = engine.encode(block, rest, ENCODED_BYTES_MAX);
+        let (encoding, len) = encoded.unwrap_or((Encoding::Store, BLOCK_BYTES));
+        let (stored, later) = rest.split_at_mut(len);
+        if encoding == Encoding::Store {
+            stored.copy_from_slice(block);
+        }
+        used += len;
+        if used > most_bytes {
+            return None;
+        }
+        let word = u16::try_from(len | (usize::from(encoding as u8) << LENGTH_BITS));
+        let word = word.expect("an entry has 16 bits for length and encoding");
+        let ([low, high], [c0, c1, c2, c3]) = (word.to_le_bytes(), crc32(stored).to_le_bytes());
+        *entry = [low, high, c0, c1, c2, c3];
+        rest = later;
+    }
+    Some(used)
+}
+
+/// Copies some blocks of a payload, as they are encoded, to the start of `target` as a payload of
+/// their own. Returns its encoding and length; `None` if one of them is damaged, if the blocks are
+/// not shorter than they are decoded, or if the target is too short.
+pub(crate) fn cut(
+    table: &BlockTable,
+    payload: &[u8],
+    blocks: Range<usize>,
+    target: &mut [u8],
+) -> Option<(Encoding, usize)> {
+    let found = blocks.clone().map(|index| {
+        let block = table.stored_block(index, table.bytes_of(payload, index)).ok()?;
+        Some((block.encoding, block.bytes.len()))
+    });
+    let found: Vec<(Encoding, usize)> = found.collect::<Option<_>>()?;
+    let stored_bytes = found.iter().map(|(_, len)| len).sum::<usize>();
+    let (encoding, entries) = match *found.as_slice() {
+        [(encoding, _)] => (encoding, [].as_slice()),
+        ref all if all.iter().all(|(encoding, _)| *encoding == Encoding::Store) => {
+            (Encoding::Store, [].as_slice())
+        }
+        // Not from the payload, of which the entries may be damaged.
+        _ => (Encoding::Blocks, table.0.get(blocks.clone())?.as_flattened()),
+    };
+    let used = entries.len() + stored_bytes;
+    if used >= blocks.len() * BLOCK_BYTES && encoding != Encoding::Store {
+        return None;
+    }
+    // The blocks follow each other in the payload as they do in the new one.
+    let stored = table.range(blocks.start).start..table.range(blocks.end - 1).end;
+    let (head, tail) = target.get_mut(..used)?.split_at_mut(entries.len());
+    head.copy_from_slice(entries);
+    tail.copy_from_slice(payload.get(stored)?);
+    Some((encoding, used))
+}
+
+/// Returns the encoding of a block, if there is one of that number.
+fn encoding(entry: &Entry) -> Option<Encoding> {
+    let [_, high, ..] = *entry;
+    match high >> (LENGTH_BITS - 8) {
+        0 => Some(Encoding::Store),
+        1 => Some(Encoding::Lz4),
+        2 => Some(Encoding::Zstd),
+        _ => None,
+    }
+}
+
+/// Returns the length of a block as it is stored.
+fn stored_bytes(entry: &Entry) -> usize {
+    let [low, high, ..] = *entry;
+    usize::from(u16::from_le_bytes([low, high]) & ((1 << LENGTH_BITS) - 1))
+}

@@ -1,0 +1,276 @@
+//! Goal: frames of independent blocks are never taken for other frames, keep what can still be
+//! read of them, and leave the host the space that it was promised.
+//! Method: drives of such frames whose map, medium or memory is changed underneath them.
+
+use rand::RngExt;
+
+use super::*;
+use crate::base::SeqNo;
+use crate::base::seed::random;
+use crate::format::Source;
+
+const SIZE: u64 = 4 << 20;
+
+fn blocks(size_bytes: u64, segments: u64) -> Spec {
+    Spec { frame_form: FrameForm::Blocks, ..small(size_bytes, segments) }
+}
+
+fn frame_of(drive: &TestDrive, lba: u64) -> FramePlace {
+    match drive.core().map().peek(Lba(lba)).resident().0 {
+        Mapping::Frame { place, .. } => place,
+        other => panic!("LBA {lba} is {other:?}"),
+    }
+}
+
+/// Reads a block; checks it against `data` and returns how many bytes of the medium it took.
+fn read_block(world: &World, drive: &TestDrive, data: &[u8], block: usize) -> u64 {
+    let before = drive.info().operations.media_read_bytes;
+    let at = block * BLOCK_BYTES;
+    let read = world.read(drive, at as u64, BLOCK_BYTES).unwrap();
+    assert!(read == data[at..at + BLOCK_BYTES], "block {block}");
+    drive.info().operations.media_read_bytes - before
+}
+
+/// Guards against a block that is served from memory for another LBA than that of its record:
+/// nothing of the medium is read, and so no header is compared.
+#[test]
+fn what_is_in_memory_of_a_frame_serves_no_other_blocks() {
+    let world = World::new(blocks(SIZE, 4));
+    let drive = world.open();
+    let data = payload::text(&mut random(1), 96 << 10);
+    world.write(&drive, 0, &data).unwrap();
+    let drive = world.reopen(drive);
+    world.run(drive.load_range(Lba(0), 24)).unwrap();
+    let place = frame_of(&drive, 0);
+    let refuse = |what: &str, block: u64| {
+        let read = world.read(&drive, (16 + block) * BLOCK, BLOCK_BYTES);
+        assert_eq!(kind(read), Some(ErrorKind::Corrupt), "{what}");
+    };
+    // In the read cache is block 0, of the other blocks the table.
+    assert!(read_block(&world, &drive, &data, 0) > 0);
+    assert_eq!(read_block(&world, &drive, &data, 0), 0);
+    drive.with_core(|core| core.map_mut().map_frame(Lba(16), place, |_| ()));
+    refuse("a cached block", 0);
+    refuse("a table", 5);
+    // A reader in order has the frame decoded.
+    world.read(&drive, BLOCK, BLOCK_BYTES).unwrap();
+    world.read(&drive, 2 * BLOCK, BLOCK_BYTES).unwrap();
+    refuse("a decoded frame", 7);
+    for block in 0..8 {
+        read_block(&world, &drive, &data, block);
+    }
+    world.kill(drive);
+}
+
+/// Guards against blocks that are lost when their frame moves, though a read still returns them.
+#[test]
+fn garbage_collection_keeps_the_blocks_that_can_still_be_read() {
+    for has_dead in [false, true] {
+        let world = World::new(blocks(SIZE, 6));
+        let drive = world.open_without_collector();
+        // A batch without parity.
+        let data = payload::text(&mut random(2), 8 * BLOCK_BYTES);
+        world.run(drive.write(0, &data, true)).unwrap();
+        let drive = world.reopen(drive);
+        world.run(drive.load_range(Lba(0), 8)).unwrap();
+        // The table is known from now on.
+        read_block(&world, &drive, &data, 0);
+        let place = frame_of(&drive, 0);
+        if has_dead {
+            world.run(drive.trim(4 * BLOCK, BLOCK, true)).unwrap();
+        }
+        let lost = 7;
+        world.flip(place.segment.0, place.offset + place.record_bytes - 3);
+        let is_whole = |drive: &TestDrive| {
+            for block in (0..8).filter(|block| ![lost, 4].contains(block)) {
+                read_block(&world, drive, &data, block);
+            }
+            let read = world.read(drive, 4 * BLOCK, BLOCK_BYTES).unwrap();
+            let expected = if has_dead { &[0; 4096][..] } else { &data[4 * 4096..5 * 4096] };
+            assert!(read == expected, "block 4");
+            let read = world.read(drive, lost as u64 * BLOCK, BLOCK_BYTES);
+            assert_eq!(kind(read), Some(ErrorKind::Corrupt));
+        };
+        is_whole(&drive);
+        world.run(drive.empty_victim(place.segment)).unwrap();
+        assert_eq!(drive.core().space().live_bytes_of(place.segment), 0);
+        is_whole(&drive);
+        assert_accounting(&drive);
+        let drive = world.reopen(drive);
+        is_whole(&drive);
+        world.kill(drive);
+    }
+}
+
+/// Guards against scans and readers in order that take the tables of random reads away.
+#[test]
+fn a_scan_leaves_the_tables_of_random_reads() {
+    let world = World::new(blocks(16 << 20, 8));
+    let drive = world.open();
+    let data = payload::text(&mut random(3), 16 << 20);
+    for (number, part) in data.chunks(1 << 20).enumerate() {
+        world.write(&drive, (number << 20) as u64, part).unwrap();
+    }
+    world.close(drive);
+    // Room for about 50 of 512 tables, and for few blocks.
+    let options = OpenOptions { read_cache_bytes: 16 << 10, ..OpenOptions::default() };
+    let drive = world.try_open(options).unwrap();
+    world.run(drive.load_range(Lba(0), 4096)).unwrap();
+    let used: Vec<usize> = (0..8).map(|number| number * 160).collect();
+    for round in 0..2 {
+        used.iter().for_each(|block| _ = read_block(&world, &drive, &data, block + round));
+    }
+    for len in [256 << 10, BLOCK_BYTES] {
+        for at in (0..data.len()).step_by(len) {
+            assert!(world.read(&drive, at as u64, len).unwrap() == data[at..at + len]);
+        }
+        drive.cache.release();
+        let bytes: Vec<u64> =
+            used.iter().map(|block| read_block(&world, &drive, &data, block + 3)).collect();
+        assert!(bytes.iter().all(|&bytes| bytes <= 8192), "reads of {len} bytes: {bytes:?}");
+    }
+    world.kill(drive);
+}
+
+#[test]
+fn a_short_read_across_two_frames_reads_neither_of_them_whole() {
+    let world = World::new(blocks(SIZE, 4));
+    let drive = world.open();
+    let data = payload::text(&mut random(4), 256 << 10);
+    world.write(&drive, 0, &data).unwrap();
+    let drive = world.reopen(drive);
+    world.run(drive.load_range(Lba(0), 64)).unwrap();
+    let across = |at: usize| {
+        let at = at * BLOCK_BYTES;
+        let before = drive.info().operations.media_read_bytes;
+        let read = world.read(&drive, at as u64, 2 * BLOCK_BYTES).unwrap();
+        assert!(read == data[at..at + 2 * BLOCK_BYTES]);
+        drive.info().operations.media_read_bytes - before
+    };
+    // Of neither frame the table is known.
+    assert!(across(23) > 16 << 10);
+    (0..16).step_by(15).for_each(|block| _ = read_block(&world, &drive, &data, block));
+    drive.cache.release();
+    let bytes = across(7);
+    assert!((4096..=16 << 10).contains(&bytes), "{bytes} bytes for two blocks");
+    world.kill(drive);
+}
+
+/// Each frame is read once, however small the reads are.
+#[test]
+fn a_reader_in_order_reads_each_frame_once() {
+    let world = World::new(blocks(SIZE, 4));
+    let drive = world.open();
+    let data = payload::text(&mut random(5), 1 << 20);
+    world.write(&drive, 0, &data).unwrap();
+    let drive = world.reopen(drive);
+    world.run(drive.load_range(Lba(0), 256)).unwrap();
+    let before = drive.medium().inner().counts().reads;
+    for at in (0..data.len()).step_by(BLOCK_BYTES) {
+        let read = world.read(&drive, at as u64, BLOCK_BYTES).unwrap();
+        assert!(read == data[at..at + BLOCK_BYTES]);
+    }
+    let reads = drive.medium().inner().counts().reads - before;
+    // The first read is not known to have a successor.
+    assert!(reads <= 256 / 8 + 1, "{reads} reads for 32 frames");
+    world.kill(drive);
+}
+
+/// Returns a block, and `len` bytes or some more that LZ4 makes of it.
+fn hardly_shorter(len: usize) -> (Vec<u8>, Vec<u8>) {
+    let block = |noise: usize| {
+        [payload::noise(&mut random(8), noise), vec![0; BLOCK_BYTES - noise]].concat()
+    };
+    let encode = |noise: usize| (block(noise), lz4_flex::block::compress(&block(noise)));
+    let found = (1..BLOCK_BYTES).map(encode).find(|(_, encoded)| encoded.len() >= len);
+    found.unwrap()
+}
+
+/// A frame that this program would not have made: the entries of two of its blocks take more than
+/// their encoding saves. Guards against a part of a frame for which there is no room on a full
+/// drive.
+#[test]
+fn blocks_that_are_cut_take_no_more_than_they_do_alone() {
+    let world = World::new(blocks(SIZE, 6));
+    let drive = world.open_without_collector();
+    let noise = payload::noise(&mut random(7), BLOCK_BYTES);
+    let ((one, one_encoded), (last, last_encoded)) = (hardly_shorter(1000), hardly_shorter(4090));
+    assert!((4090..4096).contains(&last_encoded.len()));
+    let data = [&one[..], &noise, &last].concat();
+    world.write(&drive, 0, &data).unwrap();
+    let place = frame_of(&drive, 0);
+    let stored = [(1u16, &one_encoded), (0, &noise), (1, &last_encoded)];
+    let entries = stored.iter().flat_map(|(encoding, bytes)| {
+        let word = encoding << 13 | bytes.len() as u16;
+        [&word.to_le_bytes()[..], &crate::base::checksum::crc32(bytes).to_le_bytes()].concat()
+    });
+    let payload: Vec<u8> =
+        entries.chain(stored.iter().flat_map(|(_, bytes)| bytes.to_vec())).collect();
+    let FrameAddress { segment, offset } = place.address();
+    let moved = packing::MovedFrame {
+        lba: Lba(0),
+        blocks: 3,
+        encoding: crate::codec::Encoding::Blocks as u8,
+        payload: &payload,
+        payload_checksum: crate::base::checksum::crc64(&payload),
+        sources: &[Source { origin: SeqNo(1), blocks: 3, segment, offset }],
+    };
+    let joined = drive.with_core(|core| core.join_frames(&moved, |_| true)).unwrap();
+    assert!(joined == core::Attempt::Done);
+    let drive = world.reopen(drive);
+    world.run(drive.load_range(Lba(0), 3)).unwrap();
+    let moved = frame_of(&drive, 0);
+    assert_ne!(moved, place);
+    assert!(world.read(&drive, 0, data.len()).unwrap() == data);
+    world.run(drive.trim(0, BLOCK, true)).unwrap();
+    world.run(drive.empty_victim(moved.segment)).unwrap();
+    assert_ne!(frame_of(&drive, 1), moved);
+    let (one, last) = (frame_of(&drive, 1), frame_of(&drive, 2));
+    let bytes = one.record_bytes + if last == one { 0 } else { last.record_bytes };
+    assert!(bytes as usize <= packing::moved_bytes_max(2), "{bytes} bytes for two blocks");
+    assert!(world.read(&drive, BLOCK, 2 * BLOCK_BYTES).unwrap() == data[BLOCK_BYTES..]);
+    assert_accounting(&drive);
+    world.kill(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+/// Frames are cut again and again, and no write is refused. Guards against cut frames that take
+/// more than their blocks do alone.
+#[test]
+fn a_full_drive_of_independent_blocks_takes_overwrites() {
+    let size = 16u64 << 20;
+    let world = World::new(Spec { capacity_bytes: None, ..blocks(size, 0) });
+    let mut drive = world.open();
+    let mut random = random(6);
+    let mut plain = vec![0; size as usize];
+    for life in 0..3 {
+        for _ in 0..4 * size / BLOCK / 3 {
+            let count = random.random_range(1..6) * BLOCK_BYTES;
+            let offset =
+                random.random_range(0..(size as usize - count) / BLOCK_BYTES) * BLOCK_BYTES;
+            // A frame of both kinds of blocks, with no room to spare.
+            let mut data = payload::noise(&mut random, count);
+            if random.random_range(0..4) == 0 {
+                data[..200].fill(0);
+            }
+            world.write(&drive, offset as u64, &data).unwrap();
+            plain[offset..offset + count].copy_from_slice(&data);
+        }
+        assert!(world.read(&drive, 0, plain.len()).unwrap() == plain, "life {life}");
+        assert_accounting(&drive);
+        drive = world.reopen(drive);
+        assert!(world.read(&drive, 0, plain.len()).unwrap() == plain, "life {life}, reopened");
+    }
+    let moved_bytes = drive.info().moved_bytes;
+    assert!(moved_bytes > size / 2, "too tame a test: {moved_bytes} bytes moved");
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+#[test]
+fn frames_of_independent_blocks_have_at_most_eight() {
+    for (frame_blocks, is_possible) in [(1, true), (8, true), (16, false), (64, false)] {
+        let spec = Spec { frame_blocks, ..blocks(SIZE, 4) };
+        assert_eq!(spec.geometry().is_ok(), is_possible, "{frame_blocks}");
+    }
+}
