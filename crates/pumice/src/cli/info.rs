@@ -137,12 +137,7 @@ fn text(path: &Path, shown: &Shown) -> String {
     row("write amplification", format!("{:.4}", info.write_amplification));
     row("mapped", format_size(info.mapped_bytes));
     row("live", format_size(info.live_bytes));
-    let reserved = if info.preallocated { ", all of the capacity is reserved" } else { "" };
-    let warm = match info.warm_bytes {
-        0 => String::new(),
-        bytes => format!(", and {} free, kept for flushes", format_size(bytes)),
-    };
-    row("occupied", format!("{}{warm}{reserved}", format_size(info.occupied_bytes)));
+    row("occupied", occupied(info));
     row("used", used(info));
     row("batches", format!("{}, durable up to {}", info.sequence, info.watermark));
     for (name, fact) in troubles(info) {
@@ -167,7 +162,17 @@ fn text(path: &Path, shown: &Shown) -> String {
     table.to_text()
 }
 
-/// Returns who has the drive open.
+/// Returns what the drive takes of its medium.
+fn occupied(info: &Info) -> String {
+    let reserved = if info.preallocated { ", all of the capacity is reserved" } else { "" };
+    let warm = match info.warm_bytes {
+        0 => String::new(),
+        bytes => format!(", and {} free, kept for flushes", format_size(bytes)),
+    };
+    format!("{}{warm}{reserved}", format_size(info.occupied_bytes))
+}
+
+/// Returns which process has the drive open.
 fn state(state: &State) -> String {
     let State { process, uris, devices, mountpoint, .. } = state;
     let Some(process) = process else { return "closed".into() };

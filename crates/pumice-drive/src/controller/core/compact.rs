@@ -83,6 +83,8 @@ pub(crate) struct Compaction {
     /// Empty segments are to be freed, with a checkpoint if that takes one.
     frees: bool,
     errand: Option<Errand>,
+    /// [`Core::begin_compaction`] was called, and [`Core::end_compaction`] was not yet.
+    is_asked: bool,
     /// The segment that is being emptied was chosen for an errand.
     is_emptying: bool,
     /// What was occupied when the last errand ended.
@@ -198,11 +200,11 @@ impl Core {
     /// # Errors
     /// `Busy` if that, or a resize, is under way.
     pub(crate) fn begin_compaction(&mut self, percent: u32) -> Result<()> {
-        let errand = self.compaction.errand;
-        if self.is_resizing || errand.is_some_and(|errand| errand.until_changes.is_none()) {
+        if self.is_resizing || self.compaction.is_asked {
             let what = "the drive is being resized or compacted: wait until that has ended";
             return Err(Error::new(ErrorKind::Busy, what));
         }
+        self.compaction.is_asked = true;
         self.compaction.frees = true;
         self.compaction.errand = Some(Errand { percent, until_changes: None, fruitless: 0 });
         self.wake(Wakes::COLLECTOR);
@@ -212,12 +214,19 @@ impl Core {
 
     /// Ends what [`Core::begin_compaction`] began, done or not.
     pub(crate) fn end_compaction(&mut self) {
+        self.compaction.is_asked = false;
         self.compaction.errand.take_if(|errand| errand.until_changes.is_none());
     }
 
-    /// Returns whether what [`Core::begin_compaction`] began is under way.
+    /// Returns whether what [`Core::begin_compaction`] began has not been ended.
     pub(crate) fn is_being_compacted(&self) -> bool {
-        self.compaction.errand.is_some_and(|errand| errand.until_changes.is_none())
+        self.compaction.is_asked
+    }
+
+    /// Returns whether segments are still emptied for it, or warm.
+    pub(crate) fn compacts_more(&self) -> bool {
+        let is_emptying = |errand: Errand| errand.until_changes.is_none();
+        self.compaction.errand.is_some_and(is_emptying) || !self.nothing_is_warm()
     }
 
     /// Returns whether garbage collection has something to give back.

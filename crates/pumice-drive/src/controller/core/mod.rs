@@ -538,6 +538,7 @@ impl Core {
     pub(crate) fn batch_lacks_space(&mut self, seq: SeqNo, error: &Error) {
         self.warn_of_full_medium(error);
         self.log.not_written(seq);
+        self.zeroing_failed();
         self.wake(Wakes::PROGRESS);
         // Warm segments take space.
         self.wake(Wakes::WARMER);
@@ -548,6 +549,7 @@ impl Core {
     pub(crate) fn superblock_lacks_space(&mut self, error: &Error) {
         self.warn_of_full_medium(error);
         self.log.set_superblock_lacks_space(true);
+        self.zeroing_failed();
         self.wake(Wakes::PROGRESS);
         self.wake(Wakes::WARMER);
     }

@@ -33,6 +33,14 @@ use crate::format::Stream;
 const OFTEN_FLUSHES: u64 = 16;
 const OFTEN_BYTES: u64 = (1 << 20) / OFTEN_FLUSHES;
 
+/// Bytes of log for a flush from which on it counts: flushes that find nothing to do add none, and
+/// of eight that share a batch each adds 512 or more.
+const OFTEN_BYTES_MIN: u64 = 512;
+
+/// A segment is zeroed once this part of its size was flushed beyond what was zeroed before: soon
+/// enough for a host that goes on, and for one of short bursts no more zeroes than log.
+const ZEROED_AFTER: u64 = 8;
+
 /// Seconds for which the host must not have flushed often before warm segments are discarded.
 const QUIET_TICKS: u32 = 60;
 
@@ -49,7 +57,12 @@ pub(crate) struct Warming {
     seen_bytes: u64,
     /// Ticks since a second in which the host flushed often; `None` before there was one.
     quiet_ticks: Option<u32>,
-    /// Whether writing zeroes has failed: not tried again in this opening.
+    /// Media bytes in seconds in which the host flushed often.
+    flushed_bytes: u64,
+    /// Bytes of segments that were begun to be zeroed: never much more than those.
+    zeroed_bytes: u64,
+    /// Whether writing zeroes has failed, or the medium was full, which they made worse: not tried
+    /// again in this opening.
     has_failed: bool,
 }
 
@@ -71,7 +84,11 @@ impl Core {
         let new_flushes = flushes.saturating_sub(warming.seen_flushes);
         let new_bytes = bytes.saturating_sub(warming.seen_bytes);
         (warming.seen_flushes, warming.seen_bytes) = (flushes, bytes);
-        let is_often = new_flushes >= OFTEN_FLUSHES && new_bytes / new_flushes <= OFTEN_BYTES;
+        let is_often = new_flushes >= OFTEN_FLUSHES
+            && (OFTEN_BYTES_MIN..=OFTEN_BYTES).contains(&(new_bytes / new_flushes));
+        if is_often {
+            warming.flushed_bytes += new_bytes;
+        }
         let ticks = warming.quiet_ticks.map(|ticks| ticks.saturating_add(1));
         warming.quiet_ticks = if is_often { Some(0) } else { ticks };
         self.wake(Wakes::WARMER);
@@ -111,7 +128,11 @@ impl Core {
         let cooled = self.space.warm().iter().copied().find(|&segment| cools(segment));
         let work = match cooled {
             Some(segment) => FreeWork::Discard(segment),
-            None => FreeWork::Zero(self.segment_to_zero()?),
+            None => {
+                let segment = self.segment_to_zero()?;
+                self.warming.zeroed_bytes += u64::from(self.superblock.segment_bytes);
+                FreeWork::Zero(segment)
+            }
         };
         let (FreeWork::Discard(segment) | FreeWork::Zero(segment)) = work;
         self.space.hold(segment);
@@ -121,12 +142,14 @@ impl Core {
     /// Returns the segment that the host gets next, if it should be zeroed before.
     fn segment_to_zero(&self) -> Option<SegmentId> {
         let is_of_use = self.warming.quiet_ticks == Some(0) && !self.warming.has_failed;
-        let may_zero = is_of_use && self.may_warm() && self.has_spare();
+        let due_bytes = u64::from(self.superblock.segment_bytes) / ZEROED_AFTER;
+        let is_due = self.warming.flushed_bytes >= self.warming.zeroed_bytes + due_bytes;
+        let may_zero = is_of_use && is_due && self.may_warm() && self.has_spare();
         let segment = may_zero.then(|| self.space.next_for(Stream::Host)).flatten();
         segment.filter(|&segment| !self.space.is_warm(segment))
     }
 
-    /// Returns whether zeroing a segment continues.
+    /// Returns whether zeroing a segment ends before its end.
     pub(crate) fn must_stop_zeroing(&self) -> bool {
         !self.keeps_warm() || !self.has_spare()
     }
@@ -142,7 +165,7 @@ impl Core {
         self.counters.zeroed_bytes.add(bytes);
     }
 
-    /// Notes that a segment cannot be zeroed.
+    /// Notes that segments cannot be zeroed in this opening.
     pub(crate) fn zeroing_failed(&mut self) {
         self.warming.has_failed = true;
     }
@@ -161,8 +184,8 @@ impl Core {
         self.space.kept_count() == 0
     }
 
-    /// Returns the bytes of warm segments.
+    /// Returns the bytes of warm segments, and of one that is being zeroed or discarded.
     pub(crate) fn warm_bytes(&self) -> u64 {
-        self.space.warm().len() as u64 * u64::from(self.superblock.segment_bytes)
+        self.space.kept_count() as u64 * u64::from(self.superblock.segment_bytes)
     }
 }

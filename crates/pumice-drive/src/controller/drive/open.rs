@@ -114,15 +114,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         medium.set_geometry(superblocks::geometry(&superblock))?;
         let was_clean = superblock.clean;
         let begun_ns = clock.now_ns();
-        let settings = Settings {
-            has_durable_appends: medium.capabilities().durable_appends,
-            prefers_written: medium.capabilities().prefers_written,
-            is_read_only: options.read_only,
-            map_cache_bytes: options.map_cache_bytes,
-            checkpoint_bytes: options.checkpoint_bytes,
-            gives_back: gives_back(&options, can_discard(&medium, &superblock)),
-            warn_percent: options.warn_percent,
-        };
+        let settings = settings(&medium, &superblock, &options);
         let recovered = recovery::recover(&medium, &superblock, settings, limits).await?;
         let recovery_ns = clock.now_ns() - begun_ns;
         tracing::debug!(batches = recovered.batches, us = recovery_ns / 1000, "replayed the log");
@@ -330,6 +322,20 @@ async fn can_be_read<M: Medium>(medium: &M, segment: SegmentId, offset: u32) -> 
         }
     }
     false
+}
+
+/// Returns the settings of the core for this medium and these options.
+fn settings<M: Medium>(medium: &M, superblock: &Superblock, options: &OpenOptions) -> Settings {
+    let capabilities = medium.capabilities();
+    Settings {
+        has_durable_appends: capabilities.durable_appends,
+        prefers_written: capabilities.prefers_written,
+        is_read_only: options.read_only,
+        map_cache_bytes: options.map_cache_bytes,
+        checkpoint_bytes: options.checkpoint_bytes,
+        gives_back: gives_back(options, can_discard(medium, superblock)),
+        warn_percent: options.warn_percent,
+    }
 }
 
 /// Returns the codec and the form of new frames.

@@ -57,10 +57,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         })?;
         let compacting = Compacting(self);
         let ended = |core: &mut Core| match core.check_writable(0, 0) {
-            Ok(()) => {
-                let is_over = !core.is_being_compacted() && core.nothing_is_warm();
-                is_over.then_some(Ok(()))
-            }
+            Ok(()) => (!core.compacts_more()).then_some(Ok(())),
             Err(error) => Some(Err(error)),
         };
         self.wait_for(&self.queues.progress, ended).await?;

@@ -3,7 +3,7 @@
 //!
 //! One task does both, one segment after the other, beside everything else: a segment is held
 //! meanwhile, so nothing is in progress in it. Only this task ends a hold, and it runs as long as
-//! the drive, so that none is handed out whose discard is in progress. A resize waits until nothing
+//! the drive: no segment is handed out while it is being discarded. A resize waits until nothing
 //! is warm or held.
 
 use std::sync::Arc;
@@ -58,8 +58,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
     }
 
-    /// Fills a free segment with zeroes and syncs it, unless it was written before. Returns whether
-    /// that was not interrupted.
+    /// Fills a free segment with zeroes and syncs it, unless it was written before. Returns false
+    /// if it had to stop.
     async fn zero(&self, segment: SegmentId) -> Result<bool> {
         // What an earlier process left is as good, and half of it must not be taken for damage.
         let (first, read) =

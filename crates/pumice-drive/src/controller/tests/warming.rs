@@ -159,6 +159,67 @@ fn a_close_and_a_compaction_leave_nothing_warm() {
     }
 }
 
+/// The host does not stop for a compaction, and nothing stays warm for it until that has ended.
+#[test]
+fn a_compaction_ends_beside_a_host_that_flushes() {
+    let mut world = World::new(small(SIZE, 4));
+    world.plan.latency_ns = 200_000..=200_000;
+    let drive = world.open();
+    let mut plain = vec![0; SIZE as usize];
+    let are_several = |core: &Core| core.space().warm().len() > 2;
+    overwrite_until(&world, &drive, &mut plain, are_several);
+    for _ in 0..3 {
+        let has_ended = Cell::new(false);
+        let host = async {
+            for number in 0..6_000_u64 {
+                let data = [number.to_le_bytes()[0]; PIECE];
+                drive.write(number % 32 * PIECE as u64, &data, false).await.unwrap();
+                drive.flush().await.unwrap();
+                world.runtime.sleep_ns(1_000_000).await;
+                if has_ended.get() {
+                    return;
+                }
+            }
+            panic!("a compaction does not end");
+        };
+        let compaction = async {
+            drive.compact(20).await.unwrap();
+            has_ended.set(true);
+        };
+        world.run(futures_util::future::join(host, compaction));
+        overwrite(&world, &drive, &mut plain, 2000, true);
+    }
+    world.kill(drive);
+}
+
+/// Guards against zeroes that wear the medium out for a host that flushes seldom, in bursts.
+#[test]
+fn no_more_is_zeroed_than_is_flushed() {
+    let world = World::new(small(SIZE, 8));
+    let drive = world.open();
+    let block = payload::noise(&mut random(1), 64).repeat(64);
+    for burst in 0..120_u64 {
+        for number in 0..40 {
+            world.write(&drive, (burst * 40 + number) % 64 * BLOCK, &block).unwrap();
+            world.run(drive.flush()).unwrap();
+            world.run(world.runtime.sleep_ns(25_000_000));
+        }
+        // Flushes of nothing.
+        for _ in 0..40 {
+            world.run(drive.flush()).unwrap();
+            world.run(world.runtime.sleep_ns(25_000_000));
+        }
+        wait(&world, 100);
+    }
+    let Operations { zeroed_bytes, .. } = drive.info().operations;
+    let media_bytes = drive.info().media_bytes;
+    assert!(
+        zeroed_bytes <= media_bytes + u64::from(SEGMENT_BYTES),
+        "{zeroed_bytes}, {media_bytes}"
+    );
+    world.kill(drive);
+}
+
 /// Guards against space that is kept for flushes while writes are refused for want of it.
 #[test]
 fn a_full_medium_gets_warm_segments_back() {
@@ -199,7 +260,7 @@ fn a_nearly_full_drive_that_rests_keeps_nothing_warm() {
     world.close(drive);
 }
 
-/// Guards against a write that is refused because a segment is free only in a moment.
+/// Guards against a write that is refused because a free segment is held for a moment.
 #[test]
 fn what_is_held_refuses_no_write() {
     let world = World::new(small(SIZE, 30));
