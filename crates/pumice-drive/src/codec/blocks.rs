@@ -62,7 +62,7 @@ impl BlockTable {
     /// blocks are not verified here.
     pub fn of(payload: &[u8], count: usize) -> Result<Self> {
         let is_possible = (2..=INDEPENDENT_BLOCKS_MAX).contains(&count);
-        ensure(is_possible, CORRUPT, "independent blocks where there are one or too many")?;
+        ensure(is_possible, CORRUPT, "a payload of independent blocks must have 2 to 8 blocks")?;
         let is_shorter = payload.len() < count * BLOCK_BYTES;
         ensure(is_shorter, CORRUPT, "independent blocks that are no shorter than their content")?;
         let entries = payload.get(..count * ENTRY_BYTES);
@@ -119,7 +119,7 @@ impl BlockTable {
         bytes: &'a [u8],
     ) -> Result<StoredBlock<'a>> {
         let entry = self.0.get(index).filter(|entry| stored_bytes(entry) > 0);
-        let entry = entry.or_error(CORRUPT, "a payload has not this block")?;
+        let entry = entry.or_error(CORRUPT, "the payload has no such block")?;
         let [_, _, checksum @ ..] = *entry;
         let is_it =
             bytes.len() == stored_bytes(entry) && crc32(bytes) == u32::from_le_bytes(checksum);

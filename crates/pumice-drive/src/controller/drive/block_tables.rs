@@ -7,8 +7,8 @@
 //! it serves no other blocks than those of the frame's record.
 //!
 //! It is a hash table of sets of four. In a full set a table that was asked for outlives one that
-//! was not. A table that is lost costs one read of a whole frame. Memory is taken in small pieces
-//! as tables come.
+//! was not. A table that is lost costs one read of a whole frame. Memory is taken in pieces of
+//! 2 KiB as tables come; the list of the pieces is whole from the first table on.
 
 use std::cell::RefCell;
 
@@ -65,6 +65,11 @@ impl BlockTables {
     pub(crate) fn new(bytes_max: usize) -> Self {
         let chunks_max = bytes_max / (size_of::<Chunk>() + size_of::<Option<Box<Chunk>>>());
         Self { chunks: RefCell::default(), chunks_max }
+    }
+
+    /// Returns whether any table can be kept.
+    pub(crate) fn has_room(&self) -> bool {
+        self.chunks_max > 0
     }
 
     /// Returns the table of a frame, if it is here.

@@ -27,8 +27,7 @@ use crate::codec::FrameForm;
 const ENTRY_BYTES: usize = BLOCK_BYTES + 256;
 
 /// One byte in this many of the budget holds tables of blocks, on a drive whose new frames have
-/// them: at 74 bytes for 32 KiB, the default is enough for 3 GiB, some more of it missing for hash
-/// collisions.
+/// them: at 74 bytes for 32 KiB, the default is enough for 3 GiB, less what hash collisions cost.
 const TABLES_SHARE: usize = 4;
 
 /// What frame is stored where.

@@ -203,8 +203,8 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
                             tracing::warn!(
                                 segment = %found.place.segment,
                                 %lba,
-                                "a frame that the medium cannot read is given up: its blocks are \
-                                 lost"
+                                "a frame that the medium cannot read is given up: what cannot be \
+                                 verified without it is lost"
                             );
                             None
                         }
@@ -403,7 +403,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         tracing::warn!(
             lba = %frame.lba,
             segment = %frame.place.segment,
-            "a frame is damaged: of its blocks those that are whole are kept"
+            "a frame is damaged: kept the blocks that have their checksums"
         );
         Some(parts)
     }

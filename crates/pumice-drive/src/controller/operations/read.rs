@@ -162,7 +162,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 },
             };
             if let Some(piece) = piece {
-                let is_alone = is_short && !is_sequential;
+                let is_alone = is_short && !is_sequential && self.read_cache.tables.has_room();
                 let piece = Piece { target: at, is_kept: is_short, is_alone, ..piece };
                 let pin = self.pin(piece.place.segment);
                 // The common small read is one piece and needs no list.
@@ -276,10 +276,17 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                     let _load = Load::new(&self.cache, frame.address);
                     let pieces = std::slice::from_ref(piece);
                     let result = self.read_group(pieces, piece.target, out).await;
-                    if result.is_err() && self.read_remains(piece, out).await {
-                        return Ok(());
+                    let Err(error) = &result else { return result };
+                    if !self.read_remains(piece, out).await {
+                        return result;
                     }
-                    return result;
+                    tracing::warn!(
+                        lba = %piece.lba,
+                        segment = %piece.place.segment,
+                        error = %error.chain(),
+                        "a frame is damaged: read the blocks that have their checksums"
+                    );
+                    return Ok(());
                 }
                 Lookup::Loading => {}
             }

@@ -71,7 +71,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         self.buffers.put(bytes, in_flight);
         decoded
             .inspect_err(|error| {
-                tracing::warn!(
+                // The read of the whole frame, which follows, reports it.
+                tracing::debug!(
                     lba = %piece.lba,
                     segment = %place.segment,
                     error = %error.chain(),
