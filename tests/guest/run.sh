@@ -2,10 +2,11 @@
 # Boots Debian's kernel in QEMU under software emulation, with what is needed and a script as its
 # first process: for what the machine's own kernel lacks, or has in another version.
 #
-#   tests/guest/run.sh SCRIPT PUMICE [PORT]
+#   tests/guest/run.sh SCRIPT PUMICE [PORT|SOCKET]
 #
 # SCRIPT runs in the guest after prelude.sh, by busybox's shell, as `/init`; `/pumice` is the program PUMICE, and
-# 10.0.2.2, with $port in its environment, is the server on PORT of this machine's loopback. What
+# 10.0.2.2, with $port in its environment, is the server on PORT of this machine's loopback; with
+# SOCKET, /dev/vda is the vhost-user disk there. What
 # SCRIPT says in lines that begin with "| " goes to standard output, everything on the guest's
 # console to standard error. Its last word must be "good".
 #
@@ -15,11 +16,12 @@
 # Exit code 0: good. 1: not. 2: a program or the kernel is missing.
 set -euo pipefail
 export PATH="$PATH:/usr/sbin:/sbin" LC_ALL=C.UTF-8
-script=$1 pumice=$2 port=${3:-}
+script=$1 pumice=$2 port=${3:-} socket=
+if [[ $port = /* ]]; then socket=$port port=; fi
 
 # Longest that a guest may take; half a minute is usual.
 GUEST_SECONDS=300
-MODULES=(ext4 fuse loop nbd virtio_net virtio_pci)
+MODULES=(ext4 fuse loop nbd virtio_blk virtio_net virtio_pci)
 PROGRAMS=(blkid e2fsck fstrim losetup mke2fs mount nbd-client umount)
 
 missing() {
@@ -74,9 +76,15 @@ network=(-nic none)
 if [ -n "$port" ]; then
     network=(-nic "user,model=virtio-net-pci")
 fi
+disk=()
+if [ -n "$socket" ]; then
+    disk=(-object "memory-backend-memfd,id=memory,size=1024M,share=on" -machine "memory-backend=memory"
+        -chardev "socket,id=disk,path=$socket,reconnect=1"
+        -device "vhost-user-blk-pci,chardev=disk")
+fi
 # The stream editors keep nothing back; `|| :` because timeout's answer is in what was said.
 timeout --kill-after=5 "$GUEST_SECONDS" qemu-system-x86_64 -accel tcg -m 1024 -smp 2 -no-reboot \
     -nodefaults -display none -serial stdio -kernel "$image" -initrd "$folder/initrd" \
-    -append "console=ttyS0 loglevel=4 panic=-1 port=$port" "${network[@]}" < /dev/null |
+    -append "console=ttyS0 loglevel=4 panic=-1 port=$port" "${network[@]}" "${disk[@]}" < /dev/null |
     sed -u 's/\r$//' | tee /dev/stderr | sed -u -n 's/^| //p' | tee "$folder/said" || :
 [ "$(tail -n 1 "$folder/said")" = good ]

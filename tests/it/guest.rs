@@ -1,11 +1,14 @@
 //! Goal: what this machine's kernel lacks, or has in another version: the kernel's own NBD client
-//! stays through restarts; `pumice attach` works on Debian's kernel.
+//! stays through restarts; `pumice attach` works on Debian's kernel; its driver works on a
+//! vhost-user disk.
 //! Method: Debian's kernel in a guest under QEMU, which `tests/guest/run.sh` boots.
 
 use std::env;
 use std::path::Path;
 use std::process::Command;
 
+#[cfg(feature = "vhost")]
+use crate::harness::run_ok;
 use crate::harness::{Drive, PUMICE, Talker, skip, stand_in, tool, wait_until};
 
 /// A guest that runs a script of `tests/guest`, or why the test is skipped.
@@ -55,6 +58,36 @@ fn the_kernels_own_client_does_not_notice_restarts() {
     hear(&mut guest, "good");
     guest.finish();
     assert_eq!(server.stderr().matches("restarted clients=1").count(), 5);
+    server.stop();
+    drive.assert_checks();
+}
+
+#[test]
+#[cfg(feature = "vhost")]
+fn a_virtual_machine_does_not_notice_restarts_of_its_disk() {
+    let Some(mut command) = guest("vhost_user.sh") else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("256M", &[]);
+    let socket = drive.beside("vhost");
+    let path = socket.to_str().expect("a path in UTF-8");
+    let server = drive.serve_with_control(&["--vhost-user", path]);
+    wait_until("the server listens", || socket.exists());
+    let mut guest = Talker::start(command.arg(path));
+    for restarts in 1..=5 {
+        hear(&mut guest, &format!("wrote {}", restarts * 6));
+        server.hang_up();
+        wait_until("the guest continues", || {
+            server.stderr().matches("front end connected").count() > restarts
+        });
+    }
+    hear(&mut guest, "resize");
+    let mut resize = Command::new(PUMICE);
+    resize.env("XDG_RUNTIME_DIR", drive.beside(""));
+    run_ok(resize.arg("resize").arg(drive.path()).args(["--size", "320M"]));
+    hear(&mut guest, "good");
+    guest.finish();
     server.stop();
     drive.assert_checks();
 }

@@ -66,4 +66,6 @@ mod space;
 mod tls;
 #[cfg(feature = "top")]
 mod top;
+#[cfg(feature = "vhost")]
+mod vhost;
 mod warn;

@@ -182,7 +182,7 @@ impl Listener {
     }
 
     /// Returns the listening socket.
-    pub(super) fn socket(&self) -> &Arc<OwnedFd> {
+    pub fn socket(&self) -> &Arc<OwnedFd> {
         &self.socket
     }
 

@@ -6,6 +6,7 @@
 //! * `open`: opens and checks such a medium.
 //! * `nbd`: the NBD server against any client; `nbd_client`: the client against any server;
 //!   `nbd_handover`: a server against what any predecessor hands over.
+//! * `vhost`: what a vhost-user device reads of any front end and any guest.
 //! * `fuse`: a FUSE session against any kernel. `sockets`: what the targets on sockets share.
 //! * `files`: traces, results of benchmarks, partial results of scans.
 //!
@@ -28,6 +29,7 @@ mod open;
 mod sockets;
 #[cfg(test)]
 mod tests;
+mod vhost;
 
 pub use bytes::{batch, checkpoint, leaf, record, segment, superblock};
 pub use files::{bench_results, scan_partial, trace};
@@ -36,13 +38,14 @@ pub use nbd::{nbd_handshake, nbd_transmission};
 pub use nbd_client::nbd_client;
 pub use nbd_handover::nbd_handover;
 pub use open::open;
+pub use vhost::{vhost_message, vhost_request};
 
 /// A fuzz entry point; returns whether the input was accepted.
 pub type EntryPoint = fn(&[u8]) -> bool;
 
 /// Every target: its name in `fuzz/fuzz_targets/` and `fuzz/corpus/`, and its entry point. A new
 /// target needs a line here, a binary in `fuzz/`, its name in the Makefile, and a few seeds.
-pub const TARGETS: [(&str, EntryPoint); 15] = [
+pub const TARGETS: [(&str, EntryPoint); 17] = [
     ("superblock", superblock),
     ("segment", segment),
     ("batch", batch),
@@ -55,6 +58,8 @@ pub const TARGETS: [(&str, EntryPoint); 15] = [
     ("nbd_client", nbd_client),
     ("nbd_handover", nbd_handover),
     ("fuse", fuse),
+    ("vhost_message", vhost_message),
+    ("vhost_request", vhost_request),
     ("trace", trace),
     ("bench_results", bench_results),
     ("scan_partial", scan_partial),

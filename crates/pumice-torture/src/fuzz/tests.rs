@@ -94,7 +94,7 @@ fn seeds_are_taken_for_good() {
 #[test]
 fn hostile_inputs_are_not_taken_for_good() {
     let update = std::env::var_os("UPDATE_CORPUS").is_some();
-    for (target, name, input) in hostile() {
+    for (target, name, input) in hostile().into_iter().chain(hostile_vhost()) {
         let (_, enter) = TARGETS.into_iter().find(|(name, _)| *name == target).expect("a target");
         assert!(!enter(&input), "{target}: {name} is taken for good");
         if update {
@@ -140,6 +140,8 @@ fn seeds(target: &str) -> Vec<(&'static str, Vec<u8>)> {
         "nbd_client" => client_seeds(),
         "nbd_handover" => handover_seeds(),
         "fuse" => fuse_seeds(),
+        "vhost_message" => vhost_message_seeds(),
+        "vhost_request" => vhost_request_seeds(),
         "trace" => trace_seeds(),
         "bench_results" => results_seeds(),
         "scan_partial" => partial_seeds(),
@@ -514,6 +516,93 @@ fn fuse_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("long-write", fuse(3, &[fuse_write(1, &[6; 17 << 10])])),
         ("punch", fuse(3, &[fuse_request(43, &punch)])),
         ("file-system", fuse(3, &[&[lookup][..], &about, &[listed, read], &ends].concat())),
+    ]
+}
+
+/// More of [`hostile`], for vhost-user devices.
+fn hostile_vhost() -> Vec<(&'static str, &'static str, Vec<u8>)> {
+    vec![
+        ("vhost_message", "unknown", vhost_message(99, &[])),
+        ("vhost_message", "region-without-end", vhost_message(5, &[1, u64::MAX, 4096, 0, 0])),
+        ("vhost_message", "too-many-regions", vhost_message(5, &[33])),
+        ("vhost_request", "loop", vhost_request(1, 0, &[(0x300, 16, 1, 0)], &[])),
+        (
+            "vhost_request",
+            "data-off-the-disk",
+            vhost_request(0, u64::MAX, &[VHOST_HEAD, (0x400, 512, 3, 2), VHOST_STATUS], &[]),
+        ),
+        (
+            "vhost_request",
+            "table-in-a-table",
+            vhost_request(0, 0, &[(0x10, 32, 4, 0), (0x10, 32, 4, 0)], &[]),
+        ),
+        ("vhost_request", "no-status", vhost_request(4, 0, &[(0x300, 16, 0, 0)], &[])),
+    ]
+}
+
+/// A message of a front end: its number, and the words of its body.
+fn vhost_message(code: u32, body: &[u64]) -> Vec<u8> {
+    let head = [code, 1, body.len() as u32 * 8].map(u32::to_ne_bytes).concat();
+    head.into_iter().chain(body.iter().flat_map(|word| word.to_ne_bytes())).collect()
+}
+
+fn vhost_message_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let config = [0, 96, 1].map(u32::to_ne_bytes).concat();
+    let head = [24_u32, 1, 108].map(u32::to_ne_bytes).concat();
+    vec![
+        ("features", vhost_message(1, &[])),
+        ("memory", vhost_message(5, &[1, 1 << 20, 1 << 20, 7 << 40, 0])),
+        ("add-memory", vhost_message(37, &[0, 1 << 20, 1 << 20, 7 << 40, 0])),
+        ("addresses", vhost_message(9, &[0, 7 << 40, 7 << 40 | 4096, 7 << 40 | 8192, 0])),
+        ("kick", vhost_message(12, &[3])),
+        ("enable", vhost_message(18, &[1 << 32])),
+        ("config", [head, config, vec![0; 96]].concat()),
+    ]
+}
+
+/// Descriptors of a request's head and status: address, length, flags (1 next, 2 write, 4 a table),
+/// next.
+const VHOST_HEAD: (u64, u32, u16, u16) = (0x300, 16, 1, 1);
+const VHOST_STATUS: (u64, u32, u16, u16) = (0x310, 1, 2, 0);
+
+/// The memory of a guest that offers one request, with `data` at 0x400.
+fn vhost_request(kind: u32, sector: u64, chain: &[(u64, u32, u16, u16)], data: &[u8]) -> Vec<u8> {
+    let mut memory = vec![0; 0x400];
+    for (slot, (address, length, flags, next)) in memory.chunks_mut(16).zip(chain) {
+        slot[..8].copy_from_slice(&address.to_le_bytes());
+        slot[8..12].copy_from_slice(&length.to_le_bytes());
+        slot[12..14].copy_from_slice(&flags.to_le_bytes());
+        slot[14..].copy_from_slice(&next.to_le_bytes());
+    }
+    // One entry is available: the first descriptor.
+    memory[0x102] = 1;
+    memory[0x300..0x304].copy_from_slice(&kind.to_le_bytes());
+    memory[0x308..0x310].copy_from_slice(&sector.to_le_bytes());
+    memory.extend(data);
+    memory
+}
+
+fn vhost_request_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let with = |kind, length, flags, data: &[u8]| {
+        vhost_request(kind, 8, &[VHOST_HEAD, (0x400, length, flags, 2), VHOST_STATUS], data)
+    };
+    let range = [8_u64.to_le_bytes(), [8, 0, 0, 0, 0, 0, 0, 0]].concat();
+    let mut table = vhost_request(1, 0, &[(0x500, 48, 4, 0)], &[0; 0x100]);
+    for (address, length, flags, next) in [VHOST_HEAD, (0x600, 512, 1, 2), VHOST_STATUS] {
+        table.extend(u64::to_le_bytes(address));
+        table.extend(u32::to_le_bytes(length));
+        table.extend([flags, next].map(u16::to_le_bytes).concat());
+    }
+    let mut flush = VHOST_HEAD;
+    flush.3 = 2;
+    vec![
+        ("read", with(0, 4096, 3, &[])),
+        ("write", with(1, 512, 1, &[7; 512])),
+        ("flush", vhost_request(4, 0, &[flush, VHOST_STATUS, VHOST_STATUS], &[])),
+        ("id", with(8, 20, 3, &[])),
+        ("discard", with(11, 16, 1, &range)),
+        ("write-zeroes", with(13, 16, 1, &range)),
+        ("table", table),
     ]
 }
 

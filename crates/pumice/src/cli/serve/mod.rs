@@ -1,10 +1,13 @@
-//! `pumice serve`: serves drives as NBD exports until a signal or a command ends it.
+//! `pumice serve`: serves drives over NBD, and to virtual machines, until a signal or a command
+//! ends it.
 
 mod command;
 mod exports;
 mod network;
 mod restart;
 mod uris;
+#[cfg_attr(not(feature = "vhost"), path = "no_vhost.rs")]
+mod vhost;
 
 use std::path::{Path, PathBuf};
 
@@ -18,6 +21,7 @@ use self::network::Network;
 use self::restart::End;
 use super::open::Opening;
 use super::signals::{self, Signals};
+use super::watch::MeasuredDrive;
 use super::{Outcome, chain, say_error, thresholds};
 use pumice_drive::controller::{OpenOptions, WARN_THRESHOLDS_MAX};
 use pumice_drive::runtime::{Backend, Runtime};
@@ -26,11 +30,12 @@ use pumice_nbd::{Handover, Options, Security, Server};
 /// Serve drives over NBD until SIGINT or SIGTERM
 ///
 /// Each drive is an export named after its file; a single drive is also the default export. Without
-/// --unix, --listen or --run, the server listens on 127.0.0.1:10809, or on the sockets passed by
-/// systemd. On shutdown it flushes all drives; a second signal ends it at once. SIGHUP restarts the
-/// server, possibly as a newer version, with the same arguments; clients notice only a pause. The
-/// restarted server rereads its configuration and keeps its sockets. On a terminal, or with --run,
-/// SIGHUP shuts the server down. The log goes to stderr; `pumice --log debug serve` logs more.
+/// --unix, --listen, --vhost-user or --run, the server listens on 127.0.0.1:10809, or on the
+/// sockets passed by systemd. On shutdown it flushes all drives; a second signal ends it at once.
+/// SIGHUP restarts the server, possibly as a newer version, with the same arguments; clients notice
+/// only a pause. The restarted server rereads its configuration and keeps its sockets. On a
+/// terminal, or with --run, SIGHUP shuts the server down. The log goes to stderr; `pumice --log
+/// debug serve` logs more.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -92,6 +97,16 @@ enum Io {
     Threads,
 }
 
+impl From<Io> for Backend {
+    fn from(io: Io) -> Self {
+        match io {
+            Io::Auto => Self::Auto,
+            Io::Uring => Self::Uring,
+            Io::Threads => Self::Threads,
+        }
+    }
+}
+
 impl Args {
     fn options(&self, path: &Path) -> OpenOptions {
         OpenOptions { warn_percent: self.warn, ..self.opening.options(path) }
@@ -109,14 +124,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     }
     let security = args.network.security()?;
     let paths = exports::expand(&args.paths)?;
+    vhost::check(&args.network, paths.len())?;
     if args.check {
         return Ok(Outcome::Good);
     }
-    let runtime = Runtime::new(match args.io {
-        Io::Auto => Backend::Auto,
-        Io::Uring => Backend::Uring,
-        Io::Threads => Backend::Threads,
-    })?;
+    let runtime = Runtime::new(args.io.into())?;
     let signals = Signals::catch(args.run.is_none() && !signals::is_on_a_terminal())?;
     let inherited = restart::inherited();
     let is_restarted = inherited.is_some();
@@ -129,6 +141,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             (Handover { listeners, clients: Vec::new() }, sockets.private)
         }
     };
+    let front_ends = vhost::Socket::bind(&args.network, &runtime)?;
     let http = args.watch.bind()?;
     let workers = args.opening.workers()?;
     let options = |path: &Path| args.options(path);
@@ -144,6 +157,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         runtime.spawn(server.clone().serve(listener));
     }
     clients.into_iter().for_each(|client| server.resume(client));
+    let device = front_ends.serve(&runtime, &served, restart::inherited_guest().as_deref());
     let watch = super::watch::watch(&runtime, &server);
     exports::show_all(&runtime, &mut served, &args.watch, &watch, &uris);
     let watching = super::watch::serve(http, &runtime, &watch)?;
@@ -153,16 +167,15 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         Some(command) => command::run(command, &runtime, &signals, &uris[0][0]).map(End::Command),
     });
     drop(watching);
-    let left = match &end {
-        Ok(End::Restart(_)) => runtime.block_on(server.hand_over()),
-        _ => runtime.block_on(server.shutdown()).map(|()| Handover::default()),
-    };
+    let left = disconnect(&runtime, &server, &device, &signals, &end);
     let closed = exports::close_all(&runtime, &served);
     drop(served);
     // The tasks hold the runtime; dropping them also removes the files of the listeners.
     runtime.drop_tasks();
-    let problem = match (left.map_err(Into::into).and_then(|left| closed.map(|()| left)), end?) {
-        (Ok(left), End::Restart(program)) => restart::restart(&program, &left, &signals),
+    let problem = match (left.and_then(|left| closed.map(|()| left)), end?) {
+        (Ok((left, guest)), End::Restart(program)) => {
+            restart::restart(&program, &left, guest, &signals)
+        }
         (Ok(_), End::Command(code)) => return Ok(Outcome::Code(code)),
         (Ok(_), End::Signal) => None,
         (Err(error), _) => Some(error),
@@ -170,4 +183,23 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let Some(problem) = problem else { return Ok(Outcome::Good) };
     say_error(&chain(&problem));
     Ok(Outcome::Problem)
+}
+
+/// Ends all sessions; returns what the next server gets: the clients, and what is known of a guest.
+fn disconnect(
+    runtime: &Runtime,
+    server: &Server<MeasuredDrive>,
+    device: &vhost::Device,
+    signals: &Signals,
+    end: &Result<End>,
+) -> Result<(Handover, Option<String>)> {
+    // Both sides end, even if a flush fails.
+    if let Ok(End::Restart(_)) = end {
+        let guest = runtime.block_on(device.hand_over(signals.next(runtime)));
+        let clients = runtime.block_on(server.hand_over());
+        return Ok((clients?, guest?));
+    }
+    let ended = runtime.block_on(device.shutdown());
+    runtime.block_on(server.shutdown())?;
+    ended.map(|()| (Handover::default(), None))
 }

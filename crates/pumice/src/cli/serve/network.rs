@@ -1,7 +1,7 @@
 //! Where `pumice serve` listens, and which clients it accepts.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -15,16 +15,15 @@ use pumice_nbd::{Identity, Security};
 /// Options of sockets and of TLS.
 #[derive(Debug, clap::Args)]
 pub(super) struct Network {
-    /// Listen on a Unix socket
-    #[arg(long, value_name = "SOCKET")]
-    unix: Option<PathBuf>,
+    #[command(flatten)]
+    sockets: UnixSockets,
 
-    /// Permissions of the Unix socket, in octal [default: set by the umask]
-    #[arg(long, value_name = "MODE", value_parser = mode, requires = "unix")]
+    /// Permissions of the Unix sockets, in octal [default: set by the umask]
+    #[arg(long, value_name = "MODE", value_parser = mode, requires = "UnixSockets")]
     unix_mode: Option<u32>,
 
-    /// Owner of the Unix socket, by name or number
-    #[arg(long, value_name = "USER[:GROUP]", value_parser = owner, requires = "unix")]
+    /// Owner of the Unix sockets, by name or number
+    #[arg(long, value_name = "USER[:GROUP]", value_parser = owner, requires = "UnixSockets")]
     unix_owner: Option<(Option<u32>, Option<u32>)>,
 
     /// Listen on a TCP address; one that other machines can reach needs --tls require, or
@@ -52,6 +51,22 @@ pub(super) struct Network {
     #[arg(long, value_name = "NUMBER", default_value_t = 256,
         value_parser = clap::value_parser!(u32).range(1..=65536))]
     connections: u32,
+}
+
+/// Unix sockets to listen on.
+#[derive(Debug, clap::Args)]
+struct UnixSockets {
+    /// Listen on a Unix socket
+    #[arg(long, value_name = "SOCKET")]
+    unix: Option<PathBuf>,
+
+    /// Serve a single drive as a vhost-user-blk device on a Unix socket: a disk for QEMU,
+    /// cloud-hypervisor and other virtual machine monitors that share their guests' memory. A
+    /// guest of QEMU with reconnect=1 continues when SIGHUP restarts the server; others may have to
+    /// be restarted, as all must after any other end
+    #[cfg(feature = "vhost")]
+    #[arg(long, value_name = "SOCKET")]
+    vhost_user: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -125,22 +140,38 @@ impl Network {
         let passed = Listener::passed()?;
         let mut sockets = Sockets { listeners: Vec::new(), private: None };
         let mut listens = Vec::new();
-        listens.extend(self.unix.clone().map(Listen::Unix));
+        listens.extend(self.sockets.unix.clone().map(Listen::Unix));
         listens.extend(self.listen.map(Listen::Tcp));
-        if listens.is_empty() && passed.is_empty() {
+        // A command needs a URI.
+        let needs_no_other = self.vhost_user().is_some() && !runs_a_command;
+        if listens.is_empty() && passed.is_empty() && !needs_no_other {
             listens.push(sockets.otherwise(runs_a_command)?);
         }
         for listen in &listens {
             self.check_reach(listen, security)?;
         }
-        let access = Access { mode: self.unix_mode, owner: self.unix_owner };
         for listen in &listens {
-            let listener =
-                runtime.block_on(while_busy(runtime, || Listener::bind(listen, access)))?;
-            sockets.listeners.push(listener);
+            sockets.listeners.push(self.bind(runtime, listen)?);
         }
         sockets.listeners.extend(passed);
         Ok(sockets)
+    }
+
+    /// Returns the path of the socket for front ends of vhost-user.
+    pub(super) fn vhost_user(&self) -> Option<&Path> {
+        #[cfg(feature = "vhost")]
+        return self.sockets.vhost_user.as_deref();
+        #[cfg(not(feature = "vhost"))]
+        None
+    }
+
+    /// Listens on one socket.
+    ///
+    /// # Errors
+    /// It cannot be bound.
+    pub(super) fn bind(&self, runtime: &Runtime, listen: &Listen) -> Result<Listener> {
+        let access = Access { mode: self.unix_mode, owner: self.unix_owner };
+        Ok(runtime.block_on(while_busy(runtime, || Listener::bind(listen, access)))?)
     }
 
     /// Checks that other machines can reach only encrypted sockets, unless the user allows

@@ -7,6 +7,7 @@
 //!
 //! ```text
 //! PUMICE_HANDOVER       the process that the handover is for
+//! PUMICE_HANDOVER_GUEST the virtual machine that may continue on its disk; see `vhost`
 //! LISTEN_FDS, ..        the socket that contains the handover, passed as by systemd
 //! ```
 
@@ -28,6 +29,7 @@ use pumice_drive::runtime::Runtime;
 use pumice_nbd::Handover;
 
 const PROCESS: &str = "PUMICE_HANDOVER";
+const GUEST: &str = "PUMICE_HANDOVER_GUEST";
 
 /// Why the server ends.
 pub(super) enum End {
@@ -51,9 +53,24 @@ pub(super) fn inherited() -> Option<Handover> {
     inherited
 }
 
+/// Returns what the previous server knew of its guest, if there was one.
+pub(super) fn inherited_guest() -> Option<String> {
+    if is_restarted() { env::var(GUEST).ok() } else { None }
+}
+
+/// Whether the environment is that of a restart of this process.
+fn is_restarted() -> bool {
+    env::var(PROCESS).ok() == Some(process::id().to_string())
+}
+
 /// Restarts as `program`. Returns an error if that fails, or nothing if a signal has asked for
 /// shutdown.
-pub(super) fn restart(program: &Path, left: &Handover, signals: &Signals) -> Option<anyhow::Error> {
+pub(super) fn restart(
+    program: &Path,
+    left: &Handover,
+    guest: Option<String>,
+    signals: &Signals,
+) -> Option<anyhow::Error> {
     if let Err(error) = signals::block() {
         return Some(error);
     }
@@ -61,7 +78,7 @@ pub(super) fn restart(program: &Path, left: &Handover, signals: &Signals) -> Opt
         return None;
     }
     tracing::info!(program = %program.display(), clients = left.clients.len(), "restarting");
-    Some(become_program(program, left))
+    Some(become_program(program, left, guest))
 }
 
 /// Waits for a signal, and on SIGHUP until a program is found to restart as.
@@ -85,7 +102,7 @@ pub(super) fn wait_for_a_signal(runtime: &Runtime, signals: &Signals) -> End {
 /// # Errors
 /// See [`Handover::receive`].
 fn received() -> Result<Option<Handover>> {
-    if env::var(PROCESS).ok() != Some(process::id().to_string()) {
+    if !is_restarted() {
         return Ok(None);
     }
     let socket = ListenFd::from_env().take_unix_listener(0);
@@ -120,20 +137,23 @@ fn program() -> Result<PathBuf> {
 
 /// Executes `program`, which continues with the handover. Returns only on failure; the clients are
 /// then lost.
-fn become_program(program: &Path, handover: &Handover) -> anyhow::Error {
-    match try_to_become(program, handover) {
+fn become_program(program: &Path, handover: &Handover, guest: Option<String>) -> anyhow::Error {
+    match try_to_become(program, handover, guest) {
         Err(error) => error,
         Ok(never) => match never {},
     }
 }
 
-fn try_to_become(program: &Path, handover: &Handover) -> Result<Infallible> {
+fn try_to_become(program: &Path, handover: &Handover, guest: Option<String>) -> Result<Infallible> {
     let cannot = "cannot hand connections over";
     let (ours, theirs) = UnixStream::pair().context(cannot)?;
     handover.send(&ours)?;
     fcntl_setfd(&theirs, FdFlags::empty()).context(cannot)?;
     let process = process::id().to_string();
-    let error = Command::new(program)
+    let mut command = Command::new(program);
+    // The guest of an earlier restart is not that of this one.
+    command.env_remove(GUEST).envs(guest.map(|guest| (GUEST, guest)));
+    let error = command
         .args(env::args_os().skip(1))
         .env(PROCESS, &process)
         .env("LISTEN_PID", &process)

@@ -1,0 +1,199 @@
+//! Which guest may continue using its rings where they are, and which must begin anew.
+//!
+//! A guest that ran before takes each write that was completed for written, and offers each of its
+//! requests once. Whether that holds at this server cannot be seen in its rings. So a ring is
+//! admitted only if
+//!
+//! * it is new: its base is 0, and nothing was ever marked as used in it; or
+//! * this server, or the one that restarted as this one, has served it last, and all requests that
+//!   were taken from it have ended. It is known by its number and the file of the memory in which
+//!   it lies. It may begin where it ended, or at 0: its driver may have reset it.
+//!
+//! In both cases the base must equal the index of used requests: otherwise requests would be
+//! carried out twice, or never. Every other guest, also one whose server ended in an orderly way,
+//! is refused until it has been restarted, and nothing is remembered of a guest that was refused
+//! while it was served. What is known of a guest lives in the server's memory, and is handed over
+//! only by a server that has flushed and closed its drive.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::str::FromStr;
+
+/// A file of a guest's memory: its device and its inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    /// Returns what identifies `file`.
+    ///
+    /// # Errors
+    /// That of `fstat`.
+    pub(crate) fn of(file: &File) -> std::io::Result<Self> {
+        let metadata = file.metadata()?;
+        Ok(Self { device: metadata.dev(), inode: metadata.ino() })
+    }
+}
+
+/// Where a ring ended, all requests of which have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    /// The file in which the ring lies.
+    pub(crate) file: FileId,
+    /// The next request to take.
+    pub(crate) index: u16,
+}
+
+/// What a server knows of its guest once no request of it is in flight: for the server that
+/// replaces it in the same process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KnownGuest {
+    /// By the numbers of the rings.
+    rings: BTreeMap<usize, Ended>,
+}
+
+/// As `number:device:inode:index` of each ring.
+impl fmt::Display for KnownGuest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (number, ended)) in self.rings.iter().enumerate() {
+            let Ended { file: FileId { device, inode }, index } = ended;
+            let space = if at > 0 { " " } else { "" };
+            write!(f, "{space}{number}:{device}:{inode}:{index}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A text describes no guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotAGuest;
+
+impl fmt::Display for NotAGuest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("this describes no guest")
+    }
+}
+
+impl std::error::Error for NotAGuest {}
+
+impl FromStr for KnownGuest {
+    type Err = NotAGuest;
+
+    fn from_str(text: &str) -> Result<Self, NotAGuest> {
+        let ring = |word: &str| {
+            let mut numbers = word.split(':');
+            let number = numbers.next()?.parse().ok()?;
+            let (device, inode) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
+            let index = numbers.next()?.parse().ok()?;
+            let ended = Ended { file: FileId { device, inode }, index };
+            numbers.next().is_none().then_some((number, ended))
+        };
+        let words = text.split(' ').filter(|_| !text.is_empty());
+        let rings = words.map(|word| ring(word).ok_or(NotAGuest)).collect::<Result<_, _>>()?;
+        Ok(Self { rings })
+    }
+}
+
+/// What all sessions of a server know of guests.
+#[derive(Debug)]
+pub(crate) struct Guests {
+    /// The guest that was served last.
+    known: RefCell<KnownGuest>,
+    /// The guest that was refused last, so that the log says it once and not at every attempt.
+    refused: RefCell<Vec<FileId>>,
+}
+
+impl Guests {
+    /// Returns what a server knows that was given `guest`.
+    pub(crate) fn new(guest: Option<KnownGuest>) -> Self {
+        Self { known: RefCell::new(guest.unwrap_or_default()), refused: RefCell::default() }
+    }
+
+    /// Returns what is known of the guest that was served last, of which no request is in flight.
+    pub(crate) fn known(&self) -> KnownGuest {
+        self.known.borrow().clone()
+    }
+
+    /// Returns where a ring of the guest ended that was served last.
+    pub(crate) fn ended(&self, ring: usize) -> Option<Ended> {
+        self.known.borrow().rings.get(&ring).copied()
+    }
+
+    /// Notes that the guest whose memory consists of these files is served: no other may continue.
+    pub(crate) fn admit(&self, files: &[FileId]) {
+        self.known.borrow_mut().rings.retain(|_, ended| files.contains(&ended.file));
+        self.refused.take();
+    }
+
+    /// Notes where a ring of the guest that is served has ended.
+    pub(crate) fn note(&self, ring: usize, ended: Ended) {
+        self.known.borrow_mut().rings.insert(ring, ended);
+    }
+
+    /// Forgets the guest that was served last: it must begin anew.
+    pub(crate) fn forget(&self) {
+        self.known.take();
+    }
+
+    /// Notes that the guest with these files is refused. Returns whether that is news.
+    pub(crate) fn refuse(&self, files: Vec<FileId>) -> bool {
+        self.refused.replace(files.clone()) != files
+    }
+}
+
+/// Where a ring begins, as its base and its memory say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Start {
+    /// The next request to take.
+    pub(crate) base: u16,
+    /// The requests that are marked as used.
+    pub(crate) used: u16,
+    /// Whether no request was ever marked as used.
+    pub(crate) is_untouched: bool,
+    /// The file in which the ring lies.
+    pub(crate) file: FileId,
+}
+
+impl Start {
+    /// Checks whether a ring may begin there that is known to have `ended` at this server.
+    ///
+    /// # Errors
+    /// Why not: the guest must be restarted.
+    pub(crate) fn check(&self, ended: Option<Ended>) -> Result<(), &'static str> {
+        if self.base != self.used {
+            return Err("requests in flight when its front end was disconnected are not known");
+        }
+        let is_new = self.base == 0 && self.is_untouched;
+        let continues = |ended: Ended| self.base == ended.index || self.base == 0;
+        let ended_here = ended.filter(|ended| ended.file == self.file);
+        if is_new || ended_here.is_some_and(continues) {
+            return Ok(());
+        }
+        Err("it ran at another server, which may have lost writes that it takes for written")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: what a server hands over, its successor understands; nothing else passes.
+    use super::*;
+
+    #[test]
+    fn a_guest_survives_being_text() {
+        let ended = |device, inode, index| Ended { file: FileId { device, inode }, index };
+        let rings = [(0, ended(1, u64::MAX, 3)), (63, ended(26, 3, u16::MAX))];
+        for count in 0..=2 {
+            let guest = KnownGuest { rings: rings.into_iter().take(count).collect() };
+            assert_eq!(guest.to_string().parse(), Ok(guest));
+        }
+        for text in [" ", "no", "1:2:3", "1:2:3:4:5", "0:1:2:3  1:1:2:3", "0:-1:2:3", "0:1:2:65536"]
+        {
+            assert_eq!(text.parse::<KnownGuest>(), Err(NotAGuest), "{text}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! A vhost-user-blk device: a [`Disk`](pumice_nbd::Disk) for virtual machines, over shared memory.
+//!
+//! ```text
+//!  guest: virtio-blk driver         VMM (QEMU, cloud-hypervisor, crosvm): the front end
+//!     | descriptors and data in        | messages over a Unix socket, with the descriptors of
+//!     | the guest's memory             | the guest's memory and of two eventfds for each ring
+//!     v                                v
+//!  ring ---- kick -->  run, a task   session, a task
+//!   ^                    |  takes requests, carries short writes out at once
+//!   +---- call ------  complete <--- execute, a worker for each other request --> disk
+//! ```
+//!
+//! * `message`: the protocol's messages. `channel`: receives and sends them.
+//! * `session`: one front end, from its connection to its end. `guest`: which guests may continue.
+//! * `memory`: the guest's memory, and the translation of the front end's addresses.
+//! * `config`: features and configuration space of the device.
+//! * `request`: requests of virtio-blk in a chain of descriptors.
+//! * `ring`: a queue and the task that serves it. `execute`: carries requests out; `workers`: the
+//!   tasks for requests that may wait.
+//! * `buffers`: memory for the data of requests, bounded in bytes.
+//! * `server`: accepts one front end after another.
+//! * `driver`: a front end for tests and measurements (feature `driver`).
+//!
+//! Everything runs on the drive's thread: no lock and no other thread is on the path of a request.
+//! The cost of 4 KiB besides the drive itself: one copy between the guest's memory and ours; no
+//! system call while requests keep arriving, except one to notify the guest of what was completed
+//! together; no allocation for a write that need not wait, and few for anything else.
+//!
+//! **Trust.** The guest is not trusted: whatever it writes into its rings, descriptors and headers
+//! costs it an error or its ring. It may change its memory at any time, so each byte is read once:
+//! headers are checked as copies, and data is copied into a buffer before the drive computes
+//! checksums or compresses. The front end *is* trusted not to truncate the file of the memory that
+//! it shares or keep it in a full tmpfs, which ends this process by SIGBUS as it does in every
+//! vhost-user device; not to share files that are slow to read (of FUSE or NFS, or watched by
+//! userfaultfd), because the thread waits for each page that is touched; and not to make the
+//! eventfds block again. Its messages are bounded and checked.
+//!
+//! The protocol is implemented here on the types of the `vhost` crate, not with its server, because
+//! that one blocks its thread for each message, and cannot report a change of the size.
+//!
+//! Absent: migration of a running guest (no log of dirty pages), packed rings, polling without
+//! notifications, several front ends of one disk at once.
+
+// Of the program's own code; tests index and cast what they have made themselves.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        clippy::indexing_slicing
+    )
+)]
+
+mod buffers;
+mod channel;
+mod config;
+#[cfg(any(test, feature = "driver"))]
+pub mod driver;
+mod execute;
+mod guest;
+mod memory;
+mod message;
+mod request;
+mod ring;
+mod server;
+mod session;
+#[cfg(test)]
+mod tests;
+mod workers;
+
+pub use guest::{KnownGuest, NotAGuest};
+pub use request::ID_BYTES as SERIAL_BYTES;
+pub use server::{Identity, Server};
+
+/// Entry points for fuzzing: decoders of bytes that the front end and the guest choose.
+pub mod fuzzing {
+    pub use crate::message::fuzz as message;
+    pub use crate::request::fuzz as request;
+}

@@ -1,0 +1,627 @@
+//! A ring: a queue in the guest's memory, and the tasks that serve it.
+//!
+//! ```text
+//! stopped --kick, addresses, enabled--> running --stop--> stopping --requests ended--> stopped
+//!                                          |                             ^
+//!                                          +-- malformed --> broken -----+
+//! ```
+//!
+//! Two tasks run: one takes requests from the ring, the other notifies the guest of requests that
+//! were completed. Invariant: at most as many requests are in flight as the ring has descriptors,
+//! also if the guest pretends that there are more.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::io::{Errno, ioctl_fionbio};
+use virtio_queue::{Queue, QueueOwnedT, QueueT};
+use vm_memory::{Address, Bytes, GuestAddress};
+
+use crate::buffers::Buffers;
+use crate::execute::{self, Job};
+use crate::guest::{Ended, Guests, Start};
+use crate::memory::{Guest, Memory};
+use crate::request::{ID_BYTES, Limits, Malformed, Parts, Status};
+use crate::workers::Workers;
+use pumice_drive::base::wait::WaitQueue;
+use pumice_drive::runtime::Runtime;
+use pumice_nbd::Disk;
+
+/// Most entries of a ring: as many as QEMU allows.
+const SIZE_MAX: u16 = 1024;
+
+/// Requests taken before other tasks run, and so the most completed writes of which the guest is
+/// notified together.
+const TOGETHER_MAX: usize = 16;
+
+/// Bytes of data of all rings after which other tasks run: the drive takes them at once. The last
+/// request may exceed it.
+const TOGETHER_BYTES_MAX: u64 = 1 << 20;
+
+/// Bytes of the used ring before its entries, and of each of those.
+const USED_HEAD_BYTES: u64 = 4;
+const USED_ENTRY_BYTES: usize = 8;
+
+/// What all rings of a device share.
+pub(crate) struct Device<D> {
+    pub(crate) runtime: Runtime,
+    pub(crate) disk: Rc<D>,
+    pub(crate) buffers: Rc<Buffers>,
+    pub(crate) workers: Workers<Job<D>>,
+    pub(crate) id: [u8; ID_BYTES],
+    /// Whether the driver knows of the write cache, that is, sends flushes.
+    pub(crate) has_flush: Cell<bool>,
+    pub(crate) guests: Guests,
+    pub(crate) turn: Turn,
+}
+
+/// What all rings of a device have taken in the present turn of the runtime's loop.
+#[derive(Default)]
+pub(crate) struct Turn {
+    number: Cell<u64>,
+    written_bytes: Cell<u64>,
+    /// The ring that takes next: the first one that found nothing left.
+    next: Cell<Option<usize>>,
+}
+
+impl Turn {
+    /// Whether a ring may take requests in the turn with this number.
+    fn admits(&self, ring: usize, number: u64) -> bool {
+        if self.number.replace(number) != number {
+            self.written_bytes.set(0);
+        }
+        let is_free = self.next.get().is_none_or(|next| next == ring);
+        let is_admitted = is_free && !self.is_spent();
+        if is_admitted {
+            self.next.set(None);
+        } else if is_free {
+            self.next.set(Some(ring));
+        }
+        is_admitted
+    }
+
+    fn is_spent(&self) -> bool {
+        self.written_bytes.get() >= TOGETHER_BYTES_MAX
+    }
+
+    /// Lets the others take if it was the turn of a ring that has stopped.
+    fn leave(&self, ring: usize) {
+        if self.next.get() == Some(ring) {
+            self.next.set(None);
+        }
+    }
+}
+
+impl<D> Device<D> {
+    /// Whether each write must be durable before it completes.
+    pub(crate) fn is_write_through(&self) -> bool {
+        !self.has_flush.get()
+    }
+}
+
+/// One ring of a device.
+pub(crate) struct Ring<D> {
+    device: Rc<Device<D>>,
+    number: usize,
+    state: RefCell<State>,
+    stage: Cell<Stage>,
+    is_enabled: Cell<bool>,
+    /// Where it began last.
+    began: Cell<Option<Start>>,
+    /// Where it ended last, once it is stopped.
+    ended: Cell<Option<Ended>>,
+    /// Whether its addresses or its kick were set since it was stopped.
+    is_renewed: Cell<bool>,
+    /// Whether the log says already that it was broken.
+    was_broken: Cell<bool>,
+    /// Requests taken and not completed.
+    in_flight: Cell<u16>,
+    /// Tasks that have not ended.
+    tasks: Cell<u8>,
+    /// Whether requests were completed of which the guest was not notified.
+    has_completed: Cell<bool>,
+    completed: WaitQueue,
+    /// Woken when a request or task has ended.
+    changed: WaitQueue,
+}
+
+struct State {
+    queue: Queue,
+    guest: Guest,
+    /// The part in which requests are marked as used, once the ring has addresses.
+    used: Option<GuestAddress>,
+    kick: Option<Arc<OwnedFd>>,
+    call: Option<OwnedFd>,
+    error: Option<OwnedFd>,
+    parts: Parts,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Stopped,
+    Running,
+    Stopping,
+    Broken,
+}
+
+/// What taking requests from a ring came to.
+enum Taken {
+    /// There may be more.
+    Some,
+    /// Nothing until the guest kicks.
+    Nothing,
+    /// Nothing until a request of this ring has ended.
+    Full,
+    /// Nothing until memory is returned.
+    NoRoom,
+    /// The ring cannot be used.
+    Broken(Malformed),
+}
+
+/// A request that was taken, to be completed.
+pub(crate) struct Taker<D> {
+    pub(crate) ring: Rc<Ring<D>>,
+    pub(crate) guest: Guest,
+    /// The first descriptor of the chain.
+    head: u16,
+    status: GuestAddress,
+    /// Length of the memory for the data to return.
+    output_bytes: u64,
+}
+
+/// Addresses in the guest's memory.
+pub(crate) struct GuestAddresses {
+    pub(crate) descriptors: GuestAddress,
+    pub(crate) available: GuestAddress,
+    pub(crate) used: GuestAddress,
+}
+
+impl<D: Disk + 'static> Ring<D> {
+    /// Returns a ring that is stopped.
+    pub(crate) fn new(device: Rc<Device<D>>, number: usize, guest: Guest) -> Rc<Self> {
+        let queue = Queue::new(SIZE_MAX).expect("a power of two");
+        let parts = Parts::default();
+        let state = State { queue, guest, used: None, kick: None, call: None, error: None, parts };
+        Rc::new(Self {
+            device,
+            number,
+            state: RefCell::new(state),
+            stage: Cell::new(Stage::Stopped),
+            is_enabled: Cell::new(false),
+            began: Cell::new(None),
+            ended: Cell::new(None),
+            is_renewed: Cell::new(false),
+            was_broken: Cell::new(false),
+            in_flight: Cell::new(0),
+            tasks: Cell::new(0),
+            has_completed: Cell::new(false),
+            completed: WaitQueue::default(),
+            changed: WaitQueue::default(),
+        })
+    }
+
+    /// Sets the number of entries.
+    ///
+    /// # Errors
+    /// It is not a power of two up to 1024, or the ring runs.
+    pub(crate) fn set_size(&self, size: u32) -> Result<(), String> {
+        self.check_stopped()?;
+        let size = u16::try_from(size).map_err(|error| error.to_string())?;
+        self.state.borrow_mut().queue.try_set_size(size).map_err(|error| error.to_string())
+    }
+
+    /// Sets the addresses.
+    ///
+    /// # Errors
+    /// They are not aligned, or the ring runs.
+    pub(crate) fn set_addresses(&self, addresses: &GuestAddresses) -> Result<(), String> {
+        self.check_stopped()?;
+        let state = &mut *self.state.borrow_mut();
+        state.used = None;
+        let queue = &mut state.queue;
+        let mut set = || {
+            queue.try_set_desc_table_address(addresses.descriptors)?;
+            queue.try_set_avail_ring_address(addresses.available)?;
+            queue.try_set_used_ring_address(addresses.used)
+        };
+        set().map_err(|error: virtio_queue::Error| error.to_string())?;
+        state.used = Some(addresses.used);
+        self.is_renewed.set(true);
+        Ok(())
+    }
+
+    /// Sets the next entry to be taken.
+    ///
+    /// # Errors
+    /// The ring runs.
+    pub(crate) fn set_base(&self, base: u16) -> Result<(), String> {
+        self.check_stopped()?;
+        self.state.borrow_mut().queue.set_next_avail(base);
+        Ok(())
+    }
+
+    pub(crate) fn number(&self) -> usize {
+        self.number
+    }
+
+    pub(crate) fn base(&self) -> u16 {
+        self.state.borrow().queue.next_avail()
+    }
+
+    pub(crate) fn set_event_index(&self, is_used: bool) {
+        self.state.borrow_mut().queue.set_event_idx(is_used);
+    }
+
+    /// Replaces the guest's memory. Requests in flight keep the memory they began with.
+    pub(crate) fn set_memory(&self, guest: &Guest) {
+        let state = &mut *self.state.borrow_mut();
+        state.guest = guest.clone();
+        let is_running = self.stage.get() == Stage::Running;
+        if is_running && !state.queue.is_valid(&**guest) {
+            self.break_down(state, Malformed("the ring is no longer in the guest's memory"));
+        }
+    }
+
+    /// Sets the descriptor by which the guest announces requests.
+    ///
+    /// # Errors
+    /// It cannot be made not to block.
+    pub(crate) fn set_kick(&self, kick: OwnedFd) -> Result<(), String> {
+        self.check_stopped()?;
+        let kick = event(kick)?;
+        self.state.borrow_mut().kick = Some(Arc::new(kick));
+        self.is_renewed.set(true);
+        Ok(())
+    }
+
+    /// Sets the descriptor by which the guest is notified; without one it is not.
+    ///
+    /// # Errors
+    /// See [`Self::set_kick`].
+    pub(crate) fn set_call(&self, call: Option<OwnedFd>) -> Result<(), String> {
+        let call = call.map(event).transpose()?;
+        // What was completed before may have been announced through another one, or not at all.
+        call.iter().for_each(signal);
+        self.state.borrow_mut().call = call;
+        Ok(())
+    }
+
+    /// Sets the descriptor by which the front end learns that the ring is broken.
+    ///
+    /// # Errors
+    /// See [`Self::set_kick`].
+    pub(crate) fn set_error(&self, error: Option<OwnedFd>) -> Result<(), String> {
+        self.state.borrow_mut().error = error.map(event).transpose()?;
+        Ok(())
+    }
+
+    pub(crate) fn set_enabled(&self, is_enabled: bool) {
+        self.is_enabled.set(is_enabled);
+    }
+
+    /// Whether the ring is stopped, and has all that it needs to run.
+    pub(crate) fn is_set_up(&self) -> bool {
+        let state = self.state.borrow();
+        self.stage.get() == Stage::Stopped && state.kick.is_some() && state.used.is_some()
+    }
+
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.is_enabled.get()
+    }
+
+    /// Whether the ring may run next: what it was told before it was stopped may be out of date.
+    pub(crate) fn is_current(&self) -> bool {
+        self.is_enabled.get() || self.is_renewed.get()
+    }
+
+    /// Returns where the ring ended in this session.
+    pub(crate) fn ended(&self) -> Option<Ended> {
+        self.ended.get()
+    }
+
+    /// Returns where the ring begins.
+    ///
+    /// # Errors
+    /// The ring does not lie in the guest's memory.
+    pub(crate) fn beginning(&self, memory: &Memory) -> Result<Start, String> {
+        let state = &mut *self.state.borrow_mut();
+        let outside = || format!("ring {} is not in the guest's memory", self.number);
+        let (queue, guest) = (&mut state.queue, &state.guest);
+        queue.set_ready(true);
+        if !queue.is_valid(&**guest) {
+            return Err(outside());
+        }
+        let address = state.used.ok_or_else(outside)?;
+        let file = memory.file_of(address).ok_or_else(outside)?;
+        let used = queue.used_idx(&**guest, Ordering::Acquire);
+        let used = used.map_err(|error| error.to_string())?.0;
+        let mut entries = vec![0_u8; usize::from(queue.size()) * USED_ENTRY_BYTES];
+        let entries_begin = address.unchecked_add(USED_HEAD_BYTES);
+        guest.read_slice(&mut entries, entries_begin).map_err(|error| error.to_string())?;
+        let is_untouched = entries.iter().all(|&byte| byte == 0);
+        let base = queue.next_avail();
+        Ok(Start { base, used, is_untouched, file })
+    }
+
+    /// Starts the ring, which is set up and enabled.
+    pub(crate) fn start(self: &Rc<Self>, start: Start) {
+        let state = &mut *self.state.borrow_mut();
+        let Some(kick) = state.kick.clone() else { return };
+        assert_eq!(self.stage.get(), Stage::Stopped, "a ring that runs is started");
+        assert_eq!(start.base, start.used, "requests in flight are not known");
+        // Made anew, because it counts what was completed, which nothing else sets back to zero.
+        state.queue = Queue::try_from(state.queue.state()).expect("the state of a queue");
+        state.queue.set_next_used(start.used);
+        self.began.set(Some(start));
+        self.stage.set(Stage::Running);
+        self.tasks.set(2);
+        self.device.runtime.spawn(self.clone().take_all(kick));
+        self.device.runtime.spawn(self.clone().notify_all());
+    }
+
+    /// Takes no more requests. Those in flight have not ended yet: see [`Self::stopped`].
+    pub(crate) fn begin_stop(&self) {
+        if self.stage.get() == Stage::Running {
+            self.stage.set(Stage::Stopping);
+        }
+        if let Some(kick) = &self.state.borrow().kick {
+            self.device.runtime.interrupt(kick);
+        }
+        self.wake();
+    }
+
+    /// Waits until the requests in flight have ended and are marked as used.
+    pub(crate) async fn stopped(&self) {
+        let is_over = || self.in_flight.get() == 0 && self.tasks.get() == 0;
+        self.changed.wait_for(|| is_over().then_some(())).await;
+        self.notify();
+        if self.stage.replace(Stage::Stopped) != Stage::Stopped {
+            let ended = |start: Start| Ended { file: start.file, index: self.base() };
+            self.ended.set(self.began.get().map(ended));
+            self.is_renewed.set(false);
+        }
+        self.state.borrow_mut().queue.set_ready(false);
+    }
+
+    /// Stops the ring: takes no more requests, and waits until those in flight have ended.
+    pub(crate) async fn stop(&self) {
+        self.begin_stop();
+        self.stopped().await;
+    }
+
+    /// Forgets the descriptor by which the guest announces requests, so that only another one
+    /// starts the ring again.
+    pub(crate) fn forget_kick(&self) {
+        self.state.borrow_mut().kick = None;
+    }
+
+    fn check_stopped(&self) -> Result<(), String> {
+        match self.stage.get() {
+            Stage::Stopped => Ok(()),
+            _ => Err(format!("ring {} runs", self.number)),
+        }
+    }
+
+    fn is_running(&self) -> bool {
+        self.stage.get() == Stage::Running
+    }
+
+    /// Makes the tasks look at the stage.
+    fn wake(&self) {
+        self.changed.wake_all();
+        self.completed.wake_all();
+        self.device.buffers.wake();
+    }
+
+    fn end_task(&self) {
+        self.tasks.update(|tasks| tasks - 1);
+        self.changed.wake_all();
+    }
+
+    /// Takes requests until the ring stops.
+    async fn take_all(self: Rc<Self>, kick: Arc<OwnedFd>) {
+        while self.is_running() {
+            let taken = self.take_some();
+            self.notify();
+            match taken {
+                Taken::Some => self.device.runtime.yield_now().await,
+                Taken::Nothing => self.kicked(&kick).await,
+                Taken::Full => {
+                    let in_flight = self.in_flight.get();
+                    let is_less = || self.in_flight.get() < in_flight || !self.is_running();
+                    self.changed.wait_for(|| is_less().then_some(())).await;
+                }
+                Taken::NoRoom => self.device.buffers.room(|| !self.is_running()).await,
+                Taken::Broken(why) => self.break_down(&self.state.borrow(), why),
+            }
+        }
+        self.device.turn.leave(self.number);
+        self.end_task();
+    }
+
+    /// Waits until the guest announces requests.
+    async fn kicked(&self, kick: &Arc<OwnedFd>) {
+        let enabled = {
+            let State { queue, guest, .. } = &mut *self.state.borrow_mut();
+            queue.enable_notification(&**guest)
+        };
+        match enabled {
+            // A request came before notifications were enabled.
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(_) => return self.break_down(&self.state.borrow(), UNREADABLE),
+        }
+        match self.device.runtime.readable(kick).await {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                return self.break_down(&self.state.borrow(), Malformed("the kick cannot be read"));
+            }
+            _ => {}
+        }
+        // EAGAIN: the front end has read it. The ring counts, not the number in the eventfd.
+        match rustix::io::read(kick, &mut [0; 8]) {
+            Ok(1..) | Err(Errno::AGAIN | Errno::INTR) => {}
+            // It would be readable forever.
+            _ => return self.break_down(&self.state.borrow(), Malformed("the kick has ended")),
+        }
+        let State { queue, guest, .. } = &mut *self.state.borrow_mut();
+        // An error shows up again when the next request is taken.
+        let _ = queue.disable_notification(&**guest);
+    }
+
+    /// Takes requests, and carries out those that need not wait.
+    fn take_some(self: &Rc<Self>) -> Taken {
+        let turn = &self.device.turn;
+        if !turn.admits(self.number, self.device.runtime.turns()) {
+            return Taken::Some;
+        }
+        for _ in 0..TOGETHER_MAX {
+            if turn.is_spent() {
+                break;
+            }
+            if !self.device.buffers.have_room() {
+                return Taken::NoRoom;
+            }
+            let (taker, mut parts) = {
+                let State { queue, guest, parts, .. } = &mut *self.state.borrow_mut();
+                if self.in_flight.get() >= queue.size() {
+                    return Taken::Full;
+                }
+                match queue.avail_idx(&**guest, Ordering::Acquire) {
+                    Ok(index) if index.0 == queue.next_avail() => return Taken::Nothing,
+                    Ok(_) => {}
+                    Err(_) => return Taken::Broken(UNREADABLE),
+                }
+                let Ok(mut chains) = queue.iter(&**guest) else {
+                    return Taken::Broken(Malformed("more requests than the ring has entries"));
+                };
+                let Some(chain) = chains.next() else { return Taken::Broken(UNREADABLE) };
+                let head = chain.head_index();
+                if let Err(malformed) = parts.parse(guest, chain) {
+                    return Taken::Broken(malformed);
+                }
+                let (status, output_bytes) = (parts.status, parts.output_bytes());
+                let ring = self.clone();
+                let taker = Taker { ring, guest: guest.clone(), head, status, output_bytes };
+                (taker, std::mem::take(parts))
+            };
+            turn.written_bytes.update(|bytes| bytes + parts.input_bytes());
+            self.in_flight.update(|count| count + 1);
+            self.begin(taker, &mut parts);
+            self.state.borrow_mut().parts = parts;
+        }
+        Taken::Some
+    }
+
+    /// Begins a request; carries it out if it need not wait.
+    fn begin(&self, taker: Taker<D>, parts: &mut Parts) {
+        let device = &self.device;
+        // The size may have grown since the last request.
+        let limits = Limits {
+            size_bytes: device.disk.size_bytes(),
+            is_read_only: device.disk.is_read_only(),
+        };
+        match parts.command(&taker.guest, limits) {
+            Ok(command) => execute::begin(device, taker, command, parts),
+            Err(status) => {
+                tracing::debug!(ring = self.number, ?status, "request refused");
+                taker.complete(status, 0);
+            }
+        }
+    }
+
+    /// Notifies the guest of requests that were completed; together, once the tasks that were ready
+    /// with the first of them have run.
+    async fn notify_all(self: Rc<Self>) {
+        loop {
+            let is_due = || self.has_completed.get() || !self.is_running();
+            self.completed.wait_for(|| is_due().then_some(())).await;
+            self.notify();
+            if !self.is_running() {
+                break;
+            }
+        }
+        self.end_task();
+    }
+
+    fn notify(&self) {
+        if !self.has_completed.replace(false) {
+            return;
+        }
+        let State { queue, guest, call, .. } = &mut *self.state.borrow_mut();
+        // The queue counts from one question to the next, so it is asked also without `call`. If
+        // the guest's wish cannot be read, a notification too many is better than none.
+        let is_wanted = queue.needs_notification(&**guest).unwrap_or(true);
+        if let Some(call) = call.as_ref().filter(|_| is_wanted) {
+            signal(call);
+        }
+    }
+
+    /// Serves the ring no longer, until it is set up again.
+    fn break_down(&self, state: &State, why: Malformed) {
+        let (ring, error, message) = (self.number, why.0, "the guest's ring is unusable");
+        // A guest can break its ring as often as it likes.
+        if self.was_broken.replace(true) {
+            tracing::debug!(ring, error, "{message}");
+        } else {
+            tracing::warn!(ring, error, "{message}");
+        }
+        if self.is_running() {
+            self.stage.set(Stage::Broken);
+        }
+        if let Some(error) = &state.error {
+            signal(error);
+        }
+        self.wake();
+    }
+}
+
+const UNREADABLE: Malformed = Malformed("the ring is not in the guest's memory");
+
+impl<D: Disk + 'static> Taker<D> {
+    /// Completes the request, for which `data_bytes` were written to the guest's memory. The guest
+    /// is notified soon.
+    pub(crate) fn complete(self, status: Status, data_bytes: u64) {
+        let ring = &*self.ring;
+        // The guest may read what the device has written from the first byte on without a gap.
+        let written = data_bytes + u64::from(data_bytes == self.output_bytes);
+        let written = u32::try_from(written).unwrap_or(u32::MAX);
+        // If its status is not in memory, the guest learns that the request ended, but not how.
+        let _ = self.guest.write_obj(status as u8, self.status);
+        ring.in_flight.update(|count| count - 1);
+        let used = {
+            let State { queue, guest, .. } = &mut *ring.state.borrow_mut();
+            queue.add_used(&**guest, self.head, written)
+        };
+        if used.is_err() && ring.is_running() {
+            let why = Malformed("a chain that begins outside of the ring");
+            ring.break_down(&ring.state.borrow(), why);
+        }
+        ring.has_completed.set(true);
+        ring.completed.wake_all();
+        ring.changed.wake_all();
+    }
+
+    /// Returns the number of the ring, for logs.
+    pub(crate) fn ring_number(&self) -> usize {
+        self.ring.number
+    }
+}
+
+/// Makes an eventfd not block.
+fn event(descriptor: OwnedFd) -> Result<OwnedFd, String> {
+    ioctl_fionbio(&descriptor, true).map_err(|error| error.to_string())?;
+    Ok(descriptor)
+}
+
+/// Adds 1 to an eventfd.
+fn signal(event: &OwnedFd) {
+    match rustix::io::write(event, &1_u64.to_ne_bytes()) {
+        // EAGAIN: it is as large as it can be.
+        Ok(_) | Err(Errno::AGAIN) => {}
+        Err(error) => tracing::debug!(%error, "cannot notify the front end"),
+    }
+}

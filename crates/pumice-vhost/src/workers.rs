@@ -1,0 +1,76 @@
+//! Tasks for requests that may wait, kept for the next ones.
+//!
+//! A task of its own for each request would cost an allocation, and a copy, of the kilobytes that
+//! the drive's futures take.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use pumice_drive::runtime::Runtime;
+
+/// Idle tasks that are kept: more than guests usually have in flight.
+const IDLE_MAX: usize = 128;
+
+/// The tasks that wait for a job.
+pub(crate) struct Workers<J> {
+    idle: RefCell<Vec<Worker<J>>>,
+}
+
+/// A task, and the job that it was given.
+pub(crate) struct Worker<J>(Rc<Seat<J>>);
+
+struct Seat<J> {
+    job: Cell<Option<J>>,
+    waker: Cell<Option<Waker>>,
+}
+
+impl<J> Default for Workers<J> {
+    fn default() -> Self {
+        Self { idle: RefCell::default() }
+    }
+}
+
+impl<J> Workers<J> {
+    /// Hands a job to an idle worker, or to a new one that runs `serve`.
+    pub(crate) fn give<F: Future<Output = ()> + 'static>(
+        &self,
+        runtime: &Runtime,
+        job: J,
+        serve: impl FnOnce(Worker<J>) -> F,
+    ) {
+        if let Some(Worker(seat)) = self.idle.borrow_mut().pop() {
+            seat.job.set(Some(job));
+            if let Some(waker) = seat.waker.take() {
+                waker.wake();
+            }
+            return;
+        }
+        let seat = Seat { job: Cell::new(Some(job)), waker: Cell::new(None) };
+        runtime.spawn(serve(Worker(Rc::new(seat))));
+    }
+
+    /// Waits for the next job of `worker`; `None` if there are enough idle ones.
+    pub(crate) async fn next(&self, worker: &Worker<J>) -> Option<J> {
+        let Worker(seat) = worker;
+        if let Some(first) = seat.job.take() {
+            return Some(first);
+        }
+        {
+            let mut idle = self.idle.borrow_mut();
+            if idle.len() >= IDLE_MAX {
+                return None;
+            }
+            idle.push(Worker(seat.clone()));
+        }
+        let job = poll_fn(|context| match seat.job.take() {
+            Some(job) => Poll::Ready(job),
+            None => {
+                seat.waker.set(Some(context.waker().clone()));
+                Poll::Pending
+            }
+        });
+        Some(job.await)
+    }
+}

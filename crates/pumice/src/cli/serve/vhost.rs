@@ -1,0 +1,106 @@
+//! The drive as a vhost-user device, for virtual machines.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use anyhow::{Result, bail};
+
+use super::exports::Served;
+use super::network::Network;
+use crate::cli::watch::MeasuredDrive;
+use pumice_drive::Uuid;
+use pumice_drive::runtime::Runtime;
+use pumice_nbd::{Disk, Listen, Listener};
+use pumice_vhost::{Identity, KnownGuest, SERIAL_BYTES, Server};
+
+/// The socket for front ends, if there is to be one.
+pub(super) struct Socket(Option<(Listener, PathBuf)>);
+
+/// The device of a server, if there is one, and the UUID of its drive.
+pub(super) struct Device(Option<(Rc<Server<MeasuredDrive>>, Uuid)>);
+
+/// Checks that there is one drive, if there is to be a device.
+///
+/// # Errors
+/// There are several.
+pub(super) fn check(network: &Network, drives: usize) -> Result<()> {
+    if network.vhost_user().is_some() && drives > 1 {
+        bail!("--vhost-user needs a single drive: a device has no name by which to choose one");
+    }
+    Ok(())
+}
+
+impl Socket {
+    /// Listens.
+    ///
+    /// # Errors
+    /// The socket cannot be bound.
+    pub(super) fn bind(network: &Network, runtime: &Runtime) -> Result<Self> {
+        let Some(path) = network.vhost_user() else { return Ok(Self(None)) };
+        let listener = network.bind(runtime, &Listen::Unix(path.to_owned()))?;
+        Ok(Self(Some((listener, path.to_owned()))))
+    }
+
+    /// Serves the only drive. `inherited` is what [`Device::hand_over`] returned in the server that
+    /// restarted as this one.
+    pub(super) fn serve(
+        self,
+        runtime: &Runtime,
+        served: &[Served],
+        inherited: Option<&str>,
+    ) -> Device {
+        let (Some((listener, socket)), [only]) = (self.0, served) else { return Device(None) };
+        let info = only.drive.info();
+        let mut serial = info.uuid.simple().to_string();
+        serial.truncate(SERIAL_BYTES);
+        // A guest continues only on the disk on which it ran, and if nothing was lost since.
+        let is_complete = info.was_clean || only.export.disk.is_read_only();
+        let guest = inherited.filter(|_| is_complete).and_then(|text| guest_of(text, info.uuid));
+        let identity = Identity { serial, guest };
+        let server = Server::new(runtime.clone(), only.export.disk.clone(), &identity);
+        runtime.spawn(server.clone().serve(listener));
+        let (drive, socket) = (only.path.display(), socket.display());
+        tracing::info!(%drive, %socket, "serving a vhost-user device");
+        Device(Some((server, info.uuid)))
+    }
+}
+
+/// Returns the guest that a previous server has described, if it ran on this drive.
+fn guest_of(text: &str, drive: Uuid) -> Option<KnownGuest> {
+    let (uuid, guest) = text.split_once(' ')?;
+    if uuid != drive.to_string() {
+        return None;
+    }
+    guest.parse().ok()
+}
+
+impl Device {
+    /// Ends the session with the front end.
+    ///
+    /// # Errors
+    /// That of the flush: what was acknowledged since the last good one may be lost.
+    pub(super) async fn shutdown(&self) -> Result<()> {
+        match &self.0 {
+            Some((server, _)) => Ok(server.shutdown().await?),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the session with the front end. Returns which guest may continue once it has connected
+    /// again, for the server as which this one restarts once it has closed the drive. Waits for the
+    /// requests in flight until `interrupted`; then no guest may.
+    ///
+    /// # Errors
+    /// See [`Self::shutdown`].
+    pub(super) async fn hand_over(
+        &self,
+        interrupted: impl Future<Output = ()>,
+    ) -> Result<Option<String>> {
+        let Some((server, drive)) = &self.0 else { return Ok(None) };
+        let guest = server.hand_over(interrupted).await?;
+        if guest.is_none() {
+            tracing::warn!(%drive, "a signal ended the wait for requests: restart the guest");
+        }
+        Ok(guest.map(|guest| format!("{drive} {guest}")))
+    }
+}
