@@ -7,21 +7,7 @@ nbd-client 10.0.2.2 "$port" /dev/nbd0 -N '' -b 4096 || fail connecting
 [ "$(cat /sys/block/nbd0/queue/write_cache)" = "write back" ] || fail "no flushes"
 [ "$(cat /sys/block/nbd0/queue/fua)" = 1 ] || fail "no forced unit access"
 [ "$(cat /sys/block/nbd0/queue/discard_granularity)" = 4096 ] || fail "no trims"
-mkfs.ext4 -q /dev/nbd0 || fail mkfs
-mount -t ext4 /dev/nbd0 /mnt || fail mount
-number=0
-while [ "$number" -lt 40 ]; do
-    write "$number"
-    sync
-    number=$((number + 1))
-    say "wrote $number"
-done
-fstrim /mnt || fail fstrim
-umount /mnt || fail umount
-e2fsck -fn /dev/nbd0 || fail e2fsck
-mount -t ext4 -o ro /dev/nbd0 /mnt || fail "second mount"
-compare
-umount /mnt || fail "second umount"
+use_ext4 /dev/nbd0
 nbd-client -d /dev/nbd0 || fail disconnecting
 dmesg | grep -i 'I/O error' && fail "errors of the device"
 say good

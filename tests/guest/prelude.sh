@@ -35,3 +35,22 @@ compare() {
     echo 3 > /proc/sys/vm/drop_caches
     md5sum -c /tmp/sums > /tmp/found || fail "$(grep -v OK /tmp/found)"
 }
+
+# Makes a file system on a disk and writes to it while the server restarts, then compares.
+use_ext4() { # disk
+    mkfs.ext4 -q "$1" || fail mkfs
+    mount -t ext4 "$1" /mnt || fail mount
+    number=0
+    while [ "$number" -lt 40 ]; do
+        write "$number"
+        sync
+        number=$((number + 1))
+        say "wrote $number"
+    done
+    fstrim /mnt || fail fstrim
+    umount /mnt || fail umount
+    e2fsck -fn "$1" || fail e2fsck
+    mount -t ext4 -o ro "$1" /mnt || fail "second mount"
+    compare
+    umount /mnt || fail "second umount"
+}

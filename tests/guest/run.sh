@@ -4,11 +4,11 @@
 #
 #   tests/guest/run.sh SCRIPT PUMICE [PORT|SOCKET]
 #
-# SCRIPT runs in the guest after prelude.sh, by busybox's shell, as `/init`; `/pumice` is the program PUMICE, and
-# 10.0.2.2, with $port in its environment, is the server on PORT of this machine's loopback; with
-# SOCKET, /dev/vda is the vhost-user disk there. What
-# SCRIPT says in lines that begin with "| " goes to standard output, everything on the guest's
-# console to standard error. Its last word must be "good".
+# SCRIPT runs in the guest after prelude.sh, by busybox's shell, as `/init`; `/pumice` is the program
+# PUMICE, and 10.0.2.2, with $port in its environment, is the server on PORT of this machine's
+# loopback; with SOCKET, /dev/vda is the vhost-user disk there. What SCRIPT says in lines that begin
+# with "| " goes to standard output, everything on the guest's console to standard error. Its last
+# word must be "good".
 #
 # PUMICE_GUEST_KERNEL names the folder of an unpacked kernel package: `dpkg-deb --extract` of the
 # package that linux-image-cloud-amd64 depends on. `.ci/run` gets it.

@@ -9,21 +9,7 @@ queue=/sys/block/vda/queue
 [ "$(cat $queue/write_zeroes_max_bytes)" -gt 0 ] || fail "no write-zeroes"
 [ "$(find /sys/block/vda/mq -mindepth 1 -maxdepth 1 | wc -l)" = 2 ] || fail "queues"
 [ "$(wc -c < /sys/block/vda/serial)" = 20 ] || fail "no serial number"
-mkfs.ext4 -q /dev/vda || fail mkfs
-mount -t ext4 /dev/vda /mnt || fail mount
-number=0
-while [ "$number" -lt 40 ]; do
-    write "$number"
-    sync
-    number=$((number + 1))
-    say "wrote $number"
-done
-fstrim /mnt || fail fstrim
-umount /mnt || fail umount
-e2fsck -fn /dev/vda || fail e2fsck
-mount -t ext4 -o ro /dev/vda /mnt || fail "second mount"
-compare
-umount /mnt || fail "second umount"
+use_ext4 /dev/vda
 say resize
 turns=0
 until [ "$(cat /sys/block/vda/size)" = 655360 ]; do
