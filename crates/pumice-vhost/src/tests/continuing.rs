@@ -18,18 +18,22 @@ const WHILE: Duration = Duration::from_millis(200);
 
 const LONG: Duration = Duration::from_secs(20);
 
+/// Begins a write of a block.
+fn begin_write(driver: &mut Driver, ring: usize, sector: u64) {
+    let slot = driver.take(ring);
+    driver.submit(ring, slot, kind::WRITE, sector, 4096);
+}
+
 fn write(driver: &mut Driver) {
     assert_eq!(driver.call(kind::WRITE, 0, &[1; 512]).unwrap(), 0);
 }
 
 #[test]
 fn a_shutdown_hangs_up_once_all_requests_have_ended() {
-    let (mut device, gate) =
-        serve_gated(|| MemoryDisk { gated_offset: Some(0), ..MemoryDisk::default() });
+    let (mut device, gate) = serve_gated();
     let mut driver = device.connect();
     for sector in [0, 8] {
-        let slot = driver.take(0);
-        driver.submit(0, slot, kind::WRITE, sector, 4096);
+        begin_write(&mut driver, 0, sector);
     }
     assert_eq!(driver.wait(0).unwrap().status, 0);
     device.begin_end();
@@ -44,11 +48,9 @@ fn a_shutdown_hangs_up_once_all_requests_have_ended() {
 /// Longer than a shutdown waits.
 #[test]
 fn a_handover_waits_until_all_requests_have_ended() {
-    let (mut device, gate) =
-        serve_gated(|| MemoryDisk { gated_offset: Some(0), ..MemoryDisk::default() });
+    let (mut device, gate) = serve_gated();
     let mut driver = device.connect();
-    let slot = driver.take(0);
-    driver.submit(0, slot, kind::WRITE, 0, 4096);
+    begin_write(&mut driver, 0, 0);
     assert_eq!(driver.call_beside(kind::WRITE, 8, &[1; 512]).unwrap(), 0);
     device.begin_hand_over();
     assert!(!driver.hangs_up(Duration::from_secs(6)).unwrap());
@@ -60,11 +62,9 @@ fn a_handover_waits_until_all_requests_have_ended() {
 
 #[test]
 fn a_handover_that_is_interrupted_lets_no_guest_continue() {
-    let (mut device, _gate) =
-        serve_gated(|| MemoryDisk { gated_offset: Some(0), ..MemoryDisk::default() });
+    let (mut device, _gate) = serve_gated();
     let mut driver = device.connect();
-    let slot = driver.take(0);
-    driver.submit(0, slot, kind::WRITE, 0, 4096);
+    begin_write(&mut driver, 0, 0);
     assert_eq!(driver.call_beside(kind::WRITE, 8, &[1; 512]).unwrap(), 0);
     device.begin_hand_over();
     assert!(!driver.hangs_up(WHILE).unwrap());
@@ -76,14 +76,11 @@ fn a_handover_that_is_interrupted_lets_no_guest_continue() {
 
 #[test]
 fn a_shutdown_stops_all_rings_together() {
-    let (mut device, gate) =
-        serve_gated(|| MemoryDisk { gated_offset: Some(0), ..MemoryDisk::default() });
+    let (mut device, gate) = serve_gated();
     let mut driver = device.connect_with(Setup { rings: 2, ..Setup::default() });
-    let slot = driver.take(0);
-    driver.submit(0, slot, kind::WRITE, 0, 4096);
+    begin_write(&mut driver, 0, 0);
     let other = |driver: &mut Driver, limit| {
-        let slot = driver.take(1);
-        driver.submit(1, slot, kind::WRITE, 8, 4096);
+        begin_write(driver, 1, 8);
         driver.wait_for(1, limit).is_ok()
     };
     assert!(other(&mut driver, LONG));
@@ -191,11 +188,9 @@ fn a_guest_continues_at_the_server_that_replaces_its_own() {
 
 #[test]
 fn a_shutdown_does_not_wait_forever() {
-    let (device, _gate) =
-        serve_gated(|| MemoryDisk { gated_offset: Some(0), ..MemoryDisk::default() });
+    let (device, _gate) = serve_gated();
     let mut driver = device.connect();
-    let slot = driver.take(0);
-    driver.submit(0, slot, kind::WRITE, 0, 4096);
+    begin_write(&mut driver, 0, 0);
     assert_eq!(driver.call_beside(kind::WRITE, 8, &[1; 512]).unwrap(), 0);
     device.end();
     assert_eq!(driver.used_index(0), 1);
@@ -216,6 +211,11 @@ fn a_ring_begins_where_its_used_requests_end() {
     assert_eq!(driver.stop(0).unwrap(), 5);
     driver.reattach(0, 4).unwrap_err();
     assert!(driver.reconnect(&device.socket()).is_err(), "it was refused");
+    // From its first request on all would be carried out again.
+    let mut driver = device.connect();
+    write(&mut driver);
+    assert_eq!(driver.stop(0).unwrap(), 1);
+    driver.reattach(0, 0).unwrap_err();
     device.end();
 }
 

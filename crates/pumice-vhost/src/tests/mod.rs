@@ -72,13 +72,14 @@ fn serve(disk: impl FnOnce() -> MemoryDisk + Send + 'static) -> Device<Outcome> 
     serve_with(identity(), |_| Rc::new(disk()), |_, disk| Outcome::of(&disk))
 }
 
-/// Serves a disk in memory; the first byte that is sent through the socket opens its gate.
-fn serve_gated(disk: impl FnOnce() -> MemoryDisk + Send + 'static) -> (Device<Outcome>, Gate) {
+/// Serves a disk in memory whose requests at its start wait at a gate.
+fn serve_gated() -> (Device<Outcome>, Gate) {
     let (gate, opened) = UnixStream::pair().unwrap();
     let device = serve_with(
         identity(),
         |runtime| {
-            let disk = Rc::new(disk());
+            let disk = MemoryDisk { gated_offset: Some(0), ..MemoryDisk::default() };
+            let disk = Rc::new(disk);
             let (of_task, runtime_of_task) = (disk.clone(), runtime.clone());
             let opened: Arc<OwnedFd> = Arc::new(opened.into());
             runtime.spawn(async move {
