@@ -19,7 +19,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use pumice_drive::base::wait::WaitQueue;
+use pumice_drive::base::wait::{Line, WaitQueue};
 
 /// Room before the data for the header of a reply, so that both are sent at once.
 pub(super) use super::chunks::HEAD_BYTES;
@@ -49,6 +49,8 @@ pub(super) struct Share {
     budget: Rc<Budget>,
     held_bytes: Cell<usize>,
     has_extra: Cell<bool>,
+    /// Those who wait for a buffer: whoever comes later gets none before them.
+    waiting: Line,
 }
 
 /// A buffer with room for the header of a reply and for at least the requested length of data.
@@ -100,7 +102,8 @@ impl Budget {
 impl Share {
     /// Returns the share of a new connection.
     pub(super) fn new(budget: Rc<Budget>) -> Rc<Self> {
-        Rc::new(Self { budget, held_bytes: Cell::new(0), has_extra: Cell::new(false) })
+        let (held_bytes, has_extra) = (Cell::new(0), Cell::new(false));
+        Rc::new(Self { budget, held_bytes, has_extra, waiting: Line::default() })
     }
 
     /// Waits for a buffer for `length` bytes of data, at most [`EXTRA_BYTES_MAX`].
@@ -109,12 +112,18 @@ impl Share {
         if let Some(payload) = self.acquire_now(length) {
             return payload;
         }
+        let _turn = self.waiting.turn().await;
         let extra = || (!self.has_extra.replace(true)).then(|| self.payload_extra(length));
-        self.budget.returned.wait_for(|| self.acquire_now(length).or_else(extra)).await
+        self.budget.returned.wait_for(|| self.take(length).or_else(extra)).await
     }
 
-    /// Returns a buffer for `length` bytes of data, at most 32 MiB, if the budget has one now.
+    /// Returns a buffer for `length` bytes of data, at most 32 MiB, if the budget has one now and
+    /// nobody waits for it.
     pub(super) fn acquire_now(self: &Rc<Self>, length: usize) -> Option<Payload> {
+        self.waiting.is_empty().then(|| self.take(length)).flatten()
+    }
+
+    fn take(self: &Rc<Self>, length: usize) -> Option<Payload> {
         let class = class_for(length);
         let held_bytes = self.held_bytes.get() + class_bytes(class);
         if held_bytes > self.budget.limit_bytes / 2 {
@@ -245,6 +254,23 @@ mod tests {
         assert!(!share.budget.returned.is_empty());
         drop(held);
         assert!(share.budget.returned.is_empty());
+        assert!(waiting.as_mut().poll(context).is_ready());
+        drop(extra);
+    }
+
+    #[test]
+    fn a_later_request_does_not_pass_one_that_waits() {
+        let share = Share::new(Budget::new(16 << 10));
+        let held = [share.acquire_now(4096), share.acquire_now(4096)].map(Option::unwrap);
+        let extra = poll(share.acquire(4096)).unwrap();
+        let mut waiting = pin!(share.acquire(8192));
+        let context = &mut Context::from_waker(Waker::noop());
+        assert!(waiting.as_mut().poll(context).is_pending());
+        let [first, second] = held;
+        drop(first);
+        assert!(share.acquire_now(4096).is_none(), "one that came later was served first");
+        assert!(poll(share.acquire(4096)).is_none());
+        drop(second);
         assert!(waiting.as_mut().poll(context).is_ready());
         drop(extra);
     }

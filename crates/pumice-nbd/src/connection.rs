@@ -34,7 +34,7 @@ pub(super) async fn serve<D: Disk + 'static>(
     link: Rc<Link>,
 ) -> Option<Parked> {
     let mut incoming = Incoming::new(link.channel.clone());
-    let replies = Replies::new(link.channel.clone());
+    let replies = Replies::new(link.channel.clone(), shared.all_pending.clone());
     let limit_ns = shared.options.handshake_ns;
     let handshake = shake_hands(&shared, &link, &mut incoming, &replies);
     let mut parked = None;
@@ -66,7 +66,7 @@ pub(super) async fn resume<D: Disk + 'static>(
     parked: Parked,
 ) -> Option<Parked> {
     let incoming = Incoming::with_unread(link.channel.clone(), &parked.unread);
-    let replies = Replies::new(link.channel.clone());
+    let replies = Replies::new(link.channel.clone(), shared.all_pending.clone());
     let (client, dialect) = (link.client.clone(), parked.dialect);
     let session = Rc::new(Session::new(shared.clone(), export, client, dialect, replies));
     let parked = transmit(&session, incoming, &link).await;

@@ -96,6 +96,7 @@ impl<D: Disk + 'static> Server<D> {
             exports,
             options,
             budget,
+            all_pending: Rc::default(),
             stage: Cell::new(Stage::Open),
             changed: WaitQueue::default(),
         });

@@ -9,7 +9,7 @@ use super::budget::{Budget, Share};
 use super::channel::Channel;
 use super::chunks::ReplyTo;
 use super::export::Export;
-use super::replies::Replies;
+use super::replies::{AllPending, Replies};
 use super::request::{Command, Dialect, Refusal};
 use super::wire::{Errno, Request};
 use crate::Disk;
@@ -23,6 +23,7 @@ pub(super) struct Shared<D> {
     pub(super) exports: Vec<Rc<Export<D>>>,
     pub(super) options: Options,
     pub(super) budget: Rc<Budget>,
+    pub(super) all_pending: Rc<AllPending>,
     pub(super) stage: Cell<Stage>,
     /// Wakes waiters when a connection ended, chose its export, or became quiet during shutdown,
     /// and when the stage changed.

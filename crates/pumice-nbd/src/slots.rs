@@ -117,12 +117,22 @@ impl<J: 'static> Slots<J> {
     /// Polls the jobs that can continue; the task of `context` is woken when others can.
     pub(super) fn poll(&self, context: &Context<'_>) {
         self.ready.register(context.waker());
-        // Taken once: a slot that wakes itself is polled again after the other parts of the
+        // Each slot once, those that others wake in line included, so that their replies are sent
+        // together: a slot that wakes itself is polled again after the other parts of the
         // connection.
-        let mut bits = self.ready.bits.swap(0, Ordering::AcqRel);
-        while bits != 0 {
-            self.poll_slot(bits.trailing_zeros() as usize);
-            bits &= bits - 1;
+        let mut polled = 0;
+        loop {
+            let woken = self.ready.bits.swap(0, Ordering::AcqRel);
+            self.ready.bits.fetch_or(woken & polled, Ordering::AcqRel);
+            let mut bits = woken & !polled;
+            if bits == 0 {
+                return;
+            }
+            polled |= bits;
+            while bits != 0 {
+                self.poll_slot(bits.trailing_zeros() as usize);
+                bits &= bits - 1;
+            }
         }
     }
 
@@ -267,6 +277,37 @@ mod tests {
         assert_eq!(wakes.0.load(Ordering::Relaxed), 2);
         slots.poll(&context);
         assert_eq!(slots.count(), SLOTS_MAX - 4);
+    }
+
+    /// Each of them lets the next one continue: the one before it in the order of slots.
+    #[test]
+    fn slots_that_wake_one_another_are_polled_at_once() {
+        let world = Rc::new(World {
+            waiting: (0..SLOTS_MAX).map(|_| WaitQueue::default()).collect(),
+            ..World::default()
+        });
+        let inner = world.clone();
+        let slots = Slots::new(move |seat: Seat<usize>| {
+            let world = inner.clone();
+            async move {
+                let job = seat.job().await;
+                let turn = || (world.announced.get() == SLOTS_MAX - job).then_some(());
+                world.waiting[job].wait_for(turn).await;
+                world.announced.update(|announced| announced + 1);
+                world.done.borrow_mut().push(job);
+                if job > 0 {
+                    world.waiting[job - 1].wake_all();
+                }
+                std::future::pending().await
+            }
+        });
+        let context = Context::from_waker(Waker::noop());
+        (0..SLOTS_MAX).for_each(|job| slots.start(job));
+        slots.poll(&context);
+        world.announced.set(1);
+        world.waiting[SLOTS_MAX - 1].wake_all();
+        slots.poll(&context);
+        assert_eq!(world.done.borrow().len(), SLOTS_MAX);
     }
 
     #[test]

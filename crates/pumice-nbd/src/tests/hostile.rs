@@ -177,7 +177,7 @@ fn replies_that_nobody_reads_do_not_pile_up() {
         let mut stream = client.0.try_clone().unwrap();
         let write = Request { flags: 0, command: command::WRITE, cookie: 0, offset: 0, length: 1 };
         let request = [&write.encode()[..], &[7]].concat();
-        // The server takes less than a hundredth of that before the replies fill all buffers.
+        // The server takes less than a fiftieth of that before the replies fill all buffers.
         let sender = std::thread::spawn(move || {
             let requests = request.repeat(100_000);
             for _ in 0..100 {
@@ -190,7 +190,7 @@ fn replies_that_nobody_reads_do_not_pile_up() {
         sender.join().unwrap();
     });
     let completed = left.disk.completed.get();
-    assert!(completed < 100_000 + 3000, "{completed} requests");
+    assert!(completed < 200_000 + 3000, "{completed} requests");
 }
 
 #[test]

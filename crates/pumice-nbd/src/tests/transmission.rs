@@ -289,3 +289,26 @@ fn more_requests_than_slots_wait_in_the_socket() {
         client.expect_alive();
     });
 }
+
+/// The slot of a request that was answered takes the next one. That must not answer before those
+/// that wait for their turn to send.
+#[test]
+fn long_reads_are_answered_in_order() {
+    const LENGTH: u32 = 4 << 20;
+    serve(MemoryDisk::default(), Options::default(), |mut door| {
+        let mut client = door.enter();
+        for cookie in 0..3 {
+            client.request(command::READ, 0, cookie, 0, LENGTH);
+        }
+        let mut answered = Vec::new();
+        for cookie in 3..20 {
+            // A reply is longer than what the socket holds: the next one waits for its turn.
+            answered.push(client.reply().0);
+            client.receive(LENGTH as usize);
+            client.request(command::READ, 0, cookie, 0, LENGTH);
+            // The server has seen the request when it answers this.
+            door.signal(OPEN_GATE);
+        }
+        assert_eq!(answered, (0..17).collect::<Vec<_>>());
+    });
+}

@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 
 use crate::base::AlignedBuffer;
 use crate::base::aligned::ALIGNMENT;
-use crate::base::wait::WaitQueue;
+use crate::base::wait::{Line, WaitQueue};
 
 /// Longest media read that adjacent frames are joined into: what one operation of a fast medium
 /// moves in well under a millisecond.
@@ -51,6 +51,8 @@ pub(crate) struct Buffers {
     kept_bytes: Cell<usize>,
     in_flight_bytes: Cell<usize>,
     in_flight_bytes_most: Cell<usize>,
+    /// Those who wait for room: a long read is not passed by short ones for ever.
+    waiting: Line,
     returned: WaitQueue,
 }
 
@@ -75,7 +77,14 @@ impl Buffers {
         let fitting = self.fitting(len);
         // Only a damaged map asks for more.
         let bytes = fitting.map_or(len, |(bytes, _)| bytes);
-        let in_flight = self.returned.wait_for(|| self.enter(bytes)).await;
+        let now = self.waiting.is_empty().then(|| self.enter(bytes)).flatten();
+        let in_flight = match now {
+            Some(in_flight) => in_flight,
+            None => {
+                let _turn = self.waiting.turn().await;
+                self.returned.wait_for(|| self.enter(bytes)).await
+            }
+        };
         let kept = fitting.and_then(|(_, kept)| kept.borrow_mut().pop());
         let mut buffer = match kept {
             Some(buffer) => {
@@ -191,6 +200,14 @@ mod tests {
             buffers.put(buffer, in_flight);
         }
         assert!(buffers.memory_bytes() <= KEPT_BYTES_MAX);
+        // Whoever waits is not passed by a shorter read.
+        let mut others: Vec<_> = std::iter::from_fn(|| take(&buffers, 1 << 20)).collect();
+        let mut long = pin!(buffers.take(1 << 20));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(long.as_mut().poll(&mut context).is_pending());
+        assert!(take(&buffers, 1).is_none(), "a later read got a buffer first");
+        others.clear();
+        assert!(long.as_mut().poll(&mut context).is_ready());
         // One that exceeds the bound alone does not wait forever.
         assert!(take(&buffers, IN_FLIGHT_BYTES_MAX + 1).is_some());
     }
