@@ -49,7 +49,7 @@ pub(super) struct Share {
     budget: Rc<Budget>,
     held_bytes: Cell<usize>,
     has_extra: Cell<bool>,
-    /// Those who wait for a buffer: whoever comes later gets none before them.
+    /// Requests that wait for a buffer: no later one gets one before them.
     waiting: Line,
 }
 
@@ -118,7 +118,7 @@ impl Share {
     }
 
     /// Returns a buffer for `length` bytes of data, at most 32 MiB, if the budget has one now and
-    /// nobody waits for it.
+    /// no other request waits for it.
     pub(super) fn acquire_now(self: &Rc<Self>, length: usize) -> Option<Payload> {
         self.waiting.is_empty().then(|| self.take(length)).flatten()
     }

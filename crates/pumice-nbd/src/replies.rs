@@ -32,8 +32,8 @@ const PENDING_BYTES_MAX: usize = 1 << 20;
 /// Capacity of a buffer that is kept when everything is sent. Arbitrary.
 const KEPT_BYTES_MAX: usize = 256 << 10;
 
-/// The same limit while the replies of all connections exceed [`ALL_PENDING_BYTES_MAX`]: the largest
-/// reply that is appended.
+/// The same limit while the replies of all connections exceed [`ALL_PENDING_BYTES_MAX`]: the
+/// largest reply that is appended.
 const FEW_PENDING_BYTES: usize = 64 << 10;
 
 /// Unsent replies of all connections of a server from which on each may have few, in bytes.
@@ -51,9 +51,9 @@ pub(super) struct Replies {
     pending: RefCell<Vec<u8>>,
     /// The buffer that is not being filled, kept for its allocation.
     spare: Cell<Vec<u8>>,
-    /// Those who send a payload from its own buffer, and the sender of `pending`.
+    /// Requests that send a payload from its own buffer, and the sender of `pending`.
     senders: Line,
-    /// Those who wait for room in `pending`.
+    /// Requests that wait for room in `pending`.
     appenders: Line,
     has_failed: Cell<bool>,
     /// Wakes the first of the appenders.
@@ -184,7 +184,7 @@ impl Turn<'_> {
         let _sending = Sending { all: &replies.all, bytes: length };
         let mut sent = self.send(full, 0..length).await;
         sent.clear();
-        // A client that pauses leaves no large buffers behind.
+        // No large buffers stay for a client that pauses.
         if sent.capacity() > KEPT_BYTES_MAX && replies.pending.borrow().is_empty() {
             replies.pending.take();
         } else {

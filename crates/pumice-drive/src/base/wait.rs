@@ -72,7 +72,7 @@ pub struct Place<'a> {
 }
 
 impl Line {
-    /// Waits until all who came before have left. Whoever gives up waiting leaves the line.
+    /// Waits until all tasks that came before have left. A task that gives up waiting leaves.
     pub async fn turn(&self) -> Place<'_> {
         let place = self.enter();
         poll_fn(|context| {
@@ -90,12 +90,12 @@ impl Line {
         place
     }
 
-    /// Returns the turn, if nobody has it.
+    /// Returns the turn, if no task has it or waits for it.
     pub fn turn_now(&self) -> Option<Place<'_>> {
         self.is_empty().then(|| self.enter())
     }
 
-    /// Returns whether nobody has the turn or waits for it.
+    /// Returns whether no task has the turn or waits for it.
     pub fn is_empty(&self) -> bool {
         self.places.borrow().is_empty()
     }
@@ -122,7 +122,7 @@ impl Drop for Place<'_> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: turns are taken in order of arrival, and one who gives up holds up nobody.
+    //! Goal: turns are taken in order of arrival, and a task that gives up holds up no other.
     use std::pin::pin;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};

@@ -51,7 +51,7 @@ pub(crate) struct Buffers {
     kept_bytes: Cell<usize>,
     in_flight_bytes: Cell<usize>,
     in_flight_bytes_most: Cell<usize>,
-    /// Those who wait for room: a long read is not passed by short ones for ever.
+    /// Reads that wait for room: a long one is not passed by short ones again and again.
     waiting: Line,
     returned: WaitQueue,
 }
@@ -200,7 +200,7 @@ mod tests {
             buffers.put(buffer, in_flight);
         }
         assert!(buffers.memory_bytes() <= KEPT_BYTES_MAX);
-        // Whoever waits is not passed by a shorter read.
+        // A read that waits is not passed by a shorter one.
         let mut others: Vec<_> = std::iter::from_fn(|| take(&buffers, 1 << 20)).collect();
         let mut long = pin!(buffers.take(1 << 20));
         let mut context = Context::from_waker(Waker::noop());
