@@ -302,6 +302,20 @@ impl Drive {
     }
 }
 
+/// Creates a drive of 64 MiB for each name in a folder, and serves the folder with further
+/// arguments for `pumice serve`.
+pub(crate) fn serve_folder(folder: &Path, names: &[&str], args: &[&str]) -> Server {
+    for name in names {
+        let path = folder.join(format!("{name}.pumice"));
+        run_ok(Command::new(PUMICE).arg("create").arg(path).args(["--size", "64M"]));
+    }
+    let socket = folder.join("socket");
+    let mut command = Command::new(PUMICE);
+    command.arg("serve").arg(folder).arg("--unix").arg(&socket).args(args);
+    command.env("XDG_RUNTIME_DIR", folder);
+    Server::start(&mut command, socket)
+}
+
 /// The number called `key`, wherever it is in `value`.
 ///
 /// Panics if there is none: a renamed counter must not turn a test into nothing.

@@ -13,7 +13,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    COMMAND_LIMIT, Drive, Server, Talker, counter, pumice, run, run_ok, tool, wait_until,
+    COMMAND_LIMIT, Drive, PUMICE, Server, Talker, counter, pumice, run, run_ok, serve_folder, tool,
+    wait_until,
 };
 
 /// Longer than any limit of the server, but for a connection that is used.
@@ -40,6 +41,12 @@ pub(crate) fn serve(drive: &Drive, args: &[&str]) -> (Server, String) {
     let mut all = vec!["--http", "127.0.0.1:0"];
     all.extend(args);
     let server = drive.serve_with(&all);
+    let address = address(&server);
+    (server, address)
+}
+
+/// Where a server says that it serves HTTP.
+fn address(server: &Server) -> String {
     let mut address = None;
     wait_until("the server says where it is", || {
         let said = server.stderr();
@@ -47,7 +54,7 @@ pub(crate) fn serve(drive: &Drive, args: &[&str]) -> (Server, String) {
         address = line.map(|(_, rest)| rest.trim_end_matches('/').to_owned());
         address.is_some()
     });
-    (server, address.expect("an address"))
+    address.expect("an address")
 }
 
 /// Sends bytes as they are and reads what comes until the end.
@@ -147,6 +154,68 @@ fn what_is_told_is_what_hosts_did() {
         assert_eq!(counter(&map, "segment_count"), count);
     }
     server.stop();
+}
+
+/// The number of threads of a server whose names begin so.
+fn threads_called(server: &Server, name: &str) -> usize {
+    let tasks = fs::read_dir(format!("/proc/{}/task", server.id())).unwrap();
+    let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")).unwrap());
+    names.filter(|thread| thread.starts_with(name)).count()
+}
+
+#[test]
+fn drives_of_all_threads_are_shown() {
+    let Some(qemu_io) = tool("qemu-io") else { return };
+    for threads in ["1", "2", "8"] {
+        let folder = tempfile::tempdir().unwrap();
+        let names = ["one", "three", "two"];
+        let token = folder.path().join("token");
+        fs::write(&token, TOKEN).unwrap();
+        let args = ["--threads", threads, "--http", "127.0.0.1:0", "--http-token-file"];
+        let args = [&args[..], &[token.to_str().unwrap()]].concat();
+        let server = serve_folder(folder.path(), &names, &args);
+        let address = address(&server);
+        for (index, name) in names.iter().enumerate() {
+            let write = format!("write 0 {}k", 4 * (index + 1));
+            let uri = server.uri_of(name);
+            run_ok(Command::new(&qemu_io).args(["-f", "raw", "-c", &write]).arg(uri));
+        }
+        let metrics = get(&address, "/metrics").body;
+        for (index, name) in names.iter().enumerate() {
+            let written = format!("pumice_host_written_bytes_total{{drive=\"{name}\"}}");
+            assert_eq!(series(&metrics, &written), 4096.0 * (index + 1) as f64);
+            assert_eq!(get(&address, &format!("/api/drives/{name}/segments")).status, 200);
+            let headers = format!("Authorization: Bearer {TOKEN}\r\n");
+            let flushed = request(
+                &address,
+                "POST",
+                &format!("/api/drives/{name}/flush"),
+                &format!("{headers}Content-Length: 0\r\n"),
+            );
+            assert_eq!(flushed.status, 200, "{flushed:?}");
+            // Through the drive's control socket.
+            let path = folder.path().join(format!("{name}.pumice"));
+            let mut info = Command::new(PUMICE);
+            info.env("XDG_RUNTIME_DIR", folder.path()).arg("info").arg(path).arg("--json");
+            let info = serde_json::from_str(&run_ok(&mut info).stdout).expect("JSON");
+            assert_eq!(counter(&info, "host_bytes"), 4096 * (index as u64 + 1));
+        }
+        let shown = get(&address, "/api/drives").json();
+        let shown: Vec<_> = shown.as_array().unwrap().iter().map(|drive| &drive["name"]).collect();
+        assert_eq!(shown, names);
+        let threads_of_drives = match threads {
+            "1" => 0,
+            threads => threads.parse().unwrap_or(0).min(names.len()),
+        };
+        assert_eq!(threads_called(&server, "drives-"), threads_of_drives);
+        assert_eq!(get(&address, "/healthz").status, 200);
+        assert_eq!(get(&address, "/api/drives/four/segments").status, 404);
+        wait_until("all clients are gone", || {
+            let snapshot = get(&address, "/api/snapshot").json();
+            counter(&snapshot, "open") == 0 && counter(&snapshot, "accepted") >= 3
+        });
+        server.stop();
+    }
 }
 
 #[test]

@@ -9,18 +9,19 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::harness::{
-    Drive, PUMICE, Server, Talker, python_with_libnbd, run_ok, stand_in, tool, wait_until,
+    Drive, PUMICE, Server, Talker, python_with_libnbd, run_ok, serve_folder, stand_in, tool,
+    wait_until,
 };
 
-/// Restarts until `client` says that it is at its end, five times at least.
-fn restart_until_the_end(server: &Server, mut client: Talker) {
+/// Restarts until `client` says that it is at its end, this many times at least.
+fn restart_until_the_end(server: &Server, mut client: Talker, restarts_min: u32) {
     let mut restarts = 0;
     while !client.has_ended() {
         server.restart();
         restarts += 1;
     }
     client.finish();
-    assert!(restarts >= 5, "{restarts} restarts: the client was too fast to notice any");
+    assert!(restarts >= restarts_min, "{restarts} restarts: the client was too fast to notice any");
 }
 
 #[test]
@@ -38,7 +39,7 @@ fn fio_verifies_what_it_wrote_through_restarts() {
         .args(["--buffer_compress_percentage=50", "--refill_buffers=1", "--rate=12m"])
         .args(["--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0", "--do_verify=1"])
         .arg(format!("--uri={}", server.uri()));
-    restart_until_the_end(&server, Talker::start(&mut job));
+    restart_until_the_end(&server, Talker::start(&mut job), 5);
     assert!(server.stderr().contains("restarted clients=1"), "{}", server.stderr());
     let socket = server.socket().to_owned();
     server.stop();
@@ -93,9 +94,38 @@ fn clients_of_every_dialect_stay_and_new_ones_come_through_restarts() {
         clients.args(["-c", CLIENTS, &server.uri(), "12"]);
         let mut clients = Talker::start(&mut clients);
         assert_eq!(clients.next_line(), "connected");
-        restart_until_the_end(&server, clients);
+        restart_until_the_end(&server, clients, 5);
         server.stop();
         drive.assert_checks();
+    }
+}
+
+/// With one thread for all drives, and with two for three.
+#[test]
+fn clients_of_several_drives_stay_through_restarts() {
+    let Some(python) = python_with_libnbd() else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    for threads in ["1", "2"] {
+        let folder = tempfile::tempdir().unwrap();
+        let names = ["one", "two", "three"];
+        let server = serve_folder(folder.path(), &names, &["--threads", threads]);
+        let clients = names.map(|name| {
+            let mut clients = Command::new(&python);
+            clients.args(["-c", CLIENTS, &server.uri_of(name), "6"]);
+            let mut clients = Talker::start(&mut clients);
+            assert_eq!(clients.next_line(), "connected");
+            clients
+        });
+        server.restart();
+        assert!(server.stderr().contains("restarted clients="), "{}", server.stderr());
+        clients.into_iter().for_each(|clients| restart_until_the_end(&server, clients, 0));
+        server.stop();
+        for name in names {
+            let path = folder.path().join(format!("{name}.pumice"));
+            run_ok(Command::new(PUMICE).arg("check").arg(path));
+        }
     }
 }
 
@@ -110,7 +140,7 @@ fn qemu_does_not_notice_restarts() {
     let mut bench = Command::new(qemu_img);
     bench.args(["bench", "-w", "-f", "raw", "-t", "none", "-c", "6000", "-d", "16"]);
     bench.args(["-s", "4096", "--flush-interval=100", "--pattern=7", &server.uri()]);
-    restart_until_the_end(&server, Talker::start(&mut bench));
+    restart_until_the_end(&server, Talker::start(&mut bench), 5);
     server.stop();
     drive.assert_checks();
 }

@@ -27,6 +27,17 @@ impl Channel {
         Rc::new(Self { runtime, socket, tls: OnceCell::new() })
     }
 
+    /// Returns a channel on which another one was; encrypted if `tls` is given.
+    pub(super) fn continued(runtime: Runtime, socket: Arc<OwnedFd>, tls: Option<Tls>) -> Rc<Self> {
+        let tls = tls.map_or_else(OnceCell::new, OnceCell::from);
+        Rc::new(Self { runtime, socket, tls })
+    }
+
+    /// Returns the state of TLS, which another channel continues, if this one is encrypted.
+    pub(super) fn into_tls(self) -> Option<Tls> {
+        self.tls.into_inner()
+    }
+
     /// Receives at least one byte into `buffer[range]`, or 0 at the end of the stream; returns the
     /// buffer.
     pub(super) async fn receive(
@@ -66,11 +77,6 @@ impl Channel {
     /// Whether the channel is encrypted.
     pub(super) fn is_encrypted(&self) -> bool {
         self.tls.get().is_some()
-    }
-
-    /// Returns the socket.
-    pub(super) fn socket(&self) -> &Arc<OwnedFd> {
-        &self.socket
     }
 
     /// Ends all traffic; announces it if the channel is encrypted.

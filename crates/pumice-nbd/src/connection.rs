@@ -17,15 +17,18 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::Security as Offered;
+use super::channel::Channel;
+use super::elsewhere::Elsewhere;
 use super::execute::{Job, execute};
-use super::export::{Export, Offer};
+use super::export::Export;
 use super::handover::Parked;
 use super::handshake::{self, Outcome, Security, Terms};
 use super::incoming::Incoming;
 use super::receive::{End, read_requests};
 use super::replies::Replies;
-use super::session::{Link, Session, Shared, Stage};
+use super::session::{Link, Place, Session, Shared, Stage};
 use super::slots::Slots;
+use super::tls::Tls;
 use crate::Disk;
 
 /// Serves one client until it disconnects or is parked.
@@ -33,21 +36,32 @@ pub(super) async fn serve<D: Disk + 'static>(
     shared: Rc<Shared<D>>,
     link: Rc<Link>,
 ) -> Option<Parked> {
-    let mut incoming = Incoming::new(link.channel.clone());
-    let replies = Replies::new(link.channel.clone(), shared.all_pending.clone());
+    let channel = Channel::new(shared.runtime.clone(), link.socket.clone());
+    let mut incoming = Incoming::new(channel.clone());
+    let replies = Replies::new(channel.clone(), shared.all_pending.clone());
     let limit_ns = shared.options.handshake_ns;
-    let handshake = shake_hands(&shared, &link, &mut incoming, &replies);
+    let handshake = shake_hands(&shared, &link, &channel, &mut incoming, &replies);
+    let outcome = shared.runtime.timeout(limit_ns, handshake).await;
     let mut parked = None;
-    match shared.runtime.timeout(limit_ns, handshake).await {
-        Some(Ok(Outcome::Transmission(index, dialect))) => {
-            link.is_haggling.set(false);
-            shared.changed.wake_all();
-            let export = shared.exports[index].clone();
-            let client = link.client.clone();
-            tracing::debug!(export = %export.name, %client, "client connected");
-            let session = Session::new(shared.clone(), export, client, dialect, replies);
-            parked = transmit(&Rc::new(session), incoming, &link).await;
-        }
+    match outcome {
+        Some(Ok(Outcome::Transmission(index, dialect))) => match shared.place(index) {
+            Place::Here(export) => {
+                note_choice(&shared, &link);
+                let client = link.client.clone();
+                tracing::debug!(export = %export.name, %client, "client connected");
+                let session = Session::new(shared.clone(), export, client, dialect, replies);
+                parked = transmit(&Rc::new(session), incoming, &link, &channel).await;
+            }
+            Place::There(other, index) => {
+                let (socket, export) = (link.socket.clone(), other.exports[index].name.clone());
+                let client = Parked { socket, export, dialect, unread: incoming.unread().to_vec() };
+                drop((incoming, replies));
+                let channel = Rc::into_inner(channel).expect("nothing else uses the channel");
+                let entered = || note_choice(&shared, &link);
+                let parked = other.serve(client, channel.into_tls(), entered).await;
+                return leave(&link, parked);
+            }
+        },
         Some(Ok(Outcome::Violation(reason))) => {
             tracing::debug!(client = %link.client, reason, "handshake refused");
         }
@@ -55,33 +69,64 @@ pub(super) async fn serve<D: Disk + 'static>(
         Some(Err(error)) => tracing::debug!(client = %link.client, %error, "handshake failed"),
         None => tracing::debug!(client = %link.client, reason = "time limit", "handshake refused"),
     }
-    end(&shared, &link, parked).await
+    end(&shared, &link, &channel, parked).await
 }
 
-/// Continues a client that was parked, by this server or another one.
+/// Continues a client that was parked, by this server or another one, or that has chosen its export
+/// on another thread; encrypted if `tls` is given.
 pub(super) async fn resume<D: Disk + 'static>(
     shared: Rc<Shared<D>>,
     export: Rc<Export<D>>,
     link: Rc<Link>,
     parked: Parked,
+    tls: Option<Tls>,
 ) -> Option<Parked> {
-    let incoming = Incoming::with_unread(link.channel.clone(), &parked.unread);
-    let replies = Replies::new(link.channel.clone(), shared.all_pending.clone());
+    let channel = Channel::continued(shared.runtime.clone(), link.socket.clone(), tls);
+    let incoming = Incoming::with_unread(channel.clone(), &parked.unread);
+    drop(parked.unread);
+    let replies = Replies::new(channel.clone(), shared.all_pending.clone());
     let (client, dialect) = (link.client.clone(), parked.dialect);
+    tracing::debug!(export = %export.name, %client, "client connected");
     let session = Rc::new(Session::new(shared.clone(), export, client, dialect, replies));
-    let parked = transmit(&session, incoming, &link).await;
-    end(&shared, &link, parked).await
+    let parked = transmit(&session, incoming, &link, &channel).await;
+    end(&shared, &link, &channel, parked).await
+}
+
+/// Continues a client on the thread of its export.
+pub(super) async fn resume_there(
+    other: Rc<Elsewhere>,
+    link: Rc<Link>,
+    parked: Parked,
+) -> Option<Parked> {
+    let parked = other.serve(parked, None, || ()).await;
+    leave(&link, parked)
+}
+
+fn note_choice<D>(shared: &Shared<D>, link: &Link) {
+    link.is_haggling.set(false);
+    shared.changed.wake_all();
 }
 
 /// Closes the channel of a client that is not parked.
-async fn end<D>(shared: &Shared<D>, link: &Link, parked: Option<Parked>) -> Option<Parked> {
-    if parked.is_some() {
-        return parked;
+async fn end<D>(
+    shared: &Shared<D>,
+    link: &Link,
+    channel: &Channel,
+    parked: Option<Parked>,
+) -> Option<Parked> {
+    if parked.is_none() {
+        // The server does not wait for a client that does not read.
+        let _ = shared.runtime.timeout(shared.options.grace_ns, channel.close()).await;
     }
-    // The server does not wait for a client that does not read.
-    let _ = shared.runtime.timeout(shared.options.grace_ns, link.channel.close()).await;
-    link.channel.cut();
-    None
+    leave(link, parked)
+}
+
+/// Disconnects a client that is not parked.
+fn leave(link: &Link, parked: Option<Parked>) -> Option<Parked> {
+    if parked.is_none() {
+        link.cut();
+    }
+    parked
 }
 
 /// Performs the handshake, from the greeting to the transmission phase, with TLS if the client asks
@@ -89,6 +134,7 @@ async fn end<D>(shared: &Shared<D>, link: &Link, parked: Option<Parked>) -> Opti
 async fn shake_hands<D: Disk>(
     shared: &Shared<D>,
     link: &Link,
+    channel: &Channel,
     incoming: &mut Incoming,
     replies: &Replies,
 ) -> io::Result<Outcome> {
@@ -96,7 +142,8 @@ async fn shake_hands<D: Disk>(
         Ok(wants_zeroes) => wants_zeroes,
         Err(what) => return Ok(Outcome::Violation(what)),
     };
-    let offers: Vec<Offer<'_>> = shared.exports.iter().map(Offer::from).collect();
+    let offers = shared.offers();
+    let shape = async |index| shared.shape(index).await;
     let mut security = match &shared.options.security {
         Offered::Clear => Security::Clear,
         Offered::Allow(_) => Security::Offered,
@@ -106,7 +153,8 @@ async fn shake_hands<D: Disk>(
         let terms = Terms { offers: &offers, security };
         let is_shutting_down = || shared.stage.get() == Stage::ShuttingDown;
         let outcome =
-            handshake::haggle(incoming, replies, &terms, wants_zeroes, is_shutting_down).await?;
+            handshake::haggle(incoming, replies, &terms, wants_zeroes, shape, is_shutting_down)
+                .await?;
         let (Offered::Allow(identity) | Offered::Require(identity)) = &shared.options.security
         else {
             return Ok(outcome);
@@ -114,7 +162,7 @@ async fn shake_hands<D: Disk>(
         if outcome != Outcome::StartTls {
             return Ok(outcome);
         }
-        if let Err(error) = link.channel.encrypt(identity).await {
+        if let Err(error) = channel.encrypt(identity).await {
             tracing::info!(client = %link.client, %error, "TLS handshake failed");
             return Err(error);
         }
@@ -126,6 +174,7 @@ async fn transmit<D: Disk + 'static>(
     session: &Rc<Session<D>>,
     mut incoming: Incoming,
     link: &Link,
+    channel: &Channel,
 ) -> Option<Parked> {
     let slots = {
         let session = session.clone();
@@ -161,8 +210,8 @@ async fn transmit<D: Disk + 'static>(
     // An encrypted connection cannot continue in another process, because its keys stay in this
     // one.
     let may_park = matches!(end, End::Parked) && !session.replies.has_failed();
-    (may_park && !link.channel.is_encrypted()).then(|| Parked {
-        socket: link.channel.socket().clone(),
+    (may_park && !channel.is_encrypted()).then(|| Parked {
+        socket: link.socket.clone(),
         export: session.export.name.clone(),
         dialect: session.dialect,
         unread: incoming.unread().to_vec(),

@@ -3,8 +3,9 @@
 //! The default export has the empty name. A server of one export offers it as the default, too; a
 //! server of several has no default.
 
-use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::request::Shape;
 use crate::Disk;
@@ -19,25 +20,30 @@ pub struct Export<D> {
     pub description: String,
     /// The disk.
     pub disk: Rc<D>,
-    refused: Cell<u64>,
+    refused: Arc<AtomicU64>,
 }
 
 impl<D: Disk> Export<D> {
     /// Returns an export of `disk`.
     pub fn new(name: impl Into<String>, description: impl Into<String>, disk: Rc<D>) -> Self {
         let (name, description) = (name.into(), description.into());
-        Self { name, description, disk, refused: Cell::new(0) }
+        Self { name, description, disk, refused: Arc::default() }
     }
 
     /// Returns how many requests were refused before they reached the disk: malformed ones, and
     /// those that arrived during shutdown.
     pub fn refused_requests(&self) -> u64 {
-        self.refused.get()
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// Counts a request that was refused.
     pub(super) fn count_refused(&self) {
-        self.refused.update(|refused| refused + 1);
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the counter of requests that were refused.
+    pub(super) fn refused(&self) -> &Arc<AtomicU64> {
+        &self.refused
     }
 
     /// Returns what the checks of a request need; the size changes when the disk is resized.
@@ -46,16 +52,15 @@ impl<D: Disk> Export<D> {
     }
 }
 
-/// An export as a handshake describes it.
+/// An export as a handshake lists it.
 pub(super) struct Offer<'a> {
     pub(super) name: &'a str,
     pub(super) description: &'a str,
-    pub(super) shape: Shape,
 }
 
 impl<'a, D: Disk> From<&'a Rc<Export<D>>> for Offer<'a> {
     fn from(export: &'a Rc<Export<D>>) -> Self {
         let Export { name, description, .. } = &**export;
-        Self { name, description, shape: export.shape() }
+        Self { name, description }
     }
 }

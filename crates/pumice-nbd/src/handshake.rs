@@ -30,7 +30,7 @@ use super::contexts::{ContextRequest, Contexts};
 use super::export::Offer;
 use super::incoming::{BUFFER_BYTES, Incoming};
 use super::replies::Replies;
-use super::request::{Dialect, PAYLOAD_BYTES_MAX};
+use super::request::{Dialect, PAYLOAD_BYTES_MAX, Shape};
 use super::wire::{self, InfoRequest, OptionHeader, info, option, reply, transmission};
 use pumice_drive::base::units::BLOCK_BYTES;
 
@@ -99,7 +99,8 @@ pub(super) async fn greet(
     Ok(Ok(flags & u32::from(wire::FLAG_NO_ZEROES) == 0))
 }
 
-/// Answers options until one ends the haggling; calls `is_shutting_down` before each.
+/// Answers options until one ends the haggling; calls `is_shutting_down` before each, and `shape`
+/// before one that tells about the export at a position, which may have ended.
 ///
 /// # Errors
 /// The stream ended or failed.
@@ -108,10 +109,11 @@ pub(super) async fn haggle(
     replies: &Replies,
     terms: &Terms<'_>,
     wants_zeroes: bool,
+    shape: impl AsyncFn(usize) -> Option<Shape>,
     is_shutting_down: impl Fn() -> bool,
 ) -> io::Result<Outcome> {
     let mut haggling =
-        Haggling { terms, wants_zeroes, headers: Headers::default(), selected: None };
+        Haggling { terms, wants_zeroes, headers: Headers::default(), selected: None, shape: None };
     let mut out = Vec::new();
     for _ in 0..OPTIONS_MAX {
         let Some(header) = OptionHeader::decode(&incoming.peek().await?) else {
@@ -124,6 +126,10 @@ pub(super) async fn haggle(
         incoming.consume(wire::OPTION_BYTES);
         incoming.fill(length).await?;
         let data = &incoming.unread()[..length];
+        haggling.shape = match haggling.wanted(header.option, data) {
+            Some(index) => shape(index).await,
+            None => None,
+        };
         out.clear();
         let outcome = if is_shutting_down() && header.option != option::ABORT {
             let message = b"the server is shutting down";
@@ -161,9 +167,22 @@ struct Haggling<'a> {
     headers: Headers,
     /// The contexts selected last, and the position of their export.
     selected: Option<(usize, Contexts)>,
+    /// The shape of the export that the current option asks about.
+    shape: Option<Shape>,
 }
 
 impl Haggling<'_> {
+    /// Returns the position of the export whose shape the answer to an option contains.
+    fn wanted(&self, option: u32, data: &[u8]) -> Option<usize> {
+        let name = match option {
+            _ if self.terms.security == Security::Required => return None,
+            option::EXPORT_NAME => data,
+            option::INFO | option::GO => InfoRequest::decode(data)?.name,
+            _ => return None,
+        };
+        self.find(name).ok()
+    }
+
     /// Appends the answer to one option; returns an outcome if it ends the haggling.
     fn answer(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Option<Outcome> {
         let acknowledge =
@@ -228,8 +247,11 @@ impl Haggling<'_> {
         let Ok(index) = self.find(name) else {
             return Outcome::Violation("unknown export name");
         };
-        out.extend_from_slice(&self.terms.offers[index].shape.size_bytes.to_be_bytes());
-        out.extend_from_slice(&self.transmission_flags(index).to_be_bytes());
+        let Some(shape) = self.shape else {
+            return Outcome::Violation("export is no longer served");
+        };
+        out.extend_from_slice(&shape.size_bytes.to_be_bytes());
+        out.extend_from_slice(&self.transmission_flags(shape).to_be_bytes());
         out.resize(out.len() + if self.wants_zeroes { wire::EXPORT_NAME_ZEROES } else { 0 }, 0);
         Outcome::Transmission(index, self.dialect(index))
     }
@@ -294,13 +316,15 @@ impl Haggling<'_> {
         let request = request.ok_or(invalid("the lengths in the option do not add up"))?;
         let index = self.find(request.name)?;
         let offer = &self.terms.offers[index];
+        let gone = || (reply::ERR_UNKNOWN, "the export is no longer served".to_owned());
+        let shape = self.shape.ok_or_else(gone)?;
         let mut inform = |kind: u16, data: [&[u8]; 3]| {
             let [first, second, third] = data;
             let parts = [&kind.to_be_bytes(), first, second, third];
             wire::append_option_reply(out, option, reply::INFO, &parts);
         };
-        let size = offer.shape.size_bytes.to_be_bytes();
-        inform(info::EXPORT, [&size, &self.transmission_flags(index).to_be_bytes(), &[]]);
+        let size = shape.size_bytes.to_be_bytes();
+        inform(info::EXPORT, [&size, &self.transmission_flags(shape).to_be_bytes(), &[]]);
         if request.wants_name {
             inform(info::NAME, [offer.name.as_bytes(), &[], &[]]);
         }
@@ -340,7 +364,7 @@ impl Haggling<'_> {
 
     /// Returns the transmission flags. All connections see one disk and one flush covers them all,
     /// so that clients may use several.
-    fn transmission_flags(&self, index: usize) -> u16 {
+    fn transmission_flags(&self, shape: Shape) -> u16 {
         let mut flags = transmission::HAS_FLAGS
             | transmission::SEND_FLUSH
             | transmission::SEND_FUA
@@ -352,7 +376,7 @@ impl Haggling<'_> {
         if self.headers.have_chunks() {
             flags |= transmission::SEND_DF;
         }
-        if self.terms.offers[index].shape.is_read_only {
+        if shape.is_read_only {
             flags |= transmission::READ_ONLY;
         }
         flags

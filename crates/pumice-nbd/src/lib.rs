@@ -5,8 +5,10 @@
 //! implements [`Disk`]: a Pumice drive, or your own. The [`Client`] reads, writes, flushes and
 //! trims an export of any server.
 //!
-//! Everything runs on the one thread of a [`Runtime`]; each connection is one task. The crate knows
-//! neither segments nor the format of a drive.
+//! A server and its disks run on the one thread of a [`Runtime`]; each connection is one task.
+//! Servers of disks on several threads have one in front of them, which accepts clients, performs
+//! handshakes, and passes each client to the thread of its disk: [`Server::in_front_of`]. The crate
+//! knows neither segments nor the format of a drive.
 //!
 //! ```
 //! use std::rc::Rc;
@@ -41,8 +43,8 @@
 //! # }
 //! ```
 //!
-//! It is not: a server of oldstyle clients, of pre-shared TLS keys, or of more than one thread. The
-//! client offers neither TLS nor structured replies, and does not reconnect.
+//! It is not: a server of oldstyle clients or of pre-shared TLS keys. The client offers neither TLS
+//! nor structured replies, and does not reconnect.
 //!
 //! # How the server works
 //!
@@ -94,6 +96,8 @@
 //! | `budget` | memory for payloads |
 //! | `session` | state shared by the parts of a connection |
 //! | `connection`, `server` | the order of steps |
+//! | `elsewhere` | exports on another thread |
+//! | `tally` | counters for any thread |
 //! | `handover` | connections that another process continues |
 //! | `client` | the client |
 //!
@@ -113,6 +117,7 @@ pub mod client;
 mod connection;
 mod contexts;
 pub mod disk;
+mod elsewhere;
 mod execute;
 mod export;
 mod handover;
@@ -127,6 +132,7 @@ mod request;
 mod server;
 mod session;
 mod slots;
+mod tally;
 mod tls;
 mod wire;
 
@@ -135,10 +141,12 @@ mod tests;
 
 pub use client::{Capabilities, Client, Uri};
 pub use disk::{Content, Disk, Extent};
+pub use elsewhere::Elsewhere;
 pub use export::Export;
 pub use handover::{Handover, Parked};
 pub use listen::{Access, Listen, Listener};
 pub use server::{Options, Security, Server};
+pub use tally::Tally;
 pub use tls::Identity;
 
 /// Length of the pieces in which longer requests are streamed, in bytes. After a crash a write up

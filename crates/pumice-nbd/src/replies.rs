@@ -32,17 +32,17 @@ const PENDING_BYTES_MAX: usize = 1 << 20;
 /// Capacity of a buffer that is kept when everything is sent. Arbitrary.
 const KEPT_BYTES_MAX: usize = 256 << 10;
 
-/// The same limit while the replies of all connections exceed [`ALL_PENDING_BYTES_MAX`]: the
-/// largest reply that is appended.
+/// The same limit while the replies of all connections exceed theirs: the largest reply that is
+/// appended.
 const FEW_PENDING_BYTES: usize = 64 << 10;
 
-/// Unsent replies of all connections of a server from which on each may have few, in bytes.
-/// Arbitrary: a deep queue for each of 32 clients.
-const ALL_PENDING_BYTES_MAX: usize = 32 << 20;
-
 /// The bytes of memory that unsent replies of all connections of a server take.
-#[derive(Debug, Default)]
-pub(super) struct AllPending(Cell<usize>);
+#[derive(Debug)]
+pub(super) struct AllPending {
+    bytes: Cell<usize>,
+    /// From which on each connection may have few.
+    limit_bytes: usize,
+}
 
 /// The unsent replies of a channel.
 pub(super) struct Replies {
@@ -64,6 +64,13 @@ pub(super) struct Replies {
 pub(super) struct Turn<'a> {
     replies: &'a Replies,
     _place: Place<'a>,
+}
+
+impl AllPending {
+    /// Returns the sum of no replies.
+    pub(super) fn new(limit_bytes: usize) -> Rc<Self> {
+        Rc::new(Self { bytes: Cell::new(0), limit_bytes })
+    }
 }
 
 impl Replies {
@@ -95,7 +102,7 @@ impl Replies {
     }
 
     fn is_below_limit(&self) -> bool {
-        let are_many = self.all.0.get() >= ALL_PENDING_BYTES_MAX;
+        let are_many = self.all.bytes.get() >= self.all.limit_bytes;
         let limit = if are_many { FEW_PENDING_BYTES } else { PENDING_BYTES_MAX };
         self.pending.borrow().len() < limit || self.has_failed.get()
     }
@@ -111,7 +118,7 @@ impl Replies {
             let mut pending = self.pending.borrow_mut();
             let before = pending.len();
             append(&mut pending);
-            self.all.0.update(|all| all + pending.len() - before);
+            self.all.bytes.update(|all| all + pending.len() - before);
         }
     }
 
@@ -201,13 +208,13 @@ struct Sending<'a> {
 
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
-        self.all.0.update(|all| all - self.bytes);
+        self.all.bytes.update(|all| all - self.bytes);
     }
 }
 
 impl Drop for Replies {
     fn drop(&mut self) {
-        self.all.0.update(|all| all - self.pending.borrow().len());
+        self.all.bytes.update(|all| all - self.pending.borrow().len());
     }
 }
 
@@ -224,7 +231,8 @@ mod tests {
     #[test]
     fn what_clients_do_not_read_is_bounded() {
         let runtime = Runtime::new(Backend::Auto).unwrap();
-        let all = Rc::new(AllPending::default());
+        const LIMIT_BYTES: usize = 32 << 20;
+        let all = AllPending::new(LIMIT_BYTES);
         let replies = || {
             let (socket, _) = UnixStream::pair().unwrap();
             Replies::new(Channel::new(runtime.clone(), Arc::new(socket.into())), all.clone())
@@ -239,12 +247,12 @@ mod tests {
         assert_eq!(fill(&first), PENDING_BYTES_MAX);
         let others: Vec<_> = (0..100).map(|_| replies()).collect();
         let bytes: usize = others.iter().map(fill).sum();
-        assert!(bytes < ALL_PENDING_BYTES_MAX + 100 * FEW_PENDING_BYTES, "{bytes} bytes");
+        assert!(bytes < LIMIT_BYTES + 100 * FEW_PENDING_BYTES, "{bytes} bytes");
         let last = replies();
         assert_eq!(fill(&last), FEW_PENDING_BYTES);
         drop(others);
         assert!(last.has_room());
         drop((first, last));
-        assert_eq!(all.0.get(), 0);
+        assert_eq!(all.bytes.get(), 0);
     }
 }

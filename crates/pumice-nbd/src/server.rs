@@ -8,15 +8,20 @@ use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 
+use futures_util::future::{join, join_all};
+
 use super::budget::Budget;
-use super::channel::Channel;
 use super::connection;
+use super::elsewhere::{self, Elsewhere};
 use super::export::Export;
 use super::handover::{Handover, Parked};
-use super::session::{Link, Shared, Stage};
-use super::tls::Identity;
+use super::replies::AllPending;
+use super::session::{Link, Place, Shared, Stage};
+use super::tally::Tally;
+use super::tls::{Identity, Tls};
 use crate::{Disk, Listener};
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Result};
@@ -43,6 +48,19 @@ pub struct Options {
     /// Memory for the payloads of all connections, in bytes. Each connection may take 1 MiB in
     /// addition, so that no connection can block another.
     pub payload_bytes: usize,
+    /// Memory for replies of all connections that their clients have not taken, in bytes. Beyond it
+    /// each connection may have 64 KiB.
+    pub reply_bytes: usize,
+}
+
+impl Options {
+    /// Returns the options of one of `count` servers, each on its own thread, that share this
+    /// memory.
+    #[must_use]
+    pub fn shared_by(self, count: usize) -> Self {
+        let (payload_bytes, reply_bytes) = (self.payload_bytes / count, self.reply_bytes / count);
+        Self { payload_bytes, reply_bytes, ..self }
+    }
 }
 
 impl Default for Options {
@@ -57,6 +75,8 @@ impl Default for Options {
             connections_max: 256,
             // Two of the longest reads, or 64 long writes.
             payload_bytes: 64 << 20,
+            // Arbitrary: a deep queue for each of 32 clients.
+            reply_bytes: 32 << 20,
         }
     }
 }
@@ -77,7 +97,7 @@ pub enum Security {
 pub struct Server<D: Disk> {
     shared: Rc<Shared<D>>,
     links: RefCell<Vec<Rc<Link>>>,
-    accepted: Cell<u64>,
+    tally: Arc<Tally>,
     listeners: RefCell<Vec<Arc<OwnedFd>>>,
     /// What [`Self::hand_over`] has collected so far.
     handover: RefCell<Handover>,
@@ -89,21 +109,45 @@ impl<D: Disk + 'static> Server<D> {
     /// # Panics
     /// If there are no exports.
     pub fn new(runtime: Runtime, exports: Vec<Rc<Export<D>>>, options: Options) -> Rc<Self> {
-        assert!(!exports.is_empty(), "a server needs at least one export");
+        Self::with(runtime, exports, Vec::new(), options)
+    }
+
+    /// Returns a server of the exports of other servers, on other threads, that does not listen
+    /// yet. It performs the handshakes, and knows when each client has ended; all else is up to the
+    /// other threads.
+    ///
+    /// # Panics
+    /// If there are no exports.
+    pub fn in_front_of(runtime: Runtime, others: Vec<Elsewhere>, options: Options) -> Rc<Self> {
+        Self::with(runtime, Vec::new(), others, options)
+    }
+
+    fn with(
+        runtime: Runtime,
+        exports: Vec<Rc<Export<D>>>,
+        elsewhere: Vec<Elsewhere>,
+        options: Options,
+    ) -> Rc<Self> {
+        let here = exports.iter().map(|export| export.refused().clone());
+        let there = elsewhere.iter().flat_map(|other| &other.exports);
+        let refused: Vec<_> = here.chain(there.map(|export| export.refused.clone())).collect();
+        assert!(!refused.is_empty(), "a server needs at least one export");
         let budget = Budget::new(options.payload_bytes);
+        let all_pending = AllPending::new(options.reply_bytes);
         let shared = Rc::new(Shared {
             runtime,
             exports,
+            elsewhere: elsewhere.into_iter().map(Rc::new).collect(),
             options,
             budget,
-            all_pending: Rc::default(),
+            all_pending,
             stage: Cell::new(Stage::Open),
             changed: WaitQueue::default(),
         });
         Rc::new(Self {
             shared,
             links: RefCell::default(),
-            accepted: Cell::new(0),
+            tally: Arc::new(Tally { refused, ..Tally::default() }),
             listeners: RefCell::default(),
             handover: RefCell::default(),
         })
@@ -166,7 +210,7 @@ impl<D: Disk + 'static> Server<D> {
         );
         // Only once; the connection ends at its next turn.
         longest.is_haggling.set(false);
-        longest.channel.cut();
+        longest.cut();
         true
     }
 
@@ -192,30 +236,61 @@ impl<D: Disk + 'static> Server<D> {
     /// Serves the client at the other end of `socket`, which is in blocking mode, in a task.
     pub fn start(self: &Rc<Self>, socket: OwnedFd) {
         let link = self.link(Arc::new(socket), true);
-        self.accepted.set(self.accepted.get() + 1);
+        self.tally.accepted.fetch_add(1, Ordering::Relaxed);
         self.follow(link.clone(), connection::serve(self.shared.clone(), link));
     }
 
     /// Continues a client that another server has handed over, in a task. The connection is closed
     /// if its export is no longer served.
     pub fn resume(self: &Rc<Self>, parked: Parked) {
-        let export = self.exports().iter().find(|export| export.name == parked.export);
-        let Some(export) = export.cloned() else {
-            let export = &parked.export;
-            tracing::warn!(%export, "closing a connection: its export is no longer served");
-            return;
+        let shared = self.shared.clone();
+        let place = {
+            let offers = shared.offers();
+            let index = offers.iter().position(|offer| offer.name == parked.export);
+            index.map(|index| shared.place(index))
         };
-        let link = self.link(parked.socket.clone(), false);
-        self.follow(link.clone(), connection::resume(self.shared.clone(), export, link, parked));
+        let link = |parked: &Parked| self.link(parked.socket.clone(), false);
+        match place {
+            Some(Place::Here(export)) => {
+                let link = link(&parked);
+                self.follow(link.clone(), connection::resume(shared, export, link, parked, None));
+            }
+            Some(Place::There(other, _)) => {
+                let link = link(&parked);
+                self.follow(link.clone(), connection::resume_there(other, link, parked));
+            }
+            None => {
+                let export = &parked.export;
+                tracing::warn!(%export, "closing a connection: its export is no longer served");
+            }
+        }
+    }
+
+    /// Serves a client that has chosen one of these exports on another thread, in a task; calls
+    /// `ended` with the client if it was parked.
+    pub(super) fn enter(
+        self: &Rc<Self>,
+        client: Parked,
+        tls: Option<Tls>,
+        ended: impl FnOnce(Option<Parked>) + 'static,
+    ) {
+        let export = self.exports().iter().find(|export| export.name == client.export);
+        let export = export.expect("the export was announced").clone();
+        let link = self.link(client.socket.clone(), false);
+        let served = connection::resume(self.shared.clone(), export, link.clone(), client, tls);
+        self.follow(link, async move {
+            ended(served.await);
+            None
+        });
     }
 
     fn link(&self, socket: Arc<OwnedFd>, is_haggling: bool) -> Rc<Link> {
         let client = client_address(&socket);
-        let channel = Channel::new(self.shared.runtime.clone(), socket);
         let (is_quiet, is_haggling) = (Cell::new(true), Cell::new(is_haggling));
         let waits_for_client = Cell::new(false);
-        let link = Rc::new(Link { channel, client, is_quiet, is_haggling, waits_for_client });
+        let link = Rc::new(Link { socket, client, is_quiet, is_haggling, waits_for_client });
         self.links.borrow_mut().push(link.clone());
+        self.tally.open.fetch_add(1, Ordering::Relaxed);
         link
     }
 
@@ -230,6 +305,7 @@ impl<D: Disk + 'static> Server<D> {
             let parked = connection.await;
             server.handover.borrow_mut().clients.extend(parked);
             server.links.borrow_mut().retain(|other| !Rc::ptr_eq(other, &link));
+            server.tally.open.fetch_sub(1, Ordering::Relaxed);
             server.shared.changed.wake_all();
         });
     }
@@ -262,14 +338,16 @@ impl<D: Disk + 'static> Server<D> {
         stage.set(Stage::Parking);
         for link in self.links.borrow().iter() {
             if link.is_haggling.get() {
-                link.channel.cut();
+                link.cut();
             } else {
-                runtime.interrupt(link.channel.socket());
+                runtime.interrupt(&link.socket);
             }
         }
-        self.parked().await;
+        let elsewhere = self.shared.elsewhere.iter().map(|other| other.hand_over());
+        let (flushed, ()) = join(join_all(elsewhere), self.parked()).await;
         let handover = self.handover.take();
-        self.flush_all().await.map(|()| handover)
+        let flushed = flushed.into_iter().fold(Ok(()), Result::and);
+        flushed.and(self.flush_all().await).map(|()| handover)
     }
 
     /// Waits until no connection is left; closes those that wait for their client at two checks in
@@ -288,7 +366,7 @@ impl<D: Disk + 'static> Server<D> {
                         client = %link.client,
                         "closing a connection: its client did not complete a request in time"
                     );
-                    link.channel.cut();
+                    link.cut();
                 }
             }
             late = waiting;
@@ -313,14 +391,17 @@ impl<D: Disk + 'static> Server<D> {
         for listener in self.listeners.borrow().iter() {
             shutdown_socket(listener);
         }
+        let elsewhere = self.shared.elsewhere.iter().map(|other| other.shut_down());
+        let elsewhere = join_all(elsewhere).await;
         let is_quiet = || self.links.borrow().iter().all(|link| link.is_quiet.get());
         let quiet = changed.wait_for(|| is_quiet().then_some(()));
         if runtime.timeout(options.grace_ns, quiet).await.is_none() {
             tracing::warn!("shutting down with requests in flight");
         }
         let flushed = self.flush_all().await;
+        let flushed = elsewhere.into_iter().fold(flushed, Result::and);
         for link in self.links.borrow().iter() {
-            link.channel.cut();
+            link.cut();
         }
         let is_over = || self.links.borrow().is_empty() && self.listeners.borrow().is_empty();
         let gone = changed.wait_for(|| is_over().then_some(()));
@@ -356,9 +437,19 @@ impl<D: Disk + 'static> Server<D> {
         &self.shared.exports
     }
 
-    /// Returns the number of clients accepted since the server started.
-    pub fn accepted(&self) -> u64 {
-        self.accepted.get()
+    /// Returns what the server has counted.
+    pub fn tally(&self) -> &Arc<Tally> {
+        &self.tally
+    }
+
+    /// Returns the exports for a server on another thread: see [`Self::in_front_of`]. That one then
+    /// ends this one.
+    pub fn elsewhere(self: &Rc<Self>) -> Elsewhere {
+        elsewhere::of(self)
+    }
+
+    pub(super) fn runtime(&self) -> &Runtime {
+        &self.shared.runtime
     }
 }
 

@@ -2,25 +2,29 @@
 //! connection share. Also ends requests; the order of steps is in `connection`.
 
 use std::cell::Cell;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::Options;
 use super::budget::{Budget, Share};
-use super::channel::Channel;
 use super::chunks::ReplyTo;
-use super::export::Export;
+use super::elsewhere::Elsewhere;
+use super::export::{Export, Offer};
 use super::replies::{AllPending, Replies};
-use super::request::{Command, Dialect, Refusal};
+use super::request::{Command, Dialect, Refusal, Shape};
 use super::wire::{Errno, Request};
 use crate::Disk;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Error, Result};
-use pumice_drive::runtime::Runtime;
+use pumice_drive::runtime::{Runtime, shutdown_socket};
 
 /// What all connections of a server share.
 pub(super) struct Shared<D> {
     pub(super) runtime: Runtime,
     pub(super) exports: Vec<Rc<Export<D>>>,
+    /// Exports on other threads; offered after those on this one.
+    pub(super) elsewhere: Vec<Rc<Elsewhere>>,
     pub(super) options: Options,
     pub(super) budget: Rc<Budget>,
     pub(super) all_pending: Rc<AllPending>,
@@ -28,6 +32,45 @@ pub(super) struct Shared<D> {
     /// Wakes waiters when a connection ended, chose its export, or became quiet during shutdown,
     /// and when the stage changed.
     pub(super) changed: WaitQueue,
+}
+
+/// Where an export is.
+pub(super) enum Place<D> {
+    /// On this thread.
+    Here(Rc<Export<D>>),
+    /// On another thread, at this position.
+    There(Rc<Elsewhere>, usize),
+}
+
+impl<D: Disk> Shared<D> {
+    /// Returns what a handshake tells about the exports.
+    pub(super) fn offers(&self) -> Vec<Offer<'_>> {
+        let here = self.exports.iter().map(Offer::from);
+        here.chain(self.elsewhere.iter().flat_map(|other| other.offers())).collect()
+    }
+
+    /// Returns the place of the offer at `index`.
+    pub(super) fn place(&self, index: usize) -> Place<D> {
+        if let Some(export) = self.exports.get(index) {
+            return Place::Here(export.clone());
+        }
+        let mut index = index - self.exports.len();
+        for other in &self.elsewhere {
+            if index < other.exports.len() {
+                return Place::There(other.clone(), index);
+            }
+            index -= other.exports.len();
+        }
+        unreachable!("an offer is an export");
+    }
+
+    /// Returns the shape of the offer at `index`; `None` if its thread has ended.
+    pub(super) async fn shape(&self, index: usize) -> Option<Shape> {
+        match self.place(index) {
+            Place::Here(export) => Some(export.shape()),
+            Place::There(other, index) => other.shape(index).await,
+        }
+    }
 }
 
 /// How a server treats its clients.
@@ -45,7 +88,7 @@ pub(super) enum Stage {
 
 /// What the server knows about a connection.
 pub(super) struct Link {
-    pub(super) channel: Rc<Channel>,
+    pub(super) socket: Arc<OwnedFd>,
     /// Address of the client, for the log.
     pub(super) client: String,
     /// Nothing is in flight: no request, no unsent reply.
@@ -54,6 +97,13 @@ pub(super) struct Link {
     pub(super) is_haggling: Cell<bool>,
     /// The connection waits for its client: for the rest of a request, or for room to send replies.
     pub(super) waits_for_client: Cell<bool>,
+}
+
+impl Link {
+    /// Ends all traffic at once, also of a connection that another thread continues.
+    pub(super) fn cut(&self) {
+        shutdown_socket(&self.socket);
+    }
 }
 
 /// What the receiver, the slots and the sender of one connection share.

@@ -43,8 +43,8 @@ pub use compress::{Compressor, SAVING_DIVISOR};
 pub use decompress::Decompressor;
 pub use engine::Engine;
 pub use fill::fill_byte;
-pub use workers::Workers;
 pub(crate) use workers::{Coding, CompressedFrames};
+pub use workers::{Pool, Workers};
 
 /// The level of `zstd` without a number. On a system's programs, libraries and documents,
 /// in frames of 32 KiB, level -1 stores 10 % more and encodes 11 % faster

@@ -1,4 +1,4 @@
-//! Threads that compress for drives, beside the thread that the drives run on.
+//! Threads that compress for drives, beside the threads that the drives run on.
 //!
 //! ```text
 //!   writes of a drive -> frames -> tray -> batch -> [queue] -> a thread, or a task of the drive's
@@ -9,7 +9,7 @@
 //! Passing work to another thread costs as much as compressing some kilobytes, so frames of several
 //! writes travel together: what the tasks that are ready now put on the tray, up to
 //! [`batch_bytes`]. A batch owns a copy of its frames, and its outcome is set once. Nothing else
-//! passes between the threads, so neither side can see half a result.
+//! passes between the threads but a sum of bytes, so neither side can see half a result.
 //!
 //! A task that waits takes batches from the queue when no other task is ready: with `n` threads,
 //! `n` compress. A write that is alone on the tray is compressed by its own task, so at depth 1 no
@@ -19,12 +19,13 @@
 //! whether a stream is worth the attempt is for its drive to know. They end when the last handle is
 //! dropped.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::mem;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::thread;
@@ -51,38 +52,39 @@ const BATCH_WRITES: usize = 16;
 /// Batches that may wait. What does not fit is compressed by the task that wanted to pass it on.
 const QUEUE_BATCHES: usize = 64;
 
-/// Bytes of frames that may be copied, and compressed, and not yet appended. Writes beyond it are
-/// compressed where they are appended, without a copy. Memory for this, for as many bytes of
-/// payloads, and for each thread's codecs, is not part of a drive's own.
+/// Bytes of frames that may be copied, and compressed, and not yet appended, of all drives. Writes
+/// beyond it are compressed where they are appended, without a copy. Threads that pass writes on at
+/// the same moment may exceed it by one write each. Memory for this, for as many bytes of payloads,
+/// and for each thread's codecs, is not part of a drive's own.
 const PASSED_BYTES_MAX: usize = 16 << 20;
 
 /// Buffers that are kept for the next batches.
 const SPARE_MAX: usize = 16;
 
-/// A handle to threads that compress. Clones refer to the same threads, so the drives of one
-/// executor can share them.
+/// A handle to threads that compress. Clones belong to the same executor and are for its drives;
+/// drives of other executors share the threads through a handle of their own.
 #[derive(Clone)]
 pub struct Workers {
-    pool: Rc<Pool>,
     own: Rc<Own>,
 }
 
-/// What the thread of the drives has itself.
-#[derive(Default)]
+/// What one thread of drives has itself.
 struct Own {
+    pool: Arc<Pool>,
     contexts: RefCell<Contexts>,
     /// At most one batch for each coding.
     tray: RefCell<Vec<Batch>>,
     spare: RefCell<Vec<Frames>>,
-    /// Bytes of frames that are on their way, of [`PASSED_BYTES_MAX`].
-    passed_bytes: Cell<usize>,
 }
 
-struct Pool {
+/// Threads that compress for the drives of any number of threads, each through its own [`Workers`].
+pub struct Pool {
     queue: Sender<Batch>,
     /// The other end: tasks take batches from it as well.
     batches: Receiver<Batch>,
     threads: Vec<thread::JoinHandle<()>>,
+    /// Bytes of frames that are on their way, of [`PASSED_BYTES_MAX`].
+    passed_bytes: AtomicUsize,
 }
 
 /// How frames are encoded.
@@ -251,8 +253,8 @@ impl CompressedFrames {
 
 impl Drop for CompressedFrames {
     fn drop(&mut self) {
-        let passed_bytes = self.own.passed_bytes.get().checked_sub(self.raw_bytes);
-        self.own.passed_bytes.set(passed_bytes.expect("bytes leave once"));
+        let before = self.own.pool.passed_bytes.fetch_sub(self.raw_bytes, Ordering::Relaxed);
+        assert!(before >= self.raw_bytes, "bytes leave once");
         let mut spare = self.own.spare.borrow_mut();
         for mut frames in self.parts.drain(..).filter_map(Part::into_frames) {
             if spare.len() < SPARE_MAX {
@@ -287,14 +289,15 @@ impl Contexts {
     }
 }
 
-impl Workers {
+impl Pool {
     /// Starts `count` threads.
     ///
     /// # Errors
     /// The operating system's, if a thread cannot be started.
-    pub fn start(count: usize) -> io::Result<Self> {
+    pub fn start(count: usize) -> io::Result<Arc<Self>> {
         let (queue, batches) = bounded(QUEUE_BATCHES);
-        let mut pool = Pool { queue, batches, threads: Vec::with_capacity(count) };
+        let (threads, passed_bytes) = (Vec::with_capacity(count), AtomicUsize::new(0));
+        let mut pool = Self { queue, batches, threads, passed_bytes };
         for number in 1..=count {
             let batches = pool.batches.clone();
             let thread = thread::Builder::new().name(format!("codec-{number}"));
@@ -305,7 +308,23 @@ impl Workers {
                 }
             })?);
         }
-        Ok(Self { pool: Rc::new(pool), own: Rc::default() })
+        Ok(Arc::new(pool))
+    }
+}
+
+impl Workers {
+    /// Starts `count` threads for the drives of one executor.
+    ///
+    /// # Errors
+    /// Those of [`Pool::start`].
+    pub fn start(count: usize) -> io::Result<Self> {
+        Pool::start(count).map(Self::of)
+    }
+
+    /// Returns a handle for the drives of one executor.
+    pub fn of(pool: Arc<Pool>) -> Self {
+        let (contexts, tray, spare) = (RefCell::default(), RefCell::default(), RefCell::default());
+        Self { own: Rc::new(Own { pool, contexts, tray, spare }) }
     }
 
     /// Returns whether to pass a write of `bytes` bytes on: the codec takes much longer than
@@ -317,7 +336,8 @@ impl Workers {
             Codec::Lz4 => bytes >= batch_bytes(codec),
             Codec::Zstd { .. } => true,
         };
-        is_worth_it && self.own.passed_bytes.get() + bytes <= PASSED_BYTES_MAX
+        is_worth_it
+            && self.own.pool.passed_bytes.load(Ordering::Relaxed) + bytes <= PASSED_BYTES_MAX
     }
 
     /// Compresses frames on these threads and the caller's, while the other tasks of the caller's
@@ -332,7 +352,7 @@ impl Workers {
         frames: &[&[u8]],
     ) -> CompressedFrames {
         let raw_bytes = frames.iter().map(|frame| frame.len()).sum();
-        self.own.passed_bytes.update(|bytes| bytes + raw_bytes);
+        self.own.pool.passed_bytes.fetch_add(raw_bytes, Ordering::Relaxed);
         let parts = self.begin(coding, frames);
         let frames = CompressedFrames { parts, raw_bytes, own: self.own.clone() };
         for part in &frames.parts {
@@ -347,7 +367,7 @@ impl Workers {
         let groups = groups(frames, batch_bytes(coding.codec));
         let own_share = match groups.len() {
             0 | 1 => usize::MAX,
-            count => count.min(self.pool.threads.len().max(1) + 1),
+            count => count.min(self.own.pool.threads.len().max(1) + 1),
         };
         let is_own = |number: usize| number % own_share == own_share - 1;
         let mut parts: Vec<_> = groups
@@ -395,7 +415,7 @@ impl Workers {
     }
 
     fn pass_on(&self, batch: Batch) {
-        if let Err(refused) = self.pool.queue.try_send(batch) {
+        if let Err(refused) = self.own.pool.queue.try_send(batch) {
             refused.into_inner().run(&mut self.own.contexts.borrow_mut());
         }
     }
@@ -414,7 +434,7 @@ impl Workers {
                 }
             } else if part.payloads().is_some() {
                 return;
-            } else if let Ok(batch) = self.pool.batches.try_recv() {
+            } else if let Ok(batch) = self.own.pool.batches.try_recv() {
                 batch.run(&mut self.own.contexts.borrow_mut());
             } else {
                 let waker = outcome.waiting.get(*number).expect("a batch has few writes");

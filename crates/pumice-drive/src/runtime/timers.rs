@@ -3,15 +3,20 @@
 //! Invariant: timers fire in the order of their deadlines; timers with equal deadlines fire in the
 //! order in which they were set. Virtual time moves only in [`Timers::advance`].
 //!
-//! Only this file reads the operating system's clock on behalf of the controller.
+//! Only this file reads the operating system's clock on behalf of the controller. The real clocks
+//! of a process agree, so that times taken on several threads can be compared.
 
 #![allow(clippy::disallowed_methods, reason = "the one file that reads the real clock")]
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::LazyLock;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
+
+/// Zero of the real clock: when the first runtime of the process was created.
+static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 #[derive(Debug)]
 enum Source {
@@ -32,7 +37,7 @@ pub(super) struct Timers {
 
 impl Timers {
     pub(super) fn real() -> Self {
-        Self::new(Source::Real(Instant::now()))
+        Self::new(Source::Real(*ORIGIN))
     }
 
     pub(super) fn simulated() -> Self {
@@ -43,7 +48,7 @@ impl Timers {
         Self { source, waiting: RefCell::default(), tickets: Cell::new(0) }
     }
 
-    /// Returns the nanoseconds since the clock was created.
+    /// Returns the nanoseconds since the zero of the clock.
     pub(super) fn now_ns(&self) -> u64 {
         match &self.source {
             // 2^64 ns are 584 years.

@@ -9,6 +9,7 @@ mod handover;
 mod handshake;
 mod hostile;
 mod shutdown;
+mod threads;
 mod transmission;
 
 use std::future::poll_fn;

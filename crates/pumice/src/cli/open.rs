@@ -3,18 +3,18 @@
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use anyhow::{Context, Result};
 use clap::value_parser;
-use nix::sys::signal::{SigSet, SigmaskHow};
 
-use crate::cli::size;
 use crate::cli::values::{Compaction, compaction};
+use crate::cli::{signals, size};
 use pumice_drive::base::clock::while_busy;
 #[cfg(feature = "attach")]
 use pumice_drive::base::{self, ErrorKind};
-use pumice_drive::codec::{Codec, Workers};
+use pumice_drive::codec::{Codec, Pool};
 use pumice_drive::controller::{
     COLD_FRAME_BLOCKS_DEFAULT, COMPACT_PERCENT_DEFAULT, Drive, OpenOptions,
 };
@@ -56,8 +56,8 @@ pub(crate) struct Opening {
     #[arg(long, value_parser = compaction, value_name = "PERCENT|off")]
     compact: Option<Compaction>,
 
-    /// Threads that compress what is written, the one that serves among them; all drives share them
-    /// [default: one per processor, at most 8]
+    /// Threads that compress what is written, for all drives, the one that serves a drive among
+    /// them; a server spreads its drives over as many [default: one per processor, at most 8]
     #[arg(long, value_parser = value_parser!(u16).range(1..=THREADS_MAX), value_name = "NUMBER")]
     threads: Option<u16>,
 }
@@ -70,26 +70,27 @@ const THREADS_MAX: i64 = 64;
 const THREADS_DEFAULT_MAX: usize = 8;
 
 impl Opening {
-    /// Starts the threads that compress beside this one, unless it does that alone. They inherit
-    /// its protection from memory reclaim. No signal interrupts them, so that one that comes while
-    /// this thread has blocked signals waits for it.
+    /// Returns how many threads compress, and how many drives are served at once at most.
+    pub(crate) fn threads(&self) -> usize {
+        let processors = || available_parallelism().map_or(1, usize::from);
+        let threads = self.threads.map(usize::from);
+        threads.unwrap_or_else(|| processors().min(THREADS_DEFAULT_MAX))
+    }
+
+    /// Starts the threads that compress beside those of the drives, unless a single one does it
+    /// all. They inherit this thread's protection from memory reclaim, and no signal interrupts
+    /// them.
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub(crate) fn workers(&self) -> Result<Option<Workers>> {
-        let processors = || available_parallelism().map_or(1, usize::from);
-        let threads = self.threads.map(usize::from);
-        let threads = threads.unwrap_or_else(|| processors().min(THREADS_DEFAULT_MAX));
+    pub(crate) fn pool(&self) -> Result<Option<Arc<Pool>>> {
+        let threads = self.threads();
         let is_alone = threads == 1 || self.read_only;
         if is_alone {
             return Ok(None);
         }
-        // A new thread has the mask of the one that starts it.
-        let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
-        let mask = mask.context("cannot block signals")?;
-        let workers = Workers::start(threads - 1).context("cannot start threads");
-        mask.thread_set_mask().context("cannot unblock signals")?;
-        workers.map(Some)
+        let pool = signals::blocked(|| Pool::start(threads - 1))?;
+        pool.context("cannot start threads").map(Some)
     }
 
     /// Returns the options for opening the drive at `path`.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level::pipe};
 
@@ -144,6 +144,20 @@ impl Signals {
 /// Those of the operating system.
 pub(crate) fn block() -> Result<()> {
     all().thread_block().context("cannot block signals")
+}
+
+/// Starts threads, in `start`, that no signal interrupts: one that comes while this thread has
+/// blocked signals waits for it.
+///
+/// # Errors
+/// Those of the operating system.
+pub(crate) fn blocked<T>(start: impl FnOnce() -> T) -> Result<T> {
+    // A new thread has the mask of the one that starts it.
+    let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
+    let mask = mask.context("cannot block signals")?;
+    let started = start();
+    mask.thread_set_mask().context("cannot unblock signals")?;
+    Ok(started)
 }
 
 /// Whether SIGHUP means that the terminal was closed, and so asks for shutdown, not for a restart.

@@ -1,6 +1,7 @@
 //! Options of `pumice serve` for monitoring, and what they start.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 #[cfg(feature = "http")]
 use anyhow::Context;
@@ -9,15 +10,18 @@ use anyhow::Result;
 use super::open::FileDrive;
 use super::size;
 #[cfg(feature = "http")]
-use crate::http::{Access, Http, Serving};
+use crate::http::Access;
+#[cfg(feature = "http")]
+pub(crate) use crate::http::{Answerer, Http, Serving};
 use crate::watch::{Connections, Measured, Watch};
 use pumice_drive::runtime::Runtime;
-use pumice_nbd::Disk;
-use pumice_nbd::Server;
+use pumice_nbd::Tally;
 
 /// Without `http` nothing listens and nothing serves.
 #[cfg(not(feature = "http"))]
 pub(crate) enum Http {}
+#[cfg(not(feature = "http"))]
+pub(crate) enum Answerer {}
 #[cfg(not(feature = "http"))]
 pub(crate) type Serving = Box<Http>;
 
@@ -76,44 +80,52 @@ impl Args {
         Ok(None)
     }
 
-    /// Adds a drive to those that are watched; returns its number.
-    pub(crate) fn add(
-        &self,
-        watch: &Watch,
-        name: String,
-        drive: &Rc<FileDrive>,
-        measured: &Rc<MeasuredDrive>,
-    ) -> usize {
-        watch.add(name, drive.clone(), measured.clone(), self.rated_tbw)
+    /// Returns the rated write endurance of the medium, in bytes.
+    pub(crate) fn rated_tbw(&self) -> Option<u64> {
+        self.rated_tbw
     }
 }
 
-/// Returns the watch of a server, without drives yet.
-pub(crate) fn watch<D: Disk + 'static>(runtime: &Runtime, server: &Rc<Server<D>>) -> Rc<Watch> {
-    let server = server.clone();
+/// Returns the watch of the drives of one thread, without drives yet.
+pub(crate) fn watch(runtime: &Runtime, tally: Arc<Tally>) -> Rc<Watch> {
     Watch::new(runtime.clone(), move || Connections {
-        open: server.connections() as u64,
-        accepted: server.accepted(),
-        refused_requests: server.exports().iter().map(|export| export.refused_requests()).sum(),
+        open: tally.open(),
+        accepted: tally.accepted(),
+        refused_requests: tally.refused_requests(),
     })
 }
 
-/// Serves the watch over HTTP until the result is dropped.
+/// Serves drives, whose names are given for each of their threads, over HTTP until the first result
+/// is dropped. Each thread needs its answerer.
 ///
 /// # Errors
 /// The operating system cannot start a thread.
 #[cfg(feature = "http")]
 pub(crate) fn serve(
     http: Option<Http>,
-    runtime: &Runtime,
-    watch: &Rc<Watch>,
-) -> Result<Option<Serving>> {
-    let Some(http) = http else { return Ok(None) };
+    names: Vec<Vec<String>>,
+) -> Result<(Option<Serving>, Vec<Option<Answerer>>)> {
+    let Some(http) = http else { return Ok((None, names.iter().map(|_| None).collect())) };
     tracing::info!(url = %format_args!("http://{}/", http.address()), "HTTP server started");
-    Ok(Some(http.serve(runtime, watch.clone())?))
+    let (serving, answerers) = http.serve(names)?;
+    Ok((Some(serving), answerers.into_iter().map(Some).collect()))
 }
 
 #[cfg(not(feature = "http"))]
-pub(crate) fn serve(_: Option<Http>, _: &Runtime, _: &Rc<Watch>) -> Result<Option<Serving>> {
-    Ok(None)
+pub(crate) fn serve(
+    _: Option<Http>,
+    names: Vec<Vec<String>>,
+) -> Result<(Option<Serving>, Vec<Option<Answerer>>)> {
+    Ok((None, names.iter().map(|_| None).collect()))
 }
+
+/// Has questions about the drives of this thread answered, in a task.
+#[cfg(feature = "http")]
+pub(crate) fn answer(answerer: Option<Answerer>, runtime: &Runtime, watch: &Rc<Watch>) {
+    if let Some(answerer) = answerer {
+        runtime.spawn(answerer.run(runtime.clone(), watch.clone()));
+    }
+}
+
+#[cfg(not(feature = "http"))]
+pub(crate) fn answer(_: Option<Answerer>, _: &Runtime, _: &Rc<Watch>) {}

@@ -1,11 +1,15 @@
-//! Questions of the HTTP thread to the drives' thread: a bounded channel, and an answer for each
-//! question.
+//! Questions of the HTTP thread to the threads of the drives: a bounded channel for each, and an
+//! answer for each question.
 //!
-//! The drives' thread sleeps in its runtime until a question wakes it. A question is refused at
-//! once if the channel is full, and abandoned if it is not answered in time.
+//! A thread of drives sleeps in its runtime until a question wakes it. A question is refused at
+//! once if the channel is full, and abandoned if it is not answered in time. A snapshot shows the
+//! drives of the threads that answer.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
+
+use futures_util::future::join_all;
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -17,7 +21,7 @@ use pumice_drive::runtime::Runtime;
 /// Questions that may wait. More come only if a drive has more than 16 clients watching it.
 const QUESTIONS_MAX: usize = 16;
 
-/// Time limit for a snapshot. The drives' thread answers in well under a millisecond; if it takes
+/// Time limit for a snapshot. A thread of drives answers in well under a millisecond; if it takes
 /// two seconds, something is wrong, and the client should see that.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
@@ -31,27 +35,53 @@ enum Ask {
     Act(String, Action, oneshot::Sender<Option<Result<(), Error>>>),
 }
 
-/// The drives' thread did not answer, or no longer exists.
+/// A thread of drives did not answer, or no longer exists.
 #[derive(Debug)]
 pub(super) struct Unanswered;
 
-/// The asking end.
+/// The asking end: one for each thread.
 #[derive(Clone)]
-pub(super) struct Asker(mpsc::Sender<Ask>);
+pub(super) struct Asker(Arc<[Asked]>);
 
-/// The answering end.
-pub(super) struct Answerer(mpsc::Receiver<Ask>);
+/// A thread that can be asked.
+struct Asked {
+    /// The names of its drives.
+    drives: Vec<String>,
+    questions: mpsc::Sender<Ask>,
+}
 
-/// Returns both ends.
-pub(super) fn channel() -> (Asker, Answerer) {
-    let (sender, receiver) = mpsc::channel(QUESTIONS_MAX);
-    (Asker(sender), Answerer(receiver))
+/// The answering end, of one thread.
+pub(crate) struct Answerer(mpsc::Receiver<Ask>);
+
+/// Returns both ends; `names` are those of the drives of each thread.
+pub(super) fn channels(names: Vec<Vec<String>>) -> (Asker, Vec<Answerer>) {
+    let channel = |drives| {
+        let (questions, receiver) = mpsc::channel(QUESTIONS_MAX);
+        (Asked { drives, questions }, Answerer(receiver))
+    };
+    let (asked, answerers): (Vec<_>, _) = names.into_iter().map(channel).unzip();
+    (Asker(asked.into()), answerers)
 }
 
 impl Asker {
-    /// Returns a snapshot of the server and its drives.
+    /// Returns a snapshot of the server and its drives; without those whose thread does not answer,
+    /// unless none does.
     pub(super) async fn snapshot(&self) -> Result<Snapshot, Unanswered> {
-        self.ask(Ask::Snapshot, ANSWER_MAX).await
+        let answers = self.0.iter().map(|asked| asked.ask(Ask::Snapshot, ANSWER_MAX));
+        let mut answered = join_all(answers).await.into_iter().flatten();
+        let first = answered.next().ok_or(Unanswered)?;
+        Ok(answered.fold(first, |mut all, next| {
+            all.taken_ns += next.taken_ns;
+            all.drives.extend(next.drives);
+            all
+        }))
+    }
+
+    /// Returns the names of the drives that a snapshot lacks.
+    pub(super) fn missing(&self, snapshot: &Snapshot) -> impl Iterator<Item = &str> {
+        let is_there = |name: &str| snapshot.drives.iter().any(|drive| drive.name == name);
+        let names = self.0.iter().flat_map(|asked| &asked.drives);
+        names.map(String::as_str).filter(move |name| !is_there(name))
     }
 
     /// Returns the segments of a drive in at most `cells_max` cells; none if there is no such
@@ -61,7 +91,8 @@ impl Asker {
         drive: String,
         cells_max: u32,
     ) -> Result<Option<SegmentMap>, Unanswered> {
-        self.ask(|answer| Ask::Segments(drive, cells_max, answer), ANSWER_MAX).await
+        let Some(asked) = self.of(&drive) else { return Ok(None) };
+        asked.ask(|answer| Ask::Segments(drive, cells_max, answer), ANSWER_MAX).await
     }
 
     /// Carries out an action on a drive; returns `None` if there is no such drive.
@@ -70,16 +101,23 @@ impl Asker {
         drive: String,
         action: Action,
     ) -> Result<Option<Result<(), Error>>, Unanswered> {
-        self.ask(|answer| Ask::Act(drive, action, answer), ACTION_MAX).await
+        let Some(asked) = self.of(&drive) else { return Ok(None) };
+        asked.ask(|answer| Ask::Act(drive, action, answer), ACTION_MAX).await
     }
 
+    fn of(&self, drive: &String) -> Option<&Asked> {
+        self.0.iter().find(|asked| asked.drives.contains(drive))
+    }
+}
+
+impl Asked {
     async fn ask<T>(
         &self,
         question: impl FnOnce(oneshot::Sender<T>) -> Ask,
         limit: Duration,
     ) -> Result<T, Unanswered> {
         let (sender, answer) = oneshot::channel();
-        self.0.try_send(question(sender)).map_err(|_| Unanswered)?;
+        self.questions.try_send(question(sender)).map_err(|_| Unanswered)?;
         match tokio::time::timeout(limit, answer).await {
             Ok(Ok(answer)) => Ok(answer),
             _ => Err(Unanswered),
@@ -88,9 +126,9 @@ impl Asker {
 }
 
 impl Answerer {
-    /// Answers on the drives' thread until the other end is closed. Drops the answer to a client
+    /// Answers on a thread of drives until the other end is closed. Drops the answer to a client
     /// that has left.
-    pub(super) async fn run(mut self, runtime: Runtime, watch: Rc<Watch>) {
+    pub(crate) async fn run(mut self, runtime: Runtime, watch: Rc<Watch>) {
         while let Some(ask) = self.0.recv().await {
             match ask {
                 Ask::Snapshot(answer) => {

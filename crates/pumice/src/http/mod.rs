@@ -4,7 +4,7 @@
 //!  browser, Prometheus --> HTTP thread (tokio, hyper, axum)
 //!                            |  Ask, through a bounded channel
 //!                            v
-//!                          drives' thread: one snapshot, between two awaits
+//!                          threads of drives: a snapshot of each, between two awaits
 //! ```
 //!
 //! The HTTP thread never touches a drive: it shows snapshots that it requested. Without clients
@@ -14,7 +14,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `server` | socket, thread, connections |
-//! | `ask` | questions to the drives' thread |
+//! | `ask` | questions to the threads of the drives |
 //! | `access` | access rules |
 //! | `routes` | paths and answers |
 //! | `metrics` | a snapshot in the format of Prometheus |
@@ -44,4 +44,5 @@ mod routes;
 mod server;
 
 pub(crate) use access::Access;
+pub(crate) use ask::Answerer;
 pub(crate) use server::{Http, Serving};

@@ -39,6 +39,9 @@ const ANSWER_MAX: Duration = Duration::from_secs(35);
 /// Longest body of a request in bytes: no path takes one.
 const BODY_BYTES_MAX: u64 = 4096;
 
+/// Why a drive is not shown.
+const SILENT: &str = "the drives' thread does not answer in time";
+
 /// Cells of a map of segments: the maximum, and the default.
 const CELLS_MAX: u32 = 4096;
 const CELLS_DEFAULT: u32 = 1024;
@@ -110,7 +113,7 @@ pub(super) fn failed(status: StatusCode, what: &str) -> Response {
 }
 
 fn unanswered(_: Unanswered) -> Response {
-    failed(StatusCode::SERVICE_UNAVAILABLE, "the drives' thread does not answer in time")
+    failed(StatusCode::SERVICE_UNAVAILABLE, SILENT)
 }
 
 fn no_drive(name: &str) -> Response {
@@ -133,15 +136,14 @@ async fn health(State(asker): State<Asker>) -> Response {
     let snapshot = match asker.snapshot().await {
         Ok(snapshot) => snapshot,
         Err(_) => {
-            let what = "the drives' thread does not answer in time";
-            let body = json!({ "status": "failing", "what": what, "drives": [] });
+            let body = json!({ "status": "failing", "what": SILENT, "drives": [] });
             return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
         }
     };
     let is_failing =
         |drive: &DriveSnapshot| drive.overview.alerts.iter().any(|alert| alert.refuses_writes);
     let word = |is_failing| if is_failing { "failing" } else { "ok" };
-    let drives: Vec<_> = snapshot
+    let mut drives: Vec<_> = snapshot
         .drives
         .iter()
         .map(|drive| {
@@ -149,7 +151,10 @@ async fn health(State(asker): State<Asker>) -> Response {
             json!({ "name": drive.name, "status": word(is_failing(drive)), "alerts": alerts })
         })
         .collect();
-    let any = snapshot.drives.iter().any(is_failing);
+    let answering = drives.len();
+    let silent = |name| json!({ "name": name, "status": "failing", "what": SILENT, "alerts": [] });
+    drives.extend(asker.missing(&snapshot).map(silent));
+    let any = drives.len() > answering || snapshot.drives.iter().any(is_failing);
     let status = if any { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     (status, Json(json!({ "status": word(any), "drives": drives }))).into_response()
 }

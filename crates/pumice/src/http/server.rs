@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::pin::pin;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -19,10 +18,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::access::Access;
-use super::{ask, routes};
-use crate::watch::Watch;
+use super::ask::{self, Answerer};
+use super::routes;
 use pumice_drive::base::{Error, Result};
-use pumice_drive::runtime::Runtime;
 
 /// Connections at once; others wait in the backlog. A browser opens up to six.
 const CONNECTIONS_MAX: usize = 64;
@@ -76,20 +74,19 @@ impl Http {
         self.access.address()
     }
 
-    /// Serves the snapshots of `watch`, whose drives live on the thread of `runtime`, until the
-    /// result is dropped.
+    /// Serves snapshots of drives, whose names are given for each of their threads, until the first
+    /// result is dropped. Each thread needs its answerer.
     ///
     /// # Errors
     /// The operating system cannot start a thread.
-    pub(crate) fn serve(self, runtime: &Runtime, watch: Rc<Watch>) -> Result<Serving> {
-        let (asker, answerer) = ask::channel();
+    pub(crate) fn serve(self, names: Vec<Vec<String>>) -> Result<(Serving, Vec<Answerer>)> {
+        let (asker, answerers) = ask::channels(names);
         let app = routes::router(asker, self.access);
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("http".into());
         let thread = thread.spawn(move || run(self.listener, app, stopped));
         let thread = thread.map_err(|error| Error::os("cannot start a thread for HTTP", error))?;
-        runtime.spawn(answerer.run(runtime.clone(), watch));
-        Ok(Serving { stop: Some(stop), thread: Some(thread) })
+        Ok((Serving { stop: Some(stop), thread: Some(thread) }, answerers))
     }
 }
 

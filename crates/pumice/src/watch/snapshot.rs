@@ -15,7 +15,7 @@ pub(crate) struct Snapshot {
     /// Nanoseconds of the server's clock, which starts about when the server does. All snapshots of
     /// one process use the same clock.
     pub now_ns: u64,
-    /// Nanoseconds that the drives' thread spent on this snapshot.
+    /// Nanoseconds that the threads of the drives spent on this snapshot.
     pub taken_ns: u64,
     /// Connections of NBD clients.
     pub connections: Connections,

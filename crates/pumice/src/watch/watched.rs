@@ -1,5 +1,5 @@
-//! The source of snapshots: the drives of a server and its connections, on the thread that owns
-//! them. Each question is answered between two awaits, so that its parts are of one moment.
+//! The source of snapshots: drives of a server and its connections, on the thread that owns the
+//! drives. Each question is answered between two awaits, so that its parts are of one moment.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -79,7 +79,7 @@ impl<M: Medium + 'static> Watched for WatchedDrive<M> {
     }
 }
 
-/// The drives of one server.
+/// Drives of a server, those of one thread.
 pub(crate) struct Watch {
     runtime: Runtime,
     connections: Box<dyn Fn() -> Connections>,

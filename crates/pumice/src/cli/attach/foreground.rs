@@ -16,6 +16,7 @@ use crate::cli::serve::name_of;
 use crate::cli::{Outcome, chain, print, print_json, say_error, signals};
 use crate::control::ControlSocket;
 use crate::watch::{Connections, Measured, Watch};
+use pumice_drive::codec::Workers;
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_fuse::{FILE_NAME, FuseMount};
 
@@ -28,7 +29,7 @@ pub(super) fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
     let failures = protect::against_reclaim();
     let runtime = Runtime::new(Backend::Auto)?;
     // After the protection, which threads inherit: no memory of theirs may wait for this drive.
-    let workers = args.opening.workers()?;
+    let workers = args.opening.pool()?.map(Workers::of);
     let drive = open::drive(&runtime, &args.path, args.opening.options(&args.path));
     let drive = match drive {
         Err(error) if open::is_busy(&error) => {

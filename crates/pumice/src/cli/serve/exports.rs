@@ -9,7 +9,7 @@ use futures_util::stream::{StreamExt, iter};
 
 use crate::cli::open::{self, FileDrive};
 use crate::cli::remains;
-use crate::cli::watch::{self, MeasuredDrive};
+use crate::cli::watch::MeasuredDrive;
 use crate::control::ControlSocket;
 use crate::watch::{Measured, Watch};
 use pumice_drive::codec::Workers;
@@ -20,9 +20,17 @@ use pumice_nbd::Export;
 /// Suffix of a drive's file: selects files of a directory, and is not part of the name.
 const SUFFIX: &str = ".pumice";
 
-/// Drives that are opened or closed at once. Each opening waits for several syncs of the medium,
-/// which file systems do together; each may take memory for a long log.
+/// Drives that are opened or closed at once, on all threads. Each opening waits for several syncs
+/// of the medium, which file systems do together; each may take memory for a long log.
 const AT_ONCE: usize = 8;
+
+/// A drive that is to be served.
+pub(super) struct Planned {
+    pub(super) path: PathBuf,
+    pub(super) name: String,
+    description: Option<String>,
+    options: OpenOptions,
+}
 
 /// A drive that is served.
 pub(super) struct Served {
@@ -34,7 +42,7 @@ pub(super) struct Served {
 }
 
 /// Options for the name of an export.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(super) struct Names {
     /// Export name, for a single drive [default: the file name without .pumice]
     #[arg(long, value_name = "NAME")]
@@ -74,40 +82,54 @@ pub(super) fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Opens all drives, which share `workers`. If one of them cannot be opened, those already open are
-/// closed again.
+/// Returns what is to be served: the drives at `paths`.
 ///
 /// # Errors
-/// Two drives have one name; those of opening a drive.
-pub(super) fn open_all(
-    runtime: &Runtime,
+/// Two drives have one name.
+pub(super) fn plan(
     paths: &[PathBuf],
     names: &Names,
     options: impl Fn(&Path) -> OpenOptions,
+) -> Result<Vec<Planned>> {
+    let planned = paths.iter().zip(names.of(paths)?).map(|(path, name)| Planned {
+        path: path.clone(),
+        name,
+        description: names.description.clone(),
+        options: options(path),
+    });
+    Ok(planned.collect())
+}
+
+/// Opens drives, which share `workers`. If one of them cannot be opened, those already open are
+/// closed again. `threads` open drives at the same time.
+///
+/// # Errors
+/// Those of opening a drive.
+pub(super) fn open_all(
+    runtime: &Runtime,
+    planned: &[Planned],
     workers: Option<&Workers>,
+    threads: usize,
 ) -> Result<Vec<Served>> {
-    let exports = names.of(paths)?;
-    let options: Vec<_> = paths.iter().map(|path| options(path)).collect();
-    let media = paths.iter().zip(&options);
-    let media = media.map(|(path, options)| open::medium(runtime, path, options.read_only));
+    let media = planned.iter();
+    let media = media.map(|drive| open::medium(runtime, &drive.path, drive.options.read_only));
     let media = media.collect::<Result<Vec<_>>>()?;
-    let openings =
-        paths.iter().zip(media).zip(options).map(|((path, medium), options)| async move {
-            let drive = Drive::open(medium, runtime.clone(), options).await;
-            drive.map_err(|error| remains::advise(path, error))
-        });
-    let opened: Vec<_> = runtime.block_on(iter(openings).buffered(AT_ONCE).collect());
+    let openings = planned.iter().zip(media).map(|(planned, medium)| async move {
+        let drive = Drive::open(medium, runtime.clone(), planned.options).await;
+        drive.map_err(|error| remains::advise(&planned.path, error))
+    });
+    let at_once = AT_ONCE.div_ceil(threads);
+    let opened: Vec<_> = runtime.block_on(iter(openings).buffered(at_once).collect());
     let mut served = Vec::new();
     // The first error is the one to report.
     let mut failed = None;
-    for ((path, name), opened) in paths.iter().zip(exports).zip(opened) {
+    for (Planned { path, name, description, .. }, opened) in planned.iter().zip(opened) {
         match opened {
             Ok(drive) => {
                 workers.into_iter().for_each(|workers| drive.use_workers(workers.clone()));
-                let description = names.description.clone();
-                let description = description.unwrap_or_else(|| describe(&drive));
+                let description = description.clone().unwrap_or_else(|| describe(&drive));
                 let measured = Measured::new(drive.clone(), runtime.clone());
-                let export = Rc::new(Export::new(name, description, Rc::new(measured)));
+                let export = Rc::new(Export::new(name.clone(), description, Rc::new(measured)));
                 served.push(Served { path: path.clone(), drive, export, control: None });
             }
             Err(error) => failed = failed.or(Some(error)),
@@ -122,18 +144,18 @@ pub(super) fn open_all(
 pub(super) fn show_all(
     runtime: &Runtime,
     served: &mut [Served],
-    args: &watch::Args,
+    rated_write_bytes: Option<u64>,
     watch: &Rc<Watch>,
     uris: &[Vec<String>],
 ) {
     for (drive, uris) in served.iter_mut().zip(uris) {
-        let name = drive.export.name.clone();
-        let number = args.add(watch, name, &drive.drive, &drive.export.disk);
+        let (name, measured) = (drive.export.name.clone(), drive.export.disk.clone());
+        let number = watch.add(name, drive.drive.clone(), measured, rated_write_bytes);
         drive.control = control(runtime, drive, (watch.clone(), number), uris);
     }
 }
 
-/// Closes all drives; returns the first error, with its path.
+/// Closes drives; returns the first error, with its path.
 pub(super) fn close_all(runtime: &Runtime, served: &[Served]) -> Result<()> {
     let closing = |served: &Served| {
         let (path, drive) = (served.path.clone(), served.drive.clone());

@@ -3,8 +3,10 @@
 
 mod command;
 mod exports;
+mod home;
 mod network;
 mod restart;
+mod threads;
 mod uris;
 #[cfg_attr(not(feature = "vhost"), path = "no_vhost.rs")]
 mod vhost;
@@ -17,8 +19,10 @@ use clap::ValueEnum;
 use self::exports::Names;
 #[cfg(feature = "attach")]
 pub(crate) use self::exports::name_of;
+use self::home::Plan;
 use self::network::Network;
 use self::restart::End;
+use self::threads::Drives;
 use super::open::Opening;
 use super::signals::{self, Signals};
 use super::watch::MeasuredDrive;
@@ -111,6 +115,24 @@ impl Args {
     fn options(&self, path: &Path) -> OpenOptions {
         OpenOptions { warn_percent: self.warn, ..self.opening.options(path) }
     }
+
+    /// Returns how many threads serve this number of drives beside this one; none if it does so
+    /// itself.
+    fn threads(&self, drives: usize) -> usize {
+        let threads = self.opening.threads();
+        // The virtual machine's memory belongs to this thread.
+        let is_alone = threads == 1 || self.network.vhost_user().is_some();
+        if is_alone { 0 } else { threads.min(drives) }
+    }
+
+    /// Returns what the threads of drives do I/O with: as `runtime`, which has warned of what is
+    /// missing.
+    fn backend(&self, runtime: &Runtime) -> Backend {
+        match Backend::from(self.io) {
+            Backend::Auto if runtime.backend_name() == "threads" => Backend::Threads,
+            backend => backend,
+        }
+    }
 }
 
 /// Runs the subcommand.
@@ -143,33 +165,32 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     };
     let front_ends = vhost::Socket::bind(&args.network, &runtime)?;
     let http = args.watch.bind()?;
-    let workers = args.opening.workers()?;
-    let options = |path: &Path| args.options(path);
-    let mut served = exports::open_all(&runtime, &paths, &args.names, options, workers.as_ref())?;
-    let uris = uris::of(&listeners, &served, matches!(security, Security::Require(_)));
-    uris::log(&runtime, &served, &uris);
-    let exports = served.iter().map(|drive| drive.export.clone()).collect();
+    let needs_tls = matches!(security, Security::Require(_));
     let mut options = Options::default();
     options.security = security;
     options.connections_max = args.network.connections_max();
-    let server = Server::new(runtime.clone(), exports, options);
+    let drives = exports::plan(&paths, &args.names, |path| args.options(path))?;
+    let threads = args.threads(drives.len());
+    let plan = Plan { drives, pool: args.opening.pool()?, homes: 1, options };
+    let (mut drives, server) = Drives::open(&runtime, plan, threads, args.backend(&runtime))?;
+    let described = drives.described().concat();
+    let uris = uris::of(&listeners, &described, needs_tls);
+    uris::log(&described, &uris);
     for listener in listeners {
         runtime.spawn(server.clone().serve(listener));
     }
     clients.into_iter().for_each(|client| server.resume(client));
-    let device = front_ends.serve(&runtime, &served, restart::inherited_guest().as_deref());
-    let watch = super::watch::watch(&runtime, &server);
-    exports::show_all(&runtime, &mut served, &args.watch, &watch, &uris);
-    let watching = super::watch::serve(http, &runtime, &watch)?;
-    let printed = if args.json && !is_restarted { uris::print(&served, &uris) } else { Ok(()) };
+    let device = front_ends.serve(&runtime, drives.here(), restart::inherited_guest().as_deref());
+    let (watching, answerers) = super::watch::serve(http, drives.names())?;
+    drives.show(answerers, server.tally(), args.watch.rated_tbw(), &uris);
+    let printed = if args.json && !is_restarted { uris::print(&described, &uris) } else { Ok(()) };
     let end = printed.and_then(|()| match &args.run {
         None => Ok(restart::wait_for_a_signal(&runtime, &signals)),
         Some(command) => command::run(command, &runtime, &signals, &uris[0][0]).map(End::Command),
     });
     drop(watching);
     let left = disconnect(&runtime, &server, &device, &signals, &end);
-    let closed = exports::close_all(&runtime, &served);
-    drop(served);
+    let closed = drives.close();
     // The tasks hold the runtime; dropping them also removes the files of the listeners.
     runtime.drop_tasks();
     let problem = match (left.and_then(|left| closed.map(|()| left)), end?) {

@@ -2,19 +2,22 @@
 
 use anyhow::Result;
 
-use super::exports::Served;
+use super::threads::Described;
 use crate::cli::print_json;
-use pumice_drive::runtime::Runtime;
 use pumice_nbd::Listener;
 
 /// Returns the URIs of each drive: one for each listener.
-pub(super) fn of(listeners: &[Listener], served: &[Served], needs_tls: bool) -> Vec<Vec<String>> {
+pub(super) fn of(
+    listeners: &[Listener],
+    served: &[Described],
+    needs_tls: bool,
+) -> Vec<Vec<String>> {
     // A single drive is the default export.
-    let name = |drive: &Served| match served.len() {
+    let name = |drive: &Described| match served.len() {
         1 => String::new(),
-        _ => drive.export.name.clone(),
+        _ => drive.name.clone(),
     };
-    let of = |drive: &Served| {
+    let of = |drive: &Described| {
         let name = name(drive);
         listeners.iter().map(|listener| listener.uri(&name, needs_tls)).collect()
     };
@@ -22,13 +25,12 @@ pub(super) fn of(listeners: &[Listener], served: &[Served], needs_tls: bool) -> 
 }
 
 /// Logs each drive with its URIs.
-pub(super) fn log(runtime: &Runtime, served: &[Served], uris: &[Vec<String>]) {
+pub(super) fn log(served: &[Described], uris: &[Vec<String>]) {
     for (drive, uris) in served.iter().zip(uris) {
-        let is_direct = drive.drive.medium().is_direct();
         tracing::info!(
             drive = %drive.path.display(),
-            caching = if is_direct { "direct" } else { "buffered" },
-            io = runtime.backend_name(),
+            caching = if drive.is_direct { "direct" } else { "buffered" },
+            io = drive.io,
             uris = %uris.join(" "),
             "serving a drive"
         );
@@ -39,9 +41,9 @@ pub(super) fn log(runtime: &Runtime, served: &[Served], uris: &[Vec<String>]) {
 ///
 /// # Errors
 /// stdout cannot be written.
-pub(super) fn print(served: &[Served], uris: &[Vec<String>]) -> Result<()> {
-    let drive = |(drive, uris): (&Served, _)| {
-        let (path, name) = (&drive.path, &drive.export.name);
+pub(super) fn print(served: &[Described], uris: &[Vec<String>]) -> Result<()> {
+    let drive = |(drive, uris): (&Described, _)| {
+        let Described { path, name, .. } = drive;
         serde_json::json!({ "path": path, "name": name, "uris": uris })
     };
     let drives: Vec<_> = served.iter().zip(uris).map(drive).collect();

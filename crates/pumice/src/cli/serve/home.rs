@@ -1,0 +1,104 @@
+//! The drives that live on one thread, and their server.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use anyhow::Result;
+
+use super::exports::{self, Planned, Served};
+use super::threads::Described;
+use crate::cli::watch::{self, Answerer, MeasuredDrive};
+use pumice_drive::codec::{Pool, Workers};
+use pumice_drive::runtime::Runtime;
+use pumice_nbd::{Options, Server, Tally};
+
+/// What is to live on one thread.
+pub(super) struct Plan {
+    pub(super) drives: Vec<Planned>,
+    /// Threads that compress for all homes.
+    pub(super) pool: Option<Arc<Pool>>,
+    /// Homes of the server; they share its limits.
+    pub(super) homes: usize,
+    pub(super) options: Options,
+}
+
+/// What a home needs before others may see it.
+pub(super) struct Showing {
+    /// Of each drive here.
+    pub(super) uris: Vec<Vec<String>>,
+    pub(super) rated_write_bytes: Option<u64>,
+    /// Of the server that clients connect to.
+    pub(super) tally: Arc<Tally>,
+    pub(super) answerer: Option<Answerer>,
+    /// Dropped when it has been done.
+    pub(super) _done: Sender<()>,
+}
+
+/// Drives of one thread.
+pub(super) struct Home {
+    runtime: Runtime,
+    pub(super) served: Vec<Served>,
+    pub(super) server: Rc<Server<MeasuredDrive>>,
+}
+
+impl Plan {
+    /// Cuts the plan into those of `homes` homes.
+    pub(super) fn split(self, homes: usize) -> Vec<Self> {
+        let Self { drives, pool, options, .. } = self;
+        let (count, mut drives) = (drives.len(), drives.into_iter());
+        let part = |index| {
+            let length = (index + 1) * count / homes - index * count / homes;
+            let drives = drives.by_ref().take(length).collect();
+            Self { drives, pool: pool.clone(), homes, options: options.clone() }
+        };
+        (0..homes).map(part).collect()
+    }
+}
+
+impl Home {
+    /// Opens the drives.
+    ///
+    /// # Errors
+    /// Those of opening a drive; the others are then closed again.
+    pub(super) fn open(runtime: &Runtime, plan: Plan) -> Result<Self> {
+        let workers = plan.pool.map(Workers::of);
+        let served = exports::open_all(runtime, &plan.drives, workers.as_ref(), plan.homes)?;
+        let exports = served.iter().map(|drive| drive.export.clone()).collect();
+        let options = plan.options.shared_by(plan.homes);
+        let server = Server::new(runtime.clone(), exports, options);
+        Ok(Self { runtime: runtime.clone(), served, server })
+    }
+
+    /// Returns what other threads may know of the drives.
+    pub(super) fn described(&self) -> Vec<Described> {
+        let describe = |drive: &Served| Described {
+            path: drive.path.clone(),
+            name: drive.export.name.clone(),
+            is_direct: drive.drive.medium().is_direct(),
+            io: self.runtime.backend_name(),
+        };
+        self.served.iter().map(describe).collect()
+    }
+
+    /// Makes the drives visible to monitoring and to other commands.
+    pub(super) fn show(&mut self, showing: Showing) {
+        let Showing { uris, rated_write_bytes, tally, answerer, _done } = showing;
+        let watch = watch::watch(&self.runtime, tally);
+        exports::show_all(&self.runtime, &mut self.served, rated_write_bytes, &watch, &uris);
+        watch::answer(answerer, &self.runtime, &watch);
+    }
+
+    /// Closes the drives, whose clients are gone.
+    ///
+    /// # Errors
+    /// The first of a drive, with its path.
+    pub(super) fn close(self) -> Result<()> {
+        let closed = exports::close_all(&self.runtime, &self.served);
+        let runtime = self.runtime.clone();
+        drop(self);
+        // The tasks hold the runtime; dropping them also removes the files of the listeners.
+        runtime.drop_tasks();
+        closed
+    }
+}

@@ -1,0 +1,309 @@
+//! The threads of the drives.
+//!
+//! ```text
+//!   this thread        signals, listeners, handshakes      (and all drives, if it is the only one)
+//!      |  |  |
+//!      |  |  +-- drives-1   drives, and the requests of their clients
+//!      |  +----- drives-2
+//!      +-------- http, codec-1 ..
+//! ```
+//!
+//! A drive has one owner, the thread that opened it. Each thread has its own runtime and a part of
+//! the drives, neighbors on the command line; the server that clients connect to passes each client
+//! to the thread of its drive. Nothing is shared that a request would have to lock.
+//!
+//! A panic on a thread ends its drives as `kill -9` would: what was not flushed is lost. Their
+//! clients are disconnected and are refused until the server restarts, `/healthz` fails, and the
+//! drives of other threads are served as before. A panic on the only thread ends the process.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context, Result, anyhow};
+use async_channel::{Receiver, Sender, bounded};
+
+use super::exports::Served;
+use super::home::{Home, Plan, Showing};
+use crate::cli::signals;
+use crate::cli::watch::{Answerer, MeasuredDrive};
+use pumice_drive::runtime::{Backend, Runtime};
+use pumice_nbd::{Elsewhere, Server, Tally};
+
+/// All drives of a server, in the order of the command line.
+pub(super) enum Drives {
+    /// On the thread of the server.
+    Here(Home),
+    /// On threads of their own.
+    There(Vec<Thread>),
+}
+
+/// A thread of drives.
+pub(super) struct Thread {
+    drives: Vec<Described>,
+    /// Shows the drives; ends the thread when dropped.
+    showing: Sender<Showing>,
+    handle: JoinHandle<Result<()>>,
+}
+
+/// What other threads know of an open drive.
+#[derive(Clone)]
+pub(super) struct Described {
+    pub(super) path: PathBuf,
+    pub(super) name: String,
+    pub(super) is_direct: bool,
+    pub(super) io: &'static str,
+}
+
+/// A thread that opens its drives.
+struct Opening {
+    opened: mpsc::Receiver<Opened>,
+    showing: Sender<Showing>,
+    handle: JoinHandle<Result<()>>,
+}
+
+/// What a thread has opened.
+struct Opened {
+    drives: Vec<Described>,
+    elsewhere: Elsewhere,
+}
+
+impl Drives {
+    /// Opens drives on `threads` threads, or on this one if there are none; returns them with the
+    /// server that clients connect to.
+    ///
+    /// # Errors
+    /// Those of opening a drive, and those of the operating system; all drives are then closed.
+    pub(super) fn open(
+        runtime: &Runtime,
+        plan: Plan,
+        threads: usize,
+        io: Backend,
+    ) -> Result<(Self, Rc<Server<MeasuredDrive>>)> {
+        if threads == 0 {
+            let home = Home::open(runtime, plan)?;
+            let server = home.server.clone();
+            return Ok((Self::Here(home), server));
+        }
+        let options = plan.options.clone();
+        // All of them open their drives at the same time.
+        let plans = plan.split(threads).into_iter().enumerate();
+        let openings: Vec<_> = plans.map(|(index, plan)| start(index + 1, plan, io)).collect();
+        let (mut threads, mut others, mut failed) = (Vec::new(), Vec::new(), None);
+        for opening in openings {
+            match opening.and_then(Opening::wait) {
+                Ok((thread, elsewhere)) => {
+                    threads.push(thread);
+                    others.push(elsewhere);
+                }
+                // The first error is the one to report.
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        let drives = Self::There(threads);
+        if let Some(error) = failed {
+            let _ = drives.close();
+            return Err(error);
+        }
+        Ok((drives, Server::in_front_of(runtime.clone(), others, options)))
+    }
+
+    /// Returns the drives of each thread.
+    pub(super) fn described(&self) -> Vec<Vec<Described>> {
+        match self {
+            Self::Here(home) => vec![home.described()],
+            Self::There(threads) => threads.iter().map(|thread| thread.drives.clone()).collect(),
+        }
+    }
+
+    /// Returns the names of the drives of each thread.
+    pub(super) fn names(&self) -> Vec<Vec<String>> {
+        let names = |drives: Vec<Described>| drives.into_iter().map(|drive| drive.name).collect();
+        self.described().into_iter().map(names).collect()
+    }
+
+    /// Returns the drives on this thread.
+    pub(super) fn here(&self) -> &[Served] {
+        match self {
+            Self::Here(home) => &home.served,
+            Self::There(_) => &[],
+        }
+    }
+
+    /// Makes all drives visible to monitoring, by an answerer for each thread, and to other
+    /// commands.
+    pub(super) fn show(
+        &mut self,
+        answerers: Vec<Option<Answerer>>,
+        tally: &Arc<Tally>,
+        rated_write_bytes: Option<u64>,
+        uris: &[Vec<String>],
+    ) {
+        let (done, all_done) = mpsc::channel();
+        let showing = |uris: &[Vec<String>], answerer| {
+            let (uris, tally, done) = (uris.to_vec(), tally.clone(), done.clone());
+            Showing { uris, rated_write_bytes, tally, answerer, _done: done }
+        };
+        match self {
+            Self::Here(home) => {
+                answerers.into_iter().for_each(|answerer| home.show(showing(uris, answerer)));
+            }
+            Self::There(threads) => {
+                let mut rest = uris;
+                for (thread, answerer) in threads.iter().zip(answerers) {
+                    let (own, others) = rest.split_at(thread.drives.len());
+                    rest = others;
+                    // A thread that has ended has nothing to show.
+                    let _ = thread.showing.try_send(showing(own, answerer));
+                }
+            }
+        }
+        drop(done);
+        // Nothing is sent: it ends when all have dropped their ends.
+        let _ = all_done.recv();
+    }
+
+    /// Closes all drives, whose clients are gone.
+    ///
+    /// # Errors
+    /// The first of a drive, with its path.
+    pub(super) fn close(self) -> Result<()> {
+        let threads = match self {
+            Self::Here(home) => return home.close(),
+            Self::There(threads) => threads,
+        };
+        let end = |thread: Thread| {
+            drop(thread.showing);
+            thread.handle
+        };
+        let handles: Vec<_> = threads.into_iter().map(end).collect();
+        handles.into_iter().map(join).fold(Ok(()), Result::and)
+    }
+}
+
+impl Opening {
+    fn wait(self) -> Result<(Thread, Elsewhere)> {
+        let Self { opened, showing, handle } = self;
+        match opened.recv() {
+            Ok(Opened { drives, elsewhere }) => Ok((Thread { drives, showing, handle }, elsewhere)),
+            Err(_) => match join(handle) {
+                Err(error) => Err(error),
+                Ok(()) => unreachable!("a thread reports what it has opened, or fails"),
+            },
+        }
+    }
+}
+
+/// Starts a thread that opens its drives and serves them until the result is dropped.
+fn start(number: usize, plan: Plan, io: Backend) -> Result<Opening> {
+    let (showing, shown) = bounded(1);
+    let (report, opened) = mpsc::sync_channel(1);
+    let run = move || {
+        let runtime = Runtime::new(io)?;
+        let home = Home::open(&runtime, plan)?;
+        live(&runtime, home, &report, &shown)
+    };
+    let thread = thread::Builder::new().name(format!("drives-{number}"));
+    let handle = signals::blocked(|| thread.spawn(run))?.context("cannot start a thread")?;
+    Ok(Opening { opened, showing, handle })
+}
+
+fn join(handle: JoinHandle<Result<()>>) -> Result<()> {
+    let panicked = |_| Err(anyhow!("a thread panicked while it opened or closed its drives"));
+    handle.join().unwrap_or_else(panicked)
+}
+
+/// Serves open drives, then closes them.
+fn live(
+    runtime: &Runtime,
+    mut home: Home,
+    report: &mpsc::SyncSender<Opened>,
+    shown: &Receiver<Showing>,
+) -> Result<()> {
+    let drives = home.described();
+    let names: Vec<_> = drives.iter().map(|drive| drive.name.clone()).collect();
+    let elsewhere = home.server.elsewhere();
+    // Without a receiver, `shown` is closed as well.
+    let _ = report.send(Opened { drives, elsewhere });
+    let Ok(showing) = runtime.block_on(shown.recv()) else { return home.close() };
+    home.show(showing);
+    let serve = || drop(runtime.block_on(shown.recv()));
+    if catch_unwind(AssertUnwindSafe(serve)).is_ok() {
+        return home.close();
+    }
+    let drives = names.join(" ");
+    tracing::error!(%drives, "a thread panicked: these drives are gone until the server restarts");
+    drop(home);
+    // The ends of the tasks tell others, and one that panics must not keep the rest alive.
+    while catch_unwind(AssertUnwindSafe(|| runtime.drop_tasks())).is_err() {}
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a thread that panics gives its drives up, and the server in front of it notices. What
+    //! their clients notice is tested where clients are: `pumice_nbd::tests::threads`.
+    use std::path::Path;
+
+    use pumice_drive::Uuid;
+    use pumice_drive::controller::{OpenOptions, Spec, create};
+    use pumice_drive::media::file::FileMedium;
+    use pumice_nbd::Options;
+
+    use super::super::exports::{self, Names};
+    use super::*;
+    use crate::cli::open;
+
+    fn drive(runtime: &Runtime, path: &Path) {
+        let spec = Spec { segment_bytes: 4 << 20, ..Spec::new(Uuid::from_u128(7), 1 << 20) };
+        FileMedium::create(path, spec.geometry().unwrap().medium_bytes(), false).unwrap();
+        let medium = open::medium(runtime, path, false).unwrap();
+        runtime.block_on(create(&medium, &spec)).unwrap();
+    }
+
+    #[test]
+    fn a_panic_gives_the_drives_of_its_thread_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("evil.pumice");
+        let runtime = Runtime::new(Backend::Auto).unwrap();
+        drive(&runtime, &path);
+        let options = |_: &Path| OpenOptions::default();
+        let drives =
+            exports::plan(std::slice::from_ref(&path), &Names::default(), options).unwrap();
+        let plan = Plan { drives, pool: None, homes: 1, options: Options::default() };
+        let (showing, shown) = bounded(1);
+        let (report, opened) = mpsc::sync_channel(1);
+        let (trigger, triggered) = bounded::<()>(1);
+        let thread = thread::spawn(move || {
+            let runtime = Runtime::new(Backend::Auto)?;
+            let home = Home::open(&runtime, plan)?;
+            runtime.spawn(async move {
+                let _ = triggered.recv().await;
+                panic!("planted");
+            });
+            live(&runtime, home, &report, &shown)
+        });
+        let elsewhere = opened.recv().unwrap().elsewhere;
+        let options = Options::default();
+        let server =
+            Server::<MeasuredDrive>::in_front_of(runtime.clone(), vec![elsewhere], options);
+        let (done, all_done) = mpsc::channel();
+        let (uris, tally) = (vec![Vec::new()], server.tally().clone());
+        let rated_write_bytes = None;
+        let answerer = None;
+        let shows = Showing { uris, rated_write_bytes, tally, answerer, _done: done };
+        showing.try_send(shows).unwrap_or_else(|_| panic!("the thread has ended"));
+        assert!(all_done.recv().is_err(), "nothing is sent");
+        assert!(FileMedium::create(&path, 1 << 20, true).is_err(), "the drive is not locked");
+        trigger.try_send(()).unwrap();
+        thread.join().unwrap().unwrap();
+        drop(open::medium(&runtime, &path, false).unwrap());
+        let left = runtime.block_on(server.hand_over()).unwrap();
+        assert!(left.clients.is_empty(), "a restart goes on with the other drives");
+        let ended = runtime.block_on(server.shutdown()).unwrap_err();
+        assert!(ended.to_string().contains("evil"), "{ended}");
+    }
+}
