@@ -2,7 +2,8 @@
 //!
 //! The controller on a memory medium, no NBD, many writes in flight, of noise and zeroes in equal
 //! parts (the fastest data there is that compresses by half) and of the files in /usr. The two
-//! sides take turns on fresh drives, and the result is the ratio of each pair.
+//! sides take turns on fresh drives, and the result is the ratio of each pair. What the codec alone
+//! gains from as many threads, each with its own blocks, says what the processors allow.
 //!
 //! ```text
 //! cargo bench --bench threads            # as many threads as there are processors, at most 8
@@ -13,11 +14,13 @@
 
 mod files;
 
+use std::hint::black_box;
+use std::thread;
 use std::time::Instant;
 
 use futures_util::stream::{StreamExt, iter};
 use pumice_drive::base::seed::random;
-use pumice_drive::codec::{Codec, Workers};
+use pumice_drive::codec::{Codec, Compressor, Workers};
 use pumice_drive::controller::{Drive, OpenOptions, Spec, create};
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::runtime::{Backend, Runtime};
@@ -28,6 +31,8 @@ const POOL_BYTES: usize = 16 << 20;
 const FILES_BYTES: u64 = 128 << 20;
 const WRITTEN_BYTES: usize = 512 << 20;
 const CAPACITY: u64 = DISK_BYTES + (WRITTEN_BYTES + WRITTEN_BYTES / 32) as u64 + (1 << 30);
+/// Frames of the default size, which longer writes become.
+const FRAME_BYTES: usize = 32 << 10;
 const ROUNDS: usize = 9;
 
 /// Returns bytes of which half of each 512 are noise.
@@ -80,6 +85,24 @@ fn rate(case: &Case, pool: &[u8], medium: &MemMedium, others: usize, run: u128) 
     WRITTEN_BYTES as f64 / (1 << 20) as f64 / seconds
 }
 
+/// Returns MiB per second of the codec alone on `threads` threads.
+fn codec_rate(case: &Case, pool: &[u8], threads: usize) -> f64 {
+    let frames: Vec<_> = pool.chunks(case.bytes.min(FRAME_BYTES)).collect();
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for share in frames.chunks(frames.len().div_ceil(threads)) {
+            scope.spawn(move || {
+                let mut compressor = Compressor::new(case.codec);
+                let mut target = vec![0; Compressor::target_bytes(FRAME_BYTES)];
+                for frame in share {
+                    black_box(compressor.compress(frame, &mut target));
+                }
+            });
+        }
+    });
+    pool.len() as f64 / (1 << 20) as f64 / start.elapsed().as_secs_f64()
+}
+
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
@@ -119,7 +142,14 @@ fn main() {
             let one = median(pairs.iter().map(|pair| pair.0).collect());
             let many = median(pairs.iter().map(|pair| pair.1).collect());
             let ratio = median(pairs.iter().map(|pair| pair.1 / pair.0).collect());
-            println!("{name}: 1 thread {one:.0} MiB/s, {threads} threads {many:.0}, {ratio:.2}");
+            let codec = (0..ROUNDS)
+                .map(|_| codec_rate(&case, &pool, threads) / codec_rate(&case, &pool, 1))
+                .collect();
+            let codec = median(codec);
+            println!(
+                "{name}: 1 thread {one:.0} MiB/s, {threads} threads {many:.0}, {ratio:.2} \
+                 (codec alone {codec:.2})"
+            );
         }
     }
 }
