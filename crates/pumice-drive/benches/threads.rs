@@ -1,6 +1,6 @@
 //! In-process benchmark: writes with other threads that compress against writes with one thread.
 //!
-//! The controller on a memory medium, no NBD, many writes in flight, of noise and zeroes in equal
+//! The controller on a memory medium, no NBD, many tasks that write, as a server has, of noise and zeroes in equal
 //! parts (the fastest data there is that compresses by half) and of the files in /usr. The two
 //! sides take turns on fresh drives, and the result is the ratio of each pair. What the codec alone
 //! gains from as many threads, each with its own blocks, says what the processors allow.
@@ -14,11 +14,12 @@
 
 mod files;
 
+use std::cell::RefCell;
 use std::hint::black_box;
+use std::rc::Rc;
 use std::thread;
 use std::time::Instant;
 
-use futures_util::stream::{StreamExt, iter};
 use pumice_drive::base::seed::random;
 use pumice_drive::codec::{Codec, Compressor, Workers};
 use pumice_drive::controller::{Drive, OpenOptions, Spec, create};
@@ -52,7 +53,7 @@ struct Case {
 }
 
 /// Returns MiB per second of writes with `others` threads beside the drive's.
-fn rate(case: &Case, pool: &[u8], medium: &MemMedium, others: usize, run: u128) -> f64 {
+fn rate(case: &Case, pool: &Rc<Vec<u8>>, medium: &MemMedium, others: usize, run: u128) -> f64 {
     let runtime = Runtime::new(Backend::Auto).expect("a runtime");
     let uuid = uuid::Uuid::from_u128(run);
     let codec = case.codec;
@@ -63,23 +64,36 @@ fn rate(case: &Case, pool: &[u8], medium: &MemMedium, others: usize, run: u128) 
     if others > 0 {
         drive.use_workers(Workers::start(others).expect("threads"));
     }
+    let drive = Rc::new(drive);
     let mut random = random(2);
     let (disk, pool_units) = (DISK_BYTES / case.bytes as u64, pool.len() / case.bytes);
-    let writes: Vec<_> = (0..WRITTEN_BYTES / case.bytes)
-        .map(|number| (random.random_range(0..disk) * case.bytes as u64, number % pool_units))
+    let bytes = case.bytes;
+    let writes: Vec<_> = (0..WRITTEN_BYTES / bytes)
+        .map(|number| (random.random_range(0..disk) * bytes as u64, number % pool_units))
         .collect();
+    let writes = Rc::new(RefCell::new(writes.into_iter()));
     let start = Instant::now();
-    runtime.block_on(async {
-        let writes = iter(&writes).map(|&(offset, unit)| {
-            drive.write(offset, &pool[unit * case.bytes..][..case.bytes], false)
+    let (running, ended) = async_channel::bounded::<()>(1);
+    for _ in 0..case.depth {
+        let (drive, pool) = (drive.clone(), pool.clone());
+        let (writes, running) = (writes.clone(), running.clone());
+        runtime.spawn(async move {
+            loop {
+                let next = writes.borrow_mut().next();
+                let Some((offset, unit)) = next else { break };
+                let data = &pool[unit * bytes..][..bytes];
+                drive.write(offset, data, false).await.expect("write");
+            }
+            drop(running);
         });
-        writes
-            .buffer_unordered(case.depth)
-            .for_each(|result| async { result.expect("write") })
-            .await;
+    }
+    drop(running);
+    runtime.block_on(async {
+        assert!(ended.recv().await.is_err(), "tasks send nothing");
         drive.flush().await.expect("flush");
     });
     let seconds = start.elapsed().as_secs_f64();
+    let drive = Rc::into_inner(drive).expect("the tasks have ended");
     runtime.block_on(drive.close()).expect("close");
     runtime.drop_tasks();
     WRITTEN_BYTES as f64 / (1 << 20) as f64 / seconds
@@ -118,6 +132,7 @@ fn main() {
     let zstd = Codec::Zstd { level: 1 };
     let mut run = 0;
     for (content, pool) in [("noise and zeroes", pool()), ("/usr", files)] {
+        let pool = Rc::new(pool);
         for (name, codec, bytes, depth) in [
             ("zstd:1, 4 KiB, depth 32", zstd, 4 << 10, 32),
             ("zstd:1, 4 KiB, depth 1", zstd, 4 << 10, 1),
