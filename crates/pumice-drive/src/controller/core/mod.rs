@@ -67,7 +67,7 @@ use super::log::{BatchToWrite, ChainEnd, Log, LogEnd, Tail, Totals};
 use super::map::{KeptLeaves, L2p, Leaf, Lookup, Mapping, Reap};
 use super::place::FrameAddress;
 use super::space::Space;
-use crate::base::{Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
+use crate::base::{AlignedBuffer, Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
 use crate::format::{DirectoryEntry, MapLimits, MetaKind, MetadataAddress, Stream, Superblock};
 
 pub(crate) use append::{Attempt, BlockWrite, Edge, MetaPosition, Move};
@@ -584,13 +584,18 @@ impl Core {
         }
     }
 
-    /// Notes that a batch is on the medium.
-    pub(crate) fn batch_written(&mut self, seq: SeqNo, is_durable: bool) {
+    /// Notes that a batch is on the medium, which has `spare` buffers for those that it kept.
+    pub(crate) fn batch_written(
+        &mut self,
+        seq: SeqNo,
+        is_durable: bool,
+        spare: impl FnMut() -> Option<AlignedBuffer>,
+    ) {
         assert!(seq <= self.log.sealed_seq(), "a batch is sealed before it is written");
         self.counters.batches.add(1);
         self.counters.durable_appends.add(u64::from(is_durable));
         let was_full = self.log.is_medium_full();
-        self.log.written(seq);
+        self.log.written(seq, spare);
         if self.log.is_collecting() && !self.log.writers_are_busy() {
             self.seal(Stream::Host);
         }
