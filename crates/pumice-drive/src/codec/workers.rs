@@ -11,9 +11,10 @@
 //! [`batch_bytes`]. A batch owns a copy of its frames, and its outcome is set once. Nothing else
 //! passes between the threads, so neither side can see half a result.
 //!
-//! A task that waits takes batches from the queue when no other task is ready: with `n` threads,
-//! `n` compress. A write that is alone on the tray is compressed by its own task, so at depth 1 no
-//! thread is woken for a write of up to a batch.
+//! While the threads have enough to do, the thread of the drives compresses what is written next
+//! itself, into its place. When none of its tasks is ready, the write that has waited longest takes
+//! batches from the queue: with `n` threads, `n` compress. A write that is alone on the tray is
+//! compressed by its own task, so at depth 1 no thread is woken for a write of up to a batch.
 //!
 //! The threads know no drive, no address and no order, and remember nothing of earlier frames:
 //! whether a stream is worth the attempt is for its drive to know. They end when the last handle is
