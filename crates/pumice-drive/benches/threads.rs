@@ -1,9 +1,10 @@
 //! In-process benchmark: writes with other threads that compress against writes with one thread.
 //!
-//! The controller on a memory medium, no NBD, many tasks that write, as a server has, of noise and zeroes in equal
-//! parts (the fastest data there is that compresses by half) and of the files in /usr. The two
-//! sides take turns on fresh drives, and the result is the ratio of each pair. What the codec alone
-//! gains from as many threads, each with its own blocks, says what the processors allow.
+//! The controller on a memory medium, no NBD, many tasks that write, as a server has, of noise and
+//! zeroes in equal parts (the fastest data there is that compresses by half) and of the files in
+//! /usr. The two sides take turns on fresh drives, and the result is the ratio of each pair. What
+//! the codec alone gains from as many threads, each with its own blocks, says what the processors
+//! allow.
 //!
 //! ```text
 //! cargo bench --bench threads            # as many threads as there are processors, at most 8

@@ -199,7 +199,7 @@ mod tests {
         // Failures count too.
         now(medium.append(SegmentId(9), 0, buffer.clone())).unwrap_err();
         now(medium.append_durably(SegmentId(2), 0, buffer)).unwrap();
-        assert_eq!(medium.inner().resident_bytes(), 8192);
+        assert_eq!(medium.inner().resident_bytes(), 65536);
         let expected = Counts {
             appends: 3,
             durable_appends: 1,
