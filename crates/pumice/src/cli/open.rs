@@ -17,6 +17,7 @@ use pumice_drive::base::{self, ErrorKind};
 use pumice_drive::codec::{Codec, Workers};
 use pumice_drive::controller::{
     COLD_FRAME_BLOCKS_DEFAULT, COMPACT_PERCENT_DEFAULT, Drive, OpenOptions,
+    READ_AHEAD_BYTES_DEFAULT,
 };
 use pumice_drive::media::file::{FileMedium, FileOptions};
 use pumice_drive::runtime::Runtime;
@@ -104,6 +105,7 @@ impl Opening {
             read_only: self.read_only,
             map_cache_bytes: self.map_cache as usize,
             read_cache_bytes: self.cache as usize,
+            read_ahead_bytes: READ_AHEAD_BYTES_DEFAULT,
             checkpoint_bytes: self.checkpoint,
             recompress: self.recompress,
             cold_frame_blocks: COLD_FRAME_BLOCKS_DEFAULT,

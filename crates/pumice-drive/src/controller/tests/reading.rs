@@ -113,7 +113,8 @@ fn a_block_is_read_without_the_rest_of_its_frame() {
 fn a_sequential_reader_does_not_read_a_frame_once_a_block() {
     let world = World::new(Spec { frame_form: FrameForm::Blocks, ..small(SIZE, 4) });
     let data = payload::text(&mut random(3), 256 << 10);
-    let options = OpenOptions { read_cache_bytes: 16 << 10, ..OpenOptions::default() };
+    let options =
+        OpenOptions { read_cache_bytes: 16 << 10, read_ahead_bytes: 0, ..OpenOptions::default() };
     world.close(reopened_blocks(&world, &data));
     let drive = world.try_open(options).unwrap();
     assert!(world.read(&drive, 0, data.len()).unwrap() == data);
