@@ -14,11 +14,9 @@
 //!
 //! * `open`: opening, the drive's tasks, closing.
 //! * `leaves`: loading leaves of the map. `frame_cache`: decoded frames.
-//! * `read_cache`: decoded blocks, and with `block_tables` where blocks of frames are.
-//! * `streams`: which reads are sequential.
+//! * `read_cache`: decoded blocks. `streams`: which reads are sequential.
 //! * `superblocks`: the two slots. `restoring`: damaged records from parity.
 
-mod block_tables;
 pub(crate) mod frame_cache;
 pub(super) mod leaves;
 pub(super) mod open;

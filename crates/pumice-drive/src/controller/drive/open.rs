@@ -152,7 +152,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             read_unit: medium.capabilities().read_unit,
             loads: Loads::default(),
             cache: FrameCache::new(),
-            read_cache: ReadCache::new(options.read_cache_bytes, form),
+            read_cache: ReadCache::new(options.read_cache_bytes),
             streams: Streams::default(),
             buffers: Buffers::default(),
             compressor: RefCell::new(Compressor::new(codec).with_form(form)),

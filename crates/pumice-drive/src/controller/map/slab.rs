@@ -200,13 +200,23 @@ impl Slab {
         let slot = self.slot_mut(number);
         assert!(slot.dirty, "a leaf is changed that is not marked dirty");
         slot.referenced = true;
+        self.amend(number, change)
+    }
+
+    /// Changes the content of a slot in what need not go to the medium.
+    #[inline]
+    pub(super) fn amend<T>(&mut self, number: u32, change: impl FnOnce(&mut Leaf) -> T) -> T {
+        let slot = self.slot_mut(number);
         let before = slot.content.memory_bytes();
         let result = change(&mut slot.content);
         let after = slot.content.memory_bytes();
+        let is_clean = slot.is_clean();
         let resident_bytes = (self.resident_bytes + after).checked_sub(before);
         self.resident_bytes = resident_bytes.expect("a leaf in memory is counted");
-        let dirty_bytes = (self.dirty_bytes + after).checked_sub(before);
-        self.dirty_bytes = dirty_bytes.expect("a dirty leaf is counted");
+        if !is_clean {
+            let dirty_bytes = (self.dirty_bytes + after).checked_sub(before);
+            self.dirty_bytes = dirty_bytes.expect("a dirty leaf is counted");
+        }
         self.check_invariants();
         result
     }

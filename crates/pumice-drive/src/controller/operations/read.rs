@@ -4,7 +4,7 @@
 //! L2P runs -> holes and fills: no I/O
 //!          -> frames still in a batch buffer: decoded from there
 //!          -> blocks in the read cache: copied from there
-//!          -> independent blocks of a frame whose table is known: read alone, see `read_blocks`
+//!          -> independent blocks of a frame with a table: read alone, see `read_blocks`
 //!          -> frames on the medium: adjacent ones in one media read, several reads at once
 //!             -> checksum -> decode -> copy
 //! ```
@@ -49,7 +49,7 @@ pub(super) struct Piece {
     pub(super) generation: u64,
     /// The first block wanted and its position in the frame.
     pub(super) lba: Lba,
-    index: u8,
+    pub(super) index: u8,
     /// Bytes wanted of the decoded frame.
     wanted: Range<usize>,
     /// Where they go in the host's buffer.
@@ -162,7 +162,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 },
             };
             if let Some(piece) = piece {
-                let is_alone = is_short && !is_sequential && self.read_cache.tables.has_room();
+                let is_alone = is_short && !is_sequential;
                 let piece = Piece { target: at, is_kept: is_short, is_alone, ..piece };
                 let pin = self.pin(piece.place.segment);
                 // The common small read is one piece and needs no list.
@@ -261,7 +261,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
         let frame = piece.decoded_frame();
         loop {
-            // What was awaited may have left the table here.
+            // What was awaited may have loaded the leaf again.
             if let Some(table) = self.table_for(piece)
                 && self.read_part(piece, &table, out).await
             {
