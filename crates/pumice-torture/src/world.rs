@@ -576,7 +576,8 @@ fn draw_spec(random: &mut Random, is_heavy: bool, age: Option<Texture>) -> (Spec
         ..Spec::new(uuid::Uuid::from_u64_pair(random.next_u64(), random.next_u64()), blocks * 4096)
     };
     // No draw of its own. What blocks store of the textures of old drives is not known.
-    let is_blocks = age.is_none() && full.uuid.as_u128().is_multiple_of(2);
+    let is_blocks =
+        age.is_none() && full.codec != Codec::None && full.uuid.as_u128().is_multiple_of(2);
     let full = if is_blocks {
         let frame_blocks = full.frame_blocks.min(INDEPENDENT_BLOCKS_MAX);
         Spec { frame_form: FrameForm::Blocks, frame_blocks, ..full }

@@ -506,12 +506,17 @@ mod tests {
     /// A program that does not know the encoding of such frames would call them damaged.
     #[test]
     fn a_drive_of_independent_blocks_needs_a_program_that_knows_them() {
-        for (has_block_frames, bits) in [(false, 0), (true, 1)] {
+        for (has_block_frames, bits) in [(false, 0), (true, 3)] {
             let superblock = Superblock { has_block_frames, ..sample() };
             let layout = Layout::read_from_bytes(&superblock.encode()).unwrap();
             assert_eq!(layout.features_incompatible.get(), bits);
             assert_eq!(layout.features_compatible.get(), PREALLOCATED);
         }
+        // Written by a program that knew no tables; and by none.
+        let known = resealed(|layout| layout.features_incompatible = BLOCK_FRAMES.into());
+        assert!(Superblock::decode(&known).unwrap().has_block_frames);
+        let none = resealed(|layout| layout.features_incompatible = BLOCK_TABLES.into());
+        assert_eq!(Superblock::decode(&none).unwrap_err().kind(), ErrorKind::Corrupt);
     }
 
     #[test]

@@ -284,10 +284,14 @@ fn metadata_of(mode: u8, number: usize, script: &[u8]) -> Vec<u8> {
     [&[mode], &payload[META_PREFIX_BYTES..][..raw]].concat()
 }
 
+/// A frame of eight independent blocks, of which the third is written again.
+const FRAME_IN_TWO: [u8; 10] = [3, 16, 7, 0x81, 1, 3, 18, 0, 1, 5];
+
 fn leaf_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let log = [&LOG[..], &[4, 0xf1, 0, 4, 0xf1, 0, 4, 7, 12]].concat();
     vec![
         ("runs", metadata_of(0, 0, &log)),
+        ("table", metadata_of(0, 0, &[&LOG[..], &FRAME_IN_TWO, &[12]].concat())),
         ("page", trimmed(&metadata_of(1, 2, &log))),
         ("one-hole", vec![0; 17]),
         ("empty-page", vec![1]),

@@ -57,8 +57,9 @@ pub(crate) struct Args {
 
     /// What the codec compresses of a write of several blocks: solid, frames of up to 32 KiB, is
     /// denser; blocks, each 4 KiB on its own, makes many random reads of 4 KiB at once 1.5 to 2
-    /// times as fast, from the second read of a frame on, long reads up to a fifth slower, and
-    /// takes about an eighth more space for programs and libraries
+    /// times as fast, long reads up to a fifth slower, takes about an eighth more space for
+    /// programs and libraries and five times the memory for the map (--map-cache of serve), and
+    /// needs a codec
     #[arg(long, default_value = "solid", value_name = "solid|blocks")]
     frame: FrameForm,
 

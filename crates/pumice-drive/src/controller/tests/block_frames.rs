@@ -7,6 +7,7 @@ use rand::RngExt;
 use super::*;
 use crate::base::SeqNo;
 use crate::base::seed::random;
+use crate::controller::rebuild::Identity;
 use crate::format::Source;
 
 const SIZE: u64 = 4 << 20;
@@ -126,7 +127,7 @@ fn the_first_read_of_a_block_reads_no_more_than_it() {
         world.run(drive.load_range(Lba(0), size / BLOCK)).unwrap();
         // Another block of each frame, and none twice.
         for frame in (0..size as usize / BLOCK_BYTES / 8).map(|number| number * 77 % 512) {
-            let bytes = read_block(&world, &drive, &data, frame * 8 + frame % 8);
+            let bytes = read_block(&world, &drive, &data, frame * 8 + frame * 3 % 8);
             assert!((1..=8192).contains(&bytes), "{bytes} bytes for one block");
         }
         world.kill(drive);
@@ -295,4 +296,91 @@ fn frames_of_independent_blocks_have_at_most_eight() {
         let spec = Spec { frame_blocks, ..blocks(SIZE, 4) };
         assert_eq!(spec.geometry().is_ok(), is_possible, "{frame_blocks}");
     }
+}
+
+/// Returns a drive of 1 MiB of text, and the text.
+fn written(segments: u64, seed: u64) -> (World, Rc<TestDrive>, Vec<u8>) {
+    let world = World::new(blocks(SIZE, segments));
+    let drive = world.open();
+    let data = payload::text(&mut random(seed), 1 << 20);
+    world.write(&drive, 0, &data).unwrap();
+    world.run(drive.flush()).unwrap();
+    (world, drive, data)
+}
+
+/// Checks that a block of each frame is read alone.
+fn assert_read_alone(world: &World, drive: &TestDrive, data: &[u8]) {
+    world.run(drive.load_range(Lba(0), (data.len() / BLOCK_BYTES) as u64)).unwrap();
+    let frames = data.len() / BLOCK_BYTES / 8;
+    // No two reads follow each other.
+    for frame in (0..frames).map(|number| number * 5 % frames) {
+        let bytes = read_block(world, drive, data, frame * 8 + frame * 3 % 8);
+        assert!(bytes <= 8192, "{bytes} bytes for a block of frame {frame}");
+    }
+}
+
+#[test]
+fn a_resized_drive_of_independent_blocks_reads_them_alone() {
+    let (world, drive, data) = written(12, 10);
+    let segments = drive.core().space().segment_count();
+    let capacity = u64::from(segments - 4) * u64::from(SEGMENT_BYTES);
+    let wanted = Resize { size_bytes: None, capacity_bytes: Some(capacity) };
+    world.run(drive.resize(wanted)).unwrap();
+    assert_read_alone(&world, &drive, &data);
+    let drive = world.reopen(drive);
+    assert_read_alone(&world, &drive, &data);
+    assert_accounting(&drive);
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+#[test]
+fn moved_frames_of_independent_blocks_are_read_alone() {
+    let (world, drive, data) = written(8, 11);
+    let victim = frame_of(&drive, 0);
+    world.run(drive.empty_victim(victim.segment)).unwrap();
+    assert_ne!(frame_of(&drive, 0).segment, victim.segment);
+    assert_read_alone(&world, &drive, &data);
+    // Through the log.
+    world.run(drive.flush_log()).unwrap();
+    world.kill(drive);
+    let drive = world.open();
+    assert_read_alone(&world, &drive, &data);
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+/// Guards against the table of a frame that is not there any more.
+#[test]
+fn recompressed_frames_of_independent_blocks_are_solid() {
+    let (world, drive, data) = written(8, 12);
+    world.close(drive);
+    let recompress = Some(Codec::Zstd { level: 3 });
+    let options = OpenOptions { recompress, cold_frame_blocks: 16, ..OpenOptions::default() };
+    let drive = world.try_open(options).unwrap();
+    world.run(drive.load_range(Lba(0), 256)).unwrap();
+    assert!(drive.core().map().table_count() > 20, "too tame a test");
+    world.run(drive.empty_victim(frame_of(&drive, 0).segment)).unwrap();
+    assert_eq!(drive.core().map().table_count(), 0);
+    assert!(world.read(&drive, 0, data.len()).unwrap() == data);
+    let drive = world.reopen(drive);
+    (0..256).for_each(|block| _ = read_block(&world, &drive, &data, block * 77 % 256));
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+#[test]
+fn a_rebuilt_drive_of_independent_blocks_is_one_again() {
+    let (world, drive, data) = written(8, 13);
+    world.close(drive);
+    let identity = world.run(Identity::of_superblocks(&world.memory)).unwrap().unwrap();
+    let uuid = uuid::Uuid::from_u128(7);
+    assert_eq!(identity.spec(uuid, None).frame_form, FrameForm::Blocks);
+    // Without a codec there is nothing to divide.
+    let plain = identity.spec(uuid, Some(Codec::None));
+    assert_eq!(plain.frame_form, FrameForm::Solid);
+    plain.geometry().unwrap();
+    let rebuilt = rebuilding::rebuild(&world);
+    assert!(rebuilt.disk[..data.len()] == data);
+    assert_eq!(rebuilt.problems, 0);
 }
