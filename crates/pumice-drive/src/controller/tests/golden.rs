@@ -128,11 +128,12 @@ fn assert_reads(name: &str, new_world: impl Fn() -> World, history: History, ima
 
 #[test]
 fn images_of_version_1_are_read() {
-    let images: [&[u8]; 4] = [
+    let images: [&[u8]; 5] = [
         include_bytes!("golden/v1-lz4.bin"),
         include_bytes!("golden/v1-zstd.bin"),
         include_bytes!("golden/v1-log.bin"),
         include_bytes!("golden/v1-blocks.bin"),
+        include_bytes!("golden/v1-tables.bin"),
     ];
     for ((name, codec, form, history), image) in IMAGES.into_iter().zip(images) {
         assert_reads(name, || new_world(codec, form), history, image);
