@@ -384,3 +384,28 @@ fn a_rebuilt_drive_of_independent_blocks_is_one_again() {
     assert!(rebuilt.disk[..data.len()] == data);
     assert_eq!(rebuilt.problems, 0);
 }
+
+/// Leaves of more than 16 KiB: frames of which five blocks are live, and a run between every two of
+/// them. Guards against limits that are those of leaves without tables.
+#[test]
+fn long_leaves_are_written_and_read() {
+    let (world, drive, mut data) = written(8, 14);
+    let more = payload::text(&mut random(15), 3 << 20);
+    world.write(&drive, 1 << 20, &more).unwrap();
+    data.extend(more);
+    let mut random = random(16);
+    for frame in 0..data.len() / BLOCK_BYTES / 8 {
+        for block in [1, 3, 5].map(|block| (frame * 8 + block) * BLOCK_BYTES) {
+            let one = payload::text(&mut random, BLOCK_BYTES);
+            world.write(&drive, block as u64, &one).unwrap();
+            data[block..block + BLOCK_BYTES].copy_from_slice(&one);
+        }
+    }
+    assert_eq!(drive.core().map().table_count(), 128);
+    let drive = world.reopen(drive);
+    assert!(world.read(&drive, 0, data.len()).unwrap() == data);
+    assert_eq!(drive.core().map().table_count(), 128);
+    assert_accounting(&drive);
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
