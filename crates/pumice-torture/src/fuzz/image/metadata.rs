@@ -142,9 +142,9 @@ impl Model {
             _ => {}
         }
         let mut raw = Vec::new();
-        let mut tables = Vec::new();
+        let mut tables: Vec<&[u8; LEAF_TABLE_BYTES]> = Vec::new();
         for (start, content) in runs {
-            let table = self.table(first, content);
+            let table = self.block_table(first, content);
             let content = match (content, table) {
                 (
                     RunContent::Frame { segment, offset, record_bytes, blocks, index, .. },
@@ -158,13 +158,13 @@ impl Model {
             encode_run(start, content, &mut raw);
             tables.extend(table.filter(|_| self.is_first(first, start, content)));
         }
-        tables.iter().for_each(|table| raw.extend_from_slice(*table));
+        tables.iter().for_each(|table| raw.extend_from_slice(&table[..]));
         Ok(raw)
     }
 
     /// Returns the table of a run's frame, if enough blocks of the leaf from block `first` on map to
     /// the frame.
-    fn table(&self, first: u64, content: RunContent) -> Option<&[u8; LEAF_TABLE_BYTES]> {
+    fn block_table(&self, first: u64, content: RunContent) -> Option<&[u8; LEAF_TABLE_BYTES]> {
         let RunContent::Frame { segment, offset, .. } = content else { return None };
         let table = self.tables.get(&(segment, offset))?;
         let mut leaf = first..first + u64::from(LEAF_BLOCKS);
