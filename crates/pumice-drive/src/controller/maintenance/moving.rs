@@ -359,7 +359,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         sources: &[Source],
         pieces: &[LivePiece],
     ) -> Option<Vec<Encoded>> {
-        let table = self.drive.core().map().table(frame.lba, 0, frame.place.address())?;
+        let table = self.drive.core().map().table(frame.lba, 0, &frame.place)?;
         let live = pieces.iter().flat_map(|piece| piece.index..piece.index + piece.count);
         let live: Vec<(u8, bool)> =
             live.map(|index| (index, table.has_block(frame.payload, usize::from(index)))).collect();

@@ -257,7 +257,7 @@ impl Leaf {
     }
 
     /// Returns the table of a frame that begins at block `start`, if it is known.
-    pub(super) fn table(&self, start: u16, frame: FrameAddress) -> Option<BlockTable> {
+    pub(super) fn table(&self, start: u16, frame: &FramePlace) -> Option<BlockTable> {
         self.tables.get(start, frame)
     }
 

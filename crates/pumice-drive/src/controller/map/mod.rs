@@ -325,7 +325,7 @@ impl L2p {
     }
 
     /// Returns the table of a frame of which `lba` is block `index`, if it is known without I/O.
-    pub(crate) fn table(&self, lba: Lba, index: u8, frame: FrameAddress) -> Option<BlockTable> {
+    pub(crate) fn table(&self, lba: Lba, index: u8, frame: &FramePlace) -> Option<BlockTable> {
         let (leaf, block) = leaf_of(lba);
         let Held::Slot(number) = self.directory.held(leaf) else { return None };
         if self.dropped.get(leaf).is_some() {

@@ -17,7 +17,7 @@ use crate::format::DirectoryEntry;
 
 /// Clean leaves that stay whatever the budget: more than are kept for a change, so that one can
 /// always be evicted, and enough that a change of two leaves alone on the drive does not lose
-/// the first while it loads the second. Arbitrary beyond that; 128 KiB at most.
+/// the first while it loads the second. Arbitrary beyond that; 251 KiB at most, if all have tables.
 const CLEAN_KEPT: usize = 8;
 
 /// The number of no leaf.

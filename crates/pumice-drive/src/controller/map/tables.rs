@@ -88,10 +88,12 @@ impl Tables {
         self.search(frame).ok()
     }
 
-    /// Returns the table of the frame at this address that begins at block `start`.
-    pub(super) fn get(&self, start: u16, frame: FrameAddress) -> Option<BlockTable> {
-        let found = self.0.get(self.number_of(frame)?)?;
-        (found.start == start).then_some(found.table)
+    /// Returns the table of a frame that begins at block `start`. A damaged map may have several
+    /// frames at one address, of which the table is that of one.
+    pub(super) fn get(&self, start: u16, frame: &FramePlace) -> Option<BlockTable> {
+        let found = self.0.get(self.number_of(frame.address())?)?;
+        let is_its_own = fits(&found.table, frame.blocks, frame.record_bytes);
+        (found.start == start && is_its_own).then_some(found.table)
     }
 
     /// Takes a table in the place of another one for the same address.

@@ -31,7 +31,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     fn table_of(&self, piece: &Piece) -> Option<BlockTable> {
-        self.core().map().table(piece.lba, piece.index, piece.place.address())
+        self.core().map().table(piece.lba, piece.index, &piece.place)
     }
 
     /// Reads a piece of a frame that is damaged, if its own blocks are whole and their table is

@@ -7,6 +7,7 @@ use rand::RngExt;
 use super::*;
 use crate::base::SeqNo;
 use crate::base::seed::random;
+use crate::codec::BlockTable;
 use crate::controller::rebuild::Identity;
 use crate::format::Source;
 
@@ -383,6 +384,32 @@ fn a_rebuilt_drive_of_independent_blocks_is_one_again() {
     let rebuilt = rebuilding::rebuild(&world);
     assert!(rebuilt.disk[..data.len()] == data);
     assert_eq!(rebuilt.problems, 0);
+}
+
+/// The content that a table of another payload names fails the checksums of its blocks.
+#[test]
+fn a_wrong_table_in_the_map_changes_no_content_and_is_reported() {
+    let (world, drive, data) = written(8, 17);
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+    let drive = world.open();
+    // Makes the leaf dirty.
+    world.write(&drive, 2 << 20, &data[..BLOCK_BYTES]).unwrap();
+    let place = frame_of(&drive, 8);
+    let table = drive.core().map().table(Lba(8), 0, &place).unwrap();
+    let mut stored = *table.stored().first_chunk().unwrap();
+    // The checksum of block 3.
+    stored[3 * 6 + 2] ^= 1;
+    let wrong = BlockTable::from_stored(&stored, 8).unwrap();
+    drive.with_core(|core| core.map_mut().set_table(Lba(8), place, Some(wrong)));
+    let drive = world.reopen(drive);
+    for block in [13, 11, 9, 14, 11] {
+        read_block(&world, &drive, &data, block);
+    }
+    world.kill(drive);
+    let problems = world.check().problems;
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(format!("{problems:?}").contains("the table of another frame"), "{problems:?}");
 }
 
 /// Leaves of more than 16 KiB: frames of which five blocks are live, and a run between every two of

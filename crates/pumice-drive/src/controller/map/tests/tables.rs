@@ -36,7 +36,7 @@ fn write(map: &mut L2p, lba: u64, number: u32, blocks: u8) {
 }
 
 fn found(map: &L2p, lba: u64, number: u32, blocks: u8) -> bool {
-    let table_found = map.table(Lba(lba), 0, place(number, blocks).address());
+    let table_found = map.table(Lba(lba), 0, &place(number, blocks));
     assert!(table_found.is_none_or(|found| found == table(number, blocks)), "another table");
     table_found.is_some()
 }
@@ -67,10 +67,10 @@ fn a_table_goes_when_few_blocks_of_its_frame_are_left() {
     let mut map = L2p::new(1024, usize::MAX);
     write(&mut map, 16, 1, 8);
     assert!(found(&map, 16, 1, 8));
-    assert!(map.table(Lba(19), 3, place(1, 8).address()).is_some());
+    assert!(map.table(Lba(19), 3, &place(1, 8)).is_some());
     // The same frame would begin elsewhere.
-    assert_eq!(map.table(Lba(19), 2, place(1, 8).address()), None);
-    assert_eq!(map.table(Lba(2), 3, place(1, 8).address()), None);
+    assert_eq!(map.table(Lba(19), 2, &place(1, 8)), None);
+    assert_eq!(map.table(Lba(2), 3, &place(1, 8)), None);
     for (lba, is_left) in [(16, true), (20, true), (18, true), (23, true), (17, false)] {
         map.map_uniform(Lba(lba), 1, Mapping::Hole, |_| ());
         assert_eq!(found(&map, 16, 1, 8), is_left, "without block {lba}");
@@ -121,6 +121,20 @@ fn frames_that_share_an_address_store_no_table() {
     assert_eq!(again(&bytes).unwrap(), bytes);
     assert_eq!(bytes.len(), 5 * 16 + 48, "one table");
     assert_eq!(Leaf::decode(&bytes, &LIMITS).unwrap().table_count(), 1);
+}
+
+/// In a damaged map. Guards against a block that a table of fewer blocks is asked for.
+#[test]
+fn frames_of_two_lengths_at_one_address_share_no_table() {
+    let mut map = L2p::new(1024, usize::MAX);
+    let longer = FramePlace { blocks: 64, ..place(1, 8) };
+    map.map_frame(Lba(0), longer, |_| ());
+    write(&mut map, 0, 1, 8);
+    assert!(found(&map, 0, 1, 8));
+    assert_eq!(map.table(Lba(10), 10, &longer), None);
+    let bytes = stored(&mut map);
+    assert_eq!(again(&bytes).unwrap(), bytes);
+    assert_eq!(Leaf::decode(&bytes, &LIMITS).unwrap().table_count(), 0);
 }
 
 #[test]
