@@ -504,7 +504,7 @@ class Drive:
     @staticmethod
     def runs_and_tables(leaf, data):
         """Returns the runs of a leaf, and the table of each frame that has one."""
-        runs, tables = [], {}
+        runs, tables, without = [], {}, set()
         while len(data) != 16 * len(runs) + TABLE_BYTES * len(tables):
             if len(runs) == LEAF_BLOCKS or len(data) < 16 * (len(runs) + 1):
                 raise Damage(f"leaf {leaf} has a wrong length")
@@ -512,9 +512,11 @@ class Drive:
             if run.blocks & HAS_TABLE:
                 run = run._replace(blocks=run.blocks - HAS_TABLE)
                 tables.setdefault((run.segment, run.offset), LeafTable(run))
-            elif run.blocks and (run.segment, run.offset) in tables:
-                raise Damage(f"the runs of leaf {leaf} do not agree on a table")
+            elif run.blocks:
+                without.add((run.segment, run.offset))
             runs.append(run)
+        if not without.isdisjoint(tables):
+            raise Damage(f"the runs of leaf {leaf} do not agree on a table")
         if not runs:
             raise Damage(f"leaf {leaf} has a wrong length")
         for number, table in enumerate(tables.values()):

@@ -293,8 +293,8 @@ pub struct LeafTable<'a> {
     pub bytes: &'a [u8; LEAF_TABLE_BYTES],
 }
 
-/// Appends a run that begins at block `start` of its leaf to `target`. The tables of the frames that
-/// have one follow the last run, each once, in the order of their first runs.
+/// Appends a run that begins at block `start` of its leaf to `target`. The tables of the frames
+/// that have one follow the last run, each once, in the order of their first runs.
 pub fn encode_run(start: u16, content: RunContent, target: &mut Vec<u8>) {
     let uniform = |index, kind: u32| LeafRun {
         start: start.into(),
@@ -419,8 +419,8 @@ impl LeafRun {
         self.blocks & !HAS_TABLE
     }
 
-    /// Returns the frame of a run with a table: segment, offset, bytes, blocks, and the block of the
-    /// leaf at which it begins; `None` for another run, or if it begins before the leaf.
+    /// Returns the frame of a run with a table: segment, offset, bytes, blocks, and the block of
+    /// the leaf at which it begins; `None` for another run, or if it begins before the leaf.
     fn frame(&self) -> Option<(u32, u32, u32, u8, u16)> {
         let start = self.start.get().checked_sub(self.index.into())?;
         let (segment, offset) = (self.segment.get(), self.offset.get());

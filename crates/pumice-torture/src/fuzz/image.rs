@@ -12,7 +12,7 @@
 //! | 0 segment | u8: number in the low 6 bits, stream above: the stream goes there, announced |
 //! | 1 seal | the batch |
 //! | 2 data | lba, blocks, encoding u8, length u8, bytes: a frame with that payload |
-//! | 3 frame | lba, blocks u8, codec u8 (bit 7: in blocks), byte u8: a frame as the codec encodes it |
+//! | 3 frame | lba, blocks u8, codec u8 (bit 7: in blocks), byte u8: a frame as it is encoded |
 //! | 4 fill, 5 trim | lba, blocks (and byte u8) |
 //! | 6 superblock | field u8, number: replaces a value from now on |
 //! | 7 segment, 8 batch | field u8, number: replaces a value in the next header |

@@ -1,6 +1,6 @@
 //! Checking a drive without changing it: superblocks, checkpoint, the log after it, every leaf of
 //! the map, the live bytes of every segment, and in a full check every record of every segment and
-//! every frame's checksum and decoding.
+//! every frame's checksum and decoding, and whether a table that the map has of it is its own.
 //!
 //! What nothing names (overwritten, trimmed, left by a life that was lost) may be damaged without
 //! being a problem: it will never be read.

@@ -351,8 +351,8 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
     }
 
     /// Puts the live blocks of a damaged frame that can still be verified, alone, into frames of
-    /// their own, and the other live ones into lost ones. `None` without such a block. Only the table
-    /// in the map verifies them: the one in the payload may be damaged, or of another time.
+    /// their own, and the other live ones into lost ones. `None` without such a block. Only the
+    /// table in the map verifies them: the one in the payload may be damaged, or of another time.
     fn salvage(
         &mut self,
         frame: &Frame<'_>,

@@ -102,8 +102,8 @@ impl Run {
         FrameAddress { segment: SegmentId(self.segment), offset: self.offset }
     }
 
-    /// Returns the block of the leaf at which the run's frame begins; only a damaged map has a frame
-    /// that begins before its leaf.
+    /// Returns the block of the leaf at which the run's frame begins; only a damaged map has a
+    /// frame that begins before its leaf.
     fn frame_start(&self) -> Option<u16> {
         self.start.checked_sub(self.index.into())
     }
@@ -237,8 +237,8 @@ impl Leaf {
         if may_have { self.tables.number_of(run.address()) } else { None }
     }
 
-    /// Returns of each table whether it goes to the medium: whether all runs that name the address of
-    /// its frame are of that frame. In a damaged map they may not be.
+    /// Returns of each table whether it goes to the medium: whether all runs that name the address
+    /// of its frame are of that frame. In a damaged map they may not be.
     fn tables_to_store(&self) -> Vec<bool> {
         let mut found = vec![(0, 0u8, true); self.tables.len()];
         for (at, run) in self.runs.iter().enumerate() {

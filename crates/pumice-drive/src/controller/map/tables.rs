@@ -1,9 +1,9 @@
 //! The tables of frames of independent blocks in a leaf, by which a block is read without its
 //! frame.
 //!
-//! A table is here from when its frame is mapped until fewer than [`TABLE_BLOCKS_MIN`] blocks of the
-//! leaf map to the frame, so a table is never that of an earlier frame at the same address, and a
-//! leaf has [`LEAF_TABLES_MAX`] at most. It may also be missing: of a frame that was mapped by a
+//! A table is here from when its frame is mapped until fewer than [`TABLE_BLOCKS_MIN`] blocks of
+//! the leaf map to the frame, so a table is never that of an earlier frame at the same address, and
+//! a leaf has [`LEAF_TABLES_MAX`] at most. It may also be missing: of a frame that was mapped by a
 //! program that knew no tables.
 //!
 //! Invariant: in order of the frames' addresses, each once.
@@ -32,8 +32,8 @@ pub(super) struct FrameTable {
 const _: () = assert!(size_of::<FrameTable>() == 60, "what ARCHITECTURE.md says of memory");
 
 impl FrameTable {
-    /// Returns the table of a frame that begins at block `start`, to which `live` blocks map; `None`
-    /// if they are too few, or if the frame cannot have this table.
+    /// Returns the table of a frame that begins at block `start`, to which `live` blocks map;
+    /// `None` if they are too few, or if the frame cannot have this table.
     pub(super) fn new(start: u16, live: u8, place: &FramePlace, table: BlockTable) -> Option<Self> {
         let is_its_own = fits(&table, place.blocks, place.record_bytes);
         let FrameAddress { segment, offset } = place.address();

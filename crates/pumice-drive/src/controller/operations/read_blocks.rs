@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The map has the table of each frame of which several blocks are live, but for those that a
-//! program wrote that knew no tables: the first short read of such a frame leaves it in memory. Only
-//! short reads that continue no earlier one use tables. A reader in order wants the rest of the
-//! frame next, and a long read most of it.
+//! program wrote that knew no tables: the first short read of such a frame leaves it in memory.
+//! Only short reads that continue no earlier one use tables. A reader in order wants the rest of
+//! the frame next, and a long read most of it.
 
 use super::super::drive::Drive;
 use super::super::drive::read_cache::FrameKey;

@@ -102,8 +102,8 @@ fn garbage_collection_keeps_the_blocks_that_can_still_be_read() {
     }
 }
 
-/// The map has the table of each frame, from when it was written on. Guards against a first read that
-/// takes the frame.
+/// The map has the table of each frame, from when it was written on. Guards against a first read
+/// that takes the frame.
 #[test]
 fn the_first_read_of_a_block_reads_no_more_than_it() {
     let size = 16 << 20;

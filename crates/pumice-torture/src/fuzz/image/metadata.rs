@@ -162,8 +162,8 @@ impl Model {
         Ok(raw)
     }
 
-    /// Returns the table of a run's frame, if enough blocks of the leaf from block `first` on map to
-    /// the frame.
+    /// Returns the table of a run's frame, if enough blocks of the leaf from block `first` on map
+    /// to the frame.
     fn block_table(&self, first: u64, content: RunContent) -> Option<&[u8; LEAF_TABLE_BYTES]> {
         let RunContent::Frame { segment, offset, .. } = content else { return None };
         let table = self.tables.get(&(segment, offset))?;
