@@ -39,6 +39,12 @@ fn run_gives_the_uri_and_passes_the_exit_code_on() {
     let finished = serve("nbdinfo --size \"$uri\"");
     assert_eq!((finished.code, finished.stdout.trim()), (Some(0), "67108864"));
     assert_eq!(serve("exit 7").code, Some(7));
+    // Under the most lenient umask, too, the socket is the command's user's alone.
+    let stat = "socket=${uri##*=}; stat -c %a \"${socket%/*}\"";
+    let served = format!("umask 0; exec \"$0\" serve \"$1\" --run '{stat}'");
+    let mut command = Command::new("sh");
+    let folder = run_ok(command.args(["-c", &served, PUMICE]).arg(drive.path()));
+    assert_eq!(folder.stdout.trim(), "700");
     assert_eq!(serve("kill -9 $$").code, Some(128 + 9));
 }
 

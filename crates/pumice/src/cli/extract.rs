@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::output::open_output;
+use super::output::open_output_with;
 use super::signals::Interrupt;
 use super::{Outcome, print, print_json};
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
@@ -199,7 +199,8 @@ impl Image {
         if inode(path).is_some() && inode(path) == inode(source) {
             bail!("{} is the drive itself", path.display());
         }
-        let file = open_output(path, force)?;
+        // The disk's files may be closed to other users: so is the image.
+        let file = open_output_with(path, force, 0o600)?;
         if file.try_lock().is_err() {
             bail!("{} is in use by another process", path.display());
         }

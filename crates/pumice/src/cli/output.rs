@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{ErrorKind as IoErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -57,12 +58,20 @@ pub(crate) fn print_json(value: &(impl serde::Serialize + ?Sized)) -> Result<()>
 /// # Errors
 /// The file exists and `force` is not set; the path is not a regular file; I/O errors.
 pub(crate) fn open_output(path: &Path, force: bool) -> Result<File> {
+    open_output_with(path, force, 0o666)
+}
+
+/// [`open_output`] with the permissions of a new file, which the umask may restrict further.
+///
+/// # Errors
+/// Those of [`open_output`].
+pub(crate) fn open_output_with(path: &Path, force: bool, mode: u32) -> Result<File> {
     let shown = path.display();
     if path.is_dir() {
         bail!("{shown} is a directory: name a file in it");
     }
     let mut options = File::options();
-    options.write(true);
+    options.write(true).mode(mode);
     if force {
         options.create(true).truncate(false);
     } else {

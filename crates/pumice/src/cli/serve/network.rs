@@ -1,6 +1,8 @@
 //! Where `pumice serve` listens, and which clients it accepts.
 
+use std::fs::Permissions;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -92,7 +94,8 @@ impl Sockets {
         if !runs_a_command {
             return Ok(Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 10809))));
         }
-        let directory = tempfile::Builder::new().prefix("pumice").tempdir();
+        let private = Permissions::from_mode(0o700);
+        let directory = tempfile::Builder::new().prefix("pumice").permissions(private).tempdir();
         let directory = self.private.insert(directory.context("cannot create a socket")?);
         Ok(Listen::Unix(directory.path().join("socket")))
     }
