@@ -55,7 +55,7 @@ impl Attachable {
 
     fn command(&self, verb: &str) -> Command {
         let mut command = Command::new(PUMICE);
-        command.arg(verb).env("XDG_RUNTIME_DIR", self.drive.beside(""));
+        command.arg(verb).env("PUMICE_RUNTIME_DIR", self.drive.beside("pumice"));
         command
     }
 

@@ -21,7 +21,7 @@ fn serve(drive: &Drive, socket: &Path, more: &str) -> (Server, PathBuf) {
     let mut command = Command::new(PUMICE);
     command.args(["serve", "--config"]).arg(&file);
     let server = Server::start(
-        command.env("XDG_RUNTIME_DIR", drive.beside("")).env_remove("PUMICE_LOG"),
+        command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice")).env_remove("PUMICE_LOG"),
         socket.to_owned(),
     );
     (server, file)

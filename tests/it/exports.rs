@@ -118,7 +118,7 @@ fn a_directory_of_drives_is_served_by_name() {
     let socket = PathBuf::from(path("socket"));
     let mut command = Command::new(PUMICE);
     command.arg("serve").arg(folder.path()).arg("--unix").arg(&socket);
-    command.env("XDG_RUNTIME_DIR", folder.path());
+    command.env("PUMICE_RUNTIME_DIR", folder.path().join("pumice"));
     let server = Server::start(&mut command, socket);
     let listed = json(Command::new(&nbdinfo).args(["--json", "--list"]).arg(server.uri()));
     let exports = listed["exports"].as_array().unwrap();
@@ -199,8 +199,8 @@ fn sockets_that_systemd_passes_are_served() {
     let drive = Drive::create("64M", &[]);
     let socket = drive.beside("activated");
     let mut command = Command::new(activate);
-    command.arg("--listen").arg(&socket).arg("--setenv=XDG_RUNTIME_DIR");
-    command.env("XDG_RUNTIME_DIR", drive.beside("."));
+    command.arg("--listen").arg(&socket).arg("--setenv=PUMICE_RUNTIME_DIR");
+    command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice"));
     command.arg(PUMICE).arg("serve").arg(drive.path());
     let server = Server::start(&mut command, socket);
     let uri = server.uri();

@@ -271,7 +271,7 @@ impl Drive {
                 let mut command = Command::new(PUMICE);
                 command.arg("serve").arg(&self.path).arg("--unix").arg(&socket).args(args);
                 // What a killed server left goes with the drive.
-                command.env("XDG_RUNTIME_DIR", self.directory.path());
+                command.env("PUMICE_RUNTIME_DIR", self.beside("pumice"));
                 command
             }
         };
@@ -289,7 +289,7 @@ impl Drive {
     /// What `pumice info --json` says.
     pub(crate) fn info(&self) -> Value {
         let mut command = Command::new(PUMICE);
-        command.env("XDG_RUNTIME_DIR", self.directory.path());
+        command.env("PUMICE_RUNTIME_DIR", self.beside("pumice"));
         let finished = run_ok(command.arg("info").arg(&self.path).arg("--json"));
         serde_json::from_str(&finished.stdout).expect("info --json prints JSON")
     }

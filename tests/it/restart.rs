@@ -162,7 +162,7 @@ fn a_newer_program_takes_over_and_a_broken_one_does_not() {
     let socket = drive.beside("socket");
     let mut command = Command::new(&program);
     command.arg("serve").arg(drive.path()).arg("--unix").arg(&socket);
-    let server = Server::start(command.env("XDG_RUNTIME_DIR", drive.beside("")), socket);
+    let server = Server::start(command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice")), socket);
     let runs = || fs::metadata(format!("/proc/{}/exe", server.id())).expect("a process").ino();
     let first = runs();
 

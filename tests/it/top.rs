@@ -15,7 +15,7 @@ use crate::http::serve;
 /// A command that finds the control socket of the drive's server.
 fn beside(drive: &Drive, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
-    command.env("XDG_RUNTIME_DIR", drive.path().parent().expect("a directory"));
+    command.env("PUMICE_RUNTIME_DIR", drive.path().with_file_name("pumice"));
     command.env("TERM", "xterm-256color");
     command
 }

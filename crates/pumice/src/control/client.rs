@@ -5,7 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::directory::socket_path;
+use rustix::net::sockopt::socket_peercred;
+
+use super::directory::{existing, socket_name};
 use super::protocol::{ANSWER_BYTES_MAX, Answer, Request, Service, line};
 #[cfg(feature = "top")]
 use crate::watch::Snapshot;
@@ -24,14 +26,37 @@ pub(crate) struct Client {
 /// Connects to the server of the drive at `drive`; `None` if there is none.
 ///
 /// # Errors
-/// `NotFound` if there is nothing at `drive`.
+/// `NotFound` if there is nothing at `drive`; `PermissionDenied` if the server, or the directory of
+/// its socket, belongs to another user, whose answers cannot be trusted.
 pub(crate) fn connect(drive: &Path) -> Result<Option<Client>> {
-    let Ok(stream) = UnixStream::connect(socket_path(drive)?) else { return Ok(None) };
+    let name = socket_name(drive)?;
+    let mut refused = None;
+    for found in existing() {
+        let connected = found.and_then(|found| {
+            let path = found.directory.join(&name);
+            let Ok(stream) = UnixStream::connect(&path) else { return Ok(None) };
+            let peer = socket_peercred(&stream).map(|peer| peer.uid.as_raw());
+            if peer.is_ok_and(|peer| peer == found.owner || peer == 0) {
+                return Ok(Some(stream));
+            }
+            let what = format!("{} is a socket of another user", path.display());
+            Err(Error::new(ErrorKind::PermissionDenied, what))
+        });
+        match connected {
+            Ok(Some(stream)) => return client(stream, drive).map(Some),
+            Ok(None) => {}
+            Err(error) => refused = Some(error),
+        }
+    }
+    refused.map_or(Ok(None), Err)
+}
+
+fn client(stream: UnixStream, drive: &Path) -> Result<Client> {
     let limited = stream
         .set_read_timeout(Some(ANSWER_TIMEOUT))
         .and_then(|()| stream.set_write_timeout(Some(ANSWER_TIMEOUT)));
     limited.map_err(|error| Error::os("cannot use the control socket", error))?;
-    Ok(Some(Client { stream: BufReader::new(stream), drive: drive.to_owned() }))
+    Ok(Client { stream: BufReader::new(stream), drive: drive.to_owned() })
 }
 
 /// Requests the drive's info from its server; `None` if there is no server, or if it ends before it
