@@ -12,8 +12,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose};
-use rcgen::{IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
+use rcgen::{BasicConstraints, Certificate, CertificateParams, CertificateRevocationListParams};
+use rcgen::{DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose};
+use rcgen::{SerialNumber, date_time_ymd};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tempfile::TempDir;
@@ -137,6 +138,41 @@ fn clients_with_a_certificate_come_in_and_others_do_not() {
     assert_eq!(info(uri(&server, &known)).stdout.trim(), "67108864");
     server.stop();
     drive.assert_checks();
+}
+
+/// Guards against a list that is not renewed any more, and lets in what was revoked since.
+#[test]
+fn a_list_of_revocations_that_has_expired_accepts_no_client() {
+    let Some(nbdinfo) = tool("nbdinfo") else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    let authority = Authority::new("one");
+    let drive = Drive::create("64M", &[]);
+    let (certificates, known) = (authority.server(), authority.client("known"));
+    for (next_update, is_accepted) in [(2002, false), (2999, true)] {
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2001, 1, 1),
+            next_update: date_time_ymd(next_update, 1, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: Vec::new(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let list = list.signed_by(&authority.issuer).unwrap().pem().unwrap();
+        fs::write(certificates.join("ca-crl.pem"), list).unwrap();
+        let server = serve(&drive, &certificates, &["--tls-verify-peer"]);
+        let info = run(
+            Command::new(&nbdinfo).arg("--size").arg(uri(&server, &known)),
+            COMMAND_LIMIT,
+        );
+        assert_eq!(info.code == Some(0), is_accepted, "{info:#?}");
+        if !is_accepted {
+            let is_told = || server.stderr().contains("xpired");
+            wait_until("the log names the reason", is_told);
+        }
+        server.stop();
+    }
 }
 
 #[test]
