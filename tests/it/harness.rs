@@ -21,7 +21,7 @@ use std::env;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -494,6 +494,16 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "{what}: not within {SERVER_LIMIT:?}");
         let _ = never.recv_timeout(Duration::from_millis(5));
     }
+}
+
+/// The next message to a service manager; panics after [`COMMAND_LIMIT`].
+pub(crate) fn notice(manager: &UnixDatagram) -> String {
+    let mut events = [PollFd::new(manager, PollFlags::IN)];
+    let limit = Timespec::try_from(COMMAND_LIMIT).expect("a limit of seconds");
+    assert_eq!(poll(&mut events, Some(&limit)), Ok(1), "no message within {COMMAND_LIMIT:?}");
+    let mut message = [0; 128];
+    let length = manager.recv(&mut message).expect("a message");
+    String::from_utf8(message[..length].to_vec()).expect("text")
 }
 
 /// Starts a child in a process group of its own, with piped output and no input.

@@ -5,11 +5,12 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
 
 use crate::harness::{
-    Drive, PUMICE, Server, Talker, python_with_libnbd, run_ok, stand_in, tool, wait_until,
+    Drive, PUMICE, Server, Talker, notice, python_with_libnbd, run_ok, stand_in, tool, wait_until,
 };
 
 /// Restarts until `client` says that it is at its end, five times at least.
@@ -177,6 +178,39 @@ fn a_newer_program_takes_over_and_a_broken_one_does_not() {
     let newer = fs::metadata(&program).expect("the program").ino();
     assert_ne!(newer, first);
     assert_eq!(runs(), newer);
+    server.stop();
+}
+
+/// The service manager's side of `Type=notify` and `notify-reload`.
+#[test]
+fn a_service_manager_is_told_when_the_server_is_ready() {
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let notices = drive.beside("notify");
+    let manager = UnixDatagram::bind(&notices).unwrap();
+    let next = || notice(&manager);
+    let is_reloading = |message: &str| {
+        let time = message.strip_prefix("RELOADING=1\nMONOTONIC_USEC=");
+        time.is_some_and(|time| time.parse::<u64>().is_ok_and(|time| time > 0))
+    };
+    let program = drive.beside("program");
+    replace(&program, None);
+    let socket = drive.beside("socket");
+    let mut command = Command::new(&program);
+    command.arg("serve").arg(drive.path()).arg("--unix").arg(&socket);
+    command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice"));
+    let server = Server::start(command.env("NOTIFY_SOCKET", &notices), socket);
+    assert_eq!(next(), "READY=1");
+    server.hang_up();
+    assert!(is_reloading(&next()));
+    assert_eq!(next(), "READY=1");
+    // If it goes on as it was, it says so.
+    replace(&program, Some("#!/bin/sh\nexit 3\n"));
+    server.hang_up();
+    assert!(is_reloading(&next()));
+    assert_eq!(next(), "READY=1");
     server.stop();
 }
 

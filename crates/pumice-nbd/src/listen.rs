@@ -270,9 +270,9 @@ fn bind_error(address: &str, error: io::Error) -> Error {
     Error::os(format!("cannot listen on {address}"), error)
 }
 
-/// Locks the directory of `path` until the file is dropped; `None` if another process holds the lock
-/// for longer than `limit`. Any process may, and must not keep the server from starting: only the
-/// order of servers that start at the same moment is lost.
+/// Locks the directory of `path` until the file is dropped; `None` if another process holds the
+/// lock for longer than `limit`. Any process may, and must not keep the server from starting: only
+/// the order of servers that start at the same moment is lost.
 fn lock_directory(path: &Path, limit: Duration) -> Result<Option<File>> {
     let directory = path.parent().unwrap_or(path);
     let failed = |error| Error::os(format!("cannot use the folder {}", directory.display()), error);
@@ -288,7 +288,7 @@ fn lock_directory(path: &Path, limit: Duration) -> Result<Option<File>> {
         Ok(locked) => locked.map(Some).map_err(failed),
         Err(_) => {
             let path = path.display();
-            tracing::warn!(%path, "another process holds the lock of the folder: not waiting for it");
+            tracing::warn!(%path, "another process holds the lock of the folder: not waiting");
             Ok(None)
         }
     }

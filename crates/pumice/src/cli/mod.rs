@@ -3,6 +3,7 @@
 //! * One file or folder for each subcommand, with its flags and its `run`.
 //! * `commands`: the subcommands in groups; `config`: a file of flags; `values`: parsers of flags.
 //! * `open`: a drive for a subcommand; `signals`: Ctrl-C and the like; `watch`: metrics of `serve`.
+//! * `mount`: the program as a helper of mount(8); `notify`: messages to systemd.
 //! * `log`: the log; `output`: results and messages; `documents`: reports in several formats.
 //!
 //! Results go to stdout, progress and logs to stderr. The exit code is 0 for success, 1 if the
@@ -36,6 +37,9 @@ mod forecast;
 mod info;
 mod log;
 mod manual;
+#[cfg(feature = "attach")]
+mod mount;
+mod notify;
 mod open;
 mod output;
 #[cfg(feature = "bench")]
@@ -109,6 +113,10 @@ struct Cli {
 
 /// Runs the program with the process's arguments.
 pub(crate) fn main() -> ExitCode {
+    #[cfg(feature = "attach")]
+    if let Some(code) = mount::helper() {
+        return code;
+    }
     run(std::env::args_os())
 }
 

@@ -184,12 +184,12 @@ mod tests {
     #[test]
     fn a_session_s_directory_is_used_if_it_is_the_user_s_own() {
         // No login has this number.
-        const NOBODY: u32 = 65_533;
+        const STRANGER: u32 = 65_533;
         let folder = tempfile::tempdir().unwrap();
         let user = fs::metadata(folder.path()).unwrap().uid();
         let of = |user| candidates_of(user, None, Some(folder.path().into()));
-        let last = PathBuf::from(format!("/tmp/pumice-{NOBODY}"));
-        assert_eq!(of(NOBODY), [last], "a directory of user {user}");
+        let last = PathBuf::from(format!("/tmp/pumice-{STRANGER}"));
+        assert_eq!(of(STRANGER), [last], "a directory of user {user}");
         if user != 0 {
             assert!(of(user).contains(&folder.path().join("pumice")));
             fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();

@@ -162,6 +162,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     exports::show_all(&runtime, &mut served, &args.watch, &watch, &uris);
     let watching = super::watch::serve(http, &runtime, &watch)?;
     let printed = if args.json && !is_restarted { uris::print(&served, &uris) } else { Ok(()) };
+    super::notify::ready();
     let end = printed.and_then(|()| match &args.run {
         None => Ok(restart::wait_for_a_signal(&runtime, &signals)),
         Some(command) => command::run(command, &runtime, &signals, &uris[0][0]).map(End::Command),

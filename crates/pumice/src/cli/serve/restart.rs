@@ -23,8 +23,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use listenfd::ListenFd;
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use crate::cli::chain;
 use crate::cli::signals::{self, Signals};
+use crate::cli::{chain, notify};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::Handover;
 
@@ -88,10 +88,12 @@ pub(super) fn wait_for_a_signal(runtime: &Runtime, signals: &Signals) -> End {
         if signals.is_ending() {
             return End::Signal;
         }
+        notify::reloading();
         match program() {
             Ok(program) => return End::Restart(program),
             Err(error) => {
-                tracing::error!(error = %chain(&error), "not restarted: the server continues")
+                tracing::error!(error = %chain(&error), "not restarted: the server continues");
+                notify::ready();
             }
         }
     }
