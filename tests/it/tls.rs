@@ -162,10 +162,8 @@ fn a_list_of_revocations_that_has_expired_accepts_no_client() {
         let list = list.signed_by(&authority.issuer).unwrap().pem().unwrap();
         fs::write(certificates.join("ca-crl.pem"), list).unwrap();
         let server = serve(&drive, &certificates, &["--tls-verify-peer"]);
-        let info = run(
-            Command::new(&nbdinfo).arg("--size").arg(uri(&server, &known)),
-            COMMAND_LIMIT,
-        );
+        let info =
+            run(Command::new(&nbdinfo).arg("--size").arg(uri(&server, &known)), COMMAND_LIMIT);
         assert_eq!(info.code == Some(0), is_accepted, "{info:#?}");
         if !is_accepted {
             let is_told = || server.stderr().contains("xpired");
