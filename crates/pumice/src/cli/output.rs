@@ -57,6 +57,7 @@ pub(crate) fn print_json(value: &(impl serde::Serialize + ?Sized)) -> Result<()>
 ///
 /// # Errors
 /// The file exists and `force` is not set; the path is not a regular file; I/O errors.
+#[cfg(feature = "bench")]
 pub(crate) fn open_output(path: &Path, force: bool) -> Result<File> {
     open_output_with(path, force, 0o666)
 }
