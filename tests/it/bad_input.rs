@@ -3,10 +3,13 @@
 //!
 //! Method: a table of wrong arguments, and drives that are damaged, absent, busy or not drives.
 
+use std::ffi::OsStr;
 use std::fs::{self, OpenOptions, Permissions};
 use std::net::TcpListener;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -291,9 +294,82 @@ fn a_drive_is_opened_by_one_server_at_a_time() {
     }
     let drive = Drive::create("64M", &[]);
     let server = drive.serve();
-    refused(&open("serve", &drive), "in use");
+    let by = format!("drive is in use by process {} (pumice): wait until it ends", server.id());
+    for verb in OPENERS {
+        refused(&open(verb, &drive), &by);
+    }
+    refused(&pumice(&["top".as_ref(), drive.path(), "--once".as_ref()]), &by);
     server.stop();
     drive.serve().stop();
+}
+
+/// What is served by root is not to be stopped, but asked with more rights.
+#[test]
+fn another_user_is_told_whose_drive_it_is() {
+    if stand_in().is_some() || !rustix::process::geteuid().is_root() {
+        println!("skipped: another user takes root");
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    // The tree may be closed to others.
+    let program = drive.beside("pumice");
+    fs::copy(PUMICE, &program).unwrap();
+    fs::set_permissions(program.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(drive.path(), Permissions::from_mode(0o644)).unwrap();
+    let server = drive.serve_with_control(&[]);
+    let by = format!("process {} (pumice) of user root: try again as that user", server.id());
+    for verb in ["info", "top"] {
+        let mut command = Command::new(&program);
+        command.arg(verb).arg(drive.path()).args((verb == "top").then_some("--once"));
+        command.env_remove("XDG_RUNTIME_DIR").uid(65534).gid(65534);
+        refused(&run(&mut command, COMMAND_LIMIT), &by);
+    }
+    server.stop();
+}
+
+#[test]
+fn a_slip_is_recognised() {
+    for (args, words) in [
+        (&["creat"][..], "'creat': did you mean 'create'? (see pumice --help)"),
+        (&["create", "d", "--sise", "1G"], ": did you mean '--size'? (see pumice create --help)"),
+        (&["--capacity", "1G"], ": did you mean 'create --capacity'? (see pumice --help)"),
+        (&["--log", "wran", "info", "d"], ": did you mean 'warn'? (see pumice info --help)"),
+        (&["info", "d", "--frobnicate"], "'--frobnicate' found (see pumice info --help)"),
+    ] {
+        refused(&pumice(args), words);
+    }
+}
+
+#[test]
+fn without_a_command_all_are_named() {
+    let finished = pumice::<&str>(&[]);
+    assert_eq!((finished.code, finished.stdout.as_str()), (Some(2), ""));
+    let said = finished.stderr;
+    assert!(said.starts_with("pumice: no command given (see pumice --help)\n\n"), "{said}");
+    assert!(said.contains("\nDrive commands: create, "), "{said}");
+    assert!(said.contains("\nOther commands: demo, "), "{said}");
+}
+
+/// Guards against a panic: JSON is UTF-8, and a path need not be.
+#[test]
+fn json_names_a_path_that_is_not_utf_8() {
+    let drive = Drive::absent();
+    let path = drive.path().parent().unwrap().join(OsStr::from_bytes(b"\xff"));
+    let mut command = Command::new(PUMICE);
+    let created = run(command.args(["create", "--json", "--size=64M"]).arg(&path), COMMAND_LIMIT);
+    assert!(created.code == Some(0) && created.stdout.contains('\u{fffd}'), "{created:?}");
+    if stand_in().is_some() {
+        return;
+    }
+    fs::rename(&path, drive.path()).unwrap();
+    std::os::unix::fs::symlink(drive.path(), &path).unwrap();
+    let server = drive.serve_with_control(&[]);
+    let mut command = Command::new(PUMICE);
+    command.env("XDG_RUNTIME_DIR", drive.beside(""));
+    command.args(["top", "--json", "--interval=0.1"]).arg(&path);
+    let sample = run(&mut command, COMMAND_LIMIT);
+    assert!(sample.code == Some(0) && sample.stdout.contains('\u{fffd}'), "{sample:?}");
+    server.stop();
 }
 
 fn create(drive: &Drive, size: &str) -> Finished {

@@ -200,6 +200,16 @@ pub(super) fn program() -> clap::Command {
     Cli::command().help_template(template + "Options:\n{options}{after-help}")
 }
 
+/// Returns the names of the subcommands in their groups, a paragraph for each.
+pub(super) fn names() -> String {
+    let paragraph = |group: &Group| {
+        let names = group.command.get_subcommands().map(clap::Command::get_name);
+        let line = format!("{}: {}", group.title, names.collect::<Vec<_>>().join(", "));
+        textwrap::fill(&line, Options::new(HELP_COLUMNS).subsequent_indent("  "))
+    };
+    groups().iter().map(paragraph).collect::<Vec<_>>().join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     //! Goal: the help lists every subcommand once.

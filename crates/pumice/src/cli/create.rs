@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
-use super::{Outcome, print, print_json, size, thresholds};
+use super::{Outcome, lossy, print, print_json, size, thresholds};
 use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_drive::codec::{Codec, FrameForm};
 use pumice_drive::controller::{
@@ -89,7 +89,7 @@ pub(crate) struct Args {
 
 #[derive(Serialize)]
 struct Created {
-    path: PathBuf,
+    path: String,
     uuid: uuid::Uuid,
     size_bytes: u64,
     capacity_bytes: u64,
@@ -231,7 +231,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         }
     })?;
     let created = Created {
-        path: args.path.clone(),
+        path: lossy(&args.path),
         uuid: spec.uuid,
         size_bytes: args.size,
         capacity_bytes: geometry.capacity_bytes(),
@@ -251,7 +251,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 }
 
 fn text(created: &Created) -> String {
-    let path = created.path.display();
+    let path = &created.path;
     let (size, capacity) = (created.size_bytes, created.capacity_bytes);
     let mut text = format!(
         "created {path}: size {}, capacity {}, codec {}\n",

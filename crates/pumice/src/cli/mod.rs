@@ -2,7 +2,8 @@
 //!
 //! * One file or folder for each subcommand, with its flags and its `run`.
 //! * `commands`: the subcommands in groups; `config`: a file of flags; `values`: parsers of flags.
-//! * `open`: a drive for a subcommand; `signals`: Ctrl-C and the like; `watch`: metrics of `serve`.
+//! * `open`: a drive for a subcommand; `holder`: the process that has it open.
+//! * `signals`: Ctrl-C and the like; `watch`: metrics of `serve`.
 //! * `log`: the log; `output`: results and messages; `documents`: reports in several formats.
 //!
 //! Results go to stdout, progress and logs to stderr. The exit code is 0 for success, 1 if the
@@ -33,6 +34,7 @@ mod drives;
 mod extract;
 #[cfg(feature = "bench")]
 mod forecast;
+mod holder;
 mod info;
 mod log;
 mod manual;
@@ -60,12 +62,13 @@ mod watch;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser};
 
 use self::commands::{Command, DriveCommand, program};
 use self::config::Arguments;
 use self::log::{LogFormat, LogLevel};
-pub(crate) use self::output::{chain, print, print_json, say_error};
+pub(crate) use self::output::{chain, lossy, print, print_json, say_error};
 pub(crate) use self::values::{size, thresholds};
 
 /// How a subcommand ended that could run.
@@ -124,7 +127,7 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         .map_err(|error| error.format(&mut program));
     let cli = match cli {
         Ok(cli) => cli,
-        Err(error) => return refuse(&error, &arguments),
+        Err(error) => return refuse(&program, &error, &arguments),
     };
     let default_level = match cli.command {
         Command::Drive(DriveCommand::Serve(_)) => LogLevel::Info,
@@ -146,15 +149,15 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 }
 
 /// Prints help and version as clap formats them, and every mistake as one line.
-fn refuse(error: &clap::Error, arguments: &Arguments) -> ExitCode {
+fn refuse(program: &clap::Command, error: &clap::Error, arguments: &Arguments) -> ExitCode {
     if !error.use_stderr() {
         return match print(&error.render().to_string()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&error),
         };
     }
-    if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        say_error("no command given: expected one such as create or serve (see pumice --help)");
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        say_error(&format!("no command given (see pumice --help)\n\n{}", commands::names()));
         return ExitCode::from(2);
     }
     let text = error.render().to_string();
@@ -162,6 +165,30 @@ fn refuse(error: &clap::Error, arguments: &Arguments) -> ExitCode {
     let line = paragraph.map(str::trim).collect::<Vec<_>>().join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
     let position = arguments.position_of(error).map(|position| position + ": ").unwrap_or_default();
-    say_error(&format!("{position}{line} (see pumice --help)"));
+    let meant = suggestion(error).map(|name| format!(": did you mean '{name}'?"));
+    let meant = meant.unwrap_or_default();
+    // None of the program's own flags takes the name of a subcommand.
+    let given = arguments.args.iter().skip(1).filter_map(|arg| arg.to_str());
+    let command = given.into_iter().find(|name| program.find_subcommand(name).is_some());
+    let command = command.map(|name| format!("{name} ")).unwrap_or_default();
+    say_error(&format!("{position}{line}{meant} (see pumice {command}--help)"));
     ExitCode::from(2)
+}
+
+/// Returns what clap takes for the word that was meant.
+fn suggestion(error: &clap::Error) -> Option<String> {
+    let suggested = |kind| match error.get(kind)? {
+        ContextValue::String(name) => Some(name.clone()),
+        // The best is the last.
+        ContextValue::Strings(names) => names.last().cloned(),
+        _ => None,
+    };
+    let command = suggested(ContextKind::SuggestedSubcommand);
+    let other = suggested(ContextKind::SuggestedArg);
+    let other = other.or_else(|| suggested(ContextKind::SuggestedValue));
+    match (command, other) {
+        // A flag of that subcommand.
+        (Some(command), Some(flag)) => Some(format!("{command} {flag}")),
+        (command, other) => command.or(other),
+    }
 }

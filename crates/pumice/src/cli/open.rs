@@ -9,10 +9,10 @@ use anyhow::{Context, Result};
 use clap::value_parser;
 use nix::sys::signal::{SigSet, SigmaskHow};
 
+use crate::cli::holder::Holder;
 use crate::cli::size;
 use crate::cli::values::{Compaction, compaction};
 use pumice_drive::base::clock::while_busy;
-#[cfg(feature = "attach")]
 use pumice_drive::base::{self, ErrorKind};
 use pumice_drive::codec::{Codec, Workers};
 use pumice_drive::controller::{
@@ -135,9 +135,7 @@ pub(crate) fn is_busy(error: &anyhow::Error) -> bool {
 /// # Errors
 /// Those of [`FileMedium::open`]; `Busy` if the medium is still in use after a second.
 pub(crate) fn medium(runtime: &Runtime, path: &Path, read_only: bool) -> Result<FileMedium> {
-    let options = FileOptions::default().with_read_only(read_only).with_direct(true);
-    let open = || FileMedium::open(runtime.clone(), path, options);
-    Ok(runtime.block_on(while_busy(runtime, open))?)
+    open(runtime, path, FileOptions::default().with_read_only(read_only))
 }
 
 /// Opens the medium at `path` for reading what is left of it, even if it is truncated.
@@ -145,10 +143,17 @@ pub(crate) fn medium(runtime: &Runtime, path: &Path, read_only: bool) -> Result<
 /// # Errors
 /// As [`medium`].
 pub(crate) fn remains(runtime: &Runtime, path: &Path) -> Result<FileMedium> {
-    let options = FileOptions::default().with_read_only(true).with_direct(true);
-    let options = options.with_truncated(true);
-    let open = || FileMedium::open(runtime.clone(), path, options);
-    Ok(runtime.block_on(while_busy(runtime, open))?)
+    open(runtime, path, FileOptions::default().with_read_only(true).with_truncated(true))
+}
+
+/// Opens a medium; an error says which process is using it.
+fn open(runtime: &Runtime, path: &Path, options: FileOptions) -> Result<FileMedium> {
+    let open = || FileMedium::open(runtime.clone(), path, options.with_direct(true));
+    let opened = runtime.block_on(while_busy(runtime, open));
+    Ok(opened.map_err(|error| match Holder::of(path) {
+        Some(holder) if error.kind() == ErrorKind::Busy => holder.refusal(path),
+        _ => error,
+    })?)
 }
 
 /// Opens the drive at `path` and starts its background tasks.

@@ -30,6 +30,11 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
     line
 }
 
+/// Returns a path for JSON, which has no other bytes than UTF-8.
+pub(crate) fn lossy(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
 /// Prints a result to stdout. A reader that has closed it is not an error.
 pub(crate) fn print(text: &str) -> Result<()> {
     print_bytes(text.as_bytes())

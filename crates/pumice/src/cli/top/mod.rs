@@ -20,7 +20,7 @@ use serde_json::json;
 
 use self::source::{Asker, Source};
 use self::watching::{Watched, Watching};
-use super::{Outcome, print, print_json};
+use super::{Outcome, lossy, print, print_json};
 use pumice_drive::base::Clock;
 use pumice_drive::runtime::{Backend, Runtime};
 
@@ -116,7 +116,7 @@ fn sample(watching: &Watching, as_json: bool) -> Result<()> {
     let sample = |drive: &Watched| {
         let mut sample = json!({ "rates": drive.rates.back(), "snapshot": drive.now });
         match &watching.sources[drive.source] {
-            Source::Drive(path) => sample["path"] = json!(path),
+            Source::Drive(path) => sample["path"] = json!(lossy(path)),
             Source::Server(url) => sample["url"] = json!(url),
         }
         sample
