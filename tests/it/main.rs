@@ -63,6 +63,7 @@ mod scan;
 mod scrub;
 mod serve;
 mod space;
+mod terminal;
 mod tls;
 #[cfg(feature = "top")]
 mod top;

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 #[cfg(feature = "attach")]
 use super::attach::Attachment;
-use super::{Outcome, print, print_json};
+use super::{Outcome, output, print, print_json};
 use crate::control::{self, Service};
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::Info;
@@ -159,7 +159,7 @@ fn text(path: &Path, shown: &Shown) -> String {
             format_size(memory.read_cache_bytes)
         ),
     );
-    table.to_text()
+    output::table(&table)
 }
 
 /// Returns what the drive takes of its medium.

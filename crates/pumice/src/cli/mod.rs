@@ -87,7 +87,7 @@ pub(crate) enum Outcome {
 /// `pumice attach` makes it a block device of this machine. Every write is compressed, packed and
 /// appended to a log. Flushed data survives crashes and power loss.
 #[derive(Debug, Parser)]
-#[command(name = "pumice", version, max_term_width = 100, term_width = 100)]
+#[command(name = "pumice", version)]
 #[command(subcommand_value_name = "COMMAND")]
 #[command(after_help = "\
 Examples:
@@ -151,7 +151,9 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 /// Prints help and version as clap formats them, and every mistake as one line.
 fn refuse(program: &clap::Command, error: &clap::Error, arguments: &Arguments) -> ExitCode {
     if !error.use_stderr() {
-        return match print(&error.render().to_string()) {
+        let help = error.render();
+        let help = if output::is_coloured() { help.ansi().to_string() } else { help.to_string() };
+        return match print(&help) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&error),
         };
