@@ -20,6 +20,7 @@ use serde_json::json;
 
 use self::source::{Asker, Source};
 use self::watching::{Watched, Watching};
+use super::output::terminal_columns;
 use super::{Outcome, lossy, print, print_json};
 use pumice_drive::base::Clock;
 use pumice_drive::runtime::{Backend, Runtime};
@@ -111,7 +112,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 /// Prints one sample of each drive.
 fn sample(watching: &Watching, as_json: bool) -> Result<()> {
     if !as_json {
-        return print(&view::text(&watching.drives));
+        let width = terminal_columns().map_or(usize::MAX, usize::from);
+        return print(&view::text(&watching.drives, width));
     }
     let sample = |drive: &Watched| {
         let mut sample = json!({ "rates": drive.rates.back(), "snapshot": drive.now });
