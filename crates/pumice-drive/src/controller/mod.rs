@@ -44,8 +44,8 @@ pub use create::{
 };
 pub use drive::{Drive, ScrubProgress};
 pub use inspect::{
-    Alert, AlertKind, Audit, CellState, CheckReport, Depth, Extract, Extracted, Info, MapCell,
-    Memory, Operations, Overview, Problem, ScrubReport, SegmentMap, Taken, check,
+    Alert, AlertKind, Audit, CellState, CheckReport, Checked, Depth, Extract, Extracted, Info,
+    MapCell, Memory, Operations, Overview, Problem, ScrubReport, SegmentMap, Taken, check,
 };
 pub use log::framing::{Span, spans};
 pub use log::packing::ATOMIC_WRITE_BYTES;

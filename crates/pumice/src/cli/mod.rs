@@ -4,7 +4,8 @@
 //! * `commands`: the subcommands in groups; `config`: a file of flags; `values`: parsers of flags.
 //! * `open`: a drive for a subcommand; `holder`: the process that has it open.
 //! * `signals`: Ctrl-C and the like; `watch`: metrics of `serve`.
-//! * `log`: the log; `output`: results and messages; `documents`: reports in several formats.
+//! * `log`: the log; `output`: results and messages; `documents`: reports in several formats;
+//!   `progress`: how far a command is.
 //!
 //! Results go to stdout, progress and logs to stderr. The exit code is 0 for success, 1 if the
 //! subcommand ran and found a problem, and 2 if it could not run. A reader that closes stdout early
@@ -42,6 +43,7 @@ mod open;
 mod output;
 #[cfg(feature = "bench")]
 mod payload;
+mod progress;
 mod rebuild;
 mod remains;
 #[cfg(feature = "bench")]

@@ -31,5 +31,5 @@ pub(crate) use client::snapshot;
 pub(crate) use client::{Client, connect, info, service};
 #[cfg(feature = "attach")]
 pub(crate) use directory::{place, private_directory};
-pub(crate) use protocol::{Answer, Request, Service};
+pub(crate) use protocol::{Answer, Progress, Request, Service};
 pub(crate) use socket::ControlSocket;

@@ -60,6 +60,17 @@ pub struct CheckReport {
     pub problem_count: u64,
 }
 
+/// How far a check is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// Segments that were read, one of them perhaps in part.
+    pub segments: u64,
+    /// Segments in use.
+    pub segments_total: u64,
+    /// Bytes of batches that were read.
+    pub bytes: u64,
+}
+
 /// How much to check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
@@ -69,7 +80,7 @@ pub enum Depth {
     Full,
 }
 
-/// Checks the drive on a medium; `progress` is called with the bytes checked so far.
+/// Checks the drive on a medium; `progress` is called with what has been checked.
 ///
 /// # Errors
 /// If there is nothing to check: `NotADrive`, `Unsupported`, both superblocks `Corrupt`, the
@@ -78,7 +89,7 @@ pub enum Depth {
 pub async fn check<M: Medium>(
     medium: &M,
     depth: Depth,
-    progress: &mut dyn FnMut(u64),
+    progress: &mut dyn FnMut(Checked),
 ) -> Result<CheckReport> {
     let loaded = superblocks::load(medium).await?;
     let superblock = &loaded.stored.superblock;
@@ -237,12 +248,14 @@ impl<M: Medium> Check<'_, M> {
     async fn check_segments(
         &mut self,
         counted: &BTreeMap<SegmentId, Named>,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(Checked),
     ) -> Result<()> {
         let mut decompressor = Decompressor::new();
         let mut frame = vec![0; usize::from(FRAME_BLOCKS_MAX) * BLOCK_BYTES];
         let used: Vec<_> = self.core.space().used().collect();
-        for UsedSegment { segment, generation, .. } in used {
+        let segments_total = used.len() as u64;
+        for (segments, used) in (1..).zip(used) {
+            let UsedSegment { segment, generation, .. } = used;
             let shape = self.superblock.shape();
             let uuid = self.superblock.uuid;
             let mut scan = SegmentScan::new(self.medium, uuid, &shape, segment, generation);
@@ -263,7 +276,8 @@ impl<M: Medium> Check<'_, M> {
                     }
                 }
                 self.report.checked_bytes += header.batch_bytes();
-                progress(self.report.checked_bytes);
+                let bytes = self.report.checked_bytes;
+                progress(Checked { segments, segments_total, bytes });
             }
             if missing_blocks > 0 {
                 let what = format!("{missing_blocks} blocks follow damaged headers");
