@@ -137,8 +137,18 @@ fn info_says_how_a_drive_is_served_and_dead_sockets_go() {
     let mut command = Command::new(PUMICE);
     command.env("XDG_RUNTIME_DIR", drive.beside("")).arg("info").arg(drive.path());
     let shown = run_ok(&mut command).stdout;
-    let state = format!("served by process {} at {}", server.id(), server.uri());
-    assert!(shown.contains(&state), "{shown}");
+    let lines: Vec<_> = shown.lines().map(|line| line.split_once("  ").unwrap()).collect();
+    let told: Vec<_> = lines.iter().take(5).map(|(name, fact)| (*name, fact.trim())).collect();
+    let process = format!("{}, 0 clients", server.id());
+    let log = "standard error of the process";
+    let expected = [
+        ("drive", drive.path().to_str().unwrap()),
+        ("state", "served"),
+        ("address", &server.uri()),
+        ("process", &process),
+        ("log", log),
+    ];
+    assert_eq!(told, expected);
     server.kill();
     let server = drive.serve_with_control(&[]);
     assert!(!dead.exists(), "the socket of a dead server is left");

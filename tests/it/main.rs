@@ -38,6 +38,7 @@ mod full_host;
 mod guest;
 #[cfg(feature = "http")]
 mod http;
+mod list;
 mod log;
 mod manual;
 mod model;

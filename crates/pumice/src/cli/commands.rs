@@ -33,6 +33,7 @@ pub(super) enum DriveCommand {
     #[cfg(feature = "attach")]
     Detach(detach::Args),
     Info(info::Args),
+    List(list::Args),
     Check(check::Args),
     Scrub(scrub::Args),
     Resize(resize::Args),
@@ -98,6 +99,7 @@ impl DriveCommand {
             #[cfg(feature = "attach")]
             Self::Detach(args) => detach::run(&args),
             Self::Info(args) => info::run(&args),
+            Self::List(args) => list::run(&args),
             Self::Check(args) => check::run(&args),
             Self::Scrub(args) => scrub::run(&args),
             Self::Resize(args) => resize::run(&args),

@@ -2,7 +2,8 @@
 //!
 //! * One file or folder for each subcommand, with its flags and its `run`.
 //! * `commands`: the subcommands in groups; `config`: a file of flags; `values`: parsers of flags.
-//! * `open`: a drive for a subcommand; `holder`: the process that has it open.
+//! * `open`: a drive for a subcommand; `holder`: the process that has it open;
+//!   `state`: how it is in use.
 //! * `signals`: Ctrl-C and the like; `watch`: metrics of `serve`.
 //! * `log`: the log; `output`: results and messages; `documents`: reports in several formats;
 //!   `progress`: how far a command is.
@@ -37,6 +38,7 @@ mod extract;
 mod forecast;
 mod holder;
 mod info;
+mod list;
 mod log;
 mod manual;
 mod open;
@@ -56,6 +58,7 @@ mod scan;
 mod scrub;
 mod serve;
 mod signals;
+mod state;
 #[cfg(feature = "top")]
 mod top;
 mod values;

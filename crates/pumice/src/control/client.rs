@@ -1,11 +1,12 @@
 //! The client's side of a control socket. Blocks, for commands that have nothing else to do.
 
+use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::directory::socket_path;
+use super::directory::{SOCKET_SUFFIX, private_directory, socket_path};
 use super::protocol::{ANSWER_BYTES_MAX, Answer, Request, Service, line};
 #[cfg(feature = "top")]
 use crate::watch::Snapshot;
@@ -27,11 +28,15 @@ pub(crate) struct Client {
 /// `NotFound` if there is nothing at `drive`.
 pub(crate) fn connect(drive: &Path) -> Result<Option<Client>> {
     let Ok(stream) = UnixStream::connect(socket_path(drive)?) else { return Ok(None) };
+    client(stream, drive).map(Some)
+}
+
+fn client(stream: UnixStream, drive: &Path) -> Result<Client> {
     let limited = stream
         .set_read_timeout(Some(ANSWER_TIMEOUT))
         .and_then(|()| stream.set_write_timeout(Some(ANSWER_TIMEOUT)));
     limited.map_err(|error| Error::os("cannot use the control socket", error))?;
-    Ok(Some(Client { stream: BufReader::new(stream), drive: drive.to_owned() }))
+    Ok(Client { stream: BufReader::new(stream), drive: drive.to_owned() })
 }
 
 /// Requests the drive's info from its server; `None` if there is no server, or if it ends before it
@@ -59,6 +64,34 @@ pub(crate) fn service(drive: &Path) -> Result<Option<Service>> {
         None => Ok(None),
         Some(Answer::Service(service)) => Ok(Some(service)),
         Some(_) => Err(malformed(drive)),
+    }
+}
+
+/// Asks all servers of this user: how each drive is served, and its info. Those that have ended are
+/// left out.
+///
+/// # Errors
+/// The directory of the sockets cannot be read.
+pub(crate) fn servers() -> Result<Vec<Result<(Service, Info)>>> {
+    let directory = private_directory()?;
+    let entries = fs::read_dir(&directory)
+        .map_err(|error| Error::os(format!("cannot read {}", directory.display()), error))?;
+    let sockets = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let sockets =
+        sockets.filter(|path| path.extension().is_some_and(|suffix| suffix == SOCKET_SUFFIX));
+    Ok(sockets.filter_map(|socket| server(&socket).transpose()).collect())
+}
+
+/// Asks the server at a socket; `None` if it has ended.
+fn server(socket: &Path) -> Result<Option<(Service, Info)>> {
+    let ask = |request: &Request| match UnixStream::connect(socket) {
+        Ok(stream) => client(stream, socket)?.ask(request, |_| ()),
+        Err(_) => Ok(None),
+    };
+    match (ask(&Request::Service {})?, ask(&Request::Info {})?) {
+        (Some(Answer::Service(service)), Some(Answer::Info(info))) => Ok(Some((service, *info))),
+        (None, _) | (_, None) => Ok(None),
+        _ => Err(malformed(socket)),
     }
 }
 
