@@ -31,6 +31,7 @@ fn sizes_that_make_no_drive_are_refused() {
         ("64Q", "suffix"),
         ("0", "size"),
         ("6K", "8192 is"),
+        ("64", "did you mean 64G?"),
         ("-1", ""),
         ("lots", ""),
         ("99999P", ""),
@@ -52,6 +53,21 @@ fn capacities_that_make_no_drive_are_refused() {
         let args = ["create".as_ref(), drive.path(), flags[0].as_ref(), flags[1].as_ref()];
         refused(&pumice(&args), "drive");
         assert!(!drive.path().exists(), "a refused capacity left a file");
+    }
+}
+
+#[test]
+fn a_drive_without_a_size_is_refused() {
+    for (flags, mention) in [
+        (&[][..], "--size is missing"),
+        (&["--thin=3x"], "--thin needs the --capacity"),
+        (&["--thin=0.5x", "--capacity=1G"], "such as 3x"),
+        (&["--capacity=1M"], "a capacity of 1.00 MiB is too small"),
+    ] {
+        let drive = Drive::absent();
+        let path = drive.path().to_str().expect("a plain path");
+        refused(&pumice(&[&["create", path][..], flags].concat()), mention);
+        assert!(!drive.path().exists(), "refused flags left a file");
     }
 }
 
