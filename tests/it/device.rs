@@ -35,7 +35,7 @@ fn a_device_holds_a_drive() {
     assert_eq!(whole.code, Some(0), "{whole:#?}");
     let whole = serde_json::from_str(&whole.stdout).unwrap();
     assert_eq!(counter(&whole, "capacity_bytes"), DEVICE_BYTES - (4 << 20));
-    // What it covers, or so many times as much.
+    // What it covers, or a multiple of it.
     let sized = |flags: &[&str]| {
         let args = ["create", path, "--segment=4M", "--force", "--overwrite-drive", "--json"];
         let created = pumice(&[&args, flags].concat());

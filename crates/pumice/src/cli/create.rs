@@ -46,8 +46,8 @@ pub(crate) struct Args {
     #[arg(long, value_parser = disk_size, value_name = "SIZE", allow_hyphen_values = true)]
     size: Option<u64>,
 
-    /// Make the disk so many times as large as the capacity, for data that shrinks as much; once
-    /// the log is full, writes fail until the host trims
+    /// Size of the disk as a multiple of the capacity, for data that shrinks as much; once the log
+    /// is full, writes fail until the host trims
     #[arg(long, value_parser = factor, value_name = "TIMES", conflicts_with = "size")]
     thin: Option<f64>,
 
@@ -56,10 +56,11 @@ pub(crate) struct Args {
     #[arg(long, value_parser = size, value_name = "SIZE")]
     capacity: Option<u64>,
 
-    /// Capacity in addition to size and overhead, in percent of the size, 1 to 1000; with --size, the
-    /// rest of a block device stays unused [default: 12]
+    /// Capacity in addition to size and overhead, in percent of the size, 1 to 1000; with --size,
+    /// the rest of a block device stays unused [default: 12]
     #[arg(long, value_name = "PERCENT")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with_all = ["capacity", "thin"])]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(conflicts_with_all = ["capacity", "thin"])]
     over_provisioning: Option<u32>,
 
     /// Codec for new data: none, lz4, zstd or zstd:LEVEL

@@ -50,7 +50,6 @@ fn text(path: &Path, shown: &Shown) -> String {
     let info = &shown.info;
     let mut table = Table::new(&[("", Align::Left), ("", Align::Left)]);
     let mut row = |name: &str, value: String| table.row(vec![name.into(), value]);
-    let percent = |fraction: f64| format!("{:.1} %", fraction * 100.0);
     row("drive", path.display().to_string());
     for (name, fact) in state_rows(&shown.state) {
         row(name, fact);

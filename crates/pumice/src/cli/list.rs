@@ -53,7 +53,7 @@ struct Listed {
     used_by: State,
     #[serde(flatten)]
     facts: Option<Facts>,
-    /// Why it is not known more.
+    /// Why nothing more is known.
     error: Option<String>,
 }
 
@@ -164,14 +164,14 @@ impl Listed {
 }
 
 /// Whether a process that had the drive attached was killed: `pumice detach` cleans up.
+#[cfg(feature = "attach")]
 fn is_left(path: &Path) -> bool {
-    #[cfg(feature = "attach")]
-    return matches!(Attachment::of(path), Ok(Some(_)));
-    #[cfg(not(feature = "attach"))]
-    {
-        let _ = path;
-        false
-    }
+    matches!(Attachment::of(path), Ok(Some(_)))
+}
+
+#[cfg(not(feature = "attach"))]
+fn is_left(_path: &Path) -> bool {
+    false
 }
 
 fn text(all: &[Listed]) -> String {

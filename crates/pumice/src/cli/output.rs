@@ -1,5 +1,5 @@
-//! Results on stdout and in files, and messages on stderr. On a terminal they fit its width and have
-//! colours, unless NO_COLOR is set; CLICOLOR_FORCE asks for colours everywhere.
+//! Results on stdout and in files, and messages on stderr. On a terminal they fit its width and
+//! have colours, unless NO_COLOR is set; CLICOLOR_FORCE asks for colours everywhere.
 //!
 //! A file for a result is opened before the work starts, so that no work is wasted on a file that
 //! cannot be written. It is not truncated here: its old content stays until the new one is ready.

@@ -506,7 +506,8 @@ mod tests {
         let rates = drives[0].rates.back_mut().unwrap();
         rates.requests = 10_200.0;
         rates.commands[1].p99_ns = Some(145_000.0);
-        let (cells, rates) = (cells(&drives[0]), rates.clone());
+        let rates = rates.clone();
+        let cells = cells(&drives[0]);
         let now = &drives[0].now.as_ref().unwrap().drives[0];
         let facts = facts_of(now, Some(&rates)).map(|parts| parts.join(", "));
         for width in 40..=100 {
