@@ -328,7 +328,7 @@ fn another_user_is_told_whose_drive_it_is() {
     }
     let drive = Drive::create("64M", &[]);
     // The tree may be closed to others.
-    let program = drive.beside("pumice");
+    let program = drive.beside("program");
     fs::copy(PUMICE, &program).unwrap();
     fs::set_permissions(program.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(drive.path(), Permissions::from_mode(0o644)).unwrap();
@@ -348,7 +348,6 @@ fn a_slip_is_recognised() {
     for (args, words) in [
         (&["creat"][..], "'creat': did you mean 'create'? (see pumice --help)"),
         (&["create", "d", "--sise", "1G"], ": did you mean '--size'? (see pumice create --help)"),
-        (&["--capacity", "1G"], ": did you mean 'create --capacity'? (see pumice --help)"),
         (&["--log", "wran", "info", "d"], ": did you mean 'warn'? (see pumice info --help)"),
         (&["info", "d", "--frobnicate"], "'--frobnicate' found (see pumice info --help)"),
     ] {
@@ -374,18 +373,6 @@ fn json_names_a_path_that_is_not_utf_8() {
     let mut command = Command::new(PUMICE);
     let created = run(command.args(["create", "--json", "--size=64M"]).arg(&path), COMMAND_LIMIT);
     assert!(created.code == Some(0) && created.stdout.contains('\u{fffd}'), "{created:?}");
-    if stand_in().is_some() {
-        return;
-    }
-    fs::rename(&path, drive.path()).unwrap();
-    std::os::unix::fs::symlink(drive.path(), &path).unwrap();
-    let server = drive.serve_with_control(&[]);
-    let mut command = Command::new(PUMICE);
-    command.env("XDG_RUNTIME_DIR", drive.beside(""));
-    command.args(["top", "--json", "--interval=0.1"]).arg(&path);
-    let sample = run(&mut command, COMMAND_LIMIT);
-    assert!(sample.code == Some(0) && sample.stdout.contains('\u{fffd}'), "{sample:?}");
-    server.stop();
 }
 
 fn create(drive: &Drive, size: &str) -> Finished {

@@ -14,7 +14,7 @@ pub(super) fn bytes(total: u64) -> ProgressBar {
 
 /// Returns the progress of a work on segments, see [`set_segments`].
 pub(super) fn segments() -> ProgressBar {
-    shown("{pos} of {len} segments, {msg}, {eta} left {wide_bar}")
+    shown("{pos} of {len} segments, {msg}, {eta} left {wide_bar}").with_message("0 B")
 }
 
 /// Sets the progress of a work on segments, and the bytes read so far.
